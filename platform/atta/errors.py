@@ -1,0 +1,86 @@
+"""The error tree. Every error that Atta raises on purpose is one of these, and its message names the cause.
+
+    AttaError
+    ├── ConfigError            a wrong option, argument, message field or configuration key
+    │   └── UnknownNameError   a feature, split, node type, edge type or session that does not exist
+    ├── DataError              a file on disk that is missing, truncated, altered or of another version
+    ├── QuotaExceededError     a bound (memory, message size, sessions, disk) would be passed
+    └── RemoteError            a daemon failed to answer; names the peer
+        ├── UnavailableError   nothing answers at that address
+        ├── DeadlineError      no answer within the deadline
+        └── WrongDatasetError  the daemon serves another dataset
+
+How they map to gRPC statuses stands in one place: ``atta.rpc``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = [
+    "AttaError",
+    "ConfigError",
+    "DataError",
+    "DeadlineError",
+    "QuotaExceededError",
+    "RemoteError",
+    "UnavailableError",
+    "UnknownNameError",
+    "WrongDatasetError",
+]
+
+
+class AttaError(Exception):
+    """Base of all errors that Atta raises on purpose."""
+
+
+class ConfigError(AttaError, ValueError):
+    """A wrong option, argument, message field or configuration key."""
+
+
+class UnknownNameError(ConfigError):
+    """A name that does not exist, with the nearest ones that do."""
+
+    @classmethod
+    def of(cls, what: str, name: object, known: Iterable[object]) -> UnknownNameError:
+        """Build the message: ``what`` is the kind of thing (``"split"``), ``known`` the names that exist."""
+        names = sorted(str(k) for k in known)
+        near = difflib.get_close_matches(str(name), names, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names) or 'none'}"
+        return cls(f"unknown {what} {str(name)!r}{hint}")
+
+
+class DataError(AttaError):
+    """A file or folder on disk that is missing, truncated, altered or of another format version."""
+
+    def __init__(self, path: str | Path, cause: str) -> None:
+        self.path = str(path)
+        self.cause = cause
+        super().__init__(f"{path}: {cause}")
+
+
+class QuotaExceededError(AttaError):
+    """A bound (memory, message size, number of sessions, disk space) would be passed."""
+
+
+class RemoteError(AttaError):
+    """A daemon failed; carries its address and the remote cause."""
+
+    def __init__(self, peer: str, cause: str) -> None:
+        self.peer = peer
+        self.cause = cause
+        super().__init__(f"{peer}: {cause}")
+
+
+class UnavailableError(RemoteError):
+    """Nothing answers at that address."""
+
+
+class DeadlineError(RemoteError):
+    """No answer within the deadline."""
+
+
+class WrongDatasetError(RemoteError):
+    """The daemon serves another dataset than the one asked for."""

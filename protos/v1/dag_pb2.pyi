@@ -1,0 +1,95 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Frontier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FRONTIER_NEW: _ClassVar[Frontier]
+    FRONTIER_ALL: _ClassVar[Frontier]
+FRONTIER_NEW: Frontier
+FRONTIER_ALL: Frontier
+
+class DagSpec(_message.Message):
+    __slots__ = ("version", "operators")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    OPERATORS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    operators: _containers.RepeatedCompositeFieldContainer[Operator]
+    def __init__(self, version: _Optional[int] = ..., operators: _Optional[_Iterable[_Union[Operator, _Mapping]]] = ...) -> None: ...
+
+class Operator(_message.Message):
+    __slots__ = ("id", "inputs", "seed", "positive", "negative", "neighborhood", "feature")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    POSITIVE_FIELD_NUMBER: _ClassVar[int]
+    NEGATIVE_FIELD_NUMBER: _ClassVar[int]
+    NEIGHBORHOOD_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    inputs: _containers.RepeatedScalarFieldContainer[str]
+    seed: SeedOp
+    positive: PositiveOp
+    negative: NegativeOp
+    neighborhood: NeighborhoodOp
+    feature: FeatureOp
+    def __init__(self, id: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., seed: _Optional[_Union[SeedOp, _Mapping]] = ..., positive: _Optional[_Union[PositiveOp, _Mapping]] = ..., negative: _Optional[_Union[NegativeOp, _Mapping]] = ..., neighborhood: _Optional[_Union[NeighborhoodOp, _Mapping]] = ..., feature: _Optional[_Union[FeatureOp, _Mapping]] = ...) -> None: ...
+
+class SeedOp(_message.Message):
+    __slots__ = ("node_type",)
+    NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    node_type: str
+    def __init__(self, node_type: _Optional[str] = ...) -> None: ...
+
+class PositiveOp(_message.Message):
+    __slots__ = ("edge_type",)
+    EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    edge_type: str
+    def __init__(self, edge_type: _Optional[str] = ...) -> None: ...
+
+class NegativeOp(_message.Message):
+    __slots__ = ("edge_type", "count")
+    EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    edge_type: str
+    count: int
+    def __init__(self, edge_type: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
+class NeighborhoodOp(_message.Message):
+    __slots__ = ("hop", "fan_outs", "replace", "frontier")
+    HOP_FIELD_NUMBER: _ClassVar[int]
+    FAN_OUTS_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
+    FRONTIER_FIELD_NUMBER: _ClassVar[int]
+    hop: int
+    fan_outs: _containers.RepeatedCompositeFieldContainer[FanOut]
+    replace: bool
+    frontier: Frontier
+    def __init__(self, hop: _Optional[int] = ..., fan_outs: _Optional[_Iterable[_Union[FanOut, _Mapping]]] = ..., replace: _Optional[bool] = ..., frontier: _Optional[_Union[Frontier, str]] = ...) -> None: ...
+
+class FanOut(_message.Message):
+    __slots__ = ("edge_type", "count")
+    EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    edge_type: str
+    count: int
+    def __init__(self, edge_type: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
+class FeatureOp(_message.Message):
+    __slots__ = ("tables",)
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedCompositeFieldContainer[TableRef]
+    def __init__(self, tables: _Optional[_Iterable[_Union[TableRef, _Mapping]]] = ...) -> None: ...
+
+class TableRef(_message.Message):
+    __slots__ = ("node_type", "name")
+    NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    node_type: str
+    name: str
+    def __init__(self, node_type: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...

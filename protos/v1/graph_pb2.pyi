@@ -1,0 +1,71 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SampleRequest(_message.Message):
+    __slots__ = ("dataset_id", "edge_types")
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    EDGE_TYPES_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    edge_types: _containers.RepeatedCompositeFieldContainer[EdgeSample]
+    def __init__(self, dataset_id: _Optional[str] = ..., edge_types: _Optional[_Iterable[_Union[EdgeSample, _Mapping]]] = ...) -> None: ...
+
+class EdgeSample(_message.Message):
+    __slots__ = ("edge_type", "fan_out", "replace", "stream_key", "rows", "wide_rows")
+    EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    FAN_OUT_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
+    STREAM_KEY_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    WIDE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    edge_type: str
+    fan_out: int
+    replace: bool
+    stream_key: int
+    rows: bytes
+    wide_rows: bool
+    def __init__(self, edge_type: _Optional[str] = ..., fan_out: _Optional[int] = ..., replace: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ...) -> None: ...
+
+class SampleChunk(_message.Message):
+    __slots__ = ("edge_type", "first_row", "counts", "neighbors", "edge_ids", "wide_neighbors", "wide_edge_ids")
+    EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    NEIGHBORS_FIELD_NUMBER: _ClassVar[int]
+    EDGE_IDS_FIELD_NUMBER: _ClassVar[int]
+    WIDE_NEIGHBORS_FIELD_NUMBER: _ClassVar[int]
+    WIDE_EDGE_IDS_FIELD_NUMBER: _ClassVar[int]
+    edge_type: int
+    first_row: int
+    counts: bytes
+    neighbors: bytes
+    edge_ids: bytes
+    wide_neighbors: bool
+    wide_edge_ids: bool
+    def __init__(self, edge_type: _Optional[int] = ..., first_row: _Optional[int] = ..., counts: _Optional[bytes] = ..., neighbors: _Optional[bytes] = ..., edge_ids: _Optional[bytes] = ..., wide_neighbors: _Optional[bool] = ..., wide_edge_ids: _Optional[bool] = ...) -> None: ...
+
+class PairRequest(_message.Message):
+    __slots__ = ("dataset_id", "edge_type", "count", "negative", "stream_key", "rows")
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    NEGATIVE_FIELD_NUMBER: _ClassVar[int]
+    STREAM_KEY_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    edge_type: str
+    count: int
+    negative: bool
+    stream_key: int
+    rows: bytes
+    def __init__(self, dataset_id: _Optional[str] = ..., edge_type: _Optional[str] = ..., count: _Optional[int] = ..., negative: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ...) -> None: ...
+
+class PairReply(_message.Message):
+    __slots__ = ("ids",)
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ids: bytes
+    def __init__(self, ids: _Optional[bytes] = ...) -> None: ...

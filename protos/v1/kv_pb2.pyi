@@ -1,0 +1,65 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PullRequest(_message.Message):
+    __slots__ = ("dataset_id", "pulls")
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    PULLS_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    pulls: _containers.RepeatedCompositeFieldContainer[TablePull]
+    def __init__(self, dataset_id: _Optional[str] = ..., pulls: _Optional[_Iterable[_Union[TablePull, _Mapping]]] = ...) -> None: ...
+
+class TablePull(_message.Message):
+    __slots__ = ("node_type", "tables", "rows", "wide_rows")
+    NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    WIDE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    node_type: str
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    rows: bytes
+    wide_rows: bool
+    def __init__(self, node_type: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ...) -> None: ...
+
+class PullChunk(_message.Message):
+    __slots__ = ("pull", "table", "first_row", "rows", "data")
+    PULL_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    pull: int
+    table: int
+    first_row: int
+    rows: int
+    data: bytes
+    def __init__(self, pull: _Optional[int] = ..., table: _Optional[int] = ..., first_row: _Optional[int] = ..., rows: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class ListTablesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTablesReply(_message.Message):
+    __slots__ = ("tables",)
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedCompositeFieldContainer[Table]
+    def __init__(self, tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ...) -> None: ...
+
+class Table(_message.Message):
+    __slots__ = ("node_type", "name", "dtype", "row_shape", "rows")
+    NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    ROW_SHAPE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    node_type: str
+    name: str
+    dtype: str
+    row_shape: _containers.RepeatedScalarFieldContainer[int]
+    rows: int
+    def __init__(self, node_type: _Optional[str] = ..., name: _Optional[str] = ..., dtype: _Optional[str] = ..., row_shape: _Optional[_Iterable[int]] = ..., rows: _Optional[int] = ...) -> None: ...
