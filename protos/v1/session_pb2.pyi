@@ -75,14 +75,30 @@ class OpenReply(_message.Message):
     def __init__(self, session: _Optional[str] = ..., batches: _Optional[int] = ..., seeds: _Optional[int] = ..., lease_s: _Optional[float] = ...) -> None: ...
 
 class NextRequest(_message.Message):
-    __slots__ = ("session", "free_slots", "train_ms")
+    __slots__ = ("session", "sequence", "released", "train_ms", "holding")
     SESSION_FIELD_NUMBER: _ClassVar[int]
-    FREE_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
     TRAIN_MS_FIELD_NUMBER: _ClassVar[int]
+    HOLDING_FIELD_NUMBER: _ClassVar[int]
     session: str
-    free_slots: _containers.RepeatedScalarFieldContainer[int]
+    sequence: int
+    released: _containers.RepeatedScalarFieldContainer[int]
     train_ms: float
-    def __init__(self, session: _Optional[str] = ..., free_slots: _Optional[_Iterable[int]] = ..., train_ms: _Optional[float] = ...) -> None: ...
+    holding: int
+    def __init__(self, session: _Optional[str] = ..., sequence: _Optional[int] = ..., released: _Optional[_Iterable[int]] = ..., train_ms: _Optional[float] = ..., holding: _Optional[int] = ...) -> None: ...
+
+class RenewRequest(_message.Message):
+    __slots__ = ("sessions",)
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    sessions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, sessions: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RenewReply(_message.Message):
+    __slots__ = ("unknown",)
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    unknown: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, unknown: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class BatchChunk(_message.Message):
     __slots__ = ("header", "data")
@@ -93,7 +109,7 @@ class BatchChunk(_message.Message):
     def __init__(self, header: _Optional[_Union[BatchHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class BatchHeader(_message.Message):
-    __slots__ = ("last", "batch", "arrays", "buffer_bytes", "slot", "stats")
+    __slots__ = ("last", "pending", "batch", "arrays", "buffer_bytes", "slot", "stats")
     class StatsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -102,18 +118,20 @@ class BatchHeader(_message.Message):
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     LAST_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
     BUFFER_BYTES_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
     last: bool
+    pending: bool
     batch: int
     arrays: _containers.RepeatedCompositeFieldContainer[_common_pb2.ArrayRef]
     buffer_bytes: int
     slot: SharedSlot
     stats: _containers.ScalarMap[str, float]
-    def __init__(self, last: _Optional[bool] = ..., batch: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[_common_pb2.ArrayRef, _Mapping]]] = ..., buffer_bytes: _Optional[int] = ..., slot: _Optional[_Union[SharedSlot, _Mapping]] = ..., stats: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    def __init__(self, last: _Optional[bool] = ..., pending: _Optional[bool] = ..., batch: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[_common_pb2.ArrayRef, _Mapping]]] = ..., buffer_bytes: _Optional[int] = ..., slot: _Optional[_Union[SharedSlot, _Mapping]] = ..., stats: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class SharedSlot(_message.Message):
     __slots__ = ("index", "path", "capacity", "nonce")

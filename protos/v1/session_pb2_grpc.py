@@ -45,6 +45,11 @@ class SessionServiceStub:
                 request_serializer=atta_dot_v1_dot_session__pb2.NextRequest.SerializeToString,
                 response_deserializer=atta_dot_v1_dot_session__pb2.BatchChunk.FromString,
                 _registered_method=True)
+        self.Renew = channel.unary_unary(
+                '/atta.v1.SessionService/Renew',
+                request_serializer=atta_dot_v1_dot_session__pb2.RenewRequest.SerializeToString,
+                response_deserializer=atta_dot_v1_dot_session__pb2.RenewReply.FromString,
+                _registered_method=True)
         self.Close = channel.unary_unary(
                 '/atta.v1.SessionService/Close',
                 request_serializer=atta_dot_v1_dot_session__pb2.CloseRequest.SerializeToString,
@@ -63,8 +68,15 @@ class SessionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Next(self, request, context):
-        """The next finished batch, in batch order: one header message, then the bytes unless they lie in shared memory.
-        An empty stream with trailing metadata never occurs: the end of the epoch is a header with `last` set.
+        """One batch, in batch order: a header message, then the bytes unless they lie in shared memory. Idempotent: asking
+        again for the same sequence number yields the same batch, so a client may retry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Renew(self, request, context):
+        """Keeps sessions alive while their consumers are busy elsewhere.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,6 +100,11 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     servicer.Next,
                     request_deserializer=atta_dot_v1_dot_session__pb2.NextRequest.FromString,
                     response_serializer=atta_dot_v1_dot_session__pb2.BatchChunk.SerializeToString,
+            ),
+            'Renew': grpc.unary_unary_rpc_method_handler(
+                    servicer.Renew,
+                    request_deserializer=atta_dot_v1_dot_session__pb2.RenewRequest.FromString,
+                    response_serializer=atta_dot_v1_dot_session__pb2.RenewReply.SerializeToString,
             ),
             'Close': grpc.unary_unary_rpc_method_handler(
                     servicer.Close,
@@ -150,6 +167,33 @@ class SessionService:
             '/atta.v1.SessionService/Next',
             atta_dot_v1_dot_session__pb2.NextRequest.SerializeToString,
             atta_dot_v1_dot_session__pb2.BatchChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Renew(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atta.v1.SessionService/Renew',
+            atta_dot_v1_dot_session__pb2.RenewRequest.SerializeToString,
+            atta_dot_v1_dot_session__pb2.RenewReply.FromString,
             options,
             channel_credentials,
             insecure,
