@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer  # type: ignore[attr-defined]
-
     from google.protobuf.message import Message
+    from typing_extensions import Buffer
 
 __all__ = ["pack", "unpack"]
 

@@ -1,0 +1,74 @@
+"""Atta: sampled mini-batches for graph neural networks, from graphs that outgrow one machine.
+
+    import atta
+    cluster = atta.local("data/demo-2p")                  # or atta.connect("cluster.toml")
+    loader = atta.NeighborLoader(cluster, num_neighbors=[15, 10, 5], input_nodes="train", batch_size=1024)
+    for batch in loader:
+        data = batch.to_pyg()
+
+Names are imported when they are first used, so that the command line starts quickly.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from atta.errors import (
+    AttaError,
+    ConfigError,
+    DataError,
+    DeadlineError,
+    QuotaExceededError,
+    RemoteError,
+    UnavailableError,
+    UnknownNameError,
+    WrongDatasetError,
+)
+from atta.version import __version__
+
+if TYPE_CHECKING:
+    from atta.client.cluster import Cluster, connect
+    from atta.client.local import LocalCluster, local
+    from atta.loader import DagLoader, NeighborLoader
+    from atta.minibatch import MiniBatch
+
+__all__ = [
+    "AttaError",
+    "Cluster",
+    "ConfigError",
+    "DagLoader",
+    "DataError",
+    "DeadlineError",
+    "LocalCluster",
+    "MiniBatch",
+    "NeighborLoader",
+    "QuotaExceededError",
+    "RemoteError",
+    "UnavailableError",
+    "UnknownNameError",
+    "WrongDatasetError",
+    "__version__",
+    "connect",
+    "local",
+]
+
+_HOMES = {
+    "Cluster": "atta.client.cluster",
+    "DagLoader": "atta.loader",
+    "LocalCluster": "atta.client.local",
+    "MiniBatch": "atta.minibatch",
+    "NeighborLoader": "atta.loader",
+    "connect": "atta.client.cluster",
+    "local": "atta.client.local",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'atta' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -75,18 +75,16 @@ class OpenReply(_message.Message):
     def __init__(self, session: _Optional[str] = ..., batches: _Optional[int] = ..., seeds: _Optional[int] = ..., lease_s: _Optional[float] = ...) -> None: ...
 
 class NextRequest(_message.Message):
-    __slots__ = ("session", "sequence", "released", "train_ms", "holding")
+    __slots__ = ("session", "sequence", "released", "train_ms")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     TRAIN_MS_FIELD_NUMBER: _ClassVar[int]
-    HOLDING_FIELD_NUMBER: _ClassVar[int]
     session: str
     sequence: int
     released: _containers.RepeatedScalarFieldContainer[int]
     train_ms: float
-    holding: int
-    def __init__(self, session: _Optional[str] = ..., sequence: _Optional[int] = ..., released: _Optional[_Iterable[int]] = ..., train_ms: _Optional[float] = ..., holding: _Optional[int] = ...) -> None: ...
+    def __init__(self, session: _Optional[str] = ..., sequence: _Optional[int] = ..., released: _Optional[_Iterable[int]] = ..., train_ms: _Optional[float] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("sessions",)
@@ -146,10 +144,12 @@ class SharedSlot(_message.Message):
     def __init__(self, index: _Optional[int] = ..., path: _Optional[str] = ..., capacity: _Optional[int] = ..., nonce: _Optional[int] = ...) -> None: ...
 
 class CloseRequest(_message.Message):
-    __slots__ = ("session",)
+    __slots__ = ("session", "released")
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
     session: str
-    def __init__(self, session: _Optional[str] = ...) -> None: ...
+    released: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[str] = ..., released: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CloseReply(_message.Message):
     __slots__ = ()

@@ -1,0 +1,1 @@
+"""The client SDK: ``cluster`` (connections), ``local`` (daemons as child processes), ``stream`` (one running iterator)."""

@@ -1,0 +1,132 @@
+"""``atta serve``, ``status`` and ``stop``: daemons on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import click
+
+__all__ = ["COMMANDS"]
+
+
+@click.command()
+@click.option("--data", required=True, help="Partitioned dataset (folder written by `atta partition`).")
+@click.option("--part", required=True, type=click.IntRange(min=0), help="Partition to serve.")
+@click.option("--listen", default="127.0.0.1:7070", show_default=True, help="Address to listen on, host:port.")
+@click.option("--peers", type=click.Path(dir_okay=False), help="Cluster file with the addresses of all daemons.")
+@click.option("--threads", type=click.IntRange(min=1), help="Worker threads  [default: number of cores].")
+@click.option(
+    "--buffer-mib", type=click.IntRange(min=64), default=4096, show_default=True, help="Memory for batch buffers."
+)
+@click.option(
+    "--queue-mib", type=click.IntRange(min=1), default=1024, show_default=True, help="Batches ahead, per session."
+)
+@click.option("--lease-s", type=click.FloatRange(min=0.5), default=60.0, show_default=True, help="Lease of a session.")
+@click.option("--peer-deadline-s", type=click.FloatRange(min=0.1), default=60.0, show_default=True)
+@click.option("--drain-s", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Grace after SIGTERM.")
+@click.option("--policy", type=click.Choice(["two-level", "sequential", "prefetch", "fifo"]), default="two-level")
+@click.option("--prefetch", type=click.IntRange(min=1), default=4, help="Depth of the policy `prefetch`.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Prometheus metrics over HTTP.")
+@click.option("--verify/--no-verify", default=True, help="Check the checksums of all files at start.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text")
+@click.option("--exit-with-parent", is_flag=True, help="Stop when standard input closes.")
+def serve(  # noqa: PLR0917 - one parameter per option
+    data: str,
+    part: int,
+    listen: str,
+    peers: str | None,
+    threads: int | None,
+    buffer_mib: int,
+    queue_mib: int,
+    lease_s: float,
+    peer_deadline_s: float,
+    drain_s: float,
+    policy: str,
+    prefetch: int,
+    metrics_port: int,
+    verify: bool,
+    log_level: str,
+    log_format: str,
+    exit_with_parent: bool,
+) -> None:
+    """Serve one partition until SIGTERM.
+
+    Example: atta serve --data products-2p --part 0 --listen 10.0.0.1:7070 --peers cluster.toml
+    """
+    from atta.clusterfile import read_cluster
+    from atta.daemon.config import DaemonConfig
+    from atta.daemon.server import serve as run
+    from atta.logs import configure
+
+    configure(format=log_format, level=log_level)
+    run(
+        DaemonConfig(
+            data=data,
+            part=part,
+            listen=listen,
+            peers=read_cluster(peers) if peers else {},
+            threads=threads or len(os.sched_getaffinity(0)),
+            verify=verify,
+            buffer_bytes=buffer_mib << 20,
+            queue_bytes=queue_mib << 20,
+            lease_s=lease_s,
+            peer_deadline_s=peer_deadline_s,
+            drain_s=drain_s,
+            policy=policy,
+            prefetch=prefetch,
+            metrics_port=metrics_port,
+            exit_with_parent=exit_with_parent,
+        )
+    )
+
+
+@click.command()
+@click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(target: str, as_json: bool) -> None:
+    """Show what each daemon of a cluster does.
+
+    Example: atta status --cluster cluster.toml
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from atta.client.cluster import connect
+
+    with connect(target, deadline_s=5.0) as cluster:
+        rows = cluster.stats()
+        if as_json:
+            daemons = [
+                {"part": p, "address": a, **s} for p, (a, s) in enumerate(zip(cluster.addresses, rows, strict=True))
+            ]
+            click.echo(json.dumps({"schema": 1, "dataset_id": cluster.dataset_id, "daemons": daemons}, indent=2))
+            return
+        table = Table(title=f"dataset {cluster.dataset_id}")
+        table.add_column("")
+        for part, address in enumerate(cluster.addresses):
+            table.add_column(f"part {part}\n{address}", justify="right")
+        for name in sorted({name for row in rows for name in row}):
+            table.add_row(name, *(f"{row.get(name, 0):,.6g}" for row in rows))
+        Console().print(table)
+
+
+@click.command()
+@click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
+def stop(target: str) -> None:
+    """Ask every daemon of a cluster to drain and exit.
+
+    Example: atta stop --cluster cluster.toml
+    """
+    from atta.client.cluster import resolve_target
+    from atta.client.control import Connection
+
+    for part, address in sorted(resolve_target(target).items()):
+        connection = Connection(address, 5.0)
+        connection.stop()
+        connection.close()
+        click.echo(f"part {part} at {address}: stopping")
+
+
+COMMANDS = [serve, status, stop]

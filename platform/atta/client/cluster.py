@@ -1,0 +1,125 @@
+"""A running cluster as a client sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from atta.client.control import Connection, Description
+from atta.client.keeper import SessionKeeper
+from atta.client.slots import SlotMaps
+from atta.client.stream import BatchStream
+from atta.clusterfile import check_address, read_cluster
+from atta.errors import ConfigError, WrongDatasetError
+from atta.observe.machine import machine_id
+from atta.partition.dataset import Schema
+from atta.protos.v1 import session_pb2
+from atta.samplers.seeds import home_of
+
+__all__ = ["Cluster", "connect", "resolve_target"]
+
+
+class Cluster:
+    """Connections to the daemons of a dataset, one per partition. A context manager; ``close`` ends all its sessions."""
+
+    def __init__(self, connections: Sequence[Connection], descriptions: Sequence[Description]) -> None:
+        self._connections = list(connections)
+        self._descriptions = list(descriptions)
+        self._slots = SlotMaps()
+        self._keeper = SessionKeeper()
+
+    @property
+    def schema(self) -> Schema:
+        """Node and edge types, tables, splits and counts of the dataset."""
+        return self._descriptions[0].schema
+
+    @property
+    def dataset_id(self) -> str:
+        """Fingerprint of the partitioned dataset."""
+        return self._descriptions[0].dataset_id
+
+    @property
+    def num_parts(self) -> int:
+        """Number of partitions, and of daemons."""
+        return len(self._connections)
+
+    @property
+    def addresses(self) -> list[str]:
+        """``host:port`` of each daemon, by partition."""
+        return [c.address for c in self._connections]
+
+    def stats(self) -> list[dict[str, float]]:
+        """Counters and gauges of each daemon, by partition."""
+        return [c.stats() for c in self._connections]
+
+    def stream(self, request: session_pb2.OpenRequest) -> BatchStream:
+        """Open a session on the home daemon of the request's rank."""
+        home = home_of(request.rank, request.world_size, self.num_parts)
+        request.dataset_id = self.dataset_id
+        request.shared_memory = self._descriptions[home].machine == machine_id()
+        return BatchStream(self._connections[home], self._slots, self._keeper, request)
+
+    def close(self) -> None:
+        """Close all sessions and connections."""
+        self._keeper.close()
+        for connection in self._connections:
+            connection.close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connect(target: str | Path | Sequence[str], *, deadline_s: float = 30.0, wait: bool = False) -> Cluster:
+    """Connect to running daemons.
+
+    ``target``: a cluster file (see ``atta.clusterfile``), ``"host:port,host:port"``, or a list of addresses; the order is that of
+    the partitions. ``deadline_s`` bounds every call; with ``wait``, daemons that are still starting are waited for so long.
+
+    Raises:
+        UnavailableError, DeadlineError: a daemon cannot be reached.
+        WrongDatasetError: the daemons do not serve one dataset, or not the partition that their position says.
+        ConfigError: the target makes no sense, or does not name as many daemons as there are partitions.
+    """
+    addresses = resolve_target(target)
+    connections = [Connection(address, deadline_s) for _, address in sorted(addresses.items())]
+    try:
+        descriptions = [c.describe(wait=wait) for c in connections]
+        _check(connections, descriptions)
+    except BaseException:
+        for connection in connections:
+            connection.close()
+        raise
+    return Cluster(connections, descriptions)
+
+
+def resolve_target(target: str | Path | Sequence[str]) -> Mapping[int, str]:
+    """Addresses by partition of what ``connect`` accepts as a target."""
+    if isinstance(target, Path):
+        return read_cluster(target)
+    if isinstance(target, str):
+        if target.endswith(".toml") or "/" in target:
+            return read_cluster(target)
+        target = [part.strip() for part in target.split(",") if part.strip()]
+    if not target:
+        raise ConfigError("no daemon address is given")
+    return {part: check_address(address) for part, address in enumerate(target)}
+
+
+def _check(connections: Sequence[Connection], descriptions: Sequence[Description]) -> None:
+    first = descriptions[0]
+    for part, (connection, found) in enumerate(zip(connections, descriptions, strict=True)):
+        if found.dataset_id != first.dataset_id:
+            raise WrongDatasetError(
+                connection.address,
+                f"serves dataset {found.dataset_id}, but {connections[0].address} serves {first.dataset_id}",
+            )
+        if found.part != part:
+            raise WrongDatasetError(connection.address, f"serves partition {found.part}, not {part}")
+    if len(connections) != first.num_parts:
+        raise ConfigError(f"{len(connections)} daemons are named, the dataset has {first.num_parts} partitions")

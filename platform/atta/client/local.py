@@ -1,0 +1,152 @@
+"""``atta.local``: a cluster of child processes on this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+from atta.client.cluster import Cluster
+from atta.client.control import Connection, Description
+from atta.clusterfile import write_cluster
+from atta.errors import AttaError, ConfigError, DataError, DeadlineError, RemoteError, UnavailableError
+from atta.partition.dataset import Dataset
+
+__all__ = ["LocalCluster", "local"]
+
+START_DEADLINE_S = 120.0
+
+
+class LocalCluster(Cluster):
+    """Daemons that were started for this process and end with it, however it ends."""
+
+    def __init__(
+        self,
+        connections: list[Connection],
+        descriptions: list[Description],
+        children: list[subprocess.Popen[bytes]],
+        folder: tempfile.TemporaryDirectory[str],
+    ) -> None:
+        super().__init__(connections, descriptions)
+        self._children, self._folder = children, folder
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the daemons, by partition."""
+        return [child.pid for child in self._children]
+
+    @property
+    def cluster_file(self) -> Path:
+        """A cluster file for other processes; it exists as long as the cluster."""
+        return Path(self._folder.name) / "cluster.toml"
+
+    def close(self) -> None:
+        """Close all sessions, then stop the daemons."""
+        super().close()
+        _stop(self._children)
+        self._folder.cleanup()
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def local(
+    path: str | Path,
+    *,
+    threads: int | None = None,
+    deadline_s: float = 60.0,
+    verify: bool = True,
+    log_level: str = "warning",
+    options: tuple[str, ...] = (),
+) -> LocalCluster:
+    """Start one daemon per partition of the dataset at ``path`` on loopback and connect to them.
+
+    ``threads``: worker threads per daemon (default: the cores of this machine shared among the daemons).
+    ``options``: further options of ``atta serve``.
+
+    Raises:
+        DataError: the dataset is missing, truncated, altered or of another version.
+        RemoteError: a daemon did not come up; carries its last words.
+    """
+    dataset = Dataset.open(path, parts=[], verify=False)
+    threads = threads or max(1, len(os.sched_getaffinity(0)) // dataset.num_parts)
+    folder = tempfile.TemporaryDirectory(prefix="atta-local-")
+    addresses = _free_addresses(dataset.num_parts)
+    write_cluster(Path(folder.name) / "cluster.toml", addresses)
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        for part, address in enumerate(addresses):
+            command = [
+                *(sys.executable, "-m", "atta.cli.main", "serve", "--data", str(path), "--part", str(part)),
+                *("--listen", address, "--peers", f"{folder.name}/cluster.toml", "--threads", str(threads)),
+                *("--log-level", log_level, "--exit-with-parent", *(() if verify else ("--no-verify",)), *options),
+            ]
+            with (Path(folder.name) / f"{part}.log").open("wb") as errors:
+                children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors))
+        connections = [Connection(address, deadline_s) for address in addresses]
+        descriptions = [
+            _await_daemon(connection, child, Path(folder.name) / f"{part}.log")
+            for part, (connection, child) in enumerate(zip(connections, children, strict=True))
+        ]
+    except BaseException:
+        _stop(children)
+        folder.cleanup()
+        raise
+    return LocalCluster(connections, descriptions, children, folder)
+
+
+def _free_addresses(count: int) -> list[str]:
+    """Loopback ports that are free now; all are held at once so that they differ."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+def _await_daemon(connection: Connection, child: subprocess.Popen[bytes], log: Path) -> Description:
+    deadline = time.monotonic() + START_DEADLINE_S
+    while True:
+        if child.poll() is not None:
+            raise _last_words(connection.address, child.returncode, log)
+        try:
+            return connection.describe(wait=True, timeout=0.5)
+        except (DeadlineError, UnavailableError):
+            if time.monotonic() > deadline:
+                raise
+
+
+def _last_words(address: str, code: int, log: Path) -> AttaError:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    cause = lines[-1] if lines else "no output"
+    prefix = "atta: error: "
+    if code == 2 and cause.startswith(prefix):
+        name, _, rest = cause.removeprefix(prefix).partition(": ")
+        return DataError(name, rest) if rest else ConfigError(name)
+    return RemoteError(address, f"the daemon ended with exit code {code}: {cause}")
+
+
+def _stop(children: list[subprocess.Popen[bytes]]) -> None:
+    for child in children:
+        if child.stdin is not None:
+            child.stdin.close()
+        child.terminate()
+    for child in children:
+        try:
+            child.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()

@@ -1,0 +1,57 @@
+"""The consumer's side of shared-memory slots: map once, hand out leases that end with the last view."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+
+from atta.errors import RemoteError
+
+__all__ = ["SlotMaps"]
+
+
+class _Lease:
+    """Memory of one delivered batch. Arrays made from it keep it alive; when the last one dies, so does the lease."""
+
+    def __init__(self, mapping: np.ndarray) -> None:
+        self._mapping = mapping
+        self.__array_interface__ = mapping.__array_interface__
+
+
+class SlotMaps:
+    """Mapped slots of the daemons on this machine, by path and nonce."""
+
+    def __init__(self) -> None:
+        self._maps: dict[tuple[str, int], np.ndarray] = {}
+
+    def lease(self, path: str, capacity: int, nonce: int) -> Any:
+        """An object that numpy can view (uint8 [capacity]); watch it with ``weakref.finalize``.
+
+        Raises:
+            RemoteError: the slot cannot be mapped, or is not the one that the daemon meant.
+        """
+        mapping = self._maps.get((path, nonce))
+        if mapping is None:
+            mapping = self._maps[path, nonce] = self._map(path, capacity, nonce)
+        return _Lease(mapping)
+
+    def _map(self, path: str, capacity: int, nonce: int) -> np.ndarray:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                # Writable and private to nobody: torch wants writable memory, and the slot is ours until we let go.
+                mapping = np.frombuffer(mmap.mmap(fd, capacity, flags=mmap.MAP_SHARED), dtype=np.uint8)
+            finally:
+                os.close(fd)
+        except (OSError, ValueError) as error:
+            raise RemoteError(path, f"shared-memory slot cannot be mapped: {error}") from error
+        if int(mapping[:8].view(np.uint64)[0]) != nonce:
+            raise RemoteError(path, "shared-memory slot is not the daemon's (its nonce differs)")
+        return mapping
+
+    def forget(self, path: str, nonce: int) -> None:
+        """Drop the mapping of a slot that the daemon has given up; views that exist keep it alive."""
+        self._maps.pop((path, nonce), None)

@@ -1,0 +1,148 @@
+"""One running iterator of a loader: a session on a daemon, read batch by batch."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+
+from atta import rpc
+from atta.client.control import Connection
+from atta.client.keeper import SessionKeeper, SessionState
+from atta.client.slots import SlotMaps
+from atta.errors import DeadlineError, RemoteError, UnavailableError
+from atta.protos.v1 import session_pb2
+
+__all__ = ["BatchStream", "RawBatch"]
+
+NEXT_DEADLINE_S = 30.0
+RETRIES = 3
+
+
+@dataclass(frozen=True)
+class RawBatch:
+    """A batch as it came: named arrays over shared memory or received bytes, and figures about how it was made."""
+
+    batch: int
+    arrays: Mapping[str, np.ndarray]
+    stats: dict[str, float]
+
+
+class BatchStream(Iterator[RawBatch]):
+    """Reads a session's batches in order and asks for the next one ahead; ``close`` (or garbage collection) ends it."""
+
+    def __init__(
+        self, connection: Connection, slots: SlotMaps, keeper: SessionKeeper, request: session_pb2.OpenRequest
+    ) -> None:
+        """Open the session; ``keeper`` renews its lease.
+
+        Raises:
+            ConfigError, UnknownNameError, WrongDatasetError, QuotaExceededError: the daemon refuses the request.
+            UnavailableError, DeadlineError: it cannot be reached.
+        """
+        self._state = SessionState(connection, slots)
+        reply = connection.call("SessionService.Open", request)
+        self.session, self.batches = reply.session, int(reply.batches)
+        self._state.session = self.session
+        self._sequence = 0
+        self._left = self.batches - int(request.start_batch)
+        self._train_ms = 0.0
+        self._delivered: float | None = None
+        self._finalizer = weakref.finalize(self, keeper.discard, self._state)
+        keeper.keep(self._state, float(reply.lease_s))
+        if self._left:
+            self._ask()
+
+    def __next__(self) -> RawBatch:
+        if not self._left or self._state.closed:
+            self.close()
+            raise StopIteration
+        now = time.perf_counter()
+        if self._delivered is not None:
+            busy = 1e3 * (now - self._delivered)
+            self._train_ms = busy if self._train_ms == 0 else 0.8 * self._train_ms + 0.2 * busy
+        try:
+            batch = self._receive()
+        except BaseException:
+            self.close()
+            raise
+        self._sequence += 1
+        self._left -= 1
+        if self._left:
+            self._ask()
+        batch.stats["wait_ms"] = 1e3 * (time.perf_counter() - now)
+        self._delivered = time.perf_counter()
+        return batch
+
+    def close(self) -> None:
+        """End the session; harmless when repeated."""
+        self._finalizer.detach()
+        self._state.close()
+
+    def _ask(self) -> None:
+        request = session_pb2.NextRequest(
+            session=self.session,
+            sequence=self._sequence,
+            released=self._state.take_released(),
+            train_ms=self._train_ms,
+        )
+        self._state.call = self._state.connection.start("SessionService.Next", request, timeout=NEXT_DEADLINE_S)
+
+    def _receive(self) -> RawBatch:
+        """The asked-for batch; a lost answer is asked for again (``Next`` is numbered), a slow one waited for."""
+        failures = 0
+        while True:
+            try:
+                batch = self._read()
+            except (UnavailableError, DeadlineError):
+                # A prefetched answer may pass its deadline while the consumer is busy elsewhere: that is no failure.
+                failures += 1
+                if failures > RETRIES:
+                    raise
+                time.sleep(0.1 * failures)
+            else:
+                if batch is not None:
+                    return batch
+            self._ask()
+
+    def _read(self) -> RawBatch | None:
+        call = self._state.call
+        try:
+            header = next(call).message.header
+            if header.pending:
+                return None
+            if header.last:
+                raise RemoteError(self._state.connection.address, "ends the epoch before its last batch")
+            if header.HasField("slot"):
+                buffer = self._state.lease(self._sequence, header.slot)
+            else:
+                buffer = _gather(call, header.buffer_bytes, self._state.connection.address)
+        except grpc.RpcError as error:
+            raise rpc.error_from(self._state.connection.address, error) from error
+        except StopIteration as error:
+            raise RemoteError(self._state.connection.address, "sends no batch") from error
+        arrays = {}
+        for ref in header.arrays:
+            dtype, shape = np.dtype(ref.dtype), tuple(ref.shape)
+            nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+            arrays[ref.name] = buffer[ref.offset : ref.offset + nbytes].view(dtype).reshape(shape)
+        return RawBatch(int(header.batch), arrays, dict(header.stats))
+
+
+def _gather(call: Any, nbytes: int, peer: str) -> np.ndarray:
+    buffer = np.empty(nbytes, dtype=np.uint8)
+    at = 0
+    for chunk in call:
+        data = np.frombuffer(chunk.payloads.get(2, b""), dtype=np.uint8)
+        if at + len(data) > nbytes:
+            break
+        buffer[at : at + len(data)] = data
+        at += len(data)
+    if at != nbytes:
+        raise RemoteError(peer, f"sends {at} bytes of a batch of {nbytes}")
+    return buffer

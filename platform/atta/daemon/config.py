@@ -1,0 +1,39 @@
+"""Settings of a sampler daemon: one frozen object, the same from the command line, Python and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["DaemonConfig"]
+
+
+@dataclass(frozen=True)
+class DaemonConfig:
+    """What a daemon may use and how long it waits; units stand in the names."""
+
+    data: str
+    part: int
+    listen: str = "127.0.0.1:0"
+    peers: Mapping[int, str] = field(default_factory=dict)
+    threads: int = 2
+    """Worker threads for the tasks of this daemon's own DAGs; as many again serve other daemons."""
+    verify: bool = True
+    """Check every file's checksum at start (one read of the partition)."""
+    buffer_bytes: int = 4 << 30
+    """Most memory that batch buffers may occupy, over all sessions."""
+    queue_bytes: int = 1 << 30
+    """Most bytes of batches in flight or waiting, per session."""
+    lease_s: float = 60.0
+    """A session whose consumer gives no sign of life for so long is closed."""
+    peer_deadline_s: float = 60.0
+    drain_s: float = 10.0
+    """After SIGTERM, running sessions may go on for so long."""
+    max_sessions: int = 256
+    max_batch_size: int = 1 << 20
+    policy: str = "two-level"
+    prefetch: int = 4
+    metrics_port: int = 0
+    """Prometheus metrics over HTTP; 0 = none."""
+    exit_with_parent: bool = False
+    """Stop when standard input closes: embedded daemons never outlive their parent."""

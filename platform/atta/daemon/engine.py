@@ -1,0 +1,277 @@
+"""The shell around the scheduler: carries out its actions and reports what happened.
+
+The scheduler (``atta.scheduler``, pure) decides; this file owns the threads, the clock and the buffers. Every change enters through
+``post(event)`` on the event loop, so there is no lock: worker threads hand their results back with ``call_soon_threadsafe``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import psutil
+import structlog
+
+from atta import scheduler as sched
+from atta.daemon.config import DaemonConfig
+from atta.daemon.peers import Peers
+from atta.daemon.session import Delivery, Session
+from atta.daemon.slots import Slot, SlotPool
+from atta.daemon.tasks import Outcome, run_local, run_remote
+from atta.errors import AttaError
+from atta.kvstore.store import Store
+from atta.partition.dataset import Dataset
+from atta.samplers.batch import BatchState, StreamPosition
+from atta.samplers.dag import Kind, Lane, Task
+from atta.samplers.layout import BatchArrays
+from atta.samplers.shard import Shard
+
+__all__ = ["Engine"]
+
+log = structlog.get_logger("atta.engine")
+UTILISATION_PERIOD_S = 0.1
+
+
+@dataclass(eq=False)
+class _RunningDag:
+    """A launched DAG: its arrays, its slot and how many of its tasks run right now."""
+
+    session: Session
+    batch: int
+    state: BatchState
+    slot: Slot
+    launched: float
+    running: int = 0
+    cancelled: bool = False
+    stats: dict[str, float] = field(default_factory=dict)
+
+    def add(self, name: str, value: float) -> None:
+        self.stats[name] = self.stats.get(name, 0.0) + value
+
+
+_PHASE = {
+    Kind.SEED: "sample_ms",
+    Kind.POSITIVE: "sample_ms",
+    Kind.NEGATIVE: "sample_ms",
+    Kind.NEIGHBORHOOD: "sample_ms",
+    Kind.JOIN: "join_ms",
+    Kind.FEATURE: "fetch_ms",
+    Kind.END: "join_ms",
+}
+
+
+class Engine:
+    """Runs the DAGs of all sessions of a daemon."""
+
+    def __init__(self, config: DaemonConfig, dataset: Dataset, shard: Shard, store: Store, peers: Peers) -> None:
+        self.dataset, self.shard, self.store, self.peers = dataset, shard, store, peers
+        self.slots = SlotPool(config.buffer_bytes)
+        self.counters: dict[str, float] = {}
+        self._scheduler = sched.Scheduler(
+            sched.SchedulerConfig(
+                workers=config.threads,
+                queue_bytes=config.queue_bytes,
+                policy=config.policy,
+                prefetch=config.prefetch,
+            ),
+            shard.part,
+        )
+        self._workers = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-worker")
+        self._copiers = ThreadPoolExecutor(max(1, config.threads // 2), thread_name_prefix="atta-copy")
+        self._dags: dict[int, _RunningDag] = {}
+        self._sessions: dict[str, Session] = {}
+        self._events: deque[sched.Event] = deque()
+        self._posting = False
+        self._wake: asyncio.TimerHandle | None = None
+        self._talks: set[asyncio.Task[None]] = set()
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def open(self, session: Session) -> None:
+        """Start making the session's batches."""
+        self._sessions[session.id] = session
+        request = session.request
+        batches = [request.seeds.batch_id(i) for i in range(request.first_batch, request.seeds.batches)]
+        profile = f"{request.job}/{hash(request.plan)}/{request.seeds.batch_size}"
+        self.post(sched.SessionOpened(session.id, request.plan, batches, profile=profile))
+
+    def close(self, session: Session) -> None:
+        """Stop making batches and free what the session holds."""
+        if self._sessions.pop(session.id, None) is not None:
+            self.post(sched.SessionClosed(session.id))
+            session.close(self.slots.abandon)
+
+    def taken(self, session: Session, batch: int, train_ms: float) -> None:
+        """The consumer has taken a batch out of the queue."""
+        self.post(sched.BatchTaken(session.id, batch, train_ms))
+
+    # -- events in, actions out ----------------------------------------------------------------------------------------
+
+    def post(self, event: sched.Event) -> None:
+        """Hand one event to the scheduler and carry out what it decides; events caused on the way queue up behind."""
+        self._events.append(event)
+        if self._posting:
+            return
+        self._posting = True
+        try:
+            while self._events:
+                for action in self._scheduler.on(self._events.popleft(), time.monotonic()):
+                    self._perform(action)
+        finally:
+            self._posting = False
+
+    def _perform(self, action: sched.Action) -> None:
+        match action:
+            case sched.RunTask(dag, task):
+                self._run(dag, task)
+            case sched.LaunchDag(dag, session_id, batch):
+                self._launch(dag, self._sessions[session_id], batch)
+            case sched.BatchReady(session_id, batch, dag):
+                self._deliver(self._sessions[session_id], batch, self._dags.pop(dag))
+            case sched.CancelDag(dag):
+                self._cancel(dag)
+            case sched.FailSession():
+                pass  # the session learnt of its error where it happened
+            case sched.WakeAt(when):
+                self._wake_at(when)
+
+    def _launch(self, dag: int, session: Session, batch: int) -> None:
+        request = session.request
+        part = request.seeds.batch_slice(request.seeds.index_of(batch))
+        try:
+            slot = self.slots.acquire(request.layout.capacity)
+        except AttaError as error:
+            session.fail(error)
+            self.post(sched.SessionClosed(session.id))
+            return
+        state = BatchState(
+            request.plan,
+            self.dataset,
+            home=self.shard.part,
+            at=StreamPosition(request.seed, request.epoch, batch),
+            seeds=request.seeds.seeds[part],
+            input_id=request.seeds.input_id[part],
+            out=BatchArrays.over(request.layout, slot.buffer),
+            degree=self.shard.degree,
+        )
+        self._dags[dag] = _RunningDag(session, batch, state, slot, time.monotonic())
+
+    def _run(self, dag: int, task: Task) -> None:
+        running = self._dags.get(dag)
+        if running is None:  # its launch failed: the session is being closed
+            return
+        running.running += 1
+        if task.lane is Lane.NET:
+            talk = asyncio.get_running_loop().create_task(self._converse(dag, running, task))
+            self._talks.add(talk)
+            talk.add_done_callback(self._talks.discard)
+            return
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            started = time.perf_counter()
+            result: Outcome | BaseException
+            try:
+                result = run_local(running.state, task, self.shard, self.store)
+            except BaseException as error:
+                result = error
+            loop.call_soon_threadsafe(self._done, dag, running, task, result, time.perf_counter() - started)
+
+        self._workers.submit(work)
+
+    async def _converse(self, dag: int, running: _RunningDag, task: Task) -> None:
+        started = time.perf_counter()
+        result: Outcome | BaseException
+        try:
+            result = await run_remote(running.state, task, self.peers[task.owner], self._copiers)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            result = error
+        self._done(dag, running, task, result, time.perf_counter() - started)
+
+    def _done(
+        self, dag: int, running: _RunningDag, task: Task, result: Outcome | BaseException, seconds: float
+    ) -> None:
+        running.running -= 1
+        if running.cancelled:
+            if running.running == 0:
+                self._drop(running)
+            return
+        if isinstance(result, BaseException):
+            if not isinstance(result, AttaError):
+                log.error("task failed", task=str(task), session=running.session.id, exc_info=result)
+                result = AttaError(
+                    f"{task.kind.value} task of batch {running.batch}: {type(result).__name__}: {result}"
+                )
+            running.session.fail(result)
+            self.post(sched.TaskFailed(dag, task))
+            return
+        phase = _PHASE[task.kind]
+        running.add("network_ms" if task.lane is Lane.NET else phase, 1e3 * seconds)
+        running.add("remote_rows" if task.kind is Kind.FEATURE else "remote_frontier", result.remote_rows)
+        running.add("remote_bytes", result.remote_bytes)
+        self.post(sched.TaskDone(dag, task, result.growth, result.expand, result.nbytes))
+
+    def _deliver(self, session: Session, batch: int, running: _RunningDag) -> None:
+        stats = {**running.state.stats, **running.stats}
+        stats["make_ms"] = 1e3 * (time.monotonic() - running.launched)
+        for name in ("nodes", "edges", "remote_rows", "remote_bytes"):
+            self.counters[name] = self.counters.get(name, 0.0) + stats.get(name, 0.0)
+        self.counters["batches"] = self.counters.get("batches", 0.0) + 1
+        session.deliver(Delivery(batch, running.state.out, running.slot, stats))
+
+    def _cancel(self, dag: int) -> None:
+        running = self._dags.pop(dag, None)
+        if running is None:
+            return
+        running.cancelled = True
+        if running.running == 0:
+            self._drop(running)
+
+    def _drop(self, running: _RunningDag) -> None:
+        self.slots.release(running.slot, running.state.out.nbytes)
+
+    def _wake_at(self, when: float) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+        delay = max(0.0, when - time.monotonic())
+        self._wake = asyncio.get_running_loop().call_later(delay, self.post, sched.Tick())
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def watch_utilisation(self) -> None:
+        """Feed the machine's CPU utilisation to the launch score until cancelled."""
+        psutil.cpu_percent(None)
+        while True:
+            await asyncio.sleep(UTILISATION_PERIOD_S)
+            if self._sessions:
+                self.post(sched.Utilisation(psutil.cpu_percent(None)))
+
+    def stats(self) -> dict[str, float]:
+        """Counters and gauges of engine, scheduler and buffers."""
+        return {
+            **self.counters,
+            **{f"scheduler_{k}": v for k, v in self._scheduler.stats().items()},
+            "sessions": float(len(self._sessions)),
+            "dags_in_flight": float(len(self._dags)),
+            "buffer_bytes": float(self.slots.resident_bytes),
+        }
+
+    async def shutdown(self) -> None:
+        """Close every session, wait for running tasks, free threads and slots."""
+        for session in list(self._sessions.values()):
+            session.fail(AttaError("the daemon is stopping"))
+            self.close(session)
+        if self._wake is not None:
+            self._wake.cancel()
+        for talk in list(self._talks):
+            talk.cancel()
+        await asyncio.gather(*self._talks, return_exceptions=True)
+        self._workers.shutdown(wait=True)
+        self._copiers.shutdown(wait=True)
+        self.slots.close()
+        await self.peers.close()

@@ -1,0 +1,149 @@
+"""The other daemons: what a DAG asks of the partitions that are not its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+
+from atta import rpc
+from atta.errors import ConfigError, RemoteError
+from atta.protos.v1 import graph_pb2, kv_pb2
+from atta.samplers.batch import FeatureItem, SampleItem
+from atta.samplers.shard import Answer
+
+__all__ = ["Peer", "Peers", "as_array", "rows_to_wire"]
+
+_INT32_MAX = np.iinfo(np.int32).max
+
+
+def rows_to_wire(rows: np.ndarray) -> tuple[bytes, bool]:
+    """Row positions as bytes, int32 when they fit, and whether they are wide (int64)."""
+    wide = bool(len(rows)) and int(rows.max()) > _INT32_MAX
+    return rows.astype(np.int64 if wide else np.int32, copy=False).tobytes(), wide
+
+
+def as_array(data: Any, *, wide: bool) -> np.ndarray:
+    """Ids from the wire as a read-only int64 (``wide``) or int32 array, without a copy.
+
+    Raises:
+        ConfigError: the bytes are no whole number of ids.
+    """
+    dtype = np.dtype(np.int64 if wide else np.int32)
+    if len(data) % dtype.itemsize:
+        raise ConfigError(f"malformed message: {len(data)} bytes are no whole number of {dtype.itemsize}-byte ids")
+    return np.frombuffer(data, dtype=dtype)
+
+
+class Peer:
+    """A connection to the daemon of one partition. Channels reconnect by themselves; every call has a deadline."""
+
+    def __init__(self, part: int, address: str, dataset_id: str, deadline_s: float) -> None:
+        self.part, self.address, self._dataset_id, self._deadline_s = part, address, dataset_id, deadline_s
+        self._channel = grpc.aio.insecure_channel(address, options=rpc.channel_options())
+        self._sample = rpc.stub(self._channel, "GraphService.Sample")
+        self._pair = rpc.stub(self._channel, "GraphService.Pair")
+        self._pull = rpc.stub(self._channel, "KvService.Pull")
+
+    async def sample(self, items: Sequence[SampleItem]) -> AsyncIterator[tuple[SampleItem, int, Answer, int]]:
+        """Expand ``items``; yields (item, first row, answer, bytes received) chunk by chunk."""
+        request = graph_pb2.SampleRequest(dataset_id=self._dataset_id)
+        for item in items:
+            rows, wide = rows_to_wire(item.rows)
+            request.edge_types.add(
+                edge_type=item.edge_type,
+                fan_out=item.fan_out,
+                replace=item.replace,
+                stream_key=item.stream_key,
+                rows=rows,
+                wide_rows=wide,
+            )
+        async for bulk in self._stream(self._sample, request):
+            chunk = bulk.message
+            if chunk.edge_type >= len(items):
+                raise RemoteError(self.address, f"answers edge type {chunk.edge_type} of {len(items)}")
+            answer = Answer(
+                as_array(bulk.payloads.get(3, b""), wide=False),
+                as_array(bulk.payloads.get(4, b""), wide=chunk.wide_neighbors),
+                as_array(bulk.payloads.get(5, b""), wide=chunk.wide_edge_ids),
+            )
+            nbytes = sum(len(view) for view in bulk.payloads.values())
+            yield items[chunk.edge_type], chunk.first_row, answer, nbytes
+
+    async def pair(
+        self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int
+    ) -> np.ndarray:
+        """As ``Shard.pair`` of the peer's partition."""
+        request = graph_pb2.PairRequest(
+            dataset_id=self._dataset_id,
+            edge_type=edge_type,
+            count=count,
+            negative=negative,
+            stream_key=stream_key,
+            rows=rows.astype(np.int64, copy=False).tobytes(),
+        )
+        try:
+            reply = await self._pair(request, timeout=self._deadline_s, wait_for_ready=True)
+        except grpc.aio.AioRpcError as error:
+            raise rpc.error_from(self.address, error) from error
+        ids = as_array(reply.ids, wide=True)
+        if len(ids) != len(rows) * count:
+            raise RemoteError(self.address, f"answers {len(ids)} pairs for {len(rows)} x {count}")
+        return ids
+
+    async def pull(self, items: Sequence[FeatureItem]) -> AsyncIterator[tuple[FeatureItem, str, int, int, Any]]:
+        """Pull rows; yields (item, table, first row, number of rows, their bytes) chunk by chunk."""
+        request = kv_pb2.PullRequest(dataset_id=self._dataset_id)
+        for item in items:
+            rows, wide = rows_to_wire(item.rows)
+            request.pulls.add(node_type=item.node_type, tables=item.tables, rows=rows, wide_rows=wide)
+        async for bulk in self._stream(self._pull, request):
+            chunk = bulk.message
+            if chunk.pull >= len(items) or chunk.table >= len(items[chunk.pull].tables):
+                raise RemoteError(
+                    self.address, f"answers table {chunk.table} of pull {chunk.pull}, which was not asked"
+                )
+            item = items[chunk.pull]
+            if chunk.first_row + chunk.rows > len(item.rows):
+                raise RemoteError(self.address, f"answers more than {len(item.rows)} rows")
+            yield item, item.tables[chunk.table], chunk.first_row, chunk.rows, bulk.payloads.get(5, b"")
+
+    async def _stream(self, method: Any, request: Any) -> AsyncIterator[Any]:
+        # wait_for_ready: a peer that is still starting, or restarting, is waited for up to the deadline.
+        call = method(request, timeout=self._deadline_s, wait_for_ready=True)
+        try:
+            async for message in call:
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise rpc.error_from(self.address, error) from error
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._channel.close()
+
+
+class Peers:
+    """All other daemons of the cluster, by partition."""
+
+    def __init__(self, addresses: Mapping[int, str], dataset_id: str, deadline_s: float) -> None:
+        self._addresses, self._dataset_id, self._deadline_s = dict(addresses), dataset_id, deadline_s
+        self._peers: dict[int, Peer] = {}
+
+    def __getitem__(self, part: int) -> Peer:
+        """The peer that owns ``part``; connected on first use. ConfigError when its address is not known."""
+        peer = self._peers.get(part)
+        if peer is None:
+            address = self._addresses.get(part)
+            if address is None:
+                raise ConfigError(f"no address is known for the daemon of partition {part}: give it with --peers")
+            peer = self._peers[part] = Peer(part, address, self._dataset_id, self._deadline_s)
+        return peer
+
+    async def close(self) -> None:
+        """Close all channels."""
+        for peer in self._peers.values():
+            await peer.close()

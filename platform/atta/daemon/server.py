@@ -1,0 +1,166 @@
+"""A sampler daemon's life: load, listen, serve, drain, exit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from atta import rpc
+from atta.clusterfile import check_address
+from atta.daemon.config import DaemonConfig
+from atta.daemon.control_service import ControlService
+from atta.daemon.data_services import GraphService, KvService
+from atta.daemon.engine import Engine
+from atta.daemon.peers import Peers
+from atta.daemon.session_service import SessionService
+from atta.errors import ConfigError
+from atta.kvstore.store import Store
+from atta.observe.metrics import serve_metrics
+from atta.partition.dataset import Dataset
+from atta.samplers import kernels
+from atta.samplers.shard import Shard
+
+__all__ = ["Daemon", "serve"]
+
+log = structlog.get_logger("atta.daemon")
+SERVICES = ("GraphService", "KvService", "SessionService", "ControlService")
+
+
+class Daemon:
+    """One sampler daemon: create, ``start``, ``wait``; ``drain`` ends it."""
+
+    def __init__(self, config: DaemonConfig) -> None:
+        """Load and check the partition.
+
+        Raises:
+            DataError: a file is missing, truncated, altered or of another version.
+            ConfigError: no such partition.
+        """
+        check_address(config.listen)
+        self.config = config
+        self.address = config.listen
+        self._dataset = Dataset.open(config.data, parts=[config.part], verify=config.verify)
+        shard = Shard(self._dataset, config.part)
+        store = Store(self._dataset, config.part)
+        peers = Peers(config.peers, self._dataset.dataset_id, config.peer_deadline_s)
+        self._engine = Engine(config, self._dataset, shard, store, peers)
+        self._serving = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-serve")
+        self._sessions = SessionService(config, self._engine, config.listen)
+        self._graph = GraphService(shard, self._serving, config.listen)
+        self._kv = KvService(store, self._dataset.dataset_id, self._serving, config.listen)
+        self._stopping = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._chores: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Listen and serve.
+
+        Raises:
+            ConfigError: the address cannot be bound.
+        """
+        # Without this option two daemons could share a port, each getting some of the other's requests.
+        options = [*rpc.channel_options(), ("grpc.so_reuseport", 0)]
+        self._server = grpc.aio.server(options=options)
+        control = ControlService(self._engine, self._stopping.set)
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        graph, kv, sessions = self._graph, self._kv, self._sessions
+        self._server.add_generic_rpc_handlers(
+            (
+                rpc.handlers("GraphService", {"Sample": graph.sample, "Pair": graph.pair}),
+                rpc.handlers("KvService", {"Pull": kv.pull, "ListTables": kv.list_tables}),
+                rpc.handlers(
+                    "SessionService",
+                    {"Open": sessions.open, "Next": sessions.next, "Renew": sessions.renew, "Close": sessions.close},
+                ),
+                rpc.handlers(
+                    "ControlService", {"Describe": control.describe, "Stats": control.stats, "Stop": control.stop}
+                ),
+            )
+        )
+        names = [f"atta.v1.{s}" for s in SERVICES]
+        reflection.enable_server_reflection(
+            [*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME], self._server
+        )
+        host = self.config.listen.rpartition(":")[0]
+        try:
+            port = self._server.add_insecure_port(self.config.listen)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"cannot listen on {self.config.listen}: the address is in use or not of this machine"
+            ) from error
+        self.address = f"{host}:{port}"
+        await self._server.start()
+        for name in ("", *names):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        loop = asyncio.get_running_loop()
+        self._chores = [
+            loop.create_task(self._engine.watch_utilisation()),
+            loop.create_task(self._sessions.expire()),
+            loop.create_task(self._drain_when_asked()),
+        ]
+        if self.config.metrics_port:
+            serve_metrics(self.config.metrics_port, self.config.part, self._engine.stats)
+        log.info("serving", address=self.address, part=self.config.part, dataset=self._dataset.dataset_id)
+
+    def drain(self) -> None:
+        """Begin to stop; a second call stops at once. Safe to call from a signal handler of the loop."""
+        if self._stopping.is_set():
+            log.warning("stopping at once")
+            os._exit(130)
+        self._stopping.set()
+
+    async def wait(self) -> None:
+        """Until the daemon has stopped."""
+        await self._stopped.wait()
+
+    async def _drain_when_asked(self) -> None:
+        await self._stopping.wait()
+        log.info("draining", sessions=len(self._sessions), at_most_s=self.config.drain_s)
+        self._sessions.draining = True
+        await self._health.enter_graceful_shutdown()
+        deadline = asyncio.get_running_loop().time() + self.config.drain_s
+        while len(self._sessions) and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.05)
+        for chore in self._chores[:2]:
+            chore.cancel()
+        await self._server.stop(grace=1.0)
+        await self._engine.shutdown()
+        self._serving.shutdown(wait=True)
+        log.info("stopped")
+        self._stopped.set()
+
+
+def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -> None:
+    """Run a daemon until SIGTERM, SIGINT or a Stop request; ``ready`` is told the address once it serves."""
+    kernels.retain_heap()
+    asyncio.run(_serve(config, ready))
+
+
+async def _serve(config: DaemonConfig, ready: Callable[[str], None] | None) -> None:
+    daemon = Daemon(config)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, daemon.drain)
+    await daemon.start()
+    if config.exit_with_parent:
+        loop.add_reader(sys.stdin.fileno(), _on_stdin, daemon, loop)
+    if ready is not None:
+        ready(daemon.address)
+    await daemon.wait()
+
+
+def _on_stdin(daemon: Daemon, loop: asyncio.AbstractEventLoop) -> None:
+    """Standard input became readable: its end means that the parent is gone."""
+    if not os.read(sys.stdin.fileno(), 1024):
+        loop.remove_reader(sys.stdin.fileno())
+        daemon.drain()

@@ -1,0 +1,138 @@
+"""A session: one consumer's stream of batches for one epoch, from its output queue to the hands of the consumer.
+
+Batches come in order and are numbered 0, 1, 2, ...; asking for a number again yields the same batch, so a lost answer costs
+nothing. A batch delivered in shared memory occupies its slot until the consumer says that the last view of it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from atta.daemon.slots import Slot
+from atta.errors import AttaError, ConfigError
+from atta.samplers.layout import BatchArrays, Layout
+from atta.samplers.seeds import SeedPlan
+from atta.samplers.spec import Plan
+
+__all__ = ["Delivery", "Session", "SessionRequest"]
+
+MAX_HELD_SLOTS = 4
+"""Beyond so many shared-memory batches in a consumer's hands, further ones are sent as bytes: a consumer that keeps its
+batches must not starve itself of slots."""
+
+
+@dataclass(frozen=True)
+class SessionRequest:
+    """A checked request for a session."""
+
+    plan: Plan
+    layout: Layout
+    seeds: SeedPlan
+    first_batch: int
+    seed: int
+    epoch: int
+    shared_memory: bool
+    job: str
+
+
+@dataclass(eq=False)
+class Delivery:
+    """A finished batch: its arrays, the slot that they lie in, and figures about how it was made."""
+
+    batch: int
+    out: BatchArrays
+    slot: Slot
+    stats: dict[str, float]
+    shared: bool = False
+
+
+@dataclass(eq=False)
+class Session:
+    """State of one stream. All methods run on the event loop."""
+
+    id: str
+    request: SessionRequest
+    release: Callable[[Slot, int], None]
+    last_seen: float
+    queue: deque[Delivery] = field(default_factory=deque)
+    held: dict[int, Delivery] = field(default_factory=dict)
+    current: Delivery | None = None
+    sequence: int = -1
+    error: AttaError | None = None
+    closed: bool = False
+    busy: int = 0
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def batches(self) -> int:
+        """Batches of this session in all."""
+        return self.request.seeds.batches - self.request.first_batch
+
+    def deliver(self, delivery: Delivery) -> None:
+        """A batch is finished."""
+        self.queue.append(delivery)
+        self._changed.set()
+
+    def fail(self, error: AttaError) -> None:
+        """No further batch will come; the consumer learns why at its next request."""
+        self.error = self.error or error
+        self._changed.set()
+
+    def let_go(self, sequences: list[int]) -> None:
+        """The consumer's last views of these batches are gone."""
+        for sequence in sequences:
+            delivery = self.held.pop(sequence, None)
+            if delivery is not None:
+                self.release(delivery.slot, delivery.out.nbytes)
+
+    async def batch(self, sequence: int, wait_s: float) -> tuple[Delivery | None, bool]:
+        """Batch number ``sequence`` and whether it was taken from the queue just now; None after ``wait_s`` without one.
+
+        Raises:
+            ConfigError: neither the current number nor the next one.
+            AttaError: the session has failed.
+        """
+        if self.current is not None and sequence == self.sequence:
+            return self.current, False
+        if sequence != self.sequence + 1:
+            raise ConfigError(f"batch number {sequence} asked for after {self.sequence}")
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while not self.queue:
+            if self.error is not None:
+                raise self.error
+            if self.closed:
+                raise ConfigError("the session has been closed")
+            self._changed.clear()
+            left = deadline - asyncio.get_running_loop().time()
+            try:
+                await asyncio.wait_for(self._changed.wait(), max(left, 0))
+            except TimeoutError:
+                return None, False
+        if sequence != self.sequence + 1:  # a repeated request was answered while this one waited
+            return self.current, False
+        self._forget_current()
+        self.current, self.sequence = self.queue.popleft(), sequence
+        if self.request.shared_memory and len(self.held) < MAX_HELD_SLOTS:
+            self.current.shared = True
+            self.held[sequence] = self.current
+        return self.current, True
+
+    def _forget_current(self) -> None:
+        if self.current is not None and not self.current.shared:
+            self.release(self.current.slot, self.current.out.nbytes)
+        self.current = None
+
+    def close(self, abandon: Callable[[Slot], None]) -> None:
+        """Free what nobody can be reading, give up the rest."""
+        self.closed = True
+        self._changed.set()
+        self._forget_current()
+        for delivery in self.queue:
+            self.release(delivery.slot, delivery.out.nbytes)
+        for delivery in self.held.values():
+            abandon(delivery.slot)
+        self.queue.clear()
+        self.held.clear()

@@ -1,0 +1,208 @@
+"""Batch streams: ``Open`` checks a request and starts a session, ``Next`` hands out its batches, ``Close`` ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import structlog
+
+from atta.daemon.config import DaemonConfig
+from atta.daemon.engine import Engine
+from atta.daemon.guard import guarded, guarded_stream
+from atta.daemon.session import Delivery, Session, SessionRequest
+from atta.errors import ConfigError, QuotaExceededError, UnknownNameError, WrongDatasetError
+from atta.protos.v1 import common_pb2, session_pb2
+from atta.rpc import Bulk
+from atta.samplers.layout import layout_of
+from atta.samplers.seeds import SeedPlan, SeedPolicy, plan_seeds
+from atta.samplers.spec import check_spec
+
+__all__ = ["SessionService"]
+
+log = structlog.get_logger("atta.session")
+LONG_POLL_S = 20.0
+"""A ``Next`` without a batch answers "pending" after so long, well before its deadline."""
+INLINE_CHUNK_BYTES = 4 << 20
+
+
+class SessionService:
+    """All sessions of a daemon and their leases."""
+
+    def __init__(self, config: DaemonConfig, engine: Engine, address: str) -> None:
+        self._config, self._engine, self._address = config, engine, address
+        self._sessions: dict[str, Session] = {}
+        self.draining = False
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @guarded
+    async def open(self, request: Any, context: Any) -> Any:
+        """``SessionService.Open``."""
+        if self.draining:
+            raise QuotaExceededError("the daemon is stopping and takes no new sessions")
+        if len(self._sessions) >= self._config.max_sessions:
+            raise QuotaExceededError(f"{len(self._sessions)} sessions are open, the most that this daemon allows")
+        checked = await asyncio.get_running_loop().run_in_executor(None, self._check, request)
+        session = Session(secrets.token_hex(8), checked, self._engine.slots.release, time.monotonic())
+        self._sessions[session.id] = session
+        self._engine.open(session)
+        log.info("session opened", session=session.id, job=checked.job, epoch=checked.epoch, batches=session.batches)
+        return session_pb2.OpenReply(
+            session=session.id,
+            batches=checked.seeds.batches,
+            seeds=len(checked.seeds.seeds),
+            lease_s=self._config.lease_s,
+        )
+
+    def _check(self, request: Any) -> SessionRequest:
+        dataset = self._engine.dataset
+        if request.dataset_id and request.dataset_id != dataset.dataset_id:
+            raise WrongDatasetError(
+                self._address, f"this daemon serves dataset {dataset.dataset_id}, not {request.dataset_id}"
+            )
+        if not 1 <= request.batch_size <= self._config.max_batch_size:
+            raise ConfigError(f"batch size {request.batch_size}: must be 1 to {self._config.max_batch_size}")
+        if not request.rank < request.world_size:
+            raise ConfigError(f"rank {request.rank} of {request.world_size} trainers")
+        plan = check_spec(request.dag, dataset.schema)
+        if request.seeds.node_type != plan.seed.node_type:
+            raise ConfigError(
+                f"seeds are of node type {request.seeds.node_type!r}, the DAG starts at {plan.seed.node_type!r}"
+            )
+        seeds = self._plan_seeds(request)
+        if request.start_batch > seeds.batches:
+            raise ConfigError(f"start batch {request.start_batch} of {seeds.batches}")
+        layout = layout_of(plan, dataset.schema, request.batch_size, edge_ids=request.edge_ids)
+        return SessionRequest(
+            plan, layout, seeds, request.start_batch, request.seed, request.epoch, request.shared_memory, request.job
+        )
+
+    def _plan_seeds(self, request: Any) -> SeedPlan:
+        dataset, seeds = self._engine.dataset, request.seeds
+        node_type = seeds.node_type
+        if node_type not in dataset.schema.node_types:
+            raise UnknownNameError.of("node type", node_type, dataset.schema.node_types)
+        position = None
+        if seeds.WhichOneof("source") == "split":
+            internal = np.asarray(dataset.split(node_type, seeds.split), dtype=np.int64)
+            user_ids = np.asarray(dataset.ids(node_type)[internal])
+        else:
+            if len(seeds.ids) % 8:
+                raise ConfigError(f"seeds: {len(seeds.ids)} bytes are no whole number of int64 ids")
+            user_ids = np.frombuffer(seeds.ids, dtype=np.int64)
+            internal = dataset.to_internal(node_type, user_ids)
+            position = np.arange(len(user_ids))
+        return plan_seeds(
+            internal,
+            user_ids,
+            batch_size=request.batch_size,
+            parts=dataset.num_parts,
+            policy=SeedPolicy(request.policy),
+            rank=request.rank,
+            world=request.world_size,
+            seed=request.seed,
+            epoch=request.epoch,
+            shuffle=request.shuffle,
+            drop_last=request.drop_last,
+            pad=request.pad,
+            position=position,
+        )
+
+    @guarded_stream
+    async def next(self, request: Any, context: Any) -> AsyncIterator[Bulk]:
+        """``SessionService.Next``."""
+        session = self._find(request.session)
+        session.busy += 1
+        session.last_seen = time.monotonic()
+        try:
+            session.let_go(list(request.released))
+            if request.sequence >= session.batches:
+                yield Bulk(session_pb2.BatchChunk(header=session_pb2.BatchHeader(last=True)))
+                return
+            wait_s = min(LONG_POLL_S, max(0.0, (context.time_remaining() or LONG_POLL_S) - 1))
+            delivery, fresh = await session.batch(request.sequence, wait_s)
+            if delivery is None:
+                yield Bulk(session_pb2.BatchChunk(header=session_pb2.BatchHeader(pending=True)))
+                return
+            if fresh:
+                self._engine.taken(session, delivery.batch, request.train_ms)
+            for bulk in _messages(delivery):
+                yield bulk
+        finally:
+            session.busy -= 1
+            session.last_seen = time.monotonic()
+
+    @guarded
+    async def renew(self, request: Any, context: Any) -> Any:
+        """``SessionService.Renew``."""
+        reply = session_pb2.RenewReply()
+        for name in request.sessions:
+            session = self._sessions.get(name)
+            if session is None:
+                reply.unknown.append(name)
+            else:
+                session.last_seen = time.monotonic()
+        return reply
+
+    @guarded
+    async def close(self, request: Any, context: Any) -> Any:
+        """``SessionService.Close``; closing an unknown session is no error, so that it may be repeated."""
+        session = self._sessions.pop(request.session, None)
+        if session is not None:
+            session.let_go(list(request.released))
+            self._engine.close(session)
+            log.info("session closed", session=session.id)
+        return session_pb2.CloseReply()
+
+    async def expire(self) -> None:
+        """Close sessions whose lease has run out, until cancelled."""
+        while True:
+            await asyncio.sleep(min(1.0, self._config.lease_s / 4))
+            now = time.monotonic()
+            for session in list(self._sessions.values()):
+                if not session.busy and now - session.last_seen > self._config.lease_s:
+                    log.warning("lease ran out", session=session.id, job=session.request.job)
+                    del self._sessions[session.id]
+                    self._engine.close(session)
+
+    def _find(self, name: str) -> Session:
+        session = self._sessions.get(name)
+        if session is None:
+            raise UnknownNameError(f"session {name} does not exist (closed, or its lease ran out)")
+        return session
+
+
+def _messages(delivery: Delivery) -> list[Bulk]:
+    """The header of a batch and, unless it lies in shared memory, its bytes."""
+    out, slot = delivery.out, delivery.slot
+    header = session_pb2.BatchHeader(batch=delivery.batch, stats=delivery.stats)
+    filled = {name: out.filled(name) for name in out.arrays}
+    offset = 0
+    for name, array in filled.items():
+        at = out.layout.regions[name].offset if delivery.shared else offset
+        header.arrays.append(common_pb2.ArrayRef(name=name, dtype=array.dtype.str, shape=array.shape, offset=at))
+        offset += -(-array.nbytes // 8) * 8
+    header.buffer_bytes = offset
+    if delivery.shared:
+        shared = session_pb2.SharedSlot(path=slot.path, capacity=slot.capacity, nonce=slot.nonce)
+        header.slot.CopyFrom(shared)
+        return [Bulk(session_pb2.BatchChunk(header=header))]
+    return [Bulk(session_pb2.BatchChunk(header=header)), *_inline(list(filled.values()))]
+
+
+def _inline(arrays: list[np.ndarray]) -> list[Bulk]:
+    """Chunks of the arrays' bytes, each array padded to a multiple of 8; views, copied only when they are sent."""
+    chunks: list[Bulk] = []
+    for array in arrays:
+        flat = array.reshape(-1).view(np.uint8)
+        for at in range(0, len(flat), INLINE_CHUNK_BYTES):
+            chunks.append(Bulk(session_pb2.BatchChunk(), {2: flat[at : at + INLINE_CHUNK_BYTES]}))
+        if pad := -len(flat) % 8:
+            chunks.append(Bulk(session_pb2.BatchChunk(), {2: b"\0" * pad}))
+    return chunks

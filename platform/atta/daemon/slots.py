@@ -1,0 +1,111 @@
+"""Shared-memory slots: batches are assembled once, where the consumer will read them.
+
+A slot is an anonymous memory file (memfd). A consumer on the same machine maps it through ``/proc/<pid>/fd/<n>`` and proves
+that it got the right file by the nonce in its first bytes. Nothing has a name in a file system, so nothing is left behind when
+either side is killed: the kernel frees the pages with the last mapping. Slots are reused because touching fresh pages costs about
+eight times a copy; a slot that a consumer still looks at when its session ends is given up, never overwritten.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+from dataclasses import dataclass, field
+
+import numpy as np
+import psutil
+
+from atta.errors import QuotaExceededError
+
+__all__ = ["Slot", "SlotPool"]
+
+
+@dataclass(eq=False)
+class Slot:
+    """One mapped memory file; ``buffer`` uint8 [capacity], of which only touched pages take memory."""
+
+    fd: int
+    capacity: int
+    nonce: int
+    buffer: np.ndarray
+    high_water: int = field(default=0)
+
+    @classmethod
+    def create(cls, capacity: int) -> Slot:
+        """Map a fresh slot with room for ``capacity`` bytes; no page is touched but the first."""
+        fd = os.memfd_create("atta-slot", os.MFD_CLOEXEC)
+        os.ftruncate(fd, capacity)
+        mapping = mmap.mmap(fd, capacity, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0))
+        buffer = np.frombuffer(mapping, dtype=np.uint8)
+        nonce = secrets.randbits(63)
+        buffer[:8].view(np.uint64)[0] = nonce
+        return cls(fd, capacity, nonce, buffer)
+
+    @property
+    def path(self) -> str:
+        """Where a process of the same user on this machine can open the slot."""
+        return f"/proc/{os.getpid()}/fd/{self.fd}"
+
+    def close(self) -> None:
+        """Drop this side's file and mapping; a consumer that still maps the slot keeps its pages."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+            self.buffer = np.empty(0, dtype=np.uint8)
+
+
+class SlotPool:
+    """All slots of a daemon: hands out free ones, creates more within ``quota_bytes`` of touched memory."""
+
+    def __init__(self, quota_bytes: int) -> None:
+        self.quota_bytes = quota_bytes
+        self._free: list[Slot] = []
+        self._out: set[Slot] = set()
+
+    @property
+    def resident_bytes(self) -> int:
+        """Upper bound of the memory that the pool's slots occupy."""
+        return sum(s.high_water for s in self._free) + sum(s.high_water for s in self._out)
+
+    def acquire(self, capacity: int) -> Slot:
+        """A slot of exactly ``capacity`` bytes, a used one if possible.
+
+        Raises:
+            QuotaExceededError: the quota, or the machine's free memory, is used up.
+        """
+        for index in range(len(self._free) - 1, -1, -1):
+            if self._free[index].capacity == capacity:
+                slot = self._free.pop(index)
+                self._out.add(slot)
+                return slot
+        while self._free and self.resident_bytes > self.quota_bytes // 2:
+            self._free.pop(0).close()
+        if self.resident_bytes >= self.quota_bytes:
+            raise QuotaExceededError(
+                f"batch buffers hold {self.resident_bytes >> 20} MiB of a quota of {self.quota_bytes >> 20} MiB: "
+                "raise --buffer-bytes, lower the batch size, or let go of old batches"
+            )
+        if (free := psutil.virtual_memory().available) < 64 << 20:
+            raise QuotaExceededError(f"no memory left for another batch buffer: {free >> 20} MiB available")
+        slot = Slot.create(capacity)
+        self._out.add(slot)
+        return slot
+
+    def release(self, slot: Slot, used_bytes: int = 0) -> None:
+        """Take back a slot that nobody looks at any more; ``used_bytes`` of it were touched this time."""
+        self._out.discard(slot)
+        slot.high_water = max(slot.high_water, used_bytes)
+        self._free.append(slot)
+
+    def abandon(self, slot: Slot) -> None:
+        """Give up a slot that a consumer may still be reading."""
+        self._out.discard(slot)
+        slot.close()
+
+    def close(self) -> None:
+        """Drop all slots."""
+        for slot in [*self._free, *self._out]:
+            slot.close()
+        self._free.clear()
+        self._out.clear()

@@ -1,0 +1,120 @@
+"""Executing the physical tasks of a DAG: local ones on a worker thread, remote ones as a conversation with a peer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+
+from atta.daemon.peers import Peer
+from atta.errors import RemoteError
+from atta.kvstore.store import Store
+from atta.samplers import kernels
+from atta.samplers.batch import BatchState
+from atta.samplers.dag import Kind, Share, Task
+from atta.samplers.shard import Shard
+
+__all__ = ["Outcome", "run_local", "run_remote"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the scheduler learns of a finished task, and what it moved over the network."""
+
+    growth: Sequence[Share] = ()
+    expand: Sequence[Share] | None = None
+    nbytes: int = 0
+    remote_rows: int = 0
+    remote_bytes: int = 0
+
+
+def run_local(state: BatchState, task: Task, shard: Shard, store: Store) -> Outcome:
+    """Run a task whose data is at home. Called on a worker thread; the kernels release the GIL."""
+    match task.kind:
+        case Kind.SEED:
+            return Outcome(growth=state.seed())
+        case Kind.POSITIVE | Kind.NEGATIVE:
+            op, rows, positions, key = state.pair_item(task)
+            negative = op.kind is Kind.NEGATIVE
+            ids = shard.pair(op.edge_type, rows, count=op.count, negative=negative, stream_key=key)
+            state.accept_pairs(task, positions, ids)
+            return Outcome()
+        case Kind.NEIGHBORHOOD:
+            for item in state.sample_items(task):
+                answer = shard.sample(
+                    item.edge_type, item.rows, fan_out=item.fan_out, replace=item.replace, stream_key=item.stream_key
+                )
+                state.accept(task, item, 0, answer)
+            return Outcome()
+        case Kind.JOIN:
+            growth, expand = state.join(task.op)
+            return Outcome(growth=growth, expand=expand)
+        case Kind.FEATURE:
+            for pull in state.feature_items(task):
+                for name in pull.tables:
+                    out = state.table_rows(pull.node_type, name)
+                    store.gather_to(pull.node_type, name, pull.rows, out, pull.positions)
+            return Outcome()
+        case Kind.END:
+            state.finish()
+            return Outcome(nbytes=state.out.nbytes)
+
+
+async def run_remote(state: BatchState, task: Task, peer: Peer, pool: Executor) -> Outcome:
+    """Run a task whose rows a peer owns. ``pool`` does the copying, so that the event loop stays free."""
+    match task.kind:
+        case Kind.POSITIVE | Kind.NEGATIVE:
+            op, rows, positions, key = state.pair_item(task)
+            negative = op.kind is Kind.NEGATIVE
+            ids = await peer.pair(op.edge_type, rows, count=op.count, negative=negative, stream_key=key)
+            state.accept_pairs(task, positions, ids)
+            return Outcome(remote_rows=len(rows), remote_bytes=ids.nbytes)
+        case Kind.NEIGHBORHOOD:
+            return await _sample(state, task, peer)
+        case Kind.FEATURE:
+            return await _pull(state, task, peer, pool)
+        case _:
+            raise AssertionError(f"{task} runs at home")
+
+
+async def _sample(state: BatchState, task: Task, peer: Peer) -> Outcome:
+    items = state.sample_items(task)
+    if not items:
+        return Outcome()
+    answered, received = dict.fromkeys(map(id, items), 0), 0
+    async for item, first_row, answer, nbytes in peer.sample(items):
+        try:
+            state.accept(task, item, first_row, answer)
+        except ValueError as error:
+            raise RemoteError(peer.address, str(error)) from error
+        answered[id(item)] += len(answer.counts)
+        received += nbytes
+    if missing := [item.edge_type for item in items if answered[id(item)] != len(item.rows)]:
+        raise RemoteError(peer.address, f"left rows of {', '.join(missing)} unanswered")
+    return Outcome(remote_rows=sum(len(item.rows) for item in items), remote_bytes=received)
+
+
+async def _pull(state: BatchState, task: Task, peer: Peer, pool: Executor) -> Outcome:
+    items = state.feature_items(task)
+    if not items:
+        return Outcome()
+    loop = asyncio.get_running_loop()
+    wanted = sum(len(item.rows) * len(item.tables) for item in items)
+    got = received = 0
+    copies = []
+    async for item, name, first, count, data in peer.pull(items):
+        out = state.table_rows(item.node_type, name)
+        row_bytes = out.dtype.itemsize * int(np.prod(out.shape[1:], dtype=np.int64))
+        if len(data) != count * row_bytes:
+            raise RemoteError(peer.address, f"sends {len(data)} bytes for {count} rows of {row_bytes} bytes")
+        rows = np.frombuffer(data, dtype=out.dtype).reshape(count, *out.shape[1:])
+        positions = item.positions[first : first + count]
+        copies.append(loop.run_in_executor(pool, kernels.scatter_rows, rows, positions, out))
+        got, received = got + count, received + len(data)
+    await asyncio.gather(*copies)
+    if got != wanted:
+        raise RemoteError(peer.address, f"sends {got} rows of {wanted}")
+    return Outcome(remote_rows=sum(len(item.rows) for item in items), remote_bytes=received)

@@ -1,0 +1,210 @@
+"""A mini-batch as its consumer sees it: numpy arrays over shared memory, turned into PyG or DGL objects on request."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atta.errors import ConfigError
+
+if TYPE_CHECKING:
+    from atta.client.stream import RawBatch
+    from atta.partition.dataset import Schema
+
+__all__ = ["MiniBatch"]
+
+
+class MiniBatch:
+    """The sampled subgraph of some seeds, with the table rows of its vertices.
+
+    Vertices are numbered per node type in the order in which they were reached: seeds first, then hop by hop. The arrays lie in
+    memory shared with the daemon and stay valid as long as any of them is referenced.
+    """
+
+    def __init__(self, raw: RawBatch, schema: Schema) -> None:
+        self._raw, self._schema = raw, schema
+        self.batch_id = raw.batch
+        self.stats: dict[str, float] = raw.stats
+
+    # -- sizes ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def batch_size(self) -> int:
+        """Number of (different) seeds: the first vertices of the seed type."""
+        return len(self.input_id)
+
+    @property
+    def num_nodes(self) -> int:
+        """Vertices of all types."""
+        return sum(len(a) for name, a in self._raw.arrays.items() if name.startswith("n_id/"))
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all types."""
+        return sum(len(a) for name, a in self._raw.arrays.items() if name.startswith("row/"))
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        """Node types that the DAG can reach."""
+        return tuple(t for t in self._schema.node_types if f"n_id/{t}" in self._raw.arrays)
+
+    @property
+    def edge_types(self) -> tuple[str, ...]:
+        """Edge types that the DAG samples, ``"src__rel__dst"``."""
+        return tuple(e for e in self._schema.edge_types if f"row/{e}" in self._raw.arrays)
+
+    # -- arrays --------------------------------------------------------------------------------------------------------
+
+    @property
+    def input_id(self) -> np.ndarray:
+        """int64 [batch_size]: position of each seed in ``input_nodes`` (for a split: in its ascending user ids)."""
+        return self._raw.arrays["input_id"]
+
+    def n_id(self, node_type: str | None = None) -> np.ndarray:
+        """int64 [nodes]: user ids of the vertices."""
+        return self._raw.arrays[f"n_id/{self._node_type(node_type)}"]
+
+    def edge_index(self, edge_type: str | None = None) -> np.ndarray:
+        """int64 [2, edges]: local ids, source row first."""
+        name = self._edge_type(edge_type)
+        out = np.empty((2, len(self._raw.arrays[f"row/{name}"])), dtype=np.int64)
+        out[0] = self._raw.arrays[f"row/{name}"]
+        out[1] = self._raw.arrays[f"col/{name}"]
+        return out
+
+    def e_id(self, edge_type: str | None = None) -> np.ndarray | None:
+        """int64 [edges]: the users' edge ids; None when the loader was told to leave them out."""
+        ids = self._raw.arrays.get(f"e_id/{self._edge_type(edge_type)}")
+        return None if ids is None else ids.astype(np.int64)
+
+    def table(self, name: str, node_type: str | None = None) -> np.ndarray:
+        """[nodes, *row_shape]: rows of a node table, in the order of ``n_id``."""
+        array = self._raw.arrays.get(f"table/{self._node_type(node_type)}/{name}")
+        if array is None:
+            raise ConfigError(f"table {name!r} was not fetched: name it in the loader's tables")
+        return array
+
+    @property
+    def tables(self) -> dict[str, dict[str, np.ndarray]]:
+        """All fetched tables: node type → name → rows."""
+        found: dict[str, dict[str, np.ndarray]] = {t: {} for t in self.node_types}
+        for key, array in self._raw.arrays.items():
+            if key.startswith("table/"):
+                _, node_type, name = key.split("/", 2)
+                found[node_type][name] = array
+        return found
+
+    @property
+    def pairs(self) -> dict[str, np.ndarray]:
+        """Positive and negative samples by operator: int64 [batch_size, count] local ids."""
+        return {k.removeprefix("pairs/"): a for k, a in self._raw.arrays.items() if k.startswith("pairs/")}
+
+    def num_sampled_nodes(self, node_type: str | None = None) -> list[int]:
+        """New vertices per hop; the first entry counts the seeds (and their positive and negative samples)."""
+        steps = [int(n) for n in self._raw.arrays[f"hops/{self._node_type(node_type)}"]]
+        first = 1 + len(self.pairs)
+        return [sum(steps[:first]), *steps[first:]]
+
+    def num_sampled_edges(self, edge_type: str | None = None) -> list[int]:
+        """Edges per hop."""
+        return [int(n) for n in self._raw.arrays[f"hops/{self._edge_type(edge_type)}"]]
+
+    # -- conversion ----------------------------------------------------------------------------------------------------
+
+    def to_pyg(self) -> Any:
+        """The batch as PyG's NeighborLoader delivers it: ``Data``, or ``HeteroData`` for several node or edge types.
+
+        Attributes: every fetched table under its name (``x``, ``y``, ...), ``edge_index``, ``n_id``, ``e_id``, ``input_id``,
+        ``batch_size``, ``num_sampled_nodes``, ``num_sampled_edges``. Table rows share the batch's memory.
+        """
+        import torch
+        from torch_geometric.data import Data, HeteroData
+
+        def tensor(array: np.ndarray) -> torch.Tensor:
+            return torch.from_numpy(array)
+
+        if len(self._schema.node_types) == 1 and len(self._schema.edge_types) == 1:
+            data = Data()
+            self._fill(data, None, None, tensor)
+            data.input_id = tensor(self.input_id)
+            data.batch_size = self.batch_size
+            data.num_sampled_nodes = self.num_sampled_nodes()
+            data.num_sampled_edges = self.num_sampled_edges()
+            return data
+        hetero = HeteroData()
+        for node_type in self.node_types:
+            self._fill(hetero[node_type], node_type, "", tensor)
+        for edge_type in self.edge_types:
+            key = tuple(edge_type.split("__"))
+            hetero[key].edge_index = tensor(self.edge_index(edge_type))
+            if (ids := self.e_id(edge_type)) is not None:
+                hetero[key].e_id = tensor(ids)
+        seeds = hetero[self._seed_type()]
+        seeds.input_id, seeds.batch_size = tensor(self.input_id), self.batch_size
+        hetero.num_sampled_nodes = {t: self.num_sampled_nodes(t) for t in self.node_types}
+        hetero.num_sampled_edges = {tuple(e.split("__")): self.num_sampled_edges(e) for e in self.edge_types}
+        return hetero
+
+    def _fill(self, store: Any, node_type: str | None, edge_type: str | None, tensor: Any) -> None:
+        for name, rows in self.tables[self._node_type(node_type)].items():
+            store[name] = tensor(rows)
+        store.n_id = tensor(self.n_id(node_type))
+        store.num_nodes = len(self.n_id(node_type))
+        if edge_type is None:
+            store.edge_index = tensor(self.edge_index())
+            if (ids := self.e_id()) is not None:
+                store.e_id = tensor(ids)
+
+    def to_dgl(self) -> list[Any]:
+        """The batch as DGL blocks, input side first (extra ``atta[dgl]``; homogeneous graphs).
+
+        Sampled with ``frontier="all"`` the blocks equal those of DGL's NeighborSampler; with ``"new"`` a hop's block holds
+        the edges of the vertices first reached in the hop before.
+        """
+        try:
+            import dgl
+            import torch
+        except ImportError as error:
+            raise ConfigError("to_dgl needs DGL: install atta[dgl]") from error
+        row, col = (self._raw.arrays[f"{part}/{self._edge_type(None)}"] for part in ("row", "col"))
+        nodes = np.cumsum(self.num_sampled_nodes())
+        edges = np.concatenate([[0], np.cumsum(self.num_sampled_edges())])
+        ids, e_id = torch.from_numpy(self.n_id()), self.e_id()
+        blocks = []
+        for hop in range(len(edges) - 1):
+            part = slice(edges[hop], edges[hop + 1])
+            block = dgl.create_block(
+                (torch.from_numpy(row[part].astype(np.int64)), torch.from_numpy(col[part].astype(np.int64))),
+                num_src_nodes=int(nodes[hop + 1]),
+                num_dst_nodes=int(nodes[hop]),
+            )
+            block.srcdata[dgl.NID], block.dstdata[dgl.NID] = ids[: nodes[hop + 1]], ids[: nodes[hop]]
+            if e_id is not None:
+                block.edata[dgl.EID] = torch.from_numpy(e_id[part])
+            blocks.insert(0, block)
+        return blocks
+
+    # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _seed_type(self) -> str:
+        return next(t for t in self.node_types if self.num_sampled_nodes(t)[0] > 0)
+
+    def _node_type(self, name: str | None) -> str:
+        if name is None:
+            if len(self.node_types) != 1:
+                raise ConfigError(f"name a node type: {', '.join(self.node_types)}")
+            return self.node_types[0]
+        return name
+
+    def _edge_type(self, name: str | None) -> str:
+        if name is None:
+            if len(self.edge_types) != 1:
+                raise ConfigError(f"name an edge type: {', '.join(self.edge_types)}")
+            return self.edge_types[0]
+        return name
+
+    def __repr__(self) -> str:
+        counts = f"{self.batch_size} seeds, {self.num_nodes} nodes, {self.num_edges} edges"
+        return f"MiniBatch({counts})"

@@ -1,0 +1,206 @@
+"""gRPC in one place: the method table, channels, and how errors cross the wire.
+
+``METHODS`` names every remote procedure once; server handlers and client stubs are both built from it. Methods with payload
+fields exchange ``Bulk`` values, whose large byte fields are never copied through a protobuf message (see ``atta.protos.wire``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from atta import errors
+from atta.protos import wire
+from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, session_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from typing_extensions import Buffer
+
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "METHODS",
+    "Bulk",
+    "Method",
+    "channel_options",
+    "error_from",
+    "handlers",
+    "status_of",
+    "stub",
+]
+
+MAX_MESSAGE_BYTES = 64 << 20
+"""Neither side sends or accepts a larger message; senders chunk to a few MB long before (architecture: 1-16 MB)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """A message and its large byte fields (field number -> buffer; memoryviews into the received bytes on arrival)."""
+
+    message: Any
+    payloads: Mapping[int, Buffer] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One remote procedure: its path, message types, whether replies stream, and which reply fields are bulk payloads."""
+
+    path: str
+    request: type[Message]
+    reply: type[Message]
+    streams: bool = False
+    payload: frozenset[int] = frozenset()
+
+    def encode_reply(self, reply: Any) -> bytes:
+        """Serialise a reply (a ``Bulk`` where the method has payload fields)."""
+        if isinstance(reply, Bulk):
+            return wire.pack(reply.message, reply.payloads)
+        return bytes(reply.SerializeToString())
+
+    def decode_reply(self, raw: bytes) -> Any:
+        """Parse a reply; a ``Bulk`` of views into ``raw`` where the method has payload fields."""
+        if self.payload:
+            return Bulk(*wire.unpack(self.reply, raw, self.payload))
+        return self.reply.FromString(raw)
+
+
+def _table(service: str, **methods: tuple[Any, ...]) -> dict[str, Method]:
+    return {f"{service}.{name}": Method(f"/atta.v1.{service}/{name}", *spec) for name, spec in methods.items()}
+
+
+METHODS: dict[str, Method] = {
+    **_table(
+        "GraphService",
+        Sample=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, True, frozenset({3, 4, 5})),
+        Pair=(graph_pb2.PairRequest, graph_pb2.PairReply),
+    ),
+    **_table(
+        "KvService",
+        Pull=(kv_pb2.PullRequest, kv_pb2.PullChunk, True, frozenset({5})),
+        ListTables=(kv_pb2.ListTablesRequest, kv_pb2.ListTablesReply),
+    ),
+    **_table(
+        "SessionService",
+        Open=(session_pb2.OpenRequest, session_pb2.OpenReply),
+        Next=(session_pb2.NextRequest, session_pb2.BatchChunk, True, frozenset({2})),
+        Renew=(session_pb2.RenewRequest, session_pb2.RenewReply),
+        Close=(session_pb2.CloseRequest, session_pb2.CloseReply),
+    ),
+    **_table(
+        "ControlService",
+        Describe=(control_pb2.DescribeRequest, control_pb2.DescribeReply),
+        Stats=(control_pb2.StatsRequest, control_pb2.StatsReply),
+        Stop=(control_pb2.StopRequest, control_pb2.StopReply),
+    ),
+}
+
+_RETRY = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [
+                    {"service": f"atta.v1.{s}"}
+                    for s in ("GraphService", "KvService", "SessionService", "ControlService")
+                ],
+                "retryPolicy": {
+                    "maxAttempts": 4,
+                    "initialBackoff": "0.1s",
+                    "maxBackoff": "2s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ]
+    }
+)
+
+
+def channel_options() -> list[tuple[str, Any]]:
+    """Options shared by all clients and servers: message bounds, keep-alive, and retries while a peer restarts.
+
+    Retrying is safe because every procedure is idempotent (sampling is a pure function, ``Next`` is numbered).
+    """
+    return [
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.service_config", _RETRY),
+    ]
+
+
+def handlers(service: str, methods: Mapping[str, Callable[..., Any]]) -> grpc.GenericRpcHandler:
+    """Server side of ``service``: method name -> coroutine (or async generator where the method streams)."""
+    table = {}
+    for name, function in methods.items():
+        method = METHODS[f"{service}.{name}"]
+        make = grpc.unary_stream_rpc_method_handler if method.streams else grpc.unary_unary_rpc_method_handler
+        table[name] = make(
+            function, request_deserializer=method.request.FromString, response_serializer=method.encode_reply
+        )
+    return grpc.method_handlers_generic_handler(f"atta.v1.{service}", table)
+
+
+def stub(channel: Any, name: str) -> Any:
+    """Client side of one method (``"KvService.Pull"``) on a sync or asyncio channel."""
+    method = METHODS[name]
+    make = channel.unary_stream if method.streams else channel.unary_unary
+    return make(
+        method.path, request_serializer=method.request.SerializeToString, response_deserializer=method.decode_reply
+    )
+
+
+_STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
+    errors.UnknownNameError: grpc.StatusCode.NOT_FOUND,
+    errors.ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.DataError: grpc.StatusCode.DATA_LOSS,
+    errors.QuotaExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.WrongDatasetError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
+    errors.RemoteError: grpc.StatusCode.INTERNAL,
+    errors.AttaError: grpc.StatusCode.INTERNAL,
+}
+
+
+def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
+    """The gRPC status that carries ``error``: its own for Atta's errors, INTERNAL for anything else."""
+    for kind in type(error).__mro__:
+        if kind in _STATUS:
+            # An error caused by a third daemon must not look like this one being unreachable: gRPC would retry it.
+            code = _STATUS[kind]
+            return (grpc.StatusCode.ABORTED if code is grpc.StatusCode.UNAVAILABLE else code), str(error)
+    return grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
+
+
+def error_from(peer: str, error: grpc.RpcError) -> errors.AttaError:
+    """The typed error for a failed call to ``peer``; the remote cause becomes its message."""
+    code, details = error.code(), error.details() or ""
+    match code:
+        case grpc.StatusCode.UNAVAILABLE:
+            return errors.UnavailableError(peer, f"no daemon answers ({_brief(details)})")
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return errors.DeadlineError(peer, "no answer within the deadline")
+        case grpc.StatusCode.FAILED_PRECONDITION:
+            return errors.WrongDatasetError(peer, details)
+        case grpc.StatusCode.NOT_FOUND:
+            return errors.UnknownNameError(details)
+        case grpc.StatusCode.INVALID_ARGUMENT:
+            return errors.ConfigError(details)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return errors.QuotaExceededError(f"{peer}: {details}")
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return errors.RemoteError(peer, "is no Atta daemon, or one of another version")
+        case _:
+            return errors.RemoteError(peer, details or str(code))
+
+
+def _brief(details: str) -> str:
+    return details.rsplit("; last error: ", 1)[-1][:200]

@@ -1,0 +1,310 @@
+"""One mini-batch while its DAG runs: the CPU steps between which daemons exchange rows.
+
+    seed() ──► growth of the seeds ──► requests(task) … accept(task, …) ──► join(op) ──► growth of the hop ──► … ──► finish()
+                       └──► feature_items(task) … place(…)       └──► the same for the hop's new vertices
+
+Nothing here waits or talks: whoever runs the DAG (daemon, test, simulator) moves the answers. Steps of different tasks may run
+on different threads at the same time; each touches only its own operator's state, and a join runs alone among the joins of a
+batch because the DAG orders them.
+
+Local ids number a batch's vertices per node type in the order in which they are first reached, so a hop's new vertices are a
+contiguous range, and everything that belongs to hop h lies behind everything of hop h-1 (as in PyG's NeighborLoader).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from atta.samplers import kernels
+from atta.samplers.dag import Kind, Share, Task, chunk_range
+from atta.samplers.hashing import hash_string, stream_key
+
+if TYPE_CHECKING:
+    from atta.partition.dataset import Dataset
+    from atta.samplers.layout import BatchArrays
+    from atta.samplers.shard import Answer
+    from atta.samplers.spec import Plan, PlanOp
+
+__all__ = ["BatchState", "FeatureItem", "SampleItem", "StreamPosition"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPosition:
+    """What the sampled edges of a batch depend on besides the graph (architecture: determinism contract)."""
+
+    seed: int
+    epoch: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampleItem:
+    """Part of a sampling request: expand ``rows`` of one owner for one edge type.
+
+    ``rows`` int64 [n] positions in the owner's core range; ``positions`` int64 [n] local ids of the same vertices.
+    """
+
+    edge_type: str
+    rows: np.ndarray
+    positions: np.ndarray
+    fan_out: int
+    replace: bool
+    stream_key: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureItem:
+    """Part of a pull: ``rows`` of one owner (int64 [n]) whose table rows belong at ``positions`` (int64 [n]) of the batch."""
+
+    node_type: str
+    tables: tuple[str, ...]
+    rows: np.ndarray
+    positions: np.ndarray
+
+
+@dataclass(slots=True)
+class _Growth:
+    """The vertices of one node type that one operator added: local ids [start, stop), grouped by owner."""
+
+    start: int
+    stop: int
+    rows: list[np.ndarray]  # per owner: positions in the owner's range
+    positions: list[np.ndarray]  # per owner: local ids
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Answers to one operator's tasks, collected until its join."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    groups: dict[str, list[tuple[np.ndarray, Answer]]] = field(default_factory=dict)
+    pairs: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+
+
+class BatchState:
+    """The arrays of one batch in flight; see the module docstring for the order of calls."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        dataset: Dataset,
+        *,
+        home: int,
+        at: StreamPosition,
+        seeds: np.ndarray,
+        input_id: np.ndarray,
+        out: BatchArrays,
+        degree: Callable[[Sequence[str], np.ndarray], int],
+    ) -> None:
+        """``seeds`` int64 internal ids [S] and ``input_id`` int64 [S] their positions in the user's input.
+
+        ``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition (exact cost of local tasks).
+        """
+        self.plan, self.dataset, self.home, self.at, self.out = plan, dataset, home, at, out
+        self._seeds, self._input_id, self._degree = seeds, input_id, degree
+        self._known = {t: kernels.Compactor() for t in dataset.schema.node_types}
+        self._growth: dict[str, dict[str, _Growth]] = {}
+        self._pending = {op.id: _Pending() for op in plan.ops}
+        self._tables = {t: tuple(n for owner, n in plan.tables if owner == t) for t in dataset.schema.node_types}
+        self.stats: dict[str, float] = {}
+
+    # -- seeds and pairs -----------------------------------------------------------------------------------------------
+
+    def seed(self) -> list[Share]:
+        """Number the seeds (repeated ones once) and report them by owner."""
+        local = self._known[self.plan.seed.node_type].insert(self._seeds)
+        unique = self._known[self.plan.seed.node_type].size
+        first = np.full(unique, len(local), dtype=np.int64)
+        np.minimum.at(first, local, np.arange(len(local)))
+        self.out.append("input_id", unique)[:] = self._input_id[first]
+        return self._grown(self.plan.seed.id, {self.plan.seed.node_type: 0})
+
+    def pair_item(self, task: Task) -> tuple[PlanOp, np.ndarray, np.ndarray, int]:
+        """(operator, rows int64 [n], seed positions int64 [n], stream key) of a POSITIVE or NEGATIVE task."""
+        op = self.plan.op(task.op)
+        grown = self._growth[self.plan.seed.id][self.plan.seed.node_type]
+        rows, positions = _slice(grown, task)
+        return op, rows, positions, self._key(0, f"{op.kind.value}:{op.edge_type}")
+
+    def accept_pairs(self, task: Task, positions: np.ndarray, ids: np.ndarray) -> None:
+        """Take the answer to a pair task: internal ids int64 [n * count], -1 where no such vertex exists."""
+        pending = self._pending[task.op]
+        with pending.lock:
+            pending.pairs.append((positions, ids))
+
+    # -- neighbourhoods ------------------------------------------------------------------------------------------------
+
+    def sample_items(self, task: Task) -> list[SampleItem]:
+        """What a NEIGHBORHOOD task asks its owner: one item per edge type with vertices to expand."""
+        op = self.plan.op(task.op)
+        items = []
+        for edge_type, fan_out in op.fan_outs:
+            target = self.dataset.schema.endpoints(edge_type)[1]
+            parts = [_slice(g, task) for g in self._frontier(op, target)]
+            rows = _concat([p[0] for p in parts])
+            if len(rows):
+                positions = _concat([p[1] for p in parts])
+                items.append(SampleItem(edge_type, rows, positions, fan_out, op.replace, self._key(op.hop, edge_type)))
+        return items
+
+    def accept(self, task: Task, item: SampleItem, first_row: int, answer: Answer) -> None:
+        """Take (part of) the answer to ``item``: its rows ``first_row`` … ``first_row + len(answer.counts)``.
+
+        Raises:
+            ValueError: the answer does not fit the question.
+        """
+        stop = first_row + len(answer.counts)
+        if stop > len(item.rows) or int(answer.counts.sum()) != len(answer.neighbors):
+            raise ValueError(f"malformed answer for edge type {item.edge_type}: counts and neighbours do not match")
+        pending = self._pending[task.op]
+        with pending.lock:
+            pending.groups.setdefault(item.edge_type, []).append((item.positions[first_row:stop], answer))
+
+    def join(self, op_id: str) -> tuple[list[Share], list[Share] | None]:
+        """Merge the answers to an operator's tasks; returns its growth and, if it differs, what the next hop expands."""
+        pending = self._pending.pop(op_id)
+        before = {t: c.size for t, c in self._known.items()}
+        op = self.plan.op(op_id)
+        if op.kind is Kind.NEIGHBORHOOD:
+            self._join_hop(op, pending)
+        else:
+            self._join_pairs(op, pending)
+        growth = self._grown(op_id, before)
+        following = self._following(op_id)
+        # With several inputs (seed, positive, negative) their growths together are all there is to expand.
+        if following is None or not following.frontier_all or len(following.inputs) > 1:
+            return growth, None
+        return growth, list(self._shares(list(self._growth.values()), following))
+
+    def _join_pairs(self, op: PlanOp, pending: _Pending) -> None:
+        source = self.dataset.schema.endpoints(op.edge_type)[0]
+        seeds = self._known[self.plan.seed.node_type].ids(
+            0, self._growth[self.plan.seed.id][self.plan.seed.node_type].stop
+        )
+        drawn = np.repeat(seeds, op.count).reshape(len(seeds), op.count)  # where no such vertex exists: the seed itself
+        for positions, ids in pending.pairs:
+            found = ids.reshape(len(positions), op.count)
+            drawn[positions] = np.where(found >= 0, found, drawn[positions])
+        local = self._known[source].insert(np.ascontiguousarray(drawn.reshape(-1)))
+        self.out.append(f"pairs/{op.id}", len(seeds))[:] = local.reshape(len(seeds), op.count)
+
+    def _join_hop(self, op: PlanOp, pending: _Pending) -> None:
+        for edge_type in self.plan.edge_types:
+            groups = pending.groups.get(edge_type, [])
+            count = sum(len(answer.neighbors) for _, answer in groups)
+            self.out.append(f"hops/{edge_type}", 1)[:] = count
+            if not count:
+                continue
+            source, target = self.dataset.schema.endpoints(edge_type)
+            ranges = self._frontier(op, target)
+            start, stop = ranges[0].start, ranges[-1].stop
+            row, col = self.out.append(f"row/{edge_type}", count), self.out.append(f"col/{edge_type}", count)
+            with_ids = f"e_id/{edge_type}" in self.out.arrays
+            self._known[source].stitch(
+                [(p - start, a.counts, a.neighbors, a.edge_ids) for p, a in groups],
+                np.arange(start, stop, dtype=np.int32),
+                row,
+                col,
+                self.out.append(f"e_id/{edge_type}", count) if with_ids else None,
+            )
+
+    # -- features ------------------------------------------------------------------------------------------------------
+
+    def feature_items(self, task: Task) -> list[FeatureItem]:
+        """What a FEATURE task moves: the rows of the vertices that the operator's input added, of one owner."""
+        op = self.plan.op(task.op)
+        items = []
+        for node_type, grown in self._growth[op.inputs[0]].items():
+            tables = tuple(name for owner, name in op.tables if owner == node_type)
+            rows, positions = _slice(grown, task)
+            if tables and len(rows):
+                items.append(FeatureItem(node_type, tables, rows, positions))
+        return items
+
+    def table_rows(self, node_type: str, name: str) -> np.ndarray:
+        """The batch's rows of a table, by local id; feature tasks write disjoint positions of it."""
+        return self.out.arrays[f"table/{node_type}/{name}"]
+
+    # -- end -----------------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Close the batch: tables are as long as the vertices are many."""
+        for node_type, known in self._known.items():
+            for name in self._tables[node_type]:
+                if f"table/{node_type}/{name}" in self.out.used:
+                    self.out.used[f"table/{node_type}/{name}"] = known.size
+        self.stats["nodes"] = float(sum(c.size for c in self._known.values()))
+        self.stats["edges"] = float(sum(self.out.used[f"row/{e}"] for e in self.plan.edge_types))
+
+    # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _key(self, hop: int, name: str) -> int:
+        return stream_key(self.at.seed, self.at.epoch, self.at.batch, hop, hash_string(name))
+
+    def _frontier(self, op: PlanOp, node_type: str) -> list[_Growth]:
+        """The growths that ``op`` expands for one node type, in local id order."""
+        chosen = self._growth if op.frontier_all else {i: self._growth[i] for i in op.inputs}
+        found = (g[node_type] for g in chosen.values() if node_type in g)
+        return sorted(found, key=lambda g: g.start)
+
+    def _grown(self, op_id: str, before: dict[str, int]) -> list[Share]:
+        """Record, name (user ids) and report the vertices added since ``before``."""
+        grown: dict[str, _Growth] = {}
+        for node_type, known in self._known.items():
+            start, stop = before.get(node_type, 0), known.size
+            if f"hops/{node_type}" in self.out.arrays:
+                self.out.append(f"hops/{node_type}", 1)[:] = stop - start
+            if stop == start:
+                continue
+            internal = known.ids(start, stop)
+            kernels.gather_ids(
+                self.dataset.ids(node_type), internal, self.out.append(f"n_id/{node_type}", stop - start)
+            )
+            rows, positions = kernels.split_by_owner(internal, self.dataset.book.offsets[node_type])
+            grown[node_type] = _Growth(start, stop, rows, [p + start for p in positions])
+        self._growth[op_id] = grown
+        return list(self._shares([grown], self._following(op_id)))
+
+    def _following(self, op_id: str) -> PlanOp | None:
+        """The hop that expands what ``op_id`` adds."""
+        children = (self.plan.op(c) for c in self.plan.op(op_id).children)
+        return next((c for c in children if c.kind is Kind.NEIGHBORHOOD), None)
+
+    def _shares(self, growths: list[dict[str, _Growth]], op: PlanOp | None) -> Iterator[Share]:
+        schema = self.dataset.schema
+        for owner in range(self.dataset.num_parts):
+            rows, degree, nbytes = 0, 0.0, 0.0
+            for growth in growths:
+                for node_type, g in growth.items():
+                    count = len(g.rows[owner])
+                    rows += count
+                    nbytes += count * sum(schema.node_tables[node_type][n].row_bytes for n in self._tables[node_type])
+                    into = [e for e, _ in op.fan_outs if schema.endpoints(e)[1] == node_type] if op is not None else []
+                    if into and count:
+                        degree += self._degree_of(owner, node_type, into, g.rows[owner])
+            if rows:
+                yield Share(owner, rows, degree, nbytes)
+
+    def _degree_of(self, owner: int, node_type: str, edge_types: Sequence[str], rows: np.ndarray) -> float:
+        """Exact for the home partition, the mean degree elsewhere: only an owner knows its vertices' degrees."""
+        if owner == self.home:
+            return float(self._degree(edge_types, rows))
+        schema = self.dataset.schema
+        edges = sum(schema.edge_counts[e] for e in edge_types)
+        return len(rows) * edges / max(1, schema.node_counts[node_type])
+
+
+def _slice(grown: _Growth, task: Task) -> tuple[np.ndarray, np.ndarray]:
+    rows, positions = grown.rows[task.owner], grown.positions[task.owner]
+    part = chunk_range(len(rows), task.chunk, task.chunks)
+    return rows[part.start : part.stop], positions[part.start : part.stop]
+
+
+def _concat(parts: list[np.ndarray]) -> np.ndarray:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)

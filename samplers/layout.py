@@ -1,0 +1,142 @@
+"""Where the arrays of a batch lie in its buffer.
+
+A buffer (a shared-memory slot, or plain memory) is mapped once with room for the largest batch that the DAG can produce and
+touched only as far as a batch really fills it: pages of a reused buffer are already there, and fresh pages cost about eight
+times a copy. Every array has its own page-aligned region, so hops can append to all of them in any order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+from atta.samplers.spec import Kind
+
+if TYPE_CHECKING:
+    from atta.partition.dataset import Schema
+    from atta.samplers.spec import Plan, PlanOp
+
+__all__ = ["HEADER_BYTES", "BatchArrays", "Layout", "Region", "layout_of", "pair_ops"]
+
+PAGE = 4096
+HEADER_BYTES = PAGE
+"""Start of every buffer, kept free for the owner of the buffer (a slot writes its nonce there)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Room for up to ``rows`` rows of one array."""
+
+    name: str
+    dtype: np.dtype
+    row_shape: tuple[int, ...]
+    rows: int
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the full region."""
+        return self.rows * self.dtype.itemsize * prod(self.row_shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All regions of a batch buffer and the bytes that they span."""
+
+    regions: dict[str, Region]
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchArrays:
+    """Views into one buffer: ``arrays[name]`` has the region's full length; ``used[name]`` rows of it hold data."""
+
+    layout: Layout
+    arrays: dict[str, np.ndarray]
+    used: dict[str, int]
+
+    @classmethod
+    def over(cls, layout: Layout, buffer: np.ndarray) -> BatchArrays:
+        """Map ``layout`` onto ``buffer`` (uint8, at least ``layout.capacity`` bytes)."""
+        arrays = {
+            r.name: buffer[r.offset : r.offset + r.nbytes].view(r.dtype).reshape(r.rows, *r.row_shape)
+            for r in layout.regions.values()
+        }
+        return cls(layout, arrays, dict.fromkeys(arrays, 0))
+
+    def append(self, name: str, count: int) -> np.ndarray:
+        """The next ``count`` rows of array ``name``, now counted as used."""
+        start = self.used[name]
+        stop = start + count
+        if stop > len(self.arrays[name]):
+            raise AssertionError(f"batch array {name} outgrows its region: {stop} rows of {len(self.arrays[name])}")
+        self.used[name] = stop
+        return self.arrays[name][start:stop]
+
+    def filled(self, name: str) -> np.ndarray:
+        """The rows of ``name`` that hold data."""
+        return self.arrays[name][: self.used[name]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of data in the batch."""
+        return sum(self.filled(name).nbytes for name in self.arrays)
+
+
+def pair_ops(plan: Plan) -> tuple[PlanOp, ...]:
+    """The positive and negative samplers of a plan."""
+    return tuple(op for op in plan.ops if op.kind in (Kind.POSITIVE, Kind.NEGATIVE))
+
+
+def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool) -> Layout:
+    """Lay out a buffer for any batch of ``plan`` with up to ``batch_size`` seeds.
+
+    The bounds follow the fan-outs, cut off at the number of vertices (edges) that exist: vertices of a batch are unique, and
+    without replacement one hop cannot deliver an edge twice.
+    """
+    vertices, edges = _bounds(plan, schema, batch_size)
+    wanted: list[tuple[str, np.dtype, tuple[int, ...], int]] = [("input_id", np.dtype(np.int64), (), batch_size)]
+    for node_type, rows in vertices.items():
+        wanted.append((f"n_id/{node_type}", np.dtype(np.int64), (), rows))
+        wanted.append((f"hops/{node_type}", np.dtype(np.int64), (), len(plan.ops)))
+        for name in (n for t, n in plan.tables if t == node_type):
+            spec = schema.node_tables[node_type][name]
+            wanted.append((f"table/{node_type}/{name}", np.dtype(spec.dtype), spec.row_shape, rows))
+    for edge_type, count in edges.items():
+        wanted += [(f"{part}/{edge_type}", np.dtype(np.int32), (), count) for part in ("row", "col")]
+        wanted.append((f"hops/{edge_type}", np.dtype(np.int64), (), plan.hops))
+        if edge_ids:
+            wide = schema.edge_counts[edge_type] > np.iinfo(np.int32).max
+            wanted.append((f"e_id/{edge_type}", np.dtype(np.int64 if wide else np.int32), (), count))
+    for op in pair_ops(plan):
+        wanted.append((f"pairs/{op.id}", np.dtype(np.int64), (op.count,), batch_size))
+    regions, offset = {}, HEADER_BYTES
+    for name, dtype, shape, rows in wanted:
+        region = Region(name, dtype, shape, rows, offset)
+        regions[name] = region
+        offset += -(-region.nbytes // PAGE) * PAGE
+    return Layout(regions, offset)
+
+
+def _bounds(plan: Plan, schema: Schema, batch_size: int) -> tuple[dict[str, int], dict[str, int]]:
+    total = schema.node_counts
+    fresh = dict.fromkeys(schema.node_types, 0)
+    fresh[plan.seed.node_type] = min(batch_size, total[plan.seed.node_type])
+    for op in pair_ops(plan):
+        source = schema.endpoints(op.edge_type)[0]
+        fresh[source] = min(total[source], fresh[source] + batch_size * op.count)
+    known, edges = dict(fresh), dict.fromkeys(plan.edge_types, 0)
+    for op in plan.neighborhoods:
+        frontier = dict(known) if op.frontier_all else fresh
+        fresh = dict.fromkeys(schema.node_types, 0)
+        for edge_type, fan_out in op.fan_outs:
+            source, target = schema.endpoints(edge_type)
+            exists = schema.edge_counts[edge_type]
+            drawn = exists if fan_out < 0 else frontier[target] * fan_out
+            drawn = drawn if op.replace else min(drawn, exists)
+            edges[edge_type] += drawn
+            fresh[source] = min(total[source], fresh[source] + drawn)
+        known = {t: min(total[t], known[t] + fresh[t]) for t in known}
+    return {t: n for t, n in known.items() if n}, edges

@@ -1,0 +1,138 @@
+"""One partition's graph, ready to be sampled: what a daemon answers its peers and its own tasks from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.samplers import kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from atta.partition.dataset import CSC, Dataset
+
+__all__ = ["Answer", "Shard"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Sampled in-neighbours of some rows.
+
+    ``counts`` int32 [rows]; ``neighbors`` int32|int64 [sum(counts)] internal source ids; ``edge_ids`` int32|int64, same length.
+    """
+
+    counts: np.ndarray
+    neighbors: np.ndarray
+    edge_ids: np.ndarray
+
+
+class Shard:
+    """The in-edges of one partition's core vertices. Immutable and safe to use from many threads."""
+
+    def __init__(self, dataset: Dataset, part: int, *, threads: int = 1) -> None:
+        """Map partition ``part`` of ``dataset`` and check its structure once.
+
+        Raises:
+            DataError: an edge type's arrays contradict each other.
+        """
+        self.part = part
+        self.threads = threads
+        self.dataset = dataset
+        self._csc: dict[str, CSC] = {}
+        self._keys: dict[str, np.ndarray] = {}
+        for node_type in dataset.schema.node_types:
+            lo, hi = dataset.book.range(node_type, part)
+            self._keys[node_type] = np.ascontiguousarray(dataset.ids(node_type)[lo:hi], dtype=np.int64)
+        for edge_type in dataset.schema.edge_types:
+            csc = dataset.part(part).csc(edge_type)
+            source, _ = dataset.schema.endpoints(edge_type)
+            try:
+                kernels.validate_csc(csc.indptr, csc.indices, dataset.schema.node_counts[source])
+            except ValueError as error:
+                raise DataError(dataset.path, f"part {part}, edge type {edge_type}: {error}") from error
+            self._csc[edge_type] = csc
+
+    def sample(
+        self,
+        edge_type: str,
+        rows: np.ndarray,
+        *,
+        fan_out: int,
+        replace: bool,
+        stream_key: int,
+        threads: int | None = None,
+    ) -> Answer:
+        """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64).
+
+        The result for a row is a pure function of (stream_key, the row's user id): architecture, determinism contract.
+
+        Raises:
+            ConfigError: a row outside the partition, or a fan-out below -1.
+            UnknownNameError: no such edge type.
+        """
+        csc = self._edges(edge_type)
+        keys = self._keys[self.dataset.schema.endpoints(edge_type)[1]]
+        try:
+            counts, neighbors, edge_ids = kernels.sample_neighbors(
+                csc.indptr,
+                csc.indices,
+                csc.edge_ids,
+                keys,
+                rows,
+                fan_out=fan_out,
+                replace=replace,
+                stream_key=stream_key,
+                threads=threads or self.threads,
+            )
+        except ValueError as error:
+            raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
+        assert edge_ids is not None
+        return Answer(counts, neighbors, edge_ids)
+
+    def pair(self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int) -> np.ndarray:
+        """``count`` non-neighbours (or in-neighbours) per core row: int64 internal ids [rows * count], -1 where none exists.
+
+        Raises:
+            ConfigError: a row outside the partition.
+            UnknownNameError: no such edge type.
+        """
+        csc = self._edges(edge_type)
+        source, target = self.dataset.schema.endpoints(edge_type)
+        try:
+            return kernels.sample_pairs(
+                csc.indptr,
+                csc.indices,
+                self._keys[target],
+                rows,
+                count=count,
+                stream_key=stream_key,
+                negative=negative,
+                ids=self.dataset.ids(source),
+                sorted_internal=self.dataset.sorted_internal(source),
+            )
+        except ValueError as error:
+            raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
+
+    def degree(self, edge_types: Iterable[str], rows: np.ndarray) -> int:
+        """Total in-degree of core ``rows`` over ``edge_types`` (the cost of expanding them, ByteGNN's NSC cost)."""
+        return sum(kernels.degree_sum(self._csc[e].indptr, rows) for e in edge_types)
+
+    def degrees(self, edge_type: str, rows: np.ndarray) -> np.ndarray:
+        """int64 [rows]: in-degrees, for splitting full-neighbourhood answers into bounded messages.
+
+        Raises:
+            ConfigError: a row outside the partition.
+        """
+        indptr = self._edges(edge_type).indptr
+        if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < len(indptr) - 1):
+            raise ConfigError(f"part {self.part}, edge type {edge_type}: row outside 0..{len(indptr) - 2}")
+        return np.asarray(indptr[rows + 1] - indptr[rows])
+
+    def _edges(self, edge_type: str) -> CSC:
+        csc = self._csc.get(edge_type)
+        if csc is None:
+            raise UnknownNameError.of("edge type", edge_type, self._csc)
+        return csc
