@@ -15,7 +15,7 @@ import numpy as np
 from atta.samplers.spec import Kind
 
 if TYPE_CHECKING:
-    from atta.partition.dataset import Schema
+    from atta.partition.schema import Schema
     from atta.samplers.spec import Plan, PlanOp
 
 __all__ = ["HEADER_BYTES", "BatchArrays", "Layout", "Region", "layout_of", "pair_ops"]

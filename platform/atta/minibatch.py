@@ -11,7 +11,7 @@ from atta.errors import ConfigError
 
 if TYPE_CHECKING:
     from atta.client.stream import RawBatch
-    from atta.partition.dataset import Schema
+    from atta.partition.schema import Schema
 
 __all__ = ["MiniBatch"]
 

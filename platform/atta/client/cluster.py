@@ -13,7 +13,7 @@ from atta.client.stream import BatchStream
 from atta.clusterfile import check_address, read_cluster
 from atta.errors import ConfigError, WrongDatasetError
 from atta.observe.machine import machine_id
-from atta.partition.dataset import Schema
+from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2
 from atta.samplers.seeds import home_of
 

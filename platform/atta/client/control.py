@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from atta import rpc
-from atta.partition.dataset import Schema
+from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2
 
 __all__ = ["Connection", "Description"]

@@ -1,0 +1,76 @@
+"""A small graph with everything that can trip a sampler, partitioned on demand."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+@dataclass
+class SmallGraph:
+    """About 300 vertices with scattered user ids; hubs, isolated vertices, self-loops and multi-edges."""
+
+    folder: Path
+    ids: np.ndarray
+    src: np.ndarray
+    dst: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+    train: np.ndarray
+    _datasets: dict[tuple[int, str], Path] = field(default_factory=dict)
+
+    @property
+    def src_ids(self) -> np.ndarray:
+        return self.ids[self.src]
+
+    @property
+    def dst_ids(self) -> np.ndarray:
+        return self.ids[self.dst]
+
+    @property
+    def train_ids(self) -> np.ndarray:
+        return self.ids[self.train]
+
+    def dataset(self, parts: int, method: str) -> Path:
+        """The graph, partitioned (built once per session)."""
+        from atta.partition import partition_graph
+
+        key = (parts, method)
+        if key not in self._datasets:
+            path = self.folder / f"{method}-{parts}"
+            partition_graph(self.folder / "graph", path, parts=parts, method=method, seed=1)
+            self._datasets[key] = path
+        return self._datasets[key]
+
+
+@pytest.fixture(scope="session")
+def small_graph(tmp_path_factory: pytest.TempPathFactory) -> SmallGraph:
+    from atta.partition.graph import GraphWriter
+
+    rng = np.random.default_rng(11)
+    n, m = 300, 3000
+    ids = rng.permutation(10_000)[:n].astype(np.int64)
+    weight = 1.0 / (1 + np.arange(n)) ** 0.7
+    dst = rng.choice(n - 10, m, p=weight[: n - 10] / weight[: n - 10].sum())  # the last ten have no in-edges
+    src = rng.integers(0, n - 5, m)  # the last five are isolated
+    src[:20], dst[:20] = np.arange(20), np.arange(20)  # self-loops
+    src[20:40], dst[20:40] = src[40:60], dst[40:60]  # multi-edges
+    x = rng.standard_normal((n, 16)).astype(np.float32)
+    y = rng.integers(0, 4, n).astype(np.int64)
+    order = rng.permutation(n)
+    train, val = np.sort(order[:120]), np.sort(order[120:180])
+    folder = tmp_path_factory.mktemp("small")
+    with GraphWriter(folder / "graph") as writer:
+        writer.add_nodes("node", n, ids=ids, tables={"x": x, "y": y}, splits={"train": train, "val": val})
+        writer.add_edges("node__to__node", src, dst)
+    return SmallGraph(folder, ids, src, dst, x, y, train)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])

@@ -1,0 +1,141 @@
+"""Real daemons: what a batch contains does not depend on how the graph is cut, and equals what independent code computes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import networkx as nx
+import numpy as np
+import pytest
+from scipy import stats
+
+import atta
+from tests.system.conftest import SmallGraph
+
+
+def edges_of(batch: atta.MiniBatch) -> list[tuple[int, int, int]]:
+    """(source, target, edge id) of every sampled edge, in user ids and in order."""
+    n_id = batch.n_id()
+    row, col = batch.edge_index()
+    e_id = batch.e_id()
+    assert e_id is not None
+    return list(zip(n_id[row].tolist(), n_id[col].tolist(), e_id.tolist(), strict=True))
+
+
+def sample(cluster: atta.Cluster, **options: object) -> list[tuple[list[int], list[tuple[int, int, int]]]]:
+    settings: dict[str, object] = {"batch_size": 16, "shuffle": True, "seeds": "global", "seed": 7, "num_neighbors": [4, 3]}
+    loader = atta.NeighborLoader(cluster, **{**settings, **options})  # type: ignore[arg-type]
+    return [(batch.n_id().tolist(), edges_of(batch)) for batch in loader]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"replace": True}, {"frontier": "all"}, {"num_neighbors": [-1, 2]}, {"num_neighbors": [2, 2, 2]}]
+)
+def test_batches_do_not_depend_on_partitions_method_or_threads(small_graph: SmallGraph, options: dict[str, object]) -> None:
+    reference = None
+    for parts, method, threads in [(1, "random", 1), (2, "random", 2), (2, "metis", 1), (4, "metis", 2), (4, "random", 1)]:
+        with atta.local(small_graph.dataset(parts, method), threads=threads) as cluster:
+            batches = sample(cluster, **options)
+        assert sum(len(edges) for _, edges in batches) > 100
+        if reference is None:
+            reference = batches
+        assert batches == reference, f"{parts} parts by {method}, {threads} threads"
+
+
+def test_bytes_over_grpc_equal_shared_memory(small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    with atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster:
+        shared = sample(cluster)
+        x_shared = [b.table("x").copy() for b in atta.NeighborLoader(cluster, [4, 3], batch_size=16)]
+        monkeypatch.setattr("atta.client.cluster.machine_id", lambda: "another machine")
+        inline = sample(cluster)
+        x_inline = [b.table("x") for b in atta.NeighborLoader(cluster, [4, 3], batch_size=16)]
+    assert shared == inline
+    assert all(np.array_equal(a, b) for a, b in zip(x_shared, x_inline, strict=True))
+
+
+def test_epochs_and_seeds_change_the_samples(small_graph: SmallGraph) -> None:
+    with atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster:
+        loader = atta.NeighborLoader(cluster, [2, 2], batch_size=32, seed=1)
+        first, second = ([edges_of(b) for b in loader] for _ in range(2))
+        assert first != second
+        loader.set_epoch(0)
+        assert [edges_of(b) for b in loader] == first
+        other = atta.NeighborLoader(cluster, [2, 2], batch_size=32, seed=2)
+        assert [edges_of(b) for b in other] != first
+
+
+def test_full_fan_out_equals_the_neighbourhood_by_networkx(small_graph: SmallGraph) -> None:
+    hops = 2
+    graph = nx.MultiDiGraph()
+    graph.add_nodes_from(small_graph.ids.tolist())
+    graph.add_edges_from(
+        (int(s), int(d), int(e)) for e, (s, d) in enumerate(zip(small_graph.src_ids, small_graph.dst_ids, strict=True))
+    )
+    backward = graph.reverse()
+    with atta.local(small_graph.dataset(3, "metis"), threads=1) as cluster:
+        loader = atta.NeighborLoader(cluster, [-1] * hops, input_nodes="train", batch_size=5, shuffle=True, seed=3)
+        for batch in loader:
+            seeds = batch.n_id()[: batch.batch_size].tolist()
+            distance = nx.multi_source_dijkstra_path_length(backward, set(seeds), cutoff=hops, weight=None)
+            assert sorted(batch.n_id().tolist()) == sorted(distance)
+            expanded = [v for v, d in distance.items() if d < hops]
+            expected = Counter((u, v, k) for u, v, k in graph.in_edges(expanded, keys=True))
+            assert Counter(edges_of(batch)) == expected
+            per_hop = Counter(distance.values())
+            assert batch.num_sampled_nodes() == [per_hop[d] for d in range(hops + 1)]
+
+
+def test_rows_belong_to_their_vertices(small_graph: SmallGraph) -> None:
+    rank_of = {int(u): i for i, u in enumerate(small_graph.ids)}
+    with atta.local(small_graph.dataset(3, "random"), threads=1) as cluster:
+        for batch in atta.NeighborLoader(cluster, [5, 5], batch_size=64, shuffle=True):
+            rows = [rank_of[u] for u in batch.n_id().tolist()]
+            assert np.array_equal(batch.table("x"), small_graph.x[rows])
+            assert np.array_equal(batch.table("y"), small_graph.y[rows])
+
+
+def test_every_neighbour_is_equally_likely(small_graph: SmallGraph) -> None:
+    """Chi-square on inclusion frequencies of one vertex's in-edges over many epochs, at both hops."""
+    degrees = Counter(small_graph.dst_ids.tolist())
+    hub, degree = max(degrees.items(), key=lambda item: item[1])
+    fan_out, epochs = 4, 400
+    with atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster:
+        loader = atta.NeighborLoader(cluster, [fan_out], input_nodes=np.array([hub]), batch_size=1)
+        seen: Counter[int] = Counter()
+        for _ in range(epochs):
+            for batch in loader:
+                drawn = [e for _, _, e in edges_of(batch)]
+                assert len(set(drawn)) == fan_out
+                seen.update(drawn)
+    counts = [seen[e] for e in np.flatnonzero(small_graph.dst_ids == hub).tolist()]
+    assert len(counts) == degree
+    # Draws of one epoch exclude each other, which shrinks the variance by (1 - k/d).
+    expected = epochs * fan_out / degree
+    statistic = sum((c - expected) ** 2 for c in counts) / (expected * (1 - fan_out / degree)) * (degree - 1) / degree
+    assert 1e-4 < stats.chi2.sf(statistic, degree - 1) < 1 - 1e-4
+
+
+def test_link_dag_draws_neighbours_and_strangers(small_graph: SmallGraph) -> None:
+    from atta.samplers.spec import link_spec
+
+    into: dict[int, set[int]] = {}
+    for s, d in zip(small_graph.src_ids.tolist(), small_graph.dst_ids.tolist(), strict=True):
+        into.setdefault(d, set()).add(s)
+    results = []
+    for parts in (1, 3):
+        with atta.local(small_graph.dataset(parts, "random"), threads=1) as cluster:
+            edge_type = cluster.schema.edge_types[0]
+            dag = link_spec(cluster.schema, edge_type=edge_type, num_neighbors=[3], negatives=2)
+            loader = atta.DagLoader(cluster, dag, batch_size=16, shuffle=True, seeds="global", seed=5)
+            batches = []
+            for batch in loader:
+                n_id = batch.n_id()
+                positive, negative = (batch.pairs[k] for k in ("positive", "negative"))
+                for i, seed in enumerate(n_id[: batch.batch_size].tolist()):
+                    neighbours = into.get(seed, set())
+                    assert int(n_id[positive[i, 0]]) in (neighbours or {seed})
+                    assert not neighbours & {int(v) for v in n_id[negative[i]]}
+                    assert seed not in n_id[negative[i]]
+                batches.append((n_id.tolist(), positive.tolist(), negative.tolist(), edges_of(batch)))
+        results.append(batches)
+    assert results[0] == results[1]

@@ -1,0 +1,229 @@
+"""Real daemons: sessions survive what training scripts do to them, and bad input gets a clear answer."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import atta
+from tests.system.conftest import SmallGraph, free_port
+
+
+@pytest.fixture(scope="module")
+def cluster(small_graph: SmallGraph):  # type: ignore[no-untyped-def]
+    with atta.local(small_graph.dataset(2, "metis"), threads=1) as running:
+        yield running
+
+
+def open_sessions(cluster: atta.Cluster) -> float:
+    return sum(s["sessions"] for s in cluster.stats())
+
+
+def eventually_closed(cluster: atta.Cluster) -> bool:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if open_sessions(cluster) == 0:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_ranks_get_equally_many_batches_and_all_seeds(cluster: atta.Cluster, small_graph: SmallGraph) -> None:
+    for policy in ("local", "global"):
+        for world in (1, 2, 3, 5):
+            seen: list[int] = []
+            counts = set()
+            for rank in range(world):
+                loader = atta.NeighborLoader(
+                    cluster, [2], batch_size=7, shuffle=True, seeds=policy, rank=rank, world_size=world
+                )
+                batches = [b.n_id()[: b.batch_size].tolist() for b in loader]
+                assert len(batches) == len(loader)
+                counts.add(len(batches))
+                seen += [v for b in batches for v in b]
+            assert len(counts) == 1, f"{policy}, {world} ranks: unequal batch counts {counts}"
+            assert set(seen) == set(small_graph.train_ids.tolist())
+            # Padding repeats fewer than one batch per rank.
+            assert len(seen) < len(small_graph.train_ids) + 7 * world
+
+
+def test_input_id_is_the_position_in_the_input(cluster: atta.Cluster, small_graph: SmallGraph) -> None:
+    wanted = small_graph.ids[[5, 3, 200, 17, 60, 4]]
+    loader = atta.NeighborLoader(cluster, [2], input_nodes=wanted, batch_size=4, shuffle=True, pad=False)
+    for batch in loader:
+        assert np.array_equal(wanted[batch.input_id], batch.n_id()[: batch.batch_size])
+
+
+def test_early_break_closes_the_session(cluster: atta.Cluster) -> None:
+    loader = atta.NeighborLoader(cluster, [3, 3], batch_size=4)
+    for _ in loader:
+        break
+    gc.collect()
+    assert eventually_closed(cluster)
+
+
+def test_iterator_collected_mid_epoch(cluster: atta.Cluster) -> None:
+    iterator = iter(atta.NeighborLoader(cluster, [3, 3], batch_size=4))
+    first = next(iterator)
+    content = first.table("x").copy()
+    del iterator
+    gc.collect()
+    assert eventually_closed(cluster)
+    for _ in range(3):  # other sessions reuse slots, but never one that is still looked at
+        list(atta.NeighborLoader(cluster, [3, 3], batch_size=4))
+    assert np.array_equal(first.table("x"), content)
+
+
+def test_keeping_all_batches_neither_blocks_nor_overwrites(cluster: atta.Cluster) -> None:
+    loader = atta.NeighborLoader(cluster, [3, 3], batch_size=4, seed=2)
+    kept = list(loader)
+    assert len(kept) == len(loader) > 20
+    loader.set_epoch(0)
+    for old, new in zip(kept, loader, strict=True):
+        assert np.array_equal(old.table("x"), new.table("x"))
+        assert np.array_equal(old.n_id(), new.n_id())
+
+
+def test_two_loaders_at_once(cluster: atta.Cluster) -> None:
+    a = atta.NeighborLoader(cluster, [3, 3], batch_size=8, seed=1)
+    b = atta.NeighborLoader(cluster, [2], input_nodes="val", batch_size=8, seed=2)
+    alone = [x.n_id().tolist() for x in a], [x.n_id().tolist() for x in b]
+    a.set_epoch(0)
+    b.set_epoch(0)
+    left, right = iter(a), iter(b)
+    together: tuple[list[list[int]], list[list[int]]] = ([], [])
+    for i in range(max(len(a), len(b))):
+        if i < len(a):
+            together[0].append(next(left).n_id().tolist())
+        if i < len(b):
+            together[1].append(next(right).n_id().tolist())
+    assert together == alone
+
+
+def test_resume_continues_the_very_epoch(cluster: atta.Cluster) -> None:
+    loader = atta.NeighborLoader(cluster, [3, 3], batch_size=8, shuffle=True, seed=4)
+    whole = [b.n_id().tolist() for b in loader]
+    assert [b.n_id().tolist() for b in loader.resume(epoch=0, batch=3)] == whole[3:]
+
+
+def test_pyg_data(cluster: atta.Cluster) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch_geometric")
+    loader = atta.NeighborLoader(cluster, [3, 2], batch_size=8)
+    batch = next(iter(loader))
+    data = batch.to_pyg()
+    assert data.x.shape == (data.num_nodes, 16)
+    assert data.y.shape == (data.num_nodes,)
+    assert data.edge_index.dtype == torch.int64
+    assert int(data.edge_index.max()) < data.num_nodes
+    assert data.batch_size == len(data.input_id) == 8
+    assert sum(data.num_sampled_nodes) == data.num_nodes == len(data.n_id)
+    assert sum(data.num_sampled_edges) == data.num_edges == len(data.e_id)
+    assert len(data.num_sampled_nodes) == 3
+    assert len(data.num_sampled_edges) == 2
+    data.validate(raise_on_error=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"input_nodes": np.array([10**12])}, atta.ConfigError, "1000000000000"),
+        ({"input_nodes": "tran"}, atta.UnknownNameError, "train"),
+        ({"tables": ["z"]}, atta.UnknownNameError, "z"),
+        ({"num_neighbors": [5, -2]}, atta.ConfigError, "-2"),
+        ({"num_neighbors": []}, atta.ConfigError, "num_neighbors"),
+        ({"batch_size": 0}, atta.ConfigError, "batch_size"),
+        ({"rank": 2, "world_size": 2}, atta.ConfigError, "rank 2"),
+        ({"input_nodes": ("paper", "train")}, atta.UnknownNameError, "paper"),
+        ({"input_nodes": np.array([], dtype=np.int64)}, atta.ConfigError, "seed"),
+        ({"frontier": "some"}, atta.ConfigError, "frontier"),
+    ],
+)
+def test_bad_arguments(cluster: atta.Cluster, options: dict[str, object], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        list(atta.NeighborLoader(cluster, **{"num_neighbors": [2], "batch_size": 4, **options}))  # type: ignore[arg-type]
+    assert len(list(atta.NeighborLoader(cluster, [2], batch_size=64))) > 0  # and the daemon goes on serving
+
+
+def test_unreachable_daemon() -> None:
+    with pytest.raises(atta.UnavailableError, match="127.0.0.1"):
+        atta.connect(f"127.0.0.1:{free_port()}", deadline_s=3)
+
+
+def test_daemons_of_different_datasets(small_graph: SmallGraph) -> None:
+    with (
+        atta.local(small_graph.dataset(2, "metis"), threads=1) as a,
+        atta.local(small_graph.dataset(2, "random"), threads=1) as b,
+        pytest.raises(atta.WrongDatasetError, match="serves dataset"),
+    ):
+        atta.connect([a.addresses[0], b.addresses[1]])
+
+
+def test_daemons_in_the_wrong_order(cluster: atta.Cluster) -> None:
+    with pytest.raises(atta.WrongDatasetError, match="partition 1"):
+        atta.connect(list(reversed(cluster.addresses)))
+
+
+def test_dead_peer_reaches_the_iterator(small_graph: SmallGraph) -> None:
+    with atta.local(small_graph.dataset(2, "random"), threads=1, options=("--peer-deadline-s", "1")) as broken:
+        loader = atta.NeighborLoader(broken, [5, 5], batch_size=8, rank=0, world_size=2)
+        list(loader)
+        os.kill(broken.pids[1], signal.SIGKILL)
+        with pytest.raises(atta.AttaError, match=broken.addresses[1]):
+            list(loader)
+        assert broken.stats is not None
+
+
+def test_lease_of_a_killed_client_runs_out(small_graph: SmallGraph) -> None:
+    with atta.local(small_graph.dataset(1, "random"), threads=1, options=("--lease-s", "1")) as running:
+        script = (
+            "import atta, sys, time; c = atta.connect(sys.argv[1]);"
+            "i = iter(atta.NeighborLoader(c, [2], batch_size=2)); next(i); print('up', flush=True); time.sleep(60)"
+        )
+        client = subprocess.Popen([sys.executable, "-c", script, running.addresses[0]], stdout=subprocess.PIPE)
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"up\n"
+        time.sleep(2.5)  # longer than the lease: an idle but living client keeps its session
+        assert open_sessions(running) == 1
+        client.kill()
+        client.wait()
+        assert eventually_closed(running)
+
+
+def serve(path: object, port: int, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "atta.cli.main", "serve", "--data", str(path), "--part", "0"]
+    return subprocess.Popen(
+        [*command, "--listen", f"127.0.0.1:{port}", *options], stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_sigterm_drains_and_exits_0(small_graph: SmallGraph) -> None:
+    port = free_port()
+    daemon = serve(small_graph.dataset(1, "random"), port)
+    with atta.connect(f"127.0.0.1:{port}", wait=True) as running:
+        loader = atta.NeighborLoader(running, [2, 2], batch_size=16)
+        iterator = iter(loader)
+        next(iterator)
+        daemon.send_signal(signal.SIGTERM)
+        rest = list(iterator)  # a running session may finish
+        assert len(rest) == len(list(range(1 + len(rest)))) - 1 > 2
+    assert daemon.wait(timeout=20) == 0
+    assert daemon.stderr is not None
+    assert "drain" in daemon.stderr.read()
+
+
+def test_second_daemon_on_the_same_port(small_graph: SmallGraph) -> None:
+    with atta.local(small_graph.dataset(1, "random"), threads=1) as running:
+        port = int(running.addresses[0].rpartition(":")[2])
+        second = serve(small_graph.dataset(1, "random"), port)
+        _, errors = second.communicate(timeout=30)
+        assert second.returncode == 2
+        assert f"cannot listen on 127.0.0.1:{port}" in errors
+        assert "Traceback" not in errors

@@ -1,0 +1,45 @@
+"""Cluster files: what is written can be read, and every mistake is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from atta.clusterfile import check_address, read_cluster, write_cluster
+from atta.errors import ConfigError, DataError, UnknownNameError
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    write_cluster(tmp_path / "c.toml", ["10.0.0.1:7070", "host.example:80"])
+    assert read_cluster(tmp_path / "c.toml") == {0: "10.0.0.1:7070", 1: "host.example:80"}
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        ("daemon = 3", ConfigError, "names no"),
+        ("[[daemon]\n", DataError, "no TOML"),
+        ('[[deamon]]\npart = 0\naddress = "a:1"', UnknownNameError, "did you mean 'daemon'"),
+        ('[[daemon]]\npart = 0\nadress = "a:1"', UnknownNameError, "did you mean 'address'"),
+        ('[[daemon]]\npart = "0"\naddress = "a:1"', ConfigError, "part = N"),
+        ('[[daemon]]\npart = 0\naddress = "a"', ConfigError, "host:port"),
+        ('[[daemon]]\npart = 1\naddress = "a:1"', ConfigError, "without gaps"),
+        ('[[daemon]]\npart = 0\naddress = "a:1"\n[[daemon]]\npart = 0\naddress = "b:1"', ConfigError, "named twice"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, error: type[Exception], words: str) -> None:
+    (tmp_path / "c.toml").write_text(text)
+    with pytest.raises(error, match=words):
+        read_cluster(tmp_path / "c.toml")
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="absent.toml"):
+        read_cluster(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", ":80", "host:99999", "host:x"])
+def test_bad_addresses(address: str) -> None:
+    with pytest.raises(ConfigError):
+        check_address(address)

@@ -1,0 +1,63 @@
+"""Errors keep their type and their cause on the way over the wire."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from atta import errors, rpc
+
+
+class FakeRpcError(grpc.RpcError):
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        self._code, self._details = code, details
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.ConfigError("fan-out -3"),
+        errors.UnknownNameError("unknown split 'tran'"),
+        errors.QuotaExceededError("too many sessions"),
+        errors.WrongDatasetError("a:1", "serves dataset 12"),
+        errors.DataError("part-0000/x.npy", "truncated"),
+    ],
+)
+def test_round_trip(error: errors.AttaError) -> None:
+    back = rpc.error_from("b:2", FakeRpcError(*rpc.status_of(error)))
+    expected = errors.RemoteError if isinstance(error, errors.DataError) else type(error)
+    assert type(back) is expected
+    assert str(error) in str(back)
+
+
+def test_a_third_daemon_being_gone_is_not_retried_as_if_it_were_this_one() -> None:
+    code, details = rpc.status_of(errors.UnavailableError("c:3", "no daemon answers"))
+    assert code is not grpc.StatusCode.UNAVAILABLE
+    assert "c:3" in str(rpc.error_from("b:2", FakeRpcError(code, details)))
+
+
+def test_a_bug_is_reported_as_such() -> None:
+    code, details = rpc.status_of(KeyError("x"))
+    assert code is grpc.StatusCode.INTERNAL
+    assert "KeyError" in details
+
+
+def test_every_method_of_the_proto_files_is_in_the_table() -> None:
+    from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, session_pb2
+
+    declared = {
+        f"{service.name}.{method.name}": (method.input_type.name, method.output_type.name, method.server_streaming)
+        for module in (control_pb2, graph_pb2, kv_pb2, session_pb2)
+        for service in module.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+    }
+    table = {
+        name: (m.request.DESCRIPTOR.name, m.reply.DESCRIPTOR.name, m.streams) for name, m in rpc.METHODS.items()
+    }
+    assert table == declared
