@@ -1,6 +1,426 @@
-// Python bindings of the native kernels: the one file that knows about Python.
+// Python bindings of the native kernels: the one file that knows about Python. Arrays come in as contiguous CPU arrays, are checked
+// here, and go to plain functions; the interpreter lock is released while those run.
+#include <malloc.h>
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "compact.hpp"
+#include "gather.hpp"
+#include "hash.hpp"
+#include "pairs.hpp"
+#include "parallel.hpp"
+#include "sample.hpp"
 
 namespace nb = nanobind;
+using namespace nb::literals;
 
-NB_MODULE(_native, m) { m.doc() = "Atta's native kernels."; }
+namespace {
+
+using Vector = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Longs = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Table = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using OutTable = nb::ndarray<nb::c_contig, nb::device::cpu>;
+using OutVector = nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+bool is_int32(nb::dlpack::dtype t) { return t == nb::dtype<std::int32_t>(); }
+bool is_int64(nb::dlpack::dtype t) { return t == nb::dtype<std::int64_t>(); }
+
+[[noreturn]] void bad(const char* name, const char* why) { throw std::invalid_argument(std::string(name) + ": " + why); }
+
+// Calls f with a typed pointer to the ids of `v`.
+template <class F>
+decltype(auto) with_ids(const char* name, const Vector& v, F f) {
+  if (is_int32(v.dtype())) return f(static_cast<const std::int32_t*>(v.data()));
+  if (is_int64(v.dtype())) return f(static_cast<const std::int64_t*>(v.data()));
+  bad(name, "must be int32 or int64");
+}
+
+// A new array; malloc and not new[], because nothing needs to be zeroed.
+template <class T>
+struct Buffer {
+  T* data;
+  std::size_t size;
+
+  explicit Buffer(std::size_t n) : data(static_cast<T*>(std::malloc(std::max<std::size_t>(1, n) * sizeof(T)))), size(n) {
+    if (data == nullptr) throw std::bad_alloc();
+  }
+  Buffer(Buffer&& other) noexcept : data(std::exchange(other.data, nullptr)), size(other.size) {}
+  Buffer(const Buffer&) = delete;
+  ~Buffer() { std::free(data); }
+
+  nb::object release() {
+    T* owned = std::exchange(data, nullptr);
+    nb::capsule owner(owned, [](void* p) noexcept { std::free(p); });
+    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(owned, {size}, owner));
+  }
+};
+
+std::size_t row_bytes_of(const auto& a) {
+  std::size_t bytes = a.itemsize();
+  for (std::size_t d = 1; d < a.ndim(); ++d) bytes *= a.shape(d);
+  return bytes;
+}
+
+// ---- sampling -------------------------------------------------------------------------------------------------------------------
+
+void validate_csc(Longs indptr, Vector indices, std::int64_t num_sources) {
+  if (indptr.size() == 0) bad("indptr", "is empty");
+  with_ids("indices", indices, [&](const auto* ids) {
+    nb::gil_scoped_release unlocked;
+    const std::size_t n = indptr.size() - 1, edges = indices.size();
+    const std::int64_t* p = indptr.data();
+    if (p[0] != 0) bad("indptr", "does not begin with 0");
+    for (std::size_t i = 0; i < n; ++i)
+      if (p[i + 1] < p[i]) bad("indptr", ("decreases at row " + std::to_string(i)).c_str());
+    if (p[n] != static_cast<std::int64_t>(edges))
+      bad("indptr", ("ends at " + std::to_string(p[n]) + ", there are " + std::to_string(edges) + " indices").c_str());
+    for (std::size_t i = 0; i < edges; ++i)
+      if (ids[i] < 0 || ids[i] >= num_sources)
+        bad("indices",
+            ("edge " + std::to_string(i) + " comes from vertex " + std::to_string(ids[i]) + " of " + std::to_string(num_sources))
+                .c_str());
+  });
+}
+
+template <class Row, class Id, class Edge>
+nb::tuple sample_typed(const Longs& indptr, const Id* indices, std::size_t edges, const Edge* edge_ids, const Longs& keys,
+                       const Row* rows, std::size_t m, const atta::SampleSpec& spec, std::size_t threads) {
+  Buffer<std::int32_t> counts(m);
+  std::unique_ptr<Buffer<Id>> neighbors;
+  std::unique_ptr<Buffer<Edge>> chosen;
+  {
+    nb::gil_scoped_release unlocked;
+    const std::span<const std::int64_t> ptr(indptr.data(), indptr.size());
+    std::vector<std::int64_t> totals(std::max<std::size_t>(1, threads), 0);
+    atta::split(m, threads, [&](std::size_t part, std::size_t a, std::size_t b) {
+      totals[part] =
+          atta::count_picks(ptr, std::span<const Row>(rows + a, b - a), spec, static_cast<std::int64_t>(edges), counts.data + a);
+    });
+    std::vector<std::size_t> starts(totals.size(), 0);
+    std::size_t total = 0;
+    for (std::size_t i = 0; i < totals.size(); ++i) {
+      starts[i] = total;
+      total += static_cast<std::size_t>(totals[i]);
+    }
+    neighbors = std::make_unique<Buffer<Id>>(total);
+    chosen = std::make_unique<Buffer<Edge>>(edge_ids != nullptr ? total : 0);
+    atta::split(m, threads, [&](std::size_t part, std::size_t a, std::size_t b) {
+      atta::fill_picks(ptr, indices, edge_ids, keys.data(), std::span<const Row>(rows + a, b - a), counts.data + a, spec,
+                       neighbors->data + starts[part], chosen->data + (edge_ids != nullptr ? starts[part] : 0));
+    });
+  }
+  nb::object chosen_edges = edge_ids != nullptr ? chosen->release() : nb::none();
+  return nb::make_tuple(counts.release(), neighbors->release(), chosen_edges);
+}
+
+nb::tuple sample_neighbors(Longs indptr, Vector indices, std::optional<Vector> edge_ids, Longs keys, Vector rows,
+                           std::int64_t fan_out, bool replace, std::uint64_t stream_key, std::size_t threads) {
+  if (indptr.size() == 0) bad("indptr", "is empty");
+  if (keys.size() + 1 != indptr.size()) bad("vertex_keys", "must have one key per row");
+  if (fan_out < -1) throw std::invalid_argument("fan_out: " + std::to_string(fan_out) + " must be -1 (all) or >= 0");
+  if (edge_ids && edge_ids->size() != indices.size()) bad("edge_ids", "must be as long as indices");
+  if (threads < 1 || threads > 1024) bad("threads", "must be 1 to 1024");
+  const atta::SampleSpec spec{fan_out, replace, stream_key};
+  return with_ids("rows", rows, [&](const auto* r) {
+    return with_ids("indices", indices, [&](const auto* ids) {
+      const std::size_t m = rows.size(), edges = indices.size();
+      if (!edge_ids) return sample_typed(indptr, ids, edges, static_cast<const std::int32_t*>(nullptr), keys, r, m, spec, threads);
+      return with_ids("edge_ids", *edge_ids,
+                      [&](const auto* e) { return sample_typed(indptr, ids, edges, e, keys, r, m, spec, threads); });
+    });
+  });
+}
+
+nb::object sample_pairs(Longs indptr, Vector indices, Longs keys, Vector rows, std::int64_t count, std::uint64_t stream_key,
+                        bool negative, Longs ids, Vector sorted_internal) {
+  if (indptr.size() == 0) bad("indptr", "is empty");
+  if (keys.size() + 1 != indptr.size()) bad("vertex_keys", "must have one key per row");
+  if (count < 0) bad("count", "must not be negative");
+  if (ids.size() != sorted_internal.size()) bad("sorted_internal", "must be as long as ids");
+  const std::size_t m = rows.size();
+  Buffer<std::int64_t> out(m * static_cast<std::size_t>(count));
+  with_ids("rows", rows, [&](const auto* r) {
+    with_ids("indices", indices, [&](const auto* sources) {
+      with_ids("sorted_internal", sorted_internal, [&](const auto* by_rank) {
+        nb::gil_scoped_release unlocked;
+        atta::check_rows("rows", r, m, indptr.size() - 1);
+        for (std::size_t i = 0; i < m; ++i) {
+          const auto row = static_cast<std::size_t>(r[i]);
+          const std::int64_t begin = indptr.data()[row], end = indptr.data()[row + 1];
+          if (begin < 0 || end < begin || end > static_cast<std::int64_t>(indices.size()))
+            bad("indptr", "spans more edges than there are");
+          const atta::Neighborhood near{sources + begin, static_cast<std::size_t>(end - begin), ids.data(), keys.data()[row]};
+          const atta::VertexStream stream(stream_key, keys.data()[row]);
+          std::int64_t* mine = out.data + i * static_cast<std::size_t>(count);
+          if (negative)
+            atta::draw_strangers(near, stream, by_rank, ids.size(), static_cast<std::size_t>(count), mine);
+          else
+            atta::draw_neighbors(near, stream, static_cast<std::size_t>(count), mine);
+        }
+      });
+    });
+  });
+  return out.release();
+}
+
+std::int64_t degree_sum(Longs indptr, Vector rows) {
+  if (indptr.size() == 0) bad("indptr", "is empty");
+  return with_ids("rows", rows, [&](const auto* r) {
+    nb::gil_scoped_release unlocked;
+    atta::check_rows("rows", r, rows.size(), indptr.size() - 1);
+    std::int64_t total = 0;
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      total += indptr.data()[static_cast<std::size_t>(r[i]) + 1] - indptr.data()[static_cast<std::size_t>(r[i])];
+    return total;
+  });
+}
+
+// ---- compaction -----------------------------------------------------------------------------------------------------------------
+
+nb::object compactor_insert(atta::Compactor& self, Vector ids) {
+  Buffer<std::int32_t> local(ids.size());
+  with_ids("ids", ids, [&](const auto* p) {
+    nb::gil_scoped_release unlocked;
+    self.insert(p, ids.size(), local.data);
+  });
+  return local.release();
+}
+
+nb::object compactor_ids(atta::Compactor& self, std::size_t start, std::size_t stop) {
+  if (start > stop || stop > self.size()) bad("stop", "passes the number of ids");
+  Buffer<std::int64_t> out(stop - start);
+  std::copy(self.ids().begin() + static_cast<std::ptrdiff_t>(start), self.ids().begin() + static_cast<std::ptrdiff_t>(stop),
+            out.data);
+  return out.release();
+}
+
+struct Group {
+  Longs positions;
+  nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> counts;
+  Vector neighbors;
+  std::optional<Vector> edge_ids;
+};
+
+// Where the answer of each frontier vertex lies.
+struct Segment {
+  std::uint32_t group;
+  std::int32_t count;
+  std::size_t begin;
+};
+
+std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
+                             nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> frontier_local,
+                             nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out_row,
+                             nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out_col,
+                             std::optional<OutVector> out_edges) {
+  std::vector<Group> groups;
+  for (nb::handle item : groups_in) {
+    auto t = nb::cast<nb::tuple>(item);
+    if (t.size() != 4) bad("groups", "every group is (positions, counts, neighbors, edge_ids)");
+    Group g{nb::cast<Longs>(t[0]), nb::cast<decltype(Group::counts)>(t[1]), nb::cast<Vector>(t[2]), std::nullopt};
+    if (!t[3].is_none()) g.edge_ids = nb::cast<Vector>(t[3]);
+    if (g.positions.size() != g.counts.size()) bad("groups", "positions and counts differ in length");
+    if (!is_int32(g.neighbors.dtype()) && !is_int64(g.neighbors.dtype())) bad("groups", "neighbors must be int32 or int64");
+    if (g.edge_ids && g.edge_ids->size() != g.neighbors.size()) bad("groups", "edge_ids and neighbors differ in length");
+    if (out_edges && !g.edge_ids) bad("groups", "edge_ids are missing");
+    if (g.edge_ids && !is_int32(g.edge_ids->dtype()) && !is_int64(g.edge_ids->dtype()))
+      bad("groups", "edge_ids must be int32 or int64");
+    groups.push_back(std::move(g));
+  }
+  if (out_edges && !is_int32(out_edges->dtype()) && !is_int64(out_edges->dtype())) bad("out_edge_ids", "must be int32 or int64");
+  nb::gil_scoped_release unlocked;
+  const std::size_t frontier = frontier_local.size();
+  std::vector<Segment> segments(frontier, Segment{0, 0, 0});
+  std::size_t total = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < groups[g].positions.size(); ++i) {
+      const std::int64_t position = groups[g].positions.data()[i];
+      const std::int32_t count = groups[g].counts.data()[i];
+      if (position < 0 || static_cast<std::size_t>(position) >= frontier) bad("groups", "a position is outside the frontier");
+      if (count < 0 || at + static_cast<std::size_t>(count) > groups[g].neighbors.size())
+        bad("groups", "counts and neighbors do not match");
+      segments[static_cast<std::size_t>(position)] = Segment{static_cast<std::uint32_t>(g), count, at};
+      at += static_cast<std::size_t>(count);
+    }
+    if (at != groups[g].neighbors.size()) bad("groups", "counts and neighbors do not match");
+    total += at;
+  }
+  if (out_row.size() < total || out_col.size() < total || (out_edges && out_edges->size() < total))
+    bad("out_row", "an output is shorter than the number of edges");
+  // Stage the ids in frontier order, then compact them in one sweep: the hash table is then the only thing in the cache.
+  std::vector<std::int64_t> staged(total);
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < frontier; ++i) {
+    const Segment& s = segments[i];
+    if (s.count == 0) continue;
+    const Group& g = groups[s.group];
+    const auto n = static_cast<std::size_t>(s.count);
+    if (is_int32(g.neighbors.dtype()))
+      std::copy_n(static_cast<const std::int32_t*>(g.neighbors.data()) + s.begin, n, staged.data() + at);
+    else
+      std::copy_n(static_cast<const std::int64_t*>(g.neighbors.data()) + s.begin, n, staged.data() + at);
+    std::fill_n(out_col.data() + at, n, frontier_local.data()[i]);
+    if (out_edges) {
+      const auto copy = [&](const auto* from) {
+        using From = std::remove_const_t<std::remove_pointer_t<decltype(from)>>;
+        if (is_int32(out_edges->dtype())) {
+          auto* to = static_cast<std::int32_t*>(out_edges->data()) + at;
+          for (std::size_t j = 0; j < n; ++j) to[j] = static_cast<std::int32_t>(static_cast<From>(from[s.begin + j]));
+        } else {
+          std::copy_n(from + s.begin, n, static_cast<std::int64_t*>(out_edges->data()) + at);
+        }
+      };
+      if (is_int32(g.edge_ids->dtype()))
+        copy(static_cast<const std::int32_t*>(g.edge_ids->data()));
+      else
+        copy(static_cast<const std::int64_t*>(g.edge_ids->data()));
+    }
+    at += n;
+  }
+  self.insert(staged.data(), total, out_row.data());
+  return total;
+}
+
+nb::tuple split_by_owner(Longs ids, Longs offsets) {
+  if (offsets.size() < 2) bad("offsets", "must have at least two entries");
+  const std::size_t n = ids.size(), parts = offsets.size() - 1;
+  std::vector<std::size_t> counts(parts, 0);
+  std::vector<std::uint16_t> owner(n);
+  if (parts > 65535) bad("offsets", "at most 65535 parts");
+  {
+    nb::gil_scoped_release unlocked;
+    const std::int64_t* o = offsets.data();
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::int64_t id = ids.data()[i];
+      if (id < o[0] || id >= o[parts]) bad("ids", ("id " + std::to_string(id) + " belongs to no part").c_str());
+      owner[i] = static_cast<std::uint16_t>(std::upper_bound(o, o + parts + 1, id) - o - 1);
+      ++counts[owner[i]];
+    }
+  }
+  std::vector<Buffer<std::int64_t>> rows, positions;
+  for (std::size_t p = 0; p < parts; ++p) {
+    rows.emplace_back(counts[p]);
+    positions.emplace_back(counts[p]);
+  }
+  {
+    nb::gil_scoped_release unlocked;
+    std::vector<std::size_t> at(parts, 0);
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::size_t p = owner[i];
+      rows[p].data[at[p]] = ids.data()[i] - offsets.data()[p];
+      positions[p].data[at[p]++] = static_cast<std::int64_t>(i);
+    }
+  }
+  nb::list row_list, position_list;
+  for (std::size_t p = 0; p < parts; ++p) {
+    row_list.append(rows[p].release());
+    position_list.append(positions[p].release());
+  }
+  return nb::make_tuple(row_list, position_list);
+}
+
+// ---- rows -----------------------------------------------------------------------------------------------------------------------
+
+void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> positions, std::size_t threads) {
+  if (table.ndim() < 1 || out.ndim() < 1) bad("table", "must have at least one dimension");
+  const std::size_t bytes = row_bytes_of(table), n = rows.size();
+  if (row_bytes_of(out) != bytes) bad("out", "has rows of another size than the table");
+  if (!positions && out.shape(0) != n) bad("out", "must have one row per entry of rows");
+  if (positions && positions->size() != n) bad("positions", "must be as long as rows");
+  const auto* from = static_cast<const std::byte*>(table.data());
+  auto* to = static_cast<std::byte*>(out.data());
+  with_ids("rows", rows, [&](const auto* r) {
+    nb::gil_scoped_release unlocked;
+    atta::check_rows("rows", r, n, table.shape(0));
+    const auto source = [r](std::size_t i) { return static_cast<std::size_t>(r[i]); };
+    if (!positions) {
+      atta::split(n, threads, [&](std::size_t, std::size_t a, std::size_t b) {
+        atta::move_rows(
+            from, to + a * bytes, bytes, b - a, [&, a](std::size_t i) { return source(a + i); }, [](std::size_t i) { return i; });
+      });
+      return;
+    }
+    with_ids("positions", *positions, [&](const auto* p) {
+      atta::check_rows("positions", p, n, out.shape(0));
+      atta::split(n, threads, [&](std::size_t, std::size_t a, std::size_t b) {
+        atta::move_rows(
+            from, to, bytes, b - a, [&, a](std::size_t i) { return source(a + i); },
+            [p, a](std::size_t i) { return static_cast<std::size_t>(p[a + i]); });
+      });
+    });
+  });
+}
+
+void scatter_rows(Table rows, Vector positions, OutTable out) {
+  if (rows.ndim() < 1 || out.ndim() < 1) bad("rows", "must have at least one dimension");
+  const std::size_t bytes = row_bytes_of(rows), n = rows.shape(0);
+  if (row_bytes_of(out) != bytes) bad("out", "has rows of another size");
+  if (positions.size() != n) bad("positions", "must have one entry per row");
+  with_ids("positions", positions, [&](const auto* p) {
+    nb::gil_scoped_release unlocked;
+    atta::check_rows("positions", p, n, out.shape(0));
+    auto* to = static_cast<std::byte*>(out.data());
+    const auto* from = static_cast<const std::byte*>(rows.data());
+    atta::move_rows(
+        from, to, bytes, n, [](std::size_t i) { return i; }, [p](std::size_t i) { return static_cast<std::size_t>(p[i]); });
+  });
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------------------
+
+// Freed blocks up to 32 MiB stay mapped: fresh pages cost about eight times a copy, and buffers of the same sizes come back anyway.
+bool retain_heap() {
+#ifdef __GLIBC__
+  return mallopt(M_MMAP_THRESHOLD, 32 << 20) == 1 && mallopt(M_TRIM_THRESHOLD, 1 << 30) == 1 && mallopt(M_ARENA_MAX, 4) == 1;
+#else
+  return false;
+#endif
+}
+
+bool advise_huge(Table array) {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<std::uintptr_t>(array.data()) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<std::uintptr_t>(array.data()) + array.nbytes()) / page * page;
+  return end > begin && madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE) == 0;
+}
+
+std::uint64_t stream_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t batch, std::uint64_t hop, std::uint64_t name) {
+  std::uint64_t key = atta::mix64(seed);
+  for (const std::uint64_t part : {epoch, batch, hop, name}) key = atta::mix64(key ^ part);
+  return key;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Atta's native kernels; typed and documented in atta.samplers.kernels.";
+  m.def("mix64", &atta::mix64, "x"_a);
+  m.def("stream_key", &stream_key, "seed"_a, "epoch"_a, "batch"_a, "hop"_a, "name"_a);
+  m.def("validate_csc", &validate_csc, "indptr"_a, "indices"_a, "num_sources"_a);
+  m.def("sample_neighbors", &sample_neighbors, "indptr"_a, "indices"_a, "edge_ids"_a.none(), "vertex_keys"_a, "rows"_a, "fan_out"_a,
+        "replace"_a, "stream_key"_a, "threads"_a);
+  m.def("sample_pairs", &sample_pairs, "indptr"_a, "indices"_a, "vertex_keys"_a, "rows"_a, "count"_a, "stream_key"_a, "negative"_a,
+        "ids"_a, "sorted_internal"_a);
+  m.def("degree_sum", &degree_sum, "indptr"_a, "rows"_a);
+  m.def("split_by_owner", &split_by_owner, "ids"_a, "offsets"_a);
+  m.def("gather_rows", &gather_rows, "table"_a, "rows"_a, "out"_a, "positions"_a.none(), "threads"_a);
+  m.def("scatter_rows", &scatter_rows, "rows"_a, "positions"_a, "out"_a);
+  m.def("retain_heap", &retain_heap);
+  m.def("advise_huge", &advise_huge, "array"_a);
+  nb::class_<atta::Compactor>(m, "Compactor")
+      .def(nb::init<std::size_t>(), "expected"_a = 0)
+      .def_prop_ro("size", &atta::Compactor::size)
+      .def("reset", &atta::Compactor::reset)
+      .def("insert", &compactor_insert, "ids"_a)
+      .def("ids", &compactor_ids, "start"_a, "stop"_a)
+      .def("stitch", &compactor_stitch, "groups"_a, "frontier_local"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none());
+}

@@ -1,0 +1,39 @@
+"""Counter-based randomness (architecture, determinism contract): hashes instead of generators, the same in Python and in C++."""
+
+from __future__ import annotations
+
+import numpy as np
+import xxhash
+from atta import _native
+
+__all__ = ["hash_string", "mix64", "permutation", "stream_key"]
+
+_MASK = (1 << 64) - 1
+
+
+def hash_string(name: str) -> int:
+    """A stable 64-bit hash of a name (xxh3 of its UTF-8 bytes)."""
+    return int(xxhash.xxh3_64_intdigest(name.encode("utf-8")))
+
+
+def stream_key(seed: int, epoch: int, batch: int, hop: int, name: int) -> int:
+    """The key of a stream of draws, e.g. of hop ``hop`` of a batch for the edge type whose hash is ``name``."""
+    return int(_native.stream_key(seed & _MASK, epoch, batch, hop, name))
+
+
+def mix64(values: np.ndarray) -> np.ndarray:
+    """splitmix64's finaliser, element by element (uint64)."""
+    x = np.asarray(values).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def permutation(user_ids: np.ndarray, key: int) -> np.ndarray:
+    """A pseudo-random order of ``user_ids``: int64 positions sorted by the hash of the ids (ties by id).
+
+    Depends on the set of ids and the key only, not on the order in which the ids are given.
+    """
+    ids = np.asarray(user_ids, dtype=np.int64)
+    hashes = mix64(mix64(ids.view(np.uint64)) ^ np.uint64(key & _MASK))
+    return np.lexsort((ids, hashes))

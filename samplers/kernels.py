@@ -1,0 +1,202 @@
+"""The native kernels with types and words: numpy arrays in, numpy arrays out, the interpreter lock released meanwhile.
+
+Ids and rows may be int32 or int64 unless a docstring says otherwise. Bad input (a row outside its range, arrays that contradict
+each other, an impossible fan-out) raises ValueError naming the argument and never reads out of bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from atta import _native
+
+__all__ = [
+    "Compactor",
+    "advise_huge",
+    "degree_sum",
+    "gather_ids",
+    "gather_rows",
+    "retain_heap",
+    "sample_neighbors",
+    "sample_pairs",
+    "scatter_rows",
+    "split_by_owner",
+    "validate_csc",
+]
+
+Group = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
+
+
+def validate_csc(indptr: np.ndarray, indices: np.ndarray, num_sources: int) -> None:
+    """Check once what every later call relies on: ``indptr`` int64 [n+1] ascends from 0 to len(indices), sources exist."""
+    _native.validate_csc(_flat(indptr, np.int64), _ids(indices), num_sources)
+
+
+def sample_neighbors(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    edge_ids: np.ndarray | None,
+    vertex_keys: np.ndarray,
+    rows: np.ndarray,
+    *,
+    fan_out: int,
+    replace: bool,
+    stream_key: int,
+    threads: int = 1,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Draw uniform in-neighbours of ``rows``: up to ``fan_out`` different ones (-1 = all), or exactly that many with replacement.
+
+    ``indptr`` int64 [n+1], ``indices`` and ``edge_ids`` [E], ``vertex_keys`` int64 [n] (user ids of the rows), ``rows`` [m].
+    Returns counts int32 [m], neighbours [sum(counts)] in the dtype of ``indices``, edge ids likewise. What a row gets depends on
+    (stream_key, its vertex key, its degree) only (architecture: determinism contract; Floyd's algorithm).
+    """
+    counts, neighbors, chosen = _native.sample_neighbors(
+        _flat(indptr, np.int64),
+        _ids(indices),
+        None if edge_ids is None else _ids(edge_ids),
+        _flat(vertex_keys, np.int64),
+        _ids(rows),
+        fan_out,
+        replace,
+        stream_key,
+        threads,
+    )
+    return counts, neighbors, chosen
+
+
+def sample_pairs(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    vertex_keys: np.ndarray,
+    rows: np.ndarray,
+    *,
+    count: int,
+    stream_key: int,
+    negative: bool,
+    ids: np.ndarray,
+    sorted_internal: np.ndarray,
+) -> np.ndarray:
+    """``count`` in-neighbours (or, ``negative``, vertices that are neither in-neighbours nor the vertex itself) per row.
+
+    ``ids`` int64 [N] user ids of all source vertices, ``sorted_internal`` [N] internal ids by rank of user id; rows of ``indices``
+    are ordered by user id. Returns int64 [m * count] internal ids, -1 where no such vertex exists; uniform, with replacement.
+    """
+    drawn: np.ndarray = _native.sample_pairs(
+        _flat(indptr, np.int64),
+        _ids(indices),
+        _flat(vertex_keys, np.int64),
+        _ids(rows),
+        count,
+        stream_key,
+        negative,
+        _flat(ids, np.int64),
+        _ids(sorted_internal),
+    )
+    return drawn
+
+
+def degree_sum(indptr: np.ndarray, rows: np.ndarray) -> int:
+    """Total degree of ``rows``."""
+    return int(_native.degree_sum(_flat(indptr, np.int64), _ids(rows)))
+
+
+def split_by_owner(ids: np.ndarray, offsets: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Group internal ``ids`` int64 [m] by the ranges ``offsets`` int64 [P+1]: per part, rows within the range and positions in ``ids``.
+
+    Both int64; the order of ``ids`` is kept within a part.
+    """
+    rows, positions = _native.split_by_owner(_flat(ids, np.int64), _flat(offsets, np.int64))
+    return rows, positions
+
+
+def gather_rows(
+    table: np.ndarray, rows: np.ndarray, out: np.ndarray, *, positions: np.ndarray | None = None, threads: int = 1
+) -> None:
+    """``out[i] = table[rows[i]]``, or ``out[positions[i]] = table[rows[i]]``; any dtype and row shape, C-contiguous."""
+    _native.gather_rows(_bytes(table), _ids(rows), _bytes(out), None if positions is None else _ids(positions), threads)
+
+
+def scatter_rows(rows: np.ndarray, positions: np.ndarray, out: np.ndarray) -> None:
+    """``out[positions[i]] = rows[i]``; any dtype and row shape, C-contiguous."""
+    _native.scatter_rows(_bytes(rows), _ids(positions), _bytes(out))
+
+
+def gather_ids(table: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    """``out[i] = table[rows[i]]`` for one-dimensional tables."""
+    gather_rows(table, rows, out)
+
+
+class Compactor:
+    """Maps internal ids to local ids 0, 1, 2, ... in the order in which they are first seen. Not thread-safe."""
+
+    def __init__(self, expected: int = 0) -> None:
+        self._native = _native.Compactor(expected)
+
+    @property
+    def size(self) -> int:
+        """Number of different ids so far."""
+        return int(self._native.size)
+
+    def insert(self, ids: np.ndarray) -> np.ndarray:
+        """int32 [len(ids)]: local ids; new ones are appended in order."""
+        local: np.ndarray = self._native.insert(_ids(ids))
+        return local
+
+    def ids(self, start: int, stop: int) -> np.ndarray:
+        """int64 [stop - start]: the ids numbered ``start`` ... ``stop - 1`` (a copy)."""
+        found: np.ndarray = self._native.ids(start, stop)
+        return found
+
+    def stitch(
+        self,
+        groups: Sequence[Group],
+        frontier_local: np.ndarray,
+        out_row: np.ndarray,
+        out_col: np.ndarray,
+        out_edge_ids: np.ndarray | None = None,
+    ) -> int:
+        """Merge the answers of several owners in frontier order and number their sources.
+
+        Every group is (positions int64 [m] in the frontier, counts int32 [m], neighbours, edge ids); ``frontier_local`` int32
+        [frontier] are the targets' local ids. Writes sources' and targets' local ids (int32) and edge ids; returns their number.
+        """
+        prepared = [
+            (_flat(p, np.int64), _flat(c, np.int32), _ids(n), None if e is None else _ids(e)) for p, c, n, e in groups
+        ]
+        return int(self._native.stitch(prepared, _flat(frontier_local, np.int32), out_row, out_col, out_edge_ids))
+
+
+def retain_heap() -> bool:
+    """Keep freed blocks of up to 32 MiB mapped in this process (glibc): fresh pages cost about eight times a copy."""
+    return bool(_native.retain_heap())
+
+
+def advise_huge(array: np.ndarray) -> bool:
+    """Ask for huge pages under ``array``; False where the system does not give them."""
+    return bool(_native.advise_huge(_bytes(array)))
+
+
+def _flat(array: np.ndarray, dtype: Any) -> np.ndarray:
+    return np.ascontiguousarray(array, dtype=dtype)
+
+
+def _ids(array: np.ndarray) -> np.ndarray:
+    array = np.ascontiguousarray(array)
+    return array if array.dtype in (np.int32, np.int64) else _refuse(array)
+
+
+def _refuse(array: np.ndarray) -> np.ndarray:
+    if np.issubdtype(array.dtype, np.integer) or array.size == 0:
+        return array.astype(np.int64)
+    raise ValueError(f"ids must be integers, not {array.dtype}")
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    """The same memory as a uint8 array [rows, row bytes]: the kernels move bytes and know no dtypes."""
+    if not array.flags.c_contiguous:
+        raise ValueError("table: rows must be C-contiguous")
+    rows = array.shape[0]
+    width = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+    return array.reshape(-1).view(np.uint8).reshape(rows, width)
