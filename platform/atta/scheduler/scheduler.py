@@ -2,40 +2,266 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import heapq
+import math
+from collections import OrderedDict, deque
+from itertools import count
 
-from atta.scheduler.events import Action, Event
+from atta.samplers.dag import DagInstance, Lane, Task
+from atta.scheduler.coarse import LAUNCH_RULES, Load, Pace, Session
+from atta.scheduler.config import SchedulerConfig
+from atta.scheduler.events import (
+    Action,
+    BatchReady,
+    BatchTaken,
+    CancelDag,
+    Event,
+    FailSession,
+    LaunchDag,
+    RunTask,
+    SessionClosed,
+    SessionOpened,
+    TaskDone,
+    TaskFailed,
+    Tick,
+    Utilisation,
+    WakeAt,
+)
+from atta.scheduler.fine import ORDERS, Dag, LaneQueue
 
-__all__ = ["Scheduler", "SchedulerConfig"]
+__all__ = ["Scheduler", "SchedulerConfig", "SchedulerError"]
+
+PROFILES = 64
+"""Measurements kept of closed sessions, the most recently used ones."""
 
 
-@dataclass(frozen=True)
-class SchedulerConfig:
-    """Settings of the two levels; the defaults are explained in docs/scheduler.md."""
-
-    workers: int = 2  # CPU tasks running at once
-    net_in_flight: int = 16  # tasks waiting for other daemons at once
-    chunk_rows: int = 65_536  # largest number of rows in one task
-    queue_bytes: int = 1 << 30  # per session: finished batches plus estimated batches in flight
-    max_dags: int = 0  # per session: in flight + finished; 0 = max(16, 2 x workers)
-    policy: str = "two-level"  # or "sequential", "prefetch", "fifo"
-    prefetch: int = 4  # policy "prefetch": DAGs in flight + finished
-    log_events: int = 1024  # length of the decision log, 0 = none
+class SchedulerError(AssertionError):
+    """The shell broke the protocol of the scheduler: a bug in Atta, never the fault of a user."""
 
 
 class Scheduler:
-    """Decides when DAGs are launched and which of their ready tasks run next. Pure: state changes only through ``on``.
+    """Decides when DAGs are launched and which of their ready tasks run next.
 
+    Pure: no thread, socket or clock. State changes only through ``on``; never modify attributes from outside.
     ``home`` is the partition of this daemon.
+
+    The shell must answer every RunTask with TaskDone or TaskFailed, also for DAGs that were cancelled in the meantime:
+    until then the task counts as running.
     """
 
     def __init__(self, config: SchedulerConfig, home: int) -> None:
-        raise NotImplementedError
+        self._config = config
+        self._home = home
+        self._due = LAUNCH_RULES[config.policy]
+        order = ORDERS[config.policy]
+        self._lanes = {Lane.CPU: LaneQueue(config.workers, order), Lane.NET: LaneQueue(config.net_in_flight, order)}
+        self._load = Load(config.utilisation_window_s)
+        self._sessions: dict[str, Session] = {}
+        self._profiles: OrderedDict[str, Pace] = OrderedDict()
+        self._dags: dict[int, Dag] = {}
+        self._next_dag = 0
+        self._checks: list[tuple[float, int, Session]] = []  # heap; an entry counts if it is its session's check_at
+        self._sequence = count()
+        self._wake: float | None = None  # the wake-up that the shell holds
+        self._log: deque[tuple[float, Event, tuple[Action, ...]]] = deque(maxlen=config.log_events)
+        self._finished = 0
+        self._cancelled = 0
 
     def on(self, event: Event, now: float) -> list[Action]:
-        """Take in one event at time ``now`` (seconds of any monotonic clock) and return what to do, in order."""
-        raise NotImplementedError
+        """Take in one event at time ``now`` (seconds of any monotonic clock); return what to do, in this order.
+
+        Raises SchedulerError or DagError when the event contradicts what was asked for.
+        """
+        actions: list[Action] = []
+        match event:
+            case TaskDone():
+                self._task_done(event, now, actions)
+            case BatchTaken():
+                self._batch_taken(event, now, actions)
+            case Tick():
+                self._wake = None
+            case Utilisation():
+                self._load.sample(event.percent, now)
+            case SessionOpened():
+                self._session_opened(event, now, actions)
+            case SessionClosed():
+                self._session_closed(event, actions)
+            case TaskFailed():
+                self._task_failed(event, actions)
+        self._check_due_sessions(now, actions)
+        self._run_ready_tasks(actions)
+        self._ask_for_wake_up(now, actions)
+        self._log.append((now, event, tuple(actions)))
+        return actions
+
+    @property
+    def log(self) -> tuple[tuple[float, Event, tuple[Action, ...]], ...]:
+        """The last decisions, oldest first: (time, event, the actions it caused)."""
+        return tuple(self._log)
 
     def stats(self) -> dict[str, float]:
-        """Counters and gauges for metrics: in flight, finished, ready tasks, launched, utilisation, ..."""
-        raise NotImplementedError
+        """Counters and gauges for metrics; a walk over all sessions."""
+        sessions = self._sessions.values()
+        return {
+            "sessions": float(len(self._sessions)),
+            "in_flight": float(sum(s.in_flight for s in sessions)),
+            "finished": float(sum(s.finished for s in sessions)),
+            "finished_bytes": float(sum(s.finished_bytes for s in sessions)),
+            "launched_total": float(self._next_dag),
+            "finished_total": float(self._finished),
+            "cancelled_total": float(self._cancelled),
+            "ready_cpu": float(len(self._lanes[Lane.CPU])),
+            "ready_net": float(len(self._lanes[Lane.NET])),
+            "running_cpu": float(self._lanes[Lane.CPU].running),
+            "running_net": float(self._lanes[Lane.NET].running),
+            "utilisation": self._load.percent,
+        }
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    def _session_opened(self, event: SessionOpened, now: float, actions: list[Action]) -> None:
+        if event.session in self._sessions:
+            raise SchedulerError(f"session {event.session!r} is open already")
+        if event.trainers < 1:
+            raise SchedulerError(f"session {event.session!r} has {event.trainers} trainers")
+        if not isinstance(event.batches, range) and len(set(event.batches)) < len(event.batches):
+            raise SchedulerError(f"session {event.session!r} names a batch twice")
+        known = self._profiles.get(event.profile) if event.profile else None
+        pace = known.inherited(self._config) if known is not None else Pace(batch_bytes=event.batch_bytes or None)
+        session = Session(event.session, event.plan, event.batches, event.trainers, event.profile, pace)
+        self._sessions[event.session] = session
+        self._consider(session, now, actions)
+
+    def _session_closed(self, event: SessionClosed, actions: list[Action]) -> None:
+        session = self._sessions.get(event.session)
+        if session is not None:
+            self._close(session, actions)
+
+    def _close(self, session: Session, actions: list[Action]) -> None:
+        del self._sessions[session.name]
+        session.closed = True
+        if session.profile and session.pace.finished:
+            self._profiles[session.profile] = session.pace
+            self._profiles.move_to_end(session.profile)
+            if len(self._profiles) > PROFILES:
+                self._profiles.popitem(last=False)
+        for number in session.dags:
+            self._cancelled += 1
+            actions.append(CancelDag(number))
+            dag = self._dags.get(number)  # None: finished, waiting for an earlier batch
+            if dag is not None:
+                dag.cancelled = True
+                if not dag.running:
+                    del self._dags[number]
+
+    def _batch_taken(self, event: BatchTaken, now: float, actions: list[Action]) -> None:
+        session = self._sessions.get(event.session)
+        if session is None:  # closed in the meantime
+            return
+        if event.batch not in session.queue:
+            raise SchedulerError(f"batch {event.batch} of session {event.session!r} is not in the output queue")
+        session.finished_bytes -= session.queue.pop(event.batch)
+        if event.train_ms > 0:
+            session.pace.trained(event.train_ms, session.trainers, self._config)
+        self._consider(session, now, actions)
+
+    # -- tasks -------------------------------------------------------------------------------------------------------
+
+    def _task_done(self, event: TaskDone, now: float, actions: list[Action]) -> None:
+        dag = self._answered(event.dag, event.task)
+        if dag is None:
+            return
+        for task in dag.instance.done(event.task, event.growth, event.expand):
+            self._lanes[task.lane].push(dag, task)
+        if dag.instance.finished:
+            self._dag_finished(dag, event.nbytes, now, actions)
+
+    def _task_failed(self, event: TaskFailed, actions: list[Action]) -> None:
+        dag = self._answered(event.dag, event.task)
+        if dag is not None:
+            actions.append(FailSession(dag.session.name, dag.id, event.task))
+            self._close(dag.session, actions)
+
+    def _answered(self, number: int, task: Task) -> Dag | None:
+        """Free the lane of a task that has run; its DAG, or None when nobody wants the result any more."""
+        dag = self._dags.get(number)
+        if dag is None and 0 <= number < self._next_dag:
+            return None  # cancelled, and all its running tasks had answered
+        if dag is None or task not in dag.running:
+            raise SchedulerError(f"DAG {number}: {task} is not running")
+        dag.running.remove(task)
+        self._lanes[task.lane].release()
+        if not dag.cancelled:
+            return dag
+        if not dag.running:
+            del self._dags[number]
+        return None
+
+    def _dag_finished(self, dag: Dag, nbytes: int, now: float, actions: list[Action]) -> None:
+        del self._dags[dag.id]
+        session = dag.session
+        session.in_flight -= 1
+        session.waiting[dag.batch] = (dag.id, nbytes)
+        session.finished_bytes += nbytes
+        session.pace.sampled(1e3 * (now - dag.launched), nbytes, self._config)
+        self._finished += 1
+        while session.announced < session.launched:
+            batch = session.batches[session.announced]
+            if batch not in session.waiting:
+                break
+            number, size = session.waiting.pop(batch)
+            session.queue[batch] = size
+            session.announced += 1
+            del session.dags[number]
+            actions.append(BatchReady(session.name, batch, number))
+        self._consider(session, now, actions)
+
+    # -- decisions ---------------------------------------------------------------------------------------------------
+
+    def _check_due_sessions(self, now: float, actions: list[Action]) -> None:
+        while self._checks and self._checks[0][0] <= now:
+            when, _, session = heapq.heappop(self._checks)
+            if when == session.check_at and not session.closed:
+                self._consider(session, now, actions)
+
+    def _consider(self, session: Session, now: float, actions: list[Action]) -> None:
+        """Launch what is due in a session, and note when to look again."""
+        session.check_at = math.inf
+        while session.hungry and session.within_caps(self._config):
+            wait = self._due(session, self._load, now, self._config)
+            if wait > 0:
+                if wait < math.inf:
+                    session.check_at = now + wait
+                    heapq.heappush(self._checks, (session.check_at, next(self._sequence), session))
+                return
+            self._launch(session, now, actions)
+
+    def _launch(self, session: Session, now: float, actions: list[Action]) -> None:
+        number = self._next_dag
+        self._next_dag += 1
+        batch = session.batches[session.launched]
+        dag = Dag(number, session, batch, DagInstance(session.plan, self._home, self._config.chunk_rows), now)
+        self._dags[number] = dag
+        session.dags[number] = None
+        session.launched += 1
+        session.in_flight += 1
+        session.last_launch = now
+        actions.append(LaunchDag(number, session.name, batch))
+        for task in dag.instance.start():
+            self._lanes[task.lane].push(dag, task)
+
+    def _run_ready_tasks(self, actions: list[Action]) -> None:
+        for lane in self._lanes.values():
+            while (taken := lane.take()) is not None:
+                dag, task = taken
+                actions.append(RunTask(dag.id, task))
+
+    def _ask_for_wake_up(self, now: float, actions: list[Action]) -> None:
+        """Ask for a tick at the next check, unless the shell holds an earlier one."""
+        while self._checks and (self._checks[0][0] != self._checks[0][2].check_at or self._checks[0][2].closed):
+            heapq.heappop(self._checks)
+        if self._wake is not None and self._wake <= now:
+            self._wake = None
+        if self._checks and (self._wake is None or self._checks[0][0] < self._wake):
+            self._wake = self._checks[0][0]
+            actions.append(WakeAt(self._wake))

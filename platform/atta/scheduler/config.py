@@ -1,0 +1,74 @@
+"""Settings of the scheduler, in one place; docs/scheduler.md explains the defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atta.errors import ConfigError, UnknownNameError
+
+__all__ = ["POLICIES", "SchedulerConfig"]
+
+POLICIES = ("two-level", "sequential", "prefetch", "fifo")
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """Settings of both levels. Units stand in the names; utilisations are percent of the whole machine.
+
+    Raises ConfigError for values that make no sense.
+    """
+
+    workers: int = 2
+    """CPU tasks running at once."""
+    net_in_flight: int = 16
+    """Tasks waiting for other daemons at once."""
+    chunk_rows: int = 65_536
+    """Largest number of rows in one task."""
+    queue_bytes: int = 1 << 30
+    """Per session: finished batches plus the estimated size of those in flight."""
+    max_dags: int = 0
+    """Per session: DAGs in flight plus finished batches; 0 = max(16, 2 x workers)."""
+    policy: str = "two-level"
+    """When to launch and what to run next: see ``POLICIES``."""
+    prefetch: int = 4
+    """Policy "prefetch": DAGs in flight plus finished batches."""
+    target_utilisation: float = 95.0
+    """C*: the operating point from which sigma is calibrated, with ``target_queue``."""
+    target_queue: float = 4.0
+    """Q*."""
+    empty_queue: float = 0.5
+    """Q0: an empty queue counts as so many batches."""
+    least_headroom: float = 1.0
+    """Floor of f: even on a fully used machine the score keeps growing."""
+    calibration_batches: int = 8
+    """sigma is frozen after so many batches."""
+    averaging: float = 0.2
+    """Weight of the newest measurement in the running means of sampling and training times."""
+    utilisation_window_s: float = 0.1
+    """Time constant of the running mean of the CPU utilisation."""
+    sleep_s: float = 0.005
+    """Longest time until a launch that was refused by its score is considered again."""
+    log_events: int = 1024
+    """Length of the decision log; 0 = none."""
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise UnknownNameError.of("scheduling policy", self.policy, POLICIES)
+        for name in ("workers", "net_in_flight", "chunk_rows", "queue_bytes", "prefetch", "calibration_batches"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
+        for name in ("max_dags", "log_events"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}, must not be negative")
+        for name in ("target_queue", "empty_queue", "least_headroom", "utilisation_window_s", "sleep_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}, must be positive")
+        if not 0 < self.averaging <= 1:
+            raise ConfigError(f"averaging is {self.averaging}, must lie in (0, 1]")
+        if not 0 <= self.target_utilisation < 100:
+            raise ConfigError(f"target_utilisation is {self.target_utilisation}, must lie in [0, 100)")
+
+    @property
+    def dag_cap(self) -> int:
+        """DAGs in flight plus finished batches that one session may have."""
+        return self.max_dags or max(16, 2 * self.workers)

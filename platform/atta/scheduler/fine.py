@@ -1,0 +1,85 @@
+"""The fine level: which ready task runs next (ByteGNN §4.2).
+
+Ready tasks are ordered by (DAG id, cost, order of arrival). DAG ids follow launch order, so the oldest batch is finished
+first; cheap tasks go first within a batch, because their successors become ready the sooner. Tasks are not interrupted.
+CPU tasks and requests to other daemons wait in two lanes of the same order, each with its own number of running tasks.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+from atta.samplers.dag import DagInstance, Task
+from atta.scheduler.coarse import Session
+
+__all__ = ["ORDERS", "Dag", "LaneQueue", "TaskOrder"]
+
+
+@dataclass(eq=False, slots=True)
+class Dag:
+    """A launched DAG until its batch is finished, or, when cancelled, until its last running task has answered."""
+
+    id: int
+    session: Session
+    batch: int
+    instance: DagInstance
+    launched: float  # seconds
+    running: set[Task] = field(default_factory=set)
+    cancelled: bool = False
+
+
+TaskOrder = Callable[[int, Task], tuple[int, float]]
+"""(DAG id, task) -> key; the smallest runs first, equals in order of arrival."""
+
+
+def oldest_then_cheapest(dag: int, task: Task) -> tuple[int, float]:
+    """ByteGNN's order."""
+    return dag, task.cost
+
+
+def first_come(dag: int, task: Task) -> tuple[int, float]:
+    """Baseline: in order of arrival."""
+    return 0, 0.0
+
+
+ORDERS: dict[str, TaskOrder] = {
+    "two-level": oldest_then_cheapest,
+    "sequential": oldest_then_cheapest,
+    "prefetch": oldest_then_cheapest,
+    "fifo": first_come,
+}
+
+
+class LaneQueue:
+    """The ready tasks of one lane and the number of those running. Tasks of cancelled DAGs are dropped when met."""
+
+    def __init__(self, width: int, order: TaskOrder) -> None:
+        self.width = width
+        self.running = 0
+        self._order = order
+        self._arrivals = count()
+        self._heap: list[tuple[tuple[int, float], int, Dag, Task]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, dag: Dag, task: Task) -> None:
+        """Add a ready task."""
+        heapq.heappush(self._heap, (self._order(dag.id, task), next(self._arrivals), dag, task))
+
+    def take(self) -> tuple[Dag, Task] | None:
+        """The next task to run, now counted as running; None when the lane is full or nothing is ready."""
+        while self.running < self.width and self._heap:
+            _, _, dag, task = heapq.heappop(self._heap)
+            if not dag.cancelled:
+                self.running += 1
+                dag.running.add(task)
+                return dag, task
+        return None
+
+    def release(self) -> None:
+        """A running task has answered."""
+        self.running -= 1
