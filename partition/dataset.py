@@ -1,0 +1,276 @@
+"""The partitioned dataset, opened read-only: the schema, the partition book, ids and the parts of one machine.
+
+The layout on disk is described in ``docs/architecture.md``; ``writer.py`` writes it. A machine needs ``manifest.json``,
+``shared/`` and only those ``part-NNNN`` folders that it serves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from atta.errors import ConfigError, DataError
+from atta.partition.book import PartitionBook
+from atta.partition.files import FileRecord, check_file, map_array, read_json
+from atta.partition.graph import check_layout, read_records
+from atta.partition.schema import Schema, TableSpec
+
+__all__ = ["CSC", "MANIFEST", "Dataset", "Part", "PartitionBook", "Schema", "TableSpec", "part_folder"]
+
+MANIFEST = "manifest.json"
+FORMAT, VERSION = "atta-dataset", 1
+
+Array = npt.NDArray[Any]
+Ids = npt.NDArray[np.int64]
+
+
+def part_folder(part: int) -> str:
+    """Return the folder name of a partition."""
+    return f"part-{part:04d}"
+
+
+def fingerprint(schema: Mapping[str, Any], ranges: Mapping[str, Any], files: Mapping[str, FileRecord]) -> str:
+    """Return the dataset id: 16 hex digits of a one-way digest of schema, ranges and file checksums."""
+    checksums = {name: record.xxh3 for name, record in files.items()}
+    text = json.dumps([schema, ranges, checksums], sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True)
+class CSC:
+    """In-neighbours of a partition's core vertices for one edge type, memory-mapped.
+
+    Attributes:
+        indptr: int64 [core+1]; the in-neighbours of core row i stand at ``indptr[i]:indptr[i+1]``.
+        indices: int32 or int64 [E], internal ids of the sources, ordered by (user id, edge id) within a row.
+        edge_ids: int32 or int64 [E], the users' edge ids.
+        weight: [E] or None.
+        time: [E] or None.
+    """
+
+    indptr: Ids
+    indices: Array
+    edge_ids: Array
+    weight: Array | None = None
+    time: Array | None = None
+
+
+class Part:
+    """One partition; arrays are memory-mapped on first use and kept."""
+
+    def __init__(self, dataset: Dataset, index: int) -> None:
+        self.index = index
+        self.path = dataset.path / part_folder(index)
+        self._schema = dataset.schema
+        self._book = dataset.book
+        self._csc: dict[str, CSC] = {}
+        self._tables: dict[tuple[str, str], np.memmap[Any, Any]] = {}
+
+    def num_core(self, node_type: str) -> int:
+        """Return the number of core vertices of a node type."""
+        lo, hi = self._book.range(node_type, self.index)
+        return hi - lo
+
+    def csc(self, edge_type: str) -> CSC:
+        """Return the in-edges of the core vertices; raises UnknownNameError or DataError."""
+        if edge_type not in self._csc:
+            self._csc[edge_type] = self._open_csc(edge_type)
+        return self._csc[edge_type]
+
+    def _open_csc(self, edge_type: str) -> CSC:
+        folder = self.path / "edges" / self._schema.check_edge_type(edge_type)
+        indptr, indices = map_array(folder / "indptr.npy"), map_array(folder / "indices.npy")
+        if indptr[0] != 0 or indptr[-1] != len(indices):
+            raise DataError(folder / "indptr.npy", f"does not end at the {len(indices)} edges of this partition")
+        tables = {name: map_array(folder / f"{name}.npy") for name in self._schema.edge_tables[edge_type]}
+        return CSC(indptr, indices, map_array(folder / "edge_ids.npy"), tables.get("weight"), tables.get("time"))
+
+    def table(self, node_type: str, name: str) -> np.memmap[Any, Any]:
+        """Return the rows [core, *row_shape] of a table in internal order; raises UnknownNameError or DataError."""
+        key = node_type, name
+        if key not in self._tables:
+            self._schema.table(node_type, name)
+            self._tables[key] = map_array(self.path / "nodes" / node_type / f"{name}.npy")
+        return self._tables[key]
+
+    def halo(self, node_type: str) -> Array:
+        """Return the ascending internal ids (int64) of in-neighbours that other partitions own."""
+        return map_array(self.path / "nodes" / self._schema.check_node_type(node_type) / "halo.npy")
+
+
+class Dataset:
+    """A partitioned dataset, opened read-only.
+
+    Attributes:
+        path: its folder.
+        dataset_id: 16 hex digits; equal ids mean equal schema, ranges and file contents.
+        schema: types, tables, splits.
+        book: ranges of internal ids.
+        provenance: how it was made.
+        quality: edge cut, balance and HALO figures.
+        files: what the manifest says about each file.
+    """
+
+    def __init__(self, path: Path, manifest: dict[str, Any], schema: Schema, book: PartitionBook) -> None:
+        self.path = path
+        self.schema = schema
+        self.book = book
+        self.dataset_id = str(manifest["dataset_id"])
+        self.provenance: dict[str, Any] = dict(manifest.get("provenance") or {})
+        self.quality: dict[str, Any] = dict(manifest.get("quality") or {})
+        self.files = read_records(path / MANIFEST, manifest.get("files"))
+        self._parts: dict[int, Part] = {}
+
+    @classmethod
+    def open(cls, path: str | Path, *, parts: Sequence[int] | None = None, verify: bool = True) -> Dataset:
+        """Open a dataset of which at least ``parts`` (None: all) lie on this machine.
+
+        Sizes and array headers of the shared files and of those parts are always checked, checksums with ``verify``.
+
+        Raises:
+            DataError: something is missing, truncated, altered or of another format; the message names the file.
+            ConfigError: a part of ``parts`` does not exist.
+        """
+        path = Path(path)
+        where = path / MANIFEST
+        manifest = read_json(where, "a partitioned dataset", FORMAT, VERSION)
+        try:
+            schema = Schema.from_json(manifest.get("schema"))
+            book = PartitionBook.from_json(manifest.get("ranges"))
+        except ConfigError as error:
+            raise DataError(where, str(error)) from None
+        if {t: int(o[-1]) for t, o in book.offsets.items()} != schema.node_counts:
+            raise DataError(where, "its ranges do not cover the vertices of its schema")
+        if not isinstance(manifest.get("dataset_id"), str):
+            raise DataError(where, "has no dataset_id")
+        dataset = cls(path, manifest, schema, book)
+        if fingerprint(schema.to_json(), book.to_json(), dataset.files) != dataset.dataset_id:
+            raise DataError(where, "altered: schema, ranges and checksums do not match its dataset_id")
+        check_layout(where, dict(dataset._layout()), dataset.files)
+        dataset._check_files(range(book.num_parts) if parts is None else parts, verify)
+        return dataset
+
+    def _check_files(self, parts: Sequence[int], verify: bool) -> None:
+        for part in parts:
+            if not 0 <= part < self.num_parts:
+                raise ConfigError(f"{self.path}: partition {part} does not exist: there are {self.num_parts}")
+        present = ("shared/", *(f"{part_folder(p)}/" for p in parts))
+        for name, record in self.files.items():
+            if name.startswith(present):
+                check_file(self.path / name, record, verify=verify)
+
+    def _layout(self) -> Iterator[tuple[str, tuple[str | None, tuple[int, ...]]]]:
+        """Yield every file that the schema asks for with its dtype (None: int32 or int64) and shape."""
+        schema = self.schema
+        for t in schema.node_types:
+            n = schema.node_counts[t]
+            yield f"shared/{t}/ids.npy", ("<i8", (n,))
+            yield f"shared/{t}/sorted_internal.npy", (None, (n,))
+            if f"shared/{t}/sorted_ids.npy" in self.files:
+                yield f"shared/{t}/sorted_ids.npy", ("<i8", (n,))
+            for name, size in schema.splits[t].items():
+                yield f"shared/{t}/split_{name}.npy", ("<i8", (size,))
+        for part in range(self.num_parts):
+            yield from self._part_layout(part)
+
+    def _part_layout(self, part: int) -> Iterator[tuple[str, tuple[str | None, tuple[int, ...]]]]:
+        schema, folder = self.schema, part_folder(part)
+        for t in schema.node_types:
+            lo, hi = self.book.range(t, part)
+            for name, spec in schema.node_tables[t].items():
+                yield f"{folder}/nodes/{t}/{name}.npy", (spec.dtype, (hi - lo, *spec.row_shape))
+            yield f"{folder}/nodes/{t}/halo.npy", ("<i8", self._shape(f"{folder}/nodes/{t}/halo.npy"))
+        for e in schema.edge_types:
+            lo, hi = self.book.range(schema.endpoints(e)[1], part)
+            shape = self._shape(f"{folder}/edges/{e}/indices.npy")
+            yield f"{folder}/edges/{e}/indptr.npy", ("<i8", (hi - lo + 1,))
+            yield f"{folder}/edges/{e}/indices.npy", (None, shape)
+            yield f"{folder}/edges/{e}/edge_ids.npy", (None, shape)
+            for name, spec in schema.edge_tables[e].items():
+                yield f"{folder}/edges/{e}/{name}.npy", (spec.dtype, shape)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        """Return the length of a vector that only the manifest knows."""
+        record = self.files.get(name)
+        return (record.shape[0] if record and record.shape else 0,)
+
+    @property
+    def num_parts(self) -> int:
+        """Number of partitions."""
+        return self.book.num_parts
+
+    def ids(self, node_type: str) -> Ids:
+        """Return the user id of every internal id, int64 [n], memory-mapped."""
+        return self._shared[self.schema.check_node_type(node_type)].ids
+
+    def to_internal(self, node_type: str, user_ids: npt.ArrayLike) -> Ids:
+        """Return the internal ids (int64) of user ids; raises ConfigError naming the first unknown one."""
+        maps = self._shared[self.schema.check_node_type(node_type)]
+        wanted = _integers(user_ids)
+        n = len(maps.sorted_internal)
+        if maps.sorted_ids is None:
+            ranks, known = wanted, (wanted >= 0) & (wanted < n)
+        else:
+            ranks = np.searchsorted(maps.sorted_ids, wanted)
+            known = np.zeros(wanted.shape, bool) if n == 0 else maps.sorted_ids[np.minimum(ranks, n - 1)] == wanted
+        if not known.all():
+            raise ConfigError(f"seed {wanted[~known][0]} is not a vertex of node type {node_type!r}")
+        return maps.sorted_internal[ranks].astype(np.int64)
+
+    def from_rank(self, node_type: str, ranks: npt.ArrayLike) -> Ids:
+        """Return the internal ids (int64) of the i-th smallest user ids; raises ConfigError out of range."""
+        internal = self._shared[self.schema.check_node_type(node_type)].sorted_internal
+        wanted = _integers(ranks)
+        if wanted.size and (wanted.min() < 0 or wanted.max() >= len(internal)):
+            raise ConfigError(f"node type {node_type!r} has only {len(internal)} vertices")
+        return internal[wanted].astype(np.int64)
+
+    def sorted_internal(self, node_type: str) -> Array:
+        """Return the internal id of the i-th smallest user id for all i, int32 or int64 [n], memory-mapped."""
+        return self._shared[self.schema.check_node_type(node_type)].sorted_internal
+
+    def split(self, node_type: str, name: str) -> Ids:
+        """Return the ascending internal ids (int64) of a split; raises UnknownNameError."""
+        self.schema.check_split(node_type, name)
+        return map_array(self.path / "shared" / node_type / f"split_{name}.npy")
+
+    def part(self, index: int) -> Part:
+        """Return a partition; raises ConfigError if it does not exist."""
+        if index not in self._parts:
+            if not 0 <= index < self.num_parts:
+                raise ConfigError(f"{self.path}: partition {index} does not exist: there are {self.num_parts}")
+            self._parts[index] = Part(self, index)
+        return self._parts[index]
+
+    @cached_property
+    def _shared(self) -> dict[str, _IdMaps]:
+        return {t: self._open_ids(f"shared/{t}") for t in self.schema.node_types}
+
+    def _open_ids(self, folder: str) -> _IdMaps:
+        name = f"{folder}/sorted_ids.npy"
+        ordered = map_array(self.path / name) if name in self.files else None
+        ids, internal = map_array(self.path / folder / "ids.npy"), map_array(self.path / folder / "sorted_internal.npy")
+        return _IdMaps(ids, ordered, internal)
+
+
+@dataclass(frozen=True)
+class _IdMaps:
+    """User ids of one node type: by internal id, and in ascending order with their internal ids."""
+
+    ids: Ids
+    sorted_ids: Ids | None
+    sorted_internal: Array
+
+
+def _integers(values: npt.ArrayLike) -> Ids:
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" and array.size:
+        raise ConfigError(f"vertex ids are integers, not {array.dtype}")
+    return array.astype(np.int64)

@@ -1,0 +1,270 @@
+"""Synthetic graphs that a GNN can learn, written in a stream: the same arguments always give the same files.
+
+``sbm`` and ``powerlaw`` plant communities (a degree-corrected stochastic block model): most edges stay inside a
+community, every community belongs to one class, and features carry the class so weakly that a vertex needs its
+neighbours to find it. ``rmat`` draws the recursive matrix graph (Chakrabarti et al., 2004), whose edges know no classes;
+there the label of a vertex is the commonest hidden topic among its in-neighbours and features show the topics.
+
+Every edge is stored in both directions. Vertex numbers are shuffled: neighbouring numbers say nothing.
+Memory: a few arrays per vertex plus one chunk of edges or features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from atta.errors import ConfigError
+from atta.partition.files import chunks
+from atta.partition.graph import GraphWriter
+from atta.partition.progress import Progress, Silent
+
+__all__ = ["KINDS", "GenerateOptions", "generate"]
+
+KINDS = ("sbm", "rmat", "powerlaw")
+_CHUNK_EDGES = 2 << 20
+_CHUNK_VALUES = 8 << 20
+# Numbers of the independent random streams of one graph.
+_STREAM_PERMUTE, _STREAM_WEIGHT, _STREAM_EDGES, _STREAM_X, _STREAM_CENTROID, _STREAM_SPLIT, _STREAM_TOPIC = range(7)
+
+Ints = npt.NDArray[np.int64]
+Pairs = Iterator[tuple[Ints, Ints]]
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """What to generate.
+
+    Attributes:
+        nodes: number of vertices.
+        edges: stored directed edges, about: pairs drawn twice inside a chunk are dropped after a few further attempts.
+        features: columns of ``x`` (float32); 0: no features.
+        classes: number of classes of ``y``.
+        seed: of everything.
+        communities: planted communities, at least ``classes`` (default: one per class for sbm, about 2,000 vertices
+            each for powerlaw). Ignored by rmat.
+        inter: share of edges drawn without regard to communities. Ignored by rmat.
+        exponent: of the power law of degrees (powerlaw only).
+        signal: strength of the class in one vertex's features, in standard deviations of their noise.
+        train, val, test: shares of the vertices in the splits.
+    """
+
+    nodes: int
+    edges: int
+    features: int = 100
+    classes: int = 16
+    seed: int = 0
+    communities: int | None = None
+    inter: float = 0.15
+    exponent: float = 2.3
+    signal: float = 1.0
+    train: float = 0.08
+    val: float = 0.02
+    test: float = 0.05
+
+    def __post_init__(self) -> None:
+        limits: dict[str, tuple[float, float]] = {
+            "nodes": (2, 2**40), "edges": (0, 2**50), "features": (0, 2**20), "classes": (1, 2**20), "seed": (0, 2**64),
+            "inter": (0, 1), "exponent": (1.5, 20), "signal": (0, 1e6), "train": (0, 1), "val": (0, 1), "test": (0, 1),
+        }  # fmt: skip
+        for name, (low, high) in limits.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigError(f"--{name} {value}: must lie between {low:g} and {high:g}")
+        if self.train + self.val + self.test > 1 + 1e-9:
+            raise ConfigError("--train, --val and --test add up to more than 1")
+        if self.classes > self.nodes:
+            raise ConfigError(f"--classes {self.classes}: more classes than vertices")
+        if self.edges > self.nodes * (self.nodes - 1) // 2:
+            raise ConfigError(f"--edges {self.edges}: too dense for {self.nodes} vertices")
+        if self.communities is not None and not self.classes <= self.communities <= self.nodes:
+            raise ConfigError(f"--communities {self.communities}: must lie between --classes and --nodes")
+
+
+def generate(
+    kind: str, dst: str | Path, options: GenerateOptions, *, overwrite: bool = False, progress: Progress | None = None
+) -> None:
+    """Write the graph ``kind`` (one of KINDS) to the folder ``dst``; raises ConfigError."""
+    if kind not in KINDS:
+        raise ConfigError(f"unknown kind {kind!r}; there are: {', '.join(KINDS)}")
+    progress = progress or Silent()
+    provenance = {"command": f"generate {kind}", "options": asdict(options)}
+    with GraphWriter(dst, overwrite=overwrite, provenance=provenance) as out:
+        out.add_nodes(options.nodes)
+        row_of = _rng(options, _STREAM_PERMUTE).permutation(options.nodes)
+        if kind == "rmat":
+            topics, labels = _write_rmat(out, options, row_of, progress)
+        else:
+            model = _Communities.plant(kind, options)
+            _write_edges(out, model.pairs(options), row_of, options, progress)
+            topics = labels = np.empty(options.nodes, np.int64)
+            labels[row_of] = model.labels(options)
+        out.add_labels(labels)
+        out.num_classes = options.classes
+        _write_features(out, topics, options, progress)
+        _write_splits(out, options)
+
+
+def _rng(options: GenerateOptions, *stream: int) -> np.random.Generator:
+    return np.random.default_rng([options.seed, *stream])
+
+
+def _write_edges(
+    out: GraphWriter,
+    pairs: Pairs,
+    row_of: Ints,
+    options: GenerateOptions,
+    progress: Progress,
+    see: Callable[[Ints, Ints], None] | None = None,
+) -> None:
+    """Store each undirected pair in both directions, as rows; ``see`` gets the directed edges."""
+    progress.stage("edges", options.edges)
+    edges = out.open_edges()
+    for u, v in pairs:
+        rows_u, rows_v = row_of[u], row_of[v]
+        src, dst = np.concatenate([rows_u, rows_v]), np.concatenate([rows_v, rows_u])
+        edges.append(src, dst)
+        if see:
+            see(src, dst)
+        progress.advance(len(src))
+
+
+def _distinct(draw: Callable[[int], tuple[Ints, Ints]], want: int, n: int) -> tuple[Ints, Ints]:
+    """Draw until ``want`` different unordered pairs without self-loops are found, or five attempts are made."""
+    found = np.empty(0, np.int64)
+    for _ in range(5):
+        u, v = draw(want - len(found))
+        low, high = np.minimum(u, v), np.maximum(u, v)
+        found = np.unique(np.concatenate([found, (low * n + high)[low != high]]))
+        if len(found) >= want * 0.999:
+            break
+    return found // n, found % n
+
+
+@dataclass(frozen=True)
+class _Communities:
+    """Vertices in hidden order, community by community, with the cumulated weight by which end points are drawn."""
+
+    bounds: Ints  # [communities + 1], hidden vertex numbers
+    mass: npt.NDArray[np.float64]  # [n + 1], cumulated weights
+    seed_order: Ints  # [communities] class number before the modulus
+
+    @classmethod
+    def plant(cls, kind: str, options: GenerateOptions) -> _Communities:
+        n = options.nodes
+        default = max(options.classes, n // 2000) if kind == "powerlaw" else options.classes
+        count = options.communities or default
+        weights = np.ones(n)
+        if kind == "powerlaw":
+            # Inverse of the Pareto distribution, cut where two hubs would be joined more than once on average.
+            mean = max(options.edges / n, 1)
+            uniform = 1 - _rng(options, _STREAM_WEIGHT).random(n)
+            weights = uniform ** (-1 / (options.exponent - 1))
+            weights = np.minimum(weights, weights.mean() * max(10, np.sqrt(n / mean)))
+        mass = np.concatenate([[0], np.cumsum(weights)])
+        return cls(np.linspace(0, n, count + 1).astype(np.int64), mass, np.arange(count))
+
+    def labels(self, options: GenerateOptions) -> Ints:
+        """Return the class of each hidden vertex."""
+        return np.repeat(self.seed_order % options.classes, np.diff(self.bounds))
+
+    def _pick(self, uniform: npt.NDArray[np.float64], low: Any, high: Any) -> Ints:
+        """Pick hidden vertices between the vertices ``low`` and ``high`` in proportion to their weight."""
+        start, end = self.mass[low], self.mass[high]
+        chosen = np.searchsorted(self.mass, start + uniform * (end - start), side="right") - 1
+        return np.clip(chosen, low, high - 1)
+
+    def pairs(self, options: GenerateOptions) -> Pairs:
+        """Yield chunks of distinct pairs: first inside groups of communities, then anywhere."""
+        undirected = options.edges // 2
+        inside = round(undirected * (1 - options.inter))
+        # A community's pairs all lie in one chunk, so that none of them is drawn twice.
+        share = self.mass[self.bounds] / self.mass[-1]
+        targets = np.round(share * inside).astype(np.int64)
+        first = chunk = 0
+        while first < len(self.bounds) - 1:
+            last = max(first + 1, int(np.searchsorted(targets, targets[first] + _CHUNK_EDGES, side="right")) - 1)
+            rng = _rng(options, _STREAM_EDGES, 0, chunk)
+            yield _distinct(self._inside(rng, first, last), int(targets[last] - targets[first]), options.nodes)
+            first, chunk = last, chunk + 1
+        for number, (low, high) in enumerate(chunks(undirected - inside, _CHUNK_EDGES)):
+            rng = _rng(options, _STREAM_EDGES, 1, number)
+            yield _distinct(self._anywhere(rng), high - low, options.nodes)
+
+    def _inside(self, rng: np.random.Generator, first: int, last: int) -> Callable[[int], tuple[Ints, Ints]]:
+        def draw(count: int) -> tuple[Ints, Ints]:
+            u = self._pick(rng.random(count), self.bounds[first], self.bounds[last])
+            community = np.searchsorted(self.bounds, u, side="right") - 1
+            return u, self._pick(rng.random(count), self.bounds[community], self.bounds[community + 1])
+
+        return draw
+
+    def _anywhere(self, rng: np.random.Generator) -> Callable[[int], tuple[Ints, Ints]]:
+        n = int(self.bounds[-1])
+        return lambda count: (self._pick(rng.random(count), 0, n), self._pick(rng.random(count), 0, n))
+
+
+def _write_rmat(out: GraphWriter, options: GenerateOptions, row_of: Ints, progress: Progress) -> tuple[Ints, Ints]:
+    """Write R-MAT edges; return the topics and labels by row."""
+    n, classes = options.nodes, options.classes
+    topics = _rng(options, _STREAM_TOPIC).integers(0, classes, n)
+    votes = np.zeros(n * classes, np.int32)
+
+    def see(src: Ints, dst: Ints) -> None:
+        np.add.at(votes, dst * classes + topics[src], 1)
+
+    _write_edges(out, _rmat_pairs(options), row_of, options, progress, see)
+    by_vertex = votes.reshape(n, classes)
+    # Ties, and vertices without neighbours, are settled by the vertex's own topic.
+    own = np.arange(n), topics
+    best = by_vertex.argmax(axis=1)
+    labels = np.where(by_vertex[own] == by_vertex[np.arange(n), best], topics, best)
+    return topics, labels
+
+
+def _rmat_pairs(options: GenerateOptions) -> Pairs:
+    a, b, c = 0.57, 0.19, 0.19
+    n = options.nodes
+    levels = max(1, int(n - 1).bit_length())
+    for number, (low, high) in enumerate(chunks(options.edges // 2, _CHUNK_EDGES)):
+        rng = _rng(options, _STREAM_EDGES, 2, number)
+
+        def draw(count: int, rng: np.random.Generator = rng) -> tuple[Ints, Ints]:
+            u, v = np.zeros(count, np.int64), np.zeros(count, np.int64)
+            for _ in range(levels):
+                corner = rng.random(count, dtype=np.float32)
+                u = 2 * u + (corner >= a + b)
+                v = 2 * v + (((corner >= a) & (corner < a + b)) | (corner >= a + b + c))
+            inside = (u < n) & (v < n)
+            return u[inside], v[inside]
+
+        yield _distinct(draw, high - low, n)
+
+
+def _write_features(out: GraphWriter, topics: Ints, options: GenerateOptions, progress: Progress) -> None:
+    """Write ``x``: a random direction of length ``signal`` per class plus normal noise."""
+    if not options.features:
+        return
+    centroids = _rng(options, _STREAM_CENTROID).standard_normal((options.classes, options.features))
+    centroids *= options.signal / np.linalg.norm(centroids, axis=1, keepdims=True)
+    table = out.open_table("x", np.float32, (options.features,))
+    progress.stage("features", options.nodes)
+    for number, (low, high) in enumerate(chunks(options.nodes, max(1, _CHUNK_VALUES // options.features))):
+        rng = _rng(options, _STREAM_X, number)
+        rows = rng.standard_normal((high - low, options.features), dtype=np.float32)
+        rows += centroids.astype(np.float32)[topics[low:high]]
+        table.append(rows)
+        progress.advance(high - low)
+
+
+def _write_splits(out: GraphWriter, options: GenerateOptions) -> None:
+    order = _rng(options, _STREAM_SPLIT).permutation(options.nodes)
+    start = 0
+    for name, share in (("train", options.train), ("val", options.val), ("test", options.test)):
+        end = min(options.nodes, start + round(share * options.nodes))
+        out.add_split(name, order[start:end])
+        start = end

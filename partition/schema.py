@@ -1,0 +1,216 @@
+"""What a graph consists of: node types, edge types, their tables and splits. Shared by graph folders and datasets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from atta.errors import ConfigError, UnknownNameError
+
+__all__ = ["Schema", "TableSpec", "check_name", "split_edge_type"]
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]|_(?!_))*")
+_RESERVED = {"ids", "halo", "indptr", "indices", "edge_ids", "src", "dst", "sorted_ids", "sorted_internal"}
+
+
+def check_name(what: str, name: str) -> str:
+    """Return ``name`` if it can be a file name and part of an edge type, otherwise raise ConfigError."""
+    if not isinstance(name, str) or len(name) > 100 or not _NAME.fullmatch(name) or name.endswith("_"):
+        raise ConfigError(f"{what} {name!r}: names consist of letters, digits, '.', '-' and single '_'")
+    return name
+
+
+def split_edge_type(edge_type: str) -> tuple[str, str, str]:
+    """Split ``"src__rel__dst"`` into its three names; raises ConfigError."""
+    names = edge_type.split("__") if isinstance(edge_type, str) else []
+    if len(names) != 3:
+        raise ConfigError(f"edge type {edge_type!r}: expected 'source__relation__destination'")
+    for what, name in zip(("source type", "relation", "destination type"), names, strict=True):
+        check_name(f"edge type {edge_type!r}: {what}", name)
+    return names[0], names[1], names[2]
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """One row per vertex (or edge).
+
+    Attributes:
+        dtype: numpy dtype string, little endian, such as ``"<f4"``.
+        row_shape: shape of one row, ``()`` for scalars.
+    """
+
+    dtype: str
+    row_shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            dtype = np.dtype(self.dtype)
+        except TypeError:
+            raise ConfigError(f"table: {self.dtype!r} is not a dtype") from None
+        if dtype.kind not in "biuf" or dtype.str != self.dtype:
+            raise ConfigError(f"table: dtype {self.dtype!r} is not a plain little-endian number such as '<f4'")
+        if any(not isinstance(n, int) or n < 0 for n in self.row_shape):
+            raise ConfigError(f"table: row shape {self.row_shape!r} is not a tuple of sizes")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.row_shape, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The types of a graph and what is stored for each.
+
+    Attributes:
+        node_types: names, sorted.
+        edge_types: ``"src__rel__dst"`` strings, sorted.
+        node_counts: node type -> number of vertices.
+        edge_counts: edge type -> number of edges.
+        node_tables: node type -> table name -> spec; every node type has an entry.
+        edge_tables: edge type -> ``weight`` or ``time`` -> spec; every edge type has an entry.
+        splits: node type -> split name -> number of vertices; every node type has an entry.
+        num_classes: of the labels ``y``, None when there are none.
+    """
+
+    node_types: tuple[str, ...]
+    edge_types: tuple[str, ...]
+    node_counts: dict[str, int]
+    edge_counts: dict[str, int]
+    node_tables: dict[str, dict[str, TableSpec]] = field(default_factory=dict)
+    edge_tables: dict[str, dict[str, TableSpec]] = field(default_factory=dict)
+    splits: dict[str, dict[str, int]] = field(default_factory=dict)
+    num_classes: int | None = None
+
+    def __post_init__(self) -> None:
+        for node_type in self.node_types:
+            self._check_node_type(check_name("node type", node_type))
+        for edge_type in self.edge_types:
+            self._check_edge_type(edge_type)
+        if self.num_classes is not None and not _is_count(self.num_classes):
+            raise ConfigError(f"num_classes {self.num_classes!r} is not a number of classes")
+
+    def _check_node_type(self, node_type: str) -> None:
+        count = self.node_counts.get(node_type)
+        if not _is_count(count):
+            raise ConfigError(f"node type {node_type!r}: {count!r} is not a number of vertices")
+        for table in self.node_tables.setdefault(node_type, {}):
+            if check_name("table", table) in _RESERVED or table.startswith("split_"):
+                raise ConfigError(f"node type {node_type!r}: the table name {table!r} is reserved")
+        for name, size in self.splits.setdefault(node_type, {}).items():
+            check_name("split", name)
+            if not _is_count(size) or size > self.node_counts[node_type]:
+                raise ConfigError(f"split {name!r} of node type {node_type!r}: {size!r} is not its size")
+
+    def _check_edge_type(self, edge_type: str) -> None:
+        for node_type in self.endpoints(edge_type):
+            if node_type not in self.node_types:
+                raise UnknownNameError.of(f"node type in edge type {edge_type!r}:", node_type, self.node_types)
+        count = self.edge_counts.get(edge_type)
+        if not _is_count(count):
+            raise ConfigError(f"edge type {edge_type!r}: {count!r} is not a number of edges")
+        for name, spec in self.edge_tables.setdefault(edge_type, {}).items():
+            if name not in ("weight", "time") or spec.row_shape:
+                raise ConfigError(f"edge type {edge_type!r}: the edge table {name!r} is not supported")
+
+    def endpoints(self, edge_type: str) -> tuple[str, str]:
+        """Return the source and the destination node type of ``edge_type``."""
+        source, _, destination = split_edge_type(edge_type)
+        return source, destination
+
+    def check_node_type(self, node_type: str) -> str:
+        """Return ``node_type`` if it exists, otherwise raise UnknownNameError."""
+        if node_type not in self.node_counts:
+            raise UnknownNameError.of("node type", node_type, self.node_types)
+        return node_type
+
+    def check_edge_type(self, edge_type: str) -> str:
+        """Return ``edge_type`` if it exists, otherwise raise UnknownNameError."""
+        if edge_type not in self.edge_counts:
+            raise UnknownNameError.of("edge type", edge_type, self.edge_types)
+        return edge_type
+
+    def table(self, node_type: str, name: str) -> TableSpec:
+        """Return the spec of a node table; raises UnknownNameError."""
+        tables = self.node_tables[self.check_node_type(node_type)]
+        if name not in tables:
+            raise UnknownNameError.of(f"table of node type {node_type!r}:", name, tables)
+        return tables[name]
+
+    def check_split(self, node_type: str, name: str) -> str:
+        """Return ``name`` if it is a split of ``node_type``, otherwise raise UnknownNameError."""
+        splits = self.splits[self.check_node_type(node_type)]
+        if name not in splits:
+            raise UnknownNameError.of(f"split of node type {node_type!r}:", name, splits)
+        return name
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain dicts, the inverse of ``from_json``."""
+        return {
+            "node_types": {
+                t: {
+                    "count": self.node_counts[t],
+                    "tables": {name: _table_to_json(s) for name, s in self.node_tables[t].items()},
+                    "splits": dict(self.splits[t]),
+                }
+                for t in self.node_types
+            },
+            "edge_types": {
+                e: {
+                    "count": self.edge_counts[e],
+                    "tables": {name: _table_to_json(s) for name, s in self.edge_tables[e].items()},
+                }
+                for e in self.edge_types
+            },
+            "num_classes": self.num_classes,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Schema:
+        """Read what ``to_json`` wrote; raises ConfigError naming what is wrong."""
+        nodes, edges = _mapping(value, "schema", "node_types"), _mapping(value, "schema", "edge_types")
+        return cls(
+            node_types=tuple(sorted(nodes)),
+            edge_types=tuple(sorted(edges)),
+            node_counts={t: _count(v, t) for t, v in nodes.items()},
+            edge_counts={e: _count(v, e) for e, v in edges.items()},
+            node_tables={t: _tables(v, t) for t, v in nodes.items()},
+            edge_tables={e: _tables(v, e) for e, v in edges.items()},
+            splits={t: dict(_mapping(v, t, "splits")) for t, v in nodes.items()},
+            num_classes=value.get("num_classes"),
+        )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _table_to_json(spec: TableSpec) -> dict[str, Any]:
+    return {"dtype": spec.dtype, "row_shape": list(spec.row_shape)}
+
+
+def _mapping(value: Any, where: str, key: str) -> Mapping[str, Any]:
+    found = value.get(key) if isinstance(value, Mapping) else None
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{where}: {key!r} is missing or not a mapping")
+    return found
+
+
+def _count(value: Any, where: str) -> int:
+    found = value.get("count") if isinstance(value, Mapping) else None
+    if not isinstance(found, int) or not _is_count(found):
+        raise ConfigError(f"{where}: {found!r} is not a count")
+    return found
+
+
+def _tables(value: Any, where: str) -> dict[str, TableSpec]:
+    out: dict[str, TableSpec] = {}
+    for name, spec in _mapping(value, where, "tables").items():
+        try:
+            out[name] = TableSpec(str(spec["dtype"]), tuple(spec["row_shape"]))
+        except (KeyError, TypeError):
+            raise ConfigError(f"{where}: the table {name!r} is malformed") from None
+    return out
