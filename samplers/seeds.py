@@ -1,18 +1,40 @@
-"""Which seeds each rank gets in which batch: pure planning, the same on every daemon (DistDGL §4.1, two-level split)."""
+"""Which seeds each rank gets in which batch: pure planning, the same on every daemon (DistDGL §4.1, two-level split).
+
+GLOBAL: one permutation of all seeds per epoch; batch g is its g-th slice of ``batch_size`` and belongs to rank g mod W. It
+depends on the users' ids alone, so any partitioning gives the same batches.
+
+LOCAL: the seeds in internal order are cut into W ranges whose sizes differ by at most one, so a trainer's seeds lie with
+the daemon that serves it. The trainers of one machine share the union of their ranges by a random even split that stays
+the same for all epochs; each epoch permutes what a trainer has.
+
+Padding gives all ranks the same number of batches with the fewest repeated seeds, and never a batch without seeds:
+
+- GLOBAL: what is left for the last round of W batches is spread evenly over the ranks (sizes differ by at most one).
+  Only when fewer than W seeds are left does the permutation start again from its front.
+- LOCAL: a rank that would have one batch less than others repeats its first seed in one more batch. A rank without seeds
+  (fewer seeds than ranks) borrows one.
+
+With ``drop_last`` all batches are full; with padding, too, the ranks keep the number of batches that all of them can fill.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from dataclasses import dataclass
 
 import numpy as np
+from atta.errors import ConfigError
+from atta.samplers.hashing import hash_string, permutation, stream_key
 from numpy.typing import NDArray
 
 __all__ = ["SeedPlan", "SeedPolicy", "home_of", "plan_seeds"]
 
+Ints = NDArray[np.int64]
+
 
 class SeedPolicy(enum.Enum):
-    """LOCAL: every trainer draws from a range of seeds near its home. GLOBAL: one permutation, whatever the partitions."""
+    """How seeds are divided among ranks: near their homes, or by one permutation whatever the partitions."""
 
     LOCAL = 0
     GLOBAL = 1
@@ -22,8 +44,8 @@ class SeedPolicy(enum.Enum):
 class SeedPlan:
     """The seeds of one rank in one epoch, batch after batch."""
 
-    seeds: NDArray[np.int64]  # [S] internal ids
-    input_id: NDArray[np.int64]  # [S] position of each seed in the user's input
+    seeds: Ints  # [S] internal ids
+    input_id: Ints  # [S] position of each seed in the user's input
     batch_size: int
     batches: int  # of this rank
     rank: int
@@ -45,14 +67,31 @@ class SeedPlan:
         return batch_id // self.world
 
 
+@dataclass(frozen=True)
+class _Request:
+    """The checked arguments of ``plan_seeds``: n seeds, soon in the order of the user's input."""
+
+    internal: Ints
+    user_ids: Ints
+    batch_size: int
+    parts: int
+    rank: int
+    world: int
+    seed: int
+    epoch: int
+    shuffle: bool
+    drop_last: bool
+    pad: bool
+
+
 def home_of(rank: int, world: int, parts: int) -> int:
     """The partition whose daemon serves ``rank``: contiguous ranks share a home."""
     return rank * parts // world
 
 
 def plan_seeds(
-    internal: NDArray[np.int64],
-    user_ids: NDArray[np.int64],
+    internal: Ints,
+    user_ids: Ints,
     *,
     batch_size: int,
     parts: int,
@@ -64,11 +103,115 @@ def plan_seeds(
     shuffle: bool = True,
     drop_last: bool = False,
     pad: bool = True,
-    position: NDArray[np.int64] | None = None,
+    position: Ints | None = None,
 ) -> SeedPlan:
-    """Plan one epoch of one rank.
+    """Plan one epoch of one rank; the module docstring has the rules.
 
-    internal: [n] int64 internal ids of the chosen seeds, in any order; user_ids: [n] their user ids.
-    position: [n] where each seed stood in the user's input; None for a named split, whose order is ascending user ids.
+    internal: [n] int64 internal ids of the chosen seeds, in any order. user_ids: [n] int64 their user ids.
+    position: [n] int64 where each seed stood in the user's input; None for a named split, whose order is ascending user
+    ids. Without ``shuffle`` a rank's seeds come in that order. ``parts`` is the number of partitions.
+
+    Raises ConfigError for an empty choice of seeds, for ``drop_last`` that leaves no rank a batch, and for arguments out of
+    range. A rank by itself may have no batch when there is neither padding nor a seed for it.
     """
-    raise NotImplementedError
+    request = _Request(internal, user_ids, batch_size, parts, rank, world, seed, epoch, shuffle, drop_last, pad)
+    _check(request, position)
+    # Ties of the hash (a seed given twice) are broken by the input order, which no partitioning changes.
+    order = np.argsort(user_ids if position is None else position, kind="stable")
+    request = dataclasses.replace(request, internal=internal[order], user_ids=user_ids[order])
+    plan = _plan_global if policy is SeedPolicy.GLOBAL else _plan_local
+    chosen, batches = plan(request)
+    places = np.arange(len(order), dtype=np.int64) if position is None else np.asarray(position, np.int64)[order]
+    return SeedPlan(request.internal[chosen], places[chosen], batch_size, batches, rank, world)
+
+
+def _check(request: _Request, position: Ints | None) -> None:
+    n = len(request.internal)
+    if len(request.user_ids) != n or (position is not None and len(position) != n):
+        raise ConfigError("internal ids, user ids and positions of the seeds differ in number")
+    if n == 0:
+        raise ConfigError("no seeds: the chosen split or list of ids is empty")
+    if request.batch_size < 1:
+        raise ConfigError(f"batch_size is {request.batch_size}, must be at least 1")
+    if request.world < 1 or not 0 <= request.rank < request.world:
+        raise ConfigError(f"rank {request.rank} does not exist among {request.world} trainers")
+    if request.parts < 1:
+        raise ConfigError(f"parts is {request.parts}, must be at least 1")
+
+
+def _plan_global(request: _Request) -> tuple[Ints, int]:
+    """Positions of the rank's seeds in batch order, and the number of its batches."""
+    n, world, size, rank = len(request.internal), request.world, request.batch_size, request.rank
+    order = _permuted(request.user_ids, request, "seed order") if request.shuffle else np.arange(n, dtype=np.int64)
+    rounds = n // (world * size)  # rounds in which every rank has a full batch
+    split = rounds * world * size
+    full = order[:split].reshape(rounds, world, size)[:, rank].reshape(-1)
+    rest = order[split:]
+    if request.drop_last:
+        most = n // (world if request.pad else 1)
+        if most < size:
+            raise _nothing_left(request, most)
+    if request.pad:
+        last = rest[:0] if request.drop_last else _spread(rest, order, rank, world)
+    else:
+        last = rest[rank * size : (rank + 1) * size]
+        if request.drop_last and len(last) < size:
+            last = rest[:0]
+    return np.concatenate([full, last]), rounds + (len(last) > 0)
+
+
+def _spread(rest: Ints, order: Ints, rank: int, world: int) -> Ints:
+    """The rank's share of the last round's seeds; at least one if there are any."""
+    if 0 < len(rest) < world:
+        rest = np.concatenate([rest, np.resize(order, world - len(rest))])
+    return rest[len(rest) * rank // world : len(rest) * (rank + 1) // world]
+
+
+def _plan_local(request: _Request) -> tuple[Ints, int]:
+    """Positions of the rank's seeds in batch order, and the number of its batches."""
+    n, world, size = len(request.internal), request.world, request.batch_size
+    mine = _local_share(request)
+    fewest, most = n // world, -(-n // world)  # seeds of a rank
+    if request.drop_last:
+        if (fewest if request.pad else most) < size:
+            raise _nothing_left(request, fewest if request.pad else most)
+        batches = (fewest if request.pad else len(mine)) // size
+        mine = mine[: batches * size]
+    else:
+        batches = -(-(most if request.pad else len(mine)) // size)
+        missing = (batches - 1) * size + 1 - len(mine)  # seeds that the last batch lacks to exist at all
+        if request.pad and missing > 0:
+            mine = np.concatenate([mine, mine[:1]])
+    return mine, batches
+
+
+def _local_share(request: _Request) -> Ints:
+    """Positions of the seeds that the rank draws from, in this epoch's order."""
+    n, world, parts, rank = len(request.internal), request.world, request.parts, request.rank
+    by_place = np.argsort(request.internal, kind="stable")
+    home = home_of(rank, world, parts)
+    first, stop = -(-home * world // parts), -(-(home + 1) * world // parts)  # the ranks of this home
+    start = n * first // world
+    together = by_place[start : n * stop // world]
+    if stop - first > 1:
+        key = stream_key(request.seed, 0, 0, 0, hash_string("trainer split"))
+        together = together[permutation(request.user_ids[together], key)]
+    mine = together[n * rank // world - start : n * (rank + 1) // world - start]
+    if len(mine) == 0 and request.pad and not request.drop_last:
+        mine = by_place[n * rank // world :][:1]
+    mine = np.sort(mine)  # the user's order
+    if request.shuffle:
+        mine = mine[_permuted(request.user_ids[mine], request, "seed order")]
+    return mine
+
+
+def _permuted(user_ids: Ints, request: _Request, purpose: str) -> Ints:
+    key = stream_key(request.seed, request.epoch, 0, 0, hash_string(purpose))
+    return np.asarray(permutation(user_ids, key), dtype=np.int64)
+
+
+def _nothing_left(request: _Request, seeds: int) -> ConfigError:
+    return ConfigError(
+        f"drop_last leaves no batch: {len(request.internal)} seeds for {request.world} trainers do not fill batches of "
+        f"{request.batch_size}; use drop_last=False" + (f" or a batch size of at most {seeds}" if seeds else "")
+    )
