@@ -162,6 +162,7 @@ class Engine:
     def _run(self, dag: int, task: Task) -> None:
         running = self._dags.get(dag)
         if running is None:  # its launch failed: the session is being closed
+            self.post(sched.TaskFailed(dag, task))
             return
         running.running += 1
         if task.lane is Lane.NET:
@@ -200,6 +201,7 @@ class Engine:
         if running.cancelled:
             if running.running == 0:
                 self._drop(running)
+            self.post(sched.TaskFailed(dag, task))  # nobody wants the result, but the lane must learn that it is free
             return
         if isinstance(result, BaseException):
             if not isinstance(result, AttaError):
