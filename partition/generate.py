@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from atta.errors import ConfigError
 from atta.partition.files import chunks
-from atta.partition.graph import GraphWriter
+from atta.partition.graph import NODE_TYPE, GraphWriter
 from atta.partition.progress import Progress, Silent
 
 __all__ = ["KINDS", "GenerateOptions", "generate"]
@@ -94,7 +94,7 @@ def generate(
     progress = progress or Silent()
     provenance = {"command": f"generate {kind}", "options": asdict(options)}
     with GraphWriter(dst, overwrite=overwrite, provenance=provenance) as out:
-        out.add_nodes(options.nodes)
+        out.add_nodes(NODE_TYPE, options.nodes)
         row_of = _rng(options, _STREAM_PERMUTE).permutation(options.nodes)
         if kind == "rmat":
             topics, labels = _write_rmat(out, options, row_of, progress)
@@ -119,6 +119,7 @@ def _write_edges(
     row_of: Ints,
     options: GenerateOptions,
     progress: Progress,
+    *,
     see: Callable[[Ints, Ints], None] | None = None,
 ) -> None:
     """Store each undirected pair in both directions, as rows; ``see`` gets the directed edges."""
@@ -217,7 +218,7 @@ def _write_rmat(out: GraphWriter, options: GenerateOptions, row_of: Ints, progre
     def see(src: Ints, dst: Ints) -> None:
         np.add.at(votes, dst * classes + topics[src], 1)
 
-    _write_edges(out, _rmat_pairs(options), row_of, options, progress, see)
+    _write_edges(out, _rmat_pairs(options), row_of, options, progress, see=see)
     by_vertex = votes.reshape(n, classes)
     # Ties, and vertices without neighbours, are settled by the vertex's own topic.
     own = np.arange(n), topics

@@ -219,8 +219,29 @@ class GraphWriter:
         self._edges: dict[str, EdgeAppender] = {}
         self._plain: list[Path] = []
 
-    def add_nodes(self, count: int, node_type: str = NODE_TYPE, ids: npt.ArrayLike | None = None) -> None:
-        """Declare a node type of ``count`` vertices; ``ids`` are their distinct int64 user ids (default: rows)."""
+    def add_nodes(
+        self,
+        node_type: str,
+        count: int,
+        *,
+        ids: npt.ArrayLike | None = None,
+        tables: Mapping[str, Array] | None = None,
+        splits: Mapping[str, npt.ArrayLike] | None = None,
+    ) -> None:
+        """Declare a node type of ``count`` vertices; ``ids`` are their distinct int64 user ids (default: rows).
+
+        ``tables`` (``y``: labels) and ``splits`` are added as if by the methods below.
+        """
+        self._declare(node_type, count, ids)
+        for name, rows in (tables or {}).items():
+            if name == "y":
+                self.add_labels(rows, node_type)
+            else:
+                self.add_table(name, rows, node_type)
+        for name, chosen in (splits or {}).items():
+            self.add_split(name, chosen, node_type)
+
+    def _declare(self, node_type: str, count: int, ids: npt.ArrayLike | None) -> None:
         check_name("node type", node_type)
         if node_type in self._counts:
             raise ConfigError(f"node type {node_type!r} is declared twice")
@@ -282,6 +303,11 @@ class GraphWriter:
         counts = self._count(source), self._count(destination)
         self._edges[edge_type] = EdgeAppender(self.path / "edges" / edge_type, counts, tables or {})
         return self._edges[edge_type]
+
+    def add_edges(self, edge_type: str, src: npt.ArrayLike, dst: npt.ArrayLike, **tables: Array) -> None:
+        """Add a whole edge type; ``tables``: ``weight`` and/or ``time``."""
+        out = self.open_edges(edge_type, {name: values.dtype for name, values in tables.items()})
+        out.append(src, dst, **tables)
 
     def _count(self, node_type: str) -> int:
         if node_type not in self._counts:

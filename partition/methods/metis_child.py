@@ -1,0 +1,78 @@
+"""The child process that runs METIS: ``python -m atta.partition.methods.metis_child FOLDER PARTS SEED``.
+
+Reads ``xadj``, ``adjncy``, ``vwgt`` [n, constraints] and optionally ``adjwgt`` from the folder, writes ``part``.
+pymetis' own wrapper takes one weight per vertex only, so the METIS library that it bundles is called directly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from atta.partition.files import map_array, write_array
+from pymetis import _internal
+
+__all__ = ["main"]
+
+_OK = 1
+_ERRORS = {-2: "wrong input", -3: "out of memory", -4: "internal error"}
+_NUM_OPTIONS = 40
+_IMBALANCE = 1.03
+
+Longs = npt.NDArray[np.int64]
+
+
+def _library() -> ctypes.CDLL:
+    if _internal._idx_type_width() != 64:
+        raise RuntimeError("pymetis was built with 32-bit indices; 64-bit ones are needed")
+    return ctypes.CDLL(_internal.__file__)
+
+
+def _pointer(array: npt.NDArray[Any] | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data if array is not None else None)
+
+
+def part_graph(xadj: Longs, adjncy: Longs, vwgt: Longs, adjwgt: Longs | None, *, parts: int, seed: int) -> Longs:
+    """Call METIS_PartGraphKway; returns the partition of each vertex, int64 [n].
+
+    Args:
+        xadj: [n+1] starts of the rows.
+        adjncy: neighbours, both directions stored, no self-loops.
+        vwgt: [n, C] vertex weights, one column per constraint.
+        adjwgt: edge weights or None.
+        parts: at least 2.
+        seed: of METIS' own generator.
+    """
+    options = np.zeros(_NUM_OPTIONS, np.int64)
+    library = _library()
+    library.METIS_SetDefaultOptions(_pointer(options))
+    options[_internal.options_indices.SEED] = seed % 2**31
+    options[_internal.options_indices.NUMBERING] = 0
+    count, ncon, nparts = (ctypes.c_int64(x) for x in (len(xadj) - 1, vwgt.shape[1], parts))
+    cut, part = ctypes.c_int64(0), np.zeros(len(xadj) - 1, np.int64)
+    imbalance = np.full(vwgt.shape[1], _IMBALANCE, np.float32)
+    status = library.METIS_PartGraphKway(
+        ctypes.byref(count), ctypes.byref(ncon), _pointer(xadj), _pointer(adjncy), _pointer(vwgt), None,
+        _pointer(adjwgt), ctypes.byref(nparts), None, _pointer(imbalance), _pointer(options), ctypes.byref(cut),
+        _pointer(part),
+    )  # fmt: skip
+    if status != _OK:
+        raise RuntimeError(_ERRORS.get(status, f"status {status}"))
+    return part
+
+
+def main(folder: Path, parts: int, seed: int) -> None:
+    """Partition the graph in ``folder``."""
+    weights = folder / "adjwgt.npy"
+    arrays = [np.array(map_array(folder / f"{name}.npy")) for name in ("xadj", "adjncy", "vwgt")]
+    adjwgt = np.array(map_array(weights)) if weights.exists() else None
+    xadj, adjncy, vwgt = arrays
+    write_array(folder / "part.npy", part_graph(xadj, adjncy, vwgt, adjwgt, parts=parts, seed=seed).astype(np.int32))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

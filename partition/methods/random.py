@@ -1,0 +1,32 @@
+"""Random partitioning by a hash of the user id: balanced to one vertex, independent of the order in the folder."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from atta.partition.graph import Graph
+from atta.partition.progress import Progress
+
+__all__ = ["assign"]
+
+
+def assign(graph: Graph, parts: int, *, seed: int, progress: Progress) -> dict[str, npt.NDArray[np.int32]]:
+    """Deal the vertices of each type out in the order of their hashes; int32 [n] per node type."""
+    progress.stage("random assignment", None)
+    out = {}
+    for node_type in graph.schema.node_types:
+        count = graph.schema.node_counts[node_type]
+        user = graph.user_ids(node_type)
+        ids = np.arange(count, dtype=np.int64) if user is None else np.asarray(user)
+        owners = np.empty(count, np.int32)
+        owners[np.argsort(_hash(ids, seed), kind="stable")] = np.arange(count, dtype=np.int64) * parts // max(1, count)
+        out[node_type] = owners
+    return out
+
+
+def _hash(ids: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.uint64]:
+    """Mix 64 bits (the finaliser of SplitMix64), a bijection: distinct ids never collide."""
+    x = ids.astype(np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
