@@ -1,0 +1,222 @@
+"""DAG instances against a brute-force model: all tasks and dependencies written down in advance."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from atta.samplers.dag import DagError, DagInstance, Kind, Lane, Share, Task, chunk_range
+from atta.samplers.plan import Plan, check_spec
+from atta.samplers.spec import link_spec, neighbor_spec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.dag.schemas import CITES, PLAIN, TYPED
+
+HOME = 1
+Growth = dict[str, list[Share]]
+
+
+def plan_of(hops: int, *, link: bool = False, typed: bool = False) -> Plan:
+    schema = TYPED if typed else PLAIN
+    if link:
+        spec = link_spec(schema, edge_type=CITES if typed else "node__to__node", num_neighbors=[3] * hops, negatives=2)
+    else:
+        spec = neighbor_spec(schema, num_neighbors=[3] * hops, seed_type="paper" if typed else "node")
+    return check_spec(spec, schema)
+
+
+def key(task: Task) -> tuple[str, str, int, int]:
+    return task.kind.name, task.op, task.owner, task.chunk
+
+
+def model(plan: Plan, growth: Growth, expand: Growth, chunk_rows: int) -> dict[tuple[str, str, int, int], set]:
+    """Every task of the instance, with all tasks that must be done before it."""
+    tasks: dict[tuple[str, str, int, int], set] = {}
+    end: set = set()
+    joined: list[str] = []
+
+    def source(op: str) -> tuple[str, str, int, int]:
+        return ("SEED" if op == plan.seed.id else "JOIN", op, HOME, 0)
+
+    def chunks(kind: str, op: str, rows: dict[int, int], after: set) -> set:
+        made = {(kind, op, owner, c) for owner, n in rows.items() for c in range((n + chunk_rows - 1) // chunk_rows)}
+        tasks.update({t: set(after) for t in made})
+        return made
+
+    def rows_of(shares: list[Share]) -> dict[int, int]:
+        rows: dict[int, int] = {}
+        for share in shares:
+            rows[share.owner] = rows.get(share.owner, 0) + share.rows
+        return rows
+
+    for op in plan.ops:
+        if op.kind is Kind.FEATURE:
+            end |= chunks("FEATURE", op.id, rows_of(growth[op.inputs[0]]), {source(op.inputs[0])})
+            continue
+        before = {source(name) for name in joined}
+        if op.kind is Kind.SEED:
+            tasks[source(op.id)] = set()
+        else:
+            shares = [s for name in op.inputs for s in (expand.get(name) or growth[name])]
+            inputs = {source(name) for name in op.inputs}
+            work = chunks(op.kind.name, op.id, rows_of(shares), inputs)
+            tasks[source(op.id)] = work | inputs | before
+        joined.append(op.id)
+        end.add(source(op.id))
+    tasks["END", "", HOME, 0] = end
+    return tasks
+
+
+def run(plan: Plan, growth: Growth, expand: Growth, chunk_rows: int, pick: Callable[[list[Task]], Task]) -> list[Task]:
+    """Drive an instance to its end; after every step its running tasks are exactly those that the model allows."""
+    dag = DagInstance(plan, HOME, chunk_rows)
+    expected = model(plan, growth, expand, chunk_rows)
+    done: set = set()
+    history: list[Task] = []
+    running = dag.start()
+    while running:
+        assert {key(t) for t in running} == {t for t, before in expected.items() if before <= done and t not in done}
+        assert dag.issued == set(running)
+        assert not dag.finished
+        task = pick(running)
+        running.remove(task)
+        reports = task.kind in (Kind.SEED, Kind.JOIN)
+        running += dag.done(task, growth[task.op], expand.get(task.op) or None) if reports else dag.done(task)
+        done.add(key(task))
+        history.append(task)
+    assert dag.finished
+    assert done == set(expected)
+    return history
+
+
+shares = st.lists(
+    st.builds(Share, st.integers(0, 3), st.integers(0, 20), st.floats(0, 1e3), st.floats(0, 1e6)), max_size=4
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data(), hops=st.integers(0, 3), link=st.booleans(), typed=st.booleans(), chunk_rows=st.integers(1, 25))
+def test_ready_tasks_are_those_of_the_model(
+    data: st.DataObject, hops: int, link: bool, typed: bool, chunk_rows: int
+) -> None:
+    plan = plan_of(hops, link=link, typed=typed)
+    joins = [op.id for op in plan.ops if op.kind is not Kind.FEATURE]
+    growth = {name: data.draw(shares) for name in joins}
+    expand = {name: data.draw(shares) for name in joins if data.draw(st.booleans())}
+    rng = random.Random(data.draw(st.integers(0, 1000)))
+    history = run(plan, growth, expand, chunk_rows, rng.choice)
+    assert len({key(t) for t in history}) == len(history)
+    for task in history:
+        at_home = task.kind in (Kind.SEED, Kind.JOIN, Kind.END) or task.owner == HOME
+        assert task.lane is (Lane.CPU if at_home else Lane.NET)
+        assert 0 <= task.chunk < task.chunks
+    # Costs add up to what the joins reported, whatever the chunks.
+    fetched = sum(t.cost for t in history if t.kind is Kind.FEATURE)
+    with_features = {op.inputs[0] for op in plan.ops if op.kind is Kind.FEATURE}
+    assert fetched == pytest.approx(
+        sum(s.feature_bytes for name in with_features for s in growth[name] if s.rows), rel=1e-9, abs=1e-6
+    )
+
+
+def test_features_of_a_hop_do_not_wait_for_the_next_hop() -> None:
+    plan = plan_of(2)
+    dag = DagInstance(plan, 0, 1000)
+    (seed,) = dag.start()
+    after_seed = dag.done(seed, [Share(0, 10, 50.0, 400.0), Share(1, 4, 20.0, 160.0)])
+    assert [(t.kind, t.op, t.owner, t.lane, t.cost) for t in after_seed] == [
+        (Kind.FEATURE, "feature0", 0, Lane.CPU, 400.0),
+        (Kind.FEATURE, "feature0", 1, Lane.NET, 160.0),
+        (Kind.NEIGHBORHOOD, "nbr1", 0, Lane.CPU, 50.0),
+        (Kind.NEIGHBORHOOD, "nbr1", 1, Lane.NET, 20.0),
+    ]
+    assert dag.done(after_seed[2]) == []
+    (join,) = dag.done(after_seed[3])
+    assert (join.kind, join.op, join.cost) == (Kind.JOIN, "nbr1", min(50.0, 30.0) + min(20.0, 12.0))
+    after_join = dag.done(join, [Share(0, 7, 9.0, 70.0)])
+    assert [(t.kind, t.op) for t in after_join] == [(Kind.FEATURE, "feature1"), (Kind.NEIGHBORHOOD, "nbr2")]
+    assert len(dag.issued) == 4  # both features of the seeds are still under way
+
+
+def test_nothing_grows_and_the_dag_still_ends() -> None:
+    plan = plan_of(3)
+    empty: Growth = {op.id: [] for op in plan.ops}
+    history = run(plan, empty, {}, 10, lambda tasks: tasks[0])
+    assert [(t.kind, t.op) for t in history] == [
+        (Kind.SEED, "seed"),
+        (Kind.JOIN, "nbr1"),
+        (Kind.JOIN, "nbr2"),
+        (Kind.JOIN, "nbr3"),
+        (Kind.END, ""),
+    ]
+
+
+def test_branches_join_in_plan_order_even_if_the_later_one_is_faster() -> None:
+    plan = plan_of(1, link=True)
+    dag = DagInstance(plan, 0, 100)
+    (seed,) = dag.start()
+    by_kind = {t.kind: t for t in dag.done(seed, [Share(0, 5)])}
+    assert dag.done(by_kind[Kind.NEGATIVE]) == []
+    assert by_kind[Kind.NEGATIVE].cost == 10.0  # two per seed
+    (positive,) = dag.done(by_kind[Kind.POSITIVE])
+    assert (positive.kind, positive.op) == (Kind.JOIN, "positive")
+    assert [(t.kind, t.op) for t in dag.done(positive, [])] == [(Kind.JOIN, "negative")]
+
+
+def test_a_hop_over_several_inputs_expands_their_union() -> None:
+    plan = plan_of(1, link=True)
+    growth = {
+        "seed": [Share(0, 5, 10.0)],
+        "positive": [Share(0, 2, 3.0), Share(2, 1, 1.0)],
+        "negative": [Share(2, 4, 9.0)],
+        "nbr1": [],
+    }
+    history = run(plan, growth, {}, 100, lambda tasks: tasks[-1])
+    hops = {t.owner: t.cost for t in history if t.kind is Kind.NEIGHBORHOOD}
+    assert hops == {0: 13.0, 2: 10.0}
+
+
+def test_frontier_all_expands_more_than_it_fetches() -> None:
+    plan = plan_of(2)
+    dag = DagInstance(plan, 0, 100)
+    (seed,) = dag.start()
+    _, hop = dag.done(seed, [Share(0, 5, 8.0)])
+    (join,) = dag.done(hop)
+    feature, second = dag.done(join, [Share(0, 3, 4.0, 12.0)], [Share(0, 8, 12.0)])
+    assert (feature.kind, feature.cost) == (Kind.FEATURE, 12.0)
+    assert (second.kind, second.cost) == (Kind.NEIGHBORHOOD, 12.0)
+
+
+def test_protocol_faults_are_reported() -> None:
+    dag = DagInstance(plan_of(1), 0, 100)
+    stranger = Task(Kind.JOIN, "nbr1", 0, 0, 1, Lane.CPU, 0.0)
+    with pytest.raises(DagError, match="not running"):
+        dag.done(stranger)
+    (seed,) = dag.start()
+    with pytest.raises(DagError, match="started before"):
+        dag.start()
+    with pytest.raises(DagError, match="negative"):
+        dag.done(seed, [Share(0, -1)])
+    with pytest.raises(DagError, match="chunk_rows"):
+        DagInstance(plan_of(1), 0, 0)
+
+
+def test_done_twice_and_growth_of_the_wrong_task() -> None:
+    dag = DagInstance(plan_of(1), 0, 100)
+    (seed,) = dag.start()
+    feature, hop = dag.done(seed, [Share(0, 1, 1.0, 1.0)])
+    with pytest.raises(DagError, match="not running"):
+        dag.done(seed)
+    with pytest.raises(DagError, match="only SEED and JOIN"):
+        dag.done(hop, [Share(0, 1)])
+    dag.done(feature)
+    with pytest.raises(DagError, match="not running"):
+        dag.done(feature)
+
+
+@given(rows=st.integers(1, 1000), chunks=st.integers(1, 50))
+def test_chunk_ranges_cut_rows_evenly(rows: int, chunks: int) -> None:
+    parts = [chunk_range(rows, c, chunks) for c in range(chunks)]
+    assert [i for part in parts for i in part] == list(range(rows))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1

@@ -1,0 +1,260 @@
+"""Seed plans: every seed in its place, equal counts, the same batches whatever the partitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from atta.errors import ConfigError
+from atta.samplers.seeds import SeedPlan, SeedPolicy, home_of, plan_seeds
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+LOCAL, GLOBAL = SeedPolicy.LOCAL, SeedPolicy.GLOBAL
+policies = st.sampled_from([LOCAL, GLOBAL])
+
+
+def split(n: int, seed: int = 0, scale: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """A named split: ascending internal ids and the (unordered) user ids behind them."""
+    rng = np.random.default_rng(seed)
+    internal = np.sort(rng.choice(scale * n + 1, n, replace=False)).astype(np.int64)
+    user_ids = rng.permutation(10 * n + 1)[:n].astype(np.int64) * 7 - 5
+    return internal, user_ids
+
+
+def ranks(internal: np.ndarray, user_ids: np.ndarray, world: int, **options: object) -> list[SeedPlan]:
+    arguments: dict[str, object] = {"batch_size": 4, "parts": 2} | options
+    return [plan_seeds(internal, user_ids, rank=r, world=world, **arguments) for r in range(world)]  # type: ignore[arg-type]
+
+
+def batches(plan: SeedPlan) -> list[list[int]]:
+    return [plan.seeds[plan.batch_slice(i)].tolist() for i in range(plan.batches)]
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    n=st.integers(1, 200),
+    world=st.integers(1, 9),
+    parts=st.integers(1, 5),
+    size=st.integers(1, 40),
+    policy=policies,
+    shuffle=st.booleans(),
+    epoch=st.integers(0, 3),
+)
+def test_padding_gives_equal_counts_and_fewest_repeats(
+    n: int, world: int, parts: int, size: int, policy: SeedPolicy, shuffle: bool, epoch: int
+) -> None:
+    internal, user_ids = split(n)
+    plans = ranks(internal, user_ids, world, parts=parts, batch_size=size, policy=policy, shuffle=shuffle, epoch=epoch)
+    assert len({p.batches for p in plans}) == 1
+    rounds = -(-n // (world * size))  # no smaller number of equal counts could hold all seeds
+    assert plans[0].batches == rounds
+    seen = Counter(s for p in plans for s in p.seeds.tolist())
+    assert set(seen) == set(internal.tolist())
+    parts_ = [b for p in plans for b in batches(p)]
+    assert all(1 <= len(b) <= size for b in parts_)
+    assert [s for p in plans for b in batches(p) for s in b] == [s for p in plans for s in p.seeds.tolist()]
+    repeats = sum(seen.values()) - n
+    # A batch needs one seed at least, and the rounds before are full: no plan of this kind repeats fewer seeds.
+    if policy is GLOBAL:
+        assert repeats == max(0, world - (n - (rounds - 1) * world * size))
+    else:
+        per_rank = [n * (r + 1) // world - n * r // world for r in range(world)]
+        assert repeats == sum(max(0, (rounds - 1) * size + 1 - m) for m in per_rank)
+    ids = [p.batch_id(i) for p in plans for i in range(p.batches)]
+    assert sorted(ids) == list(range(world * rounds))
+    assert all(p.index_of(p.batch_id(i)) == i for p in plans for i in range(p.batches))
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    n=st.integers(1, 150),
+    world=st.integers(1, 7),
+    parts=st.integers(1, 4),
+    size=st.integers(1, 30),
+    policy=policies,
+    shuffle=st.booleans(),
+)
+def test_without_padding_ranks_partition_the_seeds(
+    n: int, world: int, parts: int, size: int, policy: SeedPolicy, shuffle: bool
+) -> None:
+    internal, user_ids = split(n, seed=1)
+    plans = ranks(internal, user_ids, world, parts=parts, batch_size=size, policy=policy, shuffle=shuffle, pad=False)
+    assert sorted(s for p in plans for s in p.seeds.tolist()) == internal.tolist()
+    counts = [p.batches for p in plans]
+    assert max(counts) - min(counts) <= 1
+    if policy is LOCAL:
+        sizes = [len(p.seeds) for p in plans]
+        assert max(sizes) - min(sizes) <= 1
+    for p in plans:
+        assert all(len(b) == size for b in batches(p)[:-1])
+
+
+@settings(deadline=None, max_examples=200)
+@given(n=st.integers(1, 150), world=st.integers(1, 7), size=st.integers(1, 30), policy=policies, pad=st.booleans())
+def test_drop_last_keeps_full_batches_only(n: int, world: int, size: int, policy: SeedPolicy, pad: bool) -> None:
+    internal, user_ids = split(n, seed=2)
+    options = {"batch_size": size, "policy": policy, "pad": pad, "drop_last": True}
+    richest = n // world if pad else n if policy is GLOBAL else -(-n // world)  # seeds that could fill one batch
+    if richest < size:
+        for rank in range(world):  # all ranks agree that there is nothing to do
+            with pytest.raises(ConfigError, match="drop_last leaves no batch"):
+                plan_seeds(internal, user_ids, parts=2, rank=rank, world=world, **options)  # type: ignore[arg-type]
+        return
+    plans = ranks(internal, user_ids, world, **options)
+    assert all(len(b) == size for p in plans for b in batches(p))
+    flat = [s for p in plans for s in p.seeds.tolist()]
+    assert len(flat) == len(set(flat))
+    assert sum(p.batches for p in plans) > 0
+    if pad:
+        assert [p.batches for p in plans] == [n // world // size if policy is LOCAL else n // (world * size)] * world
+
+
+@settings(deadline=None, max_examples=100)
+@given(n=st.integers(1, 120), world=st.integers(1, 5), shuffle=st.booleans(), pad=st.booleans(), seed=st.integers(0, 5))
+def test_global_batches_do_not_depend_on_the_partitions(
+    n: int, world: int, shuffle: bool, pad: bool, seed: int
+) -> None:
+    """Two partitionings: another relabelling and another number of parts give the same batches in user ids."""
+    internal, user_ids = split(n, seed)
+    rng = np.random.default_rng(seed + 100)
+    other = rng.permutation(n)
+    relabelled = np.sort(rng.choice(5 * n, n, replace=False))  # the vertices other[0], other[1], ... in internal order
+    user_of = dict(zip(internal.tolist(), user_ids.tolist(), strict=True))
+    user_of_other = dict(zip(relabelled.tolist(), user_ids[other].tolist(), strict=True))
+    options = {"policy": GLOBAL, "shuffle": shuffle, "pad": pad, "seed": seed, "epoch": 1}
+    for a, b in zip(
+        ranks(internal, user_ids, world, parts=2, **options),
+        ranks(relabelled, user_ids[other], world, parts=4, **options),
+        strict=True,
+    ):
+        assert [[user_of[s] for s in x] for x in batches(a)] == [[user_of_other[s] for s in x] for x in batches(b)]
+        assert a.input_id.tolist() == b.input_id.tolist()
+
+
+def test_global_batches_are_slices_of_one_permutation_for_any_world() -> None:
+    internal, user_ids = split(96)
+    (alone,) = ranks(internal, user_ids, 1, policy=GLOBAL, seed=3, epoch=2)
+    for world in (2, 3, 4):
+        by_id = {
+            p.batch_id(i): b
+            for p in ranks(internal, user_ids, world, policy=GLOBAL, seed=3, epoch=2)
+            for i, b in enumerate(batches(p))
+        }
+        assert [by_id[g] for g in sorted(by_id)] == batches(alone)
+
+
+def test_input_ids_point_into_the_users_input() -> None:
+    internal, user_ids = split(50)
+    for policy in (LOCAL, GLOBAL):
+        for p in ranks(internal, user_ids, 3, policy=policy):  # a named split: positions in ascending user ids
+            ascending = np.sort(user_ids)
+            user_of = dict(zip(internal.tolist(), user_ids.tolist(), strict=True))
+            assert ascending[p.input_id].tolist() == [user_of[s] for s in p.seeds.tolist()]
+        given_order = np.random.default_rng(5).permutation(50)
+        for p in ranks(internal[given_order], user_ids[given_order], 3, policy=policy, position=np.arange(50)):
+            assert internal[given_order][p.input_id].tolist() == p.seeds.tolist()
+
+
+def test_without_shuffle_the_users_order_is_kept() -> None:
+    internal, user_ids = split(40)
+    order = np.random.default_rng(1).permutation(40)
+    for policy in (LOCAL, GLOBAL):
+        (alone,) = ranks(internal[order], user_ids[order], 1, policy=policy, shuffle=False, position=np.arange(40))
+        assert alone.seeds.tolist() == internal[order].tolist()
+        assert alone.input_id.tolist() == list(range(40))
+        for p in ranks(internal, user_ids, 3, policy=policy, shuffle=False, pad=False):
+            assert np.all(np.diff(p.input_id) > 0)
+
+
+def test_a_seed_given_twice_stays_twice() -> None:
+    internal, user_ids = np.array([4, 9, 4, 1]), np.array([40, 90, 40, 10])
+    for policy in (LOCAL, GLOBAL):
+        (alone,) = ranks(internal, user_ids, 1, policy=policy, position=np.arange(4), batch_size=3)
+        assert sorted(alone.input_id.tolist()) == [0, 1, 2, 3]
+        assert internal[alone.input_id].tolist() == alone.seeds.tolist()
+
+
+def test_local_shares_lie_near_home_and_stay_for_all_epochs() -> None:
+    parts, world, n = 4, 8, 4000
+    internal = np.arange(n, dtype=np.int64)  # every partition has as many seeds
+    user_ids = np.random.default_rng(0).permutation(n).astype(np.int64)
+    first = ranks(internal, user_ids, world, parts=parts, epoch=0)
+    later = ranks(internal, user_ids, world, parts=parts, epoch=1)
+    for a, b in zip(first, later, strict=True):
+        owners = a.seeds // (n // parts)
+        assert set(owners.tolist()) == {home_of(a.rank, world, parts)}
+        assert set(a.seeds.tolist()) == set(b.seeds.tolist())
+        assert a.seeds.tolist() != b.seeds.tolist()
+    # Within a machine the split is random: both trainers have about half of every stretch of ids.
+    for stretch in range(0, n, 250):
+        mine = np.count_nonzero((first[2 * (stretch // 1000)].seeds // 250) == stretch // 250)
+        assert 75 < mine < 175
+
+
+@pytest.mark.parametrize(("world", "parts"), [(1, 1), (4, 2), (3, 2), (2, 4), (8, 3), (5, 5)])
+def test_homes_are_balanced_and_contiguous(world: int, parts: int) -> None:
+    homes = [home_of(r, world, parts) for r in range(world)]
+    assert homes == sorted(homes)
+    assert all(0 <= h < parts for h in homes)
+    if world >= parts:
+        counts = [homes.count(h) for h in range(parts)]
+        assert max(counts) - min(counts) <= 1
+
+
+def test_epochs_and_seeds_differ_and_repeat() -> None:
+    internal, user_ids = split(64)
+
+    def order(**options: int) -> list[int]:
+        return ranks(internal, user_ids, 1, policy=GLOBAL, **options)[0].seeds.tolist()
+
+    orders = [order(seed=s, epoch=e) for s in range(3) for e in range(3)]
+    assert len(set(map(tuple, orders))) == 9
+    assert order(seed=1, epoch=2) == order(seed=1, epoch=2)
+
+
+@pytest.mark.parametrize("policy", [LOCAL, GLOBAL])
+def test_permutations_are_uniform(policy: SeedPolicy) -> None:
+    """Over many epochs every seed is equally often in every position (chi-square on the whole table)."""
+    n, epochs = 12, 3000
+    internal, user_ids = split(n)
+    counts = np.zeros((n, n))
+    for epoch in range(epochs):
+        plan = plan_seeds(internal, user_ids, batch_size=n, parts=1, policy=policy, seed=9, epoch=epoch)
+        counts[np.searchsorted(internal, plan.seeds), np.arange(n)] += 1
+    statistic = chisquare(counts.ravel(), ddof=2 * n - 2)  # rows and columns sum to `epochs`
+    assert statistic.pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"rank": 2, "world": 2}, "rank 2 does not exist among 2"),
+        ({"world": 0}, "rank 0 does not exist"),
+        ({"parts": 0}, "parts is 0"),
+        ({"position": np.arange(3)}, "differ in number"),
+        ({"drop_last": True, "batch_size": 9}, "drop_last leaves no batch.*at most 8"),
+        ({"drop_last": True, "world": 4, "batch_size": 3}, "drop_last leaves no batch.*at most 2"),
+        ({"drop_last": True, "world": 9, "batch_size": 1}, "drop_last leaves no batch"),
+    ],
+)
+def test_faults_are_named(options: dict[str, object], words: str) -> None:
+    arguments: dict[str, object] = {"batch_size": 4, "parts": 2} | options
+    for policy in (LOCAL, GLOBAL):
+        with pytest.raises(ConfigError, match=words):
+            plan_seeds(*split(8), policy=policy, **arguments)  # type: ignore[arg-type]
+
+
+def test_no_seeds_is_a_fault() -> None:
+    empty = np.empty(0, dtype=np.int64)
+    with pytest.raises(ConfigError, match="no seeds"):
+        plan_seeds(empty, empty, batch_size=4, parts=1)
+
+
+def test_batches_out_of_range() -> None:
+    (plan,) = ranks(*split(8), 1)
+    with pytest.raises(IndexError):
+        plan.batch_slice(2)

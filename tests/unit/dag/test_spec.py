@@ -1,0 +1,256 @@
+"""Building and checking DAG specifications."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+from atta.errors import ConfigError, UnknownNameError
+from atta.protos.v1 import dag_pb2
+from atta.samplers.plan import Kind, Plan, SpecLimits, check_spec
+from atta.samplers.spec import link_spec, neighbor_spec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.dag.schemas import CITES, HAS, PLAIN, TYPED, WRITES
+
+
+def plain(hops: int = 2) -> dag_pb2.DagSpec:
+    return neighbor_spec(PLAIN, num_neighbors=[10] * hops, seed_type="node")
+
+
+def ids(plan: Plan) -> list[str]:
+    return [op.id for op in plan.ops]
+
+
+def test_neighbor_spec_is_a_chain_with_features_beside_it() -> None:
+    plan = check_spec(neighbor_spec(PLAIN, num_neighbors=[15, 10, 5], seed_type="node"), PLAIN)
+    assert ids(plan) == ["seed", "feature0", "nbr1", "feature1", "nbr2", "feature2", "nbr3", "feature3"]
+    assert plan.hops == 3
+    assert [op.fan_outs for op in plan.neighborhoods] == [((PLAIN.edge_types[0], n),) for n in (15, 10, 5)]
+    assert plan.op("nbr2").inputs == ("nbr1",)
+    assert plan.op("nbr1").children == ("feature1", "nbr2")
+    assert plan.tables == (("node", "x"), ("node", "y"))
+    assert plan.seed.kind is Kind.SEED
+    assert plan.seed.node_type == "node"
+
+
+def test_link_spec_expands_all_three_branches_together() -> None:
+    plan = check_spec(link_spec(PLAIN, edge_type="node__to__node", num_neighbors=[4, 3], negatives=5), PLAIN)
+    assert plan.op("nbr1").inputs == ("seed", "positive", "negative")
+    assert plan.op("nbr2").inputs == ("nbr1",)
+    assert (plan.op("positive").count, plan.op("negative").count) == (1, 5)
+    fed = sorted(op.inputs[0] for op in plan.ops if op.kind is Kind.FEATURE)
+    assert fed == ["nbr1", "nbr2", "negative", "positive", "seed"]
+
+
+def test_fan_outs_per_edge_type_zero_skips_and_triples_work() -> None:
+    counts = {("paper", "cites", "paper"): [5, 0], WRITES: [0, 7], HAS: [-1, -1]}
+    plan = check_spec(neighbor_spec(TYPED, num_neighbors=counts, seed_type="paper"), TYPED)
+    assert [dict(op.fan_outs) for op in plan.neighborhoods] == [{CITES: 5, HAS: -1}, {WRITES: 7, HAS: -1}]
+    # Features are fetched for the types that an operator can add: nothing but papers (cites, has) in hop 1.
+    assert plan.op("feature1").tables == (("paper", "x"), ("paper", "y"))
+    assert plan.op("feature2").tables == (("author", "x"), ("paper", "x"), ("paper", "y"))
+
+
+def test_tables_can_be_chosen_and_left_out() -> None:
+    some = neighbor_spec(TYPED, num_neighbors=[3], seed_type="paper", tables={"paper": ["y"]})
+    assert check_spec(some, TYPED).tables == (("paper", "y"),)
+    none = neighbor_spec(TYPED, num_neighbors=[3], seed_type="paper", tables={})
+    assert ids(check_spec(none, TYPED)) == ["seed", "nbr1"]
+
+
+def test_seeds_alone_and_options() -> None:
+    assert ids(check_spec(neighbor_spec(PLAIN, num_neighbors=[], seed_type="node"), PLAIN)) == ["seed", "feature0"]
+    spec = neighbor_spec(PLAIN, num_neighbors=[2], seed_type="node", replace=True, frontier="all")
+    op = check_spec(spec, PLAIN).op("nbr1")
+    assert (op.replace, op.frontier_all) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"num_neighbors": [5, -2]}, ConfigError, "hop 2: fan-out -2"),
+        ({"num_neighbors": [2.5]}, ConfigError, "not an integer"),
+        ({"num_neighbors": [True]}, ConfigError, "not an integer"),
+        ({"num_neighbors": [10**9]}, ConfigError, "must lie in"),
+        ({"num_neighbors": {CITES: [5], WRITES: [5, 5], HAS: [1]}}, ConfigError, "different lengths"),
+        ({"num_neighbors": {CITES: [5]}}, ConfigError, "no fan-outs for edge type"),
+        ({"num_neighbors": {"paper__cites__papers": [5]}}, UnknownNameError, "did you mean 'paper__cites__paper'"),
+        ({"seed_type": "papr"}, UnknownNameError, "did you mean 'paper'"),
+        ({"tables": {"papr": ["x"]}}, UnknownNameError, "did you mean 'paper'"),
+        ({"tables": {"paper": ["z"]}}, UnknownNameError, "table"),
+        ({"tables": {"paper": "x"}}, ConfigError, "list of table names"),
+        ({"frontier": "some"}, ConfigError, "'new' or 'all'"),
+        ({"num_neighbors": [1] * 17}, ConfigError, "17 hops"),
+    ],
+)
+def test_builder_names_the_fault(options: dict[str, object], error: type[Exception], words: str) -> None:
+    arguments: dict[str, object] = {"num_neighbors": [5], "seed_type": "paper"} | options
+    with pytest.raises(error, match=words):
+        neighbor_spec(TYPED, **arguments)  # type: ignore[arg-type]
+
+
+def test_link_builder_names_the_fault() -> None:
+    with pytest.raises(ConfigError, match="negatives is 0"):
+        link_spec(PLAIN, edge_type="node__to__node", num_neighbors=[1], negatives=0)
+    with pytest.raises(UnknownNameError, match="edge type"):
+        link_spec(PLAIN, edge_type="node__too__node", num_neighbors=[1])
+
+
+def broken(change: str) -> dag_pb2.DagSpec:
+    """A valid specification with one fault."""
+    spec = link_spec(TYPED, edge_type=CITES, num_neighbors=[3, 3])
+    ops = {op.id: op for op in spec.operators}
+    match change:
+        case "version":
+            spec.version = 2
+        case "twice":
+            spec.operators.add().CopyFrom(ops["nbr1"])
+        case "nameless":
+            ops["nbr1"].id = ""
+        case "long name":
+            ops["nbr1"].id = "n" * 1000
+        case "no kind":
+            spec.operators.add(id="odd", inputs=["seed"])
+        case "no seed":
+            del spec.operators[:]
+            spec.operators.add(id="n", inputs=[]).neighborhood.hop = 1
+        case "two seeds":
+            spec.operators.add(id="seed2").seed.node_type = "paper"
+        case "seed input":
+            ops["seed"].inputs.append("nbr1")
+        case "unknown input":
+            ops["nbr2"].inputs[0] = "nbr9"
+        case "double input":
+            ops["nbr1"].inputs.append("seed")
+        case "no input":
+            del ops["nbr1"].inputs[:]
+        case "feature input":
+            ops["nbr1"].inputs.append("feature0")
+        case "feature of two":
+            ops["feature0"].inputs.append("nbr1")
+        case "positive of hop":
+            ops["positive"].inputs[0] = "nbr1"
+        case "hop gap":
+            ops["nbr2"].neighborhood.hop = 3
+        case "hop repeated":
+            ops["nbr2"].neighborhood.hop = 1
+        case "hop zero":
+            ops["nbr1"].neighborhood.hop = 0
+        case "hop skips back":
+            ops["nbr2"].inputs[0] = "seed"
+        case "cycle":
+            ops["nbr1"].inputs[:] = ["nbr1"]
+        case "edge type":
+            ops["nbr1"].neighborhood.fan_outs[0].edge_type = "paper__cite__paper"
+        case "edge type twice":
+            ops["nbr1"].neighborhood.fan_outs.add(edge_type=CITES, count=1)
+        case "fan-out":
+            ops["nbr1"].neighborhood.fan_outs[0].count = -5
+        case "frontier":
+            ops["nbr1"].neighborhood.frontier = 7  # type: ignore[assignment]
+        case "negatives":
+            ops["negative"].negative.count = 0
+        case "pair type":
+            ops["negative"].negative.edge_type = HAS
+        case "table":
+            ops["feature1"].feature.tables[0].name = "z"
+        case "table type":
+            ops["feature1"].feature.tables[0].node_type = "planet"
+        case "no table":
+            del ops["feature1"].feature.tables[:]
+        case "table twice":
+            ops["feature1"].feature.tables.add(node_type="paper", name="x")
+        case "features missing":
+            spec.operators.remove(ops["feature1"])
+        case "features twice":
+            spec.operators.add(id="again", inputs=["nbr1"]).feature.tables.add(node_type="paper", name="x")
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ("version", ConfigError, "version 2"),
+        ("twice", ConfigError, "'nbr1': the id is used twice"),
+        ("nameless", ConfigError, "1..128 characters"),
+        ("long name", ConfigError, "1..128 characters"),
+        ("no kind", ConfigError, "'odd': it has no kind"),
+        ("no seed", ConfigError, "0 seed operators"),
+        ("two seeds", ConfigError, "2 seed operators"),
+        ("seed input", ConfigError, "'seed': a seed operator has no inputs"),
+        ("unknown input", UnknownNameError, "'nbr2'.*'nbr9'"),
+        ("double input", ConfigError, "'nbr1': it names an input twice"),
+        ("no input", ConfigError, "'nbr1': it has no inputs"),
+        ("feature input", ConfigError, "'nbr1': input 'feature0' is a feature operator"),
+        ("feature of two", ConfigError, "'feature0': it has 2 inputs"),
+        ("positive of hop", ConfigError, "'positive': input 'nbr1' is a neighborhood operator"),
+        ("hop gap", ConfigError, "'nbr2': hop 3 where hop 2 is due"),
+        ("hop repeated", ConfigError, "hop 1 where hop 2 is due"),
+        ("hop zero", ConfigError, "'nbr1'"),
+        ("hop skips back", ConfigError, "'nbr2': input 'seed' is not of hop 1"),
+        ("cycle", ConfigError, "'nbr1'.*cycle|'feature1'.*cycle"),
+        ("edge type", UnknownNameError, "'nbr1'.*did you mean 'paper__cites__paper'"),
+        ("edge type twice", ConfigError, "'nbr1': two fan-outs"),
+        ("fan-out", ConfigError, "'nbr1': fan-out -5"),
+        ("frontier", ConfigError, "'nbr1': unknown frontier 7"),
+        ("negatives", ConfigError, "'negative': count is 0"),
+        ("pair type", ConfigError, "'negative': edge type 'paper__has__topic' ends at 'topic'"),
+        ("table", UnknownNameError, "'feature1'.*'z'"),
+        ("table type", UnknownNameError, "'feature1'.*'planet'"),
+        ("no table", ConfigError, "'feature1': it fetches no table"),
+        ("table twice", ConfigError, "'feature1': it fetches a table twice"),
+        ("features missing", ConfigError, "'nbr1': it adds '(author|paper)' vertices, but nothing fetches"),
+        ("features twice", ConfigError, "'nbr1': table 'x' of 'paper' is fetched for it 2 times"),
+    ],
+)
+def test_check_names_operator_and_cause(change: str, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        check_spec(broken(change), TYPED)
+
+
+def test_limits_are_the_daemons_choice() -> None:
+    spec = plain(hops=3)
+    with pytest.raises(ConfigError, match="8 operators, at most 7"):
+        check_spec(spec, PLAIN, SpecLimits(operators=7))
+    with pytest.raises(ConfigError, match="3 hops, at most 2"):
+        check_spec(spec, PLAIN, SpecLimits(hops=2))
+    with pytest.raises(ConfigError, match=r"fan-out 10 .* must lie in -1\.\.9"):
+        check_spec(spec, PLAIN, SpecLimits(fan_out=9))
+
+
+def test_plans_are_equal_values_and_can_be_keys() -> None:
+    one, other = check_spec(plain(), PLAIN), check_spec(plain(), PLAIN)
+    assert one == other
+    assert len({one, other, check_spec(plain(3), PLAIN)}) == 2
+
+
+@settings(deadline=None)
+@given(order=st.permutations(range(10)), hops=st.integers(0, 2), link=st.booleans())
+def test_order_is_topological_whatever_the_message_order(order: list[int], hops: int, link: bool) -> None:
+    spec = link_spec(PLAIN, edge_type=PLAIN.edge_types[0], num_neighbors=[2] * hops) if link else plain(hops)
+    shuffled = dag_pb2.DagSpec(version=1)
+    for index in sorted(range(len(spec.operators)), key=lambda i: order[i]):
+        shuffled.operators.add().CopyFrom(spec.operators[index])
+    plan = check_spec(shuffled, PLAIN)
+    graph = nx.DiGraph()
+    graph.add_nodes_from(ids(plan))
+    graph.add_edges_from((source, op.id) for op in plan.ops for source in op.inputs)
+    assert nx.is_directed_acyclic_graph(graph)
+    place = {name: index for index, name in enumerate(ids(plan))}
+    assert all(place[a] < place[b] for a, b in graph.edges)
+    assert {(op.id, child) for op in plan.ops for child in op.children} == set(graph.edges)
+    assert sorted(place) == sorted(op.id for op in spec.operators)
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.binary(max_size=200))
+def test_random_bytes_never_do_more_than_raise(data: bytes) -> None:
+    spec = dag_pb2.DagSpec()
+    try:
+        spec.ParseFromString(data)
+    except Exception:
+        return
+    spec.version = 1
+    with pytest.raises(ConfigError):  # a valid one would need names of the schema
+        check_spec(spec, TYPED)
