@@ -163,8 +163,9 @@ _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
     errors.DataError: grpc.StatusCode.DATA_LOSS,
     errors.QuotaExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.WrongDatasetError: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
-    errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
+    # A third daemon that does not answer must not look like this one not answering: callers would retry in vain.
+    errors.DeadlineError: grpc.StatusCode.ABORTED,
+    errors.UnavailableError: grpc.StatusCode.ABORTED,
     errors.RemoteError: grpc.StatusCode.INTERNAL,
     errors.AttaError: grpc.StatusCode.INTERNAL,
 }
@@ -174,9 +175,7 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
     """The gRPC status that carries ``error``: its own for Atta's errors, INTERNAL for anything else."""
     for kind in type(error).__mro__:
         if kind in _STATUS:
-            # An error caused by a third daemon must not look like this one being unreachable: gRPC would retry it.
-            code = _STATUS[kind]
-            return (grpc.StatusCode.ABORTED if code is grpc.StatusCode.UNAVAILABLE else code), str(error)
+            return _STATUS[kind], str(error)
     return grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
 
 

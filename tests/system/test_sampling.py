@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import atta
 import networkx as nx
 import numpy as np
 import pytest
 from scipy import stats
 
-import atta
 from tests.system.conftest import SmallGraph
 
 
@@ -23,7 +23,13 @@ def edges_of(batch: atta.MiniBatch) -> list[tuple[int, int, int]]:
 
 
 def sample(cluster: atta.Cluster, **options: object) -> list[tuple[list[int], list[tuple[int, int, int]]]]:
-    settings: dict[str, object] = {"batch_size": 16, "shuffle": True, "seeds": "global", "seed": 7, "num_neighbors": [4, 3]}
+    settings: dict[str, object] = {
+        "batch_size": 16,
+        "shuffle": True,
+        "seeds": "global",
+        "seed": 7,
+        "num_neighbors": [4, 3],
+    }
     loader = atta.NeighborLoader(cluster, **{**settings, **options})  # type: ignore[arg-type]
     return [(batch.n_id().tolist(), edges_of(batch)) for batch in loader]
 
@@ -31,9 +37,17 @@ def sample(cluster: atta.Cluster, **options: object) -> list[tuple[list[int], li
 @pytest.mark.parametrize(
     "options", [{}, {"replace": True}, {"frontier": "all"}, {"num_neighbors": [-1, 2]}, {"num_neighbors": [2, 2, 2]}]
 )
-def test_batches_do_not_depend_on_partitions_method_or_threads(small_graph: SmallGraph, options: dict[str, object]) -> None:
+def test_batches_do_not_depend_on_partitions_method_or_threads(
+    small_graph: SmallGraph, options: dict[str, object]
+) -> None:
     reference = None
-    for parts, method, threads in [(1, "random", 1), (2, "random", 2), (2, "metis", 1), (4, "metis", 2), (4, "random", 1)]:
+    for parts, method, threads in [
+        (1, "random", 1),
+        (2, "random", 2),
+        (2, "metis", 1),
+        (4, "metis", 2),
+        (4, "random", 1),
+    ]:
         with atta.local(small_graph.dataset(parts, method), threads=threads) as cluster:
             batches = sample(cluster, **options)
         assert sum(len(edges) for _, edges in batches) > 100

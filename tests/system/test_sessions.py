@@ -9,10 +9,10 @@ import subprocess
 import sys
 import time
 
+import atta
 import numpy as np
 import pytest
 
-import atta
 from tests.system.conftest import SmallGraph, free_port
 
 
@@ -138,7 +138,7 @@ def test_pyg_data(cluster: atta.Cluster) -> None:
         ({"input_nodes": "tran"}, atta.UnknownNameError, "train"),
         ({"tables": ["z"]}, atta.UnknownNameError, "z"),
         ({"num_neighbors": [5, -2]}, atta.ConfigError, "-2"),
-        ({"num_neighbors": []}, atta.ConfigError, "num_neighbors"),
+        ({"num_neighbors": [10**8]}, atta.ConfigError, "100000000"),
         ({"batch_size": 0}, atta.ConfigError, "batch_size"),
         ({"rank": 2, "world_size": 2}, atta.ConfigError, "rank 2"),
         ({"input_nodes": ("paper", "train")}, atta.UnknownNameError, "paper"),
@@ -178,7 +178,6 @@ def test_dead_peer_reaches_the_iterator(small_graph: SmallGraph) -> None:
         os.kill(broken.pids[1], signal.SIGKILL)
         with pytest.raises(atta.AttaError, match=broken.addresses[1]):
             list(loader)
-        assert broken.stats is not None
 
 
 def test_lease_of_a_killed_client_runs_out(small_graph: SmallGraph) -> None:
@@ -199,9 +198,7 @@ def test_lease_of_a_killed_client_runs_out(small_graph: SmallGraph) -> None:
 
 def serve(path: object, port: int, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "atta.cli.main", "serve", "--data", str(path), "--part", "0"]
-    return subprocess.Popen(
-        [*command, "--listen", f"127.0.0.1:{port}", *options], stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen([*command, "--listen", f"127.0.0.1:{port}", *options], stderr=subprocess.PIPE, text=True)
 
 
 def test_sigterm_drains_and_exits_0(small_graph: SmallGraph) -> None:

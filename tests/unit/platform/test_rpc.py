@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import grpc
 import pytest
-
 from atta import errors, rpc
 
 
@@ -57,7 +56,5 @@ def test_every_method_of_the_proto_files_is_in_the_table() -> None:
         for service in module.DESCRIPTOR.services_by_name.values()
         for method in service.methods
     }
-    table = {
-        name: (m.request.DESCRIPTOR.name, m.reply.DESCRIPTOR.name, m.streams) for name, m in rpc.METHODS.items()
-    }
+    table = {name: (m.request.DESCRIPTOR.name, m.reply.DESCRIPTOR.name, m.streams) for name, m in rpc.METHODS.items()}
     assert table == declared
