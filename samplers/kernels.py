@@ -103,7 +103,7 @@ def degree_sum(indptr: np.ndarray, rows: np.ndarray) -> int:
 
 
 def split_by_owner(ids: np.ndarray, offsets: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Group internal ``ids`` int64 [m] by the ranges ``offsets`` int64 [P+1]: per part, rows within the range and positions in ``ids``.
+    """Group internal ``ids`` int64 [m] by the ranges ``offsets`` int64 [P+1]: rows in the range, positions in ``ids``.
 
     Both int64; the order of ``ids`` is kept within a part.
     """

@@ -14,6 +14,7 @@ from atta.client.cluster import Cluster
 from atta.client.stream import BatchStream
 from atta.errors import ConfigError, UnknownNameError
 from atta.minibatch import MiniBatch
+from atta.partition.schema import Schema
 from atta.protos.v1 import dag_pb2, session_pb2
 from atta.samplers.spec import neighbor_spec
 
@@ -67,7 +68,7 @@ class DagLoader:
         self._length: int | None = None
         self._request = session_pb2.OpenRequest(
             dag=dag,
-            seeds=_seeds(cluster, input_nodes),
+            seeds=_seeds(cluster.schema, input_nodes),
             batch_size=batch_size,
             seed=seed,
             shuffle=shuffle,
@@ -152,13 +153,13 @@ class NeighborLoader(DagLoader):
             ConfigError: an argument is out of range; UnknownNameError: a node type, edge type, table or split does not exist.
         """
         schema = cluster.schema
-        seed_type = input_nodes[0] if _is_typed(input_nodes) else schema.node_types[0]  # type: ignore[index]
+        seed_type, _ = _typed(schema, input_nodes)
         if tables is not None and not isinstance(tables, Mapping):
-            tables = {str(seed_type): list(tables)}
+            tables = {seed_type: list(tables)}
         dag = neighbor_spec(
             schema,
             num_neighbors=num_neighbors,
-            seed_type=str(seed_type),
+            seed_type=seed_type,
             tables=tables,
             replace=replace,
             frontier=frontier,
@@ -192,15 +193,15 @@ class _Batches(Iterator[Any]):
         self._stream.close()
 
 
-def _is_typed(input_nodes: Seeds) -> bool:
-    return isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str)
+def _typed(schema: Schema, input_nodes: Seeds) -> tuple[str, str | ArrayLike | None]:
+    """(node type, split or ids): the only node type unless ``input_nodes`` names one."""
+    if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
+        return input_nodes[0], input_nodes[1]
+    return schema.node_types[0], input_nodes
 
 
-def _seeds(cluster: Cluster, input_nodes: Seeds) -> session_pb2.Seeds:
-    schema = cluster.schema
-    node_type, source = (
-        input_nodes if _is_typed(input_nodes) else (schema.node_types[0], input_nodes)  # type: ignore[misc]
-    )
+def _seeds(schema: Schema, input_nodes: Seeds) -> session_pb2.Seeds:
+    node_type, source = _typed(schema, input_nodes)
     if node_type not in schema.node_types:
         raise UnknownNameError.of("node type", node_type, schema.node_types)
     if source is None:

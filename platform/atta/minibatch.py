@@ -172,7 +172,7 @@ class MiniBatch:
         nodes = np.cumsum(self.num_sampled_nodes())
         edges = np.concatenate([[0], np.cumsum(self.num_sampled_edges())])
         ids, e_id = torch.from_numpy(self.n_id()), self.e_id()
-        blocks = []
+        blocks: list[Any] = []
         for hop in range(len(edges) - 1):
             part = slice(edges[hop], edges[hop + 1])
             block = dgl.create_block(

@@ -19,7 +19,6 @@ from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, session_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-    from typing_extensions import Buffer
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
@@ -42,7 +41,7 @@ class Bulk:
     """A message and its large byte fields (field number -> buffer; memoryviews into the received bytes on arrival)."""
 
     message: Any
-    payloads: Mapping[int, Buffer] = field(default_factory=dict)
+    payloads: Mapping[int, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ def channel_options() -> list[tuple[str, Any]]:
     ]
 
 
-def handlers(service: str, methods: Mapping[str, Callable[..., Any]]) -> grpc.GenericRpcHandler:
+def handlers(service: str, methods: Mapping[str, Callable[..., Any]]) -> Any:
     """Server side of ``service``: method name -> coroutine (or async generator where the method streams)."""
     table = {}
     for name, function in methods.items():

@@ -153,7 +153,7 @@ def test_bad_arguments(cluster: atta.Cluster, options: dict[str, object], error:
 
 
 def test_unreachable_daemon() -> None:
-    with pytest.raises(atta.UnavailableError, match="127.0.0.1"):
+    with pytest.raises(atta.UnavailableError, match=r"127\.0\.0\.1"):
         atta.connect(f"127.0.0.1:{free_port()}", deadline_s=3)
 
 

@@ -123,7 +123,7 @@ class Peer:
 
     async def close(self) -> None:
         """Close the channel."""
-        await self._channel.close()
+        await self._channel.close(grace=None)
 
 
 class Peers:

@@ -71,7 +71,7 @@ class Daemon:
         options = [*rpc.channel_options(), ("grpc.so_reuseport", 0)]
         self._server = grpc.aio.server(options=options)
         control = ControlService(self._engine, self._stopping.set)
-        self._health = health.aio.HealthServicer()
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         graph, kv, sessions = self._graph, self._kv, self._sessions
         self._server.add_generic_rpc_handlers(

@@ -34,7 +34,7 @@ def test_mistakes_are_named(tmp_path: Path, text: str, error: type[Exception], w
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="absent.toml"):
+    with pytest.raises(DataError, match=r"absent\.toml"):
         read_cluster(tmp_path / "absent.toml")
 
 

@@ -36,11 +36,10 @@ def test_packed_equals_protobuf(etype: int, first: int, wide: bool, a: bytes, b:
 def test_garbage_is_refused_or_parsed_but_never_crashes(raw: bytes) -> None:
     try:
         message, payloads = wire.unpack(kv_pb2.PullChunk, raw, frozenset({5}))
-    except Exception as error:
-        assert type(error).__name__ in ("ValueError", "DecodeError")
-    else:
-        assert isinstance(message, kv_pb2.PullChunk)
-        assert all(len(view) <= len(raw) for view in payloads.values())
+    except (ValueError, DecodeError):
+        return
+    assert isinstance(message, kv_pb2.PullChunk)
+    assert all(len(view) <= len(raw) for view in payloads.values())
 
 
 def test_truncated_payload_is_refused() -> None:

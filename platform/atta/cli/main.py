@@ -1,0 +1,101 @@
+"""The command ``atta``: one sub-command per verb, loaded when it is used, so that ``atta --help`` is quick."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from atta.errors import AttaError, ConfigError, DataError
+from atta.version import __version__
+
+__all__ = ["cli", "main"]
+
+_MODULES = {
+    "import": "data",
+    "generate": "data",
+    "partition": "data",
+    "inspect": "data",
+    "serve": "serve",
+    "status": "serve",
+    "stop": "serve",
+    "train": "train",
+    "bench": "bench",
+}
+_SUMMARIES = {
+    "import": "Turn a dataset in another format into a graph folder.",
+    "generate": "Generate a graph that a GNN can learn from.",
+    "partition": "Cut a graph into partitions.",
+    "inspect": "Verify and describe a graph or a partitioned dataset.",
+    "serve": "Serve one partition until SIGTERM.",
+    "status": "Show what each daemon of a cluster does.",
+    "stop": "Ask every daemon of a cluster to drain and exit.",
+    "train": "Train a model with distributed sampling.",
+    "bench": "Measure against physical limits and peers.",
+}
+
+
+class _LazyGroup(click.Group):
+    """A group that imports a sub-command's module only when that sub-command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_MODULES)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _MODULES:
+            return None
+        module = import_module(f"atta.cli.{_MODULES[name]}")
+        return next((c for c in module.COMMANDS if c.name == name), None)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _SUMMARIES[name]) for name in _MODULES])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="atta")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def cli(debug: bool) -> None:
+    """Sampled mini-batches for graph neural networks, from graphs that outgrow one machine.
+
+    \b
+    A first run:
+      atta generate powerlaw data/demo --nodes 100000 --edges 2000000
+      atta partition data/demo data/demo-2p --parts 2
+      atta train --data data/demo-2p --model sage --trainers 2
+    """
+
+
+def main() -> None:
+    """Run the command line: exit 0 done, 2 wrong usage or bad input, 1 failure while running, 130 on Ctrl-C."""
+    debug = "--debug" in sys.argv
+    if debug:
+        sys.argv.remove("--debug")
+    try:
+        code = cli.main(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.exceptions.Abort:
+        _say("interrupted")
+        sys.exit(130)
+    except KeyboardInterrupt:
+        _say("interrupted")
+        sys.exit(130)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        hint = f" (try: {context.command_path} --help)" if context is not None else ""
+        _say(error.format_message() + hint)
+        sys.exit(2)
+    except AttaError as error:
+        if debug:
+            raise
+        _say(str(error))
+        sys.exit(2 if isinstance(error, ConfigError | DataError) else 1)
+
+
+def _say(text: str) -> None:
+    print(f"atta: error: {text}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+#!/bin/sh
+# soak.sh MINUTES: run the system tests over and over, each time with another seed, until the time is up or one fails.
+set -eu
+cd "$(dirname "$0")/.."
+stop=$(($(date +%s) + 60 * $1))
+round=0
+while [ "$(date +%s)" -lt "$stop" ]; do
+  round=$((round + 1))
+  echo "== round $round"
+  ATTA_SEED=$round .venv/bin/python -m pytest -q -x tests/system
+done
+echo "== $round rounds passed"
