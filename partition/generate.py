@@ -177,7 +177,8 @@ class _Communities:
         """Pick hidden vertices between the vertices ``low`` and ``high`` in proportion to their weight."""
         start, end = self.mass[low], self.mass[high]
         chosen = np.searchsorted(self.mass, start + uniform * (end - start), side="right") - 1
-        return np.clip(chosen, low, high - 1)
+        inside: Ints = np.clip(chosen, low, high - 1)
+        return inside
 
     def pairs(self, options: GenerateOptions) -> Pairs:
         """Yield chunks of distinct pairs: first inside groups of communities, then anywhere."""

@@ -61,7 +61,7 @@ class Edges:
 
     src: Array
     dst: Array
-    tables: dict[str, Array]
+    tables: Mapping[str, Array]
 
     def __len__(self) -> int:
         return len(self.src)

@@ -50,8 +50,8 @@ def part_graph(xadj: Longs, adjncy: Longs, vwgt: Longs, adjwgt: Longs | None, *,
     options = np.zeros(_NUM_OPTIONS, np.int64)
     library = _library()
     library.METIS_SetDefaultOptions(_pointer(options))
-    options[_internal.options_indices.SEED] = seed % 2**31
-    options[_internal.options_indices.NUMBERING] = 0
+    positions: Any = _internal.options_indices  # type: ignore[attr-defined]
+    options[positions.SEED], options[positions.NUMBERING] = seed % 2**31, 0
     count, ncon, nparts = (ctypes.c_int64(x) for x in (len(xadj) - 1, vwgt.shape[1], parts))
     cut, part = ctypes.c_int64(0), np.zeros(len(xadj) - 1, np.int64)
     imbalance = np.full(vwgt.shape[1], _IMBALANCE, np.float32)

@@ -1,0 +1,66 @@
+"""Importers: one file per format, found by name.
+
+An importer is a function ``read(source, out, options)`` that fills an open ``GraphWriter``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from atta.errors import DataError, UnknownNameError
+from atta.partition.graph import GraphWriter
+from atta.partition.importers import npz, ogb, planetoid, pyg
+from atta.partition.importers.options import ImportOptions
+from atta.partition.progress import Progress
+
+__all__ = ["IMPORTERS", "ImportOptions", "Importer", "import_graph"]
+
+
+class Importer(Protocol):
+    """Reads one format."""
+
+    def __call__(self, source: Path, out: GraphWriter, options: ImportOptions) -> None:
+        """Fill ``out`` from ``source``; raises DataError naming the file that is wrong."""
+
+
+IMPORTERS: dict[str, Importer] = {"npz": npz.read, "ogb": ogb.read, "planetoid": planetoid.read, "pyg": pyg.read}
+
+
+def import_graph(
+    fmt: str,
+    src: str | Path,
+    dst: str | Path,
+    *,
+    undirected: bool = False,
+    normalize_features: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Read ``src`` in the format ``fmt`` (a name in IMPORTERS) and write the graph folder ``dst``.
+
+    Args:
+        fmt: name of the format.
+        src: file or folder to read.
+        dst: graph folder to write, complete or not at all.
+        undirected: add the missing reverse edges, once each (a reverse relation between different node types).
+        normalize_features: divide each row of ``x`` by the sum of its absolute values.
+        overwrite: replace an existing graph folder.
+        progress: told of the stages.
+
+    Raises:
+        ConfigError: unknown format, or ``dst`` may not be written.
+        DataError: ``src`` is missing or malformed; the message names the file.
+    """
+    if fmt not in IMPORTERS:
+        raise UnknownNameError.of("format", fmt, IMPORTERS)
+    source = Path(src)
+    if not source.exists():
+        raise DataError(source, "no such file or folder")
+    provenance = {
+        "command": f"import {fmt}",
+        "source": source.name,
+        "options": {"undirected": undirected, "normalize_features": normalize_features},
+    }
+    with GraphWriter(dst, overwrite=overwrite, provenance=provenance) as out:
+        IMPORTERS[fmt](source, out, ImportOptions.of(undirected, normalize_features, progress))

@@ -1,0 +1,105 @@
+"""The Planetoid files ``ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}`` (Yang et al., 2016).
+
+They are pickles. ``inert_pickle`` reads them without running anything that they name. A folder in the neutral npz layout
+is accepted as well.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from atta.errors import DataError
+from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
+from atta.partition.importers import npz
+from atta.partition.importers.common import add_edges, add_features
+from atta.partition.importers.inert_pickle import load_inert
+from atta.partition.importers.options import ImportOptions
+from scipy.sparse import csr_array, vstack
+
+__all__ = ["read"]
+
+# The public split: 500 vertices after the training ones are for validation.
+_VAL = 500
+
+
+def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
+    """Import a folder of ``ind.NAME.*`` files, or the path ``FOLDER/ind.NAME`` where a folder holds several graphs."""
+    folder = source if source.is_dir() else source.parent
+    if source.is_dir() and (folder / "graph.npz").exists():
+        npz.read(source, out, options)
+        return
+    stem = _stem(source)
+    parts = {name: load_inert(folder / f"{stem}.{name}") for name in ("y", "tx", "ty", "allx", "ally", "graph")}
+    test_rows = _test_index(folder / f"{stem}.test.index")
+    path = folder / f"{stem}.graph"
+    features, labels, split_rows = _assemble(folder / f"{stem}.tx", parts, test_rows)
+    count = features.shape[0]
+    out.add_nodes(NODE_TYPE, count)
+    add_features(out, features, NODE_TYPE, options)
+    out.add_labels(labels)
+    train = len(parts["y"])
+    out.add_split("train", np.arange(train))
+    out.add_split("val", np.arange(train, min(train + _VAL, count)))
+    out.add_split("test", split_rows)
+    add_edges(out, EDGE_TYPE, _edges(path, parts["graph"], count), options)
+
+
+def _stem(source: Path) -> str:
+    if not source.is_dir():
+        return source.name.removesuffix(".graph")
+    names = sorted(p.name.removesuffix(".graph") for p in source.glob("ind.*.graph"))
+    if len(names) != 1:
+        raise DataError(source, f"holds {len(names)} graphs named ind.NAME.graph; name one as {source}/ind.NAME")
+    return names[0]
+
+
+def _test_index(path: Path) -> npt.NDArray[np.int64]:
+    try:
+        rows = np.array([int(line) for line in path.read_text().split()], dtype=np.int64)
+    except FileNotFoundError:
+        raise DataError(path, "the file is missing") from None
+    except ValueError as error:
+        raise DataError(path, f"not a list of numbers: {error}") from None
+    if len(rows) == 0 or rows.min() < 0 or len(np.unique(rows)) != len(rows):
+        raise DataError(path, "the test rows are not distinct non-negative numbers")
+    return rows
+
+
+def _assemble(
+    path: Path, parts: dict[str, Any], test_rows: npt.NDArray[np.int64]
+) -> tuple[csr_array, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Put the test vertices at their rows; vertices of the test range that have no data get zeros and the label -1."""
+    allx, tx, ally, ty = parts["allx"], parts["tx"], parts["ally"], parts["ty"]
+    first, last = allx.shape[0], int(test_rows.max())
+    if tx.shape[0] != len(test_rows) or len(ty) != len(test_rows) or len(ally) != first or test_rows.min() < first:
+        raise DataError(path, "the numbers of features, labels and test rows do not fit together")
+    place = np.full(last + 1 - first, -1)
+    place[test_rows - first] = np.arange(len(test_rows))
+    padded = vstack([tx, csr_array((1, tx.shape[1]), dtype=tx.dtype)], format="csr")[place]
+    labels = np.full(last + 1, -1, np.int64)
+    labels[:first] = _classes(ally)
+    labels[test_rows] = _classes(ty)
+    return csr_array(vstack([allx, padded], format="csr")), labels, test_rows
+
+
+def _classes(one_hot: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    return np.where(one_hot.any(axis=1), one_hot.argmax(axis=1), -1).astype(np.int64)
+
+
+def _edges(path: Path, lists: Any, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Turn the adjacency lists into distinct edges without self-loops, both directions, sorted by source."""
+    if not isinstance(lists, dict):
+        raise DataError(path, "not a dictionary of adjacency lists")
+    try:
+        sizes = [len(v) for v in lists.values()]
+        one = np.repeat(np.fromiter(lists.keys(), np.int64, len(lists)), sizes)
+        other = np.array([u for v in lists.values() for u in v], dtype=np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(path, f"not a dictionary of adjacency lists: {error}") from None
+    if len(one) and (min(one.min(), other.min()) < 0 or max(one.max(), other.max()) >= count):
+        raise DataError(path, f"names vertices outside 0..{count - 1}")
+    keys = np.unique(np.concatenate([one * count + other, other * count + one])[np.tile(one != other, 2)])
+    return keys // count, keys % count
