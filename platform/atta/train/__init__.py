@@ -1,0 +1,11 @@
+"""``atta train``: PyG models, DistributedDataParallel, distributed sampling.
+
+Reading order: ``config`` (every setting), ``launch`` (daemons and trainer processes), ``worker`` (one trainer: the training loop),
+``models`` (which PyG model), ``transfer`` (batches to the device), ``report`` (what is measured and printed).
+"""
+
+from atta.train.config import TrainConfig
+from atta.train.launch import fit
+from atta.train.report import EpochReport, TrainReport
+
+__all__ = ["EpochReport", "TrainConfig", "TrainReport", "fit"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from atta.protos import wire
 from atta.protos.v1 import graph_pb2, kv_pb2
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
