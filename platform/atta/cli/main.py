@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -69,32 +70,44 @@ def cli(debug: bool) -> None:
 
 def main() -> None:
     """Run the command line: exit 0 done, 2 wrong usage or bad input, 1 failure while running, 130 on Ctrl-C."""
-    debug = "--debug" in sys.argv
+    debug = "--debug" in sys.argv  # accepted after the sub-command too
     if debug:
         sys.argv.remove("--debug")
     try:
-        code = cli.main(standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
-    except click.exceptions.Abort:
-        _say("interrupted")
-        sys.exit(130)
-    except KeyboardInterrupt:
-        _say("interrupted")
-        sys.exit(130)
-    except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        hint = f" (try: {context.command_path} --help)" if context is not None else ""
-        _say(error.format_message() + hint)
-        sys.exit(2)
-    except AttaError as error:
-        if debug:
+        code = cli.main(prog_name="atta", standalone_mode=False)
+    except BrokenPipeError:  # the reader of our output, e.g. `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails again
+        sys.exit(1)
+    except (Exception, KeyboardInterrupt) as error:
+        if debug and not isinstance(error, click.ClickException):
             raise
-        _say(str(error))
-        sys.exit(2 if isinstance(error, ConfigError | DataError) else 1)
+        text, code = _verdict(error)
+        print(text, file=sys.stderr)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _say(text: str) -> None:
-    print(f"atta: error: {text}", file=sys.stderr)
+def _verdict(error: BaseException) -> tuple[str, int]:
+    """Return what to say about ``error`` and the exit code."""
+    match error:
+        case click.exceptions.Abort() | KeyboardInterrupt():
+            return "atta: interrupted", 130
+        case click.exceptions.NoArgsIsHelpError():
+            return error.format_message(), 2
+        case click.UsageError(ctx=click.Context(command_path=command)):
+            return f"atta: error: {_line(error.format_message())} (see: {command} --help)", 2
+        case click.ClickException():
+            return f"atta: error: {_line(error.format_message())}", 2
+        case ConfigError() | DataError():
+            return f"atta: error: {_line(error)}", 2
+        case AttaError() | OSError():
+            return f"atta: error: {_line(error)}", 1
+        case _:
+            return f"atta: error: {type(error).__name__}: {_line(error)} (--debug shows where)", 1
+
+
+def _line(message: object) -> str:
+    """Return ``message`` on one line."""
+    return " ".join(str(message).split())
 
 
 if __name__ == "__main__":

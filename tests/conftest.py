@@ -1,0 +1,80 @@
+"""Shared by all tests: randomness that can be replayed, real graphs and network namespaces where they exist."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).parents[1]
+SEED = int(os.environ.get("ATTA_SEED", random.SystemRandom().randrange(2**31)))
+
+settings.register_profile("atta", deadline=None, print_blob=True)  # a busy machine is not a failure
+settings.load_profile("atta")
+
+
+def pytest_report_header() -> str:
+    """Print how to replay this run."""
+    return f"random tests use ATTA_SEED={SEED}; set it to replay this run"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let hypothesis follow the same seed unless it was given its own."""
+    if getattr(config.option, "hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(SEED)
+
+
+@pytest.fixture
+def seed() -> int:
+    """Another number in every run, the same when ATTA_SEED is set."""
+    return SEED
+
+
+@pytest.fixture
+def rng(seed: int) -> np.random.Generator:
+    """A generator that follows the run's seed."""
+    return np.random.default_rng(seed)
+
+
+def _shared_data() -> Path:
+    return Path(os.environ.get("ATTA_SHARED_DATA", ROOT.parent / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder with the real graphs; the test is skipped where there is none."""
+    folder = _shared_data()
+    if not folder.is_dir():
+        pytest.skip(f"no real graphs at {folder}; set ATTA_SHARED_DATA")
+    return folder
+
+
+@functools.cache
+def _no_namespaces() -> str | None:
+    """Return why network namespaces cannot be used here, None when they can."""
+    if os.geteuid() != 0:
+        return "needs root for network namespaces"
+    if shutil.which("ip") is None:
+        return "needs the command ip (iproute2)"
+    name = f"atta-probe-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    if made.returncode:
+        return f"network namespaces are not allowed here: {made.stderr.strip()}"
+    subprocess.run(["ip", "netns", "del", name], check=False)
+    return None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip marked tests where what they need is missing."""
+    if item.get_closest_marker("netns") and (reason := _no_namespaces()):
+        pytest.skip(reason)
+    if item.get_closest_marker("shared_data") and not _shared_data().is_dir():
+        pytest.skip(f"no real graphs at {_shared_data()}; set ATTA_SHARED_DATA")

@@ -1,0 +1,85 @@
+"""Option types with units, and the JSON writer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, progress_bars, write_json
+from atta.errors import ConfigError
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (SIZE, "4GiB", 4 << 30),
+        (SIZE, "1.5 MiB", 3 << 19),
+        (SIZE, "10kB", 10_000),
+        (SIZE, "123", 123),
+        (DURATION, "2ms", 0.002),
+        (DURATION, "1.5", 1.5),
+        (DURATION, "3m", 180.0),
+        (RATE, "1gbit", 125e6),
+        (RATE, "800kbit", 1e5),
+        (INTS, "15,10, 5", (15, 10, 5)),
+        (INTS, "-1", (-1,)),
+        (NAMES, "dgl,pyg", ("dgl", "pyg")),
+    ],
+)
+def test_units_are_converted(kind: click.ParamType, text: str, value: object) -> None:
+    assert kind.convert(text, None, None) == (pytest.approx(value) if isinstance(value, float) else value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (SIZE, "4Gib5"),
+        (SIZE, "-1GiB"),
+        (SIZE, "1gbit"),
+        (SIZE, "1e400"),
+        (DURATION, "2 parsecs"),
+        (DURATION, "nan"),
+        (RATE, "5"),
+        (INTS, "15,,5"),
+        (INTS, "15;5"),
+        (NAMES, "a,,b"),
+    ],
+)
+def test_nonsense_is_refused_with_an_example(kind: click.ParamType, text: str) -> None:
+    with pytest.raises(click.BadParameter, match="such as") as refused:
+        kind.convert(text, None, None)
+    assert repr(text) in refused.value.message
+
+
+@given(st.lists(st.integers(), min_size=1))
+def test_integers_survive_a_round_trip(values: list[int]) -> None:
+    assert INTS.convert(",".join(map(str, values)), None, None) == tuple(values)
+
+
+def test_json_goes_to_a_file_or_alone_to_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = {"schema": 1, "values": [1.5, None]}
+    target = tmp_path / "out.json"
+    write_json(str(target), document)
+    assert json.loads(target.read_text()) == document
+    assert list(tmp_path.iterdir()) == [target]
+    write_json("-", document)
+    assert json.loads(capsys.readouterr().out) == document
+    write_json(None, document)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_json_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    target = tmp_path / "absent" / "out.json"
+    with pytest.raises(ConfigError, match="absent"):
+        write_json(str(target), {})
+
+
+def test_progress_is_invisible_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bars(quiet=False) as bars:
+        task = bars.add_task("work", total=2)
+        bars.advance(task, 2)
+    assert capsys.readouterr() == ("", "")
