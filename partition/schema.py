@@ -50,7 +50,7 @@ class TableSpec:
             dtype = np.dtype(self.dtype)
         except TypeError:
             raise ConfigError(f"table: {self.dtype!r} is not a dtype") from None
-        if dtype.kind not in "biuf" or dtype.str != self.dtype:
+        if dtype.kind not in "biuf" or dtype.str != self.dtype or self.dtype.startswith(">"):
             raise ConfigError(f"table: dtype {self.dtype!r} is not a plain little-endian number such as '<f4'")
         if any(not isinstance(n, int) or n < 0 for n in self.row_shape):
             raise ConfigError(f"table: row shape {self.row_shape!r} is not a tuple of sizes")

@@ -74,7 +74,7 @@ class _Matrix:
     """Stands in for ``scipy.sparse.csr_matrix``; its fields arrive in ``__dict__``."""
 
     def __init__(self, *_: Any) -> None:
-        self.fields: dict[str, Any] = {}
+        self.fields: dict[Any, Any] = {}
 
     def __setstate__(self, state: Any) -> None:
         self.fields = dict(state)

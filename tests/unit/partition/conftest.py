@@ -1,0 +1,34 @@
+"""Graphs that several tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from atta.partition import Graph
+
+from tests.unit.partition.oracles import write_graph
+
+
+@pytest.fixture(scope="session")
+def messy_graph(tmp_path_factory) -> Graph:
+    """200 vertices with scattered ids, hubs, self-loops, multi-edges and isolated vertices."""
+    rng = np.random.default_rng(7)
+    n, m = 200, 1500
+    ids = rng.permutation(100_000)[:n]
+    src, dst = rng.integers(0, n - 5, m), (rng.random(m) ** 3 * (n - 20)).astype(int)
+    src[:10] = dst[:10]
+    src[10:20], dst[10:20] = src[20:30], dst[20:30]
+    return write_graph(tmp_path_factory.mktemp("messy") / "graph", ids.tolist(), src.tolist(), dst.tolist(), n)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real graphs; tests that need it are skipped where it is absent."""
+    default = Path(__file__).resolve().parents[4] / "shared" / "data"
+    path = Path(os.environ.get("ATTA_SHARED_DATA", default))
+    if not path.is_dir():
+        pytest.skip(f"no real graphs at {path}")
+    return path

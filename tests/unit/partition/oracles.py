@@ -1,0 +1,117 @@
+"""Brute-force readings of graphs and datasets: plain loops over few edges, sharing no code with the writer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from atta.partition import Dataset, Graph, GraphWriter
+
+
+def user_ids(graph: Graph, node_type: str) -> list[int]:
+    ids = graph.user_ids(node_type)
+    return list(range(graph.schema.node_counts[node_type])) if ids is None else [int(i) for i in ids]
+
+
+def in_neighbours(graph: Graph, edge_type: str) -> dict[int, list[tuple[int, int]]]:
+    """User id -> sorted (user id of the source, edge id)."""
+    source, target = edge_type.split("__", maxsplit=1)[0], edge_type.split("__")[2]
+    sources, targets, edges = user_ids(graph, source), user_ids(graph, target), graph.edges(edge_type)
+    found = defaultdict(list)
+    for edge, (u, v) in enumerate(zip(edges.src.tolist(), edges.dst.tolist(), strict=True)):
+        found[targets[v]].append((sources[u], edge))
+    return {v: sorted(pairs) for v, pairs in found.items()}
+
+
+def stored_in_neighbours(dataset: Dataset, edge_type: str) -> dict[int, list[tuple[int, int]]]:
+    """The same from a dataset, in stored order; checks that no destination is stored twice."""
+    source, target = edge_type.split("__", maxsplit=1)[0], edge_type.split("__")[2]
+    found: dict[int, list[tuple[int, int]]] = {}
+    for part in range(dataset.num_parts):
+        csc = dataset.part(part).csc(edge_type)
+        lo, hi = dataset.book.range(target, part)
+        assert len(csc.indptr) == hi - lo + 1
+        for row in range(hi - lo):
+            span = slice(int(csc.indptr[row]), int(csc.indptr[row + 1]))
+            pairs = zip(dataset.ids(source)[csc.indices[span]].tolist(), csc.edge_ids[span].tolist(), strict=True)
+            vertex = int(dataset.ids(target)[lo + row])
+            assert vertex not in found
+            found[vertex] = list(pairs)
+    return {v: pairs for v, pairs in found.items() if pairs}
+
+
+def check_dataset(graph: Graph, dataset: Dataset) -> None:
+    """All oracles of an edge-cut partition."""
+    schema = graph.schema
+    assert dataset.schema == schema
+    for t in schema.node_types:
+        check_ids(graph, dataset, t)
+        check_rows(graph, dataset, t)
+    for e in schema.edge_types:
+        assert stored_in_neighbours(dataset, e) == in_neighbours(graph, e)
+    check_halo(dataset)
+    check_quality(dataset)
+
+
+def check_ids(graph: Graph, dataset: Dataset, node_type: str) -> None:
+    users, internal = user_ids(graph, node_type), list(dataset.ids(node_type))
+    assert sorted(internal) == sorted(users)  # the cores partition V
+    assert dataset.to_internal(node_type, users).tolist() == [internal.index(u) for u in users]
+    ordered = np.arange(len(users))
+    assert dataset.ids(node_type)[dataset.from_rank(node_type, ordered)].tolist() == sorted(users)
+    for part in range(dataset.num_parts):
+        lo, hi = dataset.book.range(node_type, part)
+        assert internal[lo:hi] == sorted(internal[lo:hi])
+        assert (dataset.book.owner(node_type, np.arange(lo, hi)) == part).all()
+        assert dataset.part(part).num_core(node_type) == hi - lo
+    for name in dataset.schema.splits[node_type]:
+        got = dataset.split(node_type, name)
+        assert got.tolist() == sorted(got)
+        assert {internal[i] for i in got} == {users[r] for r in graph.split(node_type, name)}
+
+
+def check_rows(graph: Graph, dataset: Dataset, node_type: str) -> None:
+    row_of = {u: r for r, u in enumerate(user_ids(graph, node_type))}
+    for name in dataset.schema.node_tables[node_type]:
+        whole = graph.table(node_type, name)
+        for part in range(dataset.num_parts):
+            lo, hi = dataset.book.range(node_type, part)
+            rows = [row_of[int(u)] for u in dataset.ids(node_type)[lo:hi]]
+            assert np.array_equal(dataset.part(part).table(node_type, name), whole[rows])
+
+
+def check_halo(dataset: Dataset) -> None:
+    for part in range(dataset.num_parts):
+        for t in dataset.schema.node_types:
+            lo, hi = dataset.book.range(t, part)
+            types = [e for e in dataset.schema.edge_types if e.split("__")[0] == t]
+            seen = {int(u) for e in types for u in dataset.part(part).csc(e).indices}
+            assert dataset.part(part).halo(t).tolist() == sorted(u for u in seen if not lo <= u < hi)
+
+
+def check_quality(dataset: Dataset) -> None:
+    cut = total = 0
+    for e in dataset.schema.edge_types:
+        source = e.split("__")[0]
+        for part in range(dataset.num_parts):
+            lo, hi = dataset.book.range(source, part)
+            indices = dataset.part(part).csc(e).indices
+            cut += sum(not lo <= u < hi for u in indices)
+            total += len(indices)
+    assert total == sum(dataset.schema.edge_counts.values())  # each edge once
+    assert dataset.quality["cut_edges"] == cut
+    assert dataset.quality["edge_cut"] == (cut / total if total else 0)
+
+
+def write_graph(path: Path, ids: list[int] | None, src: list[int], dst: list[int], n: int, *, width: int = 3) -> Graph:
+    """A homogeneous graph with a table, labels, a split and edge weights."""
+    rng = np.random.default_rng(n)
+    with GraphWriter(path) as out:
+        tables = {"x": rng.random((n, width), dtype=np.float32), "y": np.arange(n) % 3}
+        out.add_nodes(
+            "node", n, ids=ids, tables=tables, splits={"train": np.arange(0, n, 3), "val": np.arange(1, n, 3)}
+        )
+        weight = np.arange(len(src), dtype=np.float32)
+        out.add_edges("node__to__node", np.array(src, np.int64), np.array(dst, np.int64), weight=weight)
+    return Graph.open(path)

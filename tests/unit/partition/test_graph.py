@@ -1,0 +1,152 @@
+"""Writing graph folders: what is refused, what is derived, and that a folder appears whole or not at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from atta.errors import ConfigError
+from atta.partition import Graph, GraphWriter
+from atta.partition.files import NpyAppender
+from atta.partition.schema import Schema, TableSpec, split_edge_type
+from atta.partition.staging import Staging
+
+
+def test_round_trip(tmp_path):
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    with GraphWriter(tmp_path / "g", provenance={"command": "test"}) as out:
+        out.add_nodes("a", 4, ids=[9, 7, 8, 1], tables={"x": x, "y": [0, 2, -1, 1]}, splits={"train": [2, 0, 2]})
+        out.add_nodes("b", 2)
+        edges = out.open_edges("a__r__b", {"time": np.int64})
+        edges.append([0, 1], [1, 1], time=[5, 6])
+        edges.append([3], [0], time=[7])
+    graph = Graph.open(tmp_path / "g")
+    assert graph.provenance == {"command": "test"}
+    assert graph.schema.num_classes == 3
+    assert graph.user_ids("a").tolist() == [9, 7, 8, 1]
+    assert graph.user_ids("b") is None
+    assert np.array_equal(graph.table("a", "x"), x)
+    assert graph.split("a", "train").tolist() == [0, 2]
+    stored = graph.edges("a__r__b")
+    assert (stored.src.tolist(), stored.dst.tolist(), stored.tables["time"].tolist()) == (
+        [0, 1, 3],
+        [1, 1, 0],
+        [5, 6, 7],
+    )
+    assert Schema.from_json(graph.schema.to_json()) == graph.schema
+    assert graph.schema.endpoints("a__r__b") == ("a", "b")
+
+
+def ids_twice(out):
+    out.add_nodes("n", 3, ids=[4, 5, 4])
+
+
+def outside_vertex(out):
+    out.add_nodes("n", 3)
+    out.add_edges("n__to__n", np.array([0, 3]), np.array([0, 0]))
+
+
+def negative_vertex(out):
+    out.add_nodes("n", 3)
+    out.add_edges("n__to__n", np.array([0]), np.array([-1]))
+
+
+def short_table(out):
+    out.add_nodes("n", 3, tables={"x": np.zeros(2)})
+
+
+def outside_split(out):
+    out.add_nodes("n", 3, splits={"train": [3]})
+
+
+def long_mask(out):
+    out.add_nodes("n", 3, splits={"train": np.ones(4, bool)})
+
+
+def unknown_type(out):
+    out.open_edges("a__to__b")
+
+
+def bad_edge_type(out):
+    out.add_nodes("n", 3)
+    out.open_edges("n_to_n")
+
+
+def declared_twice(out):
+    out.add_nodes("n", 3)
+    out.add_nodes("n", 3)
+
+
+def path_in_name(out):
+    out.add_nodes("../n", 3)
+
+
+def reserved_table(out):
+    out.add_nodes("n", 3, tables={"halo": np.zeros(3)})
+
+
+def unknown_edge_table(out):
+    out.add_nodes("n", 3)
+    out.add_edges("n__to__n", np.array([0]), np.array([1]), colour=np.array([1]))
+
+
+@pytest.mark.parametrize(
+    ("fill", "says"),
+    [
+        (ids_twice, "the vertex id 4 occurs twice"),
+        (outside_vertex, "the source 3"),
+        (negative_vertex, "the destination -1"),
+        (short_table, "2 rows for 3 vertices"),
+        (outside_split, "outside the 3"),
+        (long_mask, "outside the 3"),
+        (unknown_type, "'a' is not declared"),
+        (bad_edge_type, "expected 'source__relation__destination'"),
+        (declared_twice, "declared twice"),
+        (path_in_name, r"\.\./n"),
+        (reserved_table, "'halo' is reserved"),
+        (unknown_edge_table, "'colour' is not supported"),
+    ],
+)
+def test_refused(tmp_path, fill, says):
+    with pytest.raises(ConfigError, match=says), GraphWriter(tmp_path / "g") as out:
+        fill(out)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_appender_equals_numpy(tmp_path):
+    rows = np.random.default_rng(0).random((1000, 3))
+    with NpyAppender(tmp_path / "a.npy", rows.dtype, (3,)) as out:
+        for lo in range(0, 1000, 7):
+            out.append(rows[lo : lo + 7])
+        out.append(rows[:0])
+    assert np.array_equal(np.load(tmp_path / "a.npy", allow_pickle=False), rows)
+    with NpyAppender(tmp_path / "b.npy", "<i4") as out:
+        pass
+    assert np.load(tmp_path / "b.npy", mmap_mode="r").shape == (0,)
+
+
+def test_leftovers_are_cleared_and_two_writers_kept_apart(tmp_path):
+    (tmp_path / "g.partial" / "nodes").mkdir(parents=True)
+    (tmp_path / "g.partial" / "nodes" / "stale.npy").write_text("")
+    with GraphWriter(tmp_path / "g") as out:
+        out.add_nodes("n", 1)
+        with pytest.raises(ConfigError, match="another process"):
+            Staging(tmp_path / "g", "graph.json")
+    assert sorted(Graph.open(tmp_path / "g").files) == []
+    assert [p.name for p in (tmp_path / "g").iterdir()] == ["graph.json"]
+
+
+@pytest.mark.parametrize("name", ["a__b", "a__b__c__d", "a____c", "__b__c", "a__b c__d", "a__b__", "a_", 7])
+def test_edge_type_names(name):
+    with pytest.raises(ConfigError):
+        split_edge_type(name)
+
+
+@pytest.mark.parametrize("spec", [("f4",), (">f4",), ("|O",), ("<U3",), ("nonsense",), ("<f4", (-1,))])
+def test_table_specs(spec):
+    with pytest.raises(ConfigError, match="table"):
+        TableSpec(*spec)
+
+
+def test_row_bytes():
+    assert TableSpec("<f4", (10, 2)).row_bytes == 80
+    assert TableSpec("<i8").row_bytes == 8
