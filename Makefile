@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS ?= train,dgl,bench,dev
 MINUTES ?= 10
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+NATIVE := $(wildcard samplers/native/*)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format protos bench sanitize soak clean
@@ -12,44 +14,46 @@ MINUTES ?= 10
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-setup: $(STAMP) ## create .venv and install everything, pinned (fast when nothing changed)
+setup: $(STAMP) ## create .venv and install everything, pinned (at once when nothing changed)
+	@echo "== $(VENV) is ready"
 
-$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard samplers/native/*.cpp samplers/native/*.hpp)
-	@echo "== creating $(VENV) with $(PYTHON)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "== installing pinned build tools"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt scikit-build-core nanobind cmake ninja
-	@echo "== building Atta and installing its pinned dependencies (about a minute)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[$(EXTRAS)]"
+$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
+	@command -v $(PYTHON) >/dev/null || { echo "no $(PYTHON) here: install Python 3.11, or name one with PYTHON=..." >&2; exit 1; }
+	@command -v g++ >/dev/null || { echo "no g++ here: the native kernels need a C++20 compiler" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "== creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "== installing the pinned build tools"
+	@$(PIP) scikit-build-core nanobind cmake ninja
+	@echo "== installing the pinned dependencies and building Atta (PyTorch is large: from one minute to several)"
+	@$(PIP) --no-build-isolation -e ".[$(EXTRAS)]"
 	@touch $@
 
 demo: setup ## generate a graph, partition it, train GraphSAGE with 2 daemons and 2 trainers
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/demo.sh
 
 test: setup ## run all tests
-	@echo "== running the tests"
+	@echo "== running the tests (some minutes)"
 	@$(BIN)/python -m pytest
 
 lint: setup ## ruff, mypy --strict, clang-format, generated files up to date
 	@echo "== ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .
-	@echo "== mypy"; tools/typecheck.sh
-	@echo "== clang-format"; $(BIN)/clang-format --dry-run -Werror samplers/native/*.cpp samplers/native/*.hpp
+	@echo "== mypy --strict"; tools/typecheck.sh
+	@echo "== clang-format"; $(BIN)/clang-format --dry-run -Werror $(NATIVE)
 	@echo "== generated messages"; tools/generate_protos.sh --check
 
 format: setup ## format Python and C++
-	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format . ; $(BIN)/clang-format -i samplers/native/*.cpp samplers/native/*.hpp
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format . ; $(BIN)/clang-format -i $(NATIVE)
 
 protos: setup ## regenerate the message classes from protos/atta/v1
 	@tools/generate_protos.sh
 
-bench: setup ## measure what bench/results records (needs minutes to hours; peers need root)
+bench: setup ## measure what bench/results records (takes long; DistDGL as a peer needs root)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bench/run.sh
 
-sanitize: setup ## run the kernel tests under ASan and UBSan
+sanitize: setup ## run the kernel tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@tools/sanitize.sh
 
-soak: setup ## repeat the system tests for MINUTES
+soak: setup ## repeat the system tests, each round with another seed, for MINUTES=10
 	@tools/soak.sh $(MINUTES)
 
-clean: ## remove everything that can be rebuilt
+clean: ## remove everything that can be rebuilt, .venv too
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

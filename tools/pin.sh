@@ -1,8 +1,21 @@
 #!/bin/sh
-# Rewrites constraints.txt from what is installed in .venv: every package pinned, without local version suffixes.
+# Rewrites constraints.txt: every package Atta needs, directly or not, pinned without local version suffixes.
+# Pins that still fit are kept; with --upgrade everything is resolved anew.
 set -eu
 cd "$(dirname "$0")/.."
-{
-  echo "# Every package that Atta is built and tested with, pinned. Refresh with tools/pin.sh."
-  .venv/bin/python -m pip list --format=freeze | grep -v -i -E '^(atta|pip|setuptools)==' | sed -E 's/\+[A-Za-z0-9.]+$//' | sort -f
-} > constraints.txt
+report=$(mktemp)
+trap 'rm -f "$report"' EXIT
+keep="-c constraints.txt"
+[ "${1:-}" = --upgrade ] && keep=
+# shellcheck disable=SC2086 - $keep is two words or none
+.venv/bin/python -m pip install -qq --dry-run --ignore-installed --no-build-isolation --report "$report" $keep \
+  ".[train,dgl,bench,dev]"
+.venv/bin/python - "$report" > constraints.new <<'PY'
+import json, sys
+
+packages = [item["metadata"] for item in json.load(open(sys.argv[1]))["install"]]
+pins = sorted((p["name"].lower().replace("_", "-"), p["version"].split("+")[0]) for p in packages if p["name"] != "atta")
+print("# Every package that Atta is built and tested with, pinned. Refresh with tools/pin.sh.")
+print("\n".join(f"{name}=={version}" for name, version in pins))
+PY
+mv constraints.new constraints.txt
