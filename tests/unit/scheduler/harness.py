@@ -1,0 +1,243 @@
+"""A shell for tests: carries out the scheduler's actions and checks every decision against its own books."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from atta.samplers.dag import DagInstance, Kind, Lane, Share, Task
+from atta.samplers.plan import Plan, check_spec
+from atta.samplers.spec import link_spec, neighbor_spec
+from atta.scheduler import (
+    Action,
+    BatchReady,
+    BatchTaken,
+    CancelDag,
+    Event,
+    FailSession,
+    LaunchDag,
+    RunTask,
+    Scheduler,
+    SchedulerConfig,
+    SessionClosed,
+    SessionOpened,
+    TaskDone,
+    TaskFailed,
+    Tick,
+    WakeAt,
+)
+
+from tests.unit.dag.schemas import PLAIN
+
+HOME = 0
+PLANS = {
+    "flat": check_spec(neighbor_spec(PLAIN, num_neighbors=[], seed_type="node"), PLAIN),
+    "one": check_spec(neighbor_spec(PLAIN, num_neighbors=[5], seed_type="node"), PLAIN),
+    "two": check_spec(neighbor_spec(PLAIN, num_neighbors=[5, 5], seed_type="node"), PLAIN),
+    "link": check_spec(link_spec(PLAIN, edge_type="node__to__node", num_neighbors=[3]), PLAIN),
+}
+
+
+@dataclass
+class Book:
+    """What the shell knows of a session."""
+
+    plan: Plan
+    batches: list[int]
+    launched: int = 0
+    ready: list[int] = field(default_factory=list)
+    taken: int = 0
+    in_flight: int = 0
+    sizes: dict[int, int] = field(default_factory=dict)  # finished and not taken
+    failed: bool = False
+
+
+@dataclass
+class Mirror:
+    """An instance of its own for every DAG, so that the set of ready tasks is known independently."""
+
+    session: str
+    batch: int
+    instance: DagInstance
+    nbytes: int
+    running: set[Task] = field(default_factory=set)
+    cancelled: bool = False
+    ended: bool = False
+
+
+class Shell:
+    """Holds a scheduler, feeds it events, checks the answers. ``size`` bounds batch sizes: they lie in [size/1.1, size]."""
+
+    def __init__(self, config: SchedulerConfig, seed: int = 0, size: int = 1000) -> None:
+        self.config = config
+        self.scheduler = Scheduler(config, HOME)
+        self.rng = random.Random(seed)
+        self.size = size
+        self.now = 100.0
+        self.wake: float | None = None
+        self.books: dict[str, Book] = {}  # open sessions
+        self.closed: dict[str, Book] = {}
+        self.dags: dict[int, Mirror] = {}
+        self.ready: dict[Lane, list[tuple[int, float, int, Task]]] = {lane: [] for lane in Lane}
+        self.running: list[tuple[int, Task]] = []
+        self.arrivals = 0
+        self.launches: list[tuple[float, str, int]] = []
+
+    # -- what a test does -----------------------------------------------------------------------------------------
+
+    def open(self, name: str, plan: str = "one", batches: int = 5, **options: object) -> list[Action]:
+        self.books[name] = Book(PLANS[plan], list(range(1, 1 + 3 * batches, 3)))
+        return self.send(SessionOpened(name, PLANS[plan], self.books[name].batches, **options))  # type: ignore[arg-type]
+
+    def close(self, name: str) -> list[Action]:
+        if name in self.books:
+            self.closed[name] = self.books.pop(name)
+        return self.send(SessionClosed(name))
+
+    def finish(self, index: int = 0) -> list[Action]:
+        """Complete the ``index``-th running task."""
+        number, task = self.running.pop(index)
+        mirror = self.dags[number]
+        mirror.running.remove(task)
+        growth: list[Share] = []
+        if task.kind in (Kind.SEED, Kind.JOIN):
+            owners = self.rng.sample(range(3), self.rng.randint(0, 3))
+            growth = [
+                Share(o, self.rng.randint(0, 40), float(self.rng.randint(0, 9)), float(self.rng.randint(0, 9)))
+                for o in owners
+            ]
+        if not mirror.cancelled:
+            self._add_ready(number, mirror.instance.done(task, growth))
+            if mirror.instance.finished:
+                mirror.ended = True
+                book = self.books[mirror.session]
+                book.in_flight -= 1
+                book.sizes[mirror.batch] = mirror.nbytes
+        return self.send(TaskDone(number, task, growth, None, mirror.nbytes if task.kind is Kind.END else 0))
+
+    def fail(self, index: int = 0) -> list[Action]:
+        number, task = self.running.pop(index)
+        mirror = self.dags[number]
+        mirror.running.remove(task)
+        if not mirror.cancelled:
+            self.books[mirror.session].failed = True
+        return self.send(TaskFailed(number, task))
+
+    def take(self, name: str, train_ms: float = 0.0) -> list[Action]:
+        book = self.books[name]
+        batch = book.ready[book.taken]
+        book.taken += 1
+        del book.sizes[batch]
+        return self.send(BatchTaken(name, batch, train_ms))
+
+    def tick(self) -> list[Action]:
+        """The pending wake-up."""
+        assert self.wake is not None
+        self.now, self.wake = max(self.now, self.wake), None
+        return self.send(Tick())
+
+    def drain(self, trained: dict[str, float] | None = None) -> None:
+        """Run everything to its end, in random order."""
+        for _ in range(100_000):
+            takable = [n for n, b in self.books.items() if b.taken < len(b.ready)]
+            if self.running:
+                self.finish(self.rng.randrange(len(self.running)))
+            elif takable:
+                self.take(takable[0], (trained or {}).get(takable[0], 0.0))
+            elif self.wake is not None:
+                self.tick()
+            else:
+                break
+            self.now += self.rng.choice([0.0, 1e-4, 1e-3])
+        for book in self.books.values():
+            assert book.ready == book.batches
+            assert book.taken == len(book.batches)
+
+    # -- what it checks ----------------------------------------------------------------------------------------------
+
+    def send(self, event: Event) -> list[Action]:
+        actions = self.scheduler.on(event, self.now)
+        if self.wake is not None and self.wake <= self.now:
+            self.wake = None  # its tick is on the way; the scheduler may count on that but must not need it
+        for action in actions:
+            self._perform(action)
+        self._check_bounds()
+        assert self.scheduler.log[-1][1] is event
+        return actions
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case LaunchDag(number, session, batch):
+                assert number == len(self.dags), "DAG ids follow launch order"
+                book = self.books[session]
+                assert batch == book.batches[book.launched], "batches are launched in order, once"
+                book.launched += 1
+                book.in_flight += 1
+                nbytes = self.rng.randint(round(self.size / 1.1), self.size)
+                self.dags[number] = Mirror(session, batch, DagInstance(book.plan, HOME, self.config.chunk_rows), nbytes)
+                self.launches.append((self.now, session, batch))
+                self._add_ready(number, self.dags[number].instance.start())
+            case RunTask(number, task):
+                self._check_choice(number, task)
+                self.dags[number].running.add(task)
+                self.running.append((number, task))
+            case BatchReady(session, batch, number):
+                book = self.books[session]
+                assert self.dags[number].ended
+                assert self.dags[number].batch == batch
+                assert batch == book.batches[len(book.ready)], "batches come out in order, once"
+                book.ready.append(batch)
+            case CancelDag(number):
+                mirror = self.dags[number]
+                assert not mirror.cancelled
+                assert mirror.session not in self.books or self.books[mirror.session].failed
+                mirror.cancelled = True
+                for lane in Lane:
+                    self.ready[lane] = [entry for entry in self.ready[lane] if entry[0] != number]
+            case FailSession(session, number, _):
+                assert self.dags[number].session == session
+                assert self.books[session].failed
+            case WakeAt(when):
+                assert when > self.now
+                assert self.wake is None or when < self.wake, "a wake-up is only ever moved forward"
+                self.wake = when
+        for name in [n for n, b in self.books.items() if b.failed]:
+            if isinstance(action, FailSession):
+                self.closed[name] = self.books.pop(name)
+
+    def _add_ready(self, number: int, tasks: list[Task]) -> None:
+        for task in tasks:
+            self.ready[task.lane].append((number, task.cost, self.arrivals, task))
+            self.arrivals += 1
+
+    def _check_choice(self, number: int, task: Task) -> None:
+        waiting = self.ready[task.lane]
+        chosen = next(entry for entry in waiting if entry[0] == number and entry[3] == task)
+        first = 2 if self.config.policy == "fifo" else 0  # by arrival alone, or by (DAG, cost, arrival)
+        assert chosen[first:3] == min(entry[first:3] for entry in waiting), "not the minimum of the ready set"
+        waiting.remove(chosen)
+
+    def _check_bounds(self) -> None:
+        width = {Lane.CPU: self.config.workers, Lane.NET: self.config.net_in_flight}
+        for lane in Lane:
+            running = sum(task.lane is lane for _, task in self.running)
+            assert running <= width[lane]
+            assert running == width[lane] or not self.ready[lane], "a lane idles while tasks are ready"
+        for book in self.books.values():
+            held = book.in_flight + len(book.sizes)
+            assert held <= self.config.dag_cap
+            assert sum(book.sizes.values()) <= max(self.config.queue_bytes, self.size)
+            if held == 0:
+                assert book.launched == len(book.batches), "nothing in flight, nothing finished, and no launch"
+            elif book.launched < len(book.batches) and book.in_flight == 0 and held < self.config.dag_cap:
+                # Batches wait, room is left: there must be a next look, unless bytes or the policy forbid a launch.
+                roomy = sum(book.sizes.values()) + 1.3 * self.size <= self.config.queue_bytes
+                if self.config.policy == "two-level" and roomy:
+                    assert self.wake is not None
+                    assert self.wake <= self.now + self.config.sleep_s + 1e-9
+        open_dags = {n for n, m in self.dags.items() if not m.ended and not m.cancelled}
+        assert sum(b.in_flight for b in self.books.values()) == len(open_dags)
+        stats = self.scheduler.stats()
+        assert stats["in_flight"] == len(open_dags)
+        assert stats["finished"] == sum(len(b.sizes) for b in self.books.values())
+        assert stats["running_cpu"] + stats["running_net"] == len(self.running)

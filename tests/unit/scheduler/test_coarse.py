@@ -1,0 +1,213 @@
+"""The launch score and its measurements."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from atta.errors import ConfigError, UnknownNameError
+from atta.scheduler import SchedulerConfig
+from atta.scheduler.coarse import (
+    LAUNCH_RULES,
+    SIZE_MARGIN,
+    Load,
+    Pace,
+    Session,
+    balance,
+    by_score,
+    headroom,
+    launch_score,
+)
+from atta.scheduler.config import POLICIES
+from atta.scheduler.fine import ORDERS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.scheduler.harness import PLANS
+
+CONFIG = SchedulerConfig()
+times = st.floats(0.01, 1e5)
+percents = st.floats(0, 100)
+queues = st.integers(0, 100)
+
+
+def score(gap: float = 10.0, c: float = 50.0, q: float = 4, sample: float = 40.0, train: float = 20.0) -> float:
+    return launch_score(gap, utilisation=c, queued=q, sample_ms=sample, train_ms=train, config=CONFIG)
+
+
+@pytest.mark.parametrize(("percent", "value"), [(0, 100.0), (50, 90.95), (80, 60.9), (95, 20.8), (100, 0.0)])
+def test_headroom_has_the_values_of_the_paper(percent: float, value: float) -> None:
+    assert headroom(percent) == pytest.approx(value, abs=0.05)
+
+
+def test_headroom_is_clipped() -> None:
+    assert headroom(-3) == headroom(0) == pytest.approx(100)
+    assert headroom(130) == headroom(100) == pytest.approx(0, abs=1e-9)
+
+
+def test_score_by_hand() -> None:
+    assert score() == pytest.approx(10 * headroom(50) * 40 / (20 * 4))
+    assert score(q=0) == score(q=0.5) == pytest.approx(10 * headroom(50) * 40 / (20 * 0.5))
+    assert score(c=100) == pytest.approx(10 * 1.0 * 40 / (20 * 4))
+    unknown = launch_score(10, utilisation=50, queued=4, sample_ms=40, train_ms=None, config=CONFIG)
+    assert unknown == pytest.approx(10 * headroom(50) / 4)
+    assert balance(None, 20, 2, 0.5) == 0.5
+
+
+@given(a=queues, b=queues, gap=times, c=percents, sample=times, train=times)
+def test_score_falls_with_the_queue(a: int, b: int, gap: float, c: float, sample: float, train: float) -> None:
+    low, high = sorted((a, b))
+    assert score(gap, c, low, sample, train) >= score(gap, c, high, sample, train)
+    if low >= CONFIG.empty_queue and low < high:
+        assert score(gap, c, low, sample, train) > score(gap, c, high, sample, train)
+
+
+@given(a=percents, b=percents, gap=times, q=queues, sample=times, train=times)
+def test_score_falls_with_utilisation(a: float, b: float, gap: float, q: int, sample: float, train: float) -> None:
+    low, high = sorted((a, b))
+    assert score(gap, low, q, sample, train) >= score(gap, high, q, sample, train)
+    if headroom(low) > CONFIG.least_headroom and high - low > 1e-6:
+        assert score(gap, low, q, sample, train) > score(gap, high, q, sample, train)
+
+
+@given(gap=times, more=st.floats(1.001, 100), c=percents, q=queues, sample=times, train=times)
+def test_score_rises_with_gap_and_sampling_time_and_falls_with_training_time(
+    gap: float, more: float, c: float, q: int, sample: float, train: float
+) -> None:
+    base = score(gap, c, q, sample, train)
+    assert score(gap * more, c, q, sample, train) > base
+    assert score(gap, c, q, sample * more, train) > base
+    assert score(gap, c, q, sample, train * more) < base
+    assert base > 0, "the floor of f keeps the score growing on a full machine"
+
+
+def test_load_is_a_running_mean_over_a_tenth_of_a_second() -> None:
+    load = Load(0.1)
+    assert load.percent == 0.0, "unknown counts as idle"
+    load.sample(40, 1.0)
+    assert load.percent == 40
+    load.sample(90, 1.1)
+    assert load.percent == pytest.approx(40 + (1 - math.exp(-1)) * 50)
+    load.sample(150, 100.0)
+    assert load.percent == pytest.approx(100)
+    load.sample(-5, 100.0)  # no time has passed
+    assert load.percent == pytest.approx(100)
+
+
+def test_sigma_is_calibrated_at_the_operating_point_and_then_frozen() -> None:
+    pace = Pace()
+    for ms in (10.0, 30.0, 20.0):
+        pace.sampled(ms, 100, CONFIG)
+    assert pace.sigma == pytest.approx(20.0 * headroom(95) / 4)
+    for _ in range(5):
+        pace.sampled(20.0, 100, CONFIG)
+    frozen = pace.sigma
+    for _ in range(20):
+        pace.sampled(500.0, 100, CONFIG)
+    assert pace.sigma == frozen == pytest.approx(20.0 * headroom(95) / 4)
+    assert pace.sample_ms == pytest.approx(500, rel=0.02)
+
+
+def test_at_the_operating_point_launches_keep_pace_with_consumption() -> None:
+    """With C = C*, Q = Q*, T_sample at its mean: the score reaches sigma exactly when T_gap = T_train."""
+    pace = Pace()
+    for _ in range(8):
+        pace.sampled(35.0, 1, CONFIG)
+    for train in (2.0, 17.0, 300.0):
+        assert score(train, 95, 4, 35.0, train) == pytest.approx(pace.sigma)
+
+
+def test_running_means_and_sizes() -> None:
+    pace = Pace()
+    pace.sampled(10.0, 1000, CONFIG)
+    pace.sampled(20.0, 600, CONFIG)
+    assert pace.sample_ms == pytest.approx(12)
+    assert pace.batch_bytes == SIZE_MARGIN * 1000
+    pace.trained(30.0, 1, CONFIG)
+    assert pace.train_ms == 30
+    pace.trained(30.0, 3, CONFIG)  # three consumers drain the queue three times as fast
+    assert pace.train_ms == pytest.approx(30 + 0.2 * (10 - 30))
+
+
+def test_a_session_inherits_the_pace_of_the_one_before() -> None:
+    pace = Pace()
+    for _ in range(20):
+        pace.sampled(50.0, 1000, CONFIG)
+    heir = pace.inherited(CONFIG)
+    assert heir.sigma == pytest.approx(50.0 * headroom(95) / 4)
+    heir.sampled(5000.0, 10, CONFIG)
+    assert heir.sigma == pytest.approx(50.0 * headroom(95) / 4)
+    assert pace.sample_ms == pytest.approx(50)
+    assert Pace().inherited(CONFIG) == Pace()
+
+
+def session(**options: object) -> Session:
+    made = Session("s", PLANS["one"], range(100), 1, "", Pace(sample_ms=40, train_ms=20, sigma=200.0, batch_bytes=10.0))
+    made.last_launch = 0.0
+    for name, value in options.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_the_wait_until_a_launch_is_exact_between_one_and_five_milliseconds() -> None:
+    made = session(in_flight=1, queue=dict.fromkeys(range(4), 0))
+    load = Load(0.1)
+    load.sample(50, 0)
+    due_ms = 200.0 / (headroom(50) * 40 / (20 * 4))  # the gap at which the score is sigma
+    assert due_ms == pytest.approx(4.398, abs=0.001)
+    assert by_score(made, load, due_ms / 1e3 + 1e-9, CONFIG) == 0
+    assert by_score(made, load, (due_ms - 2) / 1e3, CONFIG) == pytest.approx(2e-3)
+    assert by_score(made, load, (due_ms - 0.1) / 1e3, CONFIG) == 1e-3
+    made.pace.sigma = 1e9
+    assert by_score(made, load, 0.0, CONFIG) == 5e-3
+
+
+def test_liveness_and_calibration_launch_at_once() -> None:
+    load = Load(0.1)
+    load.sample(100, 0)
+    assert by_score(session(), load, 0.0, CONFIG) == 0, "nothing in flight, nothing finished"
+    assert by_score(session(in_flight=1), load, 0.0, CONFIG) > 0
+    fresh = session(in_flight=1, pace=Pace(batch_bytes=5.0))
+    assert by_score(fresh, load, 0.0, CONFIG) == 0, "no threshold is known yet"
+
+
+def test_caps() -> None:
+    config = SchedulerConfig(queue_bytes=100, max_dags=5)
+    assert session(pace=Pace(batch_bytes=1e9)).within_caps(config), "one batch is always allowed"
+    assert session(in_flight=4).within_caps(config)
+    assert not session(in_flight=5).within_caps(config)
+    assert not session(in_flight=3, queue={1: 0}, waiting={2: (0, 0)}).within_caps(config)
+    assert session(in_flight=1, finished_bytes=80).within_caps(config)
+    assert not session(in_flight=2, finished_bytes=80).within_caps(config)
+    assert not session(in_flight=1, pace=Pace()).within_caps(config), "an unknown size is measured first"
+
+
+@pytest.mark.parametrize(("workers", "cap"), [(1, 16), (8, 16), (9, 18), (64, 128)])
+def test_default_cap(workers: int, cap: int) -> None:
+    assert SchedulerConfig(workers=workers).dag_cap == cap
+
+
+def test_every_policy_has_both_levels() -> None:
+    assert set(POLICIES) == set(LAUNCH_RULES) == set(ORDERS)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"workers": 0}, "workers is 0"),
+        ({"queue_bytes": 0}, "queue_bytes is 0"),
+        ({"max_dags": -1}, "max_dags is -1"),
+        ({"averaging": 0.0}, "averaging"),
+        ({"target_utilisation": 100.0}, "target_utilisation"),
+        ({"sleep_s": 0.0}, "sleep_s"),
+        ({"empty_queue": float("nan")}, "empty_queue"),
+    ],
+)
+def test_wrong_settings_are_named(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        SchedulerConfig(**options)  # type: ignore[arg-type]
+
+
+def test_unknown_policy() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'two-level'"):
+        SchedulerConfig(policy="two-levels")

@@ -1,0 +1,282 @@
+"""Stories told event by event."""
+
+from __future__ import annotations
+
+import pytest
+from atta.samplers.dag import DagError, Kind, Lane, Share, Task
+from atta.scheduler import (
+    Action,
+    BatchReady,
+    BatchTaken,
+    CancelDag,
+    FailSession,
+    LaunchDag,
+    RunTask,
+    Scheduler,
+    SchedulerConfig,
+    SessionClosed,
+    SessionOpened,
+    TaskDone,
+    TaskFailed,
+    Tick,
+    Utilisation,
+    WakeAt,
+)
+from atta.scheduler.scheduler import SchedulerError
+
+from tests.unit.scheduler.harness import PLANS, Shell
+
+
+def opened(
+    policy: str = "fifo", batches: int = 4, plan: str = "one", **options: object
+) -> tuple[Scheduler, list[Action]]:
+    """A scheduler whose only session launches as much as it may."""
+    scheduler = Scheduler(SchedulerConfig(policy=policy, **options), 0)  # type: ignore[arg-type]
+    return scheduler, scheduler.on(SessionOpened("s", PLANS[plan], range(batches), batch_bytes=10), 0.0)
+
+
+def kinds(actions: list[Action]) -> list[str]:
+    return [type(action).__name__ for action in actions]
+
+
+def runs(actions: list[Action]) -> list[tuple[int, Task]]:
+    return [(a.dag, a.task) for a in actions if isinstance(a, RunTask)]
+
+
+def end(scheduler: Scheduler, dag: int, task: Task, nbytes: int = 10, now: float = 0.0) -> list[Action]:
+    """Drive one DAG that adds no vertices to its end; all other RunTasks are left alone."""
+    while True:
+        actions = scheduler.on(TaskDone(dag, task, nbytes=nbytes), now)
+        following = [t for d, t in runs(actions) if d == dag]
+        if not following:
+            return actions
+        (task,) = following
+
+
+def test_a_batch_from_launch_to_queue() -> None:
+    scheduler, actions = opened("sequential", batches=2, workers=2)
+    assert kinds(actions) == ["LaunchDag", "RunTask"]
+    assert actions[0] == LaunchDag(0, "s", 0)
+    ((_, seed),) = runs(actions)
+    actions = scheduler.on(TaskDone(0, seed, [Share(0, 5, 9.0, 70.0), Share(1, 2, 3.0, 4.0)]), 0.001)
+    assert [(t.kind, t.lane) for _, t in runs(actions)] == [
+        (Kind.NEIGHBORHOOD, Lane.CPU),  # cheaper than the fetch
+        (Kind.FEATURE, Lane.CPU),
+        (Kind.NEIGHBORHOOD, Lane.NET),
+        (Kind.FEATURE, Lane.NET),
+    ]
+    ((_, join),) = [run for _, task in runs(actions) for run in runs(scheduler.on(TaskDone(0, task), 0.002))]
+    assert join.kind is Kind.JOIN
+    ((_, last),) = runs(scheduler.on(TaskDone(0, join), 0.003))
+    assert last.kind is Kind.END
+    actions = scheduler.on(TaskDone(0, last, nbytes=123), 0.004)
+    assert actions[0] == BatchReady("s", 0, 0)
+    assert actions[1] == LaunchDag(1, "s", 1)
+    assert scheduler.stats()["finished_bytes"] == 123
+    assert scheduler.on(BatchTaken("s", 0), 0.005) == []
+    assert scheduler.stats()["finished_bytes"] == 0
+
+
+def test_finished_batches_come_out_in_order() -> None:
+    scheduler, actions = opened(batches=3, workers=3)
+    seeds = dict(runs(actions))
+    assert not any(isinstance(a, BatchReady) for a in end(scheduler, 2, seeds[2]))
+    assert not any(isinstance(a, BatchReady) for a in end(scheduler, 1, seeds[1]))
+    assert scheduler.stats()["finished"] == 2
+    actions = end(scheduler, 0, seeds[0])
+    assert [a for a in actions if isinstance(a, BatchReady)] == [BatchReady("s", b, b) for b in range(3)]
+
+
+def test_a_late_small_dag_does_not_overtake() -> None:
+    """DAG 1's cheap task is ready before DAG 0's expensive one; still DAG 0 goes first on the only worker."""
+    scheduler = Scheduler(SchedulerConfig(workers=1, policy="prefetch", prefetch=2), 0)
+    actions = scheduler.on(SessionOpened("s", PLANS["one"], range(2), batch_bytes=10), 0.0)
+    assert kinds(actions) == ["LaunchDag", "LaunchDag", "RunTask"]
+    ((dag, seed),) = runs(actions)
+    assert dag == 0
+    ((dag, first),) = runs(scheduler.on(TaskDone(0, seed, [Share(0, 9, 1e6, 1e6)]), 0.0))
+    assert (dag, first.kind) == (0, Kind.FEATURE)
+    ((dag, second),) = runs(scheduler.on(TaskDone(0, first), 0.0))
+    assert (dag, second.kind) == (0, Kind.NEIGHBORHOOD)  # although DAG 1's seed, cost 0, waits since the start
+    ((dag, join),) = runs(scheduler.on(TaskDone(0, second), 0.0))
+    assert (dag, join.kind) == (0, Kind.JOIN)
+
+
+def test_fifo_is_first_come_first_served() -> None:
+    scheduler, actions = opened(batches=2, workers=1)
+    ((_, seed),) = runs(actions)
+    ((dag, task),) = runs(scheduler.on(TaskDone(0, seed, [Share(0, 9)]), 0.0))
+    assert (dag, task.kind) == (1, Kind.SEED)
+
+
+def test_remote_requests_run_beside_cpu_tasks_and_within_their_own_bound() -> None:
+    scheduler, actions = opened("sequential", workers=1, net_in_flight=2)
+    ((_, seed),) = runs(actions)
+    far = [Share(owner, 5, 1.0, 2.0) for owner in (1, 2, 3)]
+    actions = scheduler.on(TaskDone(0, seed, [Share(0, 5, 1.0, 2.0), *far]), 0.0)
+    assert [(t.lane, t.kind) for _, t in runs(actions)] == [
+        (Lane.CPU, Kind.NEIGHBORHOOD),
+        (Lane.NET, Kind.NEIGHBORHOOD),
+        (Lane.NET, Kind.NEIGHBORHOOD),
+    ]
+
+
+def test_two_level_launches_by_score_and_asks_to_be_woken() -> None:
+    scheduler = Scheduler(SchedulerConfig(workers=1), 0)
+    actions = scheduler.on(SessionOpened("s", PLANS["flat"], range(50)), 0.0)
+    assert [a for a in actions if isinstance(a, LaunchDag)] == [LaunchDag(0, "s", 0)], "one batch to learn its size"
+    ((_, task),) = runs(actions)
+    scheduler.on(Utilisation(95.0), 0.0)
+    actions = end(scheduler, 0, task, now=0.040)
+    # Q = 1, C = C*, T_sample = 40 ms, T_train unknown (ratio 1): sigma / (f(C*) * 1 / 1) = 40 / 4 = 10 ms since the launch
+    assert kinds(actions) == ["BatchReady", "LaunchDag", "RunTask", "WakeAt"]
+    assert actions[-1] == WakeAt(pytest.approx(0.045))  # type: ignore[arg-type]
+    assert kinds(scheduler.on(Tick(), 0.045)) == ["WakeAt"]
+    assert kinds(scheduler.on(Tick(), 0.0501)) == ["LaunchDag", "WakeAt"]
+
+
+def test_a_tick_that_comes_too_early_is_asked_for_again() -> None:
+    scheduler = Scheduler(SchedulerConfig(workers=1), 0)
+    ((_, task),) = runs(scheduler.on(SessionOpened("s", PLANS["flat"], range(50)), 0.0))
+    scheduler.on(Utilisation(100.0), 0.0)
+    (wake,) = (a for a in end(scheduler, 0, task, now=1.0) if isinstance(a, WakeAt))
+    assert scheduler.on(Tick(), wake.when - 1e-9) == [wake]
+    assert kinds(scheduler.on(Utilisation(100.0), wake.when - 1e-9)) == [], "the shell holds that wake-up"
+
+
+def test_bytes_cap_counts_finished_and_estimated() -> None:
+    shell = Shell(SchedulerConfig(policy="fifo", queue_bytes=10_000, workers=4), size=1000)
+    shell.open("s", "flat", batches=40)
+    assert len(shell.launches) == 1, "nothing is known about sizes yet"
+    while shell.running:
+        shell.finish()
+    # 1.125 * at most 1000 each: at least eight batches fit, never eleven
+    assert 8 <= len(shell.launches) <= 10
+    assert sum(shell.books["s"].sizes.values()) <= 10_000
+    before = len(shell.launches)
+    shell.take("s")
+    assert len(shell.launches) == before + 1
+    shell.drain()
+
+
+def test_a_batch_larger_than_the_cap_still_gets_through() -> None:
+    shell = Shell(SchedulerConfig(queue_bytes=1), size=10**6)
+    shell.open("s", "two", batches=5)
+    shell.drain()
+
+
+def test_closing_drops_what_waits_and_forgets_what_runs() -> None:
+    scheduler, actions = opened(batches=5, workers=2, plan="flat")
+    tasks = dict(runs(actions))
+    assert set(tasks) == {0, 1}
+    end(scheduler, 1, tasks[1])  # finished, but batch 0 is not
+    scheduler.on(SessionOpened("t", PLANS["flat"], range(1), batch_bytes=10), 0.0)
+    actions = scheduler.on(SessionClosed("s"), 0.0)
+    assert {a.dag for a in actions if isinstance(a, CancelDag)} == {0, 1, 2, 3, 4}
+    assert runs(actions) == [], "both workers are still busy"
+    assert kinds(scheduler.on(TaskFailed(0, tasks[0]), 0.0)) == ["RunTask"], "a late failure harms nobody"
+    assert scheduler.on(SessionClosed("s"), 0.0) == []
+    assert scheduler.on(BatchTaken("s", 1), 0.0) == []
+    assert scheduler.on(TaskDone(0, tasks[0]), 0.0) == [], "nobody waits for DAG 0 any more"
+    assert scheduler.stats()["cancelled_total"] == 5
+
+
+def test_announced_batches_are_not_cancelled() -> None:
+    scheduler, actions = opened("sequential", batches=2, plan="flat")
+    ((_, task),) = runs(actions)
+    end(scheduler, 0, task)
+    assert scheduler.on(SessionClosed("s"), 0.0) == [CancelDag(1)]
+
+
+def test_a_failing_task_fails_its_session_only() -> None:
+    scheduler, actions = opened(batches=2, workers=2, plan="flat")
+    scheduler.on(SessionOpened("t", PLANS["flat"], range(1), batch_bytes=10), 0.0)
+    (zero, task), (_, other) = runs(actions)
+    actions = scheduler.on(TaskFailed(zero, task), 0.0)
+    assert actions[:3] == [FailSession("s", 0, task), CancelDag(0), CancelDag(1)]
+    ((dag, seed),) = runs(actions)
+    assert dag == 2
+    assert any(a == BatchReady("t", 0, 2) for a in end(scheduler, 2, seed))
+    assert scheduler.on(TaskDone(1, other), 0.0) == []
+    reopened = scheduler.on(SessionOpened("s", PLANS["flat"], range(1), batch_bytes=10), 0.0)
+    assert "LaunchDag" in kinds(reopened)
+
+
+def test_sessions_share_the_machine() -> None:
+    shell = Shell(SchedulerConfig(workers=2), seed=4)
+    shell.open("fast", "two", batches=30, batch_bytes=1000)
+    shell.open("slow", "two", batches=30, batch_bytes=1000)
+    shell.drain({"fast": 1.0, "slow": 1.0})
+    half = [name for _, name, _ in shell.launches][:30]
+    assert 10 <= half.count("fast") <= 20
+
+
+def test_a_consumer_that_stops_does_not_stop_the_others() -> None:
+    shell = Shell(SchedulerConfig(workers=2, max_dags=4), seed=5)
+    shell.open("stuck", "one", batches=30)
+    shell.open("alive", "one", batches=30)
+    for _ in range(10_000):
+        book = shell.books["alive"]
+        if book.taken == 30:
+            break
+        if shell.running:
+            shell.finish()
+        elif book.taken < len(book.ready):
+            shell.take("alive", 1.0)
+        else:
+            shell.tick()
+        shell.now += 1e-4
+    assert shell.books["alive"].taken == 30
+    assert len(shell.books["stuck"].ready) == 4
+
+
+def test_measurements_outlive_a_session_of_the_same_profile() -> None:
+    shell = Shell(SchedulerConfig(workers=2))
+    shell.open("epoch0", "one", batches=20, profile="loader")
+    shell.drain()
+    shell.close("epoch0")
+    before = len(shell.launches)
+    shell.open("epoch1", "one", batches=20, profile="loader")
+    assert len(shell.launches) == before + 1
+    shell.now += 1.0
+    if shell.wake is not None:
+        shell.tick()
+    assert len(shell.launches) > before + 1, "no first batch to measure"
+    shell.drain()
+
+
+@pytest.mark.parametrize("batches", [0, 1])
+def test_short_sessions(batches: int) -> None:
+    shell = Shell(SchedulerConfig())
+    shell.open("s", "two", batches=batches)
+    shell.drain()
+    assert shell.close("s") == []
+
+
+def test_protocol_faults_are_reported() -> None:
+    scheduler, actions = opened(batches=2, plan="flat")
+    (_, task), _ = runs(actions)
+    with pytest.raises(SchedulerError, match="open already"):
+        scheduler.on(SessionOpened("s", PLANS["one"], range(3)), 0.0)
+    with pytest.raises(SchedulerError, match="twice"):
+        scheduler.on(SessionOpened("t", PLANS["one"], [1, 1]), 0.0)
+    with pytest.raises(SchedulerError, match="0 trainers"):
+        scheduler.on(SessionOpened("t", PLANS["one"], [1], trainers=0), 0.0)
+    with pytest.raises(SchedulerError, match="not in the output queue"):
+        scheduler.on(BatchTaken("s", 0), 0.0)
+    with pytest.raises(SchedulerError, match="not running"):
+        scheduler.on(TaskDone(99, task), 0.0)
+    with pytest.raises(SchedulerError, match="not running"):
+        scheduler.on(TaskDone(0, Task(Kind.END, "", 0, 0, 1, Lane.CPU, 0.0)), 0.0)
+    with pytest.raises(DagError):
+        scheduler.on(TaskDone(0, task, [Share(0, -1)]), 0.0)
+
+
+def test_the_log_is_bounded_and_names_causes() -> None:
+    scheduler = Scheduler(SchedulerConfig(log_events=3), 0)
+    for i in range(10):
+        scheduler.on(Utilisation(float(i)), float(i))
+    assert [(now, event) for now, event, _ in scheduler.log] == [(i, Utilisation(float(i))) for i in (7.0, 8.0, 9.0)]
+    silent = Scheduler(SchedulerConfig(log_events=0), 0)
+    silent.on(Tick(), 0.0)
+    assert silent.log == ()
