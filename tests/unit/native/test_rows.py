@@ -1,0 +1,140 @@
+"""Compaction and row movement against dictionaries and numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta.samplers import kernels
+
+
+@given(st.lists(st.lists(st.integers(0, 2**40), max_size=200), max_size=8), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_compactor_numbers_in_first_seen_order(calls: list[list[int]], narrow: bool) -> None:
+    compactor, expected = kernels.Compactor(), {}  # type: ignore[var-annotated]
+    for call in calls:
+        ids = np.array([i % 1000 if narrow else i for i in call], dtype=np.int32 if narrow else np.int64)
+        local = compactor.insert(ids)
+        for i in ids.tolist():
+            expected.setdefault(i, len(expected))
+        assert local.tolist() == [expected[i] for i in ids.tolist()]
+    assert compactor.size == len(expected)
+    assert compactor.ids(0, compactor.size).tolist() == list(expected)
+
+
+def test_compactor_grows() -> None:
+    compactor = kernels.Compactor()
+    ids = np.random.default_rng(0).permutation(300_000)
+    assert np.array_equal(compactor.insert(ids), np.arange(len(ids)))
+    assert np.array_equal(compactor.insert(ids[::-1].copy()), np.arange(len(ids))[::-1])
+    with pytest.raises(ValueError, match="negative"):
+        compactor.insert(np.array([-5]))
+
+
+@given(st.integers(0, 10_000), st.integers(1, 5), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_stitch_equals_brute_force(seed: int, owners: int, wide: bool) -> None:
+    rng = np.random.default_rng(seed)
+    frontier = int(rng.integers(1, 40))
+    answers = [rng.integers(0, 100, rng.integers(0, 6)) for _ in range(frontier)]
+    edges = [rng.integers(0, 10**6, len(a)) for a in answers]
+    owner = rng.integers(0, owners, frontier)
+    groups = []
+    for o in range(owners):
+        positions = np.flatnonzero(owner == o)
+        counts = np.array([len(answers[p]) for p in positions], dtype=np.int32)
+        empty = [np.empty(0, dtype=np.int64)]
+        dtype = np.int64 if wide and o % 2 else np.int32
+        neighbors = np.concatenate([answers[p] for p in positions] or empty).astype(dtype)
+        ids = np.concatenate([edges[p] for p in positions] or empty).astype(dtype)
+        groups.append((positions, counts, neighbors, ids))
+    compactor = kernels.Compactor()
+    compactor.insert(np.array([3, 50]))
+    numbers = {3: 0, 50: 1}
+    total = sum(map(len, answers))
+    row, col, e_id = (np.empty(total, dtype=np.int32) for _ in range(3))
+    local = (100 + np.arange(frontier)).astype(np.int32)
+    assert compactor.stitch(groups, local, row, col, e_id) == total
+    flat = [int(i) for a in answers for i in a]
+    for i in flat:
+        numbers.setdefault(i, len(numbers))
+    assert row.tolist() == [numbers[i] for i in flat]
+    assert col.tolist() == [100 + p for p, a in enumerate(answers) for _ in a]
+    assert e_id.tolist() == [int(e) for es in edges for e in es]
+
+
+def test_stitch_refuses_contradictions() -> None:
+    compactor = kernels.Compactor()
+    out = [np.empty(3, dtype=np.int32) for _ in range(2)]
+    local = np.zeros(2, dtype=np.int32)
+    three = np.arange(3, dtype=np.int32)
+    for group, words in [
+        ((np.array([0]), np.array([2], dtype=np.int32), three, None), "match"),
+        ((np.array([2]), np.array([3], dtype=np.int32), three, None), "frontier"),
+        ((np.array([0, 1]), np.array([3], dtype=np.int32), three, None), "length"),
+        ((np.array([0]), np.array([-3], dtype=np.int32), three, None), "match"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            compactor.stitch([group], local, *out, None)
+    with pytest.raises(ValueError, match="shorter"):
+        compactor.stitch([(np.array([0]), np.array([3], dtype=np.int32), three, None)], local, out[0][:2], out[1], None)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (100,), (3, 5), (2000,)])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8, np.float16])
+def test_gather_and_scatter_equal_numpy(shape: tuple[int, ...], dtype: type) -> None:
+    rng = np.random.default_rng(1)
+    table = rng.integers(0, 200, (90, *shape)).astype(dtype)
+    rows = rng.integers(0, 90, 40)
+    positions = rng.permutation(60)[:40]
+    for threads in (1, 2):
+        for cast in (np.int32, np.int64):
+            out = np.zeros((40, *shape), dtype)
+            kernels.gather_rows(table, rows.astype(cast), out, threads=threads)
+            assert np.array_equal(out, table[rows])
+            out, want = np.zeros((60, *shape), dtype), np.zeros((60, *shape), dtype)
+            want[positions] = table[rows]
+            kernels.gather_rows(table, rows.astype(cast), out, positions=positions, threads=threads)
+            assert np.array_equal(out, want)
+            out = np.zeros((60, *shape), dtype)
+            kernels.scatter_rows(table[rows], positions, out)
+            assert np.array_equal(out, want)
+
+
+def test_rows_outside_the_table_are_refused() -> None:
+    table, out = np.zeros((5, 2), np.float32), np.zeros((2, 2), np.float32)
+    for call, words in [
+        (lambda: kernels.gather_rows(table, np.array([0, 5]), out), "row 5"),
+        (lambda: kernels.gather_rows(table, np.array([-1, 0]), out), "row -1"),
+        (lambda: kernels.gather_rows(table, np.array([0]), out), "one row per entry"),
+        (lambda: kernels.gather_rows(table, np.array([0, 1]), np.zeros((2, 3), np.float32)), "another size"),
+        (lambda: kernels.gather_rows(table, np.array([0, 1]), out, positions=np.array([0, 2])), "row 2"),
+        (lambda: kernels.scatter_rows(table, np.arange(5), out), "row 2"),
+        (lambda: kernels.gather_rows(table.T, np.array([0, 1]), out), "contiguous"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
+@given(st.integers(0, 1000), st.integers(1, 6))
+@settings(max_examples=40, deadline=None)
+def test_split_by_owner(seed: int, parts: int) -> None:
+    rng = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], np.sort(rng.integers(0, 50, parts - 1)), [50]]).astype(np.int64)
+    ids = rng.integers(0, 50, 30)
+    rows, positions = kernels.split_by_owner(ids, offsets)
+    for p in range(parts):
+        mine = np.flatnonzero((ids >= offsets[p]) & (ids < offsets[p + 1]))
+        assert np.array_equal(positions[p], mine)
+        assert np.array_equal(rows[p], ids[mine] - offsets[p])
+    with pytest.raises(ValueError, match="id 50"):
+        kernels.split_by_owner(np.array([50]), offsets)
+
+
+def test_degree_sum() -> None:
+    indptr = np.array([0, 3, 3, 10], dtype=np.int64)
+    assert kernels.degree_sum(indptr, np.array([0, 2, 2], dtype=np.int32)) == 3 + 7 + 7
+    with pytest.raises(ValueError, match="row 3"):
+        kernels.degree_sum(indptr, np.array([3]))

@@ -1,0 +1,184 @@
+"""Sampling kernels against brute force and statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from atta.samplers import kernels
+from atta.samplers.hashing import mix64, permutation, stream_key
+
+Csc = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def random_csc(seed: int, n: int = 50, wide: bool = False) -> Csc:
+    """indptr, indices, edge ids, vertex keys of a graph with empty rows and one hub."""
+    rng = np.random.default_rng(seed)
+    degrees = rng.integers(0, 12, n)
+    degrees[rng.integers(0, n)] = 400
+    degrees[rng.integers(0, n, 5)] = 0
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    dtype = np.int64 if wide else np.int32
+    indices = rng.integers(0, 1000, indptr[-1]).astype(dtype)
+    return indptr, indices, rng.permutation(int(indptr[-1])).astype(dtype), rng.permutation(10 * n)[:n].astype(np.int64)
+
+
+def sample(csc: Csc, rows: np.ndarray, fan_out: int, **options: object) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    settings_: dict[str, object] = {"replace": False, "stream_key": 7, "threads": 1, **options}
+    counts, neighbors, edge_ids = kernels.sample_neighbors(*csc, rows, fan_out=fan_out, **settings_)  # type: ignore[arg-type]
+    assert edge_ids is not None
+    return counts, neighbors, edge_ids
+
+
+@given(st.integers(0, 10_000), st.sampled_from([-1, 0, 1, 3, 10, 63, 64, 65, 200, 399, 400, 1000]), st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_draws_are_edges_of_the_row(seed: int, fan_out: int, replace: bool) -> None:
+    csc = random_csc(seed)
+    indptr, indices, edge_ids, _ = csc
+    rows = np.random.default_rng(seed).integers(0, 50, 30)
+    counts, neighbors, chosen = sample(csc, rows, fan_out, replace=replace, stream_key=seed)
+    source_of = dict(zip(edge_ids.tolist(), indices.tolist(), strict=True))
+    at = 0
+    for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+        degree = int(indptr[row + 1] - indptr[row])
+        expected = degree if fan_out < 0 else (fan_out if degree else 0) if replace else min(degree, fan_out)
+        assert count == expected
+        mine = chosen[at : at + count].tolist()
+        assert set(mine) <= set(edge_ids[indptr[row] : indptr[row + 1]].tolist())
+        assert [source_of[e] for e in mine] == neighbors[at : at + count].tolist()
+        if not replace or fan_out < 0:
+            assert len(set(mine)) == count
+        if fan_out < 0:
+            assert mine == edge_ids[indptr[row] : indptr[row + 1]].tolist()
+        at += count
+    assert at == len(neighbors)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 80), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_a_row_gets_the_same_whatever_else_is_asked(seed: int, fan_out: int, replace: bool) -> None:
+    csc, wide = random_csc(seed), random_csc(seed, wide=True)
+    rows = np.random.default_rng(seed).integers(0, 50, 40)
+    options = {"replace": replace, "stream_key": seed}
+    counts, neighbors, chosen = sample(csc, rows, fan_out, **options)
+    for threads in (2, 3, 7):
+        for got, want in zip(
+            sample(csc, rows, fan_out, threads=threads, **options), (counts, neighbors, chosen), strict=True
+        ):
+            assert np.array_equal(got, want)
+    assert np.array_equal(sample(wide, rows.astype(np.int32), fan_out, **options)[1], neighbors)
+    order = np.random.default_rng(seed).permutation(len(rows))
+    shuffled = np.split(sample(csc, rows[order], fan_out, **options)[2], np.cumsum(counts[order])[:-1])
+    original = np.split(chosen, np.cumsum(counts)[:-1])
+    assert all(np.array_equal(shuffled[i], original[j]) for i, j in enumerate(order))
+
+
+@pytest.mark.parametrize(("degree", "fan_out"), [(10, 3), (100, 99), (300, 70), (17, 1)])
+def test_every_neighbour_is_equally_likely(degree: int, fan_out: int) -> None:
+    """Chi-square on inclusion; draws of one sample exclude each other, hence the factors (1 - k/d) and (d-1)/d."""
+    n = 4000
+    indptr = np.arange(n + 1, dtype=np.int64) * degree
+    indices = np.tile(np.arange(degree, dtype=np.int32), n)
+    _, neighbors, _ = sample((indptr, indices, indices, np.arange(n)), np.arange(n), fan_out, stream_key=99)
+    seen = np.bincount(neighbors, minlength=degree)
+    expected = n * fan_out / degree
+    statistic = ((seen - expected) ** 2).sum() / (expected * (1 - fan_out / degree)) * (degree - 1) / degree
+    assert 1e-4 < stats.chi2.sf(statistic, degree - 1) < 1 - 1e-4
+
+
+def test_draws_of_neighbouring_vertices_streams_and_indices_are_independent() -> None:
+    """Joint distribution of pairs of draws is flat: with replacement, degree 8, so 64 cells."""
+    n, degree = 20_000, 8
+    indptr = np.arange(n + 1, dtype=np.int64) * degree
+    indices = np.tile(np.arange(degree, dtype=np.int32), n)
+    csc = (indptr, indices, indices, np.arange(n))
+    keys = [stream_key(1, 0, batch, hop, 5) for batch, hop in ((0, 1), (0, 2), (1, 1))]
+    draws = [sample(csc, np.arange(n), 2, replace=True, stream_key=k)[1].reshape(n, 2) for k in keys]
+    pairs = [
+        (draws[0][:, 0], draws[0][:, 1]),  # two draws of one vertex
+        (draws[0][:-1, 0], draws[0][1:, 0]),  # neighbouring vertices
+        (draws[0][:, 0], draws[1][:, 0]),  # hops
+        (draws[0][:, 0], draws[2][:, 0]),  # batches
+    ]
+    for a, b in pairs:
+        cells = np.bincount(a.astype(np.int64) * degree + b, minlength=degree * degree)
+        assert stats.chisquare(cells).pvalue > 1e-4
+
+
+def test_pairs() -> None:
+    rng = np.random.default_rng(3)
+    n = 60
+    ids = rng.permutation(1000)[:n].astype(np.int64)
+    rows_of = [np.unique(rng.integers(0, n, rng.integers(0, 40))) for _ in range(n)]
+    rows_of[7] = np.arange(n)  # a neighbour of everybody
+    rows_of = [r[np.argsort(ids[r])] for r in rows_of]
+    indptr = np.concatenate([[0], np.cumsum([len(r) for r in rows_of])]).astype(np.int64)
+    indices = np.concatenate(rows_of).astype(np.int32)
+    common = {"stream_key": 4, "ids": ids, "sorted_internal": np.argsort(ids)}
+    rows = np.arange(n)
+    positive = kernels.sample_pairs(indptr, indices, ids, rows, count=3, negative=False, **common).reshape(n, 3)  # type: ignore[arg-type]
+    negative = kernels.sample_pairs(indptr, indices, ids, rows, count=500, negative=True, **common).reshape(n, 500)  # type: ignore[arg-type]
+    for row in range(n):
+        neighbours = set(rows_of[row].tolist())
+        assert set(positive[row].tolist()) <= (neighbours or {-1})
+        strangers = set(range(n)) - neighbours - {row}
+        assert set(negative[row].tolist()) <= (strangers or {-1})
+    strangers_of_0 = sorted(set(range(n)) - set(rows_of[0].tolist()) - {0})
+    many = kernels.sample_pairs(indptr, indices, ids, np.zeros(400, int), count=500, negative=True, **common)  # type: ignore[arg-type]
+    assert np.array_equal(many[:500], many[500:1000])  # the same row gets the same
+    seen = np.bincount(negative[0], minlength=n)[strangers_of_0]
+    assert stats.chisquare(seen).pvalue > 1e-4
+
+
+def test_bad_input_is_refused_with_a_reason() -> None:
+    indptr, indices, edge_ids, keys = random_csc(1)
+    ok = {"fan_out": 3, "replace": False, "stream_key": 1}
+
+    def call(**changes: object) -> object:
+        arguments: dict[str, object] = {
+            "indptr": indptr, "indices": indices, "edge_ids": edge_ids, "vertex_keys": keys, "rows": np.arange(5), **ok, **changes
+        }  # fmt: skip
+        return kernels.sample_neighbors(**arguments)  # type: ignore[arg-type]
+
+    broken = indptr.copy()
+    broken[3] = 10**9
+    for changes, words in [
+        ({"rows": np.array([50])}, "row 50"),
+        ({"rows": np.array([-1])}, "row -1"),
+        ({"rows": np.array([1.5])}, "integers"),
+        ({"fan_out": -2}, "fan_out"),
+        ({"indices": indices[:-1]}, "edge_ids"),
+        ({"indices": indices[:-1], "edge_ids": None, "rows": np.arange(50)}, "spans"),
+        ({"indptr": broken}, "spans"),
+        ({"vertex_keys": keys[:-1]}, "vertex_keys"),
+        ({"threads": 0}, "threads"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            call(**changes)
+    for pointer, sources, words in [
+        (np.array([0, 2, 1], dtype=np.int64), 5, "decreases at row 1"),
+        (np.array([1, 2, 3], dtype=np.int64), 5, "begin"),
+        (np.array([0, 1, 2], dtype=np.int64), 5, "ends at 2"),
+        (np.array([0, 1, 3], dtype=np.int64), 2, "of 2"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            kernels.validate_csc(pointer, np.array([0, 1, 4], dtype=np.int32), sources)
+
+
+def test_python_and_native_hashes_agree() -> None:
+    from atta import _native
+
+    values = np.random.default_rng(0).integers(0, 2**63, 100)
+    assert mix64(values).tolist() == [_native.mix64(int(v)) for v in values]
+
+
+def test_permutation_depends_on_the_set_of_ids_and_the_key_only() -> None:
+    ids = np.random.default_rng(0).permutation(5000)[:1000].astype(np.int64)
+    shuffled = np.random.default_rng(1).permutation(ids)
+    assert np.array_equal(ids[permutation(ids, 5)], shuffled[permutation(shuffled, 5)])
+    assert not np.array_equal(permutation(ids, 5), permutation(ids, 6))
+    first = np.array([permutation(np.arange(20), key)[0] for key in range(4000)])
+    assert stats.chisquare(np.bincount(first, minlength=20)).pvalue > 1e-4
