@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from atta.errors import ConfigError, UnknownNameError
 
 __all__ = ["PartitionBook"]

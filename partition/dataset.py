@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from atta.errors import ConfigError, DataError
 from atta.partition.book import PartitionBook
 from atta.partition.files import FileRecord, check_file, map_array, read_json

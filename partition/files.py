@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 import xxhash
+
 from atta.errors import DataError
 
 __all__ = [

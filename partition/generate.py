@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from atta.errors import ConfigError
 from atta.partition.files import chunks
 from atta.partition.graph import NODE_TYPE, GraphWriter
@@ -28,6 +29,7 @@ __all__ = ["KINDS", "GenerateOptions", "generate"]
 KINDS = ("sbm", "rmat", "powerlaw")
 _CHUNK_EDGES = 2 << 20
 _CHUNK_VALUES = 8 << 20
+_TOPIC_SIGNAL = 4
 # Numbers of the independent random streams of one graph.
 _STREAM_PERMUTE, _STREAM_WEIGHT, _STREAM_EDGES, _STREAM_X, _STREAM_CENTROID, _STREAM_SPLIT, _STREAM_TOPIC = range(7)
 
@@ -49,7 +51,8 @@ class GenerateOptions:
             each for powerlaw). Ignored by rmat.
         inter: share of edges drawn without regard to communities. Ignored by rmat.
         exponent: of the power law of degrees (powerlaw only).
-        signal: strength of the class in one vertex's features, in standard deviations of their noise.
+        signal: strength of the class in one vertex's features, in standard deviations of their noise (times four for
+            the topics of rmat).
         train, val, test: shares of the vertices in the splits.
     """
 
@@ -105,7 +108,9 @@ def generate(
             labels[row_of] = model.labels(options)
         out.add_labels(labels)
         out.num_classes = options.classes
-        _write_features(out, topics, options, progress)
+        # A topic is no class: shown plainly it still says nothing about the label of the vertex itself.
+        strength = options.signal * (_TOPIC_SIGNAL if kind == "rmat" else 1)
+        _write_features(out, topics, strength, options, progress)
         _write_splits(out, options)
 
 
@@ -247,12 +252,14 @@ def _rmat_pairs(options: GenerateOptions) -> Pairs:
         yield _distinct(draw, high - low, n)
 
 
-def _write_features(out: GraphWriter, topics: Ints, options: GenerateOptions, progress: Progress) -> None:
-    """Write ``x``: a random direction of length ``signal`` per class plus normal noise."""
+def _write_features(
+    out: GraphWriter, topics: Ints, strength: float, options: GenerateOptions, progress: Progress
+) -> None:
+    """Write ``x``: a random direction of length ``strength`` per topic plus normal noise."""
     if not options.features:
         return
     centroids = _rng(options, _STREAM_CENTROID).standard_normal((options.classes, options.features))
-    centroids *= options.signal / np.linalg.norm(centroids, axis=1, keepdims=True)
+    centroids *= strength / np.linalg.norm(centroids, axis=1, keepdims=True)
     table = out.open_table("x", np.float32, (options.features,))
     progress.stage("features", options.nodes)
     for number, (low, high) in enumerate(chunks(options.nodes, max(1, _CHUNK_VALUES // options.features))):

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from atta.errors import ConfigError, DataError
 from atta.partition.files import (
     FileRecord,

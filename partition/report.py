@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from atta.errors import DataError
 from atta.partition import dataset as dataset_files
 from atta.partition import graph as graph_files

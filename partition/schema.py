@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
 from atta.errors import ConfigError, UnknownNameError
 
 __all__ = ["Schema", "TableSpec", "check_name", "split_edge_type"]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from atta.errors import ConfigError
 from atta.partition import dataset as layout
 from atta.partition.book import PartitionBook

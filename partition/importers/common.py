@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
+
 from atta.errors import ConfigError, DataError
 from atta.partition.files import chunks
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.options import ImportOptions
 from atta.partition.schema import split_edge_type
-from scipy.sparse import csr_array
 
 __all__ = ["add_edges", "add_features", "as_csr", "load_array", "load_npz", "reverse_relation", "reverses_to_add"]
 

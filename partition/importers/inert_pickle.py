@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
+
 from atta.errors import DataError
 from atta.partition.importers.common import as_csr
-from scipy.sparse import csr_array
 
 __all__ = ["load_inert"]
 

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array, vstack
+
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers import npz
 from atta.partition.importers.common import add_edges, add_features
 from atta.partition.importers.inert_pickle import load_inert
 from atta.partition.importers.options import ImportOptions
-from scipy.sparse import csr_array, vstack
 
 __all__ = ["read"]
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
 from atta.errors import UnknownNameError
 from atta.partition.graph import Graph
 from atta.partition.methods import metis, random

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import coo_array, csr_array
+
 from atta.errors import AttaError
 from atta.partition.files import map_array, write_array
 from atta.partition.graph import Graph, index_dtype
 from atta.partition.progress import Progress
-from scipy.sparse import coo_array, csr_array
 
 __all__ = ["assign", "constraints", "union_graph"]
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from atta.partition.files import map_array, write_array
 from pymetis import _internal
+
+from atta.partition.files import map_array, write_array
 
 __all__ = ["main"]
 

@@ -7,9 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from atta.partition import Graph
 
+from atta.partition import Graph
 from tests.unit.partition.oracles import write_graph
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_forcing_to_disk():
+    """Waiting for the disk after each of thousands of tiny files would take minutes."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr("atta.partition.staging._sync", lambda path: None)
+    patch.setattr("atta.partition.files.os.fsync", lambda fd: None)
+    yield
+    patch.undo()
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+
 from atta.partition import Dataset, Graph, GraphWriter
 
 
@@ -115,3 +116,19 @@ def write_graph(path: Path, ids: list[int] | None, src: list[int], dst: list[int
         weight = np.arange(len(src), dtype=np.float32)
         out.add_edges("node__to__node", np.array(src, np.int64), np.array(dst, np.int64), weight=weight)
     return Graph.open(path)
+
+
+class Runs:
+    """Pickles as a call: what a hostile file holds."""
+
+    def __init__(self, call, *args):
+        self.call = (call, args)
+
+    def __reduce__(self):
+        return self.call
+
+
+def edge_pairs(graph: Graph, edge_type: str = "node__to__node") -> list[tuple[int, int]]:
+    """The stored edges as (source row, destination row), in order."""
+    edges = graph.edges(edge_type)
+    return list(zip(edges.src.tolist(), edges.dst.tolist(), strict=True))

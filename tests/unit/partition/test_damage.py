@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition import Dataset, Graph, partition_graph
 from atta.partition.report import describe
-
 from tests.unit.partition.oracles import write_graph
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from atta.errors import ConfigError
 from atta.partition import Graph, GraphWriter
 from atta.partition.files import NpyAppender

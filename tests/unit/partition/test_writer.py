@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition import Dataset, Graph, GraphWriter, partition_graph
 from atta.partition.report import describe
 from atta.partition.sorting import stable_order
 from atta.partition.writer import write_dataset
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from tests.unit.partition.oracles import check_dataset, stored_in_neighbours, write_graph
 
 ETYPE = "node__to__node"

@@ -1,0 +1,71 @@
+"""The data commands, through the command line."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from atta.cli.data import COMMANDS
+from atta.errors import ConfigError, DataError
+
+GENERATE = ["generate", "powerlaw", "g", "--nodes", "500", "--edges", "4000", "--features", "8", "--classes", "3"]
+
+
+@pytest.fixture
+def atta(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    group = click.Group(commands={c.name: c for c in COMMANDS})
+
+    def run(*args: str):
+        result = CliRunner().invoke(group, [str(a) for a in args])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return run
+
+
+def test_generate_partition_inspect(atta):
+    assert atta(*GENERATE).exit_code == 0
+    assert atta("partition", "g", "d", "--parts", "2", "--method", "random", "-q").output == ""
+    shown = atta("inspect", "d").output
+    assert "2 partitions" in shown
+    assert "edge cut" in shown
+    report = json.loads(atta("inspect", "d", "--json", "-").output)
+    assert report["kind"] == "dataset"
+    assert report["num_parts"] == 2
+    assert report["provenance"]["method"] == "random"
+    assert report["provenance"]["graph"]["options"]["nodes"] == 500
+    assert report["quality"]["balance"]["nodes"] == 1
+    atta("inspect", "g", "--json", "out.json", "-q")
+    with open("out.json") as file:
+        assert json.load(file)["kind"] == "graph"
+
+
+def test_inspect_of_one_part(atta, tmp_path):
+    atta(*GENERATE)
+    atta("partition", "g", "d", "--parts", "2", "--method", "random")
+    (tmp_path / "d/part-0001").rename(tmp_path / "elsewhere")
+    assert atta("inspect", "d", "--part", "0").exit_code == 0
+    with pytest.raises(DataError, match="part-0001"):
+        atta("inspect", "d")
+
+
+def test_wrong_usage(atta):
+    assert atta("partition", "g", "d").exit_code == 2
+    assert atta("generate", "lattice", "g", "--nodes", "5", "--edges", "5").exit_code == 2
+    with pytest.raises(DataError, match="g: no such folder"):
+        atta("partition", "g", "d", "--parts", "2")
+    atta(*GENERATE)
+    with pytest.raises(ConfigError, match="--overwrite"):
+        atta(*GENERATE)
+    assert atta(*GENERATE, "--overwrite").exit_code == 0
+
+
+def test_every_option_of_generate_is_explained(atta):
+    shown = atta("generate", "--help").output
+    for option in ("--communities", "--inter", "--exponent", "--signal", "--train", "--val", "--test", "Example:"):
+        assert option in shown

@@ -1,0 +1,80 @@
+"""METIS: small cut, all constraints balanced, failures of the child readable."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from atta.errors import AttaError
+from atta.partition import Dataset, Graph, GraphWriter, partition_graph
+from atta.partition.methods import metis
+from atta.partition.progress import Silent
+from tests.unit.partition.oracles import write_graph
+
+
+def test_union_graph_counts_edges_in_either_direction(tmp_path):
+    with GraphWriter(tmp_path / "g") as out:
+        out.add_nodes("a", 2)
+        out.add_nodes("b", 3)
+        out.add_edges("a__r__b", np.array([0, 0, 1]), np.array([2, 2, 0]))
+        out.add_edges("b__s__a", np.array([2]), np.array([0]))
+        out.add_edges("b__t__b", np.array([1, 1, 2]), np.array([1, 2, 1]))
+    want = np.zeros((5, 5), int)
+    want[0, 4] = want[4, 0] = 3  # twice a__r__b, once b__s__a
+    want[1, 2] = want[2, 1] = 1
+    want[3, 4] = want[4, 3] = 2  # the self-loop at 3 is left out
+    assert np.array_equal(metis.union_graph(Graph.open(tmp_path / "g")).toarray(), want)
+
+
+def test_constraints(tmp_path):
+    graph = write_graph(tmp_path / "g", None, [0, 0, 1], [1, 1, 2], 4)
+    assert metis.constraints(graph).tolist() == [[1, 0, 1], [1, 2, 0], [1, 1, 0], [1, 0, 1]]
+
+
+def test_finds_planted_cliques(tmp_path):
+    ring = nx.relabel_nodes(
+        nx.connected_caveman_graph(4, 12), dict(enumerate(np.random.default_rng(0).permutation(48)))
+    )
+    pairs = np.array([(u, v) for u, v in ring.edges] + [(v, u) for u, v in ring.edges])
+    with GraphWriter(tmp_path / "g") as out:
+        out.add_nodes("node", 48)
+        out.add_edges("node__to__node", pairs[:, 0], pairs[:, 1])
+    partition_graph(tmp_path / "g", tmp_path / "data", parts=4)
+    dataset = Dataset.open(tmp_path / "data")
+    assert np.diff(dataset.book.offsets["node"]).tolist() == [12] * 4
+    assert dataset.quality["cut_edges"] == 8  # one link between neighbouring cliques, in both directions
+
+
+def test_balances_vertices_edges_and_training_vertices(tmp_path):
+    # All training vertices lie in one corner of a grid; a cut by vertices alone would give them to few parts.
+    grid = nx.convert_node_labels_to_integers(nx.grid_2d_graph(40, 40), ordering="sorted")
+    pairs = np.array(grid.edges)
+    with GraphWriter(tmp_path / "g") as out:
+        out.add_nodes("node", 1600, splits={"train": np.arange(400)})
+        ends = np.concatenate([pairs, pairs[:, ::-1]])
+        out.add_edges("node__to__node", ends[:, 0], ends[:, 1])
+    partition_graph(tmp_path / "g", tmp_path / "data", parts=4)
+    quality = Dataset.open(tmp_path / "data").quality
+    assert max(quality["balance"].values()) < 1.1
+    assert quality["edge_cut"] < 0.15
+
+
+def test_same_seed_same_assignment(messy_graph):
+    owners = [metis.assign(messy_graph, 3, seed=s, progress=Silent())["node"] for s in (4, 4)]
+    assert np.array_equal(*owners)
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_graphs_without_edges(tmp_path, n):
+    graph = write_graph(tmp_path / "g", None, [], [], n)
+    owners = metis.assign(graph, 3, seed=0, progress=Silent())["node"]
+    assert owners.shape == (n,)
+    assert owners.dtype == np.int32
+    assert set(owners.tolist()) <= {0, 1, 2}
+
+
+def test_a_crashing_child_is_an_error_message(messy_graph, monkeypatch):
+    monkeypatch.setattr("atta.partition.methods.metis.write_array", lambda *_: None)
+    with pytest.raises(AttaError, match="METIS failed"):
+        metis.assign(messy_graph, 2, seed=0, progress=Silent())

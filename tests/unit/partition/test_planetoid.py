@@ -1,0 +1,125 @@
+"""Planetoid files are pickles: they must be read without running what they name, whatever they name."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from atta.errors import DataError
+from atta.partition import Graph
+from atta.partition.importers import import_graph
+from atta.partition.importers.inert_pickle import load_inert
+from tests.unit.partition.oracles import Runs, edge_pairs
+
+
+def write_planetoid(folder, protocol=2):
+    """Seven vertices: 2 training, 2 more with labels, test rows 6 and 4; row 5 is missing, as in citeseer."""
+    folder.mkdir(exist_ok=True)
+    one_hot = np.eye(3, dtype=np.int32)
+    dense = np.arange(28, dtype=np.float32).reshape(7, 4)
+    parts = {
+        "x": sp.csr_matrix(dense[:2]), "y": one_hot[[0, 1]], "allx": sp.csr_matrix(dense[:4]), "ally": one_hot[[0, 1, 2, 0]],
+        "tx": sp.csr_matrix(dense[[6, 4]]), "ty": one_hot[[2, 1]],
+        "graph": {0: [1, 1, 0], 1: [0, 2], 2: [1], 3: [], 4: [6], 5: [], 6: [4]},
+    }  # fmt: skip
+    for name, value in parts.items():
+        (folder / f"ind.tiny.{name}").write_bytes(pickle.dumps(value, protocol=protocol))
+    (folder / "ind.tiny.test.index").write_text("6\n4\n")
+    dense[5] = 0
+    return dense
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 4])
+@pytest.mark.parametrize("source", ["", "ind.tiny"])
+def test_planetoid(tmp_path, protocol, source):
+    dense = write_planetoid(tmp_path / "src", protocol)
+    import_graph(
+        "planetoid", tmp_path / "src" / source if not source else tmp_path / "src" / "ind.tiny.graph", tmp_path / "g"
+    )
+    graph = Graph.open(tmp_path / "g")
+    assert np.array_equal(graph.table("node", "x"), dense)
+    assert graph.table("node", "y").tolist() == [0, 1, 2, 0, 1, -1, 2]
+    assert edge_pairs(graph) == [(0, 1), (1, 0), (1, 2), (2, 1), (4, 6), (6, 4)]
+    assert graph.split("node", "train").tolist() == [0, 1]
+    assert graph.split("node", "test").tolist() == [4, 6]
+    assert graph.schema.num_classes == 3
+
+
+def test_pickles_of_python_2(tmp_path):
+    # What Python 2 wrote for numpy.array([1, 2], "<i4"): names of its modules, bytes as 8-bit strings.
+    raw = (
+        b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
+        b"(K\x01K\x02\x85cnumpy\ndtype\nU\x02i4K\x00K\x01\x87R(K\x03U\x01<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+        b"\x89U\x08\x01\x00\x00\x00\x02\x00\x00\x00tb."
+    )
+    (tmp_path / "a").write_bytes(raw)
+    assert load_inert(tmp_path / "a").tolist() == [1, 2]
+    lists = b"\x80\x02ccollections\ndefaultdict\nc__builtin__\nlist\n\x85R(K\x00](K\x01K\x02eu."
+    (tmp_path / "b").write_bytes(lists)
+    assert load_inert(tmp_path / "b") == {0: [1, 2]}
+
+
+HOSTILE = {
+    "os.system": lambda mark: Runs(os.system, f"touch {mark}"),
+    "eval": lambda mark: Runs(builtins.eval, f"open({str(mark)!r}, 'w')"),
+    "open": lambda mark: Runs(builtins.open, str(mark), "w"),
+    "getattr": lambda mark: Runs(builtins.getattr, list, "append"),
+    "inside a dictionary": lambda mark: {0: [1, Runs(os.system, f"touch {mark}")]},
+    "inside an array": lambda mark: np.array([Runs(os.system, f"touch {mark}")], dtype=object),
+    "nested pickle": lambda mark: Runs(pickle.loads, pickle.dumps(Runs(os.system, f"touch {mark}"))),
+    "numpy loader": lambda mark: Runs(np.load, str(mark)),
+}
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_pickles_are_refused(tmp_path, hostile, protocol):
+    write_planetoid(tmp_path / "src")
+    mark = tmp_path / "mark"
+    path = tmp_path / "src" / "ind.tiny.graph"
+    path.write_bytes(pickle.dumps(hostile(mark), protocol=protocol))
+    with pytest.raises(DataError, match=r"ind\.tiny\.graph: refused"):
+        import_graph("planetoid", tmp_path / "src", tmp_path / "g")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"garbage",
+        b"\x80\x02cos\nsystem\n.",
+        b"\x80\x02c_codecs\nencode\n}U\x08__call__Nsb.",  # sets an attribute of an admitted function
+        b"\x80\x02ccollections\ndefaultdict\nN}U\x08__init__Ns\x86b.",  # sets an attribute of an admitted class
+        b"\x80\x02U\x02id\x51.",  # persistent id
+        b"\x80\x02\x82\x01.",  # extension code
+        b"\x80\x02]K\x01a.",  # a list is no dictionary of lists
+        b"\x80\x02cnumpy\nndarray\n.",
+        b"\x80\x02cnumpy\nndarray\n)\x81.",  # an array without a state
+    ],
+)
+def test_crooked_pickles_are_refused(tmp_path, raw):
+    (tmp_path / "a").write_bytes(raw)
+    with pytest.raises(DataError, match="refused"):
+        load_inert(tmp_path / "a")
+
+
+def test_out_of_range_sparse_matrix_is_refused(tmp_path):
+    matrix = sp.csr_matrix(np.eye(3, dtype=np.float32))
+    matrix.indices[1] = 1000
+    (tmp_path / "a").write_bytes(pickle.dumps(matrix))
+    with pytest.raises(DataError, match="sparse matrix"):
+        load_inert(tmp_path / "a")
+
+
+@pytest.mark.parametrize("graph", [{0: [99]}, {-1: [0]}, {0: [0.5]}, {0: 3}, {"a": [0]}])
+def test_bad_adjacency_lists(tmp_path, graph):
+    write_planetoid(tmp_path / "src")
+    (tmp_path / "src" / "ind.tiny.graph").write_bytes(pickle.dumps(graph))
+    with pytest.raises(DataError, match=r"ind\.tiny\.graph"):
+        import_graph("planetoid", tmp_path / "src", tmp_path / "g")
