@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from atta.samplers import kernels
 from atta.samplers.dag import Kind, Share, Task, chunk_range
 from atta.samplers.hashing import hash_string, stream_key

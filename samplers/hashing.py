@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import xxhash
+
 from atta import _native
 
 __all__ = ["hash_string", "mix64", "permutation", "stream_key"]

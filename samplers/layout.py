@@ -12,6 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from atta.samplers.spec import Kind
 
 if TYPE_CHECKING:

@@ -24,9 +24,10 @@ import enum
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
+
 from atta.errors import ConfigError
 from atta.samplers.hashing import hash_string, permutation, stream_key
-from numpy.typing import NDArray
 
 __all__ = ["SeedPlan", "SeedPolicy", "home_of", "plan_seeds"]
 

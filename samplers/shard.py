@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.samplers import kernels
 

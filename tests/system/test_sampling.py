@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-import atta
 import networkx as nx
 import numpy as np
 import pytest
 from scipy import stats
 
+import atta
 from tests.system.conftest import SmallGraph
 
 

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import time
 
-import atta
 import numpy as np
 import pytest
 
+import atta
 from tests.system.conftest import SmallGraph, free_port
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from atta.clusterfile import check_address, read_cluster, write_cluster
 from atta.errors import ConfigError, DataError, UnknownNameError
 

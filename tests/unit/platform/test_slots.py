@@ -7,6 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
+
 from atta.client.slots import SlotMaps
 from atta.daemon.slots import SlotPool
 from atta.errors import QuotaExceededError, RemoteError

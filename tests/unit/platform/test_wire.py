@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from atta.protos import wire
-from atta.protos.v1 import graph_pb2, kv_pb2
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
+
+from atta.protos import wire
+from atta.protos.v1 import graph_pb2, kv_pb2
 
 FIELDS = frozenset({3, 4, 5})
 
