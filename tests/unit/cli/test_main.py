@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+
 from atta import errors
 from atta.cli import main as root
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 import pytest
-from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, progress_bars, write_json
-from atta.errors import ConfigError
 from hypothesis import given
 from hypothesis import strategies as st
+
+from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, progress_bars, write_json
+from atta.errors import ConfigError
 
 
 @pytest.mark.parametrize(
