@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from atta.errors import ConfigError
@@ -20,6 +21,7 @@ def partition_graph(
     parts: int,
     method: str = "metis",
     seed: int = 0,
+    balance: Sequence[str] | None = None,
     overwrite: bool = False,
     verify: bool = True,
     progress: Progress | None = None,
@@ -32,6 +34,8 @@ def partition_graph(
         parts: number of partitions, at least 1; more than vertices is allowed.
         method: a name in ``methods.METHODS``.
         seed: of the method.
+        balance: what every partition should get an equal share of: ``nodes``, ``edges``, names of splits. None: what the
+            method balances by itself (metis: nodes, edges, train).
         overwrite: replace an existing dataset.
         verify: check the graph folder's checksums first.
         progress: told of the stages.
@@ -45,6 +49,12 @@ def partition_graph(
     assign = find_method(method)
     progress = progress or Silent()
     graph = Graph.open(src, verify=verify)
-    owners = assign(graph, parts, seed=seed, progress=progress)
-    how = {"command": "partition", "method": method, "parts": parts, "seed": seed}
+    owners = assign(graph, parts, seed=seed, balance=balance, progress=progress)
+    how = {
+        "command": "partition",
+        "method": method,
+        "parts": parts,
+        "seed": seed,
+        "balance": list(balance) if balance else None,
+    }
     write_dataset(graph, owners, dst, parts, provenance=how, overwrite=overwrite, progress=progress)

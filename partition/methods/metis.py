@@ -10,25 +10,33 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import coo_array, csr_array
 
-from atta.errors import AttaError
+from atta.errors import AttaError, UnknownNameError
 from atta.partition.files import map_array, write_array
 from atta.partition.graph import Graph, index_dtype
 from atta.partition.progress import Progress
 
 __all__ = ["assign", "constraints", "union_graph"]
 
-BALANCED_SPLIT = "train"
+DEFAULT_BALANCE = ("nodes", "edges", "train")
 
 
-def assign(graph: Graph, parts: int, *, seed: int, progress: Progress) -> dict[str, npt.NDArray[np.int32]]:
-    """Minimise the edge cut; int32 [n] per node type. Raises AttaError when METIS fails."""
+def assign(
+    graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
+) -> dict[str, npt.NDArray[np.int32]]:
+    """Minimise the edge cut; int32 [n] per node type.
+
+    Raises:
+        UnknownNameError: ``balance`` (None: nodes, edges and training vertices) names an unknown split.
+        AttaError: METIS fails.
+    """
+    balance = _known(graph, balance)
     counts = graph.schema.node_counts
     total = sum(counts.values())
     if parts == 1 or total == 0:
@@ -41,7 +49,7 @@ def assign(graph: Graph, parts: int, *, seed: int, progress: Progress) -> dict[s
         if union.nnz and union.data.min() != union.data.max():
             write_array(Path(folder, "adjwgt.npy"), union.data.astype(np.int64))
         del union
-        write_array(Path(folder, "vwgt.npy"), constraints(graph))
+        write_array(Path(folder, "vwgt.npy"), constraints(graph, balance))
         progress.stage("metis", None)
         owners = _run(Path(folder), parts, seed)
     starts = np.cumsum([0, *counts.values()])
@@ -71,26 +79,43 @@ def union_graph(graph: Graph) -> csr_array:
     return adjacency
 
 
-def constraints(graph: Graph) -> npt.NDArray[np.int64]:
-    """Return the vertex weights [N, C]: one for each vertex, its in-degree, whether it is a training vertex.
+def constraints(graph: Graph, balance: Sequence[str] = DEFAULT_BALANCE) -> npt.NDArray[np.int64]:
+    """Return the vertex weights [N, C], one column per thing to balance.
 
-    Columns that say nothing (no edges, no training split) are left out.
+    ``nodes`` gives each vertex the weight 1, ``edges`` its in-degree, a split 1 to its vertices. Columns that say nothing
+    (no edges, an empty split) are left out. Raises UnknownNameError for a split that no node type has.
     """
+    columns = [_column(graph, name) for name in dict.fromkeys(balance)]
+    useful = [column for column in columns if column.any()]
+    return np.ascontiguousarray(np.stack(useful or [_column(graph, "nodes")], axis=1))
+
+
+def _column(graph: Graph, name: str) -> npt.NDArray[np.int64]:
     schema = graph.schema
-    in_degree = {t: np.zeros(n, np.int64) for t, n in schema.node_counts.items()}
-    train = {t: np.zeros(n, np.int64) for t, n in schema.node_counts.items()}
-    for edge_type in schema.edge_types:
-        target = schema.endpoints(edge_type)[1]
-        in_degree[target] += np.bincount(graph.edges(edge_type).dst, minlength=schema.node_counts[target])
-    for node_type, splits in schema.splits.items():
-        if BALANCED_SPLIT in splits:
-            train[node_type][graph.split(node_type, BALANCED_SPLIT)] = 1
-    columns: list[npt.NDArray[Any]] = [np.ones(sum(schema.node_counts.values()), np.int64)]
-    for per_type in (in_degree, train):
-        column = np.concatenate([per_type[t] for t in schema.node_counts])
-        if column.any():
-            columns.append(column)
-    return np.ascontiguousarray(np.stack(columns, axis=1))
+    weights = {t: np.zeros(n, np.int64) for t, n in schema.node_counts.items()}
+    if name == "nodes":
+        weights = {t: np.ones(n, np.int64) for t, n in schema.node_counts.items()}
+    elif name == "edges":
+        for edge_type in schema.edge_types:
+            target = schema.endpoints(edge_type)[1]
+            weights[target] += np.bincount(graph.edges(edge_type).dst, minlength=schema.node_counts[target])
+    else:
+        for node_type, splits in schema.splits.items():
+            if name in splits:
+                weights[node_type][graph.split(node_type, name)] = 1
+    return np.concatenate([weights[t] for t in schema.node_counts])
+
+
+def _known(graph: Graph, balance: Sequence[str] | None) -> Sequence[str]:
+    """Check the names in ``balance``; the default leaves out a training split that does not exist."""
+    splits = {name for per_type in graph.schema.splits.values() for name in per_type}
+    known = {"nodes", "edges", *splits}
+    if balance is None:
+        return [name for name in DEFAULT_BALANCE if name in known]
+    for name in balance:
+        if name not in known:
+            raise UnknownNameError.of("name in --balance:", name, known)
+    return balance
 
 
 def _run(folder: Path, parts: int, seed: int) -> npt.NDArray[np.int32]:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
+from atta.errors import ConfigError
 from atta.partition.graph import Graph
 from atta.partition.progress import Progress
 
 __all__ = ["assign"]
 
 
-def assign(graph: Graph, parts: int, *, seed: int, progress: Progress) -> dict[str, npt.NDArray[np.int32]]:
-    """Deal the vertices of each type out in the order of their hashes; int32 [n] per node type."""
+def assign(
+    graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
+) -> dict[str, npt.NDArray[np.int32]]:
+    """Deal the vertices of each type out in the order of their hashes; int32 [n] per node type.
+
+    Vertices are balanced exactly, everything else by chance; raises ConfigError for a ``balance`` that asks for more.
+    """
+    if balance is not None and set(balance) != {"nodes"}:
+        raise ConfigError(f"--balance {','.join(balance)}: the method random balances nodes only")
     progress.stage("random assignment", None)
     out = {}
     for node_type in graph.schema.node_types:

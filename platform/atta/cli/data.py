@@ -147,12 +147,20 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
 @click.option("--parts", type=int, required=True, help="Number of partitions.")
 @click.option("--method", type=click.Choice(sorted(METHODS)), default="metis", show_default=True, help="Who owns what.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the method.")
+@click.option(
+    "--balance", metavar="NAMES", help="Share out equally: nodes, edges, splits  [default: nodes,edges,train]."
+)
 @_overwrite
 @_quiet
-def partition(src: str, dst: str, *, parts: int, method: str, seed: int, overwrite: bool, quiet: bool) -> None:
+def partition(
+    src: str, dst: str, *, parts: int, method: str, seed: int, balance: str | None, overwrite: bool, quiet: bool
+) -> None:
     """Cut the graph folder SRC into the partitioned dataset DST."""
+    names = [name.strip() for name in balance.split(",")] if balance is not None else None
     with _progress(quiet) as progress:
-        partition_graph(src, dst, parts=parts, method=method, seed=seed, overwrite=overwrite, progress=progress)
+        partition_graph(
+            src, dst, parts=parts, method=method, seed=seed, balance=names, overwrite=overwrite, progress=progress
+        )
     _say(quiet, f"{dst}: {parts} partitions by {method}; look at it with `atta inspect {dst}`")
 
 

@@ -6,7 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from atta.errors import AttaError
+from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition import Dataset, Graph, GraphWriter, partition_graph
 from atta.partition.methods import metis
 from atta.partition.progress import Silent
@@ -78,3 +78,15 @@ def test_a_crashing_child_is_an_error_message(messy_graph, monkeypatch):
     monkeypatch.setattr("atta.partition.methods.metis.write_array", lambda *_: None)
     with pytest.raises(AttaError, match="METIS failed"):
         metis.assign(messy_graph, 2, seed=0, progress=Silent())
+
+
+def test_choosing_what_to_balance(messy_graph, tmp_path):
+    assert metis.constraints(messy_graph, ["val", "nodes", "val"]).sum(0).tolist() == [67, 200]
+    with pytest.raises(UnknownNameError, match="did you mean 'train'"):
+        partition_graph(messy_graph.path, tmp_path / "data", parts=2, balance=["nodes", "trian"])
+    with pytest.raises(ConfigError, match="balances nodes only"):
+        partition_graph(messy_graph.path, tmp_path / "data", parts=2, method="random", balance=["edges"])
+    partition_graph(messy_graph.path, tmp_path / "data", parts=2, balance=["val", "train"])
+    quality = Dataset.open(tmp_path / "data").quality
+    assert quality["balance"]["val"] < 1.1
+    assert quality["balance"]["train"] < 1.1
