@@ -1,0 +1,202 @@
+"""Start measured processes together, let them run side by side, and read what they report (see ``stage``)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from atta.bench.netlab import Host
+from atta.errors import AttaError
+
+__all__ = ["Measured", "Troupe"]
+
+_POLL_S = 0.5
+_END_S = 20.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One measured stretch of one system.
+
+    Attributes:
+        epochs: every rank's reports, see ``stage.Epoch``.
+        cpu_s: processor seconds of all its processes.
+        wall_s: seconds from "go" to the last "done".
+        sent_bytes: bytes that left the hosts by their network interfaces; 0 on loopback.
+    """
+
+    epochs: list[dict[str, Any]]
+    cpu_s: float
+    wall_s: float
+    sent_bytes: int
+
+    def total(self, name: str) -> float:
+        """Sum of one figure over ranks and epochs (absent ones count 0)."""
+        return float(sum(e.get(name) or 0 for e in self.epochs))
+
+    @property
+    def window_s(self) -> float:
+        """Seconds from the first epoch's start to the last one's end, over all ranks."""
+        return float(max(e["stop"] for e in self.epochs) - min(e["start"] for e in self.epochs))
+
+
+@dataclass(frozen=True)
+class _Child:
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-12:]
+        return " | ".join(line.strip() for line in lines if line.strip())[-900:]
+
+
+class Troupe:
+    """The processes of one system. A context manager: leaving it ends them all.
+
+    ``extra`` processes (servers, daemons) only have to live; ``ranks`` speak with the benchmark.
+    """
+
+    def __init__(self, name: str, logs: Path) -> None:
+        """``logs``: an existing folder for the standard error of every process."""
+        self.name = name
+        self._logs = logs
+        self._extras: list[_Child] = []
+        self._ranks: list[_Child] = []
+        self._events: queue.Queue[tuple[_Child, dict[str, Any] | None]] = queue.Queue()
+
+    def extra(self, name: str, host: Host, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        """Start a process that serves the ranks; its standard input stays open as long as this process lives."""
+        with (log := self._logs / f"{name}.log").open("wb") as out:
+            process = host.popen(command, env=env, stdin=subprocess.PIPE, stdout=out, stderr=out)
+        self._extras.append(_Child(name, process, log))
+
+    def rank(self, host: Host, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        """Start the next rank."""
+        name = f"rank{len(self._ranks)}"
+        with (log := self._logs / f"{name}.log").open("wb") as out:
+            process = host.popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=out)
+        child = _Child(name, process, log)
+        self._ranks.append(child)
+        threading.Thread(target=self._listen, args=(child,), daemon=True).start()
+
+    def measure(self, *, epochs: int, seconds: float, timeout_s: float) -> Measured:
+        """Wait for all ranks to be ready, let them run, and collect their reports.
+
+        Every rank runs at least ``epochs`` epochs, and as many more as should fill ``seconds``.
+
+        Raises:
+            AttaError: a process ended early, or all was not done after ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        ready = self._await("ready", deadline)
+        slowest = max(1e-3, *(e["warm_up_s"] for e in ready))
+        count = max(epochs, math.ceil(seconds / slowest))
+        cpu, start = self._cpu_seconds(), time.monotonic()
+        for child in self._ranks:
+            self._send(child, f"go {count}\n")
+        reports: list[dict[str, Any]] = []
+        done = self._await("done", deadline, reports)
+        wall, used = time.monotonic() - start, self._cpu_seconds() - cpu
+        return Measured(reports, used, wall, sum(e["sent_bytes"] for e in done))
+
+    def _await(self, kind: str, deadline: float, others: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+        """One event ``kind`` of every rank; other events go to ``others``."""
+        found: list[dict[str, Any]] = []
+        while len(found) < len(self._ranks):
+            try:
+                child, event = self._events.get(timeout=_POLL_S)
+            except queue.Empty:
+                self._check_alive(deadline)
+                continue
+            if event is None:
+                child.process.wait()
+                raise AttaError(f"{self.name}: {child.name} ended early: {child.last_words()}")
+            if event["event"] == kind:
+                found.append(event)
+            elif others is not None:
+                others.append(event)
+        return found
+
+    def _check_alive(self, deadline: float) -> None:
+        for child in self._extras:
+            if child.process.poll() is not None:
+                raise AttaError(f"{self.name}: {child.name} ended early: {child.last_words()}")
+        if time.monotonic() > deadline:
+            words = "; ".join(f"{c.name}: {c.last_words()}" for c in self._ranks)
+            raise AttaError(f"{self.name}: not done in time; {words}")
+
+    def _listen(self, child: _Child) -> None:
+        assert child.process.stdout is not None
+        for line in child.process.stdout:
+            with contextlib.suppress(ValueError):
+                self._events.put((child, json.loads(line)))
+        self._events.put((child, None))
+
+    @staticmethod
+    def _send(child: _Child, text: str) -> None:
+        assert child.process.stdin is not None
+        child.process.stdin.write(text.encode())
+        child.process.stdin.flush()
+
+    def _cpu_seconds(self) -> float:
+        total = 0.0
+        for process in self._family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                total += times.user + times.system
+        return total
+
+    def _family(self) -> Iterator[psutil.Process]:
+        for child in (*self._extras, *self._ranks):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(child.process.pid)
+                yield process
+                yield from process.children(recursive=True)
+
+    def __enter__(self) -> Troupe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Ranks end by themselves when their input ends (then DistDGL's servers do, too); whoever lingers is told, then killed.
+        for group in (self._ranks, self._extras):
+            for child in group:
+                _close(child.process)
+            if group is self._ranks:
+                _wait(group, _END_S)
+        children = [*self._ranks, *self._extras]
+        _wait(children, 2.0)
+        for child in children:
+            if child.process.poll() is None:
+                child.process.terminate()
+        _wait(children, _END_S)
+        for child in children:
+            if child.process.poll() is None:
+                child.process.kill()
+                child.process.wait()
+            if child.process.stdout is not None:
+                child.process.stdout.close()
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+
+
+def _wait(children: Sequence[_Child], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    for child in children:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.process.wait(max(0.0, deadline - time.monotonic()))

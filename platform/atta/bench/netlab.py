@@ -1,0 +1,200 @@
+"""A laboratory of hosts on one machine: network namespaces joined by a switch, each with its own /dev/shm.
+
+    with NetLab(2, rate="1gbit") as lab:
+        child = lab.hosts[0].popen([sys.executable, "-m", "http.server"])
+
+Every namespace lives inside a *holder*: a process that waits for the end of its standard input. Nothing has a name outside, so
+nothing can be left behind: when this process ends, however it ends, the pipes close, the holders exit and the kernel removes
+namespaces, links and switch. Children started by ``Host.popen`` are killed by the kernel at the same moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import IO, Any
+
+from atta.errors import AttaError, ConfigError
+
+__all__ = ["Host", "NetLab", "loopback", "no_namespaces"]
+
+_TOOLS = ("ip", "tc", "nsenter", "setpriv", "unshare")
+_RATE = re.compile(r"[1-9][0-9]*(\.[0-9]+)?[kmg]?bit")
+_SUBNET = "10.77.0"
+_START_S = 10.0
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where processes run and how the others reach them.
+
+    Attributes:
+        address: IPv4 address of the host.
+        interface: its network interface; None for this machine's loopback.
+        prefix: words that go before a command to run it there.
+    """
+
+    address: str
+    interface: str | None = None
+    prefix: tuple[str, ...] = ()
+
+    def popen(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: int | IO[Any] | None = subprocess.DEVNULL,
+        stdout: int | IO[Any] | None = None,
+        stderr: int | IO[Any] | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start ``command`` on the host, out of reach of the terminal's Ctrl-C; ``env`` is added to the environment.
+
+        The process is exactly ``command`` (same pid, signals reach it), and it is killed when the calling *thread* ends.
+        """
+        words = [*_die_with_parent(), *self.prefix, *command]
+        full = {**os.environ, **(env or {})}
+        return subprocess.Popen(words, env=full, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
+
+
+def loopback(count: int) -> list[Host]:
+    """``count`` hosts that are all this machine: told apart by ports only."""
+    return [Host("127.0.0.1") for _ in range(count)]
+
+
+def no_namespaces() -> str | None:
+    """Why a NetLab cannot be built here; None if it can."""
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if missing:
+        return f"network namespaces need the commands {', '.join(missing)} (iproute2, util-linux)"
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    tried = subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, text=True, check=False)
+    return f"network namespaces are not allowed here: {tried.stderr.strip()}" if tried.returncode else None
+
+
+class NetLab:
+    """``count`` hosts on one switch. A context manager; ``hosts`` is there inside the block."""
+
+    def __init__(self, count: int, *, rate: str | None = None, shm_bytes: int | None = None) -> None:
+        """Describe the lab.
+
+        Args:
+            count: number of hosts, 1 to 250.
+            rate: rate of every link in both directions, as tc writes it (``"1gbit"``); None: unshaped.
+            shm_bytes: size of each host's own /dev/shm; default a quarter of the machine's memory (pages are taken when used).
+
+        Raises:
+            ConfigError: a value makes no sense.
+        """
+        if not 1 <= count <= 250:
+            raise ConfigError(f"{count} hosts: must be 1 to 250")
+        if rate is not None and not _RATE.fullmatch(rate):
+            raise ConfigError(f"rate {rate!r}: write it like 1gbit or 200mbit")
+        self._count, self._rate = count, rate
+        self._shm = f"size={shm_bytes}" if shm_bytes else "size=25%"
+        self._holders: list[_Holder] = []
+        self.hosts: list[Host] = []
+
+    def __enter__(self) -> NetLab:
+        if reason := no_namespaces():
+            raise AttaError(reason)
+        try:
+            self._build()
+        except BaseException:
+            self._destroy()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._destroy()
+
+    def _build(self) -> None:
+        switch = self._hold("true")
+        switch.run("ip", "link", "add", "switch", "type", "bridge")
+        switch.run("ip", "link", "set", "switch", "up")
+        for index in range(self._count):
+            host = self._hold(f"mount -t tmpfs -o {self._shm} tmpfs /dev/shm")
+            self._connect(switch, host, index)
+            prefix = (*host.enter, "--")
+            self.hosts.append(Host(f"{_SUBNET}.{index + 1}", "eth0", prefix))
+
+    def _connect(self, switch: _Holder, host: _Holder, index: int) -> None:
+        port = f"port{index}"
+        peer = ("peer", "name", "eth0", "netns", str(host.pid))
+        switch.run("ip", "link", "add", port, "type", "veth", *peer)
+        switch.run("ip", "link", "set", port, "master", "switch", "up")
+        host.run("ip", "address", "add", f"{_SUBNET}.{index + 1}/24", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            host.run("ip", "link", "set", device, "up")
+        host.run("ip", "route", "add", "default", "dev", "eth0")  # some programs find their own address by it
+        if self._rate is not None:
+            # One bucket per direction. The burst must hold what the kernel hands over at once (64 KiB with segmentation offload).
+            shape = ("root", "tbf", "rate", self._rate, "burst", "256kb", "latency", "50ms")
+            switch.run("tc", "qdisc", "add", "dev", port, *shape)
+            host.run("tc", "qdisc", "add", "dev", "eth0", *shape)
+
+    def _hold(self, prepare: str) -> _Holder:
+        holder = _Holder(prepare)
+        self._holders.append(holder)
+        return holder
+
+    def _destroy(self) -> None:
+        for holder in reversed(self._holders):
+            holder.close()
+        self._holders.clear()
+        self.hosts.clear()
+
+
+class _Holder:
+    """A process that keeps a network and a mount namespace alive until its standard input ends."""
+
+    def __init__(self, prepare: str) -> None:
+        script = f"{prepare} && echo ready && exec cat >/dev/null"
+        command = ["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", script]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        assert self._process.stdout is not None and self._process.stderr is not None
+        if self._process.stdout.readline() != b"ready\n":
+            reason = self._process.stderr.read().decode(errors="replace").strip()
+            self.close()
+            raise AttaError(f"cannot make a network namespace: {reason or 'no reason given'}")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def enter(self) -> tuple[str, ...]:
+        """Words that run a command inside, in the current directory."""
+        return ("nsenter", "--target", str(self.pid), "--net", "--mount", f"--wd={os.getcwd()}")
+
+    def run(self, *command: str) -> None:
+        done = subprocess.run(
+            [*self.enter, "--", *command], capture_output=True, text=True, check=False, timeout=_START_S
+        )
+        if done.returncode:
+            raise AttaError(f"cannot build the network: {' '.join(command)}: {done.stderr.strip()}")
+
+    def close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        try:
+            self._process.wait(timeout=_START_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _die_with_parent() -> tuple[str, ...]:
+    return ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()

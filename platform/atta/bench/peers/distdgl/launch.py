@@ -1,0 +1,70 @@
+"""Run DistDGL on the hosts of a NetLab: one server and one trainer per host."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from atta.bench.drive import Measured, Troupe
+from atta.bench.netlab import Host
+from atta.bench.peers.distdgl.partition import read_tables
+from atta.bench.peers.distdgl.worker import WorkerConfig
+from atta.bench.workload import Workload
+
+__all__ = ["run_distdgl"]
+
+_SERVER_PORT, _RENDEZVOUS_PORT = 30_050, 29_777
+_WORKER = [sys.executable, "-m", "atta.bench.peers.distdgl.worker"]
+
+
+def run_distdgl(partitions: Path, workload: Workload, hosts: Sequence[Host], folder: Path) -> Measured:
+    """Start everything, measure, end everything.
+
+    ``partitions`` comes from ``partition.prepare`` with as many parts as there are hosts; ``folder`` is for logs.
+
+    Raises:
+        AttaError: a process failed or hangs.
+    """
+    ips = folder / "machines.txt"
+    ips.write_text("".join(f"{host.address} {_SERVER_PORT}\n" for host in hosts), encoding="ascii")
+    tables = read_tables(partitions)
+    with Troupe("dgl", folder) as troupe:
+        for index, host in enumerate(hosts):
+            env = _environment(partitions, ips, len(hosts), host, workload.threads)
+            troupe.extra(f"server{index}", host, _WORKER, {**env, "DGL_ROLE": "server", "DGL_SERVER_ID": str(index)})
+        for rank, host in enumerate(hosts):
+            config = WorkerConfig(
+                config=str(partitions),
+                rank=rank,
+                world_size=len(hosts),
+                rendezvous=f"tcp://{hosts[0].address}:{_RENDEZVOUS_PORT}",
+                interface=host.interface,
+                num_neighbors=workload.num_neighbors,
+                batch_size=workload.batch_size,
+                tables=tables,
+                warm_up=workload.warm_up,
+                threads=workload.threads,
+            )
+            env = _environment(partitions, ips, len(hosts), host, workload.threads)
+            troupe.rank(host, [*_WORKER, json.dumps(asdict(config))], {**env, "DGL_ROLE": "client"})
+        return troupe.measure(epochs=workload.epochs, seconds=workload.seconds, timeout_s=workload.timeout_s)
+
+
+def _environment(partitions: Path, ips: Path, machines: int, host: Host, threads: int) -> dict[str, str]:
+    return {
+        "DGLBACKEND": "pytorch",
+        "DGL_DIST_MODE": "distributed",
+        "DGL_IP_CONFIG": str(ips),
+        "DGL_NUM_SERVER": "1",  # per machine
+        "DGL_NUM_CLIENT": str(machines),  # one trainer per machine, which samples by itself:
+        "DGL_NUM_SAMPLER": "0",  # sampler processes were seen to hang with this version
+        "DGL_CONF_PATH": str(partitions),
+        "DGL_GRAPH_FORMAT": "csc",
+        "DGL_KEEP_ALIVE": "0",  # servers end with the last client
+        "OMP_NUM_THREADS": str(threads),
+        "GLOO_SOCKET_IFNAME": host.interface or "lo",
+        "PYTHONWARNINGS": "ignore",
+    }

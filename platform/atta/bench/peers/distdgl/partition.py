@@ -1,0 +1,99 @@
+"""Convert a graph to a DistDGL partition folder.
+
+    python -m atta.bench.peers.distdgl.partition GRAPH OUT PARTS SPLIT
+
+Runs as a process of its own: METIS inside DGL needs several times the graph's memory, and gives it back only by ending.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from atta.bench.peers.source import fingerprint, read_plain
+from atta.errors import AttaError
+
+__all__ = ["GRAPH_NAME", "MASK", "convert", "prepare", "read_tables"]
+
+GRAPH_NAME = "peer"
+MASK = "is_seed"
+_TABLES = "tables.json"
+_TIMEOUT_S = 3600.0
+
+
+def prepare(graph: Path, parts: int, split: str, cache: Path) -> Path:
+    """The partition configuration (JSON) of ``graph``, made unless the cache has it.
+
+    Raises:
+        AttaError: DGL is missing or fails.
+    """
+    try:
+        dgl = version("dgl")
+    except PackageNotFoundError:
+        raise AttaError("DGL is not installed: install atta[dgl]") from None
+    folder = cache / f"distdgl-{dgl}-{fingerprint(graph)}-{split}-{parts}"
+    if not folder.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".distdgl-", dir=cache) as scratch:
+            made = Path(scratch) / "parts"
+            _convert_elsewhere(graph, made, parts, split)
+            try:
+                made.rename(folder)
+            except OSError:  # somebody else was quicker
+                if not folder.exists():
+                    raise
+    return folder / f"{GRAPH_NAME}.json"
+
+
+def _convert_elsewhere(graph: Path, out: Path, parts: int, split: str) -> None:
+    command = [sys.executable, "-m", "atta.bench.peers.distdgl.partition", str(graph), str(out), str(parts), split]
+    env = {**os.environ, "DGLBACKEND": "pytorch", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise AttaError(f"DGL cannot partition the graph: {lines[-1] if lines else done.returncode}")
+
+
+def read_tables(config: Path) -> tuple[str, ...]:
+    """Names of the vertex tables in a converted graph."""
+    return tuple(json.loads((config.parent / _TABLES).read_text(encoding="utf-8")))
+
+
+def convert(graph: Path, out: Path, parts: int, split: str) -> None:
+    """Write the partition folder: METIS, balanced by training vertices and edges, one hop of HALO (DistDGL's own defaults)."""
+    import dgl
+    import torch
+
+    plain = read_plain(graph, split)
+    whole = dgl.graph((torch.from_numpy(plain.src), torch.from_numpy(plain.dst)), num_nodes=plain.num_nodes)
+    for name, rows in plain.tables.items():
+        whole.ndata[name] = torch.from_numpy(rows.copy())
+    mask = torch.zeros(plain.num_nodes, dtype=torch.bool)
+    mask[torch.from_numpy(plain.seeds.copy())] = True
+    whole.ndata[MASK] = mask
+    out.mkdir(parents=True)
+    (out / _TABLES).write_text(json.dumps(list(plain.tables)), encoding="utf-8")
+    try:
+        dgl.distributed.partition_graph(
+            whole,
+            GRAPH_NAME,
+            parts,
+            str(out),
+            num_hops=1,
+            part_method="metis",
+            balance_ntypes=mask.long(),
+            balance_edges=True,
+        )
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+
+
+if __name__ == "__main__":
+    convert(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

@@ -1,0 +1,116 @@
+"""One process of DistDGL, server or trainer as DGL_ROLE says: sample and fetch, no training.
+
+    python -m atta.bench.peers.distdgl.worker '{"rank": 0, ...}'
+
+Runs ``DistNodeDataLoader`` as DGL's documentation does and takes the clock before and after each of the two things that a
+training step waits for: the next blocks, and the rows of the vertices in them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from atta.bench.peers.distdgl.partition import GRAPH_NAME, MASK
+from atta.bench.stage import Epoch, Stage
+
+__all__ = ["WorkerConfig", "main"]
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """What a trainer is told.
+
+    Attributes:
+        config: partition configuration (JSON file).
+        rank, world_size: of the trainer.
+        rendezvous: ``tcp://host:port`` of rank 0 for gloo.
+        interface: network interface whose bytes count.
+        num_neighbors: fan-outs, counted from the seeds.
+        batch_size: seeds per batch.
+        tables: tables to fetch for every vertex; ``y`` only for the seeds.
+        warm_up: epochs before measuring.
+        threads: threads that torch and DGL may use in this process.
+    """
+
+    config: str
+    rank: int
+    world_size: int
+    rendezvous: str
+    interface: str | None
+    num_neighbors: tuple[int, ...]
+    batch_size: int
+    tables: tuple[str, ...]
+    warm_up: int
+    threads: int
+
+
+def main() -> None:
+    """Serve or train until told to end."""
+    import dgl
+
+    if os.environ["DGL_ROLE"] == "server":
+        dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])  # serves, and ends the process
+        return
+    config = WorkerConfig(**json.loads(sys.argv[1]))
+    stage = Stage(config.interface)
+    dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
+    _train(config, stage)
+
+
+def _train(config: WorkerConfig, stage: Stage) -> None:
+    import dgl
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", rank=config.rank, world_size=config.world_size, init_method=config.rendezvous)
+    torch.set_num_threads(config.threads)
+    graph = dgl.distributed.DistGraph(GRAPH_NAME, part_config=config.config)
+    seeds = dgl.distributed.node_split(graph.ndata[MASK], graph.get_partition_book(), force_even=True)
+    loader = dgl.dataloading.DistNodeDataLoader(
+        graph,
+        seeds,
+        dgl.dataloading.NeighborSampler(list(config.num_neighbors[::-1])),  # DGL counts hops from the input side
+        batch_size=config.batch_size,
+        shuffle=True,
+        drop_last=False,
+    )
+    for number in range(config.warm_up):
+        warm = _epoch(config, graph, loader, number, remote=True)
+    dist.barrier()
+    for number in range(stage.ready(warm)):
+        stage.report(_epoch(config, graph, loader, number, remote=False))
+    stage.done()
+    dist.barrier()
+
+
+def _epoch(config: WorkerConfig, graph: Any, loader: Any, number: int, *, remote: bool) -> Epoch:
+    """One epoch; with ``remote`` also count rows that another machine holds (costs time)."""
+    out = Epoch(config.rank, number, sampling_s=0.0, fetch_s=0.0)
+    assert out.sampling_s is not None and out.fetch_s is not None
+    with out.timed():
+        before = time.monotonic()
+        for inputs, seeds, blocks in loader:
+            sampled = time.monotonic()
+            rows = [graph.ndata[name][seeds if name == "y" else inputs] for name in config.tables]
+            fetched = time.monotonic()
+            out.sampling_s += sampled - before
+            out.fetch_s += fetched - sampled
+            out.batches += 1
+            out.seeds += len(seeds)
+            out.nodes += len(inputs)
+            out.edges += sum(block.num_edges() for block in blocks)
+            out.feature_bytes += sum(r.numel() * r.element_size() for r in rows)
+            if remote:
+                book = graph.get_partition_book()
+                out.remote_rows = (out.remote_rows or 0) + int((book.nid2partid(inputs) != book.partid).sum())
+            before = time.monotonic()
+    return out
+
+
+if __name__ == "__main__":
+    main()

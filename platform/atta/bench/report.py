@@ -1,0 +1,127 @@
+"""What every benchmark writes: results by system, limits measured in the same run, ratios of figures paired within the run."""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.table import Table
+
+from atta.observe.versions import machine, versions
+
+__all__ = ["BenchReport", "summary"]
+
+Figures = Mapping[str, float]
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Median, minimum and maximum."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+@dataclass
+class BenchReport:
+    """Collects the rounds of one benchmark; ``ours`` is the system that ratios are about."""
+
+    bench: str
+    config: dict[str, Any]
+    ours: str = "atta"
+    rounds: dict[str, list[Figures]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
+    limit_of: dict[str, str] = field(default_factory=dict)
+    """Which limit bounds which figure: figure -> name in ``limits``."""
+    started: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+
+    def add(self, system: str, figures: Figures) -> None:
+        """One system's figures of one round; round n of one system pairs with round n of another."""
+        self.rounds.setdefault(system, []).append(figures)
+
+    def fail(self, system: str, why: str) -> None:
+        """A system that could not be run: named with its cause, never silently missing."""
+        self.errors[system] = why
+
+    def ratios(self) -> dict[str, dict[str, float]]:
+        """Figure -> other system (or "limit") -> median over rounds of ours / theirs."""
+        ours = self.rounds.get(self.ours, [])
+        found: dict[str, dict[str, float]] = {}
+        for system, rounds in self.rounds.items():
+            if system == self.ours or not ours:
+                continue
+            for name in ours[0].keys() & rounds[0].keys():
+                pairs = [a[name] / b[name] for a, b in zip(ours, rounds, strict=False) if b[name]]
+                if pairs:
+                    found.setdefault(name, {})[system] = statistics.median(pairs)
+        for name, limit in self.limit_of.items():
+            if ours and self.limits.get(limit):
+                found.setdefault(name, {})["limit"] = statistics.median(r[name] for r in ours) / self.limits[limit]
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that ``--json`` writes."""
+        results: dict[str, Any] = {
+            system: {name: summary([r[name] for r in rounds]) for name in rounds[0]}
+            for system, rounds in self.rounds.items()
+        }
+        results |= {system: {"error": why} for system, why in self.errors.items()}
+        return {
+            "schema": 1,
+            "bench": self.bench,
+            "started": self.started,
+            "machine": machine(),
+            "versions": versions(),
+            "config": self.config,
+            "runs": max((len(r) for r in self.rounds.values()), default=0),
+            "results": results,
+            "limits": self.limits,
+            "ratios": self.ratios(),
+        }
+
+    def table(self) -> Table:
+        """The same figures for people: medians, and how many times ours is the others'."""
+        table = Table(title=f"{self.bench}: medians of {max((len(r) for r in self.rounds.values()), default=0)} rounds")
+        systems = [*self.rounds, *self.errors]
+        table.add_column("")
+        for system in systems:
+            table.add_column(system, justify="right")
+        ratios = self.ratios()
+        for name in dict.fromkeys(n for rounds in self.rounds.values() for n in rounds[0]):
+            cells = []
+            for system in systems:
+                rounds = self.rounds.get(system, [])
+                value = statistics.median(r[name] for r in rounds) if rounds and name in rounds[0] else None
+                ratio = ratios.get(name, {}).get(system)
+                cells.append("" if value is None else f"{value:,.4g}" + (f"  ({ratio:.2f}x)" if ratio else ""))
+            table.add_row(name, *cells)
+        for system, why in self.errors.items():
+            table.caption = f"{table.caption or ''}{system} could not run: {why}\n"
+        for name, value in self.limits.items():
+            table.caption = f"{table.caption or ''}limit {name}: {value:,.4g}\n"
+        return table
+
+    def plot(self, path: str, figure: str) -> None:
+        """Draw one figure as bars, systems side by side, with the spread of the rounds."""
+        from atta.errors import ConfigError
+
+        try:
+            import matplotlib as mpl
+
+            mpl.use("Agg")
+            import matplotlib.pyplot as plt
+        except ImportError as error:
+            raise ConfigError("--plot needs matplotlib: install atta[bench]") from error
+        shown = {s: [r[figure] for r in rounds] for s, rounds in self.rounds.items() if figure in rounds[0]}
+        medians = [statistics.median(v) for v in shown.values()]
+        spread = [
+            [m - min(v) for m, v in zip(medians, shown.values(), strict=True)],
+            [max(v) - m for m, v in zip(medians, shown.values(), strict=True)],
+        ]
+        canvas, axes = plt.subplots(figsize=(1.5 + 1.2 * len(shown), 3.2), layout="constrained")
+        axes.bar(list(shown), medians, yerr=spread, capsize=4, color="#4c78a8")
+        axes.set_ylabel(figure.replace("_", " "))
+        axes.set_title(f"{self.bench} (median, min to max)")
+        canvas.savefig(path, dpi=150)
+        plt.close(canvas)

@@ -1,0 +1,97 @@
+"""A measured process's side of its talk with the benchmark (``drive`` is the other side).
+
+    process                                     benchmark
+      {"event": "ready", "warm_up_s": 1.3}  →     waits until all are ready
+                                            ←     go 5
+      {"event": "epoch", ...}               →     five times
+      {"event": "done", "sent_bytes": ...}  →     waits until all are done
+                                            ←     end of input
+
+Lines of JSON on standard output; what libraries print there goes to standard error instead. Imports nothing but Python's own
+library: peers use it too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+__all__ = ["Epoch", "Stage"]
+
+
+@dataclass
+class Epoch:
+    """What one rank did in one epoch; times in seconds, ``start`` and ``stop`` on the machine's monotonic clock.
+
+    ``edges`` counts sampled edges, ``nodes`` the vertices of the batches' input sides, ``feature_bytes`` the rows of all tables
+    delivered; ``sampling_s`` and ``fetch_s`` are what the consumer waited for each, where it can tell them apart.
+    """
+
+    rank: int
+    epoch: int
+    start: float = 0.0
+    stop: float = 0.0
+    batches: int = 0
+    seeds: int = 0
+    nodes: int = 0
+    edges: int = 0
+    feature_bytes: int = 0
+    remote_rows: float | None = None
+    remote_bytes: float | None = None
+    sampling_s: float | None = None
+    fetch_s: float | None = None
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Set ``start`` and ``stop`` around the block."""
+        self.start = time.monotonic()
+        yield
+        self.stop = time.monotonic()
+
+
+class Stage:
+    """Standard input and output, used as the module docstring says."""
+
+    def __init__(self, interface: str | None) -> None:
+        """``interface``: count the bytes that leave the host by it; None: do not count."""
+        self._interface = interface
+        self._out = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)
+        self._sent = 0
+
+    def ready(self, warm_up: Epoch) -> int:
+        """Report for measuring and wait; returns how many epochs to run. Exits quietly if the benchmark is gone."""
+        self._emit({"event": "ready", "warm_up_s": warm_up.stop - warm_up.start})
+        words = sys.stdin.readline().split()
+        if len(words) != 2 or words[0] != "go":
+            sys.exit(0)
+        self._sent = _sent_bytes(self._interface)
+        return int(words[1])
+
+    def report(self, epoch: Epoch) -> None:
+        """Report one measured epoch."""
+        self._emit({"event": "epoch", **asdict(epoch)})
+
+    def done(self) -> None:
+        """Report the end and stay until the benchmark has read everything it wants to know about this process."""
+        self._emit({"event": "done", "sent_bytes": _sent_bytes(self._interface) - self._sent})
+        sys.stdin.readline()
+
+    def _emit(self, event: Mapping[str, object]) -> None:
+        self._out.write(json.dumps(event) + "\n")
+        self._out.flush()
+
+
+def _sent_bytes(interface: str | None) -> int:
+    """Bytes that have left this network namespace by ``interface`` so far."""
+    with open("/proc/self/net/dev", encoding="ascii") as file:
+        for line in file:
+            name, _, figures = line.partition(":")
+            if name.strip() == interface:
+                return int(figures.split()[8])  # eight receive columns come first
+    return 0

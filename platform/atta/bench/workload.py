@@ -1,0 +1,47 @@
+"""What every system of one loader benchmark has to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atta.errors import ConfigError
+
+__all__ = ["Workload"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Sample and fetch the split's vertices with their neighbourhoods, epoch after epoch.
+
+    Attributes:
+        num_neighbors: fan-outs, counted from the seeds.
+        batch_size: seeds per batch and rank.
+        split: whose vertices are the seeds.
+        warm_up: epochs before measuring, at least 1.
+        epochs: measured epochs, at least 1.
+        seconds: measure at least so long, whole epochs.
+        threads: threads that a process of a system may compute with.
+        timeout_s: a system that takes longer (from its start) has failed.
+        seed: of everything random, where the system lets one choose.
+    """
+
+    num_neighbors: tuple[int, ...]
+    batch_size: int
+    split: str = "train"
+    warm_up: int = 1
+    epochs: int = 2
+    seconds: float = 10.0
+    threads: int = 1
+    timeout_s: float = 600.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.num_neighbors or any(f < 1 and f != -1 for f in self.num_neighbors):
+            raise ConfigError(
+                f"--num-neighbors {','.join(map(str, self.num_neighbors))}: each must be positive, or -1 for all"
+            )
+        for name in ("batch_size", "warm_up", "epochs", "threads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
+        if self.seconds < 0 or self.timeout_s <= 0:
+            raise ConfigError("--seconds and --timeout must be positive")
