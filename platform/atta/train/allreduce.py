@@ -22,7 +22,10 @@ class SyncClock:
     last_bucket: float = 0.0
 
 
-def timed_all_reduce(clock: SyncClock, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def timed_all_reduce(  # torch's stubs lack GradBucket
+    clock: SyncClock,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
     """Mean of the bucket's gradients over all ranks."""
     if bucket.is_last():
         clock.last_bucket = time.perf_counter()

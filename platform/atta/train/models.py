@@ -21,9 +21,12 @@ def build_model(config: TrainConfig, in_channels: int, num_classes: int) -> torc
         "out_channels": num_classes,
         "dropout": config.dropout,
     }
+    model: torch.nn.Module
     if config.model == "gat":
-        return GAT(**common, heads=config.heads, v2=False)
-    return {"sage": GraphSAGE, "gcn": GCN}[config.model](**common)
+        model = GAT(**common, heads=config.heads, v2=False)
+    else:
+        model = {"sage": GraphSAGE, "gcn": GCN}[config.model](**common)
+    return model
 
 
 def forward(model: torch.nn.Module, config: TrainConfig, data: Any) -> torch.Tensor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from atta.errors import ConfigError, DataError
 from atta.train.allreduce import SyncClock, timed_all_reduce
 from atta.train.config import TrainConfig
 from atta.train.models import build_model, forward
+from atta.train.progress import bar
 from atta.train.report import PHASES, EpochReport
 from atta.train.transfer import on_device
 
@@ -72,10 +73,10 @@ class Trainer:
         torch.manual_seed((self.config.seed * 1_000_003 + epoch) * self.world + self.rank)
         self.model.train()
         self.train_loader.set_epoch(epoch)
-        spent: Counter[str] = Counter()
-        totals: Counter[str] = Counter()
+        spent: defaultdict[str, float] = defaultdict(float)
+        totals: defaultdict[str, float] = defaultdict(float)
         start = mark = time.perf_counter()
-        for batch, data in on_device(self.train_loader, self.device):
+        for batch, data in self._steps(self.train_loader, f"epoch {epoch + 1}"):
             ready = time.perf_counter()
             loss = F.cross_entropy(forward(self.model, self.config, data), data.y[: data.batch_size])
             self.optimizer.zero_grad()
@@ -84,15 +85,17 @@ class Trainer:
             self.optimizer.step()
             sync = after - self._clock.last_bucket
             wait = batch.stats["wait_ms"] / 1e3
-            spent.update(wait=wait, copy=max(0.0, ready - mark - wait), sync=sync)  # type: ignore[call-arg]
+            spent["wait"] += wait
+            spent["copy"] += max(0.0, ready - mark - wait)
+            spent["sync"] += sync
             mark = time.perf_counter()
             spent["compute"] += mark - ready - sync
             spent["sample"] += (batch.stats.get("sample_ms", 0.0) + batch.stats.get("join_ms", 0.0)) / 1e3
             spent["fetch"] += (batch.stats.get("fetch_ms", 0.0) + batch.stats.get("network_ms", 0.0)) / 1e3
             totals["seeds"] += data.batch_size
-            totals["loss"] += float(loss.detach()) * data.batch_size  # type: ignore[assignment]
+            totals["loss"] += float(loss.detach()) * data.batch_size
             totals["edges"] += batch.num_edges
-            totals["remote_bytes"] += int(batch.stats.get("remote_bytes", 0.0))
+            totals["remote_bytes"] += batch.stats.get("remote_bytes", 0.0)
         seconds = time.perf_counter() - start
         sums = self._sum([totals[k] for k in ("seeds", "loss", "edges", "remote_bytes")] + [spent[p] for p in PHASES])
         longest = self._max(seconds)
@@ -102,6 +105,10 @@ class Trainer:
             epoch, longest, loss_sum / max(1, seeds), seeds / longest, edges / longest, remote_bytes, breakdown
         )
 
+    def _steps(self, loader: atta.NeighborLoader, title: str) -> Iterator[tuple[atta.MiniBatch, Any]]:
+        shown = self.rank == 0 and self.config.verbose
+        return bar(on_device(loader, self.device), len(loader) if shown else 0, title, shown=shown)
+
     @torch.no_grad()
     def evaluate(self, split: str) -> float:
         """Accuracy on a split, every vertex counted once over all ranks."""
@@ -110,7 +117,7 @@ class Trainer:
         loader = self._loader(split, fan_outs, config.eval_batch_size or config.batch_size, train=False)
         self.model.eval()
         right = count = 0
-        for _, data in on_device(loader, self.device):
+        for _, data in self._steps(loader, split):
             scores = forward(self.model.module, config, data)
             right += int((scores.argmax(-1) == data.y[: data.batch_size]).sum())
             count += data.batch_size
