@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from atta.cli.output import NAMES, json_option, progress_bars, quiet_option, write_json
 from atta.partition.generate import KINDS, GenerateOptions, generate
 from atta.partition.importers import IMPORTERS, import_graph
 from atta.partition.methods import METHODS
-from atta.partition.progress import Progress, Silent
+from atta.partition.progress import Progress
 from atta.partition.report import describe
 from atta.partition.run import partition_graph
 
@@ -54,11 +51,7 @@ class _RichProgress:
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Progress]:
     """Yield a progress receiver: bars on a terminal, silence elsewhere."""
-    if quiet or not sys.stderr.isatty():
-        yield Silent()
-        return
-    columns = TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Bars(*columns, console=Console(stderr=True)) as bars:
+    with progress_bars(quiet) as bars:
         receiver = _RichProgress(bars)
         yield receiver
         receiver.finish()
@@ -70,7 +63,6 @@ def _say(quiet: bool, text: str) -> None:
 
 
 _overwrite = click.option("--overwrite", is_flag=True, help="Replace DST if it is a folder that Atta wrote.")
-_quiet = click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
 
 
 @click.command("import", epilog="Example: atta import npz data/cora graphs/cora --undirected")
@@ -80,7 +72,7 @@ _quiet = click.option("--quiet", "-q", is_flag=True, help="Print nothing but err
 @click.option("--undirected", is_flag=True, help="Add the missing reverse edges, once each.")
 @click.option("--normalize-features", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
 @_overwrite
-@_quiet
+@quiet_option
 def import_(
     format_: str, src: str, dst: str, *, undirected: bool, normalize_features: bool, overwrite: bool, quiet: bool
 ) -> None:
@@ -133,7 +125,7 @@ def _generate_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("dst", type=click.Path())
 @_generate_options
 @_overwrite
-@_quiet
+@quiet_option
 def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: Any) -> None:
     """Generate the graph folder DST with features, labels and splits that a GNN can learn from."""
     with _progress(quiet) as progress:
@@ -148,18 +140,28 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
 @click.option("--method", type=click.Choice(sorted(METHODS)), default="metis", show_default=True, help="Who owns what.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the method.")
 @click.option(
-    "--balance", metavar="NAMES", help="Share out equally: nodes, edges, splits  [default: nodes,edges,train]."
+    "--balance",
+    type=NAMES,
+    metavar="NAMES",
+    help="Share out equally: nodes, edges, splits  [default: nodes,edges,train].",
 )
 @_overwrite
-@_quiet
+@quiet_option
 def partition(
-    src: str, dst: str, *, parts: int, method: str, seed: int, balance: str | None, overwrite: bool, quiet: bool
+    src: str,
+    dst: str,
+    *,
+    parts: int,
+    method: str,
+    seed: int,
+    balance: tuple[str, ...] | None,
+    overwrite: bool,
+    quiet: bool,
 ) -> None:
     """Cut the graph folder SRC into the partitioned dataset DST."""
-    names = [name.strip() for name in balance.split(",")] if balance is not None else None
     with _progress(quiet) as progress:
         partition_graph(
-            src, dst, parts=parts, method=method, seed=seed, balance=names, overwrite=overwrite, progress=progress
+            src, dst, parts=parts, method=method, seed=seed, balance=balance, overwrite=overwrite, progress=progress
         )
     _say(quiet, f"{dst}: {parts} partitions by {method}; look at it with `atta inspect {dst}`")
 
@@ -167,17 +169,13 @@ def partition(
 @click.command("inspect", epilog="Example: atta inspect data/demo --json -")
 @click.argument("path", type=click.Path())
 @click.option("--part", "parts", type=int, multiple=True, help="Check only these partitions (default: all).")
-@click.option("--json", "json_file", metavar="FILE", help="Write the figures as JSON; - for standard output.")
-@_quiet
+@json_option
+@quiet_option
 def inspect_(path: str, parts: tuple[int, ...], *, json_file: str | None, quiet: bool) -> None:
     """Verify and describe the graph folder or partitioned dataset PATH."""
     report = describe(path, parts or None)
-    if json_file == "-":
-        click.echo(json.dumps(report, indent=1))
-        return
-    if json_file:
-        Path(json_file).write_text(json.dumps(report, indent=1) + "\n")
-    if not quiet:
+    write_json(json_file, report)
+    if not quiet and json_file != "-":
         _print_report(report)
 
 
