@@ -1,4 +1,27 @@
-"""The two-level scheduler (ByteGNN §4.2), a pure state machine."""
+"""The two-level scheduler of ByteGNN (§4.2) as a pure state machine: ``Scheduler.on(event, now) -> actions``.
+
+::
+
+    sessions        SessionOpened, BatchTaken, Utilisation, Tick
+       |                 |
+       v                 v
+    coarse level    launch score >= sigma?  caps on batches and bytes, liveness      -> LaunchDag, WakeAt
+       |                 DAG ids ascend in launch order
+       v
+    DAG instances   which tasks does a finished task make ready? (atta.samplers.dag) <- TaskDone
+       |                 ready tasks
+       v
+    fine level      two lanes, CPU and NET, each ordered by (DAG id, cost, arrival)  -> RunTask
+       |                 END done
+       v
+    output queue    finished batches in batch order                                 -> BatchReady
+
+Nothing here waits, measures or sends: the daemon, the tests and the simulator drive the same object, and the decision log
+(``Scheduler.log``) tells which event caused which actions. docs/scheduler.md has the formulas and what was decided where
+the paper is silent.
+
+Reading order: ``events`` (the whole interface), ``coarse``, ``fine``, ``scheduler`` (ties them together), ``config``.
+"""
 
 from atta.scheduler.events import (
     Action,

@@ -7,8 +7,9 @@
     score   = T_gap * f(C) * balance                   T_gap: milliseconds since the session's last launch
     launch if score >= sigma, else look again within 5 ms
 
-Besides the score: caps on batches and bytes (``Session.within_caps``), and the liveness rule: a session with nothing in
-flight and nothing finished launches at once. Times are milliseconds here, seconds outside.
+Besides the score: caps on batches and bytes (``Session.within_caps``), and two rules that launch at once. Liveness: nothing
+is in flight and nothing finished. Pipeline floor: fewer batches are in flight or finished than training takes while one
+batch is being sampled (Little's law), so the queue must run dry. Times are milliseconds here, seconds outside.
 """
 
 from __future__ import annotations
@@ -80,6 +81,11 @@ class Pace:
     finished: int = 0
     largest: int = 0  # bytes
     total_ms: float = 0.0  # of the batches that calibrate sigma
+
+    @property
+    def depth(self) -> float:
+        """Batches that training takes while one is being sampled; 0 while a time is unknown."""
+        return self.sample_ms / self.train_ms if self.sample_ms is not None and self.train_ms is not None else 0.0
 
     def inherited(self, config: SchedulerConfig) -> Pace:
         """What the next session of the same profile starts from: the latest means, and sigma frozen at their value."""
@@ -164,9 +170,10 @@ LaunchRule = Callable[[Session, Load, float, SchedulerConfig], float]
 
 
 def by_score(session: Session, load: Load, now: float, config: SchedulerConfig) -> float:
-    """ByteGNN's launch score with the liveness rule."""
+    """ByteGNN's launch score with the rules of liveness and pipeline floor."""
     pace = session.pace
-    if session.in_flight + session.finished == 0 or pace.sigma is None:
+    held = session.in_flight + session.finished
+    if held == 0 or pace.sigma is None or (config.pipeline_floor and held < pace.depth):
         return 0.0
     gap_ms = 1e3 * (now - session.last_launch)
     # The score is proportional to the gap, so the gap at which it reaches sigma is known.

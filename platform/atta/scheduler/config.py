@@ -40,6 +40,8 @@ class SchedulerConfig:
     """Q0: an empty queue counts as so many batches."""
     least_headroom: float = 1.0
     """Floor of f: even on a fully used machine the score keeps growing."""
+    pipeline_floor: bool = True
+    """Launch regardless of the score while fewer batches are held than training takes during one sampling time."""
     calibration_batches: int = 8
     """sigma is frozen after so many batches."""
     averaging: float = 0.2

@@ -35,6 +35,10 @@ PROFILES = 64
 """Measurements kept of closed sessions, the most recently used ones."""
 
 
+EARLY_S = 1e-4
+"""A check may happen so much too early: timers and clocks round differently, and asking for another tick would spin."""
+
+
 class SchedulerError(AssertionError):
     """The shell broke the protocol of the scheduler: a bug in Atta, never the fault of a user."""
 
@@ -219,7 +223,7 @@ class Scheduler:
     # -- decisions ---------------------------------------------------------------------------------------------------
 
     def _check_due_sessions(self, now: float, actions: list[Action]) -> None:
-        while self._checks and self._checks[0][0] <= now:
+        while self._checks and self._checks[0][0] <= now + EARLY_S:
             when, _, session = heapq.heappop(self._checks)
             if when == session.check_at and not session.closed:
                 self._consider(session, now, actions)

@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable
 
 import pytest
-from atta.samplers.dag import DagError, DagInstance, Kind, Lane, Share, Task, chunk_range
-from atta.samplers.plan import Plan, check_spec
-from atta.samplers.spec import link_spec, neighbor_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atta.samplers.dag import DagError, DagInstance, Kind, Lane, Share, Task, chunk_range
+from atta.samplers.plan import Plan, check_spec
+from atta.samplers.spec import link_spec, neighbor_spec
 from tests.unit.dag.schemas import CITES, PLAIN, TYPED
 
 HOME = 1

@@ -6,11 +6,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from atta.errors import ConfigError
-from atta.samplers.seeds import SeedPlan, SeedPolicy, home_of, plan_seeds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
+
+from atta.errors import ConfigError
+from atta.samplers.seeds import SeedPlan, SeedPolicy, home_of, plan_seeds
 
 LOCAL, GLOBAL = SeedPolicy.LOCAL, SeedPolicy.GLOBAL
 policies = st.sampled_from([LOCAL, GLOBAL])

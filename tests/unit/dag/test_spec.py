@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import networkx as nx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
 from atta.samplers.plan import Kind, Plan, SpecLimits, check_spec
 from atta.samplers.spec import link_spec, neighbor_spec
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from tests.unit.dag.schemas import CITES, HAS, PLAIN, TYPED, WRITES
 
 

@@ -26,7 +26,6 @@ from atta.scheduler import (
     Tick,
     WakeAt,
 )
-
 from tests.unit.dag.schemas import PLAIN
 
 HOME = 0

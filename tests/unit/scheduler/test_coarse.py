@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from atta.errors import ConfigError, UnknownNameError
 from atta.scheduler import SchedulerConfig
 from atta.scheduler.coarse import (
@@ -20,9 +23,6 @@ from atta.scheduler.coarse import (
 )
 from atta.scheduler.config import POLICIES
 from atta.scheduler.fine import ORDERS
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.unit.scheduler.harness import PLANS
 
 CONFIG = SchedulerConfig()
@@ -142,7 +142,8 @@ def test_a_session_inherits_the_pace_of_the_one_before() -> None:
 
 
 def session(**options: object) -> Session:
-    made = Session("s", PLANS["one"], range(100), 1, "", Pace(sample_ms=40, train_ms=20, sigma=200.0, batch_bytes=10.0))
+    pace = Pace(sample_ms=40, train_ms=20, sigma=200.0, batch_bytes=10.0)
+    made = Session("s", PLANS["one"], range(100), 1, "", pace)
     made.last_launch = 0.0
     for name, value in options.items():
         setattr(made, name, value)
@@ -166,9 +167,21 @@ def test_liveness_and_calibration_launch_at_once() -> None:
     load = Load(0.1)
     load.sample(100, 0)
     assert by_score(session(), load, 0.0, CONFIG) == 0, "nothing in flight, nothing finished"
-    assert by_score(session(in_flight=1), load, 0.0, CONFIG) > 0
+    assert by_score(session(in_flight=2), load, 0.0, CONFIG) > 0
     fresh = session(in_flight=1, pace=Pace(batch_bytes=5.0))
     assert by_score(fresh, load, 0.0, CONFIG) == 0, "no threshold is known yet"
+
+
+def test_pipeline_floor_keeps_as_many_as_training_takes_meanwhile() -> None:
+    load = Load(0.1)
+    load.sample(100, 0)
+    slow = Pace(sample_ms=70, train_ms=20, sigma=1e9, batch_bytes=1.0)  # training takes 3.5 batches meanwhile
+    assert slow.depth == 3.5
+    assert by_score(session(in_flight=2, queue={1: 0}, pace=slow), load, 0.0, CONFIG) == 0
+    assert by_score(session(in_flight=3, queue={1: 0}, pace=slow), load, 0.0, CONFIG) > 0
+    plain = SchedulerConfig(pipeline_floor=False)
+    assert by_score(session(in_flight=2, queue={1: 0}, pace=slow), load, 0.0, plain) > 0
+    assert Pace(sample_ms=70).depth == 0
 
 
 def test_caps() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from atta.scheduler import SchedulerConfig, Tick, Utilisation
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from atta.scheduler import SchedulerConfig, Tick, Utilisation
 from tests.unit.scheduler.harness import PLANS, Shell
 
 
@@ -134,7 +134,7 @@ class Greedy(Machine):
 
 
 TestTwoLevel = Machine.TestCase
-TestTwoLevel.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestTwoLevel.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
 TestSequential = OneAtATime.TestCase
 TestPrefetch = Fixed.TestCase
 TestFifo = Greedy.TestCase

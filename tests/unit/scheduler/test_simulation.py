@@ -1,0 +1,74 @@
+"""Policies compared on a simulated machine: deterministic, no clock is read."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from atta.scheduler import SchedulerConfig
+from tests.unit.scheduler.simulator import Machine, Outcome, Workload
+
+WORKLOADS = {
+    "sampling on the CPU": Workload(cores=2, sample_ms=20, rtt_ms=0.5, train_ms=5),
+    "waiting for the network": Workload(cores=2, sample_ms=4, rtt_ms=20, train_ms=5),
+    "training on the CPU": Workload(cores=2, sample_ms=5, rtt_ms=0.5, train_ms=40, train_threads=2),
+    "all of it": Workload(cores=2, sample_ms=8, rtt_ms=20, train_ms=20, train_threads=2),
+}
+BATCHES = 150
+
+
+@cache
+def simulated(workload: str, policy: str, depth: int = 1, *, floor: bool = True) -> Outcome:
+    work = WORKLOADS[workload]
+    config = SchedulerConfig(workers=work.cores, policy=policy, prefetch=depth, pipeline_floor=floor)
+    return Machine(config, work, BATCHES).run()
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_two_level_is_as_good_as_the_best_fixed_depth(workload: str) -> None:
+    best = max(simulated(workload, "prefetch", depth).batches_per_s for depth in (2, 4, 8, 16))
+    ours = simulated(workload, "two-level")
+    assert ours.batches_per_s >= 0.95 * best
+    assert ours.most_held <= 16
+
+
+def test_no_fixed_depth_fits_all_workloads_as_well() -> None:
+    """The worst case of small depths is bad; that of the launch score is not."""
+    worst = {
+        depth: min(
+            simulated(w, "prefetch", depth).batches_per_s / simulated(w, "prefetch", 16).batches_per_s
+            for w in WORKLOADS
+        )
+        for depth in (2, 4, 8)
+    }
+    assert worst[2] < 0.4
+    assert worst[4] < 0.6
+    assert worst[8] < 0.95
+
+
+def test_the_score_alone_nearly_suffices() -> None:
+    best = simulated("all of it", "prefetch", 8).batches_per_s
+    plain = simulated("all of it", "two-level", floor=False).batches_per_s
+    assert 0.85 * best <= plain <= simulated("all of it", "two-level").batches_per_s
+
+
+@pytest.mark.parametrize("workload", ["waiting for the network", "all of it"])
+def test_two_level_beats_one_dag_at_a_time(workload: str) -> None:
+    assert simulated(workload, "two-level").batches_per_s >= 2.1 * simulated(workload, "sequential").batches_per_s
+
+
+def test_the_trainer_hardly_waits_when_it_is_the_bottleneck() -> None:
+    assert simulated("training on the CPU", "two-level").trainer_busy > 0.97
+
+
+def test_oldest_first_shortens_dags() -> None:
+    """32 DAGs of mixed sizes at once: mean time to completion against first come, first served."""
+    work = Workload(cores=2, sample_ms=20, rtt_ms=1, train_ms=0.1, spread=0.8)
+    means = {}
+    for policy in ("prefetch", "fifo"):
+        config = SchedulerConfig(workers=2, policy=policy, prefetch=64, max_dags=64)
+        machine = Machine(config, work, 32, known=True)
+        means[policy] = machine.run().completion_ms
+        assert machine.most_held == 32
+    assert means["fifo"] >= 1.2 * means["prefetch"]
