@@ -1,47 +1,118 @@
-"""One consumer of the loader benchmark: iterate a loader and do nothing else. Settings come as JSON in ATTA_BENCH.
+"""One consumer of the loader benchmark: iterates a loader and does nothing else with the batches.
 
-Prints "ready", waits for a line on standard input, then prints one JSON line per epoch.
+python -m atta.bench.consumer '{"addresses": ["127.0.0.1:7070", ...], "rank": 0, ...}'
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-import time
-from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import atta
+from atta.bench.stage import Epoch, Stage
+from atta.errors import UnknownNameError
+
+__all__ = ["DELIVERIES", "ConsumerConfig", "main"]
+
+
+@dataclass(frozen=True)
+class ConsumerConfig:
+    """What a consumer is told.
+
+    Attributes:
+        addresses: of the daemons, by partition.
+        rank, world_size: of the consumer.
+        interface: network interface whose bytes count; None: none.
+        num_neighbors: fan-outs, counted from the seeds.
+        batch_size: seeds per batch.
+        split: whose vertices are the seeds.
+        frontier: ``"new"`` or ``"all"``, see ``NeighborLoader``.
+        deliver: a key of ``DELIVERIES``: what every batch is turned into.
+        warm_up: epochs before measuring.
+        threads: threads that torch may use.
+        seed: of the loader.
+    """
+
+    addresses: tuple[str, ...]
+    rank: int
+    world_size: int
+    interface: str | None
+    num_neighbors: tuple[int, ...]
+    batch_size: int
+    split: str
+    frontier: str
+    deliver: str
+    warm_up: int
+    threads: int
+    seed: int
+
+
+def _as_dgl(batch: atta.MiniBatch) -> Any:
+    """DGL blocks and tensors of all rows: what DistDGL's loader and pulls give."""
+    import torch
+
+    rows = [torch.from_numpy(array) for tables in batch.tables.values() for array in tables.values()]
+    return batch.to_dgl(), rows
+
+
+DELIVERIES: dict[str, Callable[[atta.MiniBatch], Any]] = {
+    "arrays": lambda batch: batch,
+    "pyg": lambda batch: batch.to_pyg(),
+    "dgl": _as_dgl,
+}
 
 
 def main() -> None:
-    """Run the epochs."""
-    settings = json.loads(os.environ["ATTA_BENCH"])
-    with atta.connect(settings["addresses"], wait=True) as cluster:
+    """Run the epochs that the benchmark asks for."""
+    config = ConsumerConfig(**json.loads(sys.argv[1]))
+    if config.deliver not in DELIVERIES:
+        raise UnknownNameError.of("delivery", config.deliver, DELIVERIES)
+    stage = Stage(config.interface)
+    if config.deliver != "arrays":
+        import torch
+
+        torch.set_num_threads(config.threads)
+    with atta.connect(config.addresses, wait=True, deadline_s=120.0) as cluster:
         loader = atta.NeighborLoader(
             cluster,
-            settings["num_neighbors"],
-            "train",
-            batch_size=settings["batch_size"],
+            config.num_neighbors,
+            config.split,
+            batch_size=config.batch_size,
             shuffle=True,
-            rank=settings["rank"],
-            world_size=settings["world"],
-            frontier=settings["frontier"],
+            rank=config.rank,
+            world_size=config.world_size,
+            frontier=config.frontier,
+            seed=config.seed,
             job="bench",
         )
-        print("ready", flush=True)
-        sys.stdin.readline()
-        for epoch in range(settings["epochs"]):
-            totals: Counter[str] = Counter()
-            start = time.perf_counter()
-            for batch in loader:
-                totals["seeds"] += batch.batch_size
-                totals["edges"] += batch.num_edges
-                totals["nodes"] += batch.num_nodes
-                totals["feature_bytes"] += sum(a.nbytes for tables in batch.tables.values() for a in tables.values())
-                for name in ("remote_rows", "remote_bytes", "wait_ms"):
-                    totals[name] += batch.stats.get(name, 0.0)  # type: ignore[assignment]
-            print(json.dumps({"epoch": epoch, "seconds": time.perf_counter() - start, **totals}), flush=True)
+        for number in range(config.warm_up):
+            warm = _epoch(config, loader, number)
+        for number in range(stage.ready(warm)):
+            stage.report(_epoch(config, loader, number))
+        stage.done()
+
+
+def _epoch(config: ConsumerConfig, loader: atta.NeighborLoader, number: int) -> Epoch:
+    deliver = DELIVERIES[config.deliver]
+    out = Epoch(config.rank, number, remote_rows=0.0, remote_bytes=0.0)
+    with out.timed():
+        for batch in loader:
+            deliver(batch)
+            _count(out, batch)
+    return out
+
+
+def _count(out: Epoch, batch: atta.MiniBatch) -> None:
+    out.batches += 1
+    out.seeds += batch.batch_size
+    out.nodes += batch.num_nodes
+    out.edges += batch.num_edges
+    out.feature_bytes += sum(rows.nbytes for tables in batch.tables.values() for rows in tables.values())
+    out.remote_rows = (out.remote_rows or 0.0) + batch.stats.get("remote_rows", 0.0)
+    out.remote_bytes = (out.remote_bytes or 0.0) + batch.stats.get("remote_bytes", 0.0)
 
 
 if __name__ == "__main__":

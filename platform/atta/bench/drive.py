@@ -30,12 +30,14 @@ class Measured:
     """One measured stretch of one system.
 
     Attributes:
-        epochs: every rank's reports, see ``stage.Epoch``.
+        warm_ups: every rank's last epoch before, see ``stage.Epoch``.
+        epochs: every rank's measured epochs.
         cpu_s: processor seconds of all its processes.
         wall_s: seconds from "go" to the last "done".
         sent_bytes: bytes that left the hosts by their network interfaces; 0 on loopback.
     """
 
+    warm_ups: list[dict[str, Any]]
     epochs: list[dict[str, Any]]
     cpu_s: float
     wall_s: float
@@ -44,6 +46,14 @@ class Measured:
     def total(self, name: str) -> float:
         """Sum of one figure over ranks and epochs (absent ones count 0)."""
         return float(sum(e.get(name) or 0 for e in self.epochs))
+
+    def per_seed(self, name: str) -> float | None:
+        """A figure per seed, from the warm-up where only that has it; None: nobody counted it."""
+        for reports in (self.epochs, self.warm_ups):
+            values = [e.get(name) for e in reports]
+            if None not in values:
+                return float(sum(v or 0 for v in values) / sum(e["seeds"] for e in reports))
+        return None
 
     @property
     def window_s(self) -> float:
@@ -101,7 +111,7 @@ class Troupe:
         """
         deadline = time.monotonic() + timeout_s
         ready = self._await("ready", deadline)
-        slowest = max(1e-3, *(e["warm_up_s"] for e in ready))
+        slowest = max(1e-3, *(e["stop"] - e["start"] for e in ready))
         count = max(epochs, math.ceil(seconds / slowest))
         cpu, start = self._cpu_seconds(), time.monotonic()
         for child in self._ranks:
@@ -109,7 +119,7 @@ class Troupe:
         reports: list[dict[str, Any]] = []
         done = self._await("done", deadline, reports)
         wall, used = time.monotonic() - start, self._cpu_seconds() - cpu
-        return Measured(reports, used, wall, sum(e["sent_bytes"] for e in done))
+        return Measured(ready, reports, used, wall, sum(e["sent_bytes"] for e in done))
 
     def _await(self, kind: str, deadline: float, others: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
         """One event ``kind`` of every rank; other events go to ``others``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -12,22 +13,24 @@ from atta.samplers import kernels
 
 __all__ = ["copy_bytes_per_s", "gather_bytes_per_s"]
 
-WORKING_SET = 256 << 20
+_WORKING_SET = 256 << 20
 
 
-def copy_bytes_per_s(rounds: int = 5) -> float:
-    """Bytes per second of copying a large buffer into a reused one, one thread."""
-    source, target = np.ones(WORKING_SET, dtype=np.uint8), np.ones(WORKING_SET, dtype=np.uint8)
-    return WORKING_SET / _median_seconds(lambda: np.copyto(target, source), rounds)
+def copy_bytes_per_s(threads: int = 1, rounds: int = 3) -> float:
+    """Bytes per second of copying a large buffer into a reused one."""
+    source, target = np.ones(_WORKING_SET, dtype=np.uint8), np.ones(_WORKING_SET, dtype=np.uint8)
+    pieces = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
+    with ThreadPoolExecutor(threads) as pool:
+        return _WORKING_SET / _median_seconds(lambda: list(pool.map(lambda p: np.copyto(*p), pieces)), rounds)
 
 
-def gather_bytes_per_s(row_bytes: int, rounds: int = 5) -> float:
-    """Bytes per second of gathering random rows of a table much larger than the caches into a reused buffer, one thread."""
-    rows = WORKING_SET // row_bytes
+def gather_bytes_per_s(row_bytes: int, threads: int = 1, rounds: int = 3) -> float:
+    """Bytes per second of gathering random rows of a table much larger than the caches into a reused buffer."""
+    rows = max(1, _WORKING_SET // row_bytes)
     table = np.ones((rows, row_bytes), dtype=np.uint8)
-    chosen = np.random.default_rng(0).integers(0, rows, rows // 4)
+    chosen = np.random.default_rng(0).integers(0, rows, max(1, rows // 4))
     out = np.ones((len(chosen), row_bytes), dtype=np.uint8)
-    return out.nbytes / _median_seconds(lambda: kernels.gather_rows(table, chosen, out), rounds)
+    return out.nbytes / _median_seconds(lambda: kernels.gather_rows(table, chosen, out, threads=threads), rounds)
 
 
 def _median_seconds(work: Callable[[], object], rounds: int) -> float:

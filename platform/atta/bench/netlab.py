@@ -162,7 +162,8 @@ class _Holder:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
-        assert self._process.stdout is not None and self._process.stderr is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
         if self._process.stdout.readline() != b"ready\n":
             reason = self._process.stderr.read().decode(errors="replace").strip()
             self.close()

@@ -31,18 +31,29 @@ class BenchReport:
     ours: str = "atta"
     rounds: dict[str, list[Figures]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
-    limits: dict[str, float] = field(default_factory=dict)
+    limit_rounds: list[Figures] = field(default_factory=list)
     limit_of: dict[str, str] = field(default_factory=dict)
-    """Which limit bounds which figure: figure -> name in ``limits``."""
+    """Which limit bounds which figure: figure -> name of the limit."""
     started: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
 
     def add(self, system: str, figures: Figures) -> None:
         """One system's figures of one round; round n of one system pairs with round n of another."""
         self.rounds.setdefault(system, []).append(figures)
 
+    def add_limits(self, limits: Figures) -> None:
+        """The machine's limits, measured in one round."""
+        self.limit_rounds.append(limits)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Medians of the limits over the rounds."""
+        names = self.limit_rounds[0] if self.limit_rounds else {}
+        return {name: statistics.median(r[name] for r in self.limit_rounds) for name in names}
+
     def fail(self, system: str, why: str) -> None:
-        """A system that could not be run: named with its cause, never silently missing."""
+        """A system that could not be run: named with its cause, never silently missing (and never with half its rounds)."""
         self.errors[system] = why
+        self.rounds.pop(system, None)
 
     def ratios(self) -> dict[str, dict[str, float]]:
         """Figure -> other system (or "limit") -> median over rounds of ours / theirs."""
@@ -56,8 +67,9 @@ class BenchReport:
                 if pairs:
                     found.setdefault(name, {})[system] = statistics.median(pairs)
         for name, limit in self.limit_of.items():
-            if ours and self.limits.get(limit):
-                found.setdefault(name, {})["limit"] = statistics.median(r[name] for r in ours) / self.limits[limit]
+            pairs = [a[name] / b[limit] for a, b in zip(ours, self.limit_rounds, strict=False) if b.get(limit)]
+            if pairs:
+                found.setdefault(name, {})["limit"] = statistics.median(pairs)
         return found
 
     def to_json(self) -> dict[str, Any]:

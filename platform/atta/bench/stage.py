@@ -1,7 +1,7 @@
 """A measured process's side of its talk with the benchmark (``drive`` is the other side).
 
     process                                     benchmark
-      {"event": "ready", "warm_up_s": 1.3}  →     waits until all are ready
+      {"event": "ready", ...}               →     waits until all are ready
                                             ←     go 5
       {"event": "epoch", ...}               →     five times
       {"event": "done", "sent_bytes": ...}  →     waits until all are done
@@ -65,8 +65,11 @@ class Stage:
         self._sent = 0
 
     def ready(self, warm_up: Epoch) -> int:
-        """Report for measuring and wait; returns how many epochs to run. Exits quietly if the benchmark is gone."""
-        self._emit({"event": "ready", "warm_up_s": warm_up.stop - warm_up.start})
+        """Report for measuring, with the last epoch of warming up, and wait.
+
+        Returns how many epochs to run. Exits quietly if the benchmark is gone.
+        """
+        self._emit({"event": "ready", **asdict(warm_up)})
         words = sys.stdin.readline().split()
         if len(words) != 2 or words[0] != "go":
             sys.exit(0)

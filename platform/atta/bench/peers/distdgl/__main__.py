@@ -28,7 +28,7 @@ from atta.errors import AttaError
 @click.option("--seconds", default=0.0, show_default=True)
 @click.option("--rate", help="Rate of every host's link, e.g. 1gbit.")
 @click.option("--cache", type=click.Path(path_type=Path), default=Path("data/peers"), show_default=True)
-def main(
+def main(  # noqa: PLR0917 - one parameter per option
     graph: Path,
     parts: int,
     num_neighbors: tuple[int, ...],

@@ -90,16 +90,15 @@ def _train(config: WorkerConfig, stage: Stage) -> None:
 
 def _epoch(config: WorkerConfig, graph: Any, loader: Any, number: int, *, remote: bool) -> Epoch:
     """One epoch; with ``remote`` also count rows that another machine holds (costs time)."""
-    out = Epoch(config.rank, number, sampling_s=0.0, fetch_s=0.0)
-    assert out.sampling_s is not None and out.fetch_s is not None
+    out, sampling, fetching = Epoch(config.rank, number), 0.0, 0.0
     with out.timed():
         before = time.monotonic()
         for inputs, seeds, blocks in loader:
             sampled = time.monotonic()
             rows = [graph.ndata[name][seeds if name == "y" else inputs] for name in config.tables]
             fetched = time.monotonic()
-            out.sampling_s += sampled - before
-            out.fetch_s += fetched - sampled
+            sampling += sampled - before
+            fetching += fetched - sampled
             out.batches += 1
             out.seeds += len(seeds)
             out.nodes += len(inputs)
@@ -109,6 +108,7 @@ def _epoch(config: WorkerConfig, graph: Any, loader: Any, number: int, *, remote
                 book = graph.get_partition_book()
                 out.remote_rows = (out.remote_rows or 0) + int((book.nid2partid(inputs) != book.partid).sum())
             before = time.monotonic()
+    out.sampling_s, out.fetch_s = sampling, fetching
     return out
 
 

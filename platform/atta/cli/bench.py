@@ -1,0 +1,74 @@
+"""``atta bench``: measure Atta against physical limits and peers."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import click
+
+from atta.cli.output import DURATION, INTS, NAMES, json_option, quiet_option, write_json
+
+__all__ = ["COMMANDS"]
+
+
+@click.group()
+def bench() -> None:
+    """Measure against physical limits and peers, all in one run."""
+
+
+@bench.command()
+@click.option("--data", required=True, help="Partitioned dataset; one daemon and one consumer per partition.")
+@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
+@click.option("--batch-size", type=int, default=1024, show_default=True)
+@click.option("--vs", type=NAMES, default=(), help="Peers to run beside it: dgl (needs root and atta[dgl]).")
+@click.option("--runs", type=int, default=5, show_default=True, help="Rounds; systems alternate within a round.")
+@click.option(
+    "--epochs", type=int, default=2, show_default=True, help="Measured per round, at least; two more warm up."
+)
+@click.option("--seconds", type=DURATION, default="10s", show_default=True, help="Measured per round, at least.")
+@click.option("--split", default="train", show_default=True, help="Whose vertices are the seeds.")
+@click.option("--threads", type=int, default=1, show_default=True, help="Of every daemon and peer process.")
+@click.option(
+    "--netns",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="A network namespace per partition: needs root; auto: where possible.",
+)
+@click.option("--link", metavar="RATE", help="Shape the links between namespaces, e.g. 1gbit.")
+@click.option(
+    "--frontier", type=click.Choice(["new", "all"]), help="What a hop expands  [default: all beside dgl, else new]."
+)
+@click.option(
+    "--deliver",
+    type=click.Choice(["arrays", "pyg", "dgl"]),
+    help="What consumers turn batches into  [default: dgl beside dgl, else pyg if installed].",
+)
+@click.option("--work", metavar="DIR", help="Keep converted graphs here  [default: atta in the user's cache folder].")
+@click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per system and round.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the sampling.")
+@click.option("--plot", metavar="FILE.png", help="Draw seeds per second.")
+@json_option
+@quiet_option
+def loader(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> None:
+    """Mini-batches per second, features included, with nobody training.
+
+    Example: atta bench loader --data data/pl-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl --json loader.json
+    """
+    from rich.console import Console
+
+    from atta.bench.loader import LoaderBench, run
+    from atta.bench.workload import Workload
+
+    console = Console(stderr=True, quiet=quiet)
+    workload = Workload(**{f.name: options.pop(f.name) for f in fields(Workload) if f.name in options})
+    report = run(LoaderBench(workload=workload, **options), console.print)
+    write_json(json_file, report.to_json())
+    if plot:
+        report.plot(plot, "seeds_per_s")
+    if not quiet and json_file != "-":
+        Console().print(report.table())
+
+
+COMMANDS = [bench]
