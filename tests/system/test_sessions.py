@@ -172,7 +172,7 @@ def test_daemons_in_the_wrong_order(cluster: atta.Cluster) -> None:
 
 
 def test_dead_peer_reaches_the_iterator(small_graph: SmallGraph) -> None:
-    with atta.local(small_graph.dataset(2, "random"), threads=1, options=("--peer-deadline-s", "1")) as broken:
+    with atta.local(small_graph.dataset(2, "random"), threads=1, options=("--peer-deadline", "1s")) as broken:
         loader = atta.NeighborLoader(broken, [5, 5], batch_size=8, rank=0, world_size=2)
         list(loader)
         os.kill(broken.pids[1], signal.SIGKILL)
@@ -181,7 +181,7 @@ def test_dead_peer_reaches_the_iterator(small_graph: SmallGraph) -> None:
 
 
 def test_lease_of_a_killed_client_runs_out(small_graph: SmallGraph) -> None:
-    with atta.local(small_graph.dataset(1, "random"), threads=1, options=("--lease-s", "1")) as running:
+    with atta.local(small_graph.dataset(1, "random"), threads=1, options=("--lease", "1s")) as running:
         script = (
             "import atta, sys, time; c = atta.connect(sys.argv[1]);"
             "i = iter(atta.NeighborLoader(c, [2], batch_size=2)); next(i); print('up', flush=True); time.sleep(60)"

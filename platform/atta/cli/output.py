@@ -31,20 +31,31 @@ _RATES = {f"{p}bit": 1000.0**i / 8 for i, p in enumerate(("", "k", "m", "g", "t"
 class _Quantity(click.ParamType[int | float]):
     """A number with a unit, converted to one unit: bytes, seconds or bytes per second."""
 
-    def __init__(self, name: str, units: Mapping[str, float], example: str, whole: bool) -> None:
+    def __init__(self, name: str, units: Mapping[str, float], example: str, whole: bool, minimum: str = "0") -> None:
         self.name = name
-        self._units, self._example, self._whole = units, example, whole
+        self._units, self._example, self._whole, self._minimum = units, example, whole, minimum
+
+    def at_least(self, minimum: str) -> _Quantity:
+        """Return the same type, refusing less than ``minimum`` (with a unit)."""
+        return _Quantity(self.name, self._units, self._example, self._whole, minimum)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
         """Parse ``4GiB``-like text; numbers (defaults) pass through unchanged."""
         if isinstance(value, int | float):
             return value
-        found = _QUANTITY.fullmatch(str(value).strip())
-        scale = self._units.get(found[2].lower()) if found else None
-        if found is None or scale is None or not math.isfinite(float(found[1]) * scale):
+        amount = self._parse(str(value))
+        if amount is None:
             self.fail(f"{value!r} is not a {self.name} such as {self._example}", param, ctx)
-        amount = float(found[1]) * scale
+        if amount < (self._parse(self._minimum) or 0):
+            self.fail(f"{value!r} is less than {self._minimum}", param, ctx)
         return round(amount) if self._whole else amount
+
+    def _parse(self, text: str) -> float | None:
+        found = _QUANTITY.fullmatch(text.strip())
+        scale = self._units.get(found[2].lower()) if found else None
+        if found is None or scale is None or not math.isfinite(amount := float(found[1]) * scale):
+            return None
+        return amount
 
 
 class _Listed(click.ParamType[tuple[Any, ...]]):

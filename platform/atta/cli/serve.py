@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import click
+
+from atta.cli.output import DURATION, SIZE, json_option, write_json
 
 __all__ = ["COMMANDS"]
 
@@ -17,15 +18,33 @@ __all__ = ["COMMANDS"]
 @click.option("--peers", type=click.Path(dir_okay=False), help="Cluster file with the addresses of all daemons.")
 @click.option("--threads", type=click.IntRange(min=1), help="Worker threads  [default: number of cores].")
 @click.option(
-    "--buffer-mib", type=click.IntRange(min=64), default=4096, show_default=True, help="Memory for batch buffers."
+    "--buffer", type=SIZE.at_least("64MiB"), default="4GiB", show_default=True, help="Memory for batch buffers."
 )
 @click.option(
-    "--queue-mib", type=click.IntRange(min=1), default=1024, show_default=True, help="Batches ahead, per session."
+    "--queue", type=SIZE.at_least("1MiB"), default="1GiB", show_default=True, help="Batches ahead, per session."
 )
-@click.option("--lease-s", type=click.FloatRange(min=0.5), default=60.0, show_default=True, help="Lease of a session.")
-@click.option("--peer-deadline-s", type=click.FloatRange(min=0.1), default=60.0, show_default=True)
-@click.option("--drain-s", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Grace after SIGTERM.")
-@click.option("--policy", type=click.Choice(["two-level", "sequential", "prefetch", "fifo"]), default="two-level")
+@click.option(
+    "--lease",
+    type=DURATION.at_least("500ms"),
+    default="60s",
+    show_default=True,
+    help="A session without a sign of life from its consumer ends after this.",
+)
+@click.option(
+    "--peer-deadline",
+    type=DURATION.at_least("100ms"),
+    default="60s",
+    show_default=True,
+    help="How long to wait for another daemon.",
+)
+@click.option("--drain", type=DURATION, default="10s", show_default=True, help="Grace for sessions after SIGTERM.")
+@click.option(
+    "--policy",
+    type=click.Choice(["two-level", "sequential", "prefetch", "fifo"]),
+    default="two-level",
+    show_default=True,
+    help="Of the scheduler.",
+)
 @click.option("--prefetch", type=click.IntRange(min=1), default=4, help="Depth of the policy `prefetch`.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Prometheus metrics over HTTP.")
 @click.option("--verify/--no-verify", default=True, help="Check the checksums of all files at start.")
@@ -38,11 +57,11 @@ def serve(  # noqa: PLR0917 - one parameter per option
     listen: str,
     peers: str | None,
     threads: int | None,
-    buffer_mib: int,
-    queue_mib: int,
-    lease_s: float,
-    peer_deadline_s: float,
-    drain_s: float,
+    buffer: int,
+    queue: int,
+    lease: float,
+    peer_deadline: float,
+    drain: float,
     policy: str,
     prefetch: int,
     metrics_port: int,
@@ -69,11 +88,11 @@ def serve(  # noqa: PLR0917 - one parameter per option
             peers=read_cluster(peers) if peers else {},
             threads=threads or len(os.sched_getaffinity(0)),
             verify=verify,
-            buffer_bytes=buffer_mib << 20,
-            queue_bytes=queue_mib << 20,
-            lease_s=lease_s,
-            peer_deadline_s=peer_deadline_s,
-            drain_s=drain_s,
+            buffer_bytes=buffer,
+            queue_bytes=queue,
+            lease_s=lease,
+            peer_deadline_s=peer_deadline,
+            drain_s=drain,
             policy=policy,
             prefetch=prefetch,
             metrics_port=metrics_port,
@@ -84,8 +103,8 @@ def serve(  # noqa: PLR0917 - one parameter per option
 
 @click.command()
 @click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(target: str, as_json: bool) -> None:
+@json_option
+def status(target: str, json_file: str | None) -> None:
     """Show what each daemon of a cluster does.
 
     Example: atta status --cluster cluster.toml
@@ -97,11 +116,9 @@ def status(target: str, as_json: bool) -> None:
 
     with connect(target, deadline_s=5.0) as cluster:
         rows = cluster.stats()
-        if as_json:
-            daemons = [
-                {"part": p, "address": a, **s} for p, (a, s) in enumerate(zip(cluster.addresses, rows, strict=True))
-            ]
-            click.echo(json.dumps({"schema": 1, "dataset_id": cluster.dataset_id, "daemons": daemons}, indent=2))
+        daemons = [{"part": p, "address": a, **s} for p, (a, s) in enumerate(zip(cluster.addresses, rows, strict=True))]
+        write_json(json_file, {"schema": 1, "dataset_id": cluster.dataset_id, "daemons": daemons})
+        if json_file == "-":
             return
         table = Table(title=f"dataset {cluster.dataset_id}")
         table.add_column("")

@@ -91,8 +91,11 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
 def test_every_listed_command_exists_and_shows_an_example(name: str) -> None:
     command = root.cli.get_command(click.Context(root.cli), name)
     assert command is not None
-    with click.Context(command, info_name=f"atta {name}") as context:
-        assert f"Example: atta {name}" in command.get_help(context)
+    verbs = list(command.commands.values()) if isinstance(command, click.Group) else [command]
+    assert verbs
+    for verb in verbs:
+        with click.Context(verb, info_name=f"atta {name}") as context:
+            assert f"Example: atta {name}" in verb.get_help(context)
 
 
 def test_help_imports_nothing_heavy() -> None:

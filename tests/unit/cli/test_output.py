@@ -56,6 +56,13 @@ def test_nonsense_is_refused_with_an_example(kind: click.ParamType, text: str) -
     assert repr(text) in refused.value.message
 
 
+def test_a_minimum_is_kept() -> None:
+    kind = SIZE.at_least("64MiB")
+    assert kind.convert("64MiB", None, None) == 64 << 20
+    with pytest.raises(click.BadParameter, match="less than 64MiB"):
+        kind.convert("63MiB", None, None)
+
+
 @given(st.lists(st.integers(), min_size=1))
 def test_integers_survive_a_round_trip(values: list[int]) -> None:
     assert INTS.convert(",".join(map(str, values)), None, None) == tuple(values)
