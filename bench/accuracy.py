@@ -95,7 +95,7 @@ def prepare(graph: str, data_root: Path, work: Path) -> Path:
 
 def train(name: str, options: dict[str, object], data: Path, seed: int, work: Path) -> dict[str, object]:
     out = work / "run.json"
-    every = max(1, int(str(options["epochs"])) // 20)
+    every = max(1, int(str(options["epochs"])) // 10)
     start = time.time()
     atta(
         *("train", "--data", data, "--model", name.split("/")[1], "--trainers", 2, "--epochs", options["epochs"]),
