@@ -21,6 +21,9 @@ __all__ = ["COMMANDS"]
 @click.option(
     "--num-neighbors", type=INTS, default="15,10,5", show_default=True, help="Fan-outs from the seeds; -1 = all."
 )
+@click.option(
+    "--layers", type=int, help="Model layers  [default: one per hop]; with a single fan-out it holds for all."
+)
 @click.option("--batch-size", type=int, default=1024, show_default=True, help="Seeds per trainer and step.")
 @click.option("--hidden", type=int, default=256, show_default=True)
 @click.option("--heads", type=int, default=4, show_default=True, help="Attention heads (gat).")
@@ -38,10 +41,11 @@ __all__ = ["COMMANDS"]
 @click.option("--eval-every", type=int, default=1, show_default=True, help="Epochs between evaluations.")
 @click.option("--eval-num-neighbors", type=INTS, help="Fan-outs of validation and test  [default: --num-neighbors].")
 @click.option("--eval-batch-size", type=int, help="[default: --batch-size]")
+@click.option("--patience", type=int, help="Stop after so many evaluations without a better validation accuracy.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--threads", type=int, help="Worker threads per daemon started here.")
 @click.option("--checkpoint", metavar="DIR", help="Write a checkpoint after every epoch.")
-@click.option("--resume", is_flag=True, help="Continue from the checkpoint.")
+@click.option("--resume", is_flag=True, help="Continue from the checkpoint, if there is one.")
 @json_option
 @quiet_option
 def train(json_file: str | None, quiet: bool, **options: Any) -> None:

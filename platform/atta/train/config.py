@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from atta.errors import ConfigError, UnknownNameError
 
@@ -11,6 +15,11 @@ __all__ = ["DEVICES", "MODELS", "STRATEGIES", "TrainConfig"]
 MODELS = ("sage", "gcn", "gat")
 STRATEGIES = ("minibatch",)
 DEVICES = ("auto", "cpu", "cuda")
+
+_AT_LEAST_ONE = (
+    *("trainers", "epochs", "batch_size", "hidden", "heads", "eval_every"),
+    *("layers", "eval_batch_size", "threads", "patience"),
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +34,9 @@ class TrainConfig:
     trainers: int = 1
     epochs: int = 10
     num_neighbors: tuple[int, ...] = (15, 10, 5)
-    """In-neighbours per vertex and hop, counted from the seeds; one hop per layer."""
+    """In-neighbours per vertex and hop, counted from the seeds, -1 = all; one hop per layer."""
+    layers: int | None = None
+    """Layers of the model: as many as there are hops, or any number with a single fan-out, which then holds for every hop."""
     batch_size: int = 1024
     """Seeds per trainer and step."""
     hidden: int = 256
@@ -41,6 +52,8 @@ class TrainConfig:
     eval_num_neighbors: tuple[int, ...] | None = None
     """Fan-outs of validation and test (default: those of training)."""
     eval_batch_size: int | None = None
+    patience: int | None = None
+    """Stop after so many evaluations in a row without a better validation accuracy (default: never)."""
     device: str = "auto"
     threads: int | None = None
     """Worker threads per daemon (default: the cores shared among the daemons)."""
@@ -48,7 +61,7 @@ class TrainConfig:
     """Folder for a checkpoint after every epoch."""
     resume: bool = False
     verbose: bool = True
-    """Print a line per epoch on standard error."""
+    """Print a line per epoch on standard error, with a progress bar if that is a terminal."""
 
     def __post_init__(self) -> None:
         for what, value, known in (
@@ -61,16 +74,65 @@ class TrainConfig:
                 raise UnknownNameError.of(what, value, known)
         if (self.data is None) == (self.cluster is None):
             raise ConfigError("give either --data (a partitioned dataset) or --cluster (running daemons)")
-        for name in ("trainers", "epochs", "batch_size", "hidden", "heads", "eval_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
-        if not self.num_neighbors or any(k < -1 for k in self.num_neighbors):
-            raise ConfigError(f"--num-neighbors {self.num_neighbors}: one number per layer, each -1 (all) or more")
-        if self.eval_num_neighbors is not None and len(self.eval_num_neighbors) != len(self.num_neighbors):
-            raise ConfigError("--eval-num-neighbors must have as many hops as --num-neighbors")
+        for name in _AT_LEAST_ONE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{_option(name)} {value}: must be at least 1")
+        for name in ("num_neighbors", "eval_num_neighbors"):
+            self._check_fan_outs(name)
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"--dropout {self.dropout}: must lie in [0, 1)")
-        if not self.lr > 0 or self.weight_decay < 0:
-            raise ConfigError(f"--lr {self.lr} --weight-decay {self.weight_decay}: must be positive and not negative")
+        if not 0 < self.lr < math.inf:
+            raise ConfigError(f"--lr {self.lr}: must be positive")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ConfigError(f"--weight-decay {self.weight_decay}: must not be negative")
+        if not 0 <= self.seed < 1 << 63:
+            raise ConfigError(f"--seed {self.seed}: must be 0 to 2**63 - 1")
         if self.resume and self.checkpoint is None:
             raise ConfigError("--resume needs --checkpoint DIR")
+
+    def _check_fan_outs(self, name: str) -> None:
+        hops = getattr(self, name)
+        if hops is None:
+            return
+        text = f"{_option(name)} {','.join(map(str, hops))}"
+        if not hops or any(k < -1 or k == 0 for k in hops):
+            raise ConfigError(f"{text}: one number per layer, each -1 (all) or at least 1")
+        if len(hops) not in (1, self.depth):
+            raise ConfigError(f"{text}: {len(hops)} hops for {self.depth} layers")
+
+    @property
+    def depth(self) -> int:
+        """Number of layers, and of hops."""
+        return len(self.num_neighbors) if self.layers is None else self.layers
+
+    @property
+    def fan_outs(self) -> tuple[int, ...]:
+        """Fan-outs of training, one per layer, from the seeds outwards."""
+        return self._per_layer(self.num_neighbors)
+
+    @property
+    def eval_fan_outs(self) -> tuple[int, ...]:
+        """Fan-outs of validation and test, one per layer."""
+        return self._per_layer(self.eval_num_neighbors or self.num_neighbors)
+
+    def _per_layer(self, hops: tuple[int, ...]) -> tuple[int, ...]:
+        return hops * self.depth if len(hops) == 1 else hops
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every setting by name, as plain JSON values and tuples."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> TrainConfig:
+        """The inverse of ``to_dict``, also after a round trip through JSON; an unknown setting is a UnknownNameError."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        for name in settings:
+            if name not in known:
+                raise UnknownNameError.of("setting", name, known)
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+        return cls(**values)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
-import os
 import signal
+import sys
+import tempfile
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from atta.errors import AttaError, ConfigError, DataError
+from atta.errors import AttaError, ConfigError
 from atta.train.config import TrainConfig
+from atta.train.failure import first_cause
 from atta.train.report import EpochReport, TrainReport
 
 __all__ = ["fit"]
+
+SHUTDOWN_S = 10
+"""How long trainers may take to end after one of them failed, before they are killed."""
 
 
 def fit(config: TrainConfig) -> TrainReport:
     """Train as ``config`` says and return the figures of every epoch.
 
+    The trainers are processes of their own, so this works from a script, a notebook or a test alike. Ctrl-C ends them, and the
+    daemons started here, before KeyboardInterrupt goes on.
+
     Raises:
         ConfigError, DataError: bad settings or dataset.
+        RemoteError: a daemon failed.
         AttaError: a trainer failed; the message names the rank and the cause.
     """
-    with _addresses(config) as addresses:
-        results = _launch(config, addresses)
-    return TrainReport(config, [EpochReport(**e) for e in results])
+    with _addresses(config) as addresses, tempfile.TemporaryDirectory(prefix="atta-train-") as folder:
+        task = {"config": config.to_dict(), "addresses": addresses}
+        (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
+        _launch(config.trainers, Path(folder))
+        epochs = json.loads((Path(folder) / "epochs.json").read_text(encoding="utf-8"))
+    return TrainReport(config, [EpochReport(**e) for e in epochs])
 
 
 @contextlib.contextmanager
@@ -44,53 +59,72 @@ def _addresses(config: TrainConfig) -> Iterator[list[str]]:
         yield started.addresses
 
 
-def _launch(config: TrainConfig, addresses: list[str]) -> list[dict[str, Any]]:
+def _launch(trainers: int, folder: Path) -> None:
+    """Run the trainers to their end."""
     try:
-        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
     except ImportError as error:
         raise ConfigError("training needs torch and torch_geometric: install atta[train]") from error
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     settings = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
-        nproc_per_node=config.trainers,
+        nproc_per_node=trainers,
         run_id=uuid.uuid4().hex,
         rdzv_backend="c10d",
         rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",
         max_restarts=0,
         monitor_interval=0.2,
-        start_method="spawn",
-        logs_specs=DefaultLogsSpecs(),
+        shutdown_timeout=SHUTDOWN_S,
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
     )
+    with _signals_restored(), _quiet_torch():
+        try:
+            elastic_launch(settings, sys.executable)("-m", "atta.train.worker", str(folder))
+        except ChildFailedError as error:
+            raise first_cause(folder, {rank: f.exitcode for rank, f in _failures(error).items()}) from None
+        except SignalException as error:
+            if error.sigval == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            raise AttaError(f"training was stopped by {error.sigval.name}") from None
+
+
+def _failures(error: Any) -> Mapping[int, Any]:
+    failures: Mapping[int, Any] = error.failures
+    return failures
+
+
+@contextlib.contextmanager
+def _signals_restored() -> Iterator[None]:
+    """The launcher replaces signal handlers and leaves its own behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = {number: signal.getsignal(number) for number in numbers}
     try:
-        results = elastic_launch(settings, _entry)(config, addresses)
-    except ChildFailedError as error:
-        raise _first_cause(error) from None
-    epochs: list[dict[str, Any]] = results[0]
-    return epochs
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _entry(config: TrainConfig, addresses: list[str]) -> list[dict[str, Any]]:
-    """Runs in every trainer process."""
-    from atta.train.worker import run
+@contextlib.contextmanager
+def _quiet_torch() -> Iterator[None]:
+    """Keep the launcher's own account of failures off the screen: ours names the cause in one line."""
 
-    return run(config, addresses)
-
-
-def _first_cause(error: Any) -> AttaError:
-    rank, failure = error.get_first_failure()
-    message = failure.message
-    text = message.get("message", "") if isinstance(message, dict) else str(message)
-    if failure.exitcode < 0:
-        text = f"killed by {signal.Signals(-failure.exitcode).name}"
-    kind, _, rest = text.strip().partition(": ")
-    if kind == "ConfigError":
-        return ConfigError(rest)
-    if kind == "DataError":
-        path, _, cause = rest.partition(": ")
-        return DataError(path, cause)
-    return AttaError(f"trainer {rank} failed: {text.strip() or f'exit code {failure.exitcode}'}")
+    loggers = [
+        logger
+        for name, logger in logging.root.manager.loggerDict.items()
+        if name.startswith("torch.distributed") and isinstance(logger, logging.Logger)
+    ]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

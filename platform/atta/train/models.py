@@ -17,7 +17,7 @@ def build_model(config: TrainConfig, in_channels: int, num_classes: int) -> torc
     common: dict[str, Any] = {
         "in_channels": in_channels,
         "hidden_channels": config.hidden,
-        "num_layers": len(config.num_neighbors),
+        "num_layers": config.depth,
         "out_channels": num_classes,
         "dropout": config.dropout,
     }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from atta.observe.versions import machine, versions
 from atta.train.config import TrainConfig
 
-__all__ = ["PHASES", "EpochReport", "TrainReport"]
+__all__ = ["PHASES", "EpochReport", "TrainReport", "best_epoch", "stalled"]
 
 PHASES = ("sample", "fetch", "wait", "copy", "compute", "sync")
 """Seconds per epoch, mean over trainers. ``sample`` and ``fetch`` are spent by daemons, overlapping everything else; ``wait`` is
@@ -18,7 +19,18 @@ all-reduce that backward did not hide; ``compute`` is forward, backward and opti
 
 @dataclass(frozen=True)
 class EpochReport:
-    """Figures of one epoch, over all trainers."""
+    """Figures of one epoch, over all trainers.
+
+    Attributes:
+        epoch: from 0.
+        seconds: training only, of the slowest trainer.
+        loss: mean cross-entropy over the epoch's seeds, as they were trained on (with dropout).
+        seeds_per_s, edges_per_s: seeds and sampled edges of all trainers per second.
+        remote_bytes: what daemons sent each other for this epoch's training batches.
+        breakdown: seconds by phase, see ``PHASES``.
+        eval_seconds: of validation and test, 0 when there was none.
+        val_accuracy, test_accuracy: in [0, 1]; None when not evaluated after this epoch.
+    """
 
     epoch: int
     seconds: float
@@ -27,6 +39,7 @@ class EpochReport:
     edges_per_s: float
     remote_bytes: float
     breakdown: dict[str, float]
+    eval_seconds: float = 0.0
     val_accuracy: float | None = None
     test_accuracy: float | None = None
 
@@ -42,6 +55,24 @@ class EpochReport:
         return f"epoch {self.epoch + 1:3d}  loss {self.loss:.4f}{accuracy}  {speed}  [s: {phases}]"
 
 
+def best_epoch(epochs: Iterable[EpochReport]) -> EpochReport | None:
+    """The epoch with the best validation accuracy (the first of equals); None when no epoch was validated."""
+    best: EpochReport | None = None
+    for epoch in epochs:
+        if epoch.val_accuracy is None:
+            continue
+        if best is None or best.val_accuracy is None or epoch.val_accuracy > best.val_accuracy:
+            best = epoch
+    return best
+
+
+def stalled(epochs: Iterable[EpochReport], patience: int) -> bool:
+    """True when the last ``patience`` validations were all no better than the best one before them."""
+    validated = [e for e in epochs if e.val_accuracy is not None]
+    best = best_epoch(validated)
+    return best is not None and len(validated) - 1 - validated.index(best) >= patience
+
+
 @dataclass
 class TrainReport:
     """A whole run."""
@@ -51,11 +82,8 @@ class TrainReport:
 
     @property
     def best(self) -> EpochReport:
-        """The epoch with the best validation accuracy (the first of equals), the last epoch where none was evaluated."""
-        evaluated = [e for e in self.epochs if e.val_accuracy is not None]
-        if not evaluated:
-            return self.epochs[-1]
-        return max(evaluated, key=lambda e: (e.val_accuracy, -e.epoch))
+        """The epoch with the best validation accuracy, the last epoch where none was validated."""
+        return best_epoch(self.epochs) or self.epochs[-1]
 
     def to_json(self) -> dict[str, Any]:
         """The report as ``atta train --json`` writes it."""
@@ -66,7 +94,7 @@ class TrainReport:
             "model": self.config.model,
             "epochs": [asdict(e) for e in self.epochs],
             "best": {"epoch": best.epoch, "val_accuracy": best.val_accuracy, "test_accuracy": best.test_accuracy},
-            "config": asdict(self.config),
+            "config": self.config.to_dict(),
             "machine": machine(),
             "versions": versions(),
         }

@@ -1,0 +1,75 @@
+"""When trainers fail, usually all of them do: which failure is the cause, and how to say it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import atta.errors
+from atta.errors import AttaError
+
+__all__ = ["first_cause"]
+
+
+def first_cause(folder: Path, exit_codes: Mapping[int, int]) -> AttaError:
+    """The error to raise for a failed run.
+
+    folder: where failed ranks left ``failure-RANK.json``; exit_codes: of the ranks that did not end well, negative for signals.
+
+    A rank that dies takes the others along: they see a broken connection, or the launcher's SIGTERM. So Atta's own errors come
+    first, then signals that the launcher did not send, then whatever happened first.
+    """
+    records = _records(folder)
+    for record in records:
+        kind = getattr(atta.errors, record["kind"], None)
+        if isinstance(kind, type) and issubclass(kind, AttaError):
+            return _with_trace(_rebuild(kind, record), record)
+    killed = {rank: -code for rank, code in exit_codes.items() if code < 0}
+    for rank, number in sorted(killed.items()):
+        if number != signal.SIGTERM:
+            hint = "; out of memory?" if number == signal.SIGKILL else ""
+            return AttaError(f"trainer {rank} was killed by {signal.Signals(number).name}{hint}")
+    if killed and all(_lost_connection(r) for r in records):
+        who = (
+            f"trainer {min(killed)}" if len(killed) == 1 else "a trainer"
+        )  # the launcher stops the others by SIGTERM too
+        return AttaError(f"{who} was stopped by SIGTERM")
+    if records:
+        first = next((r for r in records if not _lost_connection(r)), records[0])
+        error = AttaError(f"trainer {first['rank']} failed: {first['kind']}: {first['message']}")
+        return _with_trace(error, first)
+    rank = min(exit_codes, default=0)
+    return AttaError(f"trainer {rank} ended with exit code {exit_codes.get(rank, 1)}")
+
+
+def _records(folder: Path) -> list[dict[str, Any]]:
+    """What the ranks wrote, earliest first."""
+    records = []
+    for path in folder.glob("failure-*.json"):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:  # the rank was stopped while it wrote
+            continue
+        records.append({**record, "rank": int(path.stem.removeprefix("failure-"))})
+    return sorted(records, key=lambda r: (r["time"], r["rank"]))
+
+
+def _lost_connection(record: Mapping[str, Any]) -> bool:
+    """True for what a rank reports when another one went away in the middle of an all-reduce."""
+    text = record["message"].lower()
+    return record["kind"].startswith("Dist") or "connection" in text or "gloo" in text
+
+
+def _rebuild(kind: type[AttaError], record: Mapping[str, Any]) -> AttaError:
+    try:
+        return kind(*record["arguments"])
+    except TypeError:
+        return AttaError(record["message"])
+
+
+def _with_trace(error: AttaError, record: Mapping[str, Any]) -> AttaError:
+    error.add_note(f"In trainer {record['rank']}:\n{record['traceback']}")
+    return error

@@ -1,0 +1,56 @@
+"""Where a trainer's time goes, on the CPU's clock or on the GPU's."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import torch
+
+__all__ = ["Moment", "Stopwatch"]
+
+Moment = float | torch.cuda.Event
+"""A point in time: seconds on the CPU, an event in the current stream on CUDA."""
+
+
+class Stopwatch:
+    """Adds up the time between moments, by phase.
+
+    On CUDA work is only queued when the Python call returns, so moments are events in the stream. They are read once, in
+    ``totals``: reading them earlier would make the CPU wait for the GPU in every step.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._seconds: Counter[str] = Counter()
+        self._open: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+
+    def now(self) -> Moment:
+        """This moment."""
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def add(self, phase: str, start: Moment, end: Moment) -> None:
+        """Count the time from ``start`` to ``end`` as ``phase``."""
+        if isinstance(start, float) and isinstance(end, float):
+            self.add_seconds(phase, end - start)
+        elif isinstance(start, torch.cuda.Event) and isinstance(end, torch.cuda.Event):
+            self._open.append((phase, start, end))
+        else:
+            raise TypeError("both moments must come from the same kind of clock")
+
+    def add_seconds(self, phase: str, seconds: float) -> None:
+        """Count ``seconds`` as ``phase``."""
+        self._seconds[phase] += seconds  # type: ignore[assignment]  # Counter is declared for ints, floats add up as well
+
+    def totals(self) -> dict[str, float]:
+        """Seconds by phase so far; waits for the GPU."""
+        if self._open:
+            torch.cuda.synchronize()
+        for phase, start, end in self._open:
+            self.add_seconds(phase, 1e-3 * start.elapsed_time(end))
+        self._open.clear()
+        return {phase: float(seconds) for phase, seconds in self._seconds.items()}
