@@ -84,6 +84,7 @@ class Troupe:
         self._logs = logs
         self._extras: list[_Child] = []
         self._ranks: list[_Child] = []
+        self._good = False
         self._events: queue.Queue[tuple[_Child, dict[str, Any] | None]] = queue.Queue()
 
     def extra(self, name: str, host: Host, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
@@ -118,6 +119,7 @@ class Troupe:
             self._send(child, f"go {count}\n")
         reports: list[dict[str, Any]] = []
         done = self._await("done", deadline, reports)
+        self._good = True
         wall, used = time.monotonic() - start, self._cpu_seconds() - cpu
         return Measured(ready, reports, used, wall, sum(e["sent_bytes"] for e in done))
 
@@ -180,13 +182,13 @@ class Troupe:
 
     def __exit__(self, *_: object) -> None:
         # Ranks end by themselves when their input ends (then DistDGL's servers do, too); whoever lingers is told, then killed.
+        # Nobody is waited for unless a measurement went well.
         for group in (self._ranks, self._extras):
             for child in group:
                 _close(child.process)
-            if group is self._ranks:
-                _wait(group, _END_S)
+            if self._good:
+                _wait(group, _END_S if group is self._ranks else 2.0)
         children = [*self._ranks, *self._extras]
-        _wait(children, 2.0)
         for child in children:
             if child.process.poll() is None:
                 child.process.terminate()

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from atta.observe.versions import machine, versions
 
@@ -92,8 +94,13 @@ class BenchReport:
             "ratios": self.ratios(),
         }
 
-    def table(self) -> Table:
-        """The same figures for people: medians, and how many times ours is the others'."""
+    def show(self) -> Group:
+        """The same figures for people: medians, how many times ours is the others', failures and limits."""
+        failures = [Text(f"{system} could not run: {why}") for system, why in self.errors.items()]
+        limits = ", ".join(f"{name} {value:,.4g}" for name, value in self.limits.items())
+        return Group(self._table(), *failures, Text(f"limits: {limits}" if limits else ""))
+
+    def _table(self) -> Table:
         table = Table(title=f"{self.bench}: medians of {max((len(r) for r in self.rounds.values()), default=0)} rounds")
         systems = [*self.rounds, *self.errors]
         table.add_column("")
@@ -108,10 +115,6 @@ class BenchReport:
                 ratio = ratios.get(name, {}).get(system)
                 cells.append("" if value is None else f"{value:,.4g}" + (f"  ({ratio:.2f}x)" if ratio else ""))
             table.add_row(name, *cells)
-        for system, why in self.errors.items():
-            table.caption = f"{table.caption or ''}{system} could not run: {why}\n"
-        for name, value in self.limits.items():
-            table.caption = f"{table.caption or ''}limit {name}: {value:,.4g}\n"
         return table
 
     def plot(self, path: str, figure: str) -> None:

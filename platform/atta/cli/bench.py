@@ -68,7 +68,7 @@ def loader(json_file: str | None, plot: str | None, quiet: bool, **options: Any)
     if plot:
         report.plot(plot, "seeds_per_s")
     if not quiet and json_file != "-":
-        Console().print(report.table())
+        Console().print(report.show())
 
 
 COMMANDS = [bench]

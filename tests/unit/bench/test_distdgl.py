@@ -1,0 +1,165 @@
+"""The DistDGL peer: a graph survives its conversion, from either form in which Atta holds it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atta.bench.loader import LoaderBench, run
+from atta.bench.netlab import Host, NetLab
+from atta.bench.peers.distdgl.launch import run_distdgl
+from atta.bench.peers.distdgl.partition import GRAPH_NAME, MASK, prepare, read_tables
+from atta.bench.peers.source import PlainGraph, fingerprint, read_plain
+from atta.bench.workload import Workload
+from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.partition import partition_graph
+from atta.partition.graph import GraphWriter
+
+N, M = 400, 6000
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(5)
+    folder = tmp_path_factory.mktemp("graph") / "graph"
+    x = rng.standard_normal((N, 6)).astype(np.float32)
+    with GraphWriter(folder) as out:
+        tables = {"x": x, "y": rng.integers(0, 3, N)}
+        out.add_nodes("node", N, tables=tables, splits={"train": np.sort(rng.permutation(N)[:120])})
+        out.add_edges("node__to__node", rng.integers(0, N, M), rng.integers(0, N, M))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def parted(graph: Path) -> Path:
+    partition_graph(graph, graph.parent / "parted", parts=2, method="random", seed=3)
+    return graph.parent / "parted"
+
+
+def edges_by_features(graph: PlainGraph) -> list[tuple[bytes, bytes]]:
+    """The edges, their end points named by their feature rows: independent of any numbering."""
+    x = np.ascontiguousarray(graph.tables["x"])
+    return sorted((x[s].tobytes(), x[d].tobytes()) for s, d in zip(graph.src, graph.dst, strict=True))
+
+
+def test_a_partitioned_dataset_is_put_together_again(graph: Path, parted: Path) -> None:
+    whole, again = read_plain(graph), read_plain(parted)
+    assert (again.num_nodes, len(again.src)) == (N, M)
+    assert edges_by_features(again) == edges_by_features(whole)
+    for one, two in ((whole.seeds, again.seeds), (np.arange(N), np.arange(N))):
+        rows = [np.column_stack([g.tables["x"][ids], g.tables["y"][ids]]) for g, ids in ((whole, one), (again, two))]
+        assert np.array_equal(*(np.unique(r, axis=0) for r in rows))
+
+
+def test_fingerprints_tell_contents(graph: Path, parted: Path, tmp_path: Path) -> None:
+    assert fingerprint(graph) == fingerprint(graph)
+    assert fingerprint(graph) != fingerprint(parted)
+    partition_graph(graph, tmp_path / "other", parts=2, method="random", seed=4)
+    assert fingerprint(tmp_path / "other") != fingerprint(parted)
+
+
+def test_an_unknown_split_is_refused(graph: Path) -> None:
+    with pytest.raises(UnknownNameError, match="'trian'; did you mean 'train'"):
+        read_plain(graph, "trian")
+
+
+def test_several_node_types_are_refused(tmp_path: Path) -> None:
+    with GraphWriter(tmp_path / "typed") as out:
+        out.add_nodes("a", 2)
+        out.add_nodes("b", 2)
+        out.add_edges("a__to__b", [0, 1], [1, 0])
+    with pytest.raises(ConfigError, match="one node type"):
+        read_plain(tmp_path / "typed")
+
+
+@pytest.fixture(scope="module")
+def partitions(graph: Path) -> Path:
+    pytest.importorskip("dgl")
+    return prepare(graph, 2, "train", graph.parent / "cache")
+
+
+def test_conversion_keeps_the_graph(graph: Path, partitions: Path) -> None:
+    dgl = pytest.importorskip("dgl")
+    plain = read_plain(graph)
+    x = np.empty_like(plain.tables["x"])  # by DGL's own vertex numbers
+    src, dst, seeds = [], [], 0
+    for part in range(2):
+        local, tables, _, book, *_ = dgl.distributed.load_partition(str(partitions), part)
+        x[book.partid2nids(part).numpy()] = tables["_N/x"].numpy()
+        seeds += int(tables[f"_N/{MASK}"].sum())
+        numbers = local.ndata[dgl.NID].numpy()
+        stored_here = local.edata["inner_edge"].bool().numpy()
+        ends = [numbers[e.numpy()[stored_here]] for e in local.edges()]
+        assert set(book.nid2partid(dgl.backend.tensor(ends[1])).tolist()) == {part}  # with the owner of the destination
+        src.append(ends[0])
+        dst.append(ends[1])
+    assert seeds == len(plain.seeds)
+    assert set(read_tables(partitions)) == {"x", "y"}
+    converted = PlainGraph(N, np.concatenate(src), np.concatenate(dst), {"x": x}, plain.seeds)
+    assert edges_by_features(converted) == edges_by_features(plain)
+
+
+def test_a_second_conversion_is_the_first_one(graph: Path, partitions: Path) -> None:
+    before = partitions.stat().st_mtime_ns
+    assert prepare(graph, 2, "train", partitions.parent.parent) == partitions
+    assert partitions.stat().st_mtime_ns == before
+    assert json.loads(partitions.read_text())["graph_name"] == GRAPH_NAME
+
+
+def test_a_failed_conversion_leaves_nothing(tmp_path: Path, graph: Path) -> None:
+    pytest.importorskip("dgl")
+    with pytest.raises(AttaError, match="cannot partition"):
+        prepare(graph, N * 3, "train", tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.netns
+@pytest.mark.slow
+def test_servers_and_trainers_deliver_every_seed(partitions: Path, tmp_path: Path) -> None:
+    workload = Workload((3, 2), 16, warm_up=1, epochs=2, seconds=0, timeout_s=100)
+    with NetLab(2, shm_bytes=1 << 28) as lab:
+        measured = run_distdgl(partitions, workload, lab.hosts, tmp_path)
+    assert measured.total("seeds") == 2 * 120
+    assert measured.total("feature_bytes") == 24 * measured.total("nodes") + 8 * measured.total("seeds")
+    assert 0 < measured.total("edges") <= measured.total("seeds") * (3 + (1 + 3) * 2)  # DGL expands the seeds again
+    assert measured.sent_bytes > 0
+
+
+@pytest.mark.slow
+def test_without_namespaces_the_peer_is_named_with_the_reason(parted: Path, tmp_path: Path) -> None:
+    workload = Workload((2,), 32, warm_up=1, epochs=1, seconds=0, timeout_s=100)
+    bench = LoaderBench(str(parted), workload, vs=("dgl",), runs=1, netns="off", deliver="arrays", work=str(tmp_path))
+    document = run(bench).to_json()
+    assert "namespaces" in document["results"]["dgl"]["error"]
+    figures = document["results"]["atta"]
+    assert figures["seeds_per_s"]["median"] > 0
+    assert figures["edges_per_seed"]["median"] <= 2
+    assert document["limits"].keys() == {f"{n}_bytes_per_s" for n in ("copy", "gather", "link", "grpc")}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"vs": ("dlg",)},
+        {"netns": "maybe"},
+        {"runs": 0},
+        {"frontier": "old"},
+        {"link": "1gbit", "netns": "off"},
+    ],
+)
+def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        LoaderBench("somewhere", Workload((2,), 8), **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [{"num_neighbors": (0,)}, {"num_neighbors": ()}, {"batch_size": 0}, {"epochs": 0}])
+def test_wrong_workloads_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        Workload(**{"num_neighbors": (2,), "batch_size": 8, **wrong})  # type: ignore[arg-type]
+
+
+def test_hosts_are_plain_values() -> None:
+    assert Host("10.0.0.1", "eth0") == Host("10.0.0.1", "eth0")

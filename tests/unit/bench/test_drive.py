@@ -1,0 +1,106 @@
+"""The talk between benchmark and measured processes, with small scripts in place of systems."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from atta.bench.drive import Measured, Troupe
+from atta.bench.loader import figures
+from atta.bench.netlab import loopback
+from atta.errors import AttaError
+
+HOST = loopback(1)[0]
+RANK = """
+import sys, time
+from atta.bench.stage import Epoch, Stage
+rank, seconds = int(sys.argv[1]), float(sys.argv[2])
+stage = Stage(None)
+print("libraries chatter")
+def epoch(number):
+    out = Epoch(rank, number)
+    with out.timed():
+        time.sleep(seconds)
+        out.seeds, out.batches, out.edges = 100, 2, 700
+    return out
+for number in range(stage.ready(epoch(0))):
+    stage.report(epoch(number))
+stage.done()
+"""
+
+
+def rank(number: int, seconds: float, code: str = RANK) -> list[str]:
+    return [sys.executable, "-c", code, str(number), str(seconds)]
+
+
+def test_ranks_run_together_and_report_every_epoch(tmp_path: Path) -> None:
+    with Troupe("test", tmp_path) as troupe:
+        troupe.extra("server", HOST, ["sleep", "300"])
+        for number in range(2):
+            troupe.rank(HOST, rank(number, 0.1))
+        measured = troupe.measure(epochs=3, seconds=0.0, timeout_s=60)
+    assert sorted((e["rank"], e["epoch"]) for e in measured.epochs) == [(r, e) for r in range(2) for e in range(3)]
+    assert measured.total("seeds") == 600
+    assert measured.window_s >= 0.3
+    # Both ranks were let go at the same moment: their epochs overlap.
+    starts = {r: min(e["start"] for e in measured.epochs if e["rank"] == r) for r in range(2)}
+    ends = {r: max(e["stop"] for e in measured.epochs if e["rank"] == r) for r in range(2)}
+    assert starts[0] < ends[1]
+    assert starts[1] < ends[0]
+    assert "libraries chatter" in (tmp_path / "rank0.log").read_text()
+
+
+def test_as_many_epochs_as_fill_the_time(tmp_path: Path) -> None:
+    with Troupe("test", tmp_path) as troupe:
+        troupe.rank(HOST, rank(0, 0.2))
+        measured = troupe.measure(epochs=1, seconds=0.7, timeout_s=60)
+    assert 2 <= len(measured.epochs) <= 4
+
+
+def test_processes_end_with_the_block(tmp_path: Path) -> None:
+    with Troupe("test", tmp_path) as troupe:
+        troupe.extra("server", HOST, [sys.executable, "-c", "import time; time.sleep(300)"])
+        child = psutil.Process().children()[-1]
+    assert not child.is_running()
+
+
+@pytest.mark.parametrize("who", ["rank", "extra"])
+def test_whoever_breaks_is_named_with_its_last_words(tmp_path: Path, who: str) -> None:
+    broken = [sys.executable, "-c", "raise SystemExit('out of cheese')"]
+    with Troupe("test", tmp_path) as troupe:
+        if who == "rank":
+            troupe.rank(HOST, broken)
+        else:
+            troupe.extra("server", HOST, broken)
+            troupe.rank(HOST, rank(0, 30))
+        with pytest.raises(AttaError, match=r"ended early.*out of cheese"):
+            troupe.measure(epochs=1, seconds=0, timeout_s=60)
+
+
+def test_whoever_hangs_is_given_up(tmp_path: Path) -> None:
+    start = time.monotonic()
+    with Troupe("test", tmp_path) as troupe:
+        troupe.rank(HOST, [sys.executable, "-c", "import sys; sys.stdin.read()"])
+        with pytest.raises(AttaError, match="not done in time"):
+            troupe.measure(epochs=1, seconds=0, timeout_s=0.2)
+    assert time.monotonic() - start < 60
+
+
+def test_figures_refer_to_the_whole_window() -> None:
+    def epoch(start: float, stop: float, **more: float) -> dict[str, float]:
+        return {"start": start, "stop": stop, "seeds": 100, "edges": 1000, "batches": 2, "nodes": 50, **more}
+
+    warm = [epoch(0, 1, remote_rows=30.0), epoch(0, 1, remote_rows=10.0)]
+    measured = Measured(warm, [epoch(2, 4), epoch(4, 6), epoch(2, 5), epoch(5, 7)], 5.0, 10.0, 8000)
+    found = figures(measured)
+    assert found["seeds_per_s"] == 400 / 5  # from 2 to 7, although no rank worked all of it
+    assert found["edges_per_seed"] == 10
+    assert found["remote_rows_per_seed"] == 40 / 200  # only the warm-up counted them
+    assert found["link_bytes_per_seed"] == 20
+    assert found["cpu_us_per_seed"] == 1e6 * 5 / 400
+    assert "remote_bytes_per_seed" not in found
+    assert "sampling_share" not in found

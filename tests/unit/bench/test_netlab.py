@@ -1,0 +1,127 @@
+"""Hosts on one machine: reachable, shaped, private, and gone without a trace however their owner ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from atta.bench.flow import flow_bytes_per_s
+from atta.bench.netlab import NetLab, loopback
+from atta.errors import AttaError, ConfigError
+
+netns = pytest.mark.netns
+
+
+def namespaces() -> set[str]:
+    """Identities of all network namespaces that a process lives in."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                found.add(os.readlink(entry / "ns/net"))
+            except OSError:
+                continue
+    return found
+
+
+def output(host: object, *command: str) -> str:
+    process = host.popen(command, stdout=subprocess.PIPE)  # type: ignore[attr-defined]
+    return process.communicate(timeout=30)[0].decode()
+
+
+@pytest.mark.parametrize("count", [0, 251])
+def test_counts_out_of_range_are_refused(count: int) -> None:
+    with pytest.raises(ConfigError, match="hosts"):
+        NetLab(count)
+
+
+@pytest.mark.parametrize("rate", ["fast", "-1gbit", "1gbit; reboot", "0mbit"])
+def test_rates_that_tc_would_not_take_are_refused(rate: str) -> None:
+    with pytest.raises(ConfigError, match="rate"):
+        NetLab(2, rate=rate)
+
+
+def test_loopback_hosts_share_this_machine() -> None:
+    hosts = loopback(3)
+    assert [h.address for h in hosts] == ["127.0.0.1"] * 3
+    assert output(hosts[0], "readlink", "/proc/self/ns/net").strip() == os.readlink("/proc/self/ns/net")
+
+
+@netns
+def test_hosts_have_their_own_network_and_shared_memory() -> None:
+    with NetLab(2, shm_bytes=1 << 24) as lab:
+        one, two = lab.hosts
+        assert one.address != two.address
+        networks = {output(h, "readlink", "/proc/self/ns/net") for h in lab.hosts}
+        assert len(networks) == 2
+        assert os.readlink("/proc/self/ns/net") + "\n" not in networks
+        output(one, "sh", "-c", "echo here > /dev/shm/probe")
+        assert output(one, "cat", "/dev/shm/probe") == "here\n"  # processes of one host share it
+        assert output(two, "ls", "/dev/shm") == ""
+        assert not Path("/dev/shm/probe").exists()
+        assert output(one, "sh", "-c", "df -k /dev/shm | tail -1 | awk '{print $2}'") == "16384\n"
+
+
+@netns
+@pytest.mark.parametrize("kind", ["tcp", "grpc"])
+def test_bytes_flow_and_a_rate_bounds_them(kind: str) -> None:
+    with NetLab(2, rate="80mbit") as lab:
+        speed = flow_bytes_per_s(lab.hosts[0], lab.hosts[1], kind, seconds=1.0)
+    assert 0 < speed < 2 * 80e6 / 8  # unshaped links of this kind carry hundreds of megabytes per second
+
+
+@netns
+def test_several_labs_live_side_by_side() -> None:
+    with NetLab(1) as one, NetLab(1) as two:
+        assert one.hosts[0].address == two.hosts[0].address
+        assert output(one.hosts[0], "readlink", "/proc/self/ns/net") != output(
+            two.hosts[0], "readlink", "/proc/self/ns/net"
+        )
+
+
+@netns
+def test_nothing_is_left_after_leaving_or_failing() -> None:
+    def fail() -> None:
+        with NetLab(2):
+            raise RuntimeError("the benchmark broke")
+
+    before = namespaces()
+    with NetLab(2):
+        assert len(namespaces() - before) == 3  # two hosts and the switch
+    with pytest.raises(RuntimeError):
+        fail()
+    assert namespaces() <= before | {os.readlink("/proc/self/ns/net")}
+
+
+@netns
+def test_nothing_is_left_when_the_owner_is_killed() -> None:
+    code = """
+import sys, time
+from atta.bench.netlab import NetLab
+with NetLab(1) as lab:
+    lab.hosts[0].popen(["sh", "-c", "echo $$; exec sleep 300"])
+    time.sleep(300)
+"""
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    child = int(owner.stdout.readline())
+    namespace = os.readlink(f"/proc/{child}/ns/net")
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    owner.stdout.close()
+    deadline = time.monotonic() + 20
+    while namespace in namespaces() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert namespace not in namespaces()
+
+
+def test_without_rights_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(AttaError, match=r"root|need the commands"), NetLab(2):
+        pass
