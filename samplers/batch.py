@@ -14,7 +14,7 @@ contiguous range, and everything that belongs to hop h lies behind everything of
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from atta.samplers.shard import Answer
     from atta.samplers.spec import Plan, PlanOp
 
-__all__ = ["BatchState", "FeatureItem", "SampleItem", "StreamPosition"]
+__all__ = ["BatchState", "CompactorPool", "FeatureItem", "SampleItem", "StreamPosition"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,24 @@ class _Pending:
     pairs: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
 
 
+class CompactorPool:
+    """Compactors to be reused from batch to batch: the direct table of a large graph is megabytes to fill, little to clean."""
+
+    def __init__(self, node_counts: Mapping[str, int]) -> None:
+        self._counts = dict(node_counts)
+        self._free: dict[str, list[kernels.Compactor]] = {t: [] for t in node_counts}
+
+    def take(self) -> dict[str, kernels.Compactor]:
+        """An empty compactor per node type."""
+        return {t: free.pop() if free else kernels.Compactor(self._counts[t]) for t, free in self._free.items()}
+
+    def give(self, used: Mapping[str, kernels.Compactor]) -> None:
+        """Take compactors back."""
+        for node_type, compactor in used.items():
+            compactor.reset()
+            self._free[node_type].append(compactor)
+
+
 class BatchState:
     """The arrays of one batch in flight; see the module docstring for the order of calls."""
 
@@ -99,6 +117,7 @@ class BatchState:
         seeds: np.ndarray,
         input_id: np.ndarray,
         out: BatchArrays,
+        compactors: CompactorPool,
         degree: Callable[[Sequence[str], np.ndarray], int],
     ) -> None:
         """``seeds`` int64 internal ids [S] and ``input_id`` int64 [S] their positions in the user's input.
@@ -107,7 +126,7 @@ class BatchState:
         """
         self.plan, self.dataset, self.home, self.at, self.out = plan, dataset, home, at, out
         self._seeds, self._input_id, self._degree = seeds, input_id, degree
-        self._known = {t: kernels.Compactor() for t in dataset.schema.node_types}
+        self._pool, self._known = compactors, compactors.take()
         self._growth: dict[str, dict[str, _Growth]] = {}
         self._pending = {op.id: _Pending() for op in plan.ops}
         self._tables = {t: tuple(n for owner, n in plan.tables if owner == t) for t in dataset.schema.node_types}
@@ -240,6 +259,8 @@ class BatchState:
                     self.out.used[f"table/{node_type}/{name}"] = known.size
         self.stats["nodes"] = float(sum(c.size for c in self._known.values()))
         self.stats["edges"] = float(sum(self.out.used[f"row/{e}"] for e in self.plan.edge_types))
+        self._pool.give(self._known)
+        self._known = {}
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 

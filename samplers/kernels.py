@@ -132,8 +132,13 @@ def gather_ids(table: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
 class Compactor:
     """Maps internal ids to local ids 0, 1, 2, ... in the order in which they are first seen. Not thread-safe."""
 
-    def __init__(self, expected: int = 0) -> None:
-        self._native = _native.Compactor(expected)
+    def __init__(self, num_ids: int = 0) -> None:
+        """``num_ids``: ids are below it (0 = unknown); for up to 2**24 a direct table replaces hashing."""
+        self._native = _native.Compactor(num_ids)
+
+    def reset(self) -> None:
+        """Forget all ids but keep the memory for the next batch."""
+        self._native.reset()
 
     @property
     def size(self) -> int:

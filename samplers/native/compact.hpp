@@ -1,8 +1,8 @@
 // Compaction: internal ids -> local ids 0, 1, 2, ... in the order in which they are first seen.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -11,21 +11,70 @@
 
 namespace atta {
 
+// Two tables behind one face: a direct one (4 bytes per vertex of the graph) where that is small enough to stay near the caches,
+// open addressing elsewhere. Both are reused from batch to batch, and `reset` touches only what the batch used.
 class Compactor {
  public:
-  explicit Compactor(std::size_t expected = 0) { rehash(std::max<std::size_t>(1024, 2 * expected)); }
+  static constexpr std::size_t kDirectLimit = std::size_t{1} << 24;  // vertices; 64 MiB
+
+  // `num_ids`: ids are below it; 0 = unknown.
+  explicit Compactor(std::size_t num_ids = 0) {
+    if (num_ids > 0 && num_ids <= kDirectLimit)
+      direct_.assign(num_ids, kNone);
+    else
+      rehash(1024);
+  }
 
   std::size_t size() const { return ids_.size(); }
   const std::vector<std::int64_t>& ids() const { return ids_; }
 
   void reset() {
+    if (!direct_.empty())
+      for (const std::int64_t id : ids_) direct_[static_cast<std::size_t>(id)] = kNone;
+    else
+      std::fill(slots_.begin(), slots_.end(), Slot{kEmpty, 0});
     ids_.clear();
-    std::fill(slots_.begin(), slots_.end(), Slot{kEmpty, 0});
   }
 
-  // Local ids of `ids`, new ones appended in order.
+  // Local ids of `ids`, new ones appended in order. `local` may be the memory of `ids` itself.
   template <class Id>
   void insert(const Id* ids, std::size_t count, std::int32_t* local) {
+    direct_.empty() ? insert_hashed(ids, count, local) : insert_direct(ids, count, local);
+  }
+
+ private:
+  static constexpr std::int64_t kEmpty = -1;
+  static constexpr std::int32_t kNone = -1;
+  static constexpr std::size_t kAhead = 64;  // lines requested together
+
+  struct Slot {
+    std::int64_t id;
+    std::int32_t local;
+  } __attribute__((packed));
+
+  std::int32_t append(std::int64_t id) {
+    if (ids_.size() >= INT32_MAX) throw std::length_error("more than 2^31 - 1 vertices in one batch");
+    ids_.push_back(id);
+    return static_cast<std::int32_t>(ids_.size() - 1);
+  }
+
+  template <class Id>
+  void insert_direct(const Id* ids, std::size_t count, std::int32_t* local) {
+    const std::size_t limit = direct_.size();
+    for (std::size_t i = 0; i < count; ++i)
+      if (static_cast<std::uint64_t>(ids[i]) >= limit)
+        throw std::invalid_argument("ids: id " + std::to_string(ids[i]) + " is outside 0.." + std::to_string(limit - 1));
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i + kAhead < count) __builtin_prefetch(&direct_[static_cast<std::size_t>(ids[i + kAhead])], 1);
+      const auto id = static_cast<std::int64_t>(ids[i]);
+      std::int32_t& known = direct_[static_cast<std::size_t>(id)];
+      if (known == kNone) known = append(id);
+      local[i] = known;
+    }
+  }
+
+  template <class Id>
+  void insert_hashed(const Id* ids, std::size_t count, std::int32_t* local) {
     for (std::size_t block = 0; block < count; block += kAhead) {
       const std::size_t stop = std::min(count, block + kAhead);
       if (2 * (ids_.size() + kAhead) > slots_.size()) rehash(2 * slots_.size());
@@ -38,15 +87,6 @@ class Compactor {
     }
   }
 
- private:
-  static constexpr std::int64_t kEmpty = -1;
-  static constexpr std::size_t kAhead = 64;
-
-  struct Slot {
-    std::int64_t id;
-    std::int32_t local;
-  } __attribute__((packed));
-
   std::size_t hash(std::int64_t id) const { return static_cast<std::size_t>((static_cast<std::uint64_t>(id) * kGolden) >> shift_); }
 
   std::int32_t place(std::int64_t id, std::size_t slot) {
@@ -56,9 +96,7 @@ class Compactor {
       if (s.id == id) return s.local;
       if (s.id == kEmpty) {
         if (id < 0) throw std::invalid_argument("ids: id " + std::to_string(id) + " is negative");
-        if (ids_.size() >= INT32_MAX) throw std::length_error("more than 2^31 - 1 vertices in one batch");
-        s = Slot{id, static_cast<std::int32_t>(ids_.size())};
-        ids_.push_back(id);
+        s = Slot{id, append(id)};
         return s.local;
       }
       slot = (slot + 1) & mask;
@@ -79,6 +117,7 @@ class Compactor {
     }
   }
 
+  std::vector<std::int32_t> direct_;
   std::vector<Slot> slots_;
   std::vector<std::int64_t> ids_;
   int shift_ = 54;

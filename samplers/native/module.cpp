@@ -209,6 +209,8 @@ struct Group {
   std::optional<Vector> edge_ids;
 };
 
+constexpr std::size_t kStage = 4096;  // ids compacted at a time
+
 // Where the answer of each frontier vertex lies.
 struct Segment {
   std::uint32_t group;
@@ -256,37 +258,48 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
   }
   if (out_row.size() < total || out_col.size() < total || (out_edges && out_edges->size() < total))
     bad("out_row", "an output is shorter than the number of edges");
-  // Stage the ids in frontier order, then compact them in one sweep: the hash table is then the only thing in the cache.
-  std::vector<std::int64_t> staged(total);
-  std::size_t at = 0;
+  // Ids are staged in frontier order, a block at a time so that the block stays in the cache, and compacted block by block.
+  std::vector<std::int64_t> staged;
+  staged.reserve(kStage + 64);
+  std::size_t at = 0, done = 0;
+  const auto flush = [&] {
+    self.insert(staged.data(), staged.size(), out_row.data() + done);
+    done += staged.size();
+    staged.clear();
+  };
+  const auto emit = [&](const auto* neighbors, const auto* edges, const Segment& s, std::int32_t target) {
+    const auto n = static_cast<std::size_t>(s.count);
+    staged.insert(staged.end(), neighbors + s.begin, neighbors + s.begin + n);
+    std::fill_n(out_col.data() + at, n, target);
+    if (!out_edges) return;
+    if (is_int32(out_edges->dtype())) {
+      auto* to = static_cast<std::int32_t*>(out_edges->data()) + at;
+      for (std::size_t j = 0; j < n; ++j) to[j] = static_cast<std::int32_t>(edges[s.begin + j]);
+    } else {
+      std::copy_n(edges + s.begin, n, static_cast<std::int64_t*>(out_edges->data()) + at);
+    }
+  };
   for (std::size_t i = 0; i < frontier; ++i) {
     const Segment& s = segments[i];
     if (s.count == 0) continue;
     const Group& g = groups[s.group];
-    const auto n = static_cast<std::size_t>(s.count);
-    if (is_int32(g.neighbors.dtype()))
-      std::copy_n(static_cast<const std::int32_t*>(g.neighbors.data()) + s.begin, n, staged.data() + at);
-    else
-      std::copy_n(static_cast<const std::int64_t*>(g.neighbors.data()) + s.begin, n, staged.data() + at);
-    std::fill_n(out_col.data() + at, n, frontier_local.data()[i]);
-    if (out_edges) {
-      const auto copy = [&](const auto* from) {
-        using From = std::remove_const_t<std::remove_pointer_t<decltype(from)>>;
-        if (is_int32(out_edges->dtype())) {
-          auto* to = static_cast<std::int32_t*>(out_edges->data()) + at;
-          for (std::size_t j = 0; j < n; ++j) to[j] = static_cast<std::int32_t>(static_cast<From>(from[s.begin + j]));
-        } else {
-          std::copy_n(from + s.begin, n, static_cast<std::int64_t*>(out_edges->data()) + at);
-        }
-      };
-      if (is_int32(g.edge_ids->dtype()))
-        copy(static_cast<const std::int32_t*>(g.edge_ids->data()));
+    const std::int32_t target = frontier_local.data()[i];
+    const bool wide_edges = g.edge_ids && is_int64(g.edge_ids->dtype());
+    const void* edges = g.edge_ids ? g.edge_ids->data() : nullptr;
+    const auto with_edges = [&](const auto* neighbors) {
+      if (wide_edges)
+        emit(neighbors, static_cast<const std::int64_t*>(edges), s, target);
       else
-        copy(static_cast<const std::int64_t*>(g.edge_ids->data()));
-    }
-    at += n;
+        emit(neighbors, static_cast<const std::int32_t*>(edges), s, target);
+    };
+    if (is_int32(g.neighbors.dtype()))
+      with_edges(static_cast<const std::int32_t*>(g.neighbors.data()));
+    else
+      with_edges(static_cast<const std::int64_t*>(g.neighbors.data()));
+    at += static_cast<std::size_t>(s.count);
+    if (staged.size() >= kStage) flush();
   }
-  self.insert(staged.data(), total, out_row.data());
+  flush();
   return total;
 }
 
@@ -417,7 +430,7 @@ NB_MODULE(_native, m) {
   m.def("retain_heap", &retain_heap);
   m.def("advise_huge", &advise_huge, "array"_a);
   nb::class_<atta::Compactor>(m, "Compactor")
-      .def(nb::init<std::size_t>(), "expected"_a = 0)
+      .def(nb::init<std::size_t>(), "num_ids"_a = 0)
       .def_prop_ro("size", &atta::Compactor::size)
       .def("reset", &atta::Compactor::reset)
       .def("insert", &compactor_insert, "ids"_a)

@@ -24,7 +24,7 @@ from atta.daemon.tasks import Outcome, run_local, run_remote
 from atta.errors import AttaError
 from atta.kvstore.store import Store
 from atta.partition.dataset import Dataset
-from atta.samplers.batch import BatchState, StreamPosition
+from atta.samplers.batch import BatchState, CompactorPool, StreamPosition
 from atta.samplers.dag import Kind, Lane, Task
 from atta.samplers.layout import BatchArrays
 from atta.samplers.shard import Shard
@@ -81,6 +81,7 @@ class Engine:
         )
         self._workers = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-worker")
         self._copiers = ThreadPoolExecutor(max(1, config.threads // 2), thread_name_prefix="atta-copy")
+        self._compactors = CompactorPool(dataset.schema.node_counts)
         self._dags: dict[int, _RunningDag] = {}
         self._sessions: dict[str, Session] = {}
         self._events: deque[sched.Event] = deque()
@@ -155,6 +156,7 @@ class Engine:
             seeds=request.seeds.seeds[part],
             input_id=request.seeds.input_id[part],
             out=BatchArrays.over(request.layout, slot.buffer),
+            compactors=self._compactors,
             degree=self.shard.degree,
         )
         self._dags[dag] = _RunningDag(session, batch, state, slot, time.monotonic())
