@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -153,3 +154,66 @@ def test_link_dag_draws_neighbours_and_strangers(small_graph: SmallGraph) -> Non
                 batches.append((n_id.tolist(), positive.tolist(), negative.tolist(), edges_of(batch)))
         results.append(batches)
     assert results[0] == results[1]
+
+
+def test_heterogeneous_neighbourhoods_equal_brute_force(tmp_path: Path) -> None:
+    """Two node types, three edge types, full fan-out; then sampled batches are the same for 1 and 3 partitions."""
+    from atta.partition import partition_graph
+    from atta.partition.graph import GraphWriter
+
+    rng = np.random.default_rng(8)
+    counts = {"author": 40, "paper": 70}
+    edges = {
+        "author__writes__paper": (rng.integers(0, 40, 200), rng.integers(0, 70, 200)),
+        "paper__cites__paper": (rng.integers(0, 70, 300), rng.integers(0, 70, 300)),
+        "paper__written_by__author": (rng.integers(0, 70, 200), rng.integers(0, 40, 200)),
+    }
+    with GraphWriter(tmp_path / "graph") as writer:
+        for node_type, count in counts.items():
+            x = np.full((count, 2), len(node_type), dtype=np.float32) * np.arange(count)[:, None].astype(np.float32)
+            splits = {"train": np.arange(0, count, 3)} if node_type == "paper" else {}
+            writer.add_nodes(node_type, count, tables={"x": x}, splits=splits)
+        for edge_type, (src, dst) in edges.items():
+            writer.add_edges(edge_type, src, dst)
+    results = []
+    for parts in (1, 3):
+        partition_graph(tmp_path / "graph", tmp_path / f"parts-{parts}", parts=parts, method="random")
+        with atta.local(tmp_path / f"parts-{parts}", threads=1) as cluster:
+            full = atta.NeighborLoader(cluster, [-1, -1], ("paper", "train"), batch_size=4)
+            for batch in full:
+                _check_typed(batch, edges)
+            sampled = atta.NeighborLoader(
+                cluster, [3, 2], ("paper", "train"), batch_size=4, shuffle=True, seeds="global"
+            )
+            results.append([{e: _typed_edges(b, e) for e in edges} for b in sampled])
+            assert set(batch.to_pyg().node_types) == set(counts)
+    assert results[0] == results[1]
+
+
+def _typed_edges(batch: atta.MiniBatch, edge_type: str) -> list[tuple[int, int, int]]:
+    source, _, target = edge_type.split("__")
+    row, col = batch.edge_index(edge_type)
+    e_id = batch.e_id(edge_type)
+    assert e_id is not None
+    return list(zip(batch.n_id(source)[row].tolist(), batch.n_id(target)[col].tolist(), e_id.tolist(), strict=True))
+
+
+def _check_typed(batch: atta.MiniBatch, edges: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    known = {"paper": set(batch.n_id("paper")[: batch.batch_size].tolist()), "author": set[int]()}
+    frontier = {t: set(v) for t, v in known.items()}
+    expected: Counter[tuple[str, int]] = Counter()
+    for _ in range(2):
+        reached: dict[str, set[int]] = {"paper": set(), "author": set()}
+        for edge_type, (src, dst) in edges.items():
+            source, _, target = edge_type.split("__")
+            for e in np.flatnonzero(np.isin(dst, list(frontier[target]))).tolist():
+                expected[edge_type, e] += 1
+                reached[source].add(int(src[e]))
+        frontier = {t: reached[t] - known[t] for t in known}
+        known = {t: known[t] | reached[t] for t in known}
+    for node_type, vertices in known.items():
+        if node_type in batch.node_types:
+            assert set(batch.n_id(node_type).tolist()) == vertices
+            scale = np.float32(len(node_type))
+            assert np.array_equal(batch.table("x", node_type)[:, 0], scale * batch.n_id(node_type).astype(np.float32))
+    assert Counter((t, e) for t in edges for _, _, e in _typed_edges(batch, t)) == expected

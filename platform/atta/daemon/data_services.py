@@ -54,6 +54,7 @@ class GraphService(_DataService):
         """``GraphService.Sample``."""
         self._check(request.dataset_id)
         for index, part in enumerate(request.edge_types):
+            self._shard.dataset.schema.check_edge_type(part.edge_type)
             rows = as_array(part.rows, wide=part.wide_rows)
             if not -1 <= part.fan_out <= MAX_FAN_OUT:
                 raise ConfigError(f"fan-out {part.fan_out}: must be -1 (all) or 0 to {MAX_FAN_OUT}")
