@@ -9,7 +9,7 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ class Measured:
         warm_ups: every rank's last epoch before, see ``stage.Epoch``.
         epochs: every rank's measured epochs.
         cpu_s: processor seconds of all its processes.
+        rank_cpu_s: those of the ranks among them.
         wall_s: seconds from "go" to the last "done".
         sent_bytes: bytes that left the hosts by their network interfaces; 0 on loopback.
     """
@@ -40,6 +41,7 @@ class Measured:
     warm_ups: list[dict[str, Any]]
     epochs: list[dict[str, Any]]
     cpu_s: float
+    rank_cpu_s: float
     wall_s: float
     sent_bytes: int
 
@@ -114,14 +116,16 @@ class Troupe:
         ready = self._await("ready", deadline)
         slowest = max(1e-3, *(e["stop"] - e["start"] for e in ready))
         count = max(epochs, math.ceil(seconds / slowest))
-        cpu, start = self._cpu_seconds(), time.monotonic()
+        servers, ranks = _cpu_seconds(self._extras), _cpu_seconds(self._ranks)
+        start = time.monotonic()
         for child in self._ranks:
             self._send(child, f"go {count}\n")
         reports: list[dict[str, Any]] = []
         done = self._await("done", deadline, reports)
         self._good = True
-        wall, used = time.monotonic() - start, self._cpu_seconds() - cpu
-        return Measured(ready, reports, used, wall, sum(e["sent_bytes"] for e in done))
+        wall = time.monotonic() - start
+        servers, ranks = _cpu_seconds(self._extras) - servers, _cpu_seconds(self._ranks) - ranks
+        return Measured(ready, reports, servers + ranks, ranks, wall, sum(e["sent_bytes"] for e in done))
 
     def _await(self, kind: str, deadline: float, others: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
         """One event ``kind`` of every rank; other events go to ``others``."""
@@ -162,21 +166,6 @@ class Troupe:
         child.process.stdin.write(text.encode())
         child.process.stdin.flush()
 
-    def _cpu_seconds(self) -> float:
-        total = 0.0
-        for process in self._family():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                times = process.cpu_times()
-                total += times.user + times.system
-        return total
-
-    def _family(self) -> Iterator[psutil.Process]:
-        for child in (*self._extras, *self._ranks):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process = psutil.Process(child.process.pid)
-                yield process
-                yield from process.children(recursive=True)
-
     def __enter__(self) -> Troupe:
         return self
 
@@ -199,6 +188,18 @@ class Troupe:
                 child.process.wait()
             if child.process.stdout is not None:
                 child.process.stdout.close()
+
+
+def _cpu_seconds(children: Sequence[_Child]) -> float:
+    """Processor seconds so far of processes and their descendants."""
+    total = 0.0
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(child.process.pid)
+            for member in (process, *process.children(recursive=True)):
+                times = member.cpu_times()
+                total += times.user + times.system
+    return total
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:

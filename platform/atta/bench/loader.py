@@ -123,6 +123,7 @@ def figures(measured: Measured) -> dict[str, float]:
         found["link_bytes_per_seed"] = measured.sent_bytes / seeds
     found["cpu_percent"] = 100 * measured.cpu_s / (measured.wall_s * len(os.sched_getaffinity(0)))
     found["cpu_us_per_seed"] = 1e6 * measured.cpu_s / seeds
+    found["consumer_cpu_us_per_seed"] = 1e6 * measured.rank_cpu_s / seeds
     if sampling := measured.total("sampling_s"):
         found["sampling_share"] = sampling / (sampling + measured.total("fetch_s"))
     found["measured_s"] = window

@@ -1,0 +1,73 @@
+"""Write bench/results/NAME.md beside NAME.json, as ``atta bench`` wrote it.
+
+    python bench/record.py bench/results/loader.json --command "atta bench loader ..."
+
+The text below "## What it means" is written by people: it is kept when the file exists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+MEANING = "## What it means"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("json", type=Path)
+    parser.add_argument("--command", required=True)
+    arguments = parser.parse_args()
+    target = arguments.json.with_suffix(".md")
+    old = target.read_text() if target.exists() else ""
+    meaning = old.partition(MEANING)[2].strip() or "(to be written)"
+    document = json.loads(arguments.json.read_text())
+    target.write_text(f"{render(document, arguments.command, arguments.json)}\n{MEANING}\n\n{meaning}\n")
+
+
+def render(document: dict[str, Any], command: str, source: Path) -> str:
+    machine = document["machine"]
+    memory = f"{machine['memory_bytes'] / 2**30:.0f} GiB"
+    lines = [
+        f"# atta bench {document['bench']}",
+        "",
+        f"Date: {document['started']}  ",
+        f"Machine: {machine['cores']} cores, {machine['cpu']}, {memory}, GPU: {machine['gpu'] or 'none'}  ",
+        f"Versions: {', '.join(f'{name} {number}' for name, number in document['versions'].items())}  ",
+        f"Command: `{command}`  ",
+        f"Runs: {document['runs']}, medians (minimum to maximum); all figures: [{source.name}]({source.name})",
+        "",
+        *table(document["results"], document["ratios"]),
+        "",
+        "| limit of the machine | measured in the same runs |",
+        "|---|---|",
+        *(f"| {name} | {value:,.4g} |" for name, value in document["limits"].items()),
+        "",
+    ]
+    if (source.with_suffix(".png")).exists():
+        lines += [f"![{document['bench']}]({source.stem}.png)", ""]
+    return "\n".join(lines)
+
+
+def table(results: dict[str, Any], ratios: dict[str, dict[str, float]]) -> list[str]:
+    systems = {name: figures for name, figures in results.items() if "error" not in figures}
+    peers = [name for name in systems if name != "atta"]
+    figures = dict.fromkeys(name for found in systems.values() for name in found)
+    head = ["figure", *systems, *(f"atta / {peer}" for peer in peers)]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name in figures:
+        cells = [cell(found.get(name)) for found in systems.values()]
+        cells += [f"{ratios[name][peer]:.2f}" if peer in ratios.get(name, {}) else "" for peer in peers]
+        lines.append(f"| {' | '.join([name, *cells])} |")
+    lines += ["", *(f"{name} could not run: {found['error']}" for name, found in results.items() if "error" in found)]
+    return lines
+
+
+def cell(found: dict[str, float] | None) -> str:
+    return "" if found is None else f"{found['median']:,.4g} ({found['min']:,.4g} to {found['max']:,.4g})"
+
+
+if __name__ == "__main__":
+    main()

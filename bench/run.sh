@@ -1,0 +1,22 @@
+#!/bin/sh
+# What bench/results records, on this machine: `make bench`. RUNS=5 rounds; DistDGL as a peer needs root.
+# A quiet machine matters more than a fast one: rounds pair the systems, but nothing undoes a neighbour that takes the cores.
+set -eu
+cd "$(dirname "$0")/.."
+runs=${RUNS:-5}
+graph=data/powerlaw-245k
+results=bench/results
+say() { printf '\n== %s\n' "$1"; }
+if [ ! -e "$graph/graph.json" ]; then
+  say "generating a power-law graph of 245,000 vertices and 12 million edges in $graph"
+  atta generate powerlaw "$graph" --nodes 245000 --edges 12000000 --features 100 --classes 47 --seed 0
+fi
+if [ ! -e "$graph-2p/manifest.json" ]; then
+  say "cutting it into two partitions with METIS"
+  atta partition "$graph" "$graph-2p" --parts 2 --method metis
+fi
+say "loader: two daemons and two consumers, DistDGL beside them"
+bench="atta bench loader --data $graph-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl --runs $runs"
+$bench --work data/peers --json "$results/loader.json" --plot "$results/loader.png"
+python bench/record.py "$results/loader.json" --command "$bench"
+say "see $results/loader.md"
