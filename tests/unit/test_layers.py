@@ -1,0 +1,136 @@
+"""The walls of the architecture, read from the sources: layers, purity, no torch below training, nothing executed from outside."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from atta import _native
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = {
+    "atta": ROOT / "platform/atta",
+    **{f"atta.{name}": ROOT / name for name in ("samplers", "partition", "protos")},
+}
+LAYERS = (
+    ("atta.errors", "atta.protos", "atta._native", "atta.version", "atta.observe", "atta.logs"),
+    ("atta.partition",),
+    ("atta.samplers",),
+    ("atta.scheduler", "atta.kvstore"),
+    ("atta.rpc", "atta.clusterfile", "atta.daemon"),
+    ("atta.client", "atta.loader", "atta.minibatch"),
+    ("atta.train",),
+    ("atta.bench",),
+    ("atta.cli",),
+)
+PURE = ("atta.scheduler", "atta.samplers.dag", "atta.samplers.seeds", "atta.samplers.plan", "atta.samplers.spec")
+IMPURE_MODULES = {"socket", "threading", "time", "asyncio", "grpc", "random", "datetime", "concurrent", "subprocess"}
+TORCH_ALLOWED = ("atta.train", "atta.bench", "atta.minibatch", "atta.partition.importers.pyg")
+
+
+@cache
+def sources() -> dict[str, ast.Module]:
+    found = {}
+    for package, folder in FOLDERS.items():
+        for path in sorted(folder.rglob("*.py")):
+            if path.stem.endswith("_pb2"):
+                continue
+            parts = path.relative_to(folder).with_suffix("").parts
+            name = ".".join((package, *parts)).removesuffix(".__init__")
+            found[name] = ast.parse(path.read_text(), filename=str(path))
+    return found
+
+
+def imports(tree: ast.Module) -> set[str]:
+    """Every module or member that is imported anywhere in the file, except for type checking only."""
+    for_types = {
+        id(node)
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and ast.unparse(branch.test) == "TYPE_CHECKING"
+        for statement in branch.body
+        for node in ast.walk(statement)
+    }
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def within(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == p or name.startswith(p + ".") for p in packages)
+
+
+def layer(name: str) -> int | None:
+    return next((i for i, packages in enumerate(LAYERS) if within(name, packages)), None)
+
+
+def test_all_sources_are_seen() -> None:
+    assert len(sources()) > 80
+    unplaced = [name for name in sources() if layer(name) is None and name != "atta"]
+    assert unplaced == []
+
+
+def test_no_layer_imports_a_higher_one() -> None:
+    upward = [
+        f"{name} imports {other}"
+        for name, tree in sources().items()
+        if (own := layer(name)) is not None
+        and not name.endswith(".__main__")  # programs of their own may use the command line's option types
+        for other in imports(tree)
+        if (theirs := layer(other)) is not None and theirs > own
+    ]
+    assert upward == []
+
+
+@pytest.mark.parametrize("package", PURE)
+def test_decisions_know_no_clock_socket_or_thread(package: str) -> None:
+    guilty = {
+        name: sorted(used)
+        for name, tree in sources().items()
+        if within(name, (package,))
+        if (used := {i.split(".")[0] for i in imports(tree)} & IMPURE_MODULES)
+    }
+    assert guilty == {}
+
+
+def test_torch_is_imported_only_where_it_is_needed() -> None:
+    roots = {"torch", "torch_geometric", "dgl"}
+    guilty = [
+        name
+        for name, tree in sources().items()
+        if not within(name, TORCH_ALLOWED) and {i.split(".")[0] for i in imports(tree)} & roots
+    ]
+    assert guilty == []
+
+
+def test_nothing_from_outside_is_executed() -> None:
+    forbidden = {"eval", "exec", "compile"}
+    guilty = [
+        f"{name}:{node.lineno}"
+        for name, tree in sources().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and (
+            (isinstance(node.func, ast.Name) and node.func.id in forbidden)
+            or any(k.arg == "allow_pickle" and ast.unparse(k.value) != "False" for k in node.keywords)
+            or any(k.arg == "weights_only" and ast.unparse(k.value) != "True" for k in node.keywords)
+            or ast.unparse(node.func) in {"pickle.load", "pickle.loads", "marshal.loads"}
+            or (ast.unparse(node.func) == "torch.load" and "weights_only" not in {k.arg for k in node.keywords})
+        )
+    ]
+    assert guilty == []
+
+
+def test_native_module_links_no_torch() -> None:
+    binary = Path(_native.__file__).read_bytes()
+    assert b"libc.so" in binary
+    assert b"libtorch" not in binary
+    assert b"libc10" not in binary
