@@ -17,7 +17,7 @@ from atta.clusterfile import write_cluster
 from atta.errors import AttaError, ConfigError, DataError, DeadlineError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
 
-__all__ = ["LocalCluster", "local"]
+__all__ = ["LocalCluster", "free_addresses", "local"]
 
 START_DEADLINE_S = 120.0
 
@@ -81,7 +81,7 @@ def local(
     dataset = Dataset.open(path, parts=[], verify=False)
     threads = threads or max(1, len(os.sched_getaffinity(0)) // dataset.num_parts)
     folder = tempfile.TemporaryDirectory(prefix="atta-local-")
-    addresses = _free_addresses(dataset.num_parts)
+    addresses = free_addresses(dataset.num_parts)
     write_cluster(Path(folder.name) / "cluster.toml", addresses)
     children: list[subprocess.Popen[bytes]] = []
     try:
@@ -105,7 +105,7 @@ def local(
     return LocalCluster(connections, descriptions, children, folder)
 
 
-def _free_addresses(count: int) -> list[str]:
+def free_addresses(count: int) -> list[str]:
     """Loopback ports that are free now; all are held at once so that they differ."""
     sockets = [socket.socket() for _ in range(count)]
     try:
