@@ -20,7 +20,7 @@ from atta.train.allreduce import SyncClock, timed_all_reduce
 from atta.train.checkpoint import load_checkpoint, save_best, save_checkpoint
 from atta.train.config import TrainConfig
 from atta.train.display import Display
-from atta.train.models import build_model, forward
+from atta.train.models import build_model
 from atta.train.report import PHASES, EpochReport, best_epoch, stalled
 from atta.train.timing import Stopwatch
 from atta.train.transfer import on_device
@@ -117,7 +117,7 @@ class Trainer:
         with self.display.batches(f"epoch {epoch + 1}", len(self.train_loader)) as advance:
             for batch, data in on_device(self.train_loader, self.device, watch):
                 begin = watch.now()
-                loss = F.cross_entropy(forward(self.model, self.config, data), _labels(data))
+                loss = F.cross_entropy(_scores(self.model, data), _labels(data))
                 self.optimizer.zero_grad()
                 loss.backward()
                 synced = watch.now()
@@ -148,7 +148,7 @@ class Trainer:
         batches = iter(loader)  # before len(), which then knows the number of batches
         with self.display.batches(f"  {split}", len(loader)) as advance:
             for _, data in on_device(batches, self.device, Stopwatch(self.device)):
-                scores = forward(self.model.module, config, data)
+                scores = _scores(self.model.module, data)
                 right += (scores.argmax(-1) == _labels(data)).sum()
                 count += data.batch_size
                 advance()
@@ -177,6 +177,12 @@ class Trainer:
         tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return float(tensor)
+
+
+def _scores(model: torch.nn.Module, data: Any) -> torch.Tensor:
+    """[batch_size, classes]: the model's output for the seeds."""
+    scores: torch.Tensor = model(data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges)
+    return scores
 
 
 def _labels(data: Any) -> torch.Tensor:

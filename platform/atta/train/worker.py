@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -99,6 +100,7 @@ def _prepare() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if "lo" in (name for _, name in socket.if_nameindex()):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo resolves the host name, which may not resolve
+    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     _keep_freed_memory()
     threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
 
