@@ -9,4 +9,4 @@ while [ "$(date +%s)" -lt "$stop" ]; do
   echo "== round $round"
   ATTA_SEED=$round .venv/bin/python -m pytest -q -x tests/system
 done
-echo "== $round rounds passed"
+echo "== passed, rounds: $round"
