@@ -166,6 +166,7 @@ def test_a_batch_larger_than_the_cap_still_gets_through() -> None:
     shell = Shell(SchedulerConfig(queue_bytes=1), size=10**6)
     shell.open("s", "two", batches=5)
     shell.drain()
+    assert shell.books["s"].taken == 5
 
 
 def test_closing_drops_what_waits_and_forgets_what_runs() -> None:
