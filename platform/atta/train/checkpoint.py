@@ -89,7 +89,8 @@ def _read(path: Path, device: torch.device) -> dict[str, Any]:
     try:
         saved = torch.load(path, map_location=device, weights_only=True)
     except (RuntimeError, ValueError, EOFError, OSError, pickle.UnpicklingError) as error:
-        raise DataError(path, f"cannot be read as a checkpoint: {str(error).splitlines()[0]}") from error
+        cause = next(iter(str(error).splitlines()), type(error).__name__)
+        raise DataError(path, f"cannot be read as a checkpoint: {cause}") from error
     if not isinstance(saved, dict):
         raise DataError(path, "is no checkpoint")
     return saved

@@ -1,0 +1,162 @@
+"""Training with real daemons and trainers: it learns from the graph, resumes exactly, and says why it failed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+import atta
+from atta.partition import Graph, partition_graph
+from atta.partition.generate import GenerateOptions, generate
+from atta.train import TrainConfig, TrainReport, fit
+
+CLASSES = 5
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small graph whose features alone say little."""
+    folder = tmp_path_factory.mktemp("train")
+    shares = {"train": 0.2, "val": 0.2, "test": 0.4}
+    sizes = {"nodes": 1500, "edges": 24_000, "features": 20, "classes": CLASSES, "seed": 3}
+    generate("sbm", folder / "graph", GenerateOptions(**sizes, **shares, inter=0.3, signal=0.5))  # type: ignore[arg-type]
+    return folder / "graph"
+
+
+@pytest.fixture(scope="module")
+def dataset(graph: Path) -> Path:
+    partition_graph(graph, graph.parent / "parts", parts=2, method="metis", seed=0)
+    return graph.parent / "parts"
+
+
+@pytest.fixture(scope="module")
+def config(dataset: Path) -> TrainConfig:
+    return TrainConfig(
+        data=str(dataset),
+        trainers=2,
+        epochs=10,
+        num_neighbors=(10, 5),
+        batch_size=25,
+        hidden=16,
+        seed=1,
+        device="cpu",
+        threads=1,
+        verbose=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def report(config: TrainConfig) -> TrainReport:
+    return fit(config)
+
+
+def mlp_accuracy(graph: Path) -> float:
+    """What the features alone give: best test accuracy of a network that sees no edges."""
+    opened = Graph.open(graph)
+    x = torch.from_numpy(np.array(opened.table("node", "x")))
+    y = torch.from_numpy(np.array(opened.table("node", "y"))).long()
+    train, test = (torch.from_numpy(np.array(opened.split("node", s))) for s in ("train", "test"))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(x.shape[1], 16), torch.nn.ReLU(), torch.nn.Linear(16, CLASSES))
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    best = 0.0
+    for _ in range(200):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x[train]), y[train]).backward()
+        optimizer.step()
+        best = max(best, float((model(x[test]).argmax(1) == y[test]).float().mean()))
+    return best
+
+
+def test_learns_more_than_the_features_tell(report: TrainReport, graph: Path) -> None:
+    best = report.best.test_accuracy
+    assert best is not None
+    assert best > 2.5 / CLASSES
+    assert best > mlp_accuracy(graph) + 0.1
+    assert report.epochs[-1].loss < report.epochs[0].loss
+
+
+def test_figures_of_an_epoch(report: TrainReport) -> None:
+    for number, epoch in enumerate(report.epochs):
+        assert epoch.epoch == number
+        assert epoch.seconds > 0
+        assert epoch.seeds_per_s * epoch.seconds == pytest.approx(300)  # 20 % of 1500, 6 batches for each of 2 trainers
+        assert epoch.remote_bytes > 0
+        assert epoch.eval_seconds > 0
+        spent = epoch.breakdown
+        assert all(seconds >= 0 for seconds in spent.values())
+        # What one trainer does one thing after another fits into the time of the slowest.
+        assert sum(spent[p] for p in ("wait", "copy", "compute", "sync")) <= epoch.seconds * 1.01
+        # Accuracies are counts of 300 and 600 vertices: every one counted once, by one of the trainers.
+        assert epoch.val_accuracy is not None
+        assert epoch.test_accuracy is not None
+        assert epoch.val_accuracy * 300 == pytest.approx(round(epoch.val_accuracy * 300))
+        assert epoch.test_accuracy * 600 == pytest.approx(round(epoch.test_accuracy * 600))
+
+
+def test_a_resumed_run_repeats_the_curve(config: TrainConfig, report: TrainReport, tmp_path: Path) -> None:
+    first = replace(config, epochs=2, checkpoint=str(tmp_path), resume=True)
+    assert len(fit(first).epochs) == 2
+    resumed = fit(replace(first, epochs=4))
+    assert [e.loss for e in resumed.epochs] == [e.loss for e in report.epochs[:4]]
+    assert [e.test_accuracy for e in resumed.epochs] == [e.test_accuracy for e in report.epochs[:4]]
+    with pytest.raises(atta.DataError, match="hidden 16, not 8"):  # a trainer's error keeps its type
+        fit(replace(first, hidden=8))
+
+
+def test_patience_ends_the_run(config: TrainConfig) -> None:
+    # With a learning rate of nothing no evaluation can be better than the first.
+    assert len(fit(replace(config, epochs=50, lr=1e-30, patience=2)).epochs) == 3
+
+
+def test_evaluation_can_be_rare(config: TrainConfig) -> None:
+    epochs = fit(replace(config, epochs=5, eval_every=3, model="gcn", eval_num_neighbors=(-1,))).epochs
+    assert [e.val_accuracy is not None for e in epochs] == [False, False, True, False, True]
+
+
+def test_bad_input_reaches_the_caller_as_its_own_error(config: TrainConfig, tmp_path: Path) -> None:
+    with pytest.raises(atta.DataError, match="absent"):
+        fit(replace(config, data=str(tmp_path / "absent")))
+    with pytest.raises(atta.UnavailableError, match=r"127\.0\.0\.1:1"):
+        fit(replace(config, data=None, cluster="127.0.0.1:1"))
+
+
+def test_a_graph_without_training_vertices(config: TrainConfig, tmp_path: Path) -> None:
+    options = GenerateOptions(nodes=50, edges=200, features=4, classes=2, train=0.0, val=0.5, test=0.5)
+    generate("sbm", tmp_path / "graph", options)
+    partition_graph(tmp_path / "graph", tmp_path / "parts", parts=2, method="random", seed=0)
+    with pytest.raises(atta.ConfigError, match="train"):
+        fit(replace(config, data=str(tmp_path / "parts")))
+
+
+def test_a_killed_trainer_ends_the_job_with_the_cause(dataset: Path) -> None:
+    options = ["--trainers", "2", "--epochs", "100000", "--num-neighbors", "5,5", "--batch-size", "32", "--hidden", "8"]
+    command = [sys.executable, "-m", "atta.cli.main", "train", "--data", str(dataset), *options]
+    job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert job.stderr is not None
+        assert job.stderr.readline().startswith("epoch   1")
+        children = psutil.Process(job.pid).children(recursive=True)
+        trainers = [c for c in children if "atta.train.worker" in c.cmdline()]
+        assert len(trainers) == 2
+        trainers[1].kill()
+        _, said = job.communicate(timeout=90)
+    finally:
+        job.kill()
+    assert job.returncode == 1
+    last = [line for line in said.splitlines() if not line.startswith("epoch")]
+    assert len(last) == 1, said
+    assert last[0].startswith("atta: error: trainer ")
+    assert "was killed by SIGKILL" in last[0]
+    deadline = time.monotonic() + 30
+    while any(c.is_running() and c.status() != psutil.STATUS_ZOMBIE for c in children):
+        assert time.monotonic() < deadline, "children outlive the job"
+        time.sleep(0.1)

@@ -1,0 +1,108 @@
+"""Settings: what is refused and how it is named, fan-outs per layer, the round trip to the trainer processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.cli.train import train
+from atta.errors import ConfigError, UnknownNameError
+from atta.train import TrainConfig
+
+
+def config(**settings: Any) -> TrainConfig:
+    return TrainConfig(**{"data": "somewhere", **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"trainers": 0}, "--trainers 0"),
+        ({"epochs": -1}, "--epochs -1"),
+        ({"batch_size": 0}, "--batch-size 0"),
+        ({"eval_every": 0}, "--eval-every 0"),
+        ({"eval_batch_size": 0}, "--eval-batch-size 0"),
+        ({"patience": 0}, "--patience 0"),
+        ({"threads": 0}, "--threads 0"),
+        ({"num_neighbors": ()}, "--num-neighbors"),
+        ({"num_neighbors": (5, -2)}, "--num-neighbors 5,-2"),
+        ({"num_neighbors": (5, 0)}, "--num-neighbors 5,0"),
+        ({"num_neighbors": (5, 5), "layers": 3}, "2 hops for 3 layers"),
+        ({"num_neighbors": (5, 5), "eval_num_neighbors": (1, 2, 3)}, "--eval-num-neighbors 1,2,3"),
+        ({"dropout": 1.0}, "--dropout 1.0"),
+        ({"lr": 0.0}, "--lr 0.0"),
+        ({"lr": float("nan")}, "--lr nan"),
+        ({"weight_decay": -1e-3}, "--weight-decay -0.001"),
+        ({"seed": -1}, "--seed -1"),
+        ({"resume": True}, "--checkpoint"),
+        ({"data": None}, "--cluster"),
+        ({"cluster": "both.toml"}, "--data"),
+    ],
+)
+def test_senseless_settings_are_named(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(**settings)
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "nearest"),
+    [
+        ({"model": "sagee"}, "sage"),
+        ({"device": "cud"}, "cuda"),
+        ({"seeds": "locl"}, "local"),
+        ({"strategy": "x"}, "minibatch"),
+    ],
+)
+def test_unknown_names_come_with_those_that_exist(settings: dict[str, Any], nearest: str) -> None:
+    with pytest.raises(UnknownNameError, match=nearest):
+        config(**settings)
+
+
+def test_one_fan_out_holds_for_every_layer() -> None:
+    assert config(num_neighbors=(7,), layers=3).fan_outs == (7, 7, 7)
+    assert config(num_neighbors=(7, 5), eval_num_neighbors=(-1,)).eval_fan_outs == (-1, -1)
+    assert config(num_neighbors=(7, 5)).eval_fan_outs == (7, 5)
+    assert config(num_neighbors=(7, 5), layers=2).depth == 2
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "model": st.sampled_from(["sage", "gcn", "gat"]),
+            "trainers": st.integers(1, 9),
+            "num_neighbors": st.lists(st.integers(1, 50) | st.just(-1), min_size=1, max_size=5).map(tuple),
+            "lr": st.floats(1e-9, 10),
+            "eval_batch_size": st.none() | st.integers(1, 10**6),
+            "seed": st.integers(0, 2**63 - 1),
+        }
+    )
+)
+def test_settings_survive_the_way_to_the_trainers(settings: dict[str, Any]) -> None:
+    before = config(**settings)
+    assert TrainConfig.from_dict(json.loads(json.dumps(before.to_dict()))) == before
+
+
+def test_an_unknown_setting_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="batch_size"):
+        TrainConfig.from_dict({"data": "x", "batch_sise": 3})
+
+
+def test_the_command_line_offers_every_setting_with_the_same_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[TrainConfig] = []
+
+    def fit(given_config: TrainConfig) -> None:
+        seen.append(given_config)
+        raise ConfigError("seen enough")
+
+    monkeypatch.setattr("atta.train.fit", fit)
+    CliRunner().invoke(train, ["--data", "somewhere"])
+    assert seen == [config()]
+    offered = {p.name for p in train.params} - {"json_file", "quiet", "help"}
+    assert offered == {f.name for f in dataclasses.fields(TrainConfig)} - {"verbose"}

@@ -1,0 +1,73 @@
+"""Several trainers fail at once: the message must name the one that began."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atta.errors import AttaError, ConfigError, DataError, UnavailableError
+from atta.train.failure import first_cause
+from atta.train.worker import main
+
+GLOO = "[/build/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:26540: Connection reset by peer"
+
+
+def record(folder: Path, rank: int, kind: str, message: str, time: float, arguments: list[Any] | None = None) -> None:
+    value = {"kind": kind, "message": message, "arguments": arguments or [message], "time": time, "traceback": "tb"}
+    (folder / f"failure-{rank}.json").write_text(json.dumps(value))
+
+
+def test_attas_own_errors_keep_their_type(tmp_path: Path) -> None:
+    record(tmp_path, 0, "RuntimeError", GLOO, 1.0)
+    record(tmp_path, 1, "DataError", "a.pt: is damaged", 2.0, ["a.pt", "is damaged"])
+    error = first_cause(tmp_path, {0: 1, 1: 1})
+    assert isinstance(error, DataError)
+    assert (error.path, error.cause) == ("a.pt", "is damaged")
+    assert "In trainer 1" in error.__notes__[0]
+
+
+def test_a_daemon_that_is_gone_is_named(tmp_path: Path) -> None:
+    record(tmp_path, 0, "UnavailableError", "h:1: gone", 2.0, ["h:1", "gone"])
+    record(tmp_path, 1, "RuntimeError", GLOO, 1.0)
+    error = first_cause(tmp_path, {0: 1, 1: 1})
+    assert isinstance(error, UnavailableError)
+    assert error.peer == "h:1"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS])
+def test_a_killed_trainer_comes_before_broken_connections(tmp_path: Path, number: signal.Signals) -> None:
+    record(tmp_path, 0, "RuntimeError", GLOO, 1.0)
+    error = first_cause(tmp_path, {0: 1, 1: -number, 2: -signal.SIGTERM})
+    assert str(error).startswith(f"trainer 1 was killed by {number.name}")
+
+
+def test_a_stopped_trainer_comes_before_broken_connections(tmp_path: Path) -> None:
+    record(tmp_path, 0, "RuntimeError", GLOO, 1.0)
+    assert str(first_cause(tmp_path, {0: 1, 1: -signal.SIGTERM})) == "trainer 1 was stopped by SIGTERM"
+
+
+def test_the_earliest_of_other_errors(tmp_path: Path) -> None:
+    record(tmp_path, 0, "RuntimeError", GLOO, 1.0)
+    record(tmp_path, 1, "ValueError", "second", 3.0)
+    record(tmp_path, 2, "ZeroDivisionError", "first", 2.0)
+    assert str(first_cause(tmp_path, {0: 1, 1: 1, 2: 1})) == "trainer 2 failed: ZeroDivisionError: first"
+
+
+def test_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "failure-0.json").write_text('{"kind": "Val')  # stopped while it wrote
+    assert str(first_cause(tmp_path, {3: 7})) == "trainer 3 ended with exit code 7"
+
+
+def test_a_trainer_writes_down_why_it_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atta.train.worker._prepare", lambda: None)
+    monkeypatch.setenv("RANK", "1")
+    (tmp_path / "task.json").write_text(json.dumps({"config": {"data": "x", "lr": -1}, "addresses": []}))
+    assert main(str(tmp_path)) == 1
+    error = first_cause(tmp_path, {1: 1})
+    assert type(error) is ConfigError
+    assert "--lr -1" in str(error)
+    assert isinstance(error, AttaError)

@@ -1,0 +1,56 @@
+"""The arithmetic of reports: best epoch, patience, what the JSON holds."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.train import EpochReport, TrainConfig, TrainReport
+from atta.train.report import PHASES, best_epoch, stalled
+
+Curve = list[float | None]
+curves = st.lists(st.none() | st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), min_size=1, max_size=12)
+
+
+def epochs(curve: Curve) -> list[EpochReport]:
+    phases = dict.fromkeys(PHASES, 0.1)
+    return [EpochReport(i, 1.0, 0.5, 10.0, 20.0, 30.0, phases, val_accuracy=v) for i, v in enumerate(curve)]
+
+
+@given(curves)
+def test_best_is_the_first_of_the_highest(curve: Curve) -> None:
+    validated = [v for v in curve if v is not None]
+    best = best_epoch(epochs(curve))
+    if not validated:
+        assert best is None
+        assert TrainReport(TrainConfig(data="x"), epochs(curve)).best.epoch == len(curve) - 1
+    else:
+        assert best is not None
+        assert best.epoch == curve.index(max(validated))
+
+
+@given(curves, st.integers(1, 5))
+def test_patience_counts_validations_since_the_best(curve: Curve, patience: int) -> None:
+    best, since = -1.0, 0
+    for value in curve:
+        if value is not None:
+            best, since = (value, 0) if value > best else (best, since + 1)
+    assert stalled(epochs(curve), patience) == (since >= patience)
+
+
+def test_json_holds_what_scripts_read() -> None:
+    report = TrainReport(TrainConfig(data="x", model="gcn"), epochs([None, 0.5, 0.25]))
+    value = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert (value["schema"], value["strategy"], value["model"]) == (1, "minibatch", "gcn")
+    assert value["best"] == {"epoch": 1, "val_accuracy": 0.5, "test_accuracy": None}
+    assert set(value["epochs"][0]["breakdown"]) >= {"sample", "fetch", "copy", "compute", "sync"}
+    assert value["config"]["num_neighbors"] == [15, 10, 5]
+    assert value["machine"]["cores"] >= 1
+    assert "torch" in value["versions"]
+
+
+def test_the_line_for_people_leaves_out_what_was_not_measured() -> None:
+    assert "val" not in epochs([None])[0].line()
+    assert "val 50.00 %" in epochs([0.5])[0].line()
