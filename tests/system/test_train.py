@@ -160,3 +160,15 @@ def test_a_killed_trainer_ends_the_job_with_the_cause(dataset: Path) -> None:
     while any(c.is_running() and c.status() != psutil.STATUS_ZOMBIE for c in children):
         assert time.monotonic() < deadline, "children outlive the job"
         time.sleep(0.1)
+
+
+def test_the_documented_script_runs_as_it_stands(dataset: Path, tmp_path: Path) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    script = document.split("## Your own script")[1].split("```python\n")[1].split("```")[0]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "demo-2p").symlink_to(dataset)
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    accuracy = [float(line.split()[-1]) for line in done.stdout.splitlines()]
+    assert len(accuracy) == 3
+    assert accuracy[-1] > accuracy[0]
