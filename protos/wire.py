@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from typing_extensions import Buffer
 
-__all__ = ["pack", "unpack"]
+__all__ = ["pack", "prefix", "unpack"]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -37,6 +37,11 @@ def pack(message: Message, payloads: Mapping[int, Buffer]) -> bytes:
         view = memoryview(payload).cast("B") if memoryview(payload).nbytes else b""
         parts += (_varint(number << 3 | _BYTES), _varint(len(view)), view)
     return b"".join(parts)
+
+
+def prefix(message: Message, number: int, nbytes: int) -> bytes:
+    """What precedes the ``nbytes`` of bytes field ``number`` when they are the last thing of ``message``."""
+    return message.SerializeToString() + _varint(number << 3 | _BYTES) + _varint(nbytes)
 
 
 def _read_varint(raw: bytes, at: int) -> tuple[int, int]:

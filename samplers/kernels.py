@@ -19,6 +19,7 @@ __all__ = [
     "degree_sum",
     "gather_ids",
     "gather_rows",
+    "pack_rows",
     "retain_heap",
     "sample_neighbors",
     "sample_pairs",
@@ -117,6 +118,11 @@ def gather_rows(
 ) -> None:
     """``out[i] = table[rows[i]]``, or ``out[positions[i]] = table[rows[i]]``; any dtype and row shape, C-contiguous."""
     _native.gather_rows(_bytes(table), _ids(rows), _bytes(out), None if positions is None else _ids(positions), threads)
+
+
+def pack_rows(prefix: bytes, table: np.ndarray, rows: np.ndarray) -> bytes:
+    """``prefix`` followed by the bytes of ``table[rows]``, put together with one copy; C-contiguous."""
+    return _native.pack_rows(prefix, _bytes(table), _ids(rows))
 
 
 def scatter_rows(rows: np.ndarray, positions: np.ndarray, out: np.ndarray) -> None:

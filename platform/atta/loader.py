@@ -182,7 +182,7 @@ class _Batches(Iterator[Any]):
         self._stream, self._cluster, self._transform = stream, cluster, transform
 
     def __next__(self) -> Any:
-        batch = MiniBatch(next(self._stream), self._cluster.schema)
+        batch = MiniBatch(next(self._stream), self._cluster.schema, self._cluster.scratch)
         return batch if self._transform is None else self._transform(batch)
 
     def __len__(self) -> int:

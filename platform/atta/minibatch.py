@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atta.client.scratch import Scratch
 from atta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ class MiniBatch:
     memory shared with the daemon and stay valid as long as any of them is referenced.
     """
 
-    def __init__(self, raw: RawBatch, schema: Schema) -> None:
-        self._raw, self._schema = raw, schema
+    def __init__(self, raw: RawBatch, schema: Schema, scratch: Scratch | None = None) -> None:
+        """``scratch`` lends the memory of converted arrays; None: fresh memory every time."""
+        self._raw, self._schema, self._scratch = raw, schema, scratch or Scratch()
         self.batch_id = raw.batch
         self.stats: dict[str, float] = raw.stats
 
@@ -69,7 +71,7 @@ class MiniBatch:
     def edge_index(self, edge_type: str | None = None) -> np.ndarray:
         """int64 [2, edges]: local ids, source row first."""
         name = self._edge_type(edge_type)
-        out = np.empty((2, len(self._raw.arrays[f"row/{name}"])), dtype=np.int64)
+        out = self._scratch.empty((2, len(self._raw.arrays[f"row/{name}"])), np.int64)
         out[0] = self._raw.arrays[f"row/{name}"]
         out[1] = self._raw.arrays[f"col/{name}"]
         return out
@@ -77,7 +79,7 @@ class MiniBatch:
     def e_id(self, edge_type: str | None = None) -> np.ndarray | None:
         """int64 [edges]: the users' edge ids; None when the loader was told to leave them out."""
         ids = self._raw.arrays.get(f"e_id/{self._edge_type(edge_type)}")
-        return None if ids is None else ids.astype(np.int64)
+        return None if ids is None else self._scratch.widened(ids)
 
     def table(self, name: str, node_type: str | None = None) -> np.ndarray:
         """[nodes, *row_shape]: rows of a node table, in the order of ``n_id``."""
@@ -166,24 +168,22 @@ class MiniBatch:
         try:
             import dgl
             import torch
+
+            from atta.blocks import block
         except ImportError as error:
             raise ConfigError("to_dgl needs DGL: install atta[dgl]") from error
-        row, col = (self._raw.arrays[f"{part}/{self._edge_type(None)}"] for part in ("row", "col"))
+        row, col = self.edge_index()
         nodes = np.cumsum(self.num_sampled_nodes())
         edges = np.concatenate([[0], np.cumsum(self.num_sampled_edges())])
         ids, e_id = torch.from_numpy(self.n_id()), self.e_id()
         blocks: list[Any] = []
         for hop in range(len(edges) - 1):
             part = slice(edges[hop], edges[hop + 1])
-            block = dgl.create_block(
-                (torch.from_numpy(row[part].astype(np.int64)), torch.from_numpy(col[part].astype(np.int64))),
-                num_src_nodes=int(nodes[hop + 1]),
-                num_dst_nodes=int(nodes[hop]),
-            )
-            block.srcdata[dgl.NID], block.dstdata[dgl.NID] = ids[: nodes[hop + 1]], ids[: nodes[hop]]
+            made = block(row[part], col[part], int(nodes[hop + 1]), int(nodes[hop]))
+            made.srcdata[dgl.NID], made.dstdata[dgl.NID] = ids[: nodes[hop + 1]], ids[: nodes[hop]]
             if e_id is not None:
-                block.edata[dgl.EID] = torch.from_numpy(e_id[part])
-            blocks.insert(0, block)
+                made.edata[dgl.EID] = torch.from_numpy(e_id[part])
+            blocks.insert(0, made)
         return blocks
 
     # -- helpers -------------------------------------------------------------------------------------------------------

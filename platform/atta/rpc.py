@@ -55,7 +55,9 @@ class Method:
     payload: frozenset[int] = frozenset()
 
     def encode_reply(self, reply: Any) -> bytes:
-        """Serialise a reply (a ``Bulk`` where the method has payload fields)."""
+        """Serialise a reply (a ``Bulk`` where the method has payload fields, or bytes that are serialised already)."""
+        if isinstance(reply, bytes):
+            return reply
         if isinstance(reply, Bulk):
             return wire.pack(reply.message, reply.payloads)
         return bytes(reply.SerializeToString())

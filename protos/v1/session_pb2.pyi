@@ -144,13 +144,15 @@ class SharedSlot(_message.Message):
     def __init__(self, index: _Optional[int] = ..., path: _Optional[str] = ..., capacity: _Optional[int] = ..., nonce: _Optional[int] = ...) -> None: ...
 
 class CloseRequest(_message.Message):
-    __slots__ = ("session", "released")
+    __slots__ = ("session", "viewed")
     SESSION_FIELD_NUMBER: _ClassVar[int]
-    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    VIEWED_FIELD_NUMBER: _ClassVar[int]
     session: str
-    released: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session: _Optional[str] = ..., released: _Optional[_Iterable[int]] = ...) -> None: ...
+    viewed: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[str] = ..., viewed: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CloseReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("lingering",)
+    LINGERING_FIELD_NUMBER: _ClassVar[int]
+    lingering: bool
+    def __init__(self, lingering: _Optional[bool] = ...) -> None: ...

@@ -358,7 +358,7 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
     if (!positions) {
       atta::split(n, threads, [&](std::size_t, std::size_t a, std::size_t b) {
         atta::move_rows(
-            from, to + a * bytes, bytes, b - a, [&, a](std::size_t i) { return source(a + i); }, [](std::size_t i) { return i; });
+            from, to + a * bytes, bytes, b - a, true, [&, a](std::size_t i) { return source(a + i); }, [](std::size_t i) { return i; });
       });
       return;
     }
@@ -366,10 +366,30 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
       atta::check_rows("positions", p, n, out.shape(0));
       atta::split(n, threads, [&](std::size_t, std::size_t a, std::size_t b) {
         atta::move_rows(
-            from, to, bytes, b - a, [&, a](std::size_t i) { return source(a + i); },
+            from, to, bytes, b - a, true, [&, a](std::size_t i) { return source(a + i); },
             [p, a](std::size_t i) { return static_cast<std::size_t>(p[a + i]); });
       });
     });
+  });
+}
+
+// `prefix` followed by the rows, as a bytes object that is filled in place: a message is put together with one copy.
+nb::bytes pack_rows(nb::bytes prefix, Table table, Vector rows) {
+  if (table.ndim() < 1) bad("table", "must have at least one dimension");
+  const std::size_t bytes = row_bytes_of(table), n = rows.size(), head = prefix.size();
+  return with_ids("rows", rows, [&](const auto* r) {
+    atta::check_rows("rows", r, n, table.shape(0));
+    PyObject* message = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(head + n * bytes));
+    if (message == nullptr) throw nb::python_error();
+    auto* to = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(message));
+    std::memcpy(to, prefix.c_str(), head);
+    {
+      nb::gil_scoped_release unlocked;  // nobody else knows the object yet
+      atta::move_rows(
+          static_cast<const std::byte*>(table.data()), to + head, bytes, n, false,
+          [r](std::size_t i) { return static_cast<std::size_t>(r[i]); }, [](std::size_t i) { return i; });
+    }
+    return nb::steal<nb::bytes>(message);
   });
 }
 
@@ -384,7 +404,7 @@ void scatter_rows(Table rows, Vector positions, OutTable out) {
     auto* to = static_cast<std::byte*>(out.data());
     const auto* from = static_cast<const std::byte*>(rows.data());
     atta::move_rows(
-        from, to, bytes, n, [](std::size_t i) { return i; }, [p](std::size_t i) { return static_cast<std::size_t>(p[i]); });
+        from, to, bytes, n, true, [](std::size_t i) { return i; }, [p](std::size_t i) { return static_cast<std::size_t>(p[i]); });
   });
 }
 
@@ -426,6 +446,7 @@ NB_MODULE(_native, m) {
   m.def("degree_sum", &degree_sum, "indptr"_a, "rows"_a);
   m.def("split_by_owner", &split_by_owner, "ids"_a, "offsets"_a);
   m.def("gather_rows", &gather_rows, "table"_a, "rows"_a, "out"_a, "positions"_a.none(), "threads"_a);
+  m.def("pack_rows", &pack_rows, "prefix"_a, "table"_a, "rows"_a);
   m.def("scatter_rows", &scatter_rows, "rows"_a, "positions"_a, "out"_a);
   m.def("retain_heap", &retain_heap);
   m.def("advise_huge", &advise_huge, "array"_a);

@@ -28,7 +28,7 @@ class Workload:
     num_neighbors: tuple[int, ...]
     batch_size: int
     split: str = "train"
-    warm_up: int = 2
+    warm_up: int = 6
     epochs: int = 2
     seconds: float = 10.0
     threads: int = 1

@@ -8,6 +8,7 @@ from types import TracebackType
 
 from atta.client.control import Connection, Description
 from atta.client.keeper import SessionKeeper
+from atta.client.scratch import Scratch
 from atta.client.slots import SlotMaps
 from atta.client.stream import BatchStream
 from atta.clusterfile import check_address, read_cluster
@@ -27,6 +28,7 @@ class Cluster:
         self._connections = list(connections)
         self._descriptions = list(descriptions)
         self._slots = SlotMaps()
+        self.scratch = Scratch()
         self._keeper = SessionKeeper()
 
     @property

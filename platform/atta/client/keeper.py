@@ -22,8 +22,8 @@ __all__ = ["SessionKeeper", "SessionState"]
 class SessionState:
     """What must outlive the iterator until its session is closed: kept apart so that a finalizer can hold it."""
 
-    def __init__(self, connection: Connection, slots: SlotMaps) -> None:
-        self.connection, self.slots = connection, slots
+    def __init__(self, connection: Connection, slots: SlotMaps, keeper: SessionKeeper) -> None:
+        self.connection, self.slots, self._keeper = connection, slots, keeper
         self.session = ""
         self.call: Any = None
         self.closed = False
@@ -42,28 +42,36 @@ class SessionState:
     def _release(self, sequence: int) -> None:
         # Runs inside garbage collection, possibly within take_released: list.append alone is safe without the lock.
         self._released.append(sequence)
+        if self.closed:
+            self._keeper.discard(self)
 
     def take_released(self) -> list[int]:
         """Numbers released since the last call."""
+        return list(self._take())
+
+    def _take(self) -> dict[int, tuple[str, int]]:
         taken, self._released = self._released, []
         with self._lock:
-            for sequence in taken:
-                self._held.pop(sequence, None)
-        return taken
+            return {sequence: self._held.pop(sequence) for sequence in taken}
 
     def close(self) -> None:
-        """Cancel the outstanding request and close the session; the daemon gives up slots that are still viewed."""
-        if self.closed:
-            return
-        self.closed = True
-        if self.call is not None:
+        """Cancel the outstanding request and close the session; called again, report slots let go of since then.
+
+        A slot that the daemon no longer waits for is forgotten, so that its memory goes with its last view.
+        """
+        first, self.closed = not self.closed, True
+        if first and self.call is not None:
             self.call.cancel()
-        released = self.take_released()
-        for path, nonce in self._held.values():
-            self.slots.forget(path, nonce)
-        request = session_pb2.CloseRequest(session=self.session, released=released)
+        released = self._take()
+        if not first and not released:
+            return
+        request = session_pb2.CloseRequest(session=self.session, viewed=list(self._held))
+        lingering = False
         with contextlib.suppress(AttaError, ValueError):  # daemon gone or channel closed: the lease ends the session
-            self.connection.call("SessionService.Close", request, timeout=5.0)
+            lingering = self.connection.call("SessionService.Close", request, timeout=5.0).lingering
+        if not lingering:
+            for path, nonce in released.values():
+                self.slots.forget(path, nonce)
 
 
 class SessionKeeper:
@@ -89,7 +97,7 @@ class SessionKeeper:
                 self._thread.start()
 
     def discard(self, state: SessionState) -> None:
-        """Close ``state`` soon; never blocks."""
+        """Close ``state`` soon, or report what was let go of since it was closed; never blocks."""
         self._discarded.put(state)
 
     def close(self) -> None:

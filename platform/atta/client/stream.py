@@ -45,7 +45,7 @@ class BatchStream(Iterator[RawBatch]):
             ConfigError, UnknownNameError, WrongDatasetError, QuotaExceededError: the daemon refuses the request.
             UnavailableError, DeadlineError: it cannot be reached.
         """
-        self._state = SessionState(connection, slots)
+        self._state = SessionState(connection, slots, keeper)
         reply = connection.call("SessionService.Open", request)
         self.session, self.batches = reply.session, int(reply.batches)
         self._state.session = self.session

@@ -17,8 +17,8 @@ from atta.daemon.guard import guarded, guarded_stream
 from atta.daemon.peers import as_array
 from atta.errors import ConfigError, WrongDatasetError
 from atta.kvstore.store import Store
+from atta.protos import wire
 from atta.protos.v1 import graph_pb2, kv_pb2
-from atta.rpc import Bulk
 from atta.samplers.shard import Shard
 
 __all__ = ["CHUNK_BYTES", "GraphService", "KvService"]
@@ -50,7 +50,7 @@ class GraphService(_DataService):
         self._shard = shard
 
     @guarded_stream
-    async def sample(self, request: Any, context: Any) -> AsyncIterator[Bulk]:
+    async def sample(self, request: Any, context: Any) -> AsyncIterator[bytes]:
         """``GraphService.Sample``."""
         self._check(request.dataset_id)
         for index, part in enumerate(request.edge_types):
@@ -61,7 +61,7 @@ class GraphService(_DataService):
             for first, chunk in self._split(part.edge_type, rows, part.fan_out):
                 yield await self._run(self._answer, index, part, first, chunk)
 
-    def _answer(self, index: int, part: Any, first: int, rows: np.ndarray) -> Bulk:
+    def _answer(self, index: int, part: Any, first: int, rows: np.ndarray) -> bytes:
         answer = self._shard.sample(
             part.edge_type, rows, fan_out=part.fan_out, replace=part.replace, stream_key=part.stream_key
         )
@@ -71,7 +71,7 @@ class GraphService(_DataService):
             wide_neighbors=answer.neighbors.dtype.itemsize == 8,
             wide_edge_ids=answer.edge_ids.dtype.itemsize == 8,
         )
-        return Bulk(chunk, {3: answer.counts, 4: answer.neighbors, 5: answer.edge_ids})
+        return wire.pack(chunk, {3: answer.counts, 4: answer.neighbors, 5: answer.edge_ids})
 
     def _split(self, edge_type: str, rows: np.ndarray, fan_out: int) -> Iterator[tuple[int, np.ndarray]]:
         """Cut the rows so that no answer gets much longer than a chunk; a single huge row stays whole."""
@@ -111,7 +111,7 @@ class KvService(_DataService):
         self._store = store
 
     @guarded_stream
-    async def pull(self, request: Any, context: Any) -> AsyncIterator[Bulk]:
+    async def pull(self, request: Any, context: Any) -> AsyncIterator[bytes]:
         """``KvService.Pull``."""
         self._check(request.dataset_id)
         for index, pull in enumerate(request.pulls):
@@ -121,14 +121,9 @@ class KvService(_DataService):
                 step = max(1, CHUNK_BYTES // max(1, table.row_bytes))
                 for first in range(0, len(rows), step):
                     part = rows[first : first + step]
-                    data = await self._run(self._gather, pull.node_type, name, part)
-                    yield Bulk(kv_pb2.PullChunk(pull=index, table=number, first_row=first, rows=len(part)), {5: data})
-
-    def _gather(self, node_type: str, name: str, rows: np.ndarray) -> np.ndarray:
-        table = self._store.table(node_type, name)
-        out = np.empty((len(rows), *table.data.shape[1:]), dtype=table.data.dtype)
-        self._store.gather(node_type, name, rows, out)
-        return out
+                    chunk = kv_pb2.PullChunk(pull=index, table=number, first_row=first, rows=len(part))
+                    prefix = wire.prefix(chunk, 5, len(part) * table.row_bytes)
+                    yield await self._run(self._store.pack, pull.node_type, name, part, prefix)
 
     @guarded
     async def list_tables(self, request: Any, context: Any) -> Any:

@@ -100,10 +100,10 @@ class Engine:
         self.post(sched.SessionOpened(session.id, request.plan, batches, profile=profile))
 
     def close(self, session: Session) -> None:
-        """Stop making batches and free what the session holds."""
+        """Stop making batches and free what is queued; slots in the consumer's hands stay there."""
         if self._sessions.pop(session.id, None) is not None:
             self.post(sched.SessionClosed(session.id))
-            session.close(self.slots.abandon)
+            session.close()
 
     def taken(self, session: Session, batch: int, train_ms: float) -> None:
         """The consumer has taken a batch out of the queue."""

@@ -125,14 +125,17 @@ class Session:
             self.release(self.current.slot, self.current.out.nbytes)
         self.current = None
 
-    def close(self, abandon: Callable[[Slot], None]) -> None:
-        """Free what nobody can be reading, give up the rest."""
+    def close(self) -> None:
+        """Free what nobody can be reading. What the consumer holds stays held until it lets go or ``give_up``."""
         self.closed = True
         self._changed.set()
         self._forget_current()
         for delivery in self.queue:
             self.release(delivery.slot, delivery.out.nbytes)
+        self.queue.clear()
+
+    def give_up(self, abandon: Callable[[Slot], None]) -> None:
+        """Leave the held slots to the consumer: they will not come back."""
         for delivery in self.held.values():
             abandon(delivery.slot)
-        self.queue.clear()
         self.held.clear()

@@ -27,6 +27,9 @@ __all__ = ["SessionService"]
 log = structlog.get_logger("atta.session")
 LONG_POLL_S = 20.0
 """A ``Next`` without a batch answers "pending" after so long, well before its deadline."""
+LINGER_S = 10.0
+"""A closed session waits so long for the slots that its consumer still looks at (usually one: the last batch of an epoch, until the
+first one of the next arrives). After that they are given up: fresh pages cost more than reused ones, but memory must not pile up."""
 INLINE_CHUNK_BYTES = 4 << 20
 
 
@@ -36,6 +39,7 @@ class SessionService:
     def __init__(self, config: DaemonConfig, engine: Engine, address: str) -> None:
         self._config, self._engine, self._address = config, engine, address
         self._sessions: dict[str, Session] = {}
+        self._lingering: dict[str, Session] = {}
         self.draining = False
 
     def __len__(self) -> int:
@@ -155,13 +159,20 @@ class SessionService:
         """``SessionService.Close``; closing an unknown session is no error, so that it may be repeated."""
         session = self._sessions.pop(request.session, None)
         if session is not None:
-            session.let_go(list(request.released))
             self._engine.close(session)
+            session.last_seen = time.monotonic()
+            self._lingering[session.id] = session
             log.info("session closed", session=session.id)
-        return session_pb2.CloseReply()
+        session = self._lingering.get(request.session)
+        if session is None:
+            return session_pb2.CloseReply(lingering=False)
+        session.let_go([sequence for sequence in session.held if sequence not in request.viewed])
+        if not session.held:
+            del self._lingering[session.id]
+        return session_pb2.CloseReply(lingering=True)
 
     async def expire(self) -> None:
-        """Close sessions whose lease has run out, until cancelled."""
+        """Close sessions whose lease has run out and give up the slots of those closed long ago, until cancelled."""
         while True:
             await asyncio.sleep(min(1.0, self._config.lease_s / 4))
             now = time.monotonic()
@@ -170,6 +181,11 @@ class SessionService:
                     log.warning("lease ran out", session=session.id, job=session.request.job)
                     del self._sessions[session.id]
                     self._engine.close(session)
+                    session.give_up(self._engine.slots.abandon)
+            for session in list(self._lingering.values()):
+                if now - session.last_seen > LINGER_S:
+                    del self._lingering[session.id]
+                    session.give_up(self._engine.slots.abandon)
 
     def _find(self, name: str) -> Session:
         session = self._sessions.get(name)

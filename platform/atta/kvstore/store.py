@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -54,21 +55,31 @@ class Store:
             raise UnknownNameError.of("table", f"{node_type}/{name}", (f"{t}/{n}" for t, n in self._tables))
         return found
 
-    def gather(self, node_type: str, name: str, rows: np.ndarray, out: np.ndarray) -> None:
-        """Copy ``rows`` (positions in this partition's range, int32|int64) of a table into ``out`` [len(rows), *row_shape].
+    def gather_to(self, node_type: str, name: str, rows: np.ndarray, out: np.ndarray, positions: np.ndarray) -> None:
+        """``out[positions[i]] = table[rows[i]]``: rows of several owners interleave in a batch.
+
+        ``rows`` (int32|int64) are positions in this partition's range.
 
         Raises:
             ConfigError: a row outside the partition.
         """
-        self._call(node_type, name, rows, out, None)
-
-    def gather_to(self, node_type: str, name: str, rows: np.ndarray, out: np.ndarray, positions: np.ndarray) -> None:
-        """Like ``gather``, but row i lands at ``out[positions[i]]``: rows of several owners interleave in a batch."""
-        self._call(node_type, name, rows, out, positions)
-
-    def _call(self, node_type: str, name: str, rows: np.ndarray, out: np.ndarray, positions: np.ndarray | None) -> None:
         table = self.table(node_type, name)
-        try:
+        with self._blaming(table):
             kernels.gather_rows(table.data, rows, out, positions=positions, threads=self.threads)
+
+    def pack(self, node_type: str, name: str, rows: np.ndarray, prefix: bytes) -> bytes:
+        """``prefix`` followed by the bytes of ``rows``: a message, put together with one copy.
+
+        Raises:
+            ConfigError: a row outside the partition.
+        """
+        table = self.table(node_type, name)
+        with self._blaming(table):
+            return kernels.pack_rows(prefix, table.data, rows)
+
+    @contextlib.contextmanager
+    def _blaming(self, table: Table) -> Iterator[None]:
+        try:
+            yield
         except ValueError as error:
-            raise ConfigError(f"part {self.part}, table {node_type}/{name}: {error}") from error
+            raise ConfigError(f"part {self.part}, table {table.node_type}/{table.name}: {error}") from error
