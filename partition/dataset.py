@@ -72,7 +72,7 @@ class Part:
         self._schema = dataset.schema
         self._book = dataset.book
         self._csc: dict[str, CSC] = {}
-        self._tables: dict[tuple[str, str], np.memmap[Any, Any]] = {}
+        self._tables: dict[tuple[str, str], Array] = {}
 
     def num_core(self, node_type: str) -> int:
         """Return the number of core vertices of a node type."""
@@ -93,7 +93,7 @@ class Part:
         tables = {name: map_array(folder / f"{name}.npy") for name in self._schema.edge_tables[edge_type]}
         return CSC(indptr, indices, map_array(folder / "edge_ids.npy"), tables.get("weight"), tables.get("time"))
 
-    def table(self, node_type: str, name: str) -> np.memmap[Any, Any]:
+    def table(self, node_type: str, name: str) -> Array:
         """Return the rows [core, *row_shape] of a table in internal order; raises UnknownNameError or DataError."""
         key = node_type, name
         if key not in self._tables:

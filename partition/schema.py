@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class TableSpec:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
-        return int(np.dtype(self.dtype).itemsize * np.prod(self.row_shape, dtype=np.int64))
+        return np.dtype(self.dtype).itemsize * prod(self.row_shape)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ each other, an impossible fan-out) raises ValueError naming the argument and nev
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -120,9 +121,9 @@ def gather_rows(
     _native.gather_rows(_bytes(table), _ids(rows), _bytes(out), None if positions is None else _ids(positions), threads)
 
 
-def pack_rows(prefix: bytes, table: np.ndarray, rows: np.ndarray) -> bytes:
-    """``prefix`` followed by the bytes of ``table[rows]``, put together with one copy; C-contiguous."""
-    return _native.pack_rows(prefix, _bytes(table), _ids(rows))
+def pack_rows(prefix: bytes, tables: Sequence[np.ndarray], rows: np.ndarray) -> bytes:
+    """``prefix`` followed by the bytes of ``table[rows]`` for each table, put together with one copy; C-contiguous."""
+    return _native.pack_rows(prefix, [_bytes(table) for table in tables], _ids(rows))
 
 
 def scatter_rows(rows: np.ndarray, positions: np.ndarray, out: np.ndarray) -> None:
@@ -210,5 +211,5 @@ def _bytes(array: np.ndarray) -> np.ndarray:
     if not array.flags.c_contiguous:
         raise ValueError("table: rows must be C-contiguous")
     rows = array.shape[0]
-    width = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+    width = array.dtype.itemsize * prod(array.shape[1:])
     return array.reshape(-1).view(np.uint8).reshape(rows, width)

@@ -81,7 +81,7 @@ METHODS: dict[str, Method] = {
     ),
     **_table(
         "KvService",
-        Pull=(kv_pb2.PullRequest, kv_pb2.PullChunk, True, frozenset({5})),
+        Pull=(kv_pb2.PullRequest, kv_pb2.PullChunk, True, frozenset({4})),
         ListTables=(kv_pb2.ListTablesRequest, kv_pb2.ListTablesReply),
     ),
     **_table(

@@ -27,18 +27,16 @@ class TablePull(_message.Message):
     def __init__(self, node_type: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ...) -> None: ...
 
 class PullChunk(_message.Message):
-    __slots__ = ("pull", "table", "first_row", "rows", "data")
+    __slots__ = ("pull", "first_row", "rows", "data")
     PULL_FIELD_NUMBER: _ClassVar[int]
-    TABLE_FIELD_NUMBER: _ClassVar[int]
     FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     pull: int
-    table: int
     first_row: int
     rows: int
     data: bytes
-    def __init__(self, pull: _Optional[int] = ..., table: _Optional[int] = ..., first_row: _Optional[int] = ..., rows: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, pull: _Optional[int] = ..., first_row: _Optional[int] = ..., rows: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ListTablesRequest(_message.Message):
     __slots__ = ()

@@ -373,21 +373,32 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
   });
 }
 
-// `prefix` followed by the rows, as a bytes object that is filled in place: a message is put together with one copy.
-nb::bytes pack_rows(nb::bytes prefix, Table table, Vector rows) {
-  if (table.ndim() < 1) bad("table", "must have at least one dimension");
-  const std::size_t bytes = row_bytes_of(table), n = rows.size(), head = prefix.size();
+// `prefix` followed by the rows of each table, as a bytes object filled in place: a message is put together with one copy.
+nb::bytes pack_rows(nb::bytes prefix, nb::list tables_in, Vector rows) {
+  std::vector<Table> tables;
+  std::size_t row_bytes = 0;
+  for (nb::handle item : tables_in) {
+    tables.push_back(nb::cast<Table>(item));
+    if (tables.back().ndim() < 1) bad("tables", "must have at least one dimension");
+    row_bytes += row_bytes_of(tables.back());
+  }
+  const std::size_t n = rows.size(), head = prefix.size();
   return with_ids("rows", rows, [&](const auto* r) {
-    atta::check_rows("rows", r, n, table.shape(0));
-    PyObject* message = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(head + n * bytes));
+    for (const Table& table : tables) atta::check_rows("rows", r, n, table.shape(0));
+    PyObject* message = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(head + n * row_bytes));
     if (message == nullptr) throw nb::python_error();
     auto* to = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(message));
     std::memcpy(to, prefix.c_str(), head);
+    to += head;
     {
       nb::gil_scoped_release unlocked;  // nobody else knows the object yet
-      atta::move_rows(
-          static_cast<const std::byte*>(table.data()), to + head, bytes, n, false,
-          [r](std::size_t i) { return static_cast<std::size_t>(r[i]); }, [](std::size_t i) { return i; });
+      for (const Table& table : tables) {
+        const std::size_t bytes = row_bytes_of(table);
+        atta::move_rows(
+            static_cast<const std::byte*>(table.data()), to, bytes, n, false,
+            [r](std::size_t i) { return static_cast<std::size_t>(r[i]); }, [](std::size_t i) { return i; });
+        to += n * bytes;
+      }
     }
     return nb::steal<nb::bytes>(message);
   });
@@ -446,7 +457,7 @@ NB_MODULE(_native, m) {
   m.def("degree_sum", &degree_sum, "indptr"_a, "rows"_a);
   m.def("split_by_owner", &split_by_owner, "ids"_a, "offsets"_a);
   m.def("gather_rows", &gather_rows, "table"_a, "rows"_a, "out"_a, "positions"_a.none(), "threads"_a);
-  m.def("pack_rows", &pack_rows, "prefix"_a, "table"_a, "rows"_a);
+  m.def("pack_rows", &pack_rows, "prefix"_a, "tables"_a, "rows"_a);
   m.def("scatter_rows", &scatter_rows, "rows"_a, "positions"_a, "out"_a);
   m.def("retain_heap", &retain_heap);
   m.def("advise_huge", &advise_huge, "array"_a);

@@ -24,6 +24,7 @@ from atta.samplers.shard import Shard
 __all__ = ["CHUNK_BYTES", "GraphService", "KvService"]
 
 CHUNK_BYTES = 4 << 20
+SMALL_BYTES = 128 << 10
 MAX_FAN_OUT = 1 << 20
 MAX_PAIRS = 1 << 24
 
@@ -38,7 +39,10 @@ class _DataService:
                 self._address, f"this daemon serves dataset {self._dataset_id}, not {dataset_id or '(none named)'}"
             )
 
-    async def _run(self, function: Any, *args: Any) -> Any:
+    async def _run(self, nbytes: int, function: Any, *args: Any) -> Any:
+        """Make an answer of about ``nbytes``: on a thread, unless handing it over takes longer than the work."""
+        if nbytes <= SMALL_BYTES:
+            return function(*args)
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
 
@@ -59,7 +63,8 @@ class GraphService(_DataService):
             if not -1 <= part.fan_out <= MAX_FAN_OUT:
                 raise ConfigError(f"fan-out {part.fan_out}: must be -1 (all) or 0 to {MAX_FAN_OUT}")
             for first, chunk in self._split(part.edge_type, rows, part.fan_out):
-                yield await self._run(self._answer, index, part, first, chunk)
+                nbytes = 8 * len(chunk) * part.fan_out if part.fan_out >= 0 else CHUNK_BYTES
+                yield await self._run(nbytes, self._answer, index, part, first, chunk)
 
     def _answer(self, index: int, part: Any, first: int, rows: np.ndarray) -> bytes:
         answer = self._shard.sample(
@@ -100,7 +105,7 @@ class GraphService(_DataService):
                 request.edge_type, rows, count=request.count, negative=request.negative, stream_key=request.stream_key
             )
 
-        return graph_pb2.PairReply(ids=(await self._run(draw)).tobytes())
+        return graph_pb2.PairReply(ids=(await self._run(CHUNK_BYTES, draw)).tobytes())
 
 
 class KvService(_DataService):
@@ -116,14 +121,16 @@ class KvService(_DataService):
         self._check(request.dataset_id)
         for index, pull in enumerate(request.pulls):
             rows = as_array(pull.rows, wide=pull.wide_rows)
-            for number, name in enumerate(pull.tables):
-                table = self._store.table(pull.node_type, name)
-                step = max(1, CHUNK_BYTES // max(1, table.row_bytes))
-                for first in range(0, len(rows), step):
-                    part = rows[first : first + step]
-                    chunk = kv_pb2.PullChunk(pull=index, table=number, first_row=first, rows=len(part))
-                    prefix = wire.prefix(chunk, 5, len(part) * table.row_bytes)
-                    yield await self._run(self._store.pack, pull.node_type, name, part, prefix)
+            tables = [self._store.table(pull.node_type, name) for name in pull.tables]
+            if not tables:
+                raise ConfigError(f"pull {index} names no table of {pull.node_type}")
+            row_bytes = sum(table.row_bytes for table in tables)
+            step = max(1, CHUNK_BYTES // max(1, row_bytes))
+            for first in range(0, len(rows), step):
+                part = rows[first : first + step]
+                nbytes = len(part) * row_bytes
+                prefix = wire.prefix(kv_pb2.PullChunk(pull=index, first_row=first, rows=len(part)), 4, nbytes)
+                yield await self._run(nbytes, self._store.pack, tables, part, prefix)
 
     @guarded
     async def list_tables(self, request: Any, context: Any) -> Any:

@@ -93,22 +93,20 @@ class Peer:
             raise RemoteError(self.address, f"answers {len(ids)} pairs for {len(rows)} x {count}")
         return ids
 
-    async def pull(self, items: Sequence[FeatureItem]) -> AsyncIterator[tuple[FeatureItem, str, int, int, Any]]:
-        """Pull rows; yields (item, table, first row, number of rows, their bytes) chunk by chunk."""
+    async def pull(self, items: Sequence[FeatureItem]) -> AsyncIterator[tuple[FeatureItem, int, int, Any]]:
+        """Pull rows; yields (item, first row, number of rows, their bytes table by table) chunk by chunk."""
         request = kv_pb2.PullRequest(dataset_id=self._dataset_id)
         for item in items:
             rows, wide = rows_to_wire(item.rows)
             request.pulls.add(node_type=item.node_type, tables=item.tables, rows=rows, wide_rows=wide)
         async for bulk in self._stream(self._pull, request):
             chunk = bulk.message
-            if chunk.pull >= len(items) or chunk.table >= len(items[chunk.pull].tables):
-                raise RemoteError(
-                    self.address, f"answers table {chunk.table} of pull {chunk.pull}, which was not asked"
-                )
+            if chunk.pull >= len(items):
+                raise RemoteError(self.address, f"answers pull {chunk.pull} of {len(items)}")
             item = items[chunk.pull]
             if chunk.first_row + chunk.rows > len(item.rows):
                 raise RemoteError(self.address, f"answers more than {len(item.rows)} rows")
-            yield item, item.tables[chunk.table], chunk.first_row, chunk.rows, bulk.payloads.get(5, b"")
+            yield item, chunk.first_row, chunk.rows, bulk.payloads.get(4, b"")
 
     async def _stream(self, method: Any, request: Any) -> AsyncIterator[Any]:
         # wait_for_ready: a peer that is still starting, or restarting, is waited for up to the deadline.

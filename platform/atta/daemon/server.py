@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -154,6 +155,7 @@ async def _serve(config: DaemonConfig, ready: Callable[[str], None] | None) -> N
     await daemon.start()
     if config.exit_with_parent:
         loop.add_reader(sys.stdin.fileno(), _on_stdin, daemon, loop)
+    gc.freeze()  # what is there now stays: the collector need not look at it again and again
     if ready is not None:
         ready(daemon.address)
     await daemon.wait()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from atta.samplers.dag import Kind, Share, Task
 from atta.samplers.shard import Shard
 
 __all__ = ["Outcome", "run_local", "run_remote"]
+
+SMALL_BYTES = 128 << 10
+"""Copies up to this size are made at once: handing them to a thread takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +106,37 @@ async def _pull(state: BatchState, task: Task, peer: Peer, pool: Executor) -> Ou
     if not items:
         return Outcome()
     loop = asyncio.get_running_loop()
-    wanted = sum(len(item.rows) * len(item.tables) for item in items)
+    wanted = sum(len(item.rows) for item in items)
     got = received = 0
     copies = []
-    async for item, name, first, count, data in peer.pull(items):
-        out = state.table_rows(item.node_type, name)
-        row_bytes = out.dtype.itemsize * int(np.prod(out.shape[1:], dtype=np.int64))
-        if len(data) != count * row_bytes:
-            raise RemoteError(peer.address, f"sends {len(data)} bytes for {count} rows of {row_bytes} bytes")
-        rows = np.frombuffer(data, dtype=out.dtype).reshape(count, *out.shape[1:])
+    async for item, first, count, data in peer.pull(items):
+        outs = [state.table_rows(item.node_type, name) for name in item.tables]
+        if len(data) != (due := count * sum(map(_row_bytes, outs))):
+            raise RemoteError(peer.address, f"sends {len(data)} bytes for {count} rows of {due} bytes")
         positions = item.positions[first : first + count]
-        copies.append(loop.run_in_executor(pool, kernels.scatter_rows, rows, positions, out))
+        if len(data) <= SMALL_BYTES:
+            _scatter(outs, positions, data)
+        else:
+            copies.append(loop.run_in_executor(pool, _scatter, outs, positions, data))
         got, received = got + count, received + len(data)
     await asyncio.gather(*copies)
     if got != wanted:
         raise RemoteError(peer.address, f"sends {got} rows of {wanted}")
-    return Outcome(remote_rows=sum(len(item.rows) for item in items), remote_bytes=received)
+    return Outcome(remote_rows=wanted, remote_bytes=received)
+
+
+def _scatter(outs: Sequence[np.ndarray], positions: np.ndarray, data: memoryview) -> None:
+    """Put the rows of a chunk, table by table, where the batch wants them."""
+    if not len(data):
+        return
+    at, received = 0, np.frombuffer(data, dtype=np.uint8)
+    for out in outs:
+        row_bytes = _row_bytes(out)
+        nbytes = len(positions) * row_bytes
+        rows = received[at : at + nbytes].reshape(len(positions), row_bytes)
+        kernels.scatter_rows(rows, positions, out)
+        at += nbytes
+
+
+def _row_bytes(table: np.ndarray) -> int:
+    return table.dtype.itemsize * prod(table.shape[1:])

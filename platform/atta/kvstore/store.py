@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +30,7 @@ class Table:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
-        return self.data.dtype.itemsize * int(np.prod(self.data.shape[1:], dtype=np.int64))
+        return self.data.dtype.itemsize * prod(self.data.shape[1:])
 
 
 class Store:
@@ -67,15 +68,14 @@ class Store:
         with self._blaming(table):
             kernels.gather_rows(table.data, rows, out, positions=positions, threads=self.threads)
 
-    def pack(self, node_type: str, name: str, rows: np.ndarray, prefix: bytes) -> bytes:
-        """``prefix`` followed by the bytes of ``rows``: a message, put together with one copy.
+    def pack(self, tables: Sequence[Table], rows: np.ndarray, prefix: bytes) -> bytes:
+        """``prefix`` followed by the bytes of ``rows`` of each table: a message, put together with one copy.
 
         Raises:
             ConfigError: a row outside the partition.
         """
-        table = self.table(node_type, name)
-        with self._blaming(table):
-            return kernels.pack_rows(prefix, table.data, rows)
+        with self._blaming(tables[0]):
+            return kernels.pack_rows(prefix, [table.data for table in tables], rows)
 
     @contextlib.contextmanager
     def _blaming(self, table: Table) -> Iterator[None]:
