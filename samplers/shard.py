@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,8 @@ class Answer:
 class Shard:
     """The in-edges of one partition's core vertices. Immutable and safe to use from many threads."""
 
-    def __init__(self, dataset: Dataset, part: int, *, threads: int = 1) -> None:
-        """Map partition ``part`` of ``dataset`` and check its structure once.
+    def __init__(self, dataset: Dataset, part: int, *, threads: int = 1, resident: bool = False) -> None:
+        """Map partition ``part`` of ``dataset`` (``resident``: load it into memory) and check its structure once.
 
         Raises:
             DataError: an edge type's arrays contradict each other.
@@ -54,6 +55,9 @@ class Shard:
                 kernels.validate_csc(csc.indptr, csc.indices, dataset.schema.node_counts[source])
             except ValueError as error:
                 raise DataError(dataset.path, f"part {part}, edge type {edge_type}: {error}") from error
+            if resident:
+                arrays = {name: kernels.resident(getattr(csc, name)) for name in ("indptr", "indices", "edge_ids")}
+                csc = dataclasses.replace(csc, **arrays)
             self._csc[edge_type] = csc
 
     def sample(

@@ -36,6 +36,24 @@ class Compactor {
     ids_.clear();
   }
 
+  // Local id of `id`, -1 if it was never inserted. Safe from many threads while nobody inserts.
+  std::int32_t find(std::int64_t id) const {
+    if (!direct_.empty()) return static_cast<std::uint64_t>(id) < direct_.size() ? direct_[static_cast<std::size_t>(id)] : kNone;
+    const std::size_t mask = slots_.size() - 1;
+    for (std::size_t slot = hash(id);; slot = (slot + 1) & mask) {
+      if (slots_[slot].id == id) return slots_[slot].local;
+      if (slots_[slot].id == kEmpty) return kNone;
+    }
+  }
+
+  // Requests the line that `find(id)` reads first.
+  void request(std::int64_t id) const {
+    if (direct_.empty())
+      __builtin_prefetch(&slots_[hash(id)]);
+    else if (static_cast<std::uint64_t>(id) < direct_.size())
+      __builtin_prefetch(&direct_[static_cast<std::size_t>(id)]);
+  }
+
   // Local ids of `ids`, new ones appended in order. `local` may be the memory of `ids` itself.
   template <class Id>
   void insert(const Id* ids, std::size_t count, std::int32_t* local) {

@@ -419,6 +419,55 @@ void scatter_rows(Table rows, Vector positions, OutTable out) {
   });
 }
 
+// ---- cache of remote rows -------------------------------------------------------------------------------------------------------
+
+// Divides rows into those that are here (all bits of `need` present) and those to be fetched; see RowCache.
+nb::tuple split_cached(const atta::Compactor& index, nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> present,
+                       std::uint8_t need, std::int64_t base, Longs rows, Longs positions) {
+  const std::size_t n = rows.size();
+  if (positions.size() != n) bad("positions", "must be as long as rows");
+  if (present.size() != index.size()) bad("present", "must have one entry per indexed id");
+  std::vector<std::int32_t> slots(n);
+  std::size_t hits = 0;
+  {
+    nb::gil_scoped_release unlocked;
+    constexpr std::size_t kAhead = 16;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (i + kAhead < n) index.request(base + rows.data()[i + kAhead]);
+      slots[i] = index.find(base + rows.data()[i]);
+      // An entry is complemented when its row is here: hits become negative numbers below -1.
+      if (slots[i] >= 0 && (present.data()[slots[i]] & need) == need) slots[i] = -2 - slots[i], ++hits;
+    }
+  }
+  Buffer<std::int32_t> hit_slots(hits), miss_slots(n - hits);
+  Buffer<std::int64_t> hit_positions(hits), miss_rows(n - hits), miss_positions(n - hits);
+  std::size_t hit = 0, miss = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (slots[i] < -1) {
+      hit_slots.data[hit] = -2 - slots[i];
+      hit_positions.data[hit++] = positions.data()[i];
+    } else {
+      miss_slots.data[miss] = slots[i];
+      miss_rows.data[miss] = rows.data()[i];
+      miss_positions.data[miss++] = positions.data()[i];
+    }
+  }
+  return nb::make_tuple(hit_slots.release(), hit_positions.release(), miss_rows.release(), miss_positions.release(),
+                        miss_slots.release());
+}
+
+// How often each id below `limit` occurs.
+nb::object count_ids(Vector ids, std::size_t limit) {
+  Buffer<std::uint32_t> counts(limit);
+  with_ids("ids", ids, [&](const auto* p) {
+    nb::gil_scoped_release unlocked;
+    std::fill_n(counts.data, limit, 0U);
+    atta::check_rows("ids", p, ids.size(), limit);
+    for (std::size_t i = 0; i < ids.size(); ++i) ++counts.data[static_cast<std::size_t>(p[i])];
+  });
+  return counts.release();
+}
+
 // ---- memory ---------------------------------------------------------------------------------------------------------------------
 
 // Freed blocks up to 32 MiB stay mapped: fresh pages cost about eight times a copy, and buffers of the same sizes come back anyway.
@@ -459,6 +508,7 @@ NB_MODULE(_native, m) {
   m.def("gather_rows", &gather_rows, "table"_a, "rows"_a, "out"_a, "positions"_a.none(), "threads"_a);
   m.def("pack_rows", &pack_rows, "prefix"_a, "tables"_a, "rows"_a);
   m.def("scatter_rows", &scatter_rows, "rows"_a, "positions"_a, "out"_a);
+  m.def("count_ids", &count_ids, "ids"_a, "limit"_a);
   m.def("retain_heap", &retain_heap);
   m.def("advise_huge", &advise_huge, "array"_a);
   nb::class_<atta::Compactor>(m, "Compactor")
@@ -468,4 +518,5 @@ NB_MODULE(_native, m) {
       .def("insert", &compactor_insert, "ids"_a)
       .def("ids", &compactor_ids, "start"_a, "stop"_a)
       .def("stitch", &compactor_stitch, "groups"_a, "frontier_local"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none());
+  m.def("split_cached", &split_cached, "index"_a, "present"_a, "need"_a, "base"_a, "rows"_a, "positions"_a);
 }

@@ -18,10 +18,27 @@ __all__ = ["COMMANDS"]
 @click.option("--peers", type=click.Path(dir_okay=False), help="Cluster file with the addresses of all daemons.")
 @click.option("--threads", type=click.IntRange(min=1), help="Worker threads  [default: number of cores].")
 @click.option(
+    "--memory",
+    type=click.Choice(["auto", "copy", "map"]),
+    default="auto",
+    show_default=True,
+    help="Load the partition, or map its files; auto: load it if it takes at most a quarter of the free memory.",
+)
+@click.option(
     "--buffer", type=SIZE.at_least("64MiB"), default="4GiB", show_default=True, help="Memory for batch buffers."
 )
 @click.option(
     "--queue", type=SIZE.at_least("1MiB"), default="1GiB", show_default=True, help="Batches ahead, per session."
+)
+@click.option(
+    "--cache", type=SIZE, default="1GiB", show_default=True, help="Memory for hot rows of other partitions; 0: none."
+)
+@click.option(
+    "--cache-share",
+    type=click.FloatRange(0, 100),
+    default=20,
+    show_default=True,
+    help="Percent of the HALO vertices whose rows are kept, hottest first.",
 )
 @click.option(
     "--lease",
@@ -57,8 +74,11 @@ def serve(  # noqa: PLR0917 - one parameter per option
     listen: str,
     peers: str | None,
     threads: int | None,
+    memory: str,
     buffer: int,
     queue: int,
+    cache: int,
+    cache_share: float,
     lease: float,
     peer_deadline: float,
     drain: float,
@@ -88,8 +108,11 @@ def serve(  # noqa: PLR0917 - one parameter per option
             peers=read_cluster(peers) if peers else {},
             threads=threads or len(os.sched_getaffinity(0)),
             verify=verify,
+            memory=memory,
             buffer_bytes=buffer,
             queue_bytes=queue,
+            cache_bytes=cache,
+            cache_share=cache_share / 100,
             lease_s=lease,
             peer_deadline_s=peer_deadline,
             drain_s=drain,

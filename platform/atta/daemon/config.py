@@ -20,10 +20,17 @@ class DaemonConfig:
     """Worker threads for the tasks of this daemon's own DAGs; as many again serve other daemons."""
     verify: bool = True
     """Check every file's checksum at start (one read of the partition)."""
+    memory: str = "auto"
+    """Where the partition lies: "copy" loads it (random reads are faster from huge pages), "map" leaves it to the page cache,
+    "auto" loads it if that takes no more than a quarter of the free memory."""
     buffer_bytes: int = 4 << 30
     """Most memory that batch buffers may occupy, over all sessions."""
     queue_bytes: int = 1 << 30
     """Most bytes of batches in flight or waiting, per session."""
+    cache_share: float = 0.2
+    """Share of the HALO vertices, the hottest, whose rows are kept once they have been pulled."""
+    cache_bytes: int = 1 << 30
+    """Most memory for those rows; 0 = none are kept."""
     lease_s: float = 60.0
     """A session whose consumer gives no sign of life for so long is closed."""
     peer_deadline_s: float = 60.0

@@ -22,6 +22,7 @@ from atta.daemon.session import Delivery, Session
 from atta.daemon.slots import Slot, SlotPool
 from atta.daemon.tasks import Outcome, run_local, run_remote
 from atta.errors import AttaError
+from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
 from atta.partition.dataset import Dataset
 from atta.samplers.batch import BatchState, CompactorPool, StreamPosition
@@ -66,8 +67,10 @@ _PHASE = {
 class Engine:
     """Runs the DAGs of all sessions of a daemon."""
 
-    def __init__(self, config: DaemonConfig, dataset: Dataset, shard: Shard, store: Store, peers: Peers) -> None:
-        self.dataset, self.shard, self.store, self.peers = dataset, shard, store, peers
+    def __init__(
+        self, config: DaemonConfig, dataset: Dataset, shard: Shard, store: Store, peers: Peers, cache: RowCache
+    ) -> None:
+        self.dataset, self.shard, self.store, self.peers, self.cache = dataset, shard, store, peers, cache
         self.slots = SlotPool(config.buffer_bytes)
         self.counters: dict[str, float] = {}
         self._scheduler = sched.Scheduler(
@@ -189,7 +192,7 @@ class Engine:
         started = time.perf_counter()
         result: Outcome | BaseException
         try:
-            result = await run_remote(running.state, task, self.peers[task.owner], self._copiers)
+            result = await run_remote(running.state, task, self.peers[task.owner], self.cache, self._copiers)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -218,12 +221,13 @@ class Engine:
         running.add("network_ms" if task.lane is Lane.NET else phase, 1e3 * seconds)
         running.add("remote_rows" if task.kind is Kind.FEATURE else "remote_frontier", result.remote_rows)
         running.add("remote_bytes", result.remote_bytes)
+        running.add("cached_rows", result.cached_rows)
         self.post(sched.TaskDone(dag, task, result.growth, result.expand, result.nbytes))
 
     def _deliver(self, session: Session, batch: int, running: _RunningDag) -> None:
         stats = {**running.state.stats, **running.stats}
         stats["make_ms"] = 1e3 * (time.monotonic() - running.launched)
-        for name in ("nodes", "edges", "remote_rows", "remote_bytes"):
+        for name in ("nodes", "edges", "remote_rows", "remote_bytes", "cached_rows"):
             self.counters[name] = self.counters.get(name, 0.0) + stats.get(name, 0.0)
         self.counters["batches"] = self.counters.get("batches", 0.0) + 1
         session.deliver(Delivery(batch, running.state.out, running.slot, stats))
@@ -263,6 +267,7 @@ class Engine:
             "sessions": float(len(self._sessions)),
             "dags_in_flight": float(len(self._dags)),
             "buffer_bytes": float(self.slots.resident_bytes),
+            "cache_bytes": float(self.cache.nbytes),
         }
 
     async def shutdown(self) -> None:

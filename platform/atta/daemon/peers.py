@@ -93,8 +93,8 @@ class Peer:
             raise RemoteError(self.address, f"answers {len(ids)} pairs for {len(rows)} x {count}")
         return ids
 
-    async def pull(self, items: Sequence[FeatureItem]) -> AsyncIterator[tuple[FeatureItem, int, int, Any]]:
-        """Pull rows; yields (item, first row, number of rows, their bytes table by table) chunk by chunk."""
+    async def pull(self, items: Sequence[FeatureItem]) -> AsyncIterator[tuple[int, int, int, Any]]:
+        """Pull rows; yields (index of the item, first row, number of rows, their bytes table by table) chunk by chunk."""
         request = kv_pb2.PullRequest(dataset_id=self._dataset_id)
         for item in items:
             rows, wide = rows_to_wire(item.rows)
@@ -106,7 +106,7 @@ class Peer:
             item = items[chunk.pull]
             if chunk.first_row + chunk.rows > len(item.rows):
                 raise RemoteError(self.address, f"answers more than {len(item.rows)} rows")
-            yield item, chunk.first_row, chunk.rows, bulk.payloads.get(4, b"")
+            yield chunk.pull, chunk.first_row, chunk.rows, bulk.payloads.get(4, b"")
 
     async def _stream(self, method: Any, request: Any) -> AsyncIterator[Any]:
         # wait_for_ready: a peer that is still starting, or restarting, is waited for up to the deadline.

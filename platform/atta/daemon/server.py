@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
+import psutil
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -24,9 +25,10 @@ from atta.daemon.engine import Engine
 from atta.daemon.peers import Peers
 from atta.daemon.session_service import SessionService
 from atta.errors import ConfigError
+from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
 from atta.observe.metrics import serve_metrics
-from atta.partition.dataset import Dataset
+from atta.partition.dataset import Dataset, part_folder
 from atta.samplers import kernels
 from atta.samplers.shard import Shard
 
@@ -50,10 +52,12 @@ class Daemon:
         self.config = config
         self.address = config.listen
         self._dataset = Dataset.open(config.data, parts=[config.part], verify=config.verify)
-        shard = Shard(self._dataset, config.part)
-        store = Store(self._dataset, config.part)
+        resident = _resident(config, self._dataset)
+        shard = Shard(self._dataset, config.part, resident=resident)
+        store = Store(self._dataset, config.part, resident=resident)
         peers = Peers(config.peers, self._dataset.dataset_id, config.peer_deadline_s)
-        self._engine = Engine(config, self._dataset, shard, store, peers)
+        cache = RowCache(self._dataset, config.part, share=config.cache_share, limit_bytes=config.cache_bytes)
+        self._engine = Engine(config, self._dataset, shard, store, peers, cache)
         self._serving = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-serve")
         self._sessions = SessionService(config, self._engine, config.listen)
         self._graph = GraphService(shard, self._serving, config.listen)
@@ -139,6 +143,15 @@ class Daemon:
         self._serving.shutdown(wait=True)
         log.info("stopped")
         self._stopped.set()
+
+
+def _resident(config: DaemonConfig, dataset: Dataset) -> bool:
+    """Whether to load the partition into memory (see ``DaemonConfig.memory``)."""
+    if config.memory != "auto":
+        return config.memory == "copy"
+    folder = part_folder(config.part)
+    wanted = sum(record.size for name, record in dataset.files.items() if name.startswith(f"{folder}/"))
+    return 4 * wanted <= psutil.virtual_memory().available
 
 
 def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 import numpy as np
 
 from atta.daemon.peers import Peer
 from atta.errors import RemoteError
+from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
 from atta.samplers import kernels
-from atta.samplers.batch import BatchState
+from atta.samplers.batch import BatchState, FeatureItem
 from atta.samplers.dag import Kind, Share, Task
 from atta.samplers.shard import Shard
 
@@ -33,6 +35,7 @@ class Outcome:
     nbytes: int = 0
     remote_rows: int = 0
     remote_bytes: int = 0
+    cached_rows: int = 0
 
 
 def run_local(state: BatchState, task: Task, shard: Shard, store: Store) -> Outcome:
@@ -67,7 +70,7 @@ def run_local(state: BatchState, task: Task, shard: Shard, store: Store) -> Outc
             return Outcome(nbytes=state.out.nbytes)
 
 
-async def run_remote(state: BatchState, task: Task, peer: Peer, pool: Executor) -> Outcome:
+async def run_remote(state: BatchState, task: Task, peer: Peer, cache: RowCache, pool: Executor) -> Outcome:
     """Run a task whose rows a peer owns. ``pool`` does the copying, so that the event loop stays free."""
     match task.kind:
         case Kind.POSITIVE | Kind.NEGATIVE:
@@ -79,7 +82,7 @@ async def run_remote(state: BatchState, task: Task, peer: Peer, pool: Executor) 
         case Kind.NEIGHBORHOOD:
             return await _sample(state, task, peer)
         case Kind.FEATURE:
-            return await _pull(state, task, peer, pool)
+            return await _pull(state, task, peer, cache, pool)
         case _:
             raise AssertionError(f"{task} runs at home")
 
@@ -101,41 +104,60 @@ async def _sample(state: BatchState, task: Task, peer: Peer) -> Outcome:
     return Outcome(remote_rows=sum(len(item.rows) for item in items), remote_bytes=received)
 
 
-async def _pull(state: BatchState, task: Task, peer: Peer, pool: Executor) -> Outcome:
-    items = state.feature_items(task)
-    if not items:
-        return Outcome()
+async def _pull(state: BatchState, task: Task, peer: Peer, cache: RowCache, pool: Executor) -> Outcome:
     loop = asyncio.get_running_loop()
-    wanted = sum(len(item.rows) for item in items)
-    got = received = 0
-    copies = []
-    async for item, first, count, data in peer.pull(items):
+    pulls: list[tuple[FeatureItem, list[np.ndarray], np.ndarray | None]] = []
+    copies: list[Awaitable[None]] = []
+    cached = 0
+    for item in state.feature_items(task):
         outs = [state.table_rows(item.node_type, name) for name in item.tables]
-        if len(data) != (due := count * sum(map(_row_bytes, outs))):
-            raise RemoteError(peer.address, f"sends {len(data)} bytes for {count} rows of {due} bytes")
-        positions = item.positions[first : first + count]
-        if len(data) <= SMALL_BYTES:
-            _scatter(outs, positions, data)
-        else:
-            copies.append(loop.run_in_executor(pool, _scatter, outs, positions, data))
-        got, received = got + count, received + len(data)
+        found = cache.look_up(item.node_type, item.tables, task.owner, item.rows, item.positions)
+        if found is None:
+            pulls.append((item, outs, None))
+            continue
+        if len(found.slots):
+            copies.append(loop.run_in_executor(pool, cache.fill, item.node_type, item.tables, found, outs))
+            cached += len(found.slots)
+        if len(found.missing_rows):
+            missing = replace(item, rows=found.missing_rows, positions=found.missing_positions)
+            pulls.append((missing, outs, found.missing_slots))
+    wanted, got, received = sum(len(item.rows) for item, _, _ in pulls), 0, 0
+    if pulls:
+        async for index, first, count, data in peer.pull([item for item, _, _ in pulls]):
+            item, outs, slots = pulls[index]
+            if len(data) != (due := count * sum(map(_row_bytes, outs))):
+                raise RemoteError(peer.address, f"sends {len(data)} bytes for {count} rows of {due} bytes")
+            part = slice(first, first + count)
+            keep = None if slots is None else partial(cache.keep, item.node_type, item.tables, slots[part])
+            if len(data) <= SMALL_BYTES:
+                _scatter(outs, item.positions[part], data, keep)
+            else:
+                copies.append(loop.run_in_executor(pool, _scatter, outs, item.positions[part], data, keep))
+            got, received = got + count, received + len(data)
     await asyncio.gather(*copies)
     if got != wanted:
         raise RemoteError(peer.address, f"sends {got} rows of {wanted}")
-    return Outcome(remote_rows=wanted, remote_bytes=received)
+    return Outcome(remote_rows=wanted, remote_bytes=received, cached_rows=cached)
 
 
-def _scatter(outs: Sequence[np.ndarray], positions: np.ndarray, data: memoryview) -> None:
-    """Put the rows of a chunk, table by table, where the batch wants them."""
+def _scatter(
+    outs: Sequence[np.ndarray],
+    positions: np.ndarray,
+    data: memoryview,
+    keep: Callable[[Sequence[np.ndarray]], None] | None,
+) -> None:
+    """Put the rows of a chunk, table by table, where the batch wants them, and hand them to the cache."""
     if not len(data):
         return
-    at, received = 0, np.frombuffer(data, dtype=np.uint8)
+    at, received, blocks = 0, np.frombuffer(data, dtype=np.uint8), []
     for out in outs:
         row_bytes = _row_bytes(out)
         nbytes = len(positions) * row_bytes
-        rows = received[at : at + nbytes].reshape(len(positions), row_bytes)
-        kernels.scatter_rows(rows, positions, out)
+        blocks.append(received[at : at + nbytes].reshape(len(positions), row_bytes))
+        kernels.scatter_rows(blocks[-1], positions, out)
         at += nbytes
+    if keep is not None:
+        keep(blocks)
 
 
 def _row_bytes(table: np.ndarray) -> int:

@@ -21,7 +21,7 @@ __all__ = ["Store", "Table"]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A named table's rows on this partition: ``data`` [core rows, *row_shape], read-only and memory-mapped."""
+    """A named table's rows on this partition: ``data`` [core rows, *row_shape], read-only."""
 
     node_type: str
     name: str
@@ -36,12 +36,13 @@ class Table:
 class Store:
     """This daemon's shard of every table."""
 
-    def __init__(self, dataset: Dataset, part: int, *, threads: int = 1) -> None:
+    def __init__(self, dataset: Dataset, part: int, *, threads: int = 1, resident: bool = False) -> None:
+        """Map the tables of partition ``part``; ``resident``: load them into memory."""
         self.part = part
         self.threads = threads
-        shard = dataset.part(part)
+        shard, load = dataset.part(part), kernels.resident if resident else np.asarray
         self._tables = {
-            (node_type, name): Table(node_type, name, shard.table(node_type, name))
+            (node_type, name): Table(node_type, name, load(shard.table(node_type, name)))
             for node_type, tables in dataset.schema.node_tables.items()
             for name in tables
         }
