@@ -31,6 +31,8 @@ __all__ = [
     "write_json",
 ]
 
+Array = npt.NDArray[Any]
+
 _BLOCK = 16 << 20
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,

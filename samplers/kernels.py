@@ -190,7 +190,7 @@ def count_ids(ids: np.ndarray, limit: int) -> np.ndarray:
 
 
 def split_cached(
-    index: Compactor, present: np.ndarray, need: int, base: int, rows: np.ndarray, positions: np.ndarray
+    index: Compactor, present: np.ndarray, rows: np.ndarray, positions: np.ndarray, *, need: int, base: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Divide ``rows`` by whether ``base + row`` has a slot in ``index`` whose ``present`` byte has all bits of ``need``.
 

@@ -20,5 +20,7 @@ def block(row: np.ndarray, col: np.ndarray, num_src: int, num_dst: int) -> Any:
         2, num_src, num_dst, torch.from_numpy(row), torch.from_numpy(col), ["coo", "csr", "csc"], False, False
     )
     metagraph = graph_index.from_coo(2, [0], [1], True)
-    index = heterograph_index.create_heterograph_from_relations(metagraph, [edges], toindex([num_src, num_dst], "int64"))
+    index = heterograph_index.create_heterograph_from_relations(
+        metagraph, [edges], toindex([num_src, num_dst], "int64")
+    )
     return DGLBlock(index, (["_N"], ["_N"]), ["_E"])

@@ -44,6 +44,7 @@ class LoaderBench:
         link: rate of the links between the namespaces, e.g. ``"1gbit"``; None: unshaped.
         frontier: see ``NeighborLoader``; None: ``"all"`` beside DGL, which expands every known vertex in each hop, else ``"new"``.
         deliver: what a consumer turns a batch into; None: DGL blocks beside DGL, else PyG's Data where PyG is there, else arrays.
+        cache_share: percent of the HALO vertices whose rows Atta's daemons keep.
         work: folder that keeps graphs converted for peers; None: ``atta`` in the user's cache folder.
     """
 
@@ -55,6 +56,7 @@ class LoaderBench:
     link: str | None = None
     frontier: str | None = None
     deliver: str | None = None
+    cache_share: float = 20
     work: str | None = None
 
     def __post_init__(self) -> None:
@@ -147,12 +149,20 @@ def _systems(bench: LoaderBench, hosts: Sequence[Host]) -> dict[str, System]:
     frontier = bench.frontier or ("all" if beside_dgl else "new")
     deliver = bench.deliver or _delivery(beside_dgl)
 
-    def atta_as(frontier: str, deliver: str) -> System:
+    def atta_as(frontier: str, deliver: str, *, cached: bool = True) -> System:
         return lambda folder: run_atta(
-            Path(bench.data).resolve(), bench.workload, hosts, folder, frontier=frontier, deliver=deliver
+            Path(bench.data).resolve(),
+            bench.workload,
+            hosts,
+            folder,
+            frontier=frontier,
+            deliver=deliver,
+            cache_share=bench.cache_share if cached else 0,
         )
 
     systems = {"atta": atta_as(frontier, deliver)}
+    if bench.cache_share:
+        systems["atta-uncached"] = atta_as(frontier, deliver, cached=False)
     if beside_dgl and frontier == "all":
         systems["atta-new"] = atta_as("new", bench.deliver or _delivery(False))
     return systems

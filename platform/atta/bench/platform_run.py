@@ -21,7 +21,14 @@ _PORT = 7070
 
 
 def run_atta(
-    data: Path, workload: Workload, hosts: Sequence[Host], folder: Path, *, frontier: str, deliver: str
+    data: Path,
+    workload: Workload,
+    hosts: Sequence[Host],
+    folder: Path,
+    *,
+    frontier: str,
+    deliver: str,
+    cache_share: float,
 ) -> Measured:
     """Start everything, measure, end everything; partition i and rank i live on ``hosts[i]``, logs in ``folder``.
 
@@ -32,9 +39,12 @@ def run_atta(
     addresses = free_addresses(len(hosts)) if alone else [f"{host.address}:{_PORT}" for host in hosts]
     cluster = folder / "cluster.toml"
     write_cluster(cluster, addresses)
+    options = ("--threads", str(workload.threads), "--cache-share", str(cache_share))
     with Troupe("atta", folder) as troupe:
         for part, host in enumerate(hosts):
-            troupe.extra(f"daemon{part}", host, _serve(data, part, addresses[part], cluster, workload.threads))
+            troupe.extra(
+                f"daemon{part}", host, _serve(data, part, addresses[part], cluster, workload.threads, cache_share)
+            )
         for rank, host in enumerate(hosts):
             config = ConsumerConfig(
                 addresses=tuple(addresses),
@@ -55,9 +65,9 @@ def run_atta(
         return troupe.measure(epochs=workload.epochs, seconds=workload.seconds, timeout_s=workload.timeout_s)
 
 
-def _serve(data: Path, part: int, address: str, cluster: Path, threads: int) -> list[str]:
+def _serve(data: Path, part: int, address: str, cluster: Path, *options: str) -> list[str]:
     return [
         *(sys.executable, "-m", "atta.cli.main", "serve", "--data", str(data), "--part", str(part)),
-        *("--listen", address, "--peers", str(cluster), "--threads", str(threads)),
+        *("--listen", address, "--peers", str(cluster), *options),
         *("--no-verify", "--log-level", "warning", "--drain", "0", "--exit-with-parent"),
     ]

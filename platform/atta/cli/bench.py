@@ -23,9 +23,8 @@ def bench() -> None:
 @click.option("--batch-size", type=int, default=1024, show_default=True)
 @click.option("--vs", type=NAMES, default=(), help="Peers to run beside it: dgl (needs root and atta[dgl]).")
 @click.option("--runs", type=int, default=5, show_default=True, help="Rounds; systems alternate within a round.")
-@click.option(
-    "--epochs", type=int, default=2, show_default=True, help="Measured per round, at least; two more warm up."
-)
+@click.option("--warm-up", type=int, default=6, show_default=True, help="Epochs before measuring, per round.")
+@click.option("--epochs", type=int, default=2, show_default=True, help="Measured per round, at least.")
 @click.option("--seconds", type=DURATION, default="10s", show_default=True, help="Measured per round, at least.")
 @click.option("--split", default="train", show_default=True, help="Whose vertices are the seeds.")
 @click.option("--threads", type=int, default=1, show_default=True, help="Of every daemon and peer process.")
@@ -44,6 +43,13 @@ def bench() -> None:
     "--deliver",
     type=click.Choice(["arrays", "pyg", "dgl"]),
     help="What consumers turn batches into  [default: dgl beside dgl, else pyg if installed].",
+)
+@click.option(
+    "--cache-share",
+    type=click.FloatRange(0, 100),
+    default=20,
+    show_default=True,
+    help="Percent of the HALO vertices whose rows Atta's daemons keep; unless 0, Atta also runs without that cache.",
 )
 @click.option("--work", metavar="DIR", help="Keep converted graphs here  [default: atta in the user's cache folder].")
 @click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per system and round.")

@@ -47,7 +47,8 @@ class Scratch:
             memory = np.empty(size, np.uint8)
         loan = _Loan(memory)
         weakref.finalize(loan, self._back, memory).atexit = False
-        return np.asarray(loan)[:nbytes].view(dtype).reshape(shape)
+        array: np.ndarray = np.asarray(loan)[:nbytes].view(dtype).reshape(shape)
+        return array
 
     def widened(self, array: np.ndarray) -> np.ndarray:
         """A copy of ``array`` as int64."""

@@ -19,6 +19,7 @@ from atta.errors import ConfigError, WrongDatasetError
 from atta.kvstore.store import Store
 from atta.protos import wire
 from atta.protos.v1 import graph_pb2, kv_pb2
+from atta.rpc import METHODS, Bulk
 from atta.samplers.shard import Shard
 
 __all__ = ["CHUNK_BYTES", "GraphService", "KvService"]
@@ -76,7 +77,9 @@ class GraphService(_DataService):
             wide_neighbors=answer.neighbors.dtype.itemsize == 8,
             wide_edge_ids=answer.edge_ids.dtype.itemsize == 8,
         )
-        return wire.pack(chunk, {3: answer.counts, 4: answer.neighbors, 5: answer.edge_ids})
+        return METHODS["GraphService.Sample"].encode_reply(
+            Bulk(chunk, {3: answer.counts, 4: answer.neighbors, 5: answer.edge_ids})
+        )
 
     def _split(self, edge_type: str, rows: np.ndarray, fan_out: int) -> Iterator[tuple[int, np.ndarray]]:
         """Cut the rows so that no answer gets much longer than a chunk; a single huge row stays whole."""

@@ -68,7 +68,7 @@ class Engine:
     """Runs the DAGs of all sessions of a daemon."""
 
     def __init__(
-        self, config: DaemonConfig, dataset: Dataset, shard: Shard, store: Store, peers: Peers, cache: RowCache
+        self, config: DaemonConfig, dataset: Dataset, shard: Shard, store: Store, peers: Peers, *, cache: RowCache
     ) -> None:
         self.dataset, self.shard, self.store, self.peers, self.cache = dataset, shard, store, peers, cache
         self.slots = SlotPool(config.buffer_bytes)

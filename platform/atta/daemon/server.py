@@ -57,7 +57,7 @@ class Daemon:
         store = Store(self._dataset, config.part, resident=resident)
         peers = Peers(config.peers, self._dataset.dataset_id, config.peer_deadline_s)
         cache = RowCache(self._dataset, config.part, share=config.cache_share, limit_bytes=config.cache_bytes)
-        self._engine = Engine(config, self._dataset, shard, store, peers, cache)
+        self._engine = Engine(config, self._dataset, shard, store, peers, cache=cache)
         self._serving = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-serve")
         self._sessions = SessionService(config, self._engine, config.listen)
         self._graph = GraphService(shard, self._serving, config.listen)

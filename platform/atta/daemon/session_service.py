@@ -28,8 +28,8 @@ log = structlog.get_logger("atta.session")
 LONG_POLL_S = 20.0
 """A ``Next`` without a batch answers "pending" after so long, well before its deadline."""
 LINGER_S = 10.0
-"""A closed session waits so long for the slots that its consumer still looks at (usually one: the last batch of an epoch, until the
-first one of the next arrives). After that they are given up: fresh pages cost more than reused ones, but memory must not pile up."""
+"""A closed session waits so long for the slots that its consumer still looks at (usually one: the last batch of an epoch, until
+the first one of the next arrives). After that they are given up: fresh pages cost more, but memory must not pile up."""
 INLINE_CHUNK_BYTES = 4 << 20
 
 

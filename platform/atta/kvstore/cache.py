@@ -86,7 +86,7 @@ class RowCache:
             return None
         need = sum(kept.bits[name] for name in tables)
         base = int(self._offsets[node_type][owner])
-        return Lookup(*kernels.split_cached(kept.index, kept.present, need, base, rows, positions))
+        return Lookup(*kernels.split_cached(kept.index, kept.present, rows, positions, need=need, base=base))
 
     def fill(self, node_type: str, tables: Sequence[str], found: Lookup, outs: Sequence[np.ndarray]) -> None:
         """Copy the rows that are here to where the batch wants them; ``outs``: its arrays of the tables."""
@@ -121,4 +121,3 @@ def _hottest(dataset: Dataset, part: int, node_type: str, share: float, most: in
     # Ties go to lower ids, so that the choice does not depend on the sorting algorithm.
     hottest = np.argsort(-edges, kind="stable")[:count]
     return np.sort(halo[hottest]).astype(np.int64)
-
