@@ -42,9 +42,7 @@ def run_atta(
     options = ("--threads", str(workload.threads), "--cache-share", str(cache_share))
     with Troupe("atta", folder) as troupe:
         for part, host in enumerate(hosts):
-            troupe.extra(
-                f"daemon{part}", host, _serve(data, part, addresses[part], cluster, workload.threads, cache_share)
-            )
+            troupe.extra(f"daemon{part}", host, _serve(data, part, addresses[part], cluster, *options))
         for rank, host in enumerate(hosts):
             config = ConsumerConfig(
                 addresses=tuple(addresses),
