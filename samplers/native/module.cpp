@@ -1,9 +1,6 @@
 // Python bindings of the native kernels: the one file that knows about Python. Arrays come in as contiguous CPU arrays, are checked
 // here, and go to plain functions; the interpreter lock is released while those run.
 #include <malloc.h>
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "arrays.hpp"
 #include "compact.hpp"
 #include "gather.hpp"
 #include "hash.hpp"
@@ -19,55 +17,9 @@
 #include "parallel.hpp"
 #include "sample.hpp"
 
-namespace nb = nanobind;
-using namespace nb::literals;
+using namespace atta;
 
 namespace {
-
-using Vector = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Longs = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Table = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
-using OutTable = nb::ndarray<nb::c_contig, nb::device::cpu>;
-using OutVector = nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-bool is_int32(nb::dlpack::dtype t) { return t == nb::dtype<std::int32_t>(); }
-bool is_int64(nb::dlpack::dtype t) { return t == nb::dtype<std::int64_t>(); }
-
-[[noreturn]] void bad(const char* name, const char* why) { throw std::invalid_argument(std::string(name) + ": " + why); }
-
-// Calls f with a typed pointer to the ids of `v`.
-template <class F>
-decltype(auto) with_ids(const char* name, const Vector& v, F f) {
-  if (is_int32(v.dtype())) return f(static_cast<const std::int32_t*>(v.data()));
-  if (is_int64(v.dtype())) return f(static_cast<const std::int64_t*>(v.data()));
-  bad(name, "must be int32 or int64");
-}
-
-// A new array; malloc and not new[], because nothing needs to be zeroed.
-template <class T>
-struct Buffer {
-  T* data;
-  std::size_t size;
-
-  explicit Buffer(std::size_t n) : data(static_cast<T*>(std::malloc(std::max<std::size_t>(1, n) * sizeof(T)))), size(n) {
-    if (data == nullptr) throw std::bad_alloc();
-  }
-  Buffer(Buffer&& other) noexcept : data(std::exchange(other.data, nullptr)), size(other.size) {}
-  Buffer(const Buffer&) = delete;
-  ~Buffer() { std::free(data); }
-
-  nb::object release() {
-    T* owned = std::exchange(data, nullptr);
-    nb::capsule owner(owned, [](void* p) noexcept { std::free(p); });
-    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(owned, {size}, owner));
-  }
-};
-
-std::size_t row_bytes_of(const auto& a) {
-  std::size_t bytes = a.itemsize();
-  for (std::size_t d = 1; d < a.ndim(); ++d) bytes *= a.shape(d);
-  return bytes;
-}
 
 // ---- sampling -------------------------------------------------------------------------------------------------------------------
 
