@@ -91,6 +91,23 @@ def test_keeping_all_batches_neither_blocks_nor_overwrites(cluster: atta.Cluster
         assert np.array_equal(old.n_id(), new.n_id())
 
 
+def test_the_last_batch_of_an_epoch_gives_its_slot_back(small_graph: SmallGraph) -> None:
+    with atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster:
+        loader = atta.NeighborLoader(cluster, [3, 3], batch_size=4, seed=2)
+
+        def epochs(count: int) -> float:
+            for _ in range(count):
+                for batch in loader:
+                    assert batch.num_nodes > 0
+                time.sleep(0.05)
+                del batch  # the last one was still looked at when its session was closed
+                time.sleep(0.05)  # the word that it is free travels on a thread
+            return sum(s["slots_created"] for s in cluster.stats())
+
+        before = epochs(4)
+        assert epochs(12) - before < 12, "every epoch's last batch costs a new slot"
+
+
 def test_two_loaders_at_once(cluster: atta.Cluster) -> None:
     a = atta.NeighborLoader(cluster, [3, 3], batch_size=8, seed=1)
     b = atta.NeighborLoader(cluster, [2], input_nodes="val", batch_size=8, seed=2)

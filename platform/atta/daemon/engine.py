@@ -266,6 +266,7 @@ class Engine:
             **{f"scheduler_{k}": v for k, v in self._scheduler.stats().items()},
             "sessions": float(len(self._sessions)),
             "dags_in_flight": float(len(self._dags)),
+            "slots_created": float(self.slots.created),
             "buffer_bytes": float(self.slots.resident_bytes),
             "cache_bytes": float(self.cache.nbytes),
         }

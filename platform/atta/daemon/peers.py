@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -9,13 +10,15 @@ import grpc
 import numpy as np
 
 from atta import rpc
-from atta.errors import ConfigError, RemoteError
+from atta.errors import ConfigError, RemoteError, UnavailableError
 from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.samplers.batch import FeatureItem, SampleItem
 from atta.samplers.shard import Answer
 
 __all__ = ["Peer", "Peers", "as_array", "rows_to_wire"]
 
+CONNECT_S = 15.0
+"""A peer that is starting, or restarting, is waited for so long; one that stays away fails the batch, not the deadline."""
 _INT32_MAX = np.iinfo(np.int32).max
 
 
@@ -84,8 +87,9 @@ class Peer:
             stream_key=stream_key,
             rows=rows.astype(np.int64, copy=False).tobytes(),
         )
+        await self._connected()
         try:
-            reply = await self._pair(request, timeout=self._deadline_s, wait_for_ready=True)
+            reply = await self._pair(request, timeout=self._deadline_s)
         except grpc.aio.AioRpcError as error:
             raise rpc.error_from(self.address, error) from error
         ids = as_array(reply.ids, wide=True)
@@ -109,8 +113,8 @@ class Peer:
             yield chunk.pull, chunk.first_row, chunk.rows, bulk.payloads.get(4, b"")
 
     async def _stream(self, method: Any, request: Any) -> AsyncIterator[Any]:
-        # wait_for_ready: a peer that is still starting, or restarting, is waited for up to the deadline.
-        call = method(request, timeout=self._deadline_s, wait_for_ready=True)
+        await self._connected()
+        call = method(request, timeout=self._deadline_s)
         try:
             async for message in call:
                 yield message
@@ -118,6 +122,16 @@ class Peer:
             raise rpc.error_from(self.address, error) from error
         finally:
             call.cancel()
+
+    async def _connected(self) -> None:
+        """Wait for the peer to answer; UnavailableError when it does not within ``CONNECT_S`` (and the deadline)."""
+        if self._channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY:
+            return
+        patience = min(CONNECT_S, self._deadline_s)
+        try:
+            await asyncio.wait_for(self._channel.channel_ready(), patience)
+        except TimeoutError:
+            raise UnavailableError(self.address, f"no daemon answers (waited {patience:g} s)") from None
 
     async def close(self) -> None:
         """Close the channel."""

@@ -62,6 +62,7 @@ class SlotPool:
         self.quota_bytes = quota_bytes
         self._free: list[Slot] = []
         self._out: set[Slot] = set()
+        self.created = 0
 
     @property
     def resident_bytes(self) -> int:
@@ -89,6 +90,7 @@ class SlotPool:
         if (free := psutil.virtual_memory().available) < 64 << 20:
             raise QuotaExceededError(f"no memory left for another batch buffer: {free >> 20} MiB available")
         slot = Slot.create(capacity)
+        self.created += 1
         self._out.add(slot)
         return slot
 

@@ -138,3 +138,74 @@ def test_degree_sum() -> None:
     assert kernels.degree_sum(indptr, np.array([0, 2, 2], dtype=np.int32)) == 3 + 7 + 7
     with pytest.raises(ValueError, match="row 3"):
         kernels.degree_sum(indptr, np.array([3]))
+
+
+@pytest.mark.parametrize("width", [64, 100, 400, 401, 2407])
+def test_large_targets_are_filled_past_the_caches(width: int) -> None:
+    """Above a megabyte the copies take another path; every alignment of the target's rows must come out right."""
+    rng = np.random.default_rng(width)
+    count = (1 << 20) // width + 50
+    table = rng.integers(0, 256, (count, width), dtype=np.uint8)
+    rows, positions = rng.integers(0, count, count), rng.permutation(count + 9)[:count]
+    for shift in (0, 1, 8):
+        memory = np.zeros((count + 9) * width + 64, dtype=np.uint8)
+        out = memory[shift : shift + (count + 9) * width].reshape(count + 9, width)
+        kernels.gather_rows(table, rows, out, positions=positions)
+        want = np.zeros_like(out)
+        want[positions] = table[rows]
+        assert np.array_equal(out, want)
+        assert not memory[:shift].any()
+        assert not memory[shift + out.nbytes :].any()
+        out[:] = 0
+        kernels.scatter_rows(table[rows], positions, out)
+        assert np.array_equal(out, want)
+
+
+def test_packed_rows_follow_the_prefix_table_by_table() -> None:
+    rng = np.random.default_rng(3)
+    tables = [
+        rng.standard_normal((50, 7)).astype(np.float32),
+        np.arange(50),
+        rng.integers(0, 9, (50, 2, 3), dtype=np.uint8),
+    ]
+    for rows in (rng.integers(0, 50, 31), rng.integers(0, 50, 31).astype(np.int32), np.empty(0, np.int64)):
+        packed = kernels.pack_rows(b"head", tables, rows)
+        assert packed == b"head" + b"".join(table[rows].tobytes() for table in tables)
+    with pytest.raises(ValueError, match="row 50"):
+        kernels.pack_rows(b"", tables, np.array([50]))
+
+
+def test_count_ids() -> None:
+    ids = np.random.default_rng(4).integers(0, 30, 500, dtype=np.int32)
+    assert np.array_equal(kernels.count_ids(ids, 31), np.bincount(ids, minlength=31))
+    with pytest.raises(ValueError, match="outside"):
+        kernels.count_ids(ids, 10)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 60), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_split_cached_equals_brute_force(seed: int, kept: int, direct: bool) -> None:
+    rng = np.random.default_rng(seed)
+    ids = 20 + np.sort(rng.permutation(80)[:kept])
+    index = kernels.Compactor(200 if direct else 0)
+    index.insert(ids)
+    present = rng.integers(0, 4, kept, dtype=np.uint8)
+    rows, positions, need, base = rng.integers(0, 90, 50), rng.permutation(99)[:50], int(rng.integers(1, 4)), 20
+    slot = {int(vertex): number for number, vertex in enumerate(ids)}
+    hit = [i for i in range(50) if base + rows[i] in slot and present[slot[base + rows[i]]] & need == need]
+    miss = [i for i in range(50) if i not in hit]
+    found = kernels.split_cached(index, present, rows, positions, need=need, base=base)
+    assert found[0].tolist() == [slot[base + rows[i]] for i in hit]
+    assert found[1].tolist() == positions[hit].tolist()
+    assert found[2].tolist() == rows[miss].tolist()
+    assert found[3].tolist() == positions[miss].tolist()
+    assert found[4].tolist() == [slot.get(base + rows[i], -1) for i in miss]
+    with pytest.raises(ValueError, match="present"):
+        kernels.split_cached(index, np.zeros(kept + 1, np.uint8), rows, positions, need=need, base=base)
+
+
+def test_resident_copies() -> None:
+    array = np.random.default_rng(5).standard_normal((3000, 400)).astype(np.float32)
+    copy = kernels.resident(array)
+    assert np.array_equal(copy, array)
+    assert not np.shares_memory(copy, array)
