@@ -58,3 +58,32 @@ class Compactor:
         out_col: np.ndarray,
         out_edge_ids: np.ndarray | None,
     ) -> int: ...
+
+def random_walks(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    vertex_keys: np.ndarray,
+    starts: np.ndarray,
+    length: int,
+    p: float,
+    q: float,
+    restart: float,
+    stream_key: int,
+    threads: int,
+) -> np.ndarray: ...
+def frequent_visits(
+    indptr: np.ndarray, indices: np.ndarray, vertex_keys: np.ndarray, starts: np.ndarray, paths: np.ndarray, most: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+def pagerank(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    vertex_keys: np.ndarray,
+    seeds: np.ndarray,
+    alpha: float,
+    epsilon: float,
+    most: int,
+    threads: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+def induced(
+    indptr: np.ndarray, indices: np.ndarray, vertex_keys: np.ndarray, vertices: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...

@@ -446,6 +446,8 @@ std::uint64_t stream_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t 
 
 }  // namespace
 
+void bind_subgraphs(nb::module_& m);
+
 NB_MODULE(_native, m) {
   m.doc() = "Atta's native kernels; typed and documented in atta.samplers.kernels.";
   m.def("mix64", &atta::mix64, "x"_a);
@@ -471,4 +473,5 @@ NB_MODULE(_native, m) {
       .def("ids", &compactor_ids, "start"_a, "stop"_a)
       .def("stitch", &compactor_stitch, "groups"_a, "frontier_local"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none());
   m.def("split_cached", &split_cached, "index"_a, "present"_a, "need"_a, "base"_a, "rows"_a, "positions"_a);
+  bind_subgraphs(m);
 }
