@@ -94,8 +94,8 @@ def _draw(sums: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
         raise ConfigError(f"budget {count}: must not be negative")
     if count == 0 or not len(sums) or sums[-1] <= 0:
         return np.empty(0, dtype=np.int64)
-    drawn: np.ndarray = np.searchsorted(sums, rng.random(count) * sums[-1], side="right")
-    return np.minimum(drawn, len(sums) - 1)
+    drawn: np.ndarray = np.searchsorted(sums, rng.random(count) * sums[-1], side="right").clip(max=len(sums) - 1)
+    return drawn
 
 
 def _unique(vertices: np.ndarray) -> np.ndarray:
