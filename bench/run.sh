@@ -19,4 +19,17 @@ say "loader: two daemons and two consumers, DistDGL beside them"
 bench="atta bench loader --data $graph-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl --runs $runs"
 $bench --work data/peers --json "$results/loader.json" --plot "$results/loader.png"
 python bench/record.py "$results/loader.json" --command "$bench"
-say "see $results/loader.md"
+products=data/powerlaw-2m
+if [ ! -e "$products-1p/manifest.json" ]; then
+  say "generating a power-law graph of 2.45 million vertices and 123 million edges in $products (3 minutes)"
+  atta generate powerlaw "$products" --nodes 2450000 --edges 123000000 --features 4 --classes 47 --seed 0
+  atta partition "$products" "$products-1p" --parts 1 --method random
+fi
+for fan_outs in 15,10,5 10,10; do
+  say "sampling: fan-out $fan_outs, one and two threads, DGL beside it"
+  name=$results/sampling-$(echo "$fan_outs" | tr , -)
+  bench="atta bench sampling --dataset $products-1p --num-neighbors $fan_outs --batches 60 --vs dgl --runs $runs"
+  $bench --json "$name.json"
+  python bench/record.py "$name.json" --command "$bench"
+done
+say "see $results"

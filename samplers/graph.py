@@ -33,13 +33,29 @@ class LocalGraph:
         indptr: int64 [n + 1].
         indices: int32|int64 [E], sources.
         keys: int64 [n], user ids: what randomness is a function of.
-        edge_ids: int64 [E], positions of the edges as they were given.
+        edge_ids: int32|int64 [E], positions of the edges as they were given; None: an edge's id is its position in ``indices``.
     """
 
     indptr: np.ndarray
     indices: np.ndarray
     keys: np.ndarray
-    edge_ids: np.ndarray
+    edge_ids: np.ndarray | None = None
+
+    @classmethod
+    def from_csc(cls, indptr: Any, indices: Any, *, keys: Any = None, edge_ids: Any = None) -> LocalGraph:
+        """Wrap arrays or tensors of the right dtypes without a copy; node2vec wants rows ordered by key.
+
+        Raises:
+            ConfigError: the arrays contradict each other.
+        """
+        ptr, sources = np.ascontiguousarray(indptr, dtype=np.int64), np.ascontiguousarray(indices)
+        key = np.arange(len(ptr) - 1, dtype=np.int64) if keys is None else np.ascontiguousarray(keys, dtype=np.int64)
+        numbers = None if edge_ids is None else np.ascontiguousarray(edge_ids)
+        if len(key) != len(ptr) - 1 or (numbers is not None and len(numbers) != len(sources)):
+            raise ConfigError("keys and edge_ids: need one entry per vertex and per edge")
+        with blaming():
+            kernels.validate_csc(ptr, sources, len(key))
+        return cls(ptr, sources, key, numbers)
 
     @classmethod
     def from_edges(cls, src: Any, dst: Any, num_nodes: int, *, keys: Any = None) -> LocalGraph:

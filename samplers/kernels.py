@@ -165,6 +165,45 @@ class Compactor:
         found: np.ndarray = self.native.ids(start, stop)
         return found
 
+    def sample_hop(
+        self,
+        indptr: np.ndarray,
+        indices: np.ndarray,
+        edge_ids: np.ndarray | None,
+        vertex_keys: np.ndarray | None,
+        *,
+        first: int,
+        last: int,
+        fan_out: int,
+        replace: bool,
+        stream_key: int,
+        out_row: np.ndarray,
+        out_col: np.ndarray,
+        out_edge_ids: np.ndarray | None,
+    ) -> int:
+        """Expand the ids numbered ``first`` ... ``last - 1`` of a graph that lies here as a whole; returns the number of edges.
+
+        Draws as ``sample_neighbors`` does and numbers as ``stitch`` does, in one pass. The ``out`` arrays (int32, int32, the dtype
+        of ``edge_ids``) need room for the largest possible answer; without ``edge_ids`` an edge's id is its
+        position, without ``vertex_keys`` a vertex is its own key.
+        """
+        return int(
+            self.native.sample_hop(
+                indptr,
+                indices,
+                edge_ids,
+                vertex_keys,
+                first,
+                last,
+                fan_out,
+                replace,
+                stream_key,
+                out_row,
+                out_col,
+                out_edge_ids,
+            )
+        )
+
     def stitch(
         self,
         groups: Sequence[Group],

@@ -22,7 +22,7 @@ class Subgraph:
     Attributes:
         n_id: int64 [nodes], vertices of the graph.
         row, col: int32 [edges], positions in ``n_id`` of the edges' sources and targets.
-        e_id: int64 [edges], as ``LocalGraph.edge_ids``.
+        e_id: int32|int64 [edges], as ``LocalGraph.edge_ids``.
     """
 
     n_id: np.ndarray
@@ -40,7 +40,7 @@ def induced(graph: LocalGraph, vertices: np.ndarray) -> Subgraph:
     n_id = np.ascontiguousarray(vertices, dtype=np.int64)
     with blaming():
         row, col, positions = _native.induced(graph.indptr, graph.indices, graph.keys, n_id)
-    return Subgraph(n_id, row, col, np.asarray(graph.edge_ids)[positions])
+    return Subgraph(n_id, row, col, positions if graph.edge_ids is None else graph.edge_ids[positions])
 
 
 def saint_nodes(graph: LocalGraph, budget: int, batches: int, rng: np.random.Generator) -> Iterator[Subgraph]:

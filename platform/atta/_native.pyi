@@ -50,6 +50,21 @@ class Compactor:
     def reset(self) -> None: ...
     def insert(self, ids: np.ndarray) -> np.ndarray: ...
     def ids(self, start: int, stop: int) -> np.ndarray: ...
+    def sample_hop(
+        self,
+        indptr: np.ndarray,
+        indices: np.ndarray,
+        edge_ids: np.ndarray | None,
+        vertex_keys: np.ndarray | None,
+        first: int,
+        last: int,
+        fan_out: int,
+        replace: bool,
+        stream_key: int,
+        out_row: np.ndarray,
+        out_col: np.ndarray,
+        out_edge_ids: np.ndarray | None,
+    ) -> int: ...
     def stitch(
         self,
         groups: list[Any],

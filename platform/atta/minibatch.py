@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atta.client.scratch import Scratch
 from atta.errors import ConfigError
+from atta.samplers.scratch import Scratch
 
 if TYPE_CHECKING:
     from atta.client.stream import RawBatch

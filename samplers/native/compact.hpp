@@ -12,7 +12,8 @@
 namespace atta {
 
 // Two tables behind one face: a direct one (4 bytes per vertex of the graph) where that is small enough to stay near the caches,
-// open addressing elsewhere. Both are reused from batch to batch, and `reset` touches only what the batch used.
+// open addressing elsewhere. Both are reused from batch to batch; the direct one is not even cleared: every batch counts on from
+// where the one before ended.
 class Compactor {
  public:
   static constexpr std::size_t kDirectLimit = std::size_t{1} << 24;  // vertices; 64 MiB
@@ -29,16 +30,24 @@ class Compactor {
   const std::vector<std::int64_t>& ids() const { return ids_; }
 
   void reset() {
-    if (!direct_.empty())
-      for (const std::int64_t id : ids_) direct_[static_cast<std::size_t>(id)] = kNone;
-    else
+    if (direct_.empty())
       std::fill(slots_.begin(), slots_.end(), Slot{kEmpty, 0});
+    else
+      base_ += static_cast<std::int32_t>(ids_.size());  // whatever stands in the table is now below it
     ids_.clear();
+    if (static_cast<std::size_t>(INT32_MAX - base_) < direct_.size()) {
+      std::fill(direct_.begin(), direct_.end(), kNone);
+      base_ = 0;
+    }
   }
 
   // Local id of `id`, -1 if it was never inserted. Safe from many threads while nobody inserts.
   std::int32_t find(std::int64_t id) const {
-    if (!direct_.empty()) return static_cast<std::uint64_t>(id) < direct_.size() ? direct_[static_cast<std::size_t>(id)] : kNone;
+    if (!direct_.empty()) {
+      if (static_cast<std::uint64_t>(id) >= direct_.size()) return kNone;
+      const std::int32_t entry = direct_[static_cast<std::size_t>(id)];
+      return entry < base_ ? kNone : entry - base_;
+    }
     const std::size_t mask = slots_.size() - 1;
     for (std::size_t slot = hash(id);; slot = (slot + 1) & mask) {
       if (slots_[slot].id == id) return slots_[slot].local;
@@ -52,6 +61,36 @@ class Compactor {
       __builtin_prefetch(&slots_[hash(id)]);
     else if (static_cast<std::uint64_t>(id) < direct_.size())
       __builtin_prefetch(&direct_[static_cast<std::size_t>(id)]);
+    asm volatile("");  // else GCC takes this for a function without effects and drops it
+  }
+
+  // Requests, in order to write, what `number` will touch for an id in range.
+  void request_entry(std::int64_t id) {
+    if (direct_.empty())
+      __builtin_prefetch(&slots_[hash(id)], 1);
+    else
+      __builtin_prefetch(&direct_[static_cast<std::size_t>(id)], 1);
+    asm volatile("");
+  }
+
+  // As `insert`, for ids that are known to be in range and have been requested already.
+  template <class Id>
+  void number(const Id* ids, std::size_t count, std::int32_t* local) {
+    if (direct_.empty()) return insert_hashed(ids, count, local);
+    // Whether an id is new cannot be guessed, so nothing depends on guessing: its number is written in any case.
+    std::size_t size = ids_.size();
+    ids_.resize(size + count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto id = static_cast<std::size_t>(ids[i]);
+      const std::int32_t before = direct_[id];
+      const bool fresh = before < base_;
+      const std::int32_t entry = fresh ? base_ + static_cast<std::int32_t>(size) : before;
+      ids_[size] = static_cast<std::int64_t>(id);
+      direct_[id] = entry;
+      local[i] = entry - base_;
+      size += fresh;
+    }
+    ids_.resize(size);
   }
 
   // Local ids of `ids`, new ones appended in order. `local` may be the memory of `ids` itself.
@@ -86,8 +125,8 @@ class Compactor {
       if (i + kAhead < count) __builtin_prefetch(&direct_[static_cast<std::size_t>(ids[i + kAhead])], 1);
       const auto id = static_cast<std::int64_t>(ids[i]);
       std::int32_t& known = direct_[static_cast<std::size_t>(id)];
-      if (known == kNone) known = append(id);
-      local[i] = known;
+      if (known < base_) known = base_ + append(id);
+      local[i] = known - base_;
     }
   }
 
@@ -135,7 +174,8 @@ class Compactor {
     }
   }
 
-  std::vector<std::int32_t> direct_;
+  std::vector<std::int32_t> direct_;  // base_ + local id; below base_: not in this batch
+  std::int32_t base_ = 0;
   std::vector<Slot> slots_;
   std::vector<std::int64_t> ids_;
   int shift_ = 54;

@@ -13,6 +13,7 @@
 #include "compact.hpp"
 #include "gather.hpp"
 #include "hash.hpp"
+#include "hop.hpp"
 #include "pairs.hpp"
 #include "parallel.hpp"
 #include "sample.hpp"
@@ -169,6 +170,42 @@ struct Segment {
   std::int32_t count;
   std::size_t begin;
 };
+
+// One hop of a whole graph in this process; see hop.hpp. Returns the number of edges written.
+std::size_t compactor_sample_hop(atta::Compactor& self, Longs indptr, Vector indices, std::optional<Vector> edge_ids,
+                                 std::optional<Longs> keys, std::size_t first, std::size_t last, std::int64_t fan_out, bool replace, std::uint64_t stream_key,
+                                 nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out_row,
+                                 nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out_col,
+                                 std::optional<OutVector> out_edges) {
+  if (indptr.size() == 0) bad("indptr", "is empty");
+  if (keys && keys->size() + 1 != indptr.size()) bad("vertex_keys", "must have one key per row");
+  if (edge_ids && edge_ids->size() != indices.size()) bad("edge_ids", "must be as long as indices");
+  if (fan_out < -1) throw std::invalid_argument("fan_out: " + std::to_string(fan_out) + " must be -1 (all) or >= 0");
+  if (first > last || last > self.size()) bad("last", "passes the number of ids");
+  if (out_col.size() != out_row.size() || (out_edges && out_edges->size() != out_row.size())) bad("out_row", "outputs differ in length");
+  if (out_edges && edge_ids && out_edges->dtype() != edge_ids->dtype()) bad("out_edge_ids", "must have the dtype of edge_ids");
+  for (std::size_t i = first; i < last; ++i)
+    if (static_cast<std::size_t>(self.ids()[i]) + 1 >= indptr.size()) bad("indptr", "has no row for a vertex to be expanded");
+  const atta::SampleSpec spec{fan_out, replace, stream_key};
+  const auto run = [&](const auto* ids, auto* edges_out) {
+    using Edge = std::remove_pointer_t<decltype(edges_out)>;
+    using Id = std::remove_const_t<std::remove_pointer_t<decltype(ids)>>;
+    const atta::InEdges<Id, Edge> graph{{indptr.data(), indptr.size()},
+                                        ids,
+                                        indices.size(),
+                                        edge_ids ? static_cast<const Edge*>(edge_ids->data()) : nullptr,
+                                        keys ? keys->data() : nullptr};
+    nb::gil_scoped_release unlocked;
+    return atta::sample_hop(self, graph, first, last, spec,
+                            atta::HopOut<Edge>{out_row.data(), out_col.data(), edges_out, out_row.size()});
+  };
+  return with_ids("indices", indices, [&](const auto* ids) {
+    const bool wide = out_edges ? is_int64(out_edges->dtype()) : edge_ids && is_int64(edge_ids->dtype());
+    if (out_edges && !wide && !is_int32(out_edges->dtype())) bad("out_edge_ids", "must be int32 or int64");
+    void* to = out_edges ? out_edges->data() : nullptr;
+    return wide ? run(ids, static_cast<std::int64_t*>(to)) : run(ids, static_cast<std::int32_t*>(to));
+  });
+}
 
 std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
                              nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> frontier_local,
@@ -471,6 +508,8 @@ NB_MODULE(_native, m) {
       .def("reset", &atta::Compactor::reset)
       .def("insert", &compactor_insert, "ids"_a)
       .def("ids", &compactor_ids, "start"_a, "stop"_a)
+      .def("sample_hop", &compactor_sample_hop, "indptr"_a, "indices"_a, "edge_ids"_a.none(), "vertex_keys"_a.none(), "first"_a, "last"_a,
+           "fan_out"_a, "replace"_a, "stream_key"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none())
       .def("stitch", &compactor_stitch, "groups"_a, "frontier_local"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none());
   m.def("split_cached", &split_cached, "index"_a, "present"_a, "need"_a, "base"_a, "rows"_a, "positions"_a);
   bind_subgraphs(m);

@@ -27,9 +27,67 @@ inline std::int64_t picks_of(std::int64_t degree, const SampleSpec& spec) {
   return std::min(degree, spec.fan_out);
 }
 
+// Which positions of a row have been picked. A few picks are looked through. More set bits: exact ones for short rows, while for long
+// rows they only say "perhaps". Many picks from a long row get a hash table.
+class Picked {
+ public:
+  void reset(std::int64_t degree, std::int64_t picks) {
+    exact_ = degree <= static_cast<std::int64_t>(kBits);
+    few_ = picks <= kFew;
+    if (few_) return;
+    hashed_ = !exact_ && picks > static_cast<std::int64_t>(kLinearScan);
+    if (!hashed_) {
+      std::fill(bits_, bits_ + kBits / 64, 0);
+      return;
+    }
+    std::size_t size = 1;
+    while (size < 2 * static_cast<std::size_t>(picks)) size *= 2;
+    mask_ = size - 1;
+    table_.assign(size, -1);
+  }
+
+  bool holds(std::int64_t value, const std::int64_t* picks, std::int64_t count) const {
+    if (few_) {
+      bool found = false;
+      for (std::int64_t i = 0; i < count; ++i) found |= picks[i] == value;
+      return found;
+    }
+    if (hashed_) return table_[slot_of(value)] == value;
+    const auto bit = static_cast<std::uint64_t>(value) % kBits;
+    if ((bits_[bit / 64] >> (bit % 64) & 1) == 0) return false;
+    return exact_ || std::find(picks, picks + count, value) != picks + count;
+  }
+
+  void add(std::int64_t value) {
+    if (few_) return;
+    if (hashed_) {
+      table_[slot_of(value)] = value;
+      return;
+    }
+    const auto bit = static_cast<std::uint64_t>(value) % kBits;
+    bits_[bit / 64] |= std::uint64_t{1} << (bit % 64);
+  }
+
+ private:
+  static constexpr std::uint64_t kBits = 512;
+  static constexpr std::int64_t kFew = 8;
+
+  // Where `value` is, or belongs.
+  std::size_t slot_of(std::int64_t value) const {
+    std::size_t slot = mix64(static_cast<std::uint64_t>(value)) & mask_;
+    while (table_[slot] != -1 && table_[slot] != value) slot = (slot + 1) & mask_;
+    return slot;
+  }
+
+  std::uint64_t bits_[kBits / 64];
+  std::vector<std::int64_t> table_;
+  std::size_t mask_ = 0;
+  bool few_ = true, exact_ = true, hashed_ = false;
+};
+
 // Floyd's algorithm ("A sample of brilliance", Bentley and Floyd 1987): k different positions below `degree` in k draws.
 inline void pick_positions(const VertexStream& stream, std::int64_t degree, std::int64_t picks, const SampleSpec& spec,
-                           std::int64_t* out, std::vector<std::int64_t>& table) {
+                           std::int64_t* out, Picked& picked) {
   if (spec.fan_out < 0 || (!spec.replace && picks == degree)) {
     for (std::int64_t i = 0; i < picks; ++i) out[i] = i;
     return;
@@ -39,32 +97,13 @@ inline void pick_positions(const VertexStream& stream, std::int64_t degree, std:
     for (std::int64_t i = 0; i < picks; ++i) out[i] = static_cast<std::int64_t>(stream.below(static_cast<std::uint64_t>(i), bound));
     return;
   }
-  const bool scan = picks <= static_cast<std::int64_t>(kLinearScan);
-  std::size_t mask = 0;
-  if (!scan) {
-    std::size_t size = 1;
-    while (size < 2 * static_cast<std::size_t>(picks)) size *= 2;
-    mask = size - 1;
-    table.assign(size, -1);
-  }
-  const auto seen = [&](std::int64_t value, std::int64_t count) {
-    if (scan) return std::find(out, out + count, value) != out + count;
-    std::size_t slot = mix64(static_cast<std::uint64_t>(value)) & mask;
-    while (table[slot] != -1 && table[slot] != value) slot = (slot + 1) & mask;
-    return table[slot] == value;
-  };
-  const auto remember = [&](std::int64_t value) {
-    if (scan) return;
-    std::size_t slot = mix64(static_cast<std::uint64_t>(value)) & mask;
-    while (table[slot] != -1) slot = (slot + 1) & mask;
-    table[slot] = value;
-  };
+  picked.reset(degree, picks);
   for (std::int64_t i = 0; i < picks; ++i) {
     const std::int64_t last = degree - picks + i;
     const auto drawn = static_cast<std::int64_t>(stream.below(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(last) + 1));
-    const std::int64_t chosen = seen(drawn, i) ? last : drawn;
+    const std::int64_t chosen = picked.holds(drawn, out, i) ? last : drawn;
     out[i] = chosen;
-    remember(chosen);
+    picked.add(chosen);
   }
 }
 
@@ -98,7 +137,8 @@ std::int64_t count_picks(std::span<const std::int64_t> indptr, std::span<const R
 template <class Row, class Id, class Edge>
 void fill_picks(std::span<const std::int64_t> indptr, const Id* indices, const Edge* edge_ids, const std::int64_t* keys,
                 std::span<const Row> rows, const std::int32_t* counts, const SampleSpec& spec, Id* neighbors, Edge* out_edges) {
-  std::vector<std::int64_t> positions, table;
+  std::vector<std::int64_t> positions;
+  Picked picked;
   std::size_t at = 0;
   for (std::size_t block = 0; block < rows.size(); block += kBlock) {
     const std::size_t stop = std::min(rows.size(), block + kBlock);
@@ -115,7 +155,7 @@ void fill_picks(std::span<const std::int64_t> indptr, const Id* indices, const E
       const std::int64_t begin = indptr[row], degree = indptr[row + 1] - begin;
       const VertexStream stream(spec.stream_key, keys[row]);
       std::int64_t* mine = positions.data() + offset;
-      pick_positions(stream, degree, counts[i], spec, mine, table);
+      pick_positions(stream, degree, counts[i], spec, mine, picked);
       for (std::int32_t j = 0; j < counts[i]; ++j) {
         mine[j] += begin;
         __builtin_prefetch(&indices[mine[j]]);

@@ -11,7 +11,7 @@ import numpy as np
 
 from atta.samplers import kernels
 
-__all__ = ["copy_bytes_per_s", "gather_bytes_per_s"]
+__all__ = ["copy_bytes_per_s", "gather_bytes_per_s", "random_reads_per_s"]
 
 _WORKING_SET = 256 << 20
 
@@ -31,6 +31,15 @@ def gather_bytes_per_s(row_bytes: int, threads: int = 1, rounds: int = 3) -> flo
     chosen = np.random.default_rng(0).integers(0, rows, max(1, rows // 4))
     out = np.ones((len(chosen), row_bytes), dtype=np.uint8)
     return out.nbytes / _median_seconds(lambda: kernels.gather_rows(table, chosen, out, threads=threads), rounds)
+
+
+def random_reads_per_s(working_set: int, rounds: int = 3) -> float:
+    """Independent random 4-byte reads per second over ``working_set`` bytes, one thread, as many in flight as the core allows."""
+    table = np.ones((max(1, working_set // 4), 1), dtype=np.int32)
+    kernels.advise_huge(table)
+    chosen = np.random.default_rng(0).integers(0, len(table), 4_000_000)
+    out = np.ones((len(chosen), 1), dtype=np.int32)
+    return len(chosen) / _median_seconds(lambda: kernels.gather_rows(table, chosen, out), rounds)
 
 
 def _median_seconds(work: Callable[[], object], rounds: int) -> float:

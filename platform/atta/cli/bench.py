@@ -77,4 +77,33 @@ def loader(json_file: str | None, plot: str | None, quiet: bool, **options: Any)
         Console().print(report.show())
 
 
+@bench.command()
+@click.option("--dataset", required=True, help="Dataset of one partition.")
+@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
+@click.option("--batch-size", type=int, default=1024, show_default=True)
+@click.option("--threads", type=INTS, default="1,2", show_default=True, help="Every system runs with each of these.")
+@click.option("--batches", type=int, default=40, show_default=True, help="Measured per system and round.")
+@click.option("--vs", type=NAMES, default=(), help="Libraries to run beside it: dgl, pyg (needs pyg_lib).")
+@click.option("--runs", type=int, default=5, show_default=True, help="Rounds; systems alternate within a round.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the seeds.")
+@click.option("--plot", metavar="FILE.png", help="Draw edges per second.")
+@json_option
+@quiet_option
+def sampling(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> None:
+    """Sampling and compaction alone, in one process, without daemons or features.
+
+    Example: atta bench sampling --dataset data/products-1p --num-neighbors 15,10,5 --vs dgl --json sampling.json
+    """
+    from rich.console import Console
+
+    from atta.bench.sampling import SamplingBench, run
+
+    report = run(SamplingBench(**options), Console(stderr=True, quiet=quiet).print)
+    write_json(json_file, report.to_json())
+    if plot:
+        report.plot(plot, "edges_per_s")
+    if not quiet and json_file != "-":
+        Console().print(report.show())
+
+
 COMMANDS = [bench]

@@ -8,7 +8,6 @@ from types import TracebackType
 
 from atta.client.control import Connection, Description
 from atta.client.keeper import SessionKeeper
-from atta.client.scratch import Scratch
 from atta.client.slots import SlotMaps
 from atta.client.stream import BatchStream
 from atta.clusterfile import check_address, read_cluster
@@ -16,6 +15,7 @@ from atta.errors import ConfigError, WrongDatasetError
 from atta.observe.machine import machine_id
 from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2
+from atta.samplers.scratch import Scratch
 from atta.samplers.seeds import home_of
 
 __all__ = ["Cluster", "connect", "resolve_target"]

@@ -6,7 +6,7 @@ import gc
 
 import numpy as np
 
-from atta.client.scratch import Scratch
+from atta.samplers.scratch import Scratch
 
 BIG = 100_000
 
