@@ -28,7 +28,7 @@ fi
 for fan_outs in 15,10,5 10,10; do
   say "sampling: fan-out $fan_outs, one and two threads, DGL beside it"
   name=$results/sampling-$(echo "$fan_outs" | tr , -)
-  bench="atta bench sampling --dataset $products-1p --num-neighbors $fan_outs --batches 60 --vs dgl --runs $runs"
+  bench="atta bench sampling --dataset $products-1p --num-neighbors $fan_outs --batches 120 --vs dgl --runs $runs"
   $bench --json "$name.json"
   python bench/record.py "$name.json" --command "$bench"
 done

@@ -25,6 +25,8 @@ __all__ = ["LocalBatch", "LocalSampler"]
 _FRONTIERS = ("new", "all")
 _MOST_ROOM = 1 << 28
 """Edges for which room is reserved at once; larger batches grow into theirs."""
+_TOGETHER = 2
+"""Batches that a thread makes before it hands them over."""
 
 
 @dataclass(frozen=True)
@@ -105,23 +107,33 @@ class LocalSampler:
         threads: int = 1,
         **options: Any,
     ) -> Iterator[LocalBatch]:
-        """Sample ``seeds`` in order, ``batch_size`` at a time; ``threads`` batches are under way at once, two more wait.
+        """Sample ``seeds`` in order, ``batch_size`` at a time; several ``threads`` work on two batches each, ahead of the consumer.
 
         ``options``: as for ``sample`` (``batch`` is the number of the first one). Batches come in order whatever ``threads`` is.
         """
         if batch_size < 1 or threads < 1:
             raise ConfigError(f"batch_size {batch_size}, threads {threads}: must be at least 1")
         ids, first = np.asarray(seeds), int(options.pop("batch", 0))
-        waiting: deque[Future[LocalBatch]] = deque()
+        starts = range(0, len(ids), batch_size)
+
+        def make(numbers: range) -> list[LocalBatch]:
+            return [
+                self.sample(ids[starts[i] : starts[i] + batch_size], num_neighbors, batch=first + i, **options)
+                for i in numbers
+            ]
+
+        if threads == 1:  # handing batches to a thread and back would take a tenth of a small one's time
+            yield from (batch for i in range(len(starts)) for batch in make(range(i, i + 1)))
+            return
+        waiting: deque[Future[list[LocalBatch]]] = deque()
         with ThreadPoolExecutor(threads, thread_name_prefix="atta-sample") as pool:
             try:
-                for number, at in enumerate(range(0, len(ids), batch_size), start=first):
-                    part = ids[at : at + batch_size]
-                    waiting.append(pool.submit(self.sample, part, num_neighbors, batch=number, **options))
-                    if len(waiting) >= threads + 2:
-                        yield waiting.popleft().result()
+                for at in range(0, len(starts), _TOGETHER):
+                    waiting.append(pool.submit(make, range(at, min(at + _TOGETHER, len(starts)))))
+                    if len(waiting) > threads:
+                        yield from waiting.popleft().result()
                 while waiting:
-                    yield waiting.popleft().result()
+                    yield from waiting.popleft().result()
             finally:
                 for future in waiting:
                     future.cancel()
