@@ -34,8 +34,8 @@ struct HopOut {
 // Expands the vertices numbered [first, last) of `known`; returns the number of edges. `known` numbers new sources in the order in
 // which their first edge is written, as `sample_neighbors` and `stitch` do.
 template <class Id, class Edge>
-std::size_t sample_hop(Compactor& known, const InEdges<Id, Edge>& graph, std::size_t first, std::size_t last, const SampleSpec& spec,
-                       const HopOut<Edge>& out) {
+std::size_t sample_hop(Compactor& known, const InEdges<Id, Edge>& graph, std::size_t first, std::size_t last,
+                       const SampleSpec& spec, const HopOut<Edge>& out) {
   struct Block {
     std::size_t first = 0, last = 0;
     std::vector<std::int32_t> counts;
@@ -113,7 +113,8 @@ std::size_t sample_hop(Compactor& known, const InEdges<Id, Edge>& graph, std::si
     written += count;
   };
 
-  // Block b is drawn while block b - 1 is read and block b - 2 is written. What is not written yet counts against the capacity, too.
+  // Block b is drawn while block b - 1 is read and block b - 2 is written. What is not written yet counts against the capacity,
+  // too.
   const std::size_t total = (last - first + kBlock - 1) / kBlock;
   request(first);
   std::size_t drawn_ahead = 0;

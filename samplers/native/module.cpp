@@ -173,7 +173,8 @@ struct Segment {
 
 // One hop of a whole graph in this process; see hop.hpp. Returns the number of edges written.
 std::size_t compactor_sample_hop(atta::Compactor& self, Longs indptr, Vector indices, std::optional<Vector> edge_ids,
-                                 std::optional<Longs> keys, std::size_t first, std::size_t last, std::int64_t fan_out, bool replace, std::uint64_t stream_key,
+                                 std::optional<Longs> keys, std::size_t first, std::size_t last, std::int64_t fan_out, bool replace,
+                                 std::uint64_t stream_key,
                                  nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out_row,
                                  nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out_col,
                                  std::optional<OutVector> out_edges) {
@@ -182,7 +183,8 @@ std::size_t compactor_sample_hop(atta::Compactor& self, Longs indptr, Vector ind
   if (edge_ids && edge_ids->size() != indices.size()) bad("edge_ids", "must be as long as indices");
   if (fan_out < -1) throw std::invalid_argument("fan_out: " + std::to_string(fan_out) + " must be -1 (all) or >= 0");
   if (first > last || last > self.size()) bad("last", "passes the number of ids");
-  if (out_col.size() != out_row.size() || (out_edges && out_edges->size() != out_row.size())) bad("out_row", "outputs differ in length");
+  if (out_col.size() != out_row.size() || (out_edges && out_edges->size() != out_row.size()))
+    bad("out_row", "outputs differ in length");
   if (out_edges && edge_ids && out_edges->dtype() != edge_ids->dtype()) bad("out_edge_ids", "must have the dtype of edge_ids");
   for (std::size_t i = first; i < last; ++i)
     if (static_cast<std::size_t>(self.ids()[i]) + 1 >= indptr.size()) bad("indptr", "has no row for a vertex to be expanded");
@@ -347,7 +349,8 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
     if (!positions) {
       atta::split(n, threads, [&](std::size_t, std::size_t a, std::size_t b) {
         atta::move_rows(
-            from, to + a * bytes, bytes, b - a, true, [&, a](std::size_t i) { return source(a + i); }, [](std::size_t i) { return i; });
+            from, to + a * bytes, bytes, b - a, true, [&, a](std::size_t i) { return source(a + i); },
+            [](std::size_t i) { return i; });
       });
       return;
     }
@@ -411,8 +414,9 @@ void scatter_rows(Table rows, Vector positions, OutTable out) {
 // ---- cache of remote rows -------------------------------------------------------------------------------------------------------
 
 // Divides rows into those that are here (all bits of `need` present) and those to be fetched; see RowCache.
-nb::tuple split_cached(const atta::Compactor& index, nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> present,
-                       std::uint8_t need, std::int64_t base, Longs rows, Longs positions) {
+nb::tuple split_cached(const atta::Compactor& index,
+                       nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> present, std::uint8_t need,
+                       std::int64_t base, Longs rows, Longs positions) {
   const std::size_t n = rows.size();
   if (positions.size() != n) bad("positions", "must be as long as rows");
   if (present.size() != index.size()) bad("present", "must have one entry per indexed id");
@@ -508,8 +512,8 @@ NB_MODULE(_native, m) {
       .def("reset", &atta::Compactor::reset)
       .def("insert", &compactor_insert, "ids"_a)
       .def("ids", &compactor_ids, "start"_a, "stop"_a)
-      .def("sample_hop", &compactor_sample_hop, "indptr"_a, "indices"_a, "edge_ids"_a.none(), "vertex_keys"_a.none(), "first"_a, "last"_a,
-           "fan_out"_a, "replace"_a, "stream_key"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none())
+      .def("sample_hop", &compactor_sample_hop, "indptr"_a, "indices"_a, "edge_ids"_a.none(), "vertex_keys"_a.none(), "first"_a,
+           "last"_a, "fan_out"_a, "replace"_a, "stream_key"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none())
       .def("stitch", &compactor_stitch, "groups"_a, "frontier_local"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none());
   m.def("split_cached", &split_cached, "index"_a, "present"_a, "need"_a, "base"_a, "rows"_a, "positions"_a);
   bind_subgraphs(m);

@@ -27,8 +27,8 @@ inline std::int64_t picks_of(std::int64_t degree, const SampleSpec& spec) {
   return std::min(degree, spec.fan_out);
 }
 
-// Which positions of a row have been picked. A few picks are looked through. More set bits: exact ones for short rows, while for long
-// rows they only say "perhaps". Many picks from a long row get a hash table.
+// Which positions of a row have been picked. A few picks are looked through. More set bits: exact ones for short rows, while for
+// long rows they only say "perhaps". Many picks from a long row get a hash table.
 class Picked {
  public:
   void reset(std::int64_t degree, std::int64_t picks) {

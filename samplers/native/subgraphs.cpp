@@ -57,8 +57,8 @@ nb::tuple frequent_visits(Longs indptr, Vector indices, Longs keys, Longs starts
       for (std::size_t i = 0; i < m; ++i) {
         const std::size_t at = vertices.size();
         vertices.resize(at + room), visits.resize(at + room);
-        const std::size_t kept = most_visited(graph, starts.data()[i], {paths.data() + i * each, each}, most, vertices.data() + at,
-                                              visits.data() + at);
+        const std::size_t kept =
+            most_visited(graph, starts.data()[i], {paths.data() + i * each, each}, most, vertices.data() + at, visits.data() + at);
         vertices.resize(at + kept), visits.resize(at + kept);
         counts.data[i] = static_cast<std::int32_t>(kept);
       }

@@ -125,9 +125,10 @@ std::size_t most_visited(const Graph<Id>& graph, std::int64_t start, std::span<c
     ++found.back().first;
   }
   const std::size_t kept = std::min(most, found.size());
-  std::partial_sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(kept), found.end(), [&](const auto& a, const auto& b) {
-    return a.first != b.first ? a.first > b.first : graph.key_of(a.second) < graph.key_of(b.second);
-  });
+  std::partial_sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(kept), found.end(),
+                    [&](const auto& a, const auto& b) {
+                      return a.first != b.first ? a.first > b.first : graph.key_of(a.second) < graph.key_of(b.second);
+                    });
   for (std::size_t i = 0; i < kept; ++i) vertices[i] = found[i].second, counts[i] = found[i].first;
   return kept;
 }
@@ -156,15 +157,17 @@ class Push {
       if (row.empty())
         add(seed, (1 - alpha) * mass, epsilon);
       else
-        for (const Id next : row) add(static_cast<std::int64_t>(next), (1 - alpha) * mass / static_cast<double>(row.size()), epsilon);
+        for (const Id next : row)
+          add(static_cast<std::int64_t>(next), (1 - alpha) * mass / static_cast<double>(row.size()), epsilon);
     }
     std::vector<std::pair<double, std::int64_t>> found;
     for (std::size_t i = 0; i < score_.size(); ++i)
       if (score_[i] > 0) found.emplace_back(score_[i], known_.ids()[i]);
     const std::size_t kept = std::min(most, found.size());
-    std::partial_sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(kept), found.end(), [&](const auto& a, const auto& b) {
-      return a.first != b.first ? a.first > b.first : graph_.key_of(a.second) < graph_.key_of(b.second);
-    });
+    std::partial_sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(kept), found.end(),
+                      [&](const auto& a, const auto& b) {
+                        return a.first != b.first ? a.first > b.first : graph_.key_of(a.second) < graph_.key_of(b.second);
+                      });
     found.resize(kept);
     return found;
   }
