@@ -54,6 +54,7 @@ class SampleItem:
     positions: np.ndarray
     fan_out: int
     replace: bool
+    weighted: bool
     stream_key: int
 
 
@@ -168,7 +169,11 @@ class BatchState:
             rows = _concat([p[0] for p in parts])
             if len(rows):
                 positions = _concat([p[1] for p in parts])
-                items.append(SampleItem(edge_type, rows, positions, fan_out, op.replace, self._key(op.hop, edge_type)))
+                items.append(
+                    SampleItem(
+                        edge_type, rows, positions, fan_out, op.replace, op.weighted, self._key(op.hop, edge_type)
+                    )
+                )
         return items
 
     def accept(self, task: Task, item: SampleItem, first_row: int, answer: Answer) -> None:

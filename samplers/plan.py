@@ -59,6 +59,10 @@ class SchemaLike(Protocol):
     def node_tables(self) -> Mapping[str, Iterable[str]]:
         """Table names by node type."""
 
+    @property
+    def edge_tables(self) -> Mapping[str, Iterable[str]]:
+        """Table names by edge type."""
+
     def endpoints(self, edge_type: str) -> tuple[str, str]:
         """Node types of source and destination of an edge type."""
 
@@ -91,6 +95,7 @@ class PlanOp:
     hop: int = 0  # NEIGHBORHOOD: 1 = neighbours of the seeds
     fan_outs: tuple[tuple[str, int], ...] = ()  # NEIGHBORHOOD: (edge type, count), -1 = all in-neighbours, never 0
     replace: bool = False  # NEIGHBORHOOD
+    weighted: bool = False  # NEIGHBORHOOD: by the edges' weights
     frontier_all: bool = False  # NEIGHBORHOOD: expand every vertex known so far
     tables: tuple[tuple[str, str], ...] = ()  # FEATURE: (node type, table)
 
@@ -212,6 +217,8 @@ def _resolve_neighborhood(
             raise ConfigError(f"operator {op.id!r}: two fan-outs for edge type {fan_out.edge_type!r}")
         check_fan_out(f"operator {op.id!r}", fan_out.edge_type, fan_out.count, limits.fan_out)
         fan_outs[fan_out.edge_type] = fan_out.count
+        if message.weighted and "weight" not in schema.edge_tables.get(fan_out.edge_type, ()):
+            raise ConfigError(f"operator {op.id!r}: edge type {fan_out.edge_type!r} has no weights to draw by")
     if message.frontier not in FRONTIERS.values():
         raise ConfigError(f"operator {op.id!r}: unknown frontier {message.frontier}")
     return dataclasses.replace(
@@ -219,6 +226,7 @@ def _resolve_neighborhood(
         hop=message.hop,
         fan_outs=tuple((name, count) for name, count in fan_outs.items() if count != 0),
         replace=message.replace,
+        weighted=message.weighted,
         frontier_all=message.frontier == dag_pb2.FRONTIER_ALL,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.samplers import kernels
+from atta.samplers.methods import AliasTables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,6 +46,8 @@ class Shard:
         self.threads = threads
         self.dataset = dataset
         self._csc: dict[str, CSC] = {}
+        self._alias: dict[str, AliasTables] = {}
+        self._lock = threading.Lock()
         self._keys: dict[str, np.ndarray] = {}
         for node_type in dataset.schema.node_types:
             lo, hi = dataset.book.range(node_type, part)
@@ -68,19 +72,35 @@ class Shard:
         fan_out: int,
         replace: bool,
         stream_key: int,
+        weighted: bool = False,
         threads: int | None = None,
     ) -> Answer:
-        """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64).
+        """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64), ``weighted``: by edge weights.
 
         The result for a row is a pure function of (stream_key, the row's user id): architecture, determinism contract.
 
         Raises:
-            ConfigError: a row outside the partition, or a fan-out below -1.
+            ConfigError: a row outside the partition, a fan-out below -1, or no usable weights.
             UnknownNameError: no such edge type.
         """
         csc = self._edges(edge_type)
         keys = self._keys[self.dataset.schema.endpoints(edge_type)[1]]
         try:
+            if weighted:
+                counts, positions = self._alias_tables(edge_type, csc).pick(
+                    csc.indptr,
+                    keys,
+                    rows,
+                    fan_out=fan_out,
+                    replace=replace,
+                    stream_key=stream_key,
+                    threads=threads or self.threads,
+                )
+                neighbors = np.empty(len(positions), csc.indices.dtype)
+                edge_ids = np.empty(len(positions), csc.edge_ids.dtype)
+                kernels.gather_ids(csc.indices, positions, neighbors)
+                kernels.gather_ids(csc.edge_ids, positions, edge_ids)
+                return Answer(counts, neighbors, edge_ids)
             counts, neighbors, edge_ids = kernels.sample_neighbors(
                 csc.indptr,
                 csc.indices,
@@ -96,6 +116,15 @@ class Shard:
             raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
         assert edge_ids is not None
         return Answer(counts, neighbors, edge_ids)
+
+    def _alias_tables(self, edge_type: str, csc: CSC) -> AliasTables:
+        """Made when first needed: not every job draws by weight."""
+        with self._lock:
+            if edge_type not in self._alias:
+                if csc.weight is None:
+                    raise ConfigError(f"edge type {edge_type} has no weights to draw by")
+                self._alias[edge_type] = AliasTables.build(csc.indptr, csc.weight, threads=self.threads)
+            return self._alias[edge_type]
 
     def pair(self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int) -> np.ndarray:
         """``count`` non-neighbours (or in-neighbours) per core row: int64 internal ids [rows * count], -1 where none exists.

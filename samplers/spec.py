@@ -35,6 +35,7 @@ def neighbor_spec(
     seed_type: str,
     tables: Mapping[str, Sequence[str]] | None = None,
     replace: bool = False,
+    weighted: bool = False,
     frontier: str = "new",
 ) -> dag_pb2.DagSpec:
     """Build the supervised DAG: the seeds, then hop by hop the neighbourhood and the features of what it added.
@@ -42,6 +43,7 @@ def neighbor_spec(
     num_neighbors: fan-outs from the seeds outward, one per hop; -1 takes all in-neighbours, 0 skips the edge type in
     that hop. A sequence counts for every edge type; a mapping names every edge type (``"src__rel__dst"`` or the triple).
     tables: tables to fetch by node type, None = all of the schema.
+    weighted: neighbours are drawn by the weights of their edges (edge table ``weight``), not uniformly.
     frontier: ``"new"`` expands the vertices first reached by the hop before (PyG), ``"all"`` every vertex known (DGL).
 
     Operators: ``seed``, ``feature0``, then ``nbr1``, ``feature1``, ... Feature operators without tables are left out.
@@ -51,7 +53,7 @@ def neighbor_spec(
     spec.operators.add(id="seed").seed.node_type = seed_type
     wanted = _wanted_tables(schema, tables)
     _add_feature(spec, "feature0", "seed", {seed_type}, wanted)
-    _add_hops(spec, schema, ["seed"], num_neighbors, wanted, replace=replace, frontier=frontier)
+    _add_hops(spec, schema, ["seed"], num_neighbors, wanted, replace=replace, weighted=weighted, frontier=frontier)
     check_spec(spec, schema)
     return spec
 
@@ -101,6 +103,7 @@ def _add_hops(
     wanted: Mapping[str, Sequence[str]],
     *,
     replace: bool,
+    weighted: bool = False,
     frontier: str,
 ) -> None:
     if frontier not in FRONTIERS:
@@ -109,6 +112,7 @@ def _add_hops(
         op = spec.operators.add(id=f"nbr{hop}", inputs=inputs)
         op.neighborhood.hop = hop
         op.neighborhood.replace = replace
+        op.neighborhood.weighted = weighted
         op.neighborhood.frontier = FRONTIERS[frontier]
         for name, count in fan_outs.items():
             op.neighborhood.fan_outs.add(edge_type=name, count=count)

@@ -102,3 +102,16 @@ def pagerank(
 def induced(
     indptr: np.ndarray, indices: np.ndarray, vertex_keys: np.ndarray, vertices: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+def alias_tables(indptr: np.ndarray, weights: np.ndarray, threads: int) -> tuple[np.ndarray, np.ndarray]: ...
+def pick_weighted_edges(
+    indptr: np.ndarray,
+    weights: np.ndarray,
+    slots: np.ndarray,
+    positive: np.ndarray,
+    vertex_keys: np.ndarray,
+    rows: np.ndarray,
+    fan_out: int,
+    replace: bool,
+    stream_key: int,
+    threads: int,
+) -> tuple[np.ndarray, np.ndarray]: ...

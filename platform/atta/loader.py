@@ -128,6 +128,7 @@ class NeighborLoader(DagLoader):
         shuffle: bool = False,
         drop_last: bool = False,
         replace: bool = False,
+        weight_attr: str | None = None,
         tables: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
         frontier: str = "new",
         **options: Any,
@@ -142,6 +143,7 @@ class NeighborLoader(DagLoader):
             shuffle: permute the seeds anew every epoch.
             drop_last: leave out a last batch that is not full.
             replace: draw neighbours with replacement.
+            weight_attr: ``"weight"`` draws neighbours by the weights of their edges; None: uniformly.
             tables: names of the node tables to fetch (by node type where there are several); default all.
             frontier: ``"new"`` expands every vertex once (PyG), ``"all"`` every known vertex in each hop (DGL blocks).
             **options: ``seed`` (of all randomness), ``seeds`` (``"local"``: from near this rank, ``"global"``: one permutation
@@ -153,6 +155,8 @@ class NeighborLoader(DagLoader):
             ConfigError: an argument is out of range; UnknownNameError: a node type, edge type, table or split does not exist.
         """
         schema = cluster.schema
+        if weight_attr not in (None, "weight"):
+            raise UnknownNameError.of("edge attribute", str(weight_attr), ("weight",))
         seed_type, _ = _typed(schema, input_nodes)
         if tables is not None and not isinstance(tables, Mapping):
             tables = {seed_type: list(tables)}
@@ -162,6 +166,7 @@ class NeighborLoader(DagLoader):
             seed_type=seed_type,
             tables=tables,
             replace=replace,
+            weighted=weight_attr is not None,
             frontier=frontier,
         )
         super().__init__(

@@ -61,16 +61,18 @@ class NegativeOp(_message.Message):
     def __init__(self, edge_type: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class NeighborhoodOp(_message.Message):
-    __slots__ = ("hop", "fan_outs", "replace", "frontier")
+    __slots__ = ("hop", "fan_outs", "replace", "frontier", "weighted")
     HOP_FIELD_NUMBER: _ClassVar[int]
     FAN_OUTS_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
     FRONTIER_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTED_FIELD_NUMBER: _ClassVar[int]
     hop: int
     fan_outs: _containers.RepeatedCompositeFieldContainer[FanOut]
     replace: bool
     frontier: Frontier
-    def __init__(self, hop: _Optional[int] = ..., fan_outs: _Optional[_Iterable[_Union[FanOut, _Mapping]]] = ..., replace: _Optional[bool] = ..., frontier: _Optional[_Union[Frontier, str]] = ...) -> None: ...
+    weighted: bool
+    def __init__(self, hop: _Optional[int] = ..., fan_outs: _Optional[_Iterable[_Union[FanOut, _Mapping]]] = ..., replace: _Optional[bool] = ..., frontier: _Optional[_Union[Frontier, str]] = ..., weighted: _Optional[bool] = ...) -> None: ...
 
 class FanOut(_message.Message):
     __slots__ = ("edge_type", "count")

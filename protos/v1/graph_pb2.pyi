@@ -15,20 +15,22 @@ class SampleRequest(_message.Message):
     def __init__(self, dataset_id: _Optional[str] = ..., edge_types: _Optional[_Iterable[_Union[EdgeSample, _Mapping]]] = ...) -> None: ...
 
 class EdgeSample(_message.Message):
-    __slots__ = ("edge_type", "fan_out", "replace", "stream_key", "rows", "wide_rows")
+    __slots__ = ("edge_type", "fan_out", "replace", "stream_key", "rows", "wide_rows", "weighted")
     EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     FAN_OUT_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_KEY_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     WIDE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTED_FIELD_NUMBER: _ClassVar[int]
     edge_type: str
     fan_out: int
     replace: bool
     stream_key: int
     rows: bytes
     wide_rows: bool
-    def __init__(self, edge_type: _Optional[str] = ..., fan_out: _Optional[int] = ..., replace: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ...) -> None: ...
+    weighted: bool
+    def __init__(self, edge_type: _Optional[str] = ..., fan_out: _Optional[int] = ..., replace: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., weighted: _Optional[bool] = ...) -> None: ...
 
 class SampleChunk(_message.Message):
     __slots__ = ("edge_type", "first_row", "counts", "neighbors", "edge_ids", "wide_neighbors", "wide_edge_ids")

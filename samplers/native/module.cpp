@@ -487,6 +487,7 @@ std::uint64_t stream_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t 
 
 }  // namespace
 
+void bind_methods(nb::module_& m);
 void bind_subgraphs(nb::module_& m);
 
 NB_MODULE(_native, m) {
@@ -516,5 +517,6 @@ NB_MODULE(_native, m) {
            "last"_a, "fan_out"_a, "replace"_a, "stream_key"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none())
       .def("stitch", &compactor_stitch, "groups"_a, "frontier_local"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none());
   m.def("split_cached", &split_cached, "index"_a, "present"_a, "need"_a, "base"_a, "rows"_a, "positions"_a);
+  bind_methods(m);
   bind_subgraphs(m);
 }

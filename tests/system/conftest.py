@@ -21,6 +21,7 @@ class SmallGraph:
     x: np.ndarray
     y: np.ndarray
     train: np.ndarray
+    edge_weight: np.ndarray
     _datasets: dict[tuple[int, str], Path] = field(default_factory=dict)
 
     @property
@@ -59,6 +60,7 @@ def small_graph(tmp_path_factory: pytest.TempPathFactory) -> SmallGraph:
     src = rng.integers(0, n - 5, m)  # the last five are isolated
     src[:20], dst[:20] = np.arange(20), np.arange(20)  # self-loops
     src[20:40], dst[20:40] = src[40:60], dst[40:60]  # multi-edges
+    edge_weight = np.where(rng.random(m) < 0.1, 0.0, rng.exponential(size=m)).astype(np.float32)
     x = rng.standard_normal((n, 16)).astype(np.float32)
     y = rng.integers(0, 4, n).astype(np.int64)
     order = rng.permutation(n)
@@ -66,8 +68,8 @@ def small_graph(tmp_path_factory: pytest.TempPathFactory) -> SmallGraph:
     folder = tmp_path_factory.mktemp("small")
     with GraphWriter(folder / "graph") as writer:
         writer.add_nodes("node", n, ids=ids, tables={"x": x, "y": y}, splits={"train": train, "val": val})
-        writer.add_edges("node__to__node", src, dst)
-    return SmallGraph(folder, ids, src, dst, x, y, train)
+        writer.add_edges("node__to__node", src, dst, weight=edge_weight)
+    return SmallGraph(folder, ids, src, dst, x, y, train, edge_weight)
 
 
 def free_port() -> int:

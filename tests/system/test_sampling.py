@@ -36,7 +36,16 @@ def sample(cluster: atta.Cluster, **options: object) -> list[tuple[list[int], li
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"replace": True}, {"frontier": "all"}, {"num_neighbors": [-1, 2]}, {"num_neighbors": [2, 2, 2]}]
+    "options",
+    [
+        {},
+        {"weight_attr": "weight"},
+        {"weight_attr": "weight", "replace": True},
+        {"replace": True},
+        {"frontier": "all"},
+        {"num_neighbors": [-1, 2]},
+        {"num_neighbors": [2, 2, 2]},
+    ],
 )
 def test_batches_do_not_depend_on_partitions_method_or_threads(
     small_graph: SmallGraph, options: dict[str, object]

@@ -69,7 +69,12 @@ class GraphService(_DataService):
 
     def _answer(self, index: int, part: Any, first: int, rows: np.ndarray) -> bytes:
         answer = self._shard.sample(
-            part.edge_type, rows, fan_out=part.fan_out, replace=part.replace, stream_key=part.stream_key
+            part.edge_type,
+            rows,
+            fan_out=part.fan_out,
+            replace=part.replace,
+            weighted=part.weighted,
+            stream_key=part.stream_key,
         )
         chunk = graph_pb2.SampleChunk(
             edge_type=index,

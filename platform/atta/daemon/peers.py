@@ -59,6 +59,7 @@ class Peer:
                 edge_type=item.edge_type,
                 fan_out=item.fan_out,
                 replace=item.replace,
+                weighted=item.weighted,
                 stream_key=item.stream_key,
                 rows=rows,
                 wide_rows=wide,

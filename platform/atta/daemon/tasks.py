@@ -52,7 +52,12 @@ def run_local(state: BatchState, task: Task, shard: Shard, store: Store) -> Outc
         case Kind.NEIGHBORHOOD:
             for item in state.sample_items(task):
                 answer = shard.sample(
-                    item.edge_type, item.rows, fan_out=item.fan_out, replace=item.replace, stream_key=item.stream_key
+                    item.edge_type,
+                    item.rows,
+                    fan_out=item.fan_out,
+                    replace=item.replace,
+                    weighted=item.weighted,
+                    stream_key=item.stream_key,
                 )
                 state.accept(task, item, 0, answer)
             return Outcome()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -10,6 +10,7 @@ class FakeSchema:
     node_types: tuple[str, ...]
     edge_types: tuple[str, ...]
     node_tables: dict[str, tuple[str, ...]]
+    edge_tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def endpoints(self, edge_type: str) -> tuple[str, str]:
         source, _, target = edge_type.split("__")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import networkx as nx
 import pytest
 from hypothesis import given, settings
@@ -254,3 +256,11 @@ def test_random_bytes_never_do_more_than_raise(data: bytes) -> None:
     spec.version = 1
     with pytest.raises(ConfigError):  # a valid one would need names of the schema
         check_spec(spec, TYPED)
+
+
+def test_weighted_hops_need_weights() -> None:
+    with pytest.raises(ConfigError, match="has no weights"):
+        neighbor_spec(PLAIN, num_neighbors=[3], seed_type="node", weighted=True)
+    weighted = dataclasses.replace(PLAIN, edge_tables={"node__to__node": ("weight",)})
+    plan = check_spec(neighbor_spec(weighted, num_neighbors=[3], seed_type="node", weighted=True), weighted)
+    assert [op.weighted for op in plan.neighborhoods] == [True]
