@@ -96,11 +96,7 @@ class Shard:
                     stream_key=stream_key,
                     threads=threads or self.threads,
                 )
-                neighbors = np.empty(len(positions), csc.indices.dtype)
-                edge_ids = np.empty(len(positions), csc.edge_ids.dtype)
-                kernels.gather_ids(csc.indices, positions, neighbors)
-                kernels.gather_ids(csc.edge_ids, positions, edge_ids)
-                return Answer(counts, neighbors, edge_ids)
+                return Answer(counts, _taken(csc.indices, positions), _taken(csc.edge_ids, positions))
             counts, neighbors, edge_ids = kernels.sample_neighbors(
                 csc.indptr,
                 csc.indices,
@@ -170,3 +166,10 @@ class Shard:
         if csc is None:
             raise UnknownNameError.of("edge type", edge_type, self._csc)
         return csc
+
+
+def _taken(table: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """``table[positions]``, with lines requested ahead."""
+    out = np.empty(len(positions), table.dtype)
+    kernels.gather_ids(table, positions, out)
+    return out
