@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition.book import PartitionBook
 from atta.partition.files import FileRecord, check_file, map_array, read_json
 from atta.partition.graph import check_layout, read_records
@@ -90,7 +90,8 @@ class Part:
         indptr, indices = map_array(folder / "indptr.npy"), map_array(folder / "indices.npy")
         if indptr[0] != 0 or indptr[-1] != len(indices):
             raise DataError(folder / "indptr.npy", f"does not end at the {len(indices)} edges of this partition")
-        tables = {name: map_array(folder / f"{name}.npy") for name in self._schema.edge_tables[edge_type]}
+        known = self._schema.edge_tables[edge_type]
+        tables = {name: map_array(folder / f"{name}.npy") for name in ("weight", "time") if name in known}
         return CSC(indptr, indices, map_array(folder / "edge_ids.npy"), tables.get("weight"), tables.get("time"))
 
     def table(self, node_type: str, name: str) -> Array:
@@ -100,6 +101,13 @@ class Part:
             self._schema.table(node_type, name)
             self._tables[key] = map_array(self.path / "nodes" / node_type / f"{name}.npy")
         return self._tables[key]
+
+    def edge_table(self, edge_type: str, name: str) -> Array:
+        """Return the rows [E, *row_shape] of an edge table in the order of ``csc(edge_type).indices``; errors as ``table``."""
+        tables = self._schema.edge_tables[self._schema.check_edge_type(edge_type)]
+        if name not in tables:
+            raise UnknownNameError.of(f"table of edge type {edge_type!r}:", name, tables)
+        return map_array(self.path / "edges" / edge_type / f"{name}.npy")
 
     def halo(self, node_type: str) -> Array:
         """Return the ascending internal ids (int64) of in-neighbours that other partitions own."""
@@ -195,7 +203,7 @@ class Dataset:
             yield f"{folder}/edges/{e}/indices.npy", (None, shape)
             yield f"{folder}/edges/{e}/edge_ids.npy", (None, shape)
             for name, spec in schema.edge_tables[e].items():
-                yield f"{folder}/edges/{e}/{name}.npy", (spec.dtype, shape)
+                yield f"{folder}/edges/{e}/{name}.npy", (spec.dtype, (*shape, *spec.row_shape))
 
     def _shape(self, name: str) -> tuple[int, ...]:
         """Return the length of a vector that only the manifest knows."""

@@ -57,7 +57,7 @@ class Edges:
     Attributes:
         src: [E] int32 or int64, rows of the sources.
         dst: [E] int32 or int64, rows of the destinations.
-        tables: ``weight`` and ``time`` where present, [E].
+        tables: by name, [E, *row_shape].
     """
 
     src: Array
@@ -141,7 +141,7 @@ def _check_files(manifest: Path, schema: Schema, files: dict[str, FileRecord]) -
         for name in ("src", "dst"):
             wanted[f"edges/{e}/{name}.npy"] = (None, shape)
         for name, spec in schema.edge_tables[e].items():
-            wanted[f"edges/{e}/{name}.npy"] = (spec.dtype, shape)
+            wanted[f"edges/{e}/{name}.npy"] = (spec.dtype, (*shape, *spec.row_shape))
     check_layout(manifest, wanted, files)
 
 
@@ -163,11 +163,11 @@ def check_layout(
 class EdgeAppender:
     """Writes the edges of one type in a stream."""
 
-    def __init__(self, folder: Path, counts: tuple[int, int], tables: Mapping[str, npt.DTypeLike]) -> None:
+    def __init__(self, folder: Path, counts: tuple[int, int], tables: Mapping[str, TableSpec]) -> None:
         self._counts = counts
         self._src = NpyAppender(folder / "src.npy", index_dtype(counts[0]))
         self._dst = NpyAppender(folder / "dst.npy", index_dtype(counts[1]))
-        self._tables = {name: NpyAppender(folder / f"{name}.npy", dtype) for name, dtype in tables.items()}
+        self._tables = {n: NpyAppender(folder / f"{n}.npy", t.dtype, t.row_shape) for n, t in tables.items()}
 
     @property
     def count(self) -> int:
@@ -177,7 +177,7 @@ class EdgeAppender:
     @property
     def specs(self) -> dict[str, TableSpec]:
         """Specs of the edge tables."""
-        return {name: TableSpec(t.dtype.str) for name, t in self._tables.items()}
+        return {name: TableSpec(t.dtype.str, t.row_shape) for name, t in self._tables.items()}
 
     def append(self, src: npt.ArrayLike, dst: npt.ArrayLike, **tables: npt.ArrayLike) -> None:
         """Append edges given by the rows of their end points; raises ConfigError for a row that does not exist."""
@@ -296,8 +296,8 @@ class GraphWriter:
         self._splits[node_type][name] = len(chosen)
         self._write(f"nodes/{node_type}/split_{name}.npy", chosen.astype(np.int64))
 
-    def open_edges(self, edge_type: str = EDGE_TYPE, tables: Mapping[str, npt.DTypeLike] | None = None) -> EdgeAppender:
-        """Begin an edge type between declared node types; ``tables``: ``weight`` and/or ``time`` with their dtypes."""
+    def open_edges(self, edge_type: str = EDGE_TYPE, tables: Mapping[str, TableSpec] | None = None) -> EdgeAppender:
+        """Begin an edge type between declared node types, with the edge ``tables`` that every append will bring."""
         source, _, destination = split_edge_type(edge_type)
         if edge_type in self._edges:
             raise ConfigError(f"edge type {edge_type!r} is declared twice")
@@ -306,8 +306,10 @@ class GraphWriter:
         return self._edges[edge_type]
 
     def add_edges(self, edge_type: str, src: npt.ArrayLike, dst: npt.ArrayLike, **tables: Array) -> None:
-        """Add a whole edge type; ``tables``: ``weight`` and/or ``time``."""
-        out = self.open_edges(edge_type, {name: values.dtype for name, values in tables.items()})
+        """Add a whole edge type; ``tables``: [E, *row_shape], ``weight`` and ``time`` with their meanings and any others."""
+        out = self.open_edges(
+            edge_type, {n: TableSpec(values.dtype.str, values.shape[1:]) for n, values in tables.items()}
+        )
         out.append(src, dst, **tables)
 
     def _count(self, node_type: str) -> int:

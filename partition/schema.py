@@ -73,7 +73,7 @@ class Schema:
         node_counts: node type -> number of vertices.
         edge_counts: edge type -> number of edges.
         node_tables: node type -> table name -> spec; every node type has an entry.
-        edge_tables: edge type -> ``weight`` or ``time`` -> spec; every edge type has an entry.
+        edge_tables: edge type -> table name -> spec; every edge type has an entry. ``weight`` and ``time`` are scalars.
         splits: node type -> split name -> number of vertices; every node type has an entry.
         num_classes: of the labels ``y``, None when there are none.
     """
@@ -115,8 +115,10 @@ class Schema:
         if not _is_count(count):
             raise ConfigError(f"edge type {edge_type!r}: {count!r} is not a number of edges")
         for name, spec in self.edge_tables.setdefault(edge_type, {}).items():
-            if name not in ("weight", "time") or spec.row_shape:
-                raise ConfigError(f"edge type {edge_type!r}: the edge table {name!r} is not supported")
+            if check_name("table", name) in _RESERVED:
+                raise ConfigError(f"edge type {edge_type!r}: the table name {name!r} is reserved")
+            if name in ("weight", "time") and spec.row_shape:
+                raise ConfigError(f"edge type {edge_type!r}: {name!r} must have one number per edge")
 
     def endpoints(self, edge_type: str) -> tuple[str, str]:
         """Return the source and the destination node type of ``edge_type``."""

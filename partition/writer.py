@@ -206,7 +206,7 @@ class _Writer:
         write_array(folder / "indptr.npy", indptr)
         indices = NpyAppender(folder / "indices.npy", index_dtype(self.schema.node_counts[source]))
         edge_ids = NpyAppender(folder / "edge_ids.npy", index_dtype(self.schema.edge_counts[edge_type]))
-        tables = {name: NpyAppender(folder / f"{name}.npy", a.dtype) for name, a in edges.tables.items()}
+        tables = {name: NpyAppender(folder / f"{name}.npy", a.dtype, a.shape[1:]) for name, a in edges.tables.items()}
         for first, last in _buckets(indptr, self.bucket_edges):
             chosen = self._bucket(edge_type, edges, lo + first, lo + last)
             internal = numbers.internal_of[edges.src[chosen]]

@@ -14,23 +14,29 @@ contiguous range, and everything that belongs to hop h lies behind everything of
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atta.errors import ConfigError
 from atta.samplers import kernels
 from atta.samplers.dag import Kind, Share, Task, chunk_range
 from atta.samplers.hashing import hash_string, stream_key
+from atta.samplers.negatives import Positives, draw_negatives
+from atta.samplers.operators.base import Batch, Sampled
+from atta.samplers.shard import Answer, places, without_edges
+from atta.samplers.vertices import CompactorPool
 
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
     from atta.samplers.layout import BatchArrays
-    from atta.samplers.shard import Answer
+    from atta.samplers.methods import Method
+    from atta.samplers.requests import Program
     from atta.samplers.spec import Plan, PlanOp
 
-__all__ = ["BatchState", "CompactorPool", "FeatureItem", "SampleItem", "StreamPosition"]
+__all__ = ["BatchSeeds", "BatchState", "FeatureItem", "SampleItem", "StreamPosition"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,8 @@ class StreamPosition:
 class SampleItem:
     """Part of a sampling request: expand ``rows`` of one owner for one edge type.
 
-    ``rows`` int64 [n] positions in the owner's core range; ``positions`` int64 [n] local ids of the same vertices.
+    ``rows`` int64 [n] positions in the owner's core range; ``positions`` int64 [n] local ids of the same vertices; ``trees``
+    int32 [n] and ``times`` int64 [n] where the method has use for them; ``tables`` are to come with the edges.
     """
 
     edge_type: str
@@ -54,8 +61,11 @@ class SampleItem:
     positions: np.ndarray
     fan_out: int
     replace: bool
-    weighted: bool
+    method: Method
     stream_key: int
+    trees: np.ndarray | None = None
+    times: np.ndarray | None = None
+    tables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,25 @@ class FeatureItem:
     positions: np.ndarray
 
 
+@dataclass(frozen=True, slots=True)
+class BatchSeeds:
+    """What a batch starts from.
+
+    Attributes:
+        ids: int64 [S] internal ids; of targets where the seeds are edges.
+        input_id: int64 [S], positions in the user's input.
+        sources: int64 [S], the sources of seed edges; None for vertices.
+        times: int64 [S], None without a temporal method.
+        exclude: edge types from which the seed edges are left out, and whether in reverse.
+    """
+
+    ids: np.ndarray
+    input_id: np.ndarray
+    sources: np.ndarray | None = None
+    times: np.ndarray | None = None
+    exclude: tuple[tuple[str, bool], ...] = ()
+
+
 @dataclass(slots=True)
 class _Growth:
     """The vertices of one node type that one operator added: local ids [start, stop), grouped by owner."""
@@ -76,6 +105,7 @@ class _Growth:
     stop: int
     rows: list[np.ndarray]  # per owner: positions in the owner's range
     positions: list[np.ndarray]  # per owner: local ids
+    trees: np.ndarray | None  # int32 [stop - start]
 
 
 @dataclass(slots=True)
@@ -85,24 +115,8 @@ class _Pending:
     lock: threading.Lock = field(default_factory=threading.Lock)
     groups: dict[str, list[tuple[np.ndarray, Answer]]] = field(default_factory=dict)
     pairs: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-
-
-class CompactorPool:
-    """Compactors to be reused from batch to batch: the direct table of a large graph is megabytes to fill, little to clean."""
-
-    def __init__(self, node_counts: Mapping[str, int]) -> None:
-        self._counts = dict(node_counts)
-        self._free: dict[str, list[kernels.Compactor]] = {t: [] for t in node_counts}
-
-    def take(self) -> dict[str, kernels.Compactor]:
-        """An empty compactor per node type."""
-        return {t: free.pop() if free else kernels.Compactor(self._counts[t]) for t, free in self._free.items()}
-
-    def give(self, used: Mapping[str, kernels.Compactor]) -> None:
-        """Take compactors back."""
-        for node_type, compactor in used.items():
-            compactor.reset()
-            self._free[node_type].append(compactor)
+    links: tuple[np.ndarray, np.ndarray] | None = None
+    sampled: Sampled | None = None
 
 
 class BatchState:
@@ -115,19 +129,16 @@ class BatchState:
         *,
         home: int,
         at: StreamPosition,
-        seeds: np.ndarray,
-        input_id: np.ndarray,
+        seeds: BatchSeeds,
         out: BatchArrays,
         compactors: CompactorPool,
         degree: Callable[[Sequence[str], np.ndarray], int],
     ) -> None:
-        """``seeds`` int64 internal ids [S] and ``input_id`` int64 [S] their positions in the user's input.
-
-        ``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition (exact cost of local tasks).
-        """
+        """``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition (exact cost of local tasks)."""
         self.plan, self.dataset, self.home, self.at, self.out = plan, dataset, home, at, out
-        self._seeds, self._input_id, self._degree = seeds, input_id, degree
-        self._pool, self._known = compactors, compactors.take()
+        self._seeds, self._degree = seeds, degree
+        self._pool, self._known = compactors, compactors.take(trees=plan.disjoint)
+        self._tree_times = self._times_by_tree()
         self._growth: dict[str, dict[str, _Growth]] = {}
         self._pending = {op.id: _Pending() for op in plan.ops}
         self._tables = {t: tuple(n for owner, n in plan.tables if owner == t) for t in dataset.schema.node_types}
@@ -136,13 +147,98 @@ class BatchState:
     # -- seeds and pairs -----------------------------------------------------------------------------------------------
 
     def seed(self) -> list[Share]:
-        """Number the seeds (repeated ones once) and report them by owner."""
-        local = self._known[self.plan.seed.node_type].insert(self._seeds)
+        """Number the seeds (repeated ones once, unless they grow trees of their own) and report them by owner."""
+        if self.plan.links:
+            self._seed_links()
+            return self._grown(self.plan.seed.id, {})
+        seeds = self._seeds
+        local = self._known[self.plan.seed.node_type].insert(seeds.ids, np.arange(len(seeds.ids)))
         unique = self._known[self.plan.seed.node_type].size
         first = np.full(unique, len(local), dtype=np.int64)
         np.minimum.at(first, local, np.arange(len(local)))
-        self.out.append("input_id", unique)[:] = self._input_id[first]
+        self.out.append("input_id", unique)[:] = seeds.input_id[first]
         return self._grown(self.plan.seed.id, {self.plan.seed.node_type: 0})
+
+    def _seed_links(self) -> None:
+        """Number the sources of the seed edges, then their targets."""
+        assert self._seeds.sources is not None
+        count = len(self._seeds.ids)
+        self.out.append("input_id", count)[:] = self._seeds.input_id
+        self._number_links("link/", self._seeds.sources, self._seeds.ids, 0)
+
+    def _number_links(self, prefix: str, sources: np.ndarray, targets: np.ndarray, first_tree: int) -> None:
+        source, target = self.dataset.schema.endpoints(self.plan.seed.edge_type)
+        trees = first_tree + np.arange(2 * len(sources))
+        self.out.append(f"{prefix}src", len(sources))[:] = self._known[source].insert(sources, trees[: len(sources)])
+        self.out.append(f"{prefix}dst", len(targets))[:] = self._known[target].insert(targets, trees[len(sources) :])
+
+    def _times_by_tree(self) -> np.ndarray | None:
+        """int64 [trees]: when each tree's seed happens. Ends of negative edges have the time of the positive that they belong
+        to."""
+        times = self._seeds.times
+        if times is None:
+            return None
+        found = [times]
+        if self.plan.links:
+            found.append(times)
+            for op in self.plan.ops:
+                if op.negatives is not None:
+                    count = op.negatives.count(len(times))
+                    of_positive = (
+                        np.arange(count) // int(op.negatives.amount)
+                        if op.negatives.triplet
+                        else np.arange(count) % max(1, len(times))
+                    )
+                    found += [times[of_positive], times[of_positive]]
+        return np.concatenate(found)
+
+    def negatives(self, op_id: str) -> Program[tuple[np.ndarray, np.ndarray]]:
+        """The program that draws an operator's negative edges."""
+        op, schema = self.plan.op(op_id), self.dataset.schema
+        source, target = schema.endpoints(op.edge_type)
+        assert op.negatives is not None
+        assert self._seeds.sources is not None
+        by_rank = self.dataset.sorted_internal(source), self.dataset.sorted_internal(target)
+        given = Positives(self._seeds.sources, self._seeds.ids, by_rank, source == target)
+        return draw_negatives(op.negatives, given, self._key(0, f"negative:{op.edge_type}"))
+
+    def accept_negatives(self, op_id: str, links: tuple[np.ndarray, np.ndarray]) -> None:
+        """Take what the program has returned."""
+        self._pending[op_id].links = links
+
+    # -- whole batches -------------------------------------------------------------------------------------------------
+
+    def sampler(self, op_id: str) -> Program[Sampled]:
+        """The program that samples the whole batch."""
+        op = self.plan.op(op_id)
+        node_type = self.plan.seed.node_type
+        keys, by_rank = self.dataset.ids(node_type), self.dataset.sorted_internal(node_type)
+        assert op.operator is not None
+        seeds, _ = self._known[node_type].internal(0, self._known[node_type].size)
+        return op.operator.run(Batch(seeds, keys, by_rank, self.at.seed, self.at.epoch, self.at.batch))
+
+    def accept_sampled(self, op_id: str, sampled: Sampled) -> None:
+        """Take what the program has returned."""
+        self._pending[op_id].sampled = sampled
+
+    def _join_batch(self, op: PlanOp, sampled: Sampled) -> None:
+        known, edge_type = self._known[self.plan.seed.node_type], op.edge_type
+        seeds = known.size
+        if self.plan.disjoint != (sampled.trees is not None):
+            raise ConfigError(
+                f"operator {op.id!r}: it makes {'no ' if self.plan.disjoint else ''}trees, the DAG says otherwise"
+            )
+        local = known.insert(np.ascontiguousarray(sampled.vertices, dtype=np.int64), sampled.trees)
+        if not np.array_equal(local, np.arange(len(local))) or len(local) < seeds:
+            raise ConfigError(f"operator {op.id!r}: its vertices must begin with the seeds and not repeat")
+        count = len(sampled.row)
+        self.out.append(f"hops/{edge_type}", 1)[:] = count
+        self.out.append(f"row/{edge_type}", count)[:] = sampled.row
+        self.out.append(f"col/{edge_type}", count)[:] = sampled.col
+        if f"e_id/{edge_type}" in self.out.arrays:
+            self.out.append(f"e_id/{edge_type}", count)[:] = sampled.edge_ids
+        for name, array in sampled.extra.items():
+            self.out.append(f"extra/{name}", len(array))[:] = array
 
     def pair_item(self, task: Task) -> tuple[PlanOp, np.ndarray, np.ndarray, int]:
         """(operator, rows int64 [n], seed positions int64 [n], stream key) of a POSITIVE or NEGATIVE task."""
@@ -165,14 +261,17 @@ class BatchState:
         items = []
         for edge_type, fan_out in op.fan_outs:
             target = self.dataset.schema.endpoints(edge_type)[1]
-            parts = [_slice(g, task) for g in self._frontier(op, target)]
+            growths = self._frontier(op, target)
+            parts = [_slice(g, task) for g in growths]
             rows = _concat([p[0] for p in parts])
             if len(rows):
+                trees = _concat([g.trees[p[1] - g.start] for g, p in zip(growths, parts, strict=True)
+                                 if g.trees is not None]) if self.plan.disjoint else None  # fmt: skip
+                times = None if trees is None or self._tree_times is None else self._tree_times[trees]
+                key, tables = self._key(op.hop, edge_type), self.plan.tables_of(edge_type)
                 positions = _concat([p[1] for p in parts])
                 items.append(
-                    SampleItem(
-                        edge_type, rows, positions, fan_out, op.replace, op.weighted, self._key(op.hop, edge_type)
-                    )
+                    SampleItem(edge_type, rows, positions, fan_out, op.replace, op.method, key, trees, times, tables)
                 )
         return items
 
@@ -196,6 +295,10 @@ class BatchState:
         op = self.plan.op(op_id)
         if op.kind is Kind.NEIGHBORHOOD:
             self._join_hop(op, pending)
+        elif pending.sampled is not None:
+            self._join_batch(op, pending.sampled)
+        elif pending.links is not None:
+            self._number_links("link/neg_", *pending.links, 2 * len(self._seeds.ids))
         else:
             self._join_pairs(op, pending)
         growth = self._grown(op_id, before)
@@ -207,9 +310,8 @@ class BatchState:
 
     def _join_pairs(self, op: PlanOp, pending: _Pending) -> None:
         source = self.dataset.schema.endpoints(op.edge_type)[0]
-        seeds = self._known[self.plan.seed.node_type].ids(
-            0, self._growth[self.plan.seed.id][self.plan.seed.node_type].stop
-        )
+        stop = self._growth[self.plan.seed.id][self.plan.seed.node_type].stop
+        seeds, _ = self._known[self.plan.seed.node_type].internal(0, stop)
         drawn = np.repeat(seeds, op.count).reshape(len(seeds), op.count)  # where no such vertex exists: the seed itself
         for positions, ids in pending.pairs:
             found = ids.reshape(len(positions), op.count)
@@ -219,7 +321,7 @@ class BatchState:
 
     def _join_hop(self, op: PlanOp, pending: _Pending) -> None:
         for edge_type in self.plan.edge_types:
-            groups = pending.groups.get(edge_type, [])
+            groups = [(p, self._without_seeds(edge_type, p, a)) for p, a in pending.groups.get(edge_type, [])]
             count = sum(len(answer.neighbors) for _, answer in groups)
             self.out.append(f"hops/{edge_type}", 1)[:] = count
             if not count:
@@ -229,13 +331,34 @@ class BatchState:
             start, stop = ranges[0].start, ranges[-1].stop
             row, col = self.out.append(f"row/{edge_type}", count), self.out.append(f"col/{edge_type}", count)
             with_ids = f"e_id/{edge_type}" in self.out.arrays
-            self._known[source].stitch(
+            _, trees = self._known[target].internal(start, stop) if self.plan.disjoint else (None, None)
+            self._known[source].compactor.stitch(
                 [(p - start, a.counts, a.neighbors, a.edge_ids) for p, a in groups],
                 np.arange(start, stop, dtype=np.int32),
                 row,
                 col,
                 self.out.append(f"e_id/{edge_type}", count) if with_ids else None,
+                trees=trees,
+                sources=self._known[source].count,
             )
+            for name in self.plan.tables_of(edge_type):
+                out = self.out.append(f"edge/{edge_type}/{name}", count)
+                for at, answer in places(groups, start, stop):
+                    kernels.scatter_rows(answer.tables[name], at, out)
+
+    def _without_seeds(self, edge_type: str, positions: np.ndarray, answer: Answer) -> Answer:
+        """Leave out the batch's seed edges, so that what is to be predicted cannot be looked up."""
+        for excluded, reverse in self._seeds.exclude:
+            if excluded != edge_type:
+                continue
+            ends = (self._seeds.ids, self._seeds.sources)
+            targets, sources = ends[::-1] if reverse else ends
+            assert targets is not None
+            assert sources is not None
+            known = self._known[self.dataset.schema.endpoints(edge_type)[1]]
+            rows, _ = known.internal(0, known.size)
+            answer = without_edges(answer, rows[positions], targets, sources)
+        return answer
 
     # -- features ------------------------------------------------------------------------------------------------------
 
@@ -287,12 +410,14 @@ class BatchState:
                 self.out.append(f"hops/{node_type}", 1)[:] = stop - start
             if stop == start:
                 continue
-            internal = known.ids(start, stop)
+            internal, trees = known.internal(start, stop)
+            if trees is not None:
+                self.out.append(f"tree/{node_type}", stop - start)[:] = trees
             kernels.gather_ids(
                 self.dataset.ids(node_type), internal, self.out.append(f"n_id/{node_type}", stop - start)
             )
             rows, positions = kernels.split_by_owner(internal, self.dataset.book.offsets[node_type])
-            grown[node_type] = _Growth(start, stop, rows, [p + start for p in positions])
+            grown[node_type] = _Growth(start, stop, rows, [p + start for p in positions], trees)
         self._growth[op_id] = grown
         return list(self._shares([grown], self._following(op_id)))
 

@@ -41,8 +41,8 @@ class Lane(enum.Enum):
 class Task:
     """One physical task, a plain value: equal fields mean the same task of a DAG.
 
-    SEED, JOIN and END run at home as a single chunk. The others concern the vertices of one owner; chunk ``c`` of
-    ``chunks`` covers the rows ``chunk_range(rows, c, chunks)`` of that owner's share.
+    SEED, JOIN, END, whole batches and negative links run at home as a single chunk. The others concern the vertices of one
+    owner; chunk ``c`` of ``chunks`` covers the rows ``chunk_range(rows, c, chunks)`` of that owner's share.
     """
 
     kind: Kind
@@ -164,11 +164,14 @@ class DagInstance:
     def _begin(self, op: PlanOp, ready: list[Task]) -> None:
         """Hand out the work of an operator whose inputs are all joined."""
         shares = _merged(share for source in op.inputs for share in self._expand[source])
-        if op.kind is Kind.NEIGHBORHOOD:
-            costs = [share.degree for share in shares]
+        if op.kind is Kind.BATCH or op.negatives is not None:
+            # Not divided by owners: the operator itself asks whom it needs, so it waits like a request to other daemons.
+            rows = float(sum(share.rows for share in shares))
+            tasks = [Task(op.kind, op.id, self._home, 0, 1, Lane.NET, rows)]
+        elif op.kind is Kind.NEIGHBORHOOD:
+            tasks = self._split(op.kind, op.id, shares, [share.degree for share in shares])
         else:
-            costs = [float(share.rows * op.count) for share in shares]
-        tasks = self._split(op.kind, op.id, shares, costs)
+            tasks = self._split(op.kind, op.id, shares, [float(share.rows * op.count) for share in shares])
         self._left[op.id] = len(tasks)
         self._join_cost[op.id] = _join_cost(op, shares)
         ready += tasks
@@ -217,6 +220,8 @@ def _sum(a: Share, b: Share) -> Share:
 
 def _join_cost(op: PlanOp, shares: Sequence[Share]) -> float:
     """Entries that the join has to stitch: edges of a hop, at most the degrees; vertices drawn otherwise."""
+    if op.kind is Kind.BATCH:
+        return sum(share.degree for share in shares)
     if op.kind is not Kind.NEIGHBORHOOD:
         return float(sum(share.rows for share in shares) * op.count)
     if any(count < 0 for _, count in op.fan_outs):

@@ -6,12 +6,15 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, UnknownNameError
 from atta.samplers import kernels
+
+if TYPE_CHECKING:
+    from atta.partition.dataset import Dataset
 
 __all__ = ["LocalGraph", "blaming"]
 
@@ -34,15 +37,30 @@ class LocalGraph:
         indices: int32|int64 [E], sources.
         keys: int64 [n], user ids: what randomness is a function of.
         edge_ids: int32|int64 [E], positions of the edges as they were given; None: an edge's id is its position in ``indices``.
+        source_keys: int64 [m], user ids of the sources where these are of another node type; None: they are of the same.
+        weight, time: [E] in the order of ``indices``, for the methods that need them.
     """
 
     indptr: np.ndarray
     indices: np.ndarray
     keys: np.ndarray
     edge_ids: np.ndarray | None = None
+    source_keys: np.ndarray | None = None
+    weight: np.ndarray | None = None
+    time: np.ndarray | None = None
 
     @classmethod
-    def from_csc(cls, indptr: Any, indices: Any, *, keys: Any = None, edge_ids: Any = None) -> LocalGraph:
+    def from_csc(
+        cls,
+        indptr: Any,
+        indices: Any,
+        *,
+        keys: Any = None,
+        edge_ids: Any = None,
+        source_keys: Any = None,
+        weight: Any = None,
+        time: Any = None,
+    ) -> LocalGraph:
         """Wrap arrays or tensors of the right dtypes without a copy; node2vec wants rows ordered by key.
 
         Raises:
@@ -51,15 +69,29 @@ class LocalGraph:
         ptr, sources = np.ascontiguousarray(indptr, dtype=np.int64), np.ascontiguousarray(indices)
         key = np.arange(len(ptr) - 1, dtype=np.int64) if keys is None else np.ascontiguousarray(keys, dtype=np.int64)
         numbers = None if edge_ids is None else np.ascontiguousarray(edge_ids)
-        if len(key) != len(ptr) - 1 or (numbers is not None and len(numbers) != len(sources)):
-            raise ConfigError("keys and edge_ids: need one entry per vertex and per edge")
+        others = None if source_keys is None else np.ascontiguousarray(source_keys, dtype=np.int64)
+        tables = [None if table is None else np.ascontiguousarray(table) for table in (weight, time)]
+        if len(key) != len(ptr) - 1 or any(t is not None and len(t) != len(sources) for t in (numbers, *tables)):
+            raise ConfigError("keys, edge_ids, weight and time: need one entry per vertex and per edge")
         with blaming():
-            kernels.validate_csc(ptr, sources, len(key))
-        return cls(ptr, sources, key, numbers)
+            kernels.validate_csc(ptr, sources, len(key if others is None else others))
+        return cls(ptr, sources, key, numbers, others, *tables)
 
     @classmethod
-    def from_edges(cls, src: Any, dst: Any, num_nodes: int, *, keys: Any = None) -> LocalGraph:
-        """Build from edges ``src[i]`` → ``dst[i]`` (arrays or tensors of ids below ``num_nodes``).
+    def from_edges(
+        cls,
+        src: Any,
+        dst: Any,
+        num_nodes: int,
+        *,
+        keys: Any = None,
+        source_keys: Any = None,
+        weight: Any = None,
+        time: Any = None,
+    ) -> LocalGraph:
+        """Build from edges ``src[i]`` → ``dst[i]``: arrays or tensors of ids, targets below ``num_nodes``.
+
+        Sources are vertices of the same type, or those that ``source_keys`` (int64 [m]) names. ``weight`` and ``time``: [E].
 
         Raises:
             ConfigError: an id is out of range, or lengths differ.
@@ -67,41 +99,71 @@ class LocalGraph:
         source, target = np.asarray(src).astype(np.int64, copy=False), np.asarray(dst).astype(np.int64, copy=False)
         if source.shape != target.shape or source.ndim != 1:
             raise ConfigError(f"edges: {source.shape} sources for {target.shape} targets, both must be [E]")
-        for name, ids in (("src", source), ("dst", target)):
-            if len(ids) and not (ids.min() >= 0 and ids.max() < num_nodes):
-                raise ConfigError(f"{name}: ids lie in {ids.min()}..{ids.max()}, the graph has {num_nodes} vertices")
         key = np.arange(num_nodes, dtype=np.int64) if keys is None else np.ascontiguousarray(keys, dtype=np.int64)
+        others = None if source_keys is None else np.ascontiguousarray(source_keys, dtype=np.int64)
+        from_keys = key if others is None else others
         if len(key) != num_nodes:
             raise ConfigError(f"keys: {len(key)} for {num_nodes} vertices")
-        order = np.lexsort((key[source], target))
+        for name, ids, count in (("src", source, len(from_keys)), ("dst", target, num_nodes)):
+            if len(ids) and not (ids.min() >= 0 and ids.max() < count):
+                raise ConfigError(f"{name}: ids lie in {ids.min()}..{ids.max()}, the graph has {count} vertices")
+        tables = [None if table is None else np.asarray(table) for table in (weight, time)]
+        if any(table is not None and table.shape != source.shape for table in tables):
+            raise ConfigError(f"weight and time: must be [{len(source)}], one per edge")
+        order = np.lexsort((from_keys[source], target))
         indptr = np.zeros(num_nodes + 1, dtype=np.int64)
         np.cumsum(np.bincount(target, minlength=num_nodes), out=indptr[1:])
-        narrow = np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64
-        return cls(indptr, source[order].astype(narrow), key, order)
+        narrow = np.int32 if len(from_keys) <= np.iinfo(np.int32).max else np.int64
+        in_order = [None if table is None else table[order] for table in tables]
+        return cls(indptr, source[order].astype(narrow), key, order, others, *in_order)
 
     @classmethod
     def open(cls, path: str | Path, edge_type: str | None = None) -> LocalGraph:
-        """Load a dataset of one partition, or one edge type of it between vertices of one type.
+        """Load one edge type of a dataset of one partition; ``open_all`` loads every one.
 
         Raises:
-            ConfigError: several partitions, or an edge type between different node types.
+            ConfigError: several partitions, or several edge types and none named.
             DataError: the dataset is damaged.
         """
+        graphs = cls.open_all(path)
+        if edge_type is None and len(graphs) != 1:
+            raise ConfigError(f"{path}: name one of the edge types {', '.join(graphs)}")
+        if edge_type is not None and edge_type not in graphs:
+            raise UnknownNameError.of("edge type", edge_type, graphs)
+        return next(iter(graphs.values())) if edge_type is None else graphs[edge_type]
+
+    @classmethod
+    def open_all(cls, path: str | Path) -> dict[str, LocalGraph]:
+        """All edge types of a dataset of one partition; errors as for ``open``."""
         from atta.partition.dataset import Dataset
 
         dataset = Dataset.open(path)
-        name = dataset.schema.edge_types[0] if edge_type is None else dataset.schema.check_edge_type(edge_type)
-        source, target = dataset.schema.endpoints(name)
-        if dataset.num_parts != 1 or source != target:
-            raise ConfigError(
-                f"{path}: {dataset.num_parts} partitions, {name}; a local graph is one partition of one node type"
-            )
-        csc = dataset.part(0).csc(name)
+        if dataset.num_parts != 1:
+            raise ConfigError(f"{path}: {dataset.num_parts} partitions; a local graph is one partition")
+        keys = {t: kernels.resident(dataset.ids(t)) for t in dataset.schema.node_types}
+        return {name: cls._from_part(dataset, name, keys) for name in dataset.schema.edge_types}
+
+    @classmethod
+    def _from_part(cls, dataset: Dataset, edge_type: str, keys: dict[str, np.ndarray]) -> LocalGraph:
+        source, target = dataset.schema.endpoints(edge_type)
+        csc = dataset.part(0).csc(edge_type)
         kernels.validate_csc(csc.indptr, csc.indices, dataset.schema.node_counts[source])
-        arrays = [kernels.resident(a) for a in (csc.indptr, csc.indices, dataset.ids(source), csc.edge_ids)]
-        return cls(*arrays)
+        return cls(
+            kernels.resident(csc.indptr),
+            kernels.resident(csc.indices),
+            keys[target],
+            kernels.resident(csc.edge_ids),
+            None if source == target else keys[source],
+            csc.weight,
+            csc.time,
+        )
 
     @property
     def num_nodes(self) -> int:
-        """Number of vertices."""
+        """Number of vertices that edges end at."""
         return len(self.indptr) - 1
+
+    @property
+    def num_sources(self) -> int:
+        """Number of vertices that edges may come from."""
+        return self.num_nodes if self.source_keys is None else len(self.source_keys)

@@ -21,11 +21,13 @@ __all__ = [
     "degree_sum",
     "gather_ids",
     "gather_rows",
+    "has_edges",
     "pack_rows",
     "resident",
     "retain_heap",
     "sample_neighbors",
     "sample_pairs",
+    "scaled",
     "scatter_rows",
     "split_by_owner",
     "split_cached",
@@ -50,15 +52,22 @@ def sample_neighbors(
     fan_out: int,
     replace: bool,
     stream_key: int,
+    method: _native.Method | None = None,
+    trees: np.ndarray | None = None,
+    times: np.ndarray | None = None,
+    positions: bool = False,
     threads: int = 1,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Draw uniform in-neighbours of ``rows``: up to ``fan_out`` different ones (-1 = all), or exactly that many with replacement.
+    """Draw in-neighbours of ``rows``: up to ``fan_out`` different ones (-1 = all), or exactly that many with replacement.
 
     ``indptr`` int64 [n+1], ``indices`` and ``edge_ids`` [E], ``vertex_keys`` int64 [n] (user ids of the rows), ``rows`` [m].
-    Returns counts int32 [m], neighbours [sum(counts)] in the dtype of ``indices``, edge ids likewise. What a row gets depends on
-    (stream_key, its vertex key, its degree) only (architecture: determinism contract; Floyd's algorithm).
+    ``method`` says how and brings the tables of these edges; None: uniformly (Floyd's algorithm). Rows of different ``trees``
+    (int32 [m]) draw independently; ``times`` int64 [m] hides later edges from a temporal method.
+    Returns counts int32 [m], neighbours [sum(counts)] in the dtype of ``indices``, edge ids likewise (with ``positions``, and
+    without ``edge_ids``: the edges' positions, int64). What a row gets depends on (stream_key, its tree and time, its vertex
+    key, its edges) only (architecture: determinism contract).
     """
-    counts, neighbors, chosen = _native.sample_neighbors(
+    return _native.sample_neighbors(
         _flat(indptr, np.int64),
         _ids(indices),
         None if edge_ids is None else _ids(edge_ids),
@@ -68,8 +77,31 @@ def sample_neighbors(
         replace,
         stream_key,
         threads,
+        method,
+        None if trees is None else _flat(trees, np.int32),
+        None if times is None else _flat(times, np.int64),
+        positions,
     )
-    return counts, neighbors, chosen
+
+
+def scaled(bits: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """``bits * bounds >> 64`` of uint64 and int64 [m]: int64 [m], uniform below ``bounds`` when ``bits`` are random."""
+    return _native.scaled(_flat(bits, np.uint64), _flat(bounds, np.int64))
+
+
+def has_edges(
+    indptr: np.ndarray, indices: np.ndarray, source_keys: np.ndarray, rows: np.ndarray, sources: np.ndarray
+) -> np.ndarray:
+    """bool [m]: whether ``rows[i]`` has an in-edge from ``sources[i]``; rows are ordered by the ``source_keys`` of their
+    sources."""
+    found = _native.has_edges(
+        _flat(indptr, np.int64),
+        _ids(indices),
+        _flat(source_keys, np.int64),
+        _flat(rows, np.int64),
+        _flat(sources, np.int64),
+    )
+    return found.view(np.bool_)
 
 
 def sample_pairs(
@@ -167,6 +199,7 @@ class Compactor:
 
     def sample_hop(
         self,
+        targets: Compactor,
         indptr: np.ndarray,
         indices: np.ndarray,
         edge_ids: np.ndarray | None,
@@ -180,28 +213,38 @@ class Compactor:
         out_row: np.ndarray,
         out_col: np.ndarray,
         out_edge_ids: np.ndarray | None,
-    ) -> int:
-        """Expand the ids numbered ``first`` ... ``last - 1`` of a graph that lies here as a whole; returns the number of edges.
+        sources: int,
+        method: _native.Method | None = None,
+        trees: bool = False,
+        tree_times: np.ndarray | None = None,
+    ) -> tuple[int, int]:
+        """Expand the ids that ``targets`` numbers ``first`` ... ``last - 1``, in a graph that lies here as a whole.
 
-        Draws as ``sample_neighbors`` does and numbers as ``stitch`` does, in one pass. The ``out`` arrays (int32, int32, the dtype
-        of ``edge_ids``) need room for the largest possible answer; without ``edge_ids`` an edge's id is its
-        position, without ``vertex_keys`` a vertex is its own key.
+        Draws as ``sample_neighbors`` does and numbers the sources (ids below ``sources``) as ``stitch`` does, in one pass;
+        ``targets`` may be this compactor itself. The ``out`` arrays (int32, int32, the dtype of ``edge_ids``) take what fits.
+        Without ``edge_ids`` an edge's id is its position, without ``vertex_keys`` a vertex is its own key. With ``trees`` ids are
+        tree x number of vertices + vertex, and ``tree_times`` int64 has the time of each tree.
+
+        Returns the number of edges, and the first id for which there was no room (``last``: all are done).
         """
-        return int(
-            self.native.sample_hop(
-                indptr,
-                indices,
-                edge_ids,
-                vertex_keys,
-                first,
-                last,
-                fan_out,
-                replace,
-                stream_key,
-                out_row,
-                out_col,
-                out_edge_ids,
-            )
+        return self.native.sample_hop(
+            targets.native,
+            indptr,
+            indices,
+            edge_ids,
+            vertex_keys,
+            first,
+            last,
+            fan_out,
+            replace,
+            stream_key,
+            out_row,
+            out_col,
+            out_edge_ids,
+            method,
+            sources,
+            trees,
+            tree_times,
         )
 
     def stitch(
@@ -211,16 +254,22 @@ class Compactor:
         out_row: np.ndarray,
         out_col: np.ndarray,
         out_edge_ids: np.ndarray | None = None,
+        *,
+        trees: np.ndarray | None = None,
+        sources: int = 0,
     ) -> int:
         """Merge the answers of several owners in frontier order and number their sources.
 
         Every group is (positions int64 [m] in the frontier, counts int32 [m], neighbours, edge ids); ``frontier_local`` int32
-        [frontier] are the targets' local ids. Writes sources' and targets' local ids (int32) and edge ids; returns their number.
+        [frontier] are the targets' local ids. Writes sources' and targets' local ids (int32) and edge ids; returns their
+        number. With ``trees`` int32 [frontier] what is numbered is tree x ``sources`` + source.
         """
         prepared = [
             (_flat(p, np.int64), _flat(c, np.int32), _ids(n), None if e is None else _ids(e)) for p, c, n, e in groups
         ]
-        return int(self.native.stitch(prepared, _flat(frontier_local, np.int32), out_row, out_col, out_edge_ids))
+        of_tree = None if trees is None else _flat(trees, np.int32)
+        frontier = _flat(frontier_local, np.int32)
+        return self.native.stitch(prepared, frontier, out_row, out_col, out_edge_ids, of_tree, sources)
 
 
 def count_ids(ids: np.ndarray, limit: int) -> np.ndarray:

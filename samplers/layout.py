@@ -13,15 +13,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atta.samplers.methods import Method
 from atta.samplers.spec import Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from atta.partition.schema import Schema
+    from atta.samplers.operators.base import Bounds
     from atta.samplers.spec import Plan, PlanOp
 
 __all__ = ["HEADER_BYTES", "BatchArrays", "Layout", "Region", "layout_of", "pair_ops"]
 
 PAGE = 4096
+_NO_BOUND = 1 << 31
+"""Local ids are int32: no batch holds more vertices, nor more edges, of one type."""
 HEADER_BYTES = PAGE
 """Start of every buffer, kept free for the owner of the buffer (a slot writes its nonce there)."""
 
@@ -87,8 +93,8 @@ class BatchArrays:
 
 
 def pair_ops(plan: Plan) -> tuple[PlanOp, ...]:
-    """The positive and negative samplers of a plan."""
-    return tuple(op for op in plan.ops if op.kind in (Kind.POSITIVE, Kind.NEGATIVE))
+    """The positive and negative samplers of a plan whose seeds are vertices."""
+    return tuple(op for op in plan.ops if op.kind in (Kind.POSITIVE, Kind.NEGATIVE) and op.negatives is None)
 
 
 def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool) -> Layout:
@@ -99,9 +105,16 @@ def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool) ->
     """
     vertices, edges = _bounds(plan, schema, batch_size)
     wanted: list[tuple[str, np.dtype, tuple[int, ...], int]] = [("input_id", np.dtype(np.int64), (), batch_size)]
+    wanted += _of_links(plan, batch_size)
+    for op in plan.ops:
+        if op.operator is not None:
+            bounds = _operator_bounds(op, schema, batch_size)
+            wanted += [(f"extra/{n}", np.dtype(d), tuple(s[1:]), s[0]) for n, (d, s) in bounds.extra.items()]
     for node_type, rows in vertices.items():
         wanted.append((f"n_id/{node_type}", np.dtype(np.int64), (), rows))
         wanted.append((f"hops/{node_type}", np.dtype(np.int64), (), len(plan.ops)))
+        if plan.disjoint:
+            wanted.append((f"tree/{node_type}", np.dtype(np.int32), (), rows))
         for name in (n for t, n in plan.tables if t == node_type):
             spec = schema.node_tables[node_type][name]
             wanted.append((f"table/{node_type}/{name}", np.dtype(spec.dtype), spec.row_shape, rows))
@@ -111,6 +124,9 @@ def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool) ->
         if edge_ids:
             wide = schema.edge_counts[edge_type] > np.iinfo(np.int32).max
             wanted.append((f"e_id/{edge_type}", np.dtype(np.int64 if wide else np.int32), (), count))
+        for name in plan.tables_of(edge_type):
+            spec = schema.edge_tables[edge_type][name]
+            wanted.append((f"edge/{edge_type}/{name}", np.dtype(spec.dtype), spec.row_shape, count))
     for op in pair_ops(plan):
         wanted.append((f"pairs/{op.id}", np.dtype(np.int64), (op.count,), batch_size))
     regions, offset = {}, HEADER_BYTES
@@ -121,23 +137,59 @@ def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool) ->
     return Layout(regions, offset)
 
 
+def _of_links(plan: Plan, batch_size: int) -> list[tuple[str, np.dtype, tuple[int, ...], int]]:
+    """Local ids of the ends of seed edges and of their negatives."""
+    if not plan.links:
+        return []
+    ends: list[tuple[str, np.dtype, tuple[int, ...], int]] = []
+    ends += [(f"link/{end}", np.dtype(np.int64), (), batch_size) for end in ("src", "dst")]
+    for op in plan.ops:
+        if op.negatives is not None:
+            count = op.negatives.count(batch_size)
+            ends += [(f"link/neg_{end}", np.dtype(np.int64), (), count) for end in ("src", "dst")]
+    return ends
+
+
+def _operator_bounds(op: PlanOp, schema: Schema, batch_size: int) -> Bounds:
+    assert op.operator is not None
+    node_type = schema.endpoints(op.edge_type)[0]
+    return op.operator.bounds(batch_size, schema.node_counts[node_type], schema.edge_counts[op.edge_type])
+
+
 def _bounds(plan: Plan, schema: Schema, batch_size: int) -> tuple[dict[str, int], dict[str, int]]:
-    total = schema.node_counts
-    fresh = dict.fromkeys(schema.node_types, 0)
-    fresh[plan.seed.node_type] = min(batch_size, total[plan.seed.node_type])
-    for op in pair_ops(plan):
-        source = schema.endpoints(op.edge_type)[0]
-        fresh[source] = min(total[source], fresh[source] + batch_size * op.count)
+    # Trees may hold a vertex many times, otherwise there are no more than exist.
+    total = dict.fromkeys(schema.node_counts, _NO_BOUND) if plan.disjoint else schema.node_counts
+    fresh = _seed_bounds(plan, schema, batch_size, total)
     known, edges = dict(fresh), dict.fromkeys(plan.edge_types, 0)
+    for op in plan.ops:
+        if op.kind is Kind.BATCH:
+            bounds, node_type = _operator_bounds(op, schema, batch_size), schema.endpoints(op.edge_type)[0]
+            known[node_type] += min(total[node_type], bounds.vertices)
+            edges[op.edge_type] = bounds.edges
     for op in plan.neighborhoods:
         frontier = dict(known) if op.frontier_all else fresh
         fresh = dict.fromkeys(schema.node_types, 0)
         for edge_type, fan_out in op.fan_outs:
             source, target = schema.endpoints(edge_type)
-            exists = schema.edge_counts[edge_type]
-            drawn = exists if fan_out < 0 else frontier[target] * fan_out
-            drawn = drawn if op.replace else min(drawn, exists)
+            exists = schema.edge_counts[edge_type] * (max(1, known[target]) if plan.disjoint else 1)
+            drawn = exists if fan_out < 0 or op.method is Method.LABOR else frontier[target] * fan_out
+            drawn = min(drawn if op.replace else min(drawn, exists), _NO_BOUND)
             edges[edge_type] += drawn
             fresh[source] = min(total[source], fresh[source] + drawn)
         known = {t: min(total[t], known[t] + fresh[t]) for t in known}
     return {t: n for t, n in known.items() if n}, edges
+
+
+def _seed_bounds(plan: Plan, schema: Schema, batch_size: int, total: Mapping[str, int]) -> dict[str, int]:
+    """Vertices before the first hop."""
+    fresh = dict.fromkeys(schema.node_types, 0)
+    if plan.links:
+        pairs = batch_size + sum(op.negatives.count(batch_size) for op in plan.ops if op.negatives is not None)
+        for node_type in schema.endpoints(plan.seed.edge_type):
+            fresh[node_type] = min(total[node_type], fresh[node_type] + pairs)
+        return fresh
+    fresh[plan.seed.node_type] = min(batch_size, total[plan.seed.node_type])
+    for op in pair_ops(plan):
+        source = schema.endpoints(op.edge_type)[0]
+        fresh[source] = min(total[source], fresh[source] + batch_size * op.count)
+    return fresh

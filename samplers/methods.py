@@ -1,52 +1,75 @@
-"""Sampling methods beside the uniform one. Each is a function of a row alone, so an owner can answer for its rows."""
+"""How the edges of a row are drawn. Every method is a function of the row alone, so an owner can answer for its rows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import enum
 
 import numpy as np
 
 from atta import _native
+from atta.errors import ConfigError
 
-__all__ = ["AliasTables"]
+__all__ = ["Method", "tables_for"]
 
 
-@dataclass(frozen=True)
-class AliasTables:
-    """What weighted draws need: 16 bytes per edge, made once.
+class Method(enum.Enum):
+    """How a row of d in-edges is reduced to ``fan_out`` of them."""
 
-    Attributes:
-        weights: float64 [E], in the order of the CSC's edges.
-        slots: uint64 [E], Walker's alias slots.
-        positive: int64 [n], edges of positive weight per row.
+    UNIFORM = "uniform"
+    """Each ``fan_out``-subset is equally likely, or ``fan_out`` independent draws."""
+    WEIGHTED = "weighted"
+    """By weight: independent draws, or one after another, each by its weight among those left. Weight 0 never comes."""
+    TEMPORAL = "temporal"
+    """Uniformly among the edges that are not later than the row's time."""
+    LAST = "last"
+    """The ``fan_out`` latest of those."""
+    LABOR = "labor"
+    """LABOR-0 (Balin and Catalyurek, NeurIPS 2023): each source with probability ``fan_out`` / d, all rows of a hop sharing the
+    random number of a source, so that fewer different vertices come for the same variance."""
+
+    @property
+    def temporal(self) -> bool:
+        """Whether rows have a time."""
+        return self in (Method.TEMPORAL, Method.LAST)
+
+    @property
+    def table(self) -> str | None:
+        """The edge table that the method reads."""
+        return "weight" if self is Method.WEIGHTED else "time" if self.temporal else None
+
+
+def tables_for(
+    method: Method,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    *,
+    weight: np.ndarray | None = None,
+    time: np.ndarray | None = None,
+    source_keys: np.ndarray | None = None,
+    threads: int = 1,
+) -> _native.Method | None:
+    """Prepare a method for the rows of a CSC; None where nothing needs to be prepared (the uniform one).
+
+    ``weight`` and ``time`` [E] in the order of ``indices``, ``source_keys`` int64: user ids of the sources (None: ids are
+    their own). Costs 16 bytes per edge (weighted), 12 (temporal), 4 (LABOR). A temporal method for edges without times is the
+    uniform one: such edges have always been there.
+
+    Raises:
+        ConfigError: the weights are missing, or one is NaN, infinite or negative; times are no integers.
     """
-
-    weights: np.ndarray
-    slots: np.ndarray
-    positive: np.ndarray
-
-    @classmethod
-    def build(cls, indptr: np.ndarray, weights: np.ndarray, *, threads: int = 1) -> AliasTables:
-        """Build for the rows of ``indptr`` int64 [n + 1]. ValueError names an edge whose weight is NaN, infinite or negative."""
-        double = np.ascontiguousarray(weights, dtype=np.float64)
-        return cls(double, *_native.alias_tables(np.ascontiguousarray(indptr), double, threads))
-
-    def pick(
-        self,
-        indptr: np.ndarray,
-        vertex_keys: np.ndarray,
-        rows: np.ndarray,
-        *,
-        fan_out: int,
-        replace: bool,
-        stream_key: int,
-        threads: int = 1,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw edges of ``rows`` by weight: counts int32 [m] and positions int64 [sum(counts)] in the CSC.
-
-        With replacement every draw has probability weight / sum. Without, edges are drawn one after another, each by its weight
-        among those left (successive sampling); an edge of weight 0 never comes.
-        """
-        return _native.pick_weighted_edges(
-            indptr, self.weights, self.slots, self.positive, vertex_keys, rows, fan_out, replace, stream_key, threads
-        )
+    try:
+        if method is Method.WEIGHTED:
+            if weight is None:
+                raise ConfigError("the edges have no weights to draw by")
+            return _native.Method.weighted(indptr, np.ascontiguousarray(weight, dtype=np.float64), threads)
+        if method.temporal and time is not None:
+            if time.dtype.kind not in "iu":
+                raise ConfigError(f"edge times must be integers, not {time.dtype}")
+            return _native.Method.temporal(
+                indptr, np.ascontiguousarray(time, dtype=np.int64), method is Method.LAST, threads
+            )
+        if method is Method.LABOR:
+            return _native.Method.labor(indices, source_keys, threads)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return None

@@ -17,6 +17,10 @@ from typing import Protocol
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
+from atta.samplers.methods import Method
+from atta.samplers.negatives import NegativeLinks, Strategy
+from atta.samplers.operators.base import Operator
+from atta.samplers.operators.registry import make_operator
 
 __all__ = ["Kind", "Plan", "PlanOp", "SchemaLike", "SpecLimits", "check_fan_out", "check_spec"]
 
@@ -24,23 +28,39 @@ SPEC_VERSION = 1
 
 
 class Kind(enum.Enum):
-    """What an operator or a physical task does: ByteGNN's five operators, and two kinds that exist as tasks only."""
+    """What an operator or a physical task does: ByteGNN's five operators, whole batches, and two kinds that exist as
+    tasks only."""
 
     SEED = "seed"
     POSITIVE = "positive"
     NEGATIVE = "negative"
     NEIGHBORHOOD = "neighborhood"
     FEATURE = "feature"
+    BATCH = "batch"
     JOIN = "join"
     END = "end"
 
 
+METHODS = {
+    Method.UNIFORM: dag_pb2.METHOD_UNIFORM,
+    Method.WEIGHTED: dag_pb2.METHOD_WEIGHTED,
+    Method.TEMPORAL: dag_pb2.METHOD_TEMPORAL,
+    Method.LAST: dag_pb2.METHOD_LAST,
+    Method.LABOR: dag_pb2.METHOD_LABOR,
+}
+STRATEGIES = {
+    Strategy.UNIFORM: dag_pb2.NegativeLinks.UNIFORM,
+    Strategy.DEGREE: dag_pb2.NegativeLinks.DEGREE,
+    Strategy.IN_BATCH: dag_pb2.NegativeLinks.IN_BATCH,
+    Strategy.EXACT: dag_pb2.NegativeLinks.EXACT,
+}
 FRONTIERS = {"new": dag_pb2.FRONTIER_NEW, "all": dag_pb2.FRONTIER_ALL}
 ALLOWED_INPUTS = {
     Kind.POSITIVE: (Kind.SEED,),
     Kind.NEGATIVE: (Kind.SEED,),
     Kind.NEIGHBORHOOD: (Kind.SEED, Kind.POSITIVE, Kind.NEGATIVE, Kind.NEIGHBORHOOD),
-    Kind.FEATURE: (Kind.SEED, Kind.POSITIVE, Kind.NEGATIVE, Kind.NEIGHBORHOOD),
+    Kind.FEATURE: (Kind.SEED, Kind.POSITIVE, Kind.NEGATIVE, Kind.NEIGHBORHOOD, Kind.BATCH),
+    Kind.BATCH: (Kind.SEED,),
 }
 
 
@@ -90,25 +110,31 @@ class PlanOp:
     inputs: tuple[str, ...] = ()
     children: tuple[str, ...] = ()  # in topological order
     node_type: str = ""  # SEED
-    edge_type: str = ""  # POSITIVE, NEGATIVE
+    edge_type: str = ""  # POSITIVE, NEGATIVE, BATCH; SEED whose seeds are edges
     count: int = 0  # vertices per seed: POSITIVE 1, NEGATIVE as asked
     hop: int = 0  # NEIGHBORHOOD: 1 = neighbours of the seeds
     fan_outs: tuple[tuple[str, int], ...] = ()  # NEIGHBORHOOD: (edge type, count), -1 = all in-neighbours, never 0
     replace: bool = False  # NEIGHBORHOOD
-    weighted: bool = False  # NEIGHBORHOOD: by the edges' weights
+    method: Method = Method.UNIFORM  # NEIGHBORHOOD
     frontier_all: bool = False  # NEIGHBORHOOD: expand every vertex known so far
     tables: tuple[tuple[str, str], ...] = ()  # FEATURE: (node type, table)
+    negatives: NegativeLinks | None = None  # NEGATIVE where the seeds are edges
+    options: str = ""  # BATCH: what its operator was made from
+    operator: Operator | None = field(default=None, compare=False)  # BATCH
 
 
 @dataclass(frozen=True)
 class Plan:
     """A checked specification: operators in a topological order that depends on the message alone.
 
-    ``ops[0]`` is the seed operator. ``hops`` is the number of neighbourhood operators.
+    ``ops[0]`` is the seed operator. ``hops`` is the number of operators that sample edges. ``disjoint``: every seed grows a tree of
+    its own. ``edge_tables``: (edge type, table) whose rows come with the sampled edges.
     """
 
     ops: tuple[PlanOp, ...]
     hops: int
+    disjoint: bool = False
+    edge_tables: tuple[tuple[str, str], ...] = ()
     _by_id: dict[str, PlanOp] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -131,7 +157,22 @@ class Plan:
     @property
     def edge_types(self) -> tuple[str, ...]:
         """Every edge type that some hop samples, in order of first use."""
-        return tuple(dict.fromkeys(name for op in self.ops for name, _ in op.fan_outs))
+        found = [[op.edge_type] if op.kind is Kind.BATCH else [name for name, _ in op.fan_outs] for op in self.ops]
+        return tuple(dict.fromkeys(name for names in found for name in names))
+
+    @property
+    def links(self) -> bool:
+        """Whether the seeds are edges."""
+        return bool(self.seed.edge_type)
+
+    @property
+    def temporal(self) -> bool:
+        """Whether seeds have times."""
+        return any(op.method.temporal for op in self.ops)
+
+    def tables_of(self, edge_type: str) -> tuple[str, ...]:
+        """Names of the tables that come with the edges of one type."""
+        return tuple(name for owner, name in self.edge_tables if owner == edge_type)
 
     @property
     def tables(self) -> tuple[tuple[str, str], ...]:
@@ -178,7 +219,10 @@ def check_spec(spec: dag_pb2.DagSpec, schema: SchemaLike, limits: SpecLimits = D
     _check_features(ops, schema)
     children = {name: tuple(child for child in order if name in ops[child].inputs) for name in order}
     resolved = tuple(dataclasses.replace(ops[name], children=children[name]) for name in order)
-    return Plan(resolved, sum(op.kind is Kind.NEIGHBORHOOD for op in resolved))
+    hops = sum(op.kind in (Kind.NEIGHBORHOOD, Kind.BATCH) for op in resolved)
+    plan = Plan(resolved, hops, spec.disjoint, tuple((ref.edge_type, ref.name) for ref in spec.edge_tables))
+    _check_plan(plan, schema)
+    return plan
 
 
 def _resolve(message: dag_pb2.Operator, schema: SchemaLike, limits: SpecLimits) -> PlanOp:
@@ -192,19 +236,51 @@ def _resolve(message: dag_pb2.Operator, schema: SchemaLike, limits: SpecLimits) 
     op = PlanOp(name, Kind(which), tuple(message.inputs))
     if which == "seed":
         _check_node_type(name, message.seed.node_type, schema)
-        return dataclasses.replace(op, node_type=message.seed.node_type)
+        if message.seed.links:
+            _check_edge_type(name, message.seed.links, schema)
+        return dataclasses.replace(op, node_type=message.seed.node_type, edge_type=message.seed.links)
     if which == "positive":
         _check_edge_type(name, message.positive.edge_type, schema)
         return dataclasses.replace(op, edge_type=message.positive.edge_type, count=1)
     if which == "negative":
         _check_edge_type(name, message.negative.edge_type, schema)
+        if message.negative.HasField("links"):
+            return _resolve_negative_links(op, message.negative, limits)
         count = message.negative.count
         if not 1 <= count <= limits.negatives:
             raise ConfigError(f"operator {name!r}: count is {count}, must lie in 1..{limits.negatives}")
         return dataclasses.replace(op, edge_type=message.negative.edge_type, count=count)
     if which == "neighborhood":
         return _resolve_neighborhood(op, message.neighborhood, schema, limits)
+    if which == "batch":
+        return _resolve_batch(op, message.batch, schema)
     return _resolve_feature(op, message.feature, schema)
+
+
+def _resolve_negative_links(op: PlanOp, message: dag_pb2.NegativeOp, limits: SpecLimits) -> PlanOp:
+    links = message.links
+    if not 0 < links.amount <= limits.negatives:
+        raise ConfigError(
+            f"operator {op.id!r}: amount is {links.amount:g}, must lie above 0 and be at most {limits.negatives}"
+        )
+    if links.triplet and links.amount != int(links.amount):
+        raise ConfigError(f"operator {op.id!r}: amount is {links.amount:g}, triplets need a whole number")
+    strategies = {number: strategy for strategy, number in STRATEGIES.items()}
+    if links.strategy not in strategies:
+        raise ConfigError(f"operator {op.id!r}: unknown strategy {links.strategy}")
+    negatives = NegativeLinks(links.triplet, links.amount, strategies[links.strategy])
+    return dataclasses.replace(op, edge_type=message.edge_type, count=1, negatives=negatives)
+
+
+def _resolve_batch(op: PlanOp, message: dag_pb2.BatchOp, schema: SchemaLike) -> PlanOp:
+    _check_edge_type(op.id, message.edge_type, schema)
+    source, target = schema.endpoints(message.edge_type)
+    if source != target:
+        raise ConfigError(f"operator {op.id!r}: edge type {message.edge_type!r} does not stay within one node type")
+    made = make_operator(message.name, message.options)
+    return dataclasses.replace(
+        op, edge_type=message.edge_type, options=f"{message.name} {message.options}", operator=made
+    )
 
 
 def _resolve_neighborhood(
@@ -217,8 +293,16 @@ def _resolve_neighborhood(
             raise ConfigError(f"operator {op.id!r}: two fan-outs for edge type {fan_out.edge_type!r}")
         check_fan_out(f"operator {op.id!r}", fan_out.edge_type, fan_out.count, limits.fan_out)
         fan_outs[fan_out.edge_type] = fan_out.count
-        if message.weighted and "weight" not in schema.edge_tables.get(fan_out.edge_type, ()):
-            raise ConfigError(f"operator {op.id!r}: edge type {fan_out.edge_type!r} has no weights to draw by")
+    methods = {number: method for method, number in METHODS.items()}
+    if message.method not in methods:
+        raise ConfigError(f"operator {op.id!r}: unknown method {message.method}")
+    method = methods[message.method]
+    if method is Method.WEIGHTED:
+        for name in fan_outs:
+            if "weight" not in schema.edge_tables.get(name, ()):
+                raise ConfigError(f"operator {op.id!r}: edge type {name!r} has no weights to draw by")
+    if message.replace and method in (Method.LAST, Method.LABOR):
+        raise ConfigError(f"operator {op.id!r}: method {method.value!r} draws no edge twice, so it cannot replace")
     if message.frontier not in FRONTIERS.values():
         raise ConfigError(f"operator {op.id!r}: unknown frontier {message.frontier}")
     return dataclasses.replace(
@@ -226,7 +310,7 @@ def _resolve_neighborhood(
         hop=message.hop,
         fan_outs=tuple((name, count) for name, count in fan_outs.items() if count != 0),
         replace=message.replace,
-        weighted=message.weighted,
+        method=method,
         frontier_all=message.frontier == dag_pb2.FRONTIER_ALL,
     )
 
@@ -323,10 +407,44 @@ def _check_pairs(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
         if op.kind not in (Kind.POSITIVE, Kind.NEGATIVE):
             continue
         target, seed_type = schema.endpoints(op.edge_type)[1], ops[op.inputs[0]].node_type
-        if target != seed_type:
+        if ops[op.inputs[0]].edge_type or op.negatives is not None:
+            _check_links(op, ops[op.inputs[0]])
+        elif target != seed_type:
             raise ConfigError(
                 f"operator {op.id!r}: edge type {op.edge_type!r} ends at {target!r}, but the seeds are {seed_type!r}"
             )
+
+
+def _check_links(op: PlanOp, seed: PlanOp) -> None:
+    """Where the seeds are edges, negative samples are edges of the same type; nowhere else."""
+    if op.negatives is None:
+        raise ConfigError(f"operator {op.id!r}: the seeds are edges, it draws partners of vertices")
+    if op.edge_type != seed.edge_type:
+        raise ConfigError(f"operator {op.id!r}: the seeds are {seed.edge_type or 'vertices'!r}, not {op.edge_type!r}")
+
+
+def _check_plan(plan: Plan, schema: SchemaLike) -> None:
+    """What concerns the specification as a whole."""
+    if plan.links and plan.seed.node_type != schema.endpoints(plan.seed.edge_type)[1]:
+        raise ConfigError(f"seed operator: edges of type {plan.seed.edge_type!r} do not end at {plan.seed.node_type!r}")
+    timed = [e for e in schema.edge_types if "time" in schema.edge_tables.get(e, ())]
+    if plan.temporal and not timed:
+        raise ConfigError("temporal sampling: no edge type has times (edge table 'time')")
+    if plan.temporal and not plan.disjoint:
+        raise ConfigError("temporal sampling: every seed has its own time, so trees must be disjoint")
+    if plan.disjoint and any(op.kind is Kind.POSITIVE for op in plan.ops):
+        raise ConfigError("disjoint trees: not with positive samples of vertices, which belong to no seed of their own")
+    if plan.disjoint and any(op.kind is Kind.NEGATIVE and op.negatives is None for op in plan.ops):
+        raise ConfigError("disjoint trees: not with negative samples of vertices, which belong to no seed of their own")
+    if any(op.kind is Kind.BATCH for op in plan.ops) and (plan.neighborhoods or plan.links or plan.edge_tables):
+        raise ConfigError("a batch operator samples everything: no hops, links or edge tables beside it")
+    for edge_type, name in plan.edge_tables:
+        if edge_type not in schema.edge_types:
+            raise UnknownNameError.of("edge type (edge tables)", edge_type, schema.edge_types)
+        if name not in (known := list(schema.edge_tables.get(edge_type, ()))):
+            raise UnknownNameError.of(f"table of edge type {edge_type!r}", name, known)
+    if len(set(plan.edge_tables)) < len(plan.edge_tables):
+        raise ConfigError("an edge table is asked for twice")
 
 
 def _check_features(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
@@ -355,7 +473,11 @@ def _check_features(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
 def _adds(op: PlanOp, schema: SchemaLike) -> set[str]:
     """Node types of the vertices that an operator can add to the batch."""
     if op.kind is Kind.SEED:
-        return {op.node_type}
+        return {op.node_type, *(schema.endpoints(op.edge_type) if op.edge_type else ())}
+    if op.negatives is not None:
+        return set(schema.endpoints(op.edge_type))
+    if op.kind is Kind.BATCH:
+        return {schema.endpoints(op.edge_type)[0]}
     if op.kind in (Kind.POSITIVE, Kind.NEGATIVE):
         return {schema.endpoints(op.edge_type)[0]}
     return {schema.endpoints(name)[0] for name, _ in op.fan_outs}

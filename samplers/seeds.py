@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from atta.errors import ConfigError
 from atta.samplers.hashing import hash_string, permutation, stream_key
 
-__all__ = ["SeedPlan", "SeedPolicy", "home_of", "plan_seeds"]
+__all__ = ["SeedPlan", "SeedPolicy", "home_of", "plan_seeds", "plan_sized"]
 
 Ints = NDArray[np.int64]
 
@@ -51,11 +51,14 @@ class SeedPlan:
     batches: int  # of this rank
     rank: int
     world: int
+    starts: Ints | None = None  # [batches + 1] where batches of given sizes begin in ``seeds``
 
     def batch_slice(self, index: int) -> slice:
         """Where this rank's ``index``-th batch lies in ``seeds``; IndexError outside 0..batches-1."""
         if not 0 <= index < self.batches:
             raise IndexError(f"batch {index} of {self.batches}")
+        if self.starts is not None:
+            return slice(int(self.starts[index]), int(self.starts[index + 1]))
         start = index * self.batch_size
         return slice(start, min(start + self.batch_size, len(self.seeds)))
 
@@ -124,6 +127,26 @@ def plan_seeds(
     chosen, batches = plan(request)
     places = np.arange(len(order), dtype=np.int64) if position is None else np.asarray(position, np.int64)[order]
     return SeedPlan(request.internal[chosen], places[chosen], batch_size, batches, rank, world)
+
+
+def plan_sized(internal: Ints, sizes: Ints, *, rank: int, world: int) -> SeedPlan:
+    """Plan batches of given ``sizes`` [B], which cut ``internal`` [n] in order; rank r of W gets batches r, r + W, r + 2W, ...
+
+    Ranks whose last round has no batch left repeat their share's first one, so that all have equally many. Sizes of 0 are
+    fine: such batches are for operators that need no seeds.
+
+    Raises ConfigError for sizes that do not add up, and where there is no batch at all.
+    """
+    if len(sizes) == 0 or (sizes < 0).any() or int(sizes.sum()) != len(internal):
+        raise ConfigError(f"sizes of batches: {len(sizes)} of them for {len(internal)} seeds do not add up")
+    if world < 1 or not 0 <= rank < world:
+        raise ConfigError(f"rank {rank} does not exist among {world} trainers")
+    ends = np.cumsum(sizes)
+    mine = np.arange(rank, rank + world * -(-len(sizes) // world), world) % len(sizes)
+    positions = [np.arange(ends[i] - sizes[i], ends[i]) for i in mine.tolist()]
+    chosen = np.concatenate(positions)
+    starts = np.concatenate([[0], np.cumsum(sizes[mine])])
+    return SeedPlan(internal[chosen], chosen, int(sizes.max()), len(mine), rank, world, starts)
 
 
 def _check(request: _Request, position: Ints | None) -> None:

@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atta import _native
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.samplers import kernels
-from atta.samplers.methods import AliasTables
+from atta.samplers.methods import Method, tables_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from atta.partition.dataset import CSC, Dataset
 
-__all__ = ["Answer", "Shard"]
+__all__ = ["Answer", "Shard", "places", "without_edges"]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Sampled in-neighbours of some rows.
 
-    ``counts`` int32 [rows]; ``neighbors`` int32|int64 [sum(counts)] internal source ids; ``edge_ids`` int32|int64, same length.
+    ``counts`` int32 [rows]; ``neighbors`` int32|int64 [sum(counts)] internal source ids; ``edge_ids`` int32|int64, same length;
+    ``tables``: rows of edge tables, same length.
     """
 
     counts: np.ndarray
     neighbors: np.ndarray
     edge_ids: np.ndarray
+    tables: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class Shard:
@@ -46,7 +49,7 @@ class Shard:
         self.threads = threads
         self.dataset = dataset
         self._csc: dict[str, CSC] = {}
-        self._alias: dict[str, AliasTables] = {}
+        self._tables: dict[tuple[str, Method], _native.Method | None] = {}
         self._lock = threading.Lock()
         self._keys: dict[str, np.ndarray] = {}
         for node_type in dataset.schema.node_types:
@@ -72,55 +75,87 @@ class Shard:
         fan_out: int,
         replace: bool,
         stream_key: int,
-        weighted: bool = False,
+        method: Method = Method.UNIFORM,
+        trees: np.ndarray | None = None,
+        times: np.ndarray | None = None,
+        tables: Sequence[str] = (),
         threads: int | None = None,
     ) -> Answer:
-        """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64), ``weighted``: by edge weights.
+        """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64).
 
-        The result for a row is a pure function of (stream_key, the row's user id): architecture, determinism contract.
+        The result for a row is a pure function of (stream_key, its entries of ``trees`` int32 [m] and ``times`` int64 [m], the
+        row's user id): architecture, determinism contract. ``tables`` names edge tables whose rows are wanted, too.
 
         Raises:
-            ConfigError: a row outside the partition, a fan-out below -1, or no usable weights.
-            UnknownNameError: no such edge type.
+            ConfigError: a row outside the partition, a fan-out below -1, or no usable weights or times.
+            UnknownNameError: no such edge type, or no such edge table.
         """
         csc = self._edges(edge_type)
-        keys = self._keys[self.dataset.schema.endpoints(edge_type)[1]]
         try:
-            if weighted:
-                counts, positions = self._alias_tables(edge_type, csc).pick(
-                    csc.indptr,
-                    keys,
-                    rows,
-                    fan_out=fan_out,
-                    replace=replace,
-                    stream_key=stream_key,
-                    threads=threads or self.threads,
-                )
-                return Answer(counts, _taken(csc.indices, positions), _taken(csc.edge_ids, positions))
-            counts, neighbors, edge_ids = kernels.sample_neighbors(
+            counts, neighbors, found = kernels.sample_neighbors(
                 csc.indptr,
                 csc.indices,
-                csc.edge_ids,
-                keys,
+                None if tables else csc.edge_ids,
+                self._keys[self.dataset.schema.endpoints(edge_type)[1]],
                 rows,
                 fan_out=fan_out,
                 replace=replace,
                 stream_key=stream_key,
+                method=self._method(edge_type, csc, method),
+                trees=trees,
+                times=times,
+                positions=bool(tables),
                 threads=threads or self.threads,
             )
         except ValueError as error:
             raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
-        assert edge_ids is not None
-        return Answer(counts, neighbors, edge_ids)
+        assert found is not None
+        if not tables:
+            return Answer(counts, neighbors, found)
+        rows_of = {name: _taken(self._edge_table(edge_type, name), found) for name in tables}
+        return Answer(counts, neighbors, _taken(csc.edge_ids, found), rows_of)
 
-    def _alias_tables(self, edge_type: str, csc: CSC) -> AliasTables:
-        """Made when first needed: not every job draws by weight."""
+    def _method(self, edge_type: str, csc: CSC, method: Method) -> _native.Method | None:
+        """The method's tables, made when first needed."""
+        if method is Method.UNIFORM:
+            return None
         with self._lock:
-            if edge_type not in self._alias:
-                if csc.weight is None:
-                    raise ConfigError(f"edge type {edge_type} has no weights to draw by")
-                self._alias[edge_type] = AliasTables.build(csc.indptr, csc.weight, threads=self.threads)
-            return self._alias[edge_type]
+            if (edge_type, method) not in self._tables:
+                source, _ = self.dataset.schema.endpoints(edge_type)
+                self._tables[edge_type, method] = tables_for(
+                    method,
+                    csc.indptr,
+                    csc.indices,
+                    weight=csc.weight,
+                    time=csc.time,
+                    source_keys=np.ascontiguousarray(self.dataset.ids(source)),
+                    threads=self.threads,
+                )
+            return self._tables[edge_type, method]
+
+    def _edge_table(self, edge_type: str, name: str) -> np.ndarray:
+        return self.dataset.part(self.part).edge_table(edge_type, name)
+
+    def step(self, edge_type: str, rows: np.ndarray, bits: np.ndarray) -> np.ndarray:
+        """One in-neighbour of each of core ``rows`` (int64 [m]), chosen by ``bits`` (uint64 [m]): int64 internal ids, -1 = none.
+
+        Of d in-edges ordered by user id it is the one at ``bits * d >> 64``. Errors as for ``degrees``.
+        """
+        csc = self._edges(edge_type)
+        degree = self.degrees(edge_type, rows)
+        at = np.where(degree > 0, csc.indptr[rows] + kernels.scaled(bits, degree), 0)
+        found = _taken(csc.indices, at) if len(csc.indices) else np.zeros(len(rows), dtype=np.int64)
+        return np.where(degree > 0, found, -1).astype(np.int64, copy=False)
+
+    def contains(self, edge_type: str, rows: np.ndarray, sources: np.ndarray) -> np.ndarray:
+        """bool [m]: whether core ``rows[i]`` has an in-edge from internal id ``sources[i]`` (int64 [m]). Errors as for
+        ``degrees``."""
+        csc = self._edges(edge_type)
+        keys = self.dataset.ids(self.dataset.schema.endpoints(edge_type)[0])
+        try:
+            return kernels.has_edges(csc.indptr, csc.indices, keys, rows, sources)
+        except ValueError as error:
+            raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
 
     def pair(self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int) -> np.ndarray:
         """``count`` non-neighbours (or in-neighbours) per core row: int64 internal ids [rows * count], -1 where none exists.
@@ -168,8 +203,42 @@ class Shard:
         return csc
 
 
+def without_edges(answer: Answer, rows: np.ndarray, targets: np.ndarray, sources: np.ndarray) -> Answer:
+    """``answer`` (to int64 ``rows``, internal ids) without the edges ``sources[i]`` → ``targets[i]``; repeated ones all go."""
+    ends = np.unique(targets)
+    if not len(ends) or not len(answer.neighbors):
+        return answer
+    at = np.searchsorted(ends, rows)
+    at[at == len(ends)] = 0
+    near = np.flatnonzero(np.repeat(ends[at] == rows, answer.counts))
+    of_row = np.repeat(np.arange(len(rows)), answer.counts)[near]
+    span = 1 + int(max(sources.max(), answer.neighbors.max()))
+    unwanted = np.searchsorted(ends, targets) * span + sources
+    gone = near[np.isin(at[of_row] * span + answer.neighbors[near].astype(np.int64), unwanted)]
+    if not len(gone):
+        return answer
+    kept = np.ones(len(answer.neighbors), dtype=bool)
+    kept[gone] = False
+    rows_of = np.repeat(np.arange(len(rows)), answer.counts)
+    counts = np.bincount(rows_of[kept], minlength=len(rows)).astype(np.int32)
+    tables = {name: table[kept] for name, table in answer.tables.items()}
+    return Answer(counts, answer.neighbors[kept], answer.edge_ids[kept], tables)
+
+
+def places(groups: Sequence[tuple[np.ndarray, Answer]], start: int, stop: int) -> Iterator[tuple[np.ndarray, Answer]]:
+    """Where the edges of each answer stand (int64) when all are in the order of the frontier [start, stop)."""
+    counts = np.zeros(stop - start, dtype=np.int64)
+    for positions, answer in groups:
+        counts[positions - start] = answer.counts
+    first = np.cumsum(counts) - counts
+    for positions, answer in groups:
+        own = np.cumsum(answer.counts) - answer.counts
+        shift = first[positions - start] - own
+        yield np.repeat(shift, answer.counts) + np.arange(len(answer.neighbors)), answer
+
+
 def _taken(table: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """``table[positions]``, with lines requested ahead."""
-    out = np.empty(len(positions), table.dtype)
-    kernels.gather_ids(table, positions, out)
+    out = np.empty((len(positions), *table.shape[1:]), table.dtype)
+    kernels.gather_rows(table, positions, out)
     return out

@@ -1,18 +1,24 @@
 """Build the logical sampling DAG of a mini-batch as a ``DagSpec`` message (ByteGNN §4.2).
 
-A client describes the operators once, with ``neighbor_spec`` or ``link_spec``; the daemon checks what arrives
+A client describes the operators once, with ``neighbor_spec`` or one of its siblings; the daemon checks what arrives
 (``check_spec``) and from then on works with the frozen ``Plan``.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
+from atta.samplers.methods import Method
+from atta.samplers.negatives import NegativeLinks
 from atta.samplers.plan import (
     FRONTIERS,
+    METHODS,
     SPEC_VERSION,
+    STRATEGIES,
     Kind,
     Plan,
     PlanOp,
@@ -22,67 +28,116 @@ from atta.samplers.plan import (
     check_spec,
 )
 
-__all__ = ["Kind", "Plan", "PlanOp", "SchemaLike", "SpecLimits", "check_spec", "link_spec", "neighbor_spec"]
+__all__ = [
+    "Hops",
+    "Kind",
+    "Plan",
+    "PlanOp",
+    "SchemaLike",
+    "SpecLimits",
+    "batch_spec",
+    "check_spec",
+    "link_spec",
+    "neighbor_spec",
+    "pair_spec",
+]
 
 EdgeType = str | tuple[str, str, str]
 FanOuts = Sequence[int] | Mapping[EdgeType, Sequence[int]] | Mapping[str, Sequence[int]]
 
 
+@dataclass(frozen=True)
+class Hops:
+    """How neighbourhoods are sampled, hop by hop.
+
+    Attributes:
+        num_neighbors: fan-outs from the seeds outward, one per hop; -1 takes all in-neighbours, 0 skips the edge type in that
+            hop. A sequence counts for every edge type; a mapping names every edge type (``"src__rel__dst"`` or the triple).
+        replace: draw with replacement.
+        method: how edges are drawn; a temporal one implies ``disjoint``.
+        frontier: ``"new"`` expands the vertices first reached by the hop before (PyG), ``"all"`` every vertex known (DGL).
+        disjoint: every seed grows a tree of its own.
+        edge_tables: tables of edge types whose rows come with the sampled edges.
+    """
+
+    num_neighbors: FanOuts
+    replace: bool = False
+    method: Method = Method.UNIFORM
+    frontier: str = "new"
+    disjoint: bool = False
+    edge_tables: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
 def neighbor_spec(
-    schema: SchemaLike,
-    *,
-    num_neighbors: FanOuts,
-    seed_type: str,
-    tables: Mapping[str, Sequence[str]] | None = None,
-    replace: bool = False,
-    weighted: bool = False,
-    frontier: str = "new",
+    schema: SchemaLike, hops: Hops, *, seed_type: str, tables: Mapping[str, Sequence[str]] | None = None
 ) -> dag_pb2.DagSpec:
     """Build the supervised DAG: the seeds, then hop by hop the neighbourhood and the features of what it added.
 
-    num_neighbors: fan-outs from the seeds outward, one per hop; -1 takes all in-neighbours, 0 skips the edge type in
-    that hop. A sequence counts for every edge type; a mapping names every edge type (``"src__rel__dst"`` or the triple).
     tables: tables to fetch by node type, None = all of the schema.
-    weighted: neighbours are drawn by the weights of their edges (edge table ``weight``), not uniformly.
-    frontier: ``"new"`` expands the vertices first reached by the hop before (PyG), ``"all"`` every vertex known (DGL).
 
     Operators: ``seed``, ``feature0``, then ``nbr1``, ``feature1``, ... Feature operators without tables are left out.
     Raises ConfigError and UnknownNameError.
     """
-    spec = dag_pb2.DagSpec(version=SPEC_VERSION)
+    spec = _new_spec(hops)
     spec.operators.add(id="seed").seed.node_type = seed_type
     wanted = _wanted_tables(schema, tables)
     _add_feature(spec, "feature0", "seed", {seed_type}, wanted)
-    _add_hops(spec, schema, ["seed"], num_neighbors, wanted, replace=replace, weighted=weighted, frontier=frontier)
+    _add_hops(spec, schema, ["seed"], hops, wanted)
     check_spec(spec, schema)
     return spec
 
 
-def link_spec(
+def batch_spec(
     schema: SchemaLike,
+    name: str,
+    options: Mapping[str, object],
+    *,
+    edge_type: EdgeType | None = None,
+    tables: Mapping[str, Sequence[str]] | None = None,
+    disjoint: bool = False,
+) -> dag_pb2.DagSpec:
+    """Build the DAG of a sampler of whole batches: the seeds, the operator ``name`` with its ``options``, features.
+
+    edge_type: the edges that it sees; may be left out where there is one. Operators: ``seed``, ``feature0``, ``sample``,
+    ``feature1``. Raises ConfigError and UnknownNameError; names of operators are looked up where the DAG runs.
+    """
+    if edge_type is None and len(schema.edge_types) != 1:
+        raise ConfigError(f"edge_type: name one of {', '.join(schema.edge_types)}")
+    edges = schema.edge_types[0] if edge_type is None else _edge_type_name(edge_type)
+    if edges not in schema.edge_types:
+        raise UnknownNameError.of("edge type", edges, schema.edge_types)
+    node_type = schema.endpoints(edges)[1]
+    spec = dag_pb2.DagSpec(version=SPEC_VERSION, disjoint=disjoint)
+    spec.operators.add(id="seed").seed.node_type = node_type
+    sample = spec.operators.add(id="sample", inputs=["seed"]).batch
+    sample.name, sample.options, sample.edge_type = name, json.dumps(dict(options)), edges
+    wanted = _wanted_tables(schema, tables)
+    _add_feature(spec, "feature0", "seed", {node_type}, wanted)
+    _add_feature(spec, "feature1", "sample", {node_type}, wanted)
+    return spec
+
+
+def pair_spec(
+    schema: SchemaLike,
+    hops: Hops,
     *,
     edge_type: EdgeType,
-    num_neighbors: FanOuts,
     negatives: int = 1,
     tables: Mapping[str, Sequence[str]] | None = None,
-    replace: bool = False,
-    frontier: str = "new",
 ) -> dag_pb2.DagSpec:
-    """Build the unsupervised DAG: one positive and ``negatives`` negative partners per seed, and hops over all three.
+    """Build ByteGNN's unsupervised DAG: one positive and ``negatives`` negative partners per seed, and hops over all three.
 
     The seeds are destinations of ``edge_type``, their partners sources. The three branches share one node space: a
     vertex has the same sampled neighbours whichever branch asks, so sampling it once for all of them changes nothing.
     Other arguments and errors as in ``neighbor_spec``. Operators: ``seed``, ``positive``, ``negative``, ``nbr{h}`` and
     one ``feature...`` for each.
     """
-    name = _edge_type_name(edge_type)
-    if name not in schema.edge_types:
-        raise UnknownNameError.of("edge type", name, schema.edge_types)
+    name = _known_edge_type(schema, edge_type)
     if not 1 <= negatives <= SpecLimits.negatives:
         raise ConfigError(f"negatives is {negatives}, must lie in 1..{SpecLimits.negatives}")
     source, target = schema.endpoints(name)
     wanted = _wanted_tables(schema, tables)
-    spec = dag_pb2.DagSpec(version=SPEC_VERSION)
+    spec = _new_spec(hops)
     spec.operators.add(id="seed").seed.node_type = target
     spec.operators.add(id="positive", inputs=["seed"]).positive.edge_type = name
     negative = spec.operators.add(id="negative", inputs=["seed"]).negative
@@ -90,30 +145,72 @@ def link_spec(
     _add_feature(spec, "feature0", "seed", {target}, wanted)
     _add_feature(spec, "feature_positive", "positive", {source}, wanted)
     _add_feature(spec, "feature_negative", "negative", {source}, wanted)
-    _add_hops(spec, schema, ["seed", "positive", "negative"], num_neighbors, wanted, replace=replace, frontier=frontier)
+    _add_hops(spec, schema, ["seed", "positive", "negative"], hops, wanted)
     check_spec(spec, schema)
     return spec
+
+
+def link_spec(
+    schema: SchemaLike,
+    hops: Hops,
+    *,
+    edge_type: EdgeType,
+    negatives: NegativeLinks | None = None,
+    tables: Mapping[str, Sequence[str]] | None = None,
+) -> dag_pb2.DagSpec:
+    """Build the DAG whose seeds are edges of ``edge_type``: both ends, those of negative samples, and hops over all of them.
+
+    Other arguments and errors as in ``neighbor_spec``. Operators: ``seed``, ``negative``, ``nbr{h}`` and a ``feature...`` for each.
+    """
+    name = _known_edge_type(schema, edge_type)
+    source, target = schema.endpoints(name)
+    wanted, inputs = _wanted_tables(schema, tables), ["seed"]
+    spec = _new_spec(hops)
+    seed = spec.operators.add(id="seed").seed
+    seed.node_type, seed.links = target, name
+    _add_feature(spec, "feature0", "seed", {source, target}, wanted)
+    if negatives is not None:
+        message = spec.operators.add(id="negative", inputs=["seed"]).negative
+        message.edge_type = name
+        message.links.triplet, message.links.amount = negatives.triplet, negatives.amount
+        message.links.strategy = STRATEGIES[negatives.strategy]
+        _add_feature(spec, "feature_negative", "negative", {source, target}, wanted)
+        inputs.append("negative")
+    _add_hops(spec, schema, inputs, hops, wanted)
+    check_spec(spec, schema)
+    return spec
+
+
+def _new_spec(hops: Hops) -> dag_pb2.DagSpec:
+    spec = dag_pb2.DagSpec(version=SPEC_VERSION, disjoint=hops.disjoint or hops.method.temporal)
+    for edge_type, names in hops.edge_tables.items():
+        for name in names:
+            spec.edge_tables.add(edge_type=_edge_type_name(edge_type), name=name)
+    return spec
+
+
+def _known_edge_type(schema: SchemaLike, edge_type: EdgeType) -> str:
+    name = _edge_type_name(edge_type)
+    if name not in schema.edge_types:
+        raise UnknownNameError.of("edge type", name, schema.edge_types)
+    return name
 
 
 def _add_hops(
     spec: dag_pb2.DagSpec,
     schema: SchemaLike,
     inputs: list[str],
-    num_neighbors: FanOuts,
+    hops: Hops,
     wanted: Mapping[str, Sequence[str]],
-    *,
-    replace: bool,
-    weighted: bool = False,
-    frontier: str,
 ) -> None:
-    if frontier not in FRONTIERS:
-        raise ConfigError(f"frontier is {frontier!r}, must be 'new' or 'all'")
-    for hop, fan_outs in enumerate(_by_hop(schema, num_neighbors), start=1):
+    if hops.frontier not in FRONTIERS:
+        raise ConfigError(f"frontier is {hops.frontier!r}, must be 'new' or 'all'")
+    for hop, fan_outs in enumerate(_by_hop(schema, hops.num_neighbors), start=1):
         op = spec.operators.add(id=f"nbr{hop}", inputs=inputs)
         op.neighborhood.hop = hop
-        op.neighborhood.replace = replace
-        op.neighborhood.weighted = weighted
-        op.neighborhood.frontier = FRONTIERS[frontier]
+        op.neighborhood.replace = hops.replace
+        op.neighborhood.method = METHODS[hops.method]
+        op.neighborhood.frontier = FRONTIERS[hops.frontier]
         for name, count in fan_outs.items():
             op.neighborhood.fan_outs.add(edge_type=name, count=count)
         sources = {schema.endpoints(name)[0] for name in fan_outs}

@@ -78,11 +78,11 @@ def _relations(path: Path, arrays: dict[str, Array], meta: dict[str, Any]) -> di
         return _by_relation(path, found[EDGE_TYPE], arrays["edge_type"])
     tables = {}
     if len(found) == 1:
-        names = {"time": "time", "edge_weight": "weight"}
+        names = {"time": "time", "edge_weight": "weight", "edge_attr": "edge_attr"}
         tables = {table: arrays[name] for name, table in names.items() if name in arrays}
         for name, values in tables.items():
-            if values.shape != (next(iter(found.values())).shape[1],):
-                raise DataError(path, f"{name!r} does not have one value per edge")
+            if values.shape[:1] != (next(iter(found.values())).shape[1],):
+                raise DataError(path, f"{name!r} does not have one row per edge")
     return {edge_type: (index, tables) for edge_type, index in found.items()}
 
 

@@ -40,6 +40,8 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         index = _numpy(store["edge_index"])
         tables = {table: _numpy(store[name]) for name, table in _EDGE_TABLES.items() if name in store}
         flat = {name: a.reshape(-1) for name, a in tables.items() if a.size == index.shape[1]}
+        if "edge_attr" in store and _numpy(store["edge_attr"]).shape[:1] == index.shape[1:]:
+            flat["edge_attr"] = _numpy(store["edge_attr"])
         add_edges(out, edge_type, (index[0], index[1]), options, flat)
 
 

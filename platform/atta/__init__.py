@@ -30,18 +30,22 @@ from atta.version import __version__
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster, connect
     from atta.client.local import LocalCluster, local
-    from atta.loader import DagLoader, NeighborLoader
+    from atta.links import LinkNeighborLoader, NegativeSampling
+    from atta.loader import BatchLoader, DagLoader, NeighborLoader
     from atta.minibatch import MiniBatch
 
 __all__ = [
     "AttaError",
+    "BatchLoader",
     "Cluster",
     "ConfigError",
     "DagLoader",
     "DataError",
     "DeadlineError",
+    "LinkNeighborLoader",
     "LocalCluster",
     "MiniBatch",
+    "NegativeSampling",
     "NeighborLoader",
     "QuotaExceededError",
     "RemoteError",
@@ -54,10 +58,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BatchLoader": "atta.loader",
     "Cluster": "atta.client.cluster",
     "DagLoader": "atta.loader",
+    "LinkNeighborLoader": "atta.links",
     "LocalCluster": "atta.client.local",
     "MiniBatch": "atta.minibatch",
+    "NegativeSampling": "atta.links",
     "NeighborLoader": "atta.loader",
     "connect": "atta.client.cluster",
     "local": "atta.client.local",

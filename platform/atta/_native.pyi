@@ -17,7 +17,15 @@ def sample_neighbors(
     replace: bool,
     stream_key: int,
     threads: int,
+    method: Method | None,
+    trees: np.ndarray | None,
+    times: np.ndarray | None,
+    positions: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]: ...
+def scaled(bits: np.ndarray, bounds: np.ndarray) -> np.ndarray: ...
+def has_edges(
+    indptr: np.ndarray, indices: np.ndarray, source_keys: np.ndarray, rows: np.ndarray, sources: np.ndarray
+) -> np.ndarray: ...
 def sample_pairs(
     indptr: np.ndarray,
     indices: np.ndarray,
@@ -43,6 +51,17 @@ def split_cached(
 def retain_heap() -> bool: ...
 def advise_huge(array: np.ndarray) -> bool: ...
 
+class Method:
+    def __init__(self) -> None: ...
+    @staticmethod
+    def weighted(indptr: np.ndarray, weights: np.ndarray, threads: int) -> Method: ...
+    @staticmethod
+    def temporal(indptr: np.ndarray, times: np.ndarray, last: bool, threads: int) -> Method: ...
+    @staticmethod
+    def labor(indices: np.ndarray, source_keys: np.ndarray | None, threads: int) -> Method: ...
+    @property
+    def nbytes(self) -> int: ...
+
 class Compactor:
     def __init__(self, num_ids: int = 0) -> None: ...
     @property
@@ -52,6 +71,7 @@ class Compactor:
     def ids(self, start: int, stop: int) -> np.ndarray: ...
     def sample_hop(
         self,
+        targets: Compactor,
         indptr: np.ndarray,
         indices: np.ndarray,
         edge_ids: np.ndarray | None,
@@ -64,7 +84,11 @@ class Compactor:
         out_row: np.ndarray,
         out_col: np.ndarray,
         out_edge_ids: np.ndarray | None,
-    ) -> int: ...
+        method: Method | None,
+        sources: int,
+        trees: bool,
+        tree_times: np.ndarray | None,
+    ) -> tuple[int, int]: ...
     def stitch(
         self,
         groups: list[Any],
@@ -72,6 +96,8 @@ class Compactor:
         out_row: np.ndarray,
         out_col: np.ndarray,
         out_edge_ids: np.ndarray | None,
+        trees: np.ndarray | None,
+        sources: int,
     ) -> int: ...
 
 def random_walks(
@@ -102,16 +128,3 @@ def pagerank(
 def induced(
     indptr: np.ndarray, indices: np.ndarray, vertex_keys: np.ndarray, vertices: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
-def alias_tables(indptr: np.ndarray, weights: np.ndarray, threads: int) -> tuple[np.ndarray, np.ndarray]: ...
-def pick_weighted_edges(
-    indptr: np.ndarray,
-    weights: np.ndarray,
-    slots: np.ndarray,
-    positive: np.ndarray,
-    vertex_keys: np.ndarray,
-    rows: np.ndarray,
-    fan_out: int,
-    replace: bool,
-    stream_key: int,
-    threads: int,
-) -> tuple[np.ndarray, np.ndarray]: ...

@@ -7,22 +7,21 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from atta.client.cluster import Cluster
 from atta.client.stream import BatchStream
 from atta.errors import ConfigError, UnknownNameError
-from atta.minibatch import MiniBatch
-from atta.partition.schema import Schema
+from atta.minibatch import LinkLabels, MiniBatch
 from atta.protos.v1 import dag_pb2, session_pb2
-from atta.samplers.spec import neighbor_spec
+from atta.samplers.methods import Method
+from atta.samplers.spec import Hops, batch_spec, neighbor_spec
+from atta.seeds import InputNodes, edge_type_name, node_seeds, sized_seeds, typed
 
-__all__ = ["DagLoader", "NeighborLoader"]
+__all__ = ["BatchLoader", "DagLoader", "NeighborLoader", "hops_of"]
 
 _POLICIES = {"local": session_pb2.SEED_POLICY_LOCAL, "global": session_pb2.SEED_POLICY_GLOBAL}
-
-Seeds = str | ArrayLike | tuple[str, str | ArrayLike] | None
+_TEMPORAL = {"uniform": Method.TEMPORAL, "last": Method.LAST}
 
 
 class DagLoader:
@@ -38,7 +37,7 @@ class DagLoader:
         cluster: Cluster,
         dag: dag_pb2.DagSpec,
         *,
-        input_nodes: Seeds = "train",
+        input_nodes: InputNodes | session_pb2.Seeds = "train",
         batch_size: int = 1,
         shuffle: bool = False,
         drop_last: bool = False,
@@ -51,7 +50,8 @@ class DagLoader:
         transform: Callable[[MiniBatch], Any] | None = None,
         job: str | None = None,
     ) -> None:
-        """See ``NeighborLoader``; ``dag`` comes from ``atta.samplers.spec``."""
+        """See ``NeighborLoader``; ``dag`` comes from ``atta.samplers.spec``, ``input_nodes`` may be a message from
+        ``atta.seeds``."""
         if seeds not in _POLICIES:
             raise UnknownNameError.of("seed policy", seeds, _POLICIES)
         if batch_size < 1:
@@ -66,9 +66,11 @@ class DagLoader:
         self._transform = transform
         self._epoch = 0
         self._length: int | None = None
+        self._labels: LinkLabels | None = None
+        chosen = input_nodes if isinstance(input_nodes, session_pb2.Seeds) else node_seeds(cluster.schema, input_nodes)
         self._request = session_pb2.OpenRequest(
             dag=dag,
-            seeds=_seeds(cluster.schema, input_nodes),
+            seeds=chosen,
             batch_size=batch_size,
             seed=seed,
             shuffle=shuffle,
@@ -84,7 +86,7 @@ class DagLoader:
     def __iter__(self) -> Iterator[Any]:
         stream = self._open(self._epoch)
         self._epoch += 1
-        return _Batches(stream, self._cluster, self._transform)
+        return _Batches(stream, self._made)
 
     def __len__(self) -> int:
         """Number of batches per epoch of this rank."""
@@ -104,7 +106,7 @@ class DagLoader:
         """Iterate epoch ``epoch`` from this rank's batch number ``batch`` on: the very batches that an interrupted run lacks."""
         stream = self._open(epoch, start_batch=batch)
         self._epoch = epoch + 1
-        return _Batches(stream, self._cluster, self._transform)
+        return _Batches(stream, self._made)
 
     def _open(self, epoch: int, start_batch: int = 0) -> BatchStream:
         request = session_pb2.OpenRequest()
@@ -114,6 +116,10 @@ class DagLoader:
         self._length = stream.batches
         return stream
 
+    def _made(self, raw: Any) -> Any:
+        batch = MiniBatch(raw, self._cluster.schema, self._cluster.scratch, self._labels)
+        return batch if self._transform is None else self._transform(batch)
+
 
 class NeighborLoader(DagLoader):
     """Mini-batches of sampled neighbourhoods, with the arguments and results of PyG's ``NeighborLoader``."""
@@ -122,14 +128,20 @@ class NeighborLoader(DagLoader):
         self,
         cluster: Cluster,
         num_neighbors: Sequence[int] | Mapping[Any, Sequence[int]],
-        input_nodes: Seeds = "train",
+        input_nodes: InputNodes = "train",
         *,
+        input_time: Any = None,
         batch_size: int = 1,
         shuffle: bool = False,
         drop_last: bool = False,
         replace: bool = False,
+        method: str | None = None,
         weight_attr: str | None = None,
+        time_attr: str | None = None,
+        temporal_strategy: str = "uniform",
+        disjoint: bool = False,
         tables: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+        edge_tables: Mapping[Any, Sequence[str]] | Sequence[str] = (),
         frontier: str = "new",
         **options: Any,
     ) -> None:
@@ -139,12 +151,19 @@ class NeighborLoader(DagLoader):
             cluster: from ``atta.connect`` or ``atta.local``.
             num_neighbors: in-neighbours per vertex and hop, counted from the seeds; -1 = all; a mapping gives them by edge type.
             input_nodes: a split's name (``"train"``), user ids, or ``(node_type, split or ids)``.
-            batch_size: seeds per batch; a seed named twice within one batch counts once.
+            input_time: int [seeds], with ``time_attr``: no sampled edge of a seed's tree is later; only with ids.
+            batch_size: seeds per batch; a seed named twice within one batch counts once (unless trees are disjoint).
             shuffle: permute the seeds anew every epoch.
             drop_last: leave out a last batch that is not full.
             replace: draw neighbours with replacement.
+            method: ``"labor"`` draws by LABOR-0: ``num_neighbors`` per vertex on average, and fewer different vertices.
             weight_attr: ``"weight"`` draws neighbours by the weights of their edges; None: uniformly.
+            time_attr: ``"time"`` hides edges that are later than their seed; edge types without times are always there. Trees are
+                disjoint then.
+            temporal_strategy: ``"uniform"`` draws among the edges that are not hidden, ``"last"`` takes the latest of them.
+            disjoint: every seed grows a tree of its own; ``MiniBatch.tree`` tells which one a vertex stands in.
             tables: names of the node tables to fetch (by node type where there are several); default all.
+            edge_tables: names of edge tables whose rows come with the sampled edges (by edge type where there are several).
             frontier: ``"new"`` expands every vertex once (PyG), ``"all"`` every known vertex in each hop (DGL blocks).
             **options: ``seed`` (of all randomness), ``seeds`` (``"local"``: from near this rank, ``"global"``: one permutation
                 over all ranks), ``rank`` and ``world_size`` (default: torchrun's RANK and WORLD_SIZE), ``pad`` (repeat a few
@@ -155,24 +174,17 @@ class NeighborLoader(DagLoader):
             ConfigError: an argument is out of range; UnknownNameError: a node type, edge type, table or split does not exist.
         """
         schema = cluster.schema
-        if weight_attr not in (None, "weight"):
-            raise UnknownNameError.of("edge attribute", str(weight_attr), ("weight",))
-        seed_type, _ = _typed(schema, input_nodes)
+        seed_type, _ = typed(schema, input_nodes)
         if tables is not None and not isinstance(tables, Mapping):
             tables = {seed_type: list(tables)}
-        dag = neighbor_spec(
-            schema,
-            num_neighbors=num_neighbors,
-            seed_type=seed_type,
-            tables=tables,
-            replace=replace,
-            weighted=weight_attr is not None,
-            frontier=frontier,
-        )
+        hops = hops_of(
+            cluster, num_neighbors, replace=replace, method=method, weight_attr=weight_attr, time_attr=time_attr,
+            temporal_strategy=temporal_strategy, disjoint=disjoint, edge_tables=edge_tables, frontier=frontier,
+        )  # fmt: skip
         super().__init__(
             cluster,
-            dag,
-            input_nodes=input_nodes,
+            neighbor_spec(schema, hops, seed_type=seed_type, tables=tables),
+            input_nodes=node_seeds(schema, input_nodes, input_time),
             batch_size=batch_size,
             shuffle=shuffle,
             drop_last=drop_last,
@@ -180,15 +192,95 @@ class NeighborLoader(DagLoader):
         )
 
 
+class BatchLoader(DagLoader):
+    """Batches that an operator samples as a whole: ShaDow, GraphSAINT, Cluster-GCN, LADIES, walks, or one of your own."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        operator: str,
+        operator_options: Mapping[str, Any] | None = None,
+        *,
+        input_nodes: InputNodes = None,
+        batches: Sequence[ArrayLike] | int | None = None,
+        edge_type: Any = None,
+        disjoint: bool = False,
+        tables: Sequence[str] | None = None,
+        **options: Any,
+    ) -> None:
+        """Describe the batches; nothing is sent before the first iteration.
+
+        Args:
+            cluster: from ``atta.connect`` or ``atta.local``.
+            operator: its name (docs/samplers.md lists those that come with Atta), known to the daemons.
+            operator_options: what it is made with.
+            input_nodes: seeds, as for ``NeighborLoader``.
+            batches: instead of ``input_nodes``: the user ids of each batch's seeds, or how many batches the operator is to draw by
+                itself.
+            edge_type: the edges that the operator sees; may be left out where there is one type.
+            disjoint: the operator makes a tree per seed (ShaDow does).
+            tables: names of the node tables to fetch; default all.
+            **options: as for ``NeighborLoader``.
+
+        Raises:
+            ConfigError: an argument is out of range; UnknownNameError: a type, table or split does not exist. What the daemon
+                does not know or accept is raised by the first iteration.
+        """
+        schema = cluster.schema
+        name = edge_type_name(schema, edge_type)
+        node_type = schema.endpoints(name)[1]
+        if (input_nodes is None) == (batches is None):
+            raise ConfigError("give input_nodes or batches")
+        wanted = None if tables is None else {node_type: list(tables)}
+        dag = batch_spec(schema, operator, operator_options or {}, edge_type=name, tables=wanted, disjoint=disjoint)
+        seeds = node_seeds(schema, input_nodes) if batches is None else sized_seeds(schema, node_type, batches)
+        super().__init__(cluster, dag, input_nodes=seeds, **options)
+
+
+def hops_of(
+    cluster: Cluster,
+    num_neighbors: Sequence[int] | Mapping[Any, Sequence[int]],
+    *,
+    replace: bool,
+    method: str | None,
+    weight_attr: str | None,
+    time_attr: str | None,
+    temporal_strategy: str,
+    disjoint: bool,
+    edge_tables: Mapping[Any, Sequence[str]] | Sequence[str],
+    frontier: str,
+) -> Hops:
+    """The arguments that loaders share, checked."""
+    for what, given, known in (("weight_attr", weight_attr, "weight"), ("time_attr", time_attr, "time")):
+        if given not in (None, known):
+            raise UnknownNameError.of(f"edge attribute ({what})", str(given), (known,))
+    if temporal_strategy not in _TEMPORAL:
+        raise UnknownNameError.of("temporal strategy", temporal_strategy, _TEMPORAL)
+    if method not in (None, "uniform", "labor"):
+        raise UnknownNameError.of("method", str(method), ("uniform", "labor"))
+    chosen = [
+        name
+        for name, given in (("method", method == "labor"), ("weight_attr", weight_attr), ("time_attr", time_attr))
+        if given
+    ]
+    if len(chosen) > 1:
+        raise ConfigError(f"{' and '.join(chosen)}: edges are drawn in one way")
+    drawn = Method.LABOR if method == "labor" else Method.WEIGHTED if weight_attr else Method.UNIFORM
+    if time_attr:
+        drawn = _TEMPORAL[temporal_strategy]
+    if not isinstance(edge_tables, Mapping):
+        edge_tables = {edge_type_name(cluster.schema, None): list(edge_tables)} if edge_tables else {}
+    return Hops(num_neighbors, replace, drawn, frontier, disjoint, edge_tables)
+
+
 class _Batches(Iterator[Any]):
     """The iterator of one epoch; dropping it ends its session."""
 
-    def __init__(self, stream: BatchStream, cluster: Cluster, transform: Callable[[MiniBatch], Any] | None) -> None:
-        self._stream, self._cluster, self._transform = stream, cluster, transform
+    def __init__(self, stream: BatchStream, made: Callable[[Any], Any]) -> None:
+        self._stream, self._made = stream, made
 
     def __next__(self) -> Any:
-        batch = MiniBatch(next(self._stream), self._cluster.schema, self._cluster.scratch)
-        return batch if self._transform is None else self._transform(batch)
+        return self._made(next(self._stream))
 
     def __len__(self) -> int:
         return self._stream.batches
@@ -196,30 +288,3 @@ class _Batches(Iterator[Any]):
     def close(self) -> None:
         """End the session early."""
         self._stream.close()
-
-
-def _typed(schema: Schema, input_nodes: Seeds) -> tuple[str, str | ArrayLike | None]:
-    """(node type, split or ids): the only node type unless ``input_nodes`` names one."""
-    if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
-        return input_nodes[0], input_nodes[1]
-    return schema.node_types[0], input_nodes
-
-
-def _seeds(schema: Schema, input_nodes: Seeds) -> session_pb2.Seeds:
-    node_type, source = _typed(schema, input_nodes)
-    if node_type not in schema.node_types:
-        raise UnknownNameError.of("node type", node_type, schema.node_types)
-    if source is None:
-        raise ConfigError("input_nodes: give the name of a split or an array of ids")
-    if isinstance(source, str):
-        if source not in schema.splits.get(node_type, {}):
-            raise UnknownNameError.of("split", source, schema.splits.get(node_type, {}))
-        return session_pb2.Seeds(node_type=node_type, split=source)
-    ids = np.asarray(source)
-    if ids.dtype == np.bool_:
-        raise ConfigError(
-            "input_nodes: give ids or the name of a split, not a mask (masks depend on an order of vertices)"
-        )
-    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
-        raise ConfigError(f"input_nodes: ids must be a 1-D integer array, not {ids.dtype} of shape {ids.shape}")
-    return session_pb2.Seeds(node_type=node_type, ids=np.ascontiguousarray(ids, dtype=np.int64).tobytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,25 @@ if TYPE_CHECKING:
     from atta.client.stream import RawBatch
     from atta.partition.schema import Schema
 
-__all__ = ["MiniBatch"]
+__all__ = ["LinkLabels", "MiniBatch"]
+
+
+@dataclass(frozen=True)
+class LinkLabels:
+    """What the user has said of the edges that are seeds.
+
+    Attributes:
+        edge_type: of all of them.
+        mode: ``"binary"`` or ``"triplet"`` negatives, or None.
+        amount: negatives per positive of a triplet.
+        label, time: [E] by position in the input, or None.
+    """
+
+    edge_type: str
+    mode: str | None
+    amount: int
+    label: np.ndarray | None
+    time: np.ndarray | None
 
 
 class MiniBatch:
@@ -24,9 +43,11 @@ class MiniBatch:
     memory shared with the daemon and stay valid as long as any of them is referenced.
     """
 
-    def __init__(self, raw: RawBatch, schema: Schema, scratch: Scratch | None = None) -> None:
-        """``scratch`` lends the memory of converted arrays; None: fresh memory every time."""
-        self._raw, self._schema, self._scratch = raw, schema, scratch or Scratch()
+    def __init__(
+        self, raw: RawBatch, schema: Schema, scratch: Scratch | None = None, labels: LinkLabels | None = None
+    ) -> None:
+        """``scratch`` lends the memory of converted arrays; None: fresh memory every time. ``labels`` where the seeds are edges."""
+        self._raw, self._schema, self._scratch, self._labels = raw, schema, scratch or Scratch(), labels
         self.batch_id = raw.batch
         self.stats: dict[str, float] = raw.stats
 
@@ -34,7 +55,7 @@ class MiniBatch:
 
     @cached_property
     def batch_size(self) -> int:
-        """Number of (different) seeds: the first vertices of the seed type."""
+        """Number of (different) seeds: the first vertices of the seed type, or edges."""
         return len(self.input_id)
 
     @property
@@ -98,6 +119,65 @@ class MiniBatch:
                 found[node_type][name] = array
         return found
 
+    def edge_table(self, name: str, edge_type: str | None = None) -> np.ndarray:
+        """[edges, *row_shape]: rows of an edge table, in the order of ``edge_index``."""
+        array = self._raw.arrays.get(f"edge/{self._edge_type(edge_type)}/{name}")
+        if array is None:
+            raise ConfigError(f"edge table {name!r} was not fetched: name it in the loader's edge_tables")
+        return array
+
+    def edge_tables(self, edge_type: str | None = None) -> dict[str, np.ndarray]:
+        """All fetched tables of an edge type by name."""
+        prefix = f"edge/{self._edge_type(edge_type)}/"
+        return {key.removeprefix(prefix): a for key, a in self._raw.arrays.items() if key.startswith(prefix)}
+
+    def tree(self, node_type: str | None = None) -> np.ndarray:
+        """int32 [nodes]: the seed (by position) whose tree a vertex stands in; only where trees are disjoint.
+
+        Where the seeds are edges, trees are those of all sources, then of all targets, then of the negatives' sources and targets.
+        """
+        found = self._raw.arrays.get(f"tree/{self._node_type(node_type)}")
+        if found is None:
+            raise ConfigError("the batch's trees are not disjoint: ask the loader for disjoint=True")
+        return found
+
+    @property
+    def extra(self) -> dict[str, np.ndarray]:
+        """What a batch operator returns besides the subgraph, by name."""
+        return {k.removeprefix("extra/"): a for k, a in self._raw.arrays.items() if k.startswith("extra/")}
+
+    def links(self) -> dict[str, np.ndarray]:
+        """The edges that are seeds, and their negatives, under PyG's names.
+
+        Without or with binary negatives: ``edge_label_index`` int64 [2, n] (local ids, positives first) and ``edge_label``. With
+        triplets: ``src_index`` and ``dst_pos_index`` int64 [batch_size], ``dst_neg_index`` [batch_size] or [batch_size, amount].
+        ``edge_label_time`` where times were given.
+
+        Raises:
+            ConfigError: the seeds are vertices.
+        """
+        labels, arrays = self._labels, self._raw.arrays
+        if labels is None:
+            raise ConfigError("the seeds are vertices: edges come from a LinkNeighborLoader")
+        ends = np.stack([arrays["link/src"], arrays["link/dst"]])
+        of_input = self.input_id
+        found = {} if labels.time is None else {"edge_label_time": labels.time[of_input]}
+        if labels.mode == "triplet":
+            negative = arrays["link/neg_dst"]
+            shaped = negative if labels.amount == 1 else negative.reshape(-1, labels.amount)
+            return {**found, "src_index": ends[0], "dst_pos_index": ends[1], "dst_neg_index": shaped}
+        label = None if labels.label is None else labels.label[of_input]
+        if labels.mode == "binary":
+            negative = np.stack([arrays["link/neg_src"], arrays["link/neg_dst"]])
+            if label is None:
+                label = np.ones(ends.shape[1], dtype=np.float32)
+            elif not np.issubdtype(label.dtype, np.floating):
+                label = label + 1
+            missing = np.zeros((negative.shape[1], *label.shape[1:]), dtype=label.dtype)
+            ends, label = np.concatenate([ends, negative], axis=1), np.concatenate([label, missing])
+        found["edge_label_index"] = ends
+        return found if label is None else {**found, "edge_label": label}
+
     @property
     def pairs(self) -> dict[str, np.ndarray]:
         """Positive and negative samples by operator: int64 [batch_size, count] local ids."""
@@ -106,7 +186,7 @@ class MiniBatch:
     def num_sampled_nodes(self, node_type: str | None = None) -> list[int]:
         """New vertices per hop; the first entry counts the seeds (and their positive and negative samples)."""
         steps = [int(n) for n in self._raw.arrays[f"hops/{self._node_type(node_type)}"]]
-        first = 1 + len(self.pairs)
+        first = 1 + len(self.pairs) + ("link/neg_src" in self._raw.arrays)
         return [sum(steps[:first]), *steps[first:]]
 
     def num_sampled_edges(self, edge_type: str | None = None) -> list[int]:
@@ -134,6 +214,8 @@ class MiniBatch:
             data.batch_size = self.batch_size
             data.num_sampled_nodes = self.num_sampled_nodes()
             data.num_sampled_edges = self.num_sampled_edges()
+            for name, array in {**self.extra, **(self.links() if self._labels else {})}.items():
+                data[name] = tensor(array)
             return data
         hetero = HeteroData()
         for node_type in self.node_types:
@@ -143,8 +225,15 @@ class MiniBatch:
             hetero[key].edge_index = tensor(self.edge_index(edge_type))
             if (ids := self.e_id(edge_type)) is not None:
                 hetero[key].e_id = tensor(ids)
-        seeds = hetero[self._seed_type()]
+            self._fill_edges(hetero[key], edge_type, tensor)
+        seeds = hetero[tuple(self._labels.edge_type.split("__")) if self._labels else self._seed_type()]
         seeds.input_id, seeds.batch_size = tensor(self.input_id), self.batch_size
+        if self._labels:
+            for name, array in self.links().items():
+                # As PyG does it: ends of triplets belong to their node types.
+                place = {"src_index": 0, "dst_pos_index": 2, "dst_neg_index": 2}.get(name)
+                store = seeds if place is None else hetero[self._labels.edge_type.split("__")[place]]
+                store[name] = tensor(array)
         hetero.num_sampled_nodes = {t: self.num_sampled_nodes(t) for t in self.node_types}
         hetero.num_sampled_edges = {tuple(e.split("__")): self.num_sampled_edges(e) for e in self.edge_types}
         return hetero
@@ -154,10 +243,17 @@ class MiniBatch:
             store[name] = tensor(rows)
         store.n_id = tensor(self.n_id(node_type))
         store.num_nodes = len(self.n_id(node_type))
+        if f"tree/{self._node_type(node_type)}" in self._raw.arrays:
+            store.batch = tensor(self.tree(node_type).astype(np.int64))
         if edge_type is None:
             store.edge_index = tensor(self.edge_index())
             if (ids := self.e_id()) is not None:
                 store.e_id = tensor(ids)
+            self._fill_edges(store, None, tensor)
+
+    def _fill_edges(self, store: Any, edge_type: str | None, tensor: Any) -> None:
+        for name, rows in self.edge_tables(edge_type).items():
+            store[name if name.startswith("edge") else f"edge_{name}"] = tensor(rows)
 
     def to_dgl(self) -> list[Any]:
         """The batch as DGL blocks, input side first (extra ``atta[dgl]``; homogeneous graphs).

@@ -76,8 +76,9 @@ def _table(service: str, **methods: tuple[Any, ...]) -> dict[str, Method]:
 METHODS: dict[str, Method] = {
     **_table(
         "GraphService",
-        Sample=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, True, frozenset({3, 4, 5})),
+        Sample=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, True, frozenset({3, 4, 5, 8})),
         Pair=(graph_pb2.PairRequest, graph_pb2.PairReply),
+        Probe=(graph_pb2.ProbeRequest, graph_pb2.ProbeReply),
     ),
     **_table(
         "KvService",

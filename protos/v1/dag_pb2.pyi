@@ -7,23 +7,40 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Method(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    METHOD_UNIFORM: _ClassVar[Method]
+    METHOD_WEIGHTED: _ClassVar[Method]
+    METHOD_TEMPORAL: _ClassVar[Method]
+    METHOD_LAST: _ClassVar[Method]
+    METHOD_LABOR: _ClassVar[Method]
+
 class Frontier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FRONTIER_NEW: _ClassVar[Frontier]
     FRONTIER_ALL: _ClassVar[Frontier]
+METHOD_UNIFORM: Method
+METHOD_WEIGHTED: Method
+METHOD_TEMPORAL: Method
+METHOD_LAST: Method
+METHOD_LABOR: Method
 FRONTIER_NEW: Frontier
 FRONTIER_ALL: Frontier
 
 class DagSpec(_message.Message):
-    __slots__ = ("version", "operators")
+    __slots__ = ("version", "operators", "disjoint", "edge_tables")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     OPERATORS_FIELD_NUMBER: _ClassVar[int]
+    DISJOINT_FIELD_NUMBER: _ClassVar[int]
+    EDGE_TABLES_FIELD_NUMBER: _ClassVar[int]
     version: int
     operators: _containers.RepeatedCompositeFieldContainer[Operator]
-    def __init__(self, version: _Optional[int] = ..., operators: _Optional[_Iterable[_Union[Operator, _Mapping]]] = ...) -> None: ...
+    disjoint: bool
+    edge_tables: _containers.RepeatedCompositeFieldContainer[EdgeTableRef]
+    def __init__(self, version: _Optional[int] = ..., operators: _Optional[_Iterable[_Union[Operator, _Mapping]]] = ..., disjoint: _Optional[bool] = ..., edge_tables: _Optional[_Iterable[_Union[EdgeTableRef, _Mapping]]] = ...) -> None: ...
 
 class Operator(_message.Message):
-    __slots__ = ("id", "inputs", "seed", "positive", "negative", "neighborhood", "feature")
+    __slots__ = ("id", "inputs", "seed", "positive", "negative", "neighborhood", "feature", "batch")
     ID_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +48,7 @@ class Operator(_message.Message):
     NEGATIVE_FIELD_NUMBER: _ClassVar[int]
     NEIGHBORHOOD_FIELD_NUMBER: _ClassVar[int]
     FEATURE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
     id: str
     inputs: _containers.RepeatedScalarFieldContainer[str]
     seed: SeedOp
@@ -38,13 +56,16 @@ class Operator(_message.Message):
     negative: NegativeOp
     neighborhood: NeighborhoodOp
     feature: FeatureOp
-    def __init__(self, id: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., seed: _Optional[_Union[SeedOp, _Mapping]] = ..., positive: _Optional[_Union[PositiveOp, _Mapping]] = ..., negative: _Optional[_Union[NegativeOp, _Mapping]] = ..., neighborhood: _Optional[_Union[NeighborhoodOp, _Mapping]] = ..., feature: _Optional[_Union[FeatureOp, _Mapping]] = ...) -> None: ...
+    batch: BatchOp
+    def __init__(self, id: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., seed: _Optional[_Union[SeedOp, _Mapping]] = ..., positive: _Optional[_Union[PositiveOp, _Mapping]] = ..., negative: _Optional[_Union[NegativeOp, _Mapping]] = ..., neighborhood: _Optional[_Union[NeighborhoodOp, _Mapping]] = ..., feature: _Optional[_Union[FeatureOp, _Mapping]] = ..., batch: _Optional[_Union[BatchOp, _Mapping]] = ...) -> None: ...
 
 class SeedOp(_message.Message):
-    __slots__ = ("node_type",)
+    __slots__ = ("node_type", "links")
     NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
     node_type: str
-    def __init__(self, node_type: _Optional[str] = ...) -> None: ...
+    links: str
+    def __init__(self, node_type: _Optional[str] = ..., links: _Optional[str] = ...) -> None: ...
 
 class PositiveOp(_message.Message):
     __slots__ = ("edge_type",)
@@ -53,26 +74,58 @@ class PositiveOp(_message.Message):
     def __init__(self, edge_type: _Optional[str] = ...) -> None: ...
 
 class NegativeOp(_message.Message):
-    __slots__ = ("edge_type", "count")
+    __slots__ = ("edge_type", "count", "links")
     EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
     edge_type: str
     count: int
-    def __init__(self, edge_type: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+    links: NegativeLinks
+    def __init__(self, edge_type: _Optional[str] = ..., count: _Optional[int] = ..., links: _Optional[_Union[NegativeLinks, _Mapping]] = ...) -> None: ...
+
+class NegativeLinks(_message.Message):
+    __slots__ = ("triplet", "amount", "strategy")
+    class Strategy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNIFORM: _ClassVar[NegativeLinks.Strategy]
+        DEGREE: _ClassVar[NegativeLinks.Strategy]
+        IN_BATCH: _ClassVar[NegativeLinks.Strategy]
+        EXACT: _ClassVar[NegativeLinks.Strategy]
+    UNIFORM: NegativeLinks.Strategy
+    DEGREE: NegativeLinks.Strategy
+    IN_BATCH: NegativeLinks.Strategy
+    EXACT: NegativeLinks.Strategy
+    TRIPLET_FIELD_NUMBER: _ClassVar[int]
+    AMOUNT_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    triplet: bool
+    amount: float
+    strategy: NegativeLinks.Strategy
+    def __init__(self, triplet: _Optional[bool] = ..., amount: _Optional[float] = ..., strategy: _Optional[_Union[NegativeLinks.Strategy, str]] = ...) -> None: ...
 
 class NeighborhoodOp(_message.Message):
-    __slots__ = ("hop", "fan_outs", "replace", "frontier", "weighted")
+    __slots__ = ("hop", "fan_outs", "replace", "frontier", "method")
     HOP_FIELD_NUMBER: _ClassVar[int]
     FAN_OUTS_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
     FRONTIER_FIELD_NUMBER: _ClassVar[int]
-    WEIGHTED_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
     hop: int
     fan_outs: _containers.RepeatedCompositeFieldContainer[FanOut]
     replace: bool
     frontier: Frontier
-    weighted: bool
-    def __init__(self, hop: _Optional[int] = ..., fan_outs: _Optional[_Iterable[_Union[FanOut, _Mapping]]] = ..., replace: _Optional[bool] = ..., frontier: _Optional[_Union[Frontier, str]] = ..., weighted: _Optional[bool] = ...) -> None: ...
+    method: Method
+    def __init__(self, hop: _Optional[int] = ..., fan_outs: _Optional[_Iterable[_Union[FanOut, _Mapping]]] = ..., replace: _Optional[bool] = ..., frontier: _Optional[_Union[Frontier, str]] = ..., method: _Optional[_Union[Method, str]] = ...) -> None: ...
+
+class BatchOp(_message.Message):
+    __slots__ = ("name", "options", "edge_type")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    options: str
+    edge_type: str
+    def __init__(self, name: _Optional[str] = ..., options: _Optional[str] = ..., edge_type: _Optional[str] = ...) -> None: ...
 
 class FanOut(_message.Message):
     __slots__ = ("edge_type", "count")
@@ -87,6 +140,14 @@ class FeatureOp(_message.Message):
     TABLES_FIELD_NUMBER: _ClassVar[int]
     tables: _containers.RepeatedCompositeFieldContainer[TableRef]
     def __init__(self, tables: _Optional[_Iterable[_Union[TableRef, _Mapping]]] = ...) -> None: ...
+
+class EdgeTableRef(_message.Message):
+    __slots__ = ("edge_type", "name")
+    EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    edge_type: str
+    name: str
+    def __init__(self, edge_type: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
 class TableRef(_message.Message):
     __slots__ = ("node_type", "name")

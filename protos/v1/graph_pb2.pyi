@@ -1,4 +1,6 @@
+from atta.protos.v1 import dag_pb2 as _dag_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -15,25 +17,31 @@ class SampleRequest(_message.Message):
     def __init__(self, dataset_id: _Optional[str] = ..., edge_types: _Optional[_Iterable[_Union[EdgeSample, _Mapping]]] = ...) -> None: ...
 
 class EdgeSample(_message.Message):
-    __slots__ = ("edge_type", "fan_out", "replace", "stream_key", "rows", "wide_rows", "weighted")
+    __slots__ = ("edge_type", "fan_out", "replace", "stream_key", "rows", "wide_rows", "method", "trees", "times", "tables")
     EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     FAN_OUT_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_KEY_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     WIDE_ROWS_FIELD_NUMBER: _ClassVar[int]
-    WEIGHTED_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    TREES_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
     edge_type: str
     fan_out: int
     replace: bool
     stream_key: int
     rows: bytes
     wide_rows: bool
-    weighted: bool
-    def __init__(self, edge_type: _Optional[str] = ..., fan_out: _Optional[int] = ..., replace: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., weighted: _Optional[bool] = ...) -> None: ...
+    method: _dag_pb2.Method
+    trees: bytes
+    times: bytes
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, edge_type: _Optional[str] = ..., fan_out: _Optional[int] = ..., replace: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., method: _Optional[_Union[_dag_pb2.Method, str]] = ..., trees: _Optional[bytes] = ..., times: _Optional[bytes] = ..., tables: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SampleChunk(_message.Message):
-    __slots__ = ("edge_type", "first_row", "counts", "neighbors", "edge_ids", "wide_neighbors", "wide_edge_ids")
+    __slots__ = ("edge_type", "first_row", "counts", "neighbors", "edge_ids", "wide_neighbors", "wide_edge_ids", "tables")
     EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +49,7 @@ class SampleChunk(_message.Message):
     EDGE_IDS_FIELD_NUMBER: _ClassVar[int]
     WIDE_NEIGHBORS_FIELD_NUMBER: _ClassVar[int]
     WIDE_EDGE_IDS_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
     edge_type: int
     first_row: int
     counts: bytes
@@ -48,7 +57,36 @@ class SampleChunk(_message.Message):
     edge_ids: bytes
     wide_neighbors: bool
     wide_edge_ids: bool
-    def __init__(self, edge_type: _Optional[int] = ..., first_row: _Optional[int] = ..., counts: _Optional[bytes] = ..., neighbors: _Optional[bytes] = ..., edge_ids: _Optional[bytes] = ..., wide_neighbors: _Optional[bool] = ..., wide_edge_ids: _Optional[bool] = ...) -> None: ...
+    tables: bytes
+    def __init__(self, edge_type: _Optional[int] = ..., first_row: _Optional[int] = ..., counts: _Optional[bytes] = ..., neighbors: _Optional[bytes] = ..., edge_ids: _Optional[bytes] = ..., wide_neighbors: _Optional[bool] = ..., wide_edge_ids: _Optional[bool] = ..., tables: _Optional[bytes] = ...) -> None: ...
+
+class ProbeRequest(_message.Message):
+    __slots__ = ("dataset_id", "edge_type", "question", "rows", "operands")
+    class Question(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        DEGREE: _ClassVar[ProbeRequest.Question]
+        STEP: _ClassVar[ProbeRequest.Question]
+        CONTAINS: _ClassVar[ProbeRequest.Question]
+    DEGREE: ProbeRequest.Question
+    STEP: ProbeRequest.Question
+    CONTAINS: ProbeRequest.Question
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    OPERANDS_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    edge_type: str
+    question: ProbeRequest.Question
+    rows: bytes
+    operands: bytes
+    def __init__(self, dataset_id: _Optional[str] = ..., edge_type: _Optional[str] = ..., question: _Optional[_Union[ProbeRequest.Question, str]] = ..., rows: _Optional[bytes] = ..., operands: _Optional[bytes] = ...) -> None: ...
+
+class ProbeReply(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: bytes
+    def __init__(self, values: _Optional[bytes] = ...) -> None: ...
 
 class PairRequest(_message.Message):
     __slots__ = ("dataset_id", "edge_type", "count", "negative", "stream_key", "rows")

@@ -53,14 +53,36 @@ class OpenRequest(_message.Message):
     def __init__(self, dataset_id: _Optional[str] = ..., dag: _Optional[_Union[_dag_pb2.DagSpec, _Mapping]] = ..., seeds: _Optional[_Union[Seeds, _Mapping]] = ..., batch_size: _Optional[int] = ..., seed: _Optional[int] = ..., epoch: _Optional[int] = ..., shuffle: _Optional[bool] = ..., drop_last: _Optional[bool] = ..., pad: _Optional[bool] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., policy: _Optional[_Union[SeedPolicy, str]] = ..., shared_memory: _Optional[bool] = ..., start_batch: _Optional[int] = ..., edge_ids: _Optional[bool] = ..., job: _Optional[str] = ...) -> None: ...
 
 class Seeds(_message.Message):
-    __slots__ = ("node_type", "split", "ids")
+    __slots__ = ("node_type", "split", "ids", "links", "batches", "times", "sizes")
     NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
     node_type: str
     split: str
     ids: bytes
-    def __init__(self, node_type: _Optional[str] = ..., split: _Optional[str] = ..., ids: _Optional[bytes] = ...) -> None: ...
+    links: Links
+    batches: int
+    times: bytes
+    sizes: bytes
+    def __init__(self, node_type: _Optional[str] = ..., split: _Optional[str] = ..., ids: _Optional[bytes] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., batches: _Optional[int] = ..., times: _Optional[bytes] = ..., sizes: _Optional[bytes] = ...) -> None: ...
+
+class Links(_message.Message):
+    __slots__ = ("edge_type", "sources", "targets", "exclude", "exclude_reverse")
+    EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_REVERSE_FIELD_NUMBER: _ClassVar[int]
+    edge_type: str
+    sources: bytes
+    targets: bytes
+    exclude: bool
+    exclude_reverse: str
+    def __init__(self, edge_type: _Optional[str] = ..., sources: _Optional[bytes] = ..., targets: _Optional[bytes] = ..., exclude: _Optional[bool] = ..., exclude_reverse: _Optional[str] = ...) -> None: ...
 
 class OpenReply(_message.Message):
     __slots__ = ("session", "batches", "seeds", "lease_s")

@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "hash.hpp"
+#include "memory.hpp"
 
 namespace atta {
 
 // Two tables behind one face: a direct one (4 bytes per vertex of the graph) where that is small enough to stay near the caches,
-// open addressing elsewhere. Both are reused from batch to batch; the direct one is not even cleared: every batch counts on from
-// where the one before ended.
+// open addressing elsewhere. Both are reused from batch to batch and not even cleared: every batch counts on from where the one
+// before ended.
 class Compactor {
  public:
   static constexpr std::size_t kDirectLimit = std::size_t{1} << 24;  // vertices; 64 MiB
@@ -27,18 +28,16 @@ class Compactor {
   }
 
   std::size_t size() const { return ids_.size(); }
+  std::size_t limit() const { return direct_.size(); }  // ids must be below it; 0: any will do
   const std::vector<std::int64_t>& ids() const { return ids_; }
 
   void reset() {
-    if (direct_.empty())
-      std::fill(slots_.begin(), slots_.end(), Slot{kEmpty, 0});
-    else
-      base_ += static_cast<std::int32_t>(ids_.size());  // whatever stands in the table is now below it
+    base_ += static_cast<std::int32_t>(ids_.size());  // whatever stands in the table is now below it
     ids_.clear();
-    if (static_cast<std::size_t>(INT32_MAX - base_) < direct_.size()) {
-      std::fill(direct_.begin(), direct_.end(), kNone);
-      base_ = 0;
-    }
+    if (base_ < INT32_MAX / 2) return;
+    std::fill(direct_.begin(), direct_.end(), kNone);
+    std::fill(slots_.begin(), slots_.end(), Slot{0, kNone});
+    base_ = 0;
   }
 
   // Local id of `id`, -1 if it was never inserted. Safe from many threads while nobody inserts.
@@ -50,8 +49,8 @@ class Compactor {
     }
     const std::size_t mask = slots_.size() - 1;
     for (std::size_t slot = hash(id);; slot = (slot + 1) & mask) {
-      if (slots_[slot].id == id) return slots_[slot].local;
-      if (slots_[slot].id == kEmpty) return kNone;
+      if (slots_[slot].entry < base_) return kNone;
+      if (slots_[slot].id == id) return slots_[slot].entry - base_;
     }
   }
 
@@ -76,7 +75,12 @@ class Compactor {
   // As `insert`, for ids that are known to be in range and have been requested already.
   template <class Id>
   void number(const Id* ids, std::size_t count, std::int32_t* local) {
-    if (direct_.empty()) return insert_hashed(ids, count, local);
+    if (direct_.empty()) {
+      while (2 * (ids_.size() + count) > slots_.size()) rehash(2 * slots_.size());
+      for (std::size_t i = 0; i < count; ++i)
+        local[i] = place(static_cast<std::int64_t>(ids[i]), hash(static_cast<std::int64_t>(ids[i])));
+      return;
+    }
     // Whether an id is new cannot be guessed, so nothing depends on guessing: its number is written in any case.
     std::size_t size = ids_.size();
     ids_.resize(size + count);
@@ -100,17 +104,16 @@ class Compactor {
   }
 
  private:
-  static constexpr std::int64_t kEmpty = -1;
   static constexpr std::int32_t kNone = -1;
   static constexpr std::size_t kAhead = 64;  // lines requested together
 
   struct Slot {
     std::int64_t id;
-    std::int32_t local;
-  } __attribute__((packed));
+    std::int32_t entry;  // base_ + local id; below base_: free
+  };
 
   std::int32_t append(std::int64_t id) {
-    if (ids_.size() >= INT32_MAX) throw std::length_error("more than 2^31 - 1 vertices in one batch");
+    if (ids_.size() >= INT32_MAX / 2) throw std::length_error("more than 2^30 vertices in one batch");
     ids_.push_back(id);
     return static_cast<std::int32_t>(ids_.size() - 1);
   }
@@ -150,12 +153,12 @@ class Compactor {
     const std::size_t mask = slots_.size() - 1;
     while (true) {
       Slot& s = slots_[slot];
-      if (s.id == id) return s.local;
-      if (s.id == kEmpty) {
+      if (s.entry < base_) {
         if (id < 0) throw std::invalid_argument("ids: id " + std::to_string(id) + " is negative");
-        s = Slot{id, append(id)};
-        return s.local;
+        s = Slot{id, base_ + append(id)};
+        return s.entry - base_;
       }
+      if (s.id == id) return s.entry - base_;
       slot = (slot + 1) & mask;
     }
   }
@@ -165,18 +168,18 @@ class Compactor {
     int bits = 10;
     while (size < wanted) size *= 2, ++bits;
     shift_ = 64 - bits;
-    slots_.assign(size, Slot{kEmpty, 0});
+    slots_.assign(size, Slot{0, kNone});
     const std::size_t mask = size - 1;
     for (std::size_t i = 0; i < ids_.size(); ++i) {
       std::size_t slot = hash(ids_[i]);
-      while (slots_[slot].id != kEmpty) slot = (slot + 1) & mask;
-      slots_[slot] = Slot{ids_[i], static_cast<std::int32_t>(i)};
+      while (slots_[slot].entry >= base_) slot = (slot + 1) & mask;
+      slots_[slot] = Slot{ids_[i], base_ + static_cast<std::int32_t>(i)};
     }
   }
 
-  std::vector<std::int32_t> direct_;  // base_ + local id; below base_: not in this batch
+  std::vector<std::int32_t, LinesAllocator<std::int32_t>> direct_;  // base_ + local id; below base_: not in this batch
   std::int32_t base_ = 0;
-  std::vector<Slot> slots_;
+  std::vector<Slot, LinesAllocator<Slot>> slots_;
   std::vector<std::int64_t> ids_;
   int shift_ = 54;
 };

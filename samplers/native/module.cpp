@@ -13,7 +13,6 @@
 #include "compact.hpp"
 #include "gather.hpp"
 #include "hash.hpp"
-#include "hop.hpp"
 #include "pairs.hpp"
 #include "parallel.hpp"
 #include "sample.hpp"
@@ -40,55 +39,6 @@ void validate_csc(Longs indptr, Vector indices, std::int64_t num_sources) {
         bad("indices",
             ("edge " + std::to_string(i) + " comes from vertex " + std::to_string(ids[i]) + " of " + std::to_string(num_sources))
                 .c_str());
-  });
-}
-
-template <class Row, class Id, class Edge>
-nb::tuple sample_typed(const Longs& indptr, const Id* indices, std::size_t edges, const Edge* edge_ids, const Longs& keys,
-                       const Row* rows, std::size_t m, const atta::SampleSpec& spec, std::size_t threads) {
-  Buffer<std::int32_t> counts(m);
-  std::unique_ptr<Buffer<Id>> neighbors;
-  std::unique_ptr<Buffer<Edge>> chosen;
-  {
-    nb::gil_scoped_release unlocked;
-    const std::span<const std::int64_t> ptr(indptr.data(), indptr.size());
-    std::vector<std::int64_t> totals(std::max<std::size_t>(1, threads), 0);
-    atta::split(m, threads, [&](std::size_t part, std::size_t a, std::size_t b) {
-      totals[part] =
-          atta::count_picks(ptr, std::span<const Row>(rows + a, b - a), spec, static_cast<std::int64_t>(edges), counts.data + a);
-    });
-    std::vector<std::size_t> starts(totals.size(), 0);
-    std::size_t total = 0;
-    for (std::size_t i = 0; i < totals.size(); ++i) {
-      starts[i] = total;
-      total += static_cast<std::size_t>(totals[i]);
-    }
-    neighbors = std::make_unique<Buffer<Id>>(total);
-    chosen = std::make_unique<Buffer<Edge>>(edge_ids != nullptr ? total : 0);
-    atta::split(m, threads, [&](std::size_t part, std::size_t a, std::size_t b) {
-      atta::fill_picks(ptr, indices, edge_ids, keys.data(), std::span<const Row>(rows + a, b - a), counts.data + a, spec,
-                       neighbors->data + starts[part], chosen->data + (edge_ids != nullptr ? starts[part] : 0));
-    });
-  }
-  nb::object chosen_edges = edge_ids != nullptr ? chosen->release() : nb::none();
-  return nb::make_tuple(counts.release(), neighbors->release(), chosen_edges);
-}
-
-nb::tuple sample_neighbors(Longs indptr, Vector indices, std::optional<Vector> edge_ids, Longs keys, Vector rows,
-                           std::int64_t fan_out, bool replace, std::uint64_t stream_key, std::size_t threads) {
-  if (indptr.size() == 0) bad("indptr", "is empty");
-  if (keys.size() + 1 != indptr.size()) bad("vertex_keys", "must have one key per row");
-  if (fan_out < -1) throw std::invalid_argument("fan_out: " + std::to_string(fan_out) + " must be -1 (all) or >= 0");
-  if (edge_ids && edge_ids->size() != indices.size()) bad("edge_ids", "must be as long as indices");
-  if (threads < 1 || threads > 1024) bad("threads", "must be 1 to 1024");
-  const atta::SampleSpec spec{fan_out, replace, stream_key};
-  return with_ids("rows", rows, [&](const auto* r) {
-    return with_ids("indices", indices, [&](const auto* ids) {
-      const std::size_t m = rows.size(), edges = indices.size();
-      if (!edge_ids) return sample_typed(indptr, ids, edges, static_cast<const std::int32_t*>(nullptr), keys, r, m, spec, threads);
-      return with_ids("edge_ids", *edge_ids,
-                      [&](const auto* e) { return sample_typed(indptr, ids, edges, e, keys, r, m, spec, threads); });
-    });
   });
 }
 
@@ -162,6 +112,8 @@ struct Group {
   std::optional<Vector> edge_ids;
 };
 
+using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
 constexpr std::size_t kStage = 4096;  // ids compacted at a time
 
 // Where the answer of each frontier vertex lies.
@@ -171,49 +123,13 @@ struct Segment {
   std::size_t begin;
 };
 
-// One hop of a whole graph in this process; see hop.hpp. Returns the number of edges written.
-std::size_t compactor_sample_hop(atta::Compactor& self, Longs indptr, Vector indices, std::optional<Vector> edge_ids,
-                                 std::optional<Longs> keys, std::size_t first, std::size_t last, std::int64_t fan_out, bool replace,
-                                 std::uint64_t stream_key,
-                                 nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out_row,
-                                 nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out_col,
-                                 std::optional<OutVector> out_edges) {
-  if (indptr.size() == 0) bad("indptr", "is empty");
-  if (keys && keys->size() + 1 != indptr.size()) bad("vertex_keys", "must have one key per row");
-  if (edge_ids && edge_ids->size() != indices.size()) bad("edge_ids", "must be as long as indices");
-  if (fan_out < -1) throw std::invalid_argument("fan_out: " + std::to_string(fan_out) + " must be -1 (all) or >= 0");
-  if (first > last || last > self.size()) bad("last", "passes the number of ids");
-  if (out_col.size() != out_row.size() || (out_edges && out_edges->size() != out_row.size()))
-    bad("out_row", "outputs differ in length");
-  if (out_edges && edge_ids && out_edges->dtype() != edge_ids->dtype()) bad("out_edge_ids", "must have the dtype of edge_ids");
-  for (std::size_t i = first; i < last; ++i)
-    if (static_cast<std::size_t>(self.ids()[i]) + 1 >= indptr.size()) bad("indptr", "has no row for a vertex to be expanded");
-  const atta::SampleSpec spec{fan_out, replace, stream_key};
-  const auto run = [&](const auto* ids, auto* edges_out) {
-    using Edge = std::remove_pointer_t<decltype(edges_out)>;
-    using Id = std::remove_const_t<std::remove_pointer_t<decltype(ids)>>;
-    const atta::InEdges<Id, Edge> graph{{indptr.data(), indptr.size()},
-                                        ids,
-                                        indices.size(),
-                                        edge_ids ? static_cast<const Edge*>(edge_ids->data()) : nullptr,
-                                        keys ? keys->data() : nullptr};
-    nb::gil_scoped_release unlocked;
-    return atta::sample_hop(self, graph, first, last, spec,
-                            atta::HopOut<Edge>{out_row.data(), out_col.data(), edges_out, out_row.size()});
-  };
-  return with_ids("indices", indices, [&](const auto* ids) {
-    const bool wide = out_edges ? is_int64(out_edges->dtype()) : edge_ids && is_int64(edge_ids->dtype());
-    if (out_edges && !wide && !is_int32(out_edges->dtype())) bad("out_edge_ids", "must be int32 or int64");
-    void* to = out_edges ? out_edges->data() : nullptr;
-    return wide ? run(ids, static_cast<std::int64_t*>(to)) : run(ids, static_cast<std::int32_t*>(to));
-  });
-}
-
 std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
                              nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> frontier_local,
                              nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out_row,
                              nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out_col,
-                             std::optional<OutVector> out_edges) {
+                             std::optional<OutVector> out_edges, std::optional<Ints> trees, std::int64_t sources) {
+  if (trees && trees->size() != frontier_local.size()) bad("trees", "must be as long as frontier_local");
+  if (trees && self.limit() > 0) bad("trees", "need a compactor for any ids");
   std::vector<Group> groups;
   for (nb::handle item : groups_in) {
     auto t = nb::cast<nb::tuple>(item);
@@ -258,9 +174,12 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
     done += staged.size();
     staged.clear();
   };
-  const auto emit = [&](const auto* neighbors, const auto* edges, const Segment& s, std::int32_t target) {
+  const auto emit = [&](const auto* neighbors, const auto* edges, const Segment& s, std::int32_t target, std::int64_t base) {
     const auto n = static_cast<std::size_t>(s.count);
-    staged.insert(staged.end(), neighbors + s.begin, neighbors + s.begin + n);
+    if (base == 0)
+      staged.insert(staged.end(), neighbors + s.begin, neighbors + s.begin + n);
+    else
+      for (std::size_t j = 0; j < n; ++j) staged.push_back(base + static_cast<std::int64_t>(neighbors[s.begin + j]));
     std::fill_n(out_col.data() + at, n, target);
     if (!out_edges) return;
     if (is_int32(out_edges->dtype())) {
@@ -275,13 +194,14 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
     if (s.count == 0) continue;
     const Group& g = groups[s.group];
     const std::int32_t target = frontier_local.data()[i];
+    const std::int64_t base = trees ? trees->data()[i] * sources : 0;
     const bool wide_edges = g.edge_ids && is_int64(g.edge_ids->dtype());
     const void* edges = g.edge_ids ? g.edge_ids->data() : nullptr;
     const auto with_edges = [&](const auto* neighbors) {
       if (wide_edges)
-        emit(neighbors, static_cast<const std::int64_t*>(edges), s, target);
+        emit(neighbors, static_cast<const std::int64_t*>(edges), s, target, base);
       else
-        emit(neighbors, static_cast<const std::int32_t*>(edges), s, target);
+        emit(neighbors, static_cast<const std::int32_t*>(edges), s, target, base);
     };
     if (is_int32(g.neighbors.dtype()))
       with_edges(static_cast<const std::int32_t*>(g.neighbors.data()));
@@ -487,7 +407,7 @@ std::uint64_t stream_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t 
 
 }  // namespace
 
-void bind_methods(nb::module_& m);
+void bind_sampling(nb::module_& m, nb::class_<Compactor>& compactor);
 void bind_subgraphs(nb::module_& m);
 
 NB_MODULE(_native, m) {
@@ -495,8 +415,6 @@ NB_MODULE(_native, m) {
   m.def("mix64", &atta::mix64, "x"_a);
   m.def("stream_key", &stream_key, "seed"_a, "epoch"_a, "batch"_a, "hop"_a, "name"_a);
   m.def("validate_csc", &validate_csc, "indptr"_a, "indices"_a, "num_sources"_a);
-  m.def("sample_neighbors", &sample_neighbors, "indptr"_a, "indices"_a, "edge_ids"_a.none(), "vertex_keys"_a, "rows"_a, "fan_out"_a,
-        "replace"_a, "stream_key"_a, "threads"_a);
   m.def("sample_pairs", &sample_pairs, "indptr"_a, "indices"_a, "vertex_keys"_a, "rows"_a, "count"_a, "stream_key"_a, "negative"_a,
         "ids"_a, "sorted_internal"_a);
   m.def("degree_sum", &degree_sum, "indptr"_a, "rows"_a);
@@ -507,16 +425,15 @@ NB_MODULE(_native, m) {
   m.def("count_ids", &count_ids, "ids"_a, "limit"_a);
   m.def("retain_heap", &retain_heap);
   m.def("advise_huge", &advise_huge, "array"_a);
-  nb::class_<atta::Compactor>(m, "Compactor")
-      .def(nb::init<std::size_t>(), "num_ids"_a = 0)
+  nb::class_<atta::Compactor> compactor(m, "Compactor");
+  compactor.def(nb::init<std::size_t>(), "num_ids"_a = 0)
       .def_prop_ro("size", &atta::Compactor::size)
       .def("reset", &atta::Compactor::reset)
       .def("insert", &compactor_insert, "ids"_a)
       .def("ids", &compactor_ids, "start"_a, "stop"_a)
-      .def("sample_hop", &compactor_sample_hop, "indptr"_a, "indices"_a, "edge_ids"_a.none(), "vertex_keys"_a.none(), "first"_a,
-           "last"_a, "fan_out"_a, "replace"_a, "stream_key"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none())
-      .def("stitch", &compactor_stitch, "groups"_a, "frontier_local"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none());
+      .def("stitch", &compactor_stitch, "groups"_a, "frontier_local"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none(),
+           "trees"_a.none(), "sources"_a);
   m.def("split_cached", &split_cached, "index"_a, "present"_a, "need"_a, "base"_a, "rows"_a, "positions"_a);
-  bind_methods(m);
+  bind_sampling(m, compactor);
   bind_subgraphs(m);
 }

@@ -1,8 +1,9 @@
-// Uniform in-neighbour sampling over one partition's CSC arrays.
+// Which in-edges of a row are drawn: what all sampling methods share, and the uniform one.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -21,11 +22,37 @@ struct SampleSpec {
   std::uint64_t stream_key;
 };
 
-inline std::int64_t picks_of(std::int64_t degree, const SampleSpec& spec) {
-  if (spec.fan_out < 0) return degree;
-  if (spec.replace) return degree > 0 ? spec.fan_out : 0;
-  return std::min(degree, spec.fan_out);
-}
+// A row that is being expanded: its edges are [begin, begin + degree).
+struct Target {
+  std::size_t row;
+  std::int64_t begin, degree;
+  VertexStream stream;
+  std::int64_t time;  // edges later than this do not exist for it
+  std::int64_t tree;  // -1: none
+};
+
+inline constexpr std::int64_t kEndOfTime = std::numeric_limits<std::int64_t>::max();
+
+// A block of rows and the positions (of edges) picked for them, row after row.
+struct Picks {
+  std::vector<Target> targets;
+  std::vector<std::int32_t> counts;
+  std::vector<std::int64_t> positions;
+
+  void clear() {
+    targets.clear();
+    counts.clear();
+    positions.clear();
+  }
+  // Room for the picks of the next row.
+  std::int64_t* add(std::int64_t count) {
+    if (count > INT32_MAX) throw std::invalid_argument("fan_out: more than 2^31 - 1 neighbours of one row");
+    const std::size_t at = positions.size();
+    positions.resize(at + static_cast<std::size_t>(count));
+    counts.push_back(static_cast<std::int32_t>(count));
+    return positions.data() + at;
+  }
+};
 
 // Which positions of a row have been picked. A few picks are looked through. More set bits: exact ones for short rows, while for
 // long rows they only say "perhaps". Many picks from a long row get a hash table.
@@ -85,6 +112,12 @@ class Picked {
   bool few_ = true, exact_ = true, hashed_ = false;
 };
 
+inline std::int64_t picks_of(std::int64_t degree, const SampleSpec& spec) {
+  if (spec.fan_out < 0) return degree;
+  if (spec.replace) return degree > 0 ? spec.fan_out : 0;
+  return std::min(degree, spec.fan_out);
+}
+
 // Floyd's algorithm ("A sample of brilliance", Bentley and Floyd 1987): k different positions below `degree` in k draws.
 inline void pick_positions(const VertexStream& stream, std::int64_t degree, std::int64_t picks, const SampleSpec& spec,
                            std::int64_t* out, Picked& picked) {
@@ -107,67 +140,30 @@ inline void pick_positions(const VertexStream& stream, std::int64_t degree, std:
   }
 }
 
-// Row lengths of the answer; throws for a row outside the partition or a row whose bounds make no sense.
-template <class Row>
-std::int64_t count_picks(std::span<const std::int64_t> indptr, std::span<const Row> rows, const SampleSpec& spec,
-                         std::int64_t edges, std::int32_t* counts) {
-  const auto n = static_cast<std::int64_t>(indptr.size()) - 1;
-  std::int64_t total = 0;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (i + kBlock < rows.size()) {
-      const auto ahead = static_cast<std::int64_t>(rows[i + kBlock]);
-      if (ahead >= 0 && ahead < n) __builtin_prefetch(&indptr[static_cast<std::size_t>(ahead)]);
-    }
-    const auto row = static_cast<std::int64_t>(rows[i]);
-    if (row < 0 || row >= n)
-      throw std::invalid_argument("rows: row " + std::to_string(row) + " is outside 0.." + std::to_string(n - 1));
-    const std::int64_t begin = indptr[static_cast<std::size_t>(row)], end = indptr[static_cast<std::size_t>(row) + 1];
-    if (begin < 0 || end < begin || end > edges)
-      throw std::invalid_argument("indptr: row " + std::to_string(row) + " spans " + std::to_string(begin) + ".." +
-                                  std::to_string(end) + " of " + std::to_string(edges) + " edges");
-    const std::int64_t picks = picks_of(end - begin, spec);
-    if (picks > INT32_MAX) throw std::invalid_argument("fan_out: more than 2^31 - 1 neighbours of one row");
-    counts[i] = static_cast<std::int32_t>(picks);
-    total += picks;
-  }
-  return total;
-}
+// A picker turns the targets of a block into positions. `draw` may only request memory; `resolve`, called a block later, then reads
+// it. `kResolves` says whether it has anything to do. Each thread has its own picker.
+class UniformPicker {
+ public:
+  static constexpr bool kResolves = false;
 
-// Fill the answer of rows [first, last): positions of a block of rows are drawn first and their lines requested, then read.
-template <class Row, class Id, class Edge>
-void fill_picks(std::span<const std::int64_t> indptr, const Id* indices, const Edge* edge_ids, const std::int64_t* keys,
-                std::span<const Row> rows, const std::int32_t* counts, const SampleSpec& spec, Id* neighbors, Edge* out_edges) {
-  std::vector<std::int64_t> positions;
-  Picked picked;
-  std::size_t at = 0;
-  for (std::size_t block = 0; block < rows.size(); block += kBlock) {
-    const std::size_t stop = std::min(rows.size(), block + kBlock);
-    for (std::size_t i = stop; i < std::min(rows.size(), stop + kBlock); ++i) {
-      __builtin_prefetch(&indptr[static_cast<std::size_t>(rows[i])]);
-      __builtin_prefetch(&keys[static_cast<std::size_t>(rows[i])]);
+  explicit UniformPicker(const SampleSpec& spec) : spec_(spec) {}
+
+  void request(std::size_t /*row*/) const {}
+
+  void draw(Picks& block) {
+    for (const Target& t : block.targets) {
+      const std::int64_t count = picks_of(t.degree, spec_);
+      std::int64_t* mine = block.add(count);
+      pick_positions(t.stream, t.degree, count, spec_, mine, picked_);
+      for (std::int64_t i = 0; i < count; ++i) mine[i] += t.begin;
     }
-    std::size_t need = 0;
-    for (std::size_t i = block; i < stop; ++i) need += static_cast<std::size_t>(counts[i]);
-    positions.resize(need);
-    std::size_t offset = 0;
-    for (std::size_t i = block; i < stop; ++i) {
-      const auto row = static_cast<std::size_t>(rows[i]);
-      const std::int64_t begin = indptr[row], degree = indptr[row + 1] - begin;
-      const VertexStream stream(spec.stream_key, keys[row]);
-      std::int64_t* mine = positions.data() + offset;
-      pick_positions(stream, degree, counts[i], spec, mine, picked);
-      for (std::int32_t j = 0; j < counts[i]; ++j) {
-        mine[j] += begin;
-        __builtin_prefetch(&indices[mine[j]]);
-        if (edge_ids != nullptr) __builtin_prefetch(&edge_ids[mine[j]]);
-      }
-      offset += static_cast<std::size_t>(counts[i]);
-    }
-    for (std::size_t i = 0; i < need; ++i) neighbors[at + i] = indices[positions[i]];
-    if (edge_ids != nullptr)
-      for (std::size_t i = 0; i < need; ++i) out_edges[at + i] = edge_ids[positions[i]];
-    at += need;
   }
-}
+
+  void resolve(Picks& /*block*/) {}
+
+ private:
+  SampleSpec spec_;
+  Picked picked_;
+};
 
 }  // namespace atta

@@ -144,6 +144,7 @@ class Push {
   // (score, vertex), best first, ties by user id.
   std::vector<std::pair<double, std::int64_t>> run(std::int64_t seed, double alpha, double epsilon, std::size_t most) {
     known_.reset();
+    graph_.neighbors(seed);  // complains about a seed that does not exist
     score_.clear(), residue_.clear(), queued_.clear();
     add(seed, 1.0, epsilon);
     while (!queue_.empty()) {

@@ -1,12 +1,12 @@
 // Weighted in-neighbour sampling: probabilities proportional to edge weights.
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hash.hpp"
@@ -58,65 +58,114 @@ inline std::int64_t build_alias(const double* weights, std::size_t degree, std::
   return positive;
 }
 
-// The edges of one row with what drawing from it takes.
-struct WeightedRow {
+// What drawing by weight needs: 16 bytes per edge, made once.
+struct WeightedTables {
   const double* weights;
   const Alias* alias;
-  std::int64_t degree;
-  std::int64_t positive;
-
-  std::int64_t draw(std::uint64_t bits) const {
-    const auto wide = static_cast<unsigned __int128>(bits) * static_cast<std::uint64_t>(degree);
-    const auto slot = static_cast<std::size_t>(wide >> 64);
-    const auto fraction = static_cast<float>(static_cast<std::uint64_t>(wide) >> 40) * 0x1.0p-24F;
-    return static_cast<std::int64_t>(fraction < alias[slot].keep ? slot : alias[slot].other);
-  }
+  const std::int64_t* positive;  // per row: edges of positive weight; null: all of them
 };
 
 inline constexpr std::uint64_t kTriesPerPick = 16;
 
-// Positions in the row: `fan_out` draws with replacement, or successive sampling without (each pick with probability proportional
-// to its weight among the edges left). Drawing again when an edge comes twice is exactly that; where a few edges hold nearly all
-// the weight the rest is drawn from running sums.
-inline void pick_weighted(const WeightedRow& row, const SampleSpec& spec, const VertexStream& stream,
-                          std::vector<std::int64_t>& out, Picked& picked) {
-  if (row.positive == 0 || spec.fan_out == 0) return;
-  if (spec.fan_out < 0 || (!spec.replace && row.positive <= spec.fan_out)) {
-    for (std::int64_t i = 0; i < row.degree; ++i)
-      if (row.weights[i] > 0) out.push_back(i);
-    return;
+// `fan_out` draws with replacement, or successive sampling without (each pick with probability proportional to its weight among
+// the edges left). Drawing again when an edge comes twice is exactly that; where a few edges hold nearly all the weight the rest is
+// drawn from running sums. An edge of weight 0 never comes.
+class WeightedPicker {
+ public:
+  static constexpr bool kResolves = true;
+
+  WeightedPicker(const SampleSpec& spec, const WeightedTables& tables) : spec_(spec), tables_(tables) {}
+
+  void request(std::size_t row) const {
+    if (tables_.positive != nullptr) __builtin_prefetch(&tables_.positive[row]);
   }
-  std::uint64_t draws = 0;
-  const std::size_t first = out.size();
-  if (spec.replace) {
-    for (std::int64_t i = 0; i < spec.fan_out; ++i) out.push_back(row.draw(stream.draw(draws++)));
-    return;
+
+  void draw(Picks& block) const {
+    for (const Target& t : block.targets) {
+      if (takes_all(t)) continue;
+      const std::int64_t ahead = std::min<std::int64_t>(spec_.fan_out, kBlock);
+      for (std::int64_t i = 0; i < ahead; ++i)
+        __builtin_prefetch(&tables_.alias[t.begin + slot_of(t, static_cast<std::uint64_t>(i)).first]);
+    }
+    asm volatile("");
   }
-  picked.reset(row.degree, spec.fan_out);
-  const std::uint64_t most = kTriesPerPick * static_cast<std::uint64_t>(spec.fan_out);
-  std::int64_t count = 0;
-  while (count < spec.fan_out && draws < most) {
-    const std::int64_t position = row.draw(stream.draw(draws++));
-    if (picked.holds(position, out.data() + first, count)) continue;
-    picked.add(position);
-    out.push_back(position);
-    ++count;
+
+  void resolve(Picks& block) {
+    for (const Target& t : block.targets) {
+      found_.clear();
+      if (takes_all(t))
+        take_all(t);
+      else if (spec_.replace)
+        for (std::int64_t i = 0; i < spec_.fan_out; ++i) found_.push_back(draw_one(t, static_cast<std::uint64_t>(i)));
+      else
+        without_replacement(t);
+      std::int64_t* mine = block.add(static_cast<std::int64_t>(found_.size()));
+      for (std::size_t i = 0; i < found_.size(); ++i) mine[i] = t.begin + found_[i];
+    }
   }
-  for (; count < spec.fan_out; ++count) {
+
+ private:
+  std::int64_t positive(const Target& t) const { return tables_.positive != nullptr ? tables_.positive[t.row] : t.degree; }
+
+  bool takes_all(const Target& t) const {
+    return spec_.fan_out < 0 || positive(t) == 0 || (!spec_.replace && positive(t) <= spec_.fan_out);
+  }
+
+  // The alias slot of a draw and the fraction that decides which of its two edges is taken.
+  static std::pair<std::int64_t, float> slot_of(const Target& t, std::uint64_t index) {
+    const auto wide = static_cast<unsigned __int128>(t.stream.draw(index)) * static_cast<std::uint64_t>(t.degree);
+    const float fraction = static_cast<float>(static_cast<std::uint64_t>(wide) >> 40) * 0x1.0p-24F;
+    return {static_cast<std::int64_t>(wide >> 64), fraction};
+  }
+
+  std::int64_t draw_one(const Target& t, std::uint64_t index) const {
+    const auto [slot, fraction] = slot_of(t, index);
+    const Alias& alias = tables_.alias[t.begin + slot];
+    return fraction < alias.keep ? slot : static_cast<std::int64_t>(alias.other);
+  }
+
+  void take_all(const Target& t) {
+    const bool every = positive(t) == t.degree;
+    for (std::int64_t i = 0; i < t.degree; ++i)
+      if (every || tables_.weights[t.begin + i] > 0) found_.push_back(i);
+  }
+
+  void without_replacement(const Target& t) {
+    picked_.reset(t.degree, spec_.fan_out);
+    const std::uint64_t most = kTriesPerPick * static_cast<std::uint64_t>(spec_.fan_out);
+    std::int64_t count = 0;
+    std::uint64_t draws = 0;
+    while (count < spec_.fan_out && draws < most) {
+      const std::int64_t position = draw_one(t, draws++);
+      if (picked_.holds(position, found_.data(), count)) continue;
+      picked_.add(position);
+      found_.push_back(position);
+      ++count;
+    }
+    for (; count < spec_.fan_out; ++count) add_from_sums(t, count, t.stream.draw(draws++));
+  }
+
+  void add_from_sums(const Target& t, std::int64_t count, std::uint64_t bits) {
+    const double* weights = tables_.weights + t.begin;
     double left = 0;
-    for (std::int64_t i = 0; i < row.degree; ++i)
-      if (!picked.holds(i, out.data() + first, count)) left += row.weights[i];
-    double mark = static_cast<double>(stream.draw(draws++) >> 11) * 0x1.0p-53 * left;
+    for (std::int64_t i = 0; i < t.degree; ++i)
+      if (!picked_.holds(i, found_.data(), count)) left += weights[i];
+    double mark = static_cast<double>(bits >> 11) * 0x1.0p-53 * left;
     std::int64_t chosen = -1;
-    for (std::int64_t i = 0; i < row.degree; ++i) {
-      if (row.weights[i] <= 0 || picked.holds(i, out.data() + first, count)) continue;
+    for (std::int64_t i = 0; i < t.degree; ++i) {
+      if (weights[i] <= 0 || picked_.holds(i, found_.data(), count)) continue;
       chosen = i;  // the last one stays where rounding leaves a rest
-      mark -= row.weights[i];
+      mark -= weights[i];
       if (mark < 0) break;
     }
-    picked.add(chosen);
-    out.push_back(chosen);
+    picked_.add(chosen);
+    found_.push_back(chosen);
   }
-}
+
+  SampleSpec spec_;
+  WeightedTables tables_;
+  Picked picked_;
+  std::vector<std::int64_t> found_;
+};
 
 }  // namespace atta

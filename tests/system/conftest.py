@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+import atta
 
 
 @dataclass
@@ -22,6 +26,8 @@ class SmallGraph:
     y: np.ndarray
     train: np.ndarray
     edge_weight: np.ndarray
+    edge_time: np.ndarray
+    note: np.ndarray
     _datasets: dict[tuple[int, str], Path] = field(default_factory=dict)
 
     @property
@@ -68,8 +74,27 @@ def small_graph(tmp_path_factory: pytest.TempPathFactory) -> SmallGraph:
     folder = tmp_path_factory.mktemp("small")
     with GraphWriter(folder / "graph") as writer:
         writer.add_nodes("node", n, ids=ids, tables={"x": x, "y": y}, splits={"train": train, "val": val})
-        writer.add_edges("node__to__node", src, dst, weight=edge_weight)
-    return SmallGraph(folder, ids, src, dst, x, y, train, edge_weight)
+        edge_time, note = rng.integers(0, 50, m), rng.random((m, 3)).astype(np.float32)
+        writer.add_edges("node__to__node", src, dst, weight=edge_weight, time=edge_time, note=note)
+    return SmallGraph(folder, ids, src, dst, x, y, train, edge_weight, edge_time, note)
+
+
+@pytest.fixture(scope="session")
+def placements(small_graph: SmallGraph) -> Iterator[dict[str, atta.LocalCluster]]:
+    """Clusters that differ in how the graph is cut and in threads, by what they are."""
+    with ExitStack() as stack:
+        yield {
+            f"{parts} parts by {method}, {threads} threads": stack.enter_context(
+                atta.local(small_graph.dataset(parts, method), threads=threads)
+            )
+            for parts, method, threads in [
+                (1, "random", 1),
+                (2, "random", 2),
+                (2, "metis", 1),
+                (4, "metis", 2),
+                (4, "random", 1),
+            ]
+        }
 
 
 def free_port() -> int:

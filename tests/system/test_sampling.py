@@ -45,25 +45,25 @@ def sample(cluster: atta.Cluster, **options: object) -> list[tuple[list[int], li
         {"frontier": "all"},
         {"num_neighbors": [-1, 2]},
         {"num_neighbors": [2, 2, 2]},
+        {"method": "labor"},
+        {"disjoint": True},
+        {"time_attr": "time"},
+        {"time_attr": "time", "temporal_strategy": "last"},
     ],
 )
 def test_batches_do_not_depend_on_partitions_method_or_threads(
-    small_graph: SmallGraph, options: dict[str, object]
+    small_graph: SmallGraph, placements: dict[str, atta.LocalCluster], options: dict[str, object]
 ) -> None:
+    if "time_attr" in options:
+        ids = small_graph.train_ids
+        options = {**options, "input_nodes": ids, "input_time": np.arange(len(ids)) % 50}
     reference = None
-    for parts, method, threads in [
-        (1, "random", 1),
-        (2, "random", 2),
-        (2, "metis", 1),
-        (4, "metis", 2),
-        (4, "random", 1),
-    ]:
-        with atta.local(small_graph.dataset(parts, method), threads=threads) as cluster:
-            batches = sample(cluster, **options)
+    for name, cluster in placements.items():
+        batches = sample(cluster, **options)
         assert sum(len(edges) for _, edges in batches) > 100
         if reference is None:
             reference = batches
-        assert batches == reference, f"{parts} parts by {method}, {threads} threads"
+        assert batches == reference, name
 
 
 def test_bytes_over_grpc_equal_shared_memory(small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_every_neighbour_is_equally_likely(small_graph: SmallGraph) -> None:
 
 
 def test_link_dag_draws_neighbours_and_strangers(small_graph: SmallGraph) -> None:
-    from atta.samplers.spec import link_spec
+    from atta.samplers.spec import Hops, pair_spec
 
     into: dict[int, set[int]] = {}
     for s, d in zip(small_graph.src_ids.tolist(), small_graph.dst_ids.tolist(), strict=True):
@@ -149,7 +149,7 @@ def test_link_dag_draws_neighbours_and_strangers(small_graph: SmallGraph) -> Non
     for parts in (1, 3):
         with atta.local(small_graph.dataset(parts, "random"), threads=1) as cluster:
             edge_type = cluster.schema.edge_types[0]
-            dag = link_spec(cluster.schema, edge_type=edge_type, num_neighbors=[3], negatives=2)
+            dag = pair_spec(cluster.schema, Hops([3]), edge_type=edge_type, negatives=2)
             loader = atta.DagLoader(cluster, dag, batch_size=16, shuffle=True, seeds="global", seed=5)
             batches = []
             for batch in loader:

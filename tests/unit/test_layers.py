@@ -21,7 +21,7 @@ LAYERS = (
     ("atta.samplers",),
     ("atta.scheduler", "atta.kvstore"),
     ("atta.rpc", "atta.clusterfile", "atta.daemon"),
-    ("atta.client", "atta.loader", "atta.minibatch", "atta.blocks"),
+    ("atta.client", "atta.loader", "atta.links", "atta.seeds", "atta.minibatch", "atta.blocks"),
     ("atta.train",),
     ("atta.bench",),
     ("atta.cli",),

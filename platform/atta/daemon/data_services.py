@@ -7,8 +7,10 @@ overlaps with sending another.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ from atta.kvstore.store import Store
 from atta.protos import wire
 from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.rpc import METHODS, Bulk
+from atta.samplers.methods import Method
+from atta.samplers.plan import METHODS as METHODS_ON_WIRE
 from atta.samplers.shard import Shard
 
 __all__ = ["CHUNK_BYTES", "GraphService", "KvService"]
@@ -28,6 +32,7 @@ CHUNK_BYTES = 4 << 20
 SMALL_BYTES = 128 << 10
 MAX_FAN_OUT = 1 << 20
 MAX_PAIRS = 1 << 24
+_PROBE = graph_pb2.ProbeRequest
 
 
 class _DataService:
@@ -47,6 +52,39 @@ class _DataService:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A checked ``EdgeSample``; ``method`` is None where it is unknown."""
+
+    part: Any
+    method: Method | None
+    rows: np.ndarray
+    trees: np.ndarray | None
+    times: np.ndarray | None
+
+
+@cache
+def _methods() -> dict[int, Method]:
+    return {number: method for method, number in METHODS_ON_WIRE.items()}
+
+
+def _per_row(name: str, data: bytes, dtype: np.dtype, rows: int) -> np.ndarray | None:
+    """An optional array with one entry per row."""
+    if not data:
+        return None
+    if len(data) != rows * dtype.itemsize:
+        raise ConfigError(f"{name}: {len(data)} bytes for {rows} rows of {dtype.itemsize}")
+    return np.frombuffer(data, dtype=dtype)
+
+
+def _joined(tables: Mapping[str, np.ndarray]) -> Any:
+    """The bytes of several tables, one after another."""
+    blocks = [table.reshape(-1).view(np.uint8) for table in tables.values()]
+    if not blocks:
+        return b""
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+
 class GraphService(_DataService):
     """Sampling over this daemon's core vertices."""
 
@@ -63,18 +101,32 @@ class GraphService(_DataService):
             rows = as_array(part.rows, wide=part.wide_rows)
             if not -1 <= part.fan_out <= MAX_FAN_OUT:
                 raise ConfigError(f"fan-out {part.fan_out}: must be -1 (all) or 0 to {MAX_FAN_OUT}")
-            for first, chunk in self._split(part.edge_type, rows, part.fan_out):
-                nbytes = 8 * len(chunk) * part.fan_out if part.fan_out >= 0 else CHUNK_BYTES
-                yield await self._run(nbytes, self._answer, index, part, first, chunk)
+            question = _Question(
+                part,
+                _methods().get(part.method),
+                rows,
+                _per_row("trees", part.trees, np.dtype(np.int32), len(rows)),
+                _per_row("times", part.times, np.dtype(np.int64), len(rows)),
+            )
+            bounded = part.fan_out >= 0 and question.method is not Method.LABOR
+            for first, stop in self._split(question, bounded=bounded):
+                nbytes = 8 * (stop - first) * part.fan_out if bounded else CHUNK_BYTES
+                yield await self._run(nbytes, self._answer, index, question, first, stop)
 
-    def _answer(self, index: int, part: Any, first: int, rows: np.ndarray) -> bytes:
+    def _answer(self, index: int, question: _Question, first: int, stop: int) -> bytes:
+        part, chosen = question.part, slice(first, stop)
+        if question.method is None:
+            raise ConfigError(f"unknown sampling method {part.method}")
         answer = self._shard.sample(
             part.edge_type,
-            rows,
+            question.rows[chosen],
             fan_out=part.fan_out,
             replace=part.replace,
-            weighted=part.weighted,
             stream_key=part.stream_key,
+            method=question.method,
+            trees=None if question.trees is None else question.trees[chosen],
+            times=None if question.times is None else question.times[chosen],
+            tables=tuple(part.tables),
         )
         chunk = graph_pb2.SampleChunk(
             edge_type=index,
@@ -83,22 +135,46 @@ class GraphService(_DataService):
             wide_edge_ids=answer.edge_ids.dtype.itemsize == 8,
         )
         return METHODS["GraphService.Sample"].encode_reply(
-            Bulk(chunk, {3: answer.counts, 4: answer.neighbors, 5: answer.edge_ids})
+            Bulk(chunk, {3: answer.counts, 4: answer.neighbors, 5: answer.edge_ids, 8: _joined(answer.tables)})
         )
 
-    def _split(self, edge_type: str, rows: np.ndarray, fan_out: int) -> Iterator[tuple[int, np.ndarray]]:
+    def _split(self, question: _Question, *, bounded: bool) -> Iterator[tuple[int, int]]:
         """Cut the rows so that no answer gets much longer than a chunk; a single huge row stays whole."""
-        if fan_out >= 0:
-            step = max(1, CHUNK_BYTES // max(4, 8 * fan_out + 4))
-            yield from ((at, rows[at : at + step]) for at in range(0, len(rows), step))
+        rows, fan_out, edge_type = question.rows, question.part.fan_out, question.part.edge_type
+        tables = self._shard.dataset.schema.edge_tables[edge_type]
+        per_edge = 8 + sum(tables[name].row_bytes for name in question.part.tables if name in tables)
+        if bounded:
+            step = max(1, CHUNK_BYTES // max(4, per_edge * fan_out + 4))
+            yield from ((at, min(at + step, len(rows))) for at in range(0, len(rows), step))
             return
-        sizes = np.cumsum(8 * self._shard.degrees(edge_type, rows) + 4)
+        sizes = np.cumsum(per_edge * self._shard.degrees(edge_type, rows) + 4)
         at = 0
         while at < len(rows):
             done = sizes[at - 1] if at else 0
             stop = max(at + 1, int(np.searchsorted(sizes, done + CHUNK_BYTES, side="right")))
-            yield at, rows[at:stop]
+            yield at, stop
             at = stop
+
+    @guarded
+    async def probe(self, request: Any, context: Any) -> Any:
+        """``GraphService.Probe``."""
+        self._check(request.dataset_id)
+        rows = as_array(request.rows, wide=True)
+        operands = as_array(request.operands, wide=True)
+        if request.question != _PROBE.DEGREE and len(operands) != len(rows):
+            raise ConfigError(f"{len(operands)} operands for {len(rows)} rows")
+        values = await self._run(8 * len(rows), self._values, request, rows, operands)
+        return graph_pb2.ProbeReply(values=values.astype(np.int64, copy=False).tobytes())
+
+    def _values(self, request: Any, rows: np.ndarray, operands: np.ndarray) -> np.ndarray:
+        match request.question:
+            case _PROBE.DEGREE:
+                return self._shard.degrees(request.edge_type, rows)
+            case _PROBE.STEP:
+                return self._shard.step(request.edge_type, rows, operands.view(np.uint64))
+            case _PROBE.CONTAINS:
+                return self._shard.contains(request.edge_type, rows, operands)
+        raise ConfigError(f"unknown question {request.question}")
 
     @guarded
     async def pair(self, request: Any, context: Any) -> Any:

@@ -16,19 +16,21 @@ import psutil
 import structlog
 
 from atta import scheduler as sched
+from atta.daemon.access import ClusterAccess
 from atta.daemon.config import DaemonConfig
 from atta.daemon.peers import Peers
 from atta.daemon.session import Delivery, Session
 from atta.daemon.slots import Slot, SlotPool
-from atta.daemon.tasks import Outcome, run_local, run_remote
+from atta.daemon.tasks import Outcome, run_local, run_program, run_remote
 from atta.errors import AttaError
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
 from atta.partition.dataset import Dataset
-from atta.samplers.batch import BatchState, CompactorPool, StreamPosition
+from atta.samplers.batch import BatchState, StreamPosition
 from atta.samplers.dag import Kind, Lane, Task
 from atta.samplers.layout import BatchArrays
 from atta.samplers.shard import Shard
+from atta.samplers.vertices import CompactorPool
 
 __all__ = ["Engine"]
 
@@ -58,6 +60,7 @@ _PHASE = {
     Kind.POSITIVE: "sample_ms",
     Kind.NEGATIVE: "sample_ms",
     Kind.NEIGHBORHOOD: "sample_ms",
+    Kind.BATCH: "sample_ms",
     Kind.JOIN: "join_ms",
     Kind.FEATURE: "fetch_ms",
     Kind.END: "join_ms",
@@ -85,6 +88,7 @@ class Engine:
         self._workers = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-worker")
         self._copiers = ThreadPoolExecutor(max(1, config.threads // 2), thread_name_prefix="atta-copy")
         self._compactors = CompactorPool(dataset.schema.node_counts)
+        self._access = ClusterAccess(shard, peers, self._workers)
         self._dags: dict[int, _RunningDag] = {}
         self._sessions: dict[str, Session] = {}
         self._events: deque[sched.Event] = deque()
@@ -144,7 +148,6 @@ class Engine:
 
     def _launch(self, dag: int, session: Session, batch: int) -> None:
         request = session.request
-        part = request.seeds.batch_slice(request.seeds.index_of(batch))
         try:
             slot = self.slots.acquire(request.layout.capacity)
         except AttaError as error:
@@ -156,8 +159,7 @@ class Engine:
             self.dataset,
             home=self.shard.part,
             at=StreamPosition(request.seed, request.epoch, batch),
-            seeds=request.seeds.seeds[part],
-            input_id=request.seeds.input_id[part],
+            seeds=request.batch_seeds(batch),
             out=BatchArrays.over(request.layout, slot.buffer),
             compactors=self._compactors,
             degree=self.shard.degree,
@@ -192,7 +194,10 @@ class Engine:
         started = time.perf_counter()
         result: Outcome | BaseException
         try:
-            result = await run_remote(running.state, task, self.peers[task.owner], self.cache, self._copiers)
+            if task.kind is Kind.BATCH or task.owner == self.shard.part:
+                result = await run_program(running.state, task, self._access, self._workers)
+            else:
+                result = await run_remote(running.state, task, self.peers[task.owner], self.cache, self._copiers)
         except asyncio.CancelledError:
             raise
         except BaseException as error:

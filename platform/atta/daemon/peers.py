@@ -11,12 +11,16 @@ import numpy as np
 
 from atta import rpc
 from atta.errors import ConfigError, RemoteError, UnavailableError
+from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.samplers.batch import FeatureItem, SampleItem
+from atta.samplers.plan import METHODS
 from atta.samplers.shard import Answer
 
 __all__ = ["Peer", "Peers", "as_array", "rows_to_wire"]
 
+PROBE_ROWS = 1 << 17
+"""Rows of one probe: messages of one to two MiB."""
 CONNECT_S = 15.0
 """A peer that is starting, or restarting, is waited for so long; one that stays away fails the batch, not the deadline."""
 _INT32_MAX = np.iinfo(np.int32).max
@@ -43,12 +47,14 @@ def as_array(data: Any, *, wide: bool) -> np.ndarray:
 class Peer:
     """A connection to the daemon of one partition. Channels reconnect by themselves; every call has a deadline."""
 
-    def __init__(self, part: int, address: str, dataset_id: str, deadline_s: float) -> None:
-        self.part, self.address, self._dataset_id, self._deadline_s = part, address, dataset_id, deadline_s
+    def __init__(self, part: int, address: str, dataset: Dataset, deadline_s: float) -> None:
+        self.part, self.address, self._deadline_s = part, address, deadline_s
+        self._dataset_id, self._edge_tables = dataset.dataset_id, dataset.schema.edge_tables
         self._channel = grpc.aio.insecure_channel(address, options=rpc.channel_options())
         self._sample = rpc.stub(self._channel, "GraphService.Sample")
         self._pair = rpc.stub(self._channel, "GraphService.Pair")
         self._pull = rpc.stub(self._channel, "KvService.Pull")
+        self._probe = rpc.stub(self._channel, "GraphService.Probe")
 
     async def sample(self, items: Sequence[SampleItem]) -> AsyncIterator[tuple[SampleItem, int, Answer, int]]:
         """Expand ``items``; yields (item, first row, answer, bytes received) chunk by chunk."""
@@ -59,7 +65,10 @@ class Peer:
                 edge_type=item.edge_type,
                 fan_out=item.fan_out,
                 replace=item.replace,
-                weighted=item.weighted,
+                method=METHODS[item.method],
+                trees=b"" if item.trees is None else item.trees.astype(np.int32, copy=False).tobytes(),
+                times=b"" if item.times is None else item.times.astype(np.int64, copy=False).tobytes(),
+                tables=item.tables,
                 stream_key=item.stream_key,
                 rows=rows,
                 wide_rows=wide,
@@ -73,8 +82,48 @@ class Peer:
                 as_array(bulk.payloads.get(4, b""), wide=chunk.wide_neighbors),
                 as_array(bulk.payloads.get(5, b""), wide=chunk.wide_edge_ids),
             )
+            answer = self._with_tables(answer, items[chunk.edge_type], bulk.payloads.get(8, b""))
             nbytes = sum(len(view) for view in bulk.payloads.values())
             yield items[chunk.edge_type], chunk.first_row, answer, nbytes
+
+    def _with_tables(self, answer: Answer, item: SampleItem, data: Any) -> Answer:
+        """``answer`` with the rows of edge tables that came as ``data``, table after table."""
+        if not item.tables:
+            return answer
+        tables, at, received = {}, 0, np.frombuffer(data, dtype=np.uint8)
+        for name in item.tables:
+            spec = self._edge_tables[item.edge_type][name]
+            nbytes = len(answer.neighbors) * spec.row_bytes
+            block = received[at : at + nbytes]
+            if len(block) != nbytes:
+                raise RemoteError(self.address, f"sends {len(received)} bytes of edge tables, too few")
+            tables[name] = block.view(np.dtype(spec.dtype)).reshape(len(answer.neighbors), *spec.row_shape)
+            at += nbytes
+        return Answer(answer.counts, answer.neighbors, answer.edge_ids, tables)
+
+    async def probe(
+        self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None
+    ) -> np.ndarray:
+        """int64 [rows]: one number per core row of the peer (``ProbeRequest.Question``); ``operands`` int64 or uint64 [rows]."""
+        await self._connected()
+        answers = []
+        for at in range(0, max(1, len(rows)), PROBE_ROWS):
+            part = slice(at, at + PROBE_ROWS)
+            request = graph_pb2.ProbeRequest(
+                dataset_id=self._dataset_id,
+                edge_type=edge_type,
+                question=question,
+                rows=rows[part].astype(np.int64, copy=False).tobytes(),
+                operands=b"" if operands is None else operands[part].tobytes(),
+            )
+            try:
+                reply = await self._probe(request, timeout=self._deadline_s)
+            except grpc.aio.AioRpcError as error:
+                raise rpc.error_from(self.address, error) from error
+            answers.append(as_array(reply.values, wide=True))
+            if len(answers[-1]) != len(rows[part]):
+                raise RemoteError(self.address, f"answers {len(answers[-1])} rows of {len(rows[part])}")
+        return answers[0] if len(answers) == 1 else np.concatenate(answers)
 
     async def pair(
         self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int
@@ -142,8 +191,8 @@ class Peer:
 class Peers:
     """All other daemons of the cluster, by partition."""
 
-    def __init__(self, addresses: Mapping[int, str], dataset_id: str, deadline_s: float) -> None:
-        self._addresses, self._dataset_id, self._deadline_s = dict(addresses), dataset_id, deadline_s
+    def __init__(self, addresses: Mapping[int, str], dataset: Dataset, deadline_s: float) -> None:
+        self._addresses, self._dataset, self._deadline_s = dict(addresses), dataset, deadline_s
         self._peers: dict[int, Peer] = {}
 
     def __getitem__(self, part: int) -> Peer:
@@ -153,7 +202,7 @@ class Peers:
             address = self._addresses.get(part)
             if address is None:
                 raise ConfigError(f"no address is known for the daemon of partition {part}: give it with --peers")
-            peer = self._peers[part] = Peer(part, address, self._dataset_id, self._deadline_s)
+            peer = self._peers[part] = Peer(part, address, self._dataset, self._deadline_s)
         return peer
 
     async def close(self) -> None:

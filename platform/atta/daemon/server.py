@@ -55,7 +55,7 @@ class Daemon:
         resident = _resident(config, self._dataset)
         shard = Shard(self._dataset, config.part, resident=resident)
         store = Store(self._dataset, config.part, resident=resident)
-        peers = Peers(config.peers, self._dataset.dataset_id, config.peer_deadline_s)
+        peers = Peers(config.peers, self._dataset, config.peer_deadline_s)
         cache = RowCache(self._dataset, config.part, share=config.cache_share, limit_bytes=config.cache_bytes)
         self._engine = Engine(config, self._dataset, shard, store, peers, cache=cache)
         self._serving = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-serve")
@@ -81,7 +81,7 @@ class Daemon:
         graph, kv, sessions = self._graph, self._kv, self._sessions
         self._server.add_generic_rpc_handlers(
             (
-                rpc.handlers("GraphService", {"Sample": graph.sample, "Pair": graph.pair}),
+                rpc.handlers("GraphService", {"Sample": graph.sample, "Pair": graph.pair, "Probe": graph.probe}),
                 rpc.handlers("KvService", {"Pull": kv.pull, "ListTables": kv.list_tables}),
                 rpc.handlers(
                     "SessionService",

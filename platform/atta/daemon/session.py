@@ -11,8 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from atta.daemon.slots import Slot
 from atta.errors import AttaError, ConfigError
+from atta.samplers.batch import BatchSeeds
 from atta.samplers.layout import BatchArrays, Layout
 from atta.samplers.seeds import SeedPlan
 from atta.samplers.spec import Plan
@@ -36,6 +39,17 @@ class SessionRequest:
     epoch: int
     shared_memory: bool
     job: str
+    sources: np.ndarray | None = None  # int64, internal ids, by position in the input: the other ends of seed edges
+    times: np.ndarray | None = None  # int64, by position in the input
+    exclude: tuple[tuple[str, bool], ...] = ()  # edge types without the batch's seed edges, and whether in reverse
+
+    def batch_seeds(self, batch: int) -> BatchSeeds:
+        """What the batch with this id starts from."""
+        part = self.seeds.batch_slice(self.seeds.index_of(batch))
+        chosen = self.seeds.input_id[part]
+        sources = None if self.sources is None else self.sources[chosen]
+        times = None if self.times is None else self.times[chosen]
+        return BatchSeeds(self.seeds.seeds[part], chosen, sources, times, self.exclude)
 
 
 @dataclass(eq=False)

@@ -14,12 +14,13 @@ import structlog
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine import Engine
 from atta.daemon.guard import guarded, guarded_stream
+from atta.daemon.seeds import ChosenSeeds, choose_seeds
 from atta.daemon.session import Delivery, Session, SessionRequest
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError, WrongDatasetError
 from atta.protos.v1 import common_pb2, session_pb2
 from atta.rpc import Bulk
 from atta.samplers.layout import layout_of
-from atta.samplers.seeds import SeedPlan, SeedPolicy, plan_seeds
+from atta.samplers.seeds import SeedPlan, SeedPolicy, plan_seeds, plan_sized
 from atta.samplers.spec import check_spec
 
 __all__ = ["SessionService"]
@@ -75,38 +76,48 @@ class SessionService:
         if not request.rank < request.world_size:
             raise ConfigError(f"rank {request.rank} of {request.world_size} trainers")
         plan = check_spec(request.dag, dataset.schema)
+        source = request.seeds.WhichOneof("source")
+        if plan.links != (source == "links"):
+            raise ConfigError("seeds: the DAG starts from edges, or the session does, but not both")
+        if source == "batches" and not any(op.operator is not None for op in plan.ops):
+            raise ConfigError("seeds: only a batch operator can do without them")
         if request.seeds.node_type != plan.seed.node_type:
             raise ConfigError(
                 f"seeds are of node type {request.seeds.node_type!r}, the DAG starts at {plan.seed.node_type!r}"
             )
-        seeds = self._plan_seeds(request)
+        chosen = choose_seeds(dataset, request.seeds)
+        if plan.temporal != (chosen.times is not None):
+            raise ConfigError("seeds: temporal sampling needs their times, and no other has a use for them")
+        seeds = self._plan_seeds(request, chosen)
         if request.start_batch > seeds.batches:
             raise ConfigError(f"start batch {request.start_batch} of {seeds.batches}")
-        layout = layout_of(plan, dataset.schema, request.batch_size, edge_ids=request.edge_ids)
+        if not seeds.batch_size <= self._config.max_batch_size:
+            raise ConfigError(f"batch size {seeds.batch_size}: at most {self._config.max_batch_size}")
+        layout = layout_of(plan, dataset.schema, seeds.batch_size, edge_ids=request.edge_ids)
         return SessionRequest(
-            plan, layout, seeds, request.start_batch, request.seed, request.epoch, request.shared_memory, request.job
+            plan,
+            layout,
+            seeds,
+            request.start_batch,
+            request.seed,
+            request.epoch,
+            request.shared_memory,
+            request.job,
+            sources=chosen.sources,
+            times=chosen.times,
+            exclude=chosen.exclude,
         )
 
-    def _plan_seeds(self, request: Any) -> SeedPlan:
-        dataset, seeds = self._engine.dataset, request.seeds
-        node_type = seeds.node_type
-        if node_type not in dataset.schema.node_types:
-            raise UnknownNameError.of("node type", node_type, dataset.schema.node_types)
-        position = None
-        if seeds.WhichOneof("source") == "split":
-            internal = np.asarray(dataset.split(node_type, seeds.split), dtype=np.int64)
-            user_ids = np.asarray(dataset.ids(node_type)[internal])
-        else:
-            if len(seeds.ids) % 8:
-                raise ConfigError(f"seeds: {len(seeds.ids)} bytes are no whole number of int64 ids")
-            user_ids = np.frombuffer(seeds.ids, dtype=np.int64)
-            internal = dataset.to_internal(node_type, user_ids)
-            position = np.arange(len(user_ids))
+    def _plan_seeds(self, request: Any, chosen: ChosenSeeds) -> SeedPlan:
+        if chosen.sizes is not None:
+            if request.shuffle or request.drop_last:
+                raise ConfigError("batches of given sizes come in the given order: no shuffle, no drop_last")
+            return plan_sized(chosen.internal, chosen.sizes, rank=request.rank, world=request.world_size)
         return plan_seeds(
-            internal,
-            user_ids,
+            chosen.internal,
+            chosen.keys,
             batch_size=request.batch_size,
-            parts=dataset.num_parts,
+            parts=self._engine.dataset.num_parts,
             policy=SeedPolicy(request.policy),
             rank=request.rank,
             world=request.world_size,
@@ -115,7 +126,7 @@ class SessionService:
             shuffle=request.shuffle,
             drop_last=request.drop_last,
             pad=request.pad,
-            position=position,
+            position=chosen.position,
         )
 
     @guarded_stream

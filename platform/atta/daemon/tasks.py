@@ -8,9 +8,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
+from atta.daemon.access import ClusterAccess
 from atta.daemon.peers import Peer
 from atta.errors import RemoteError
 from atta.kvstore.cache import RowCache
@@ -20,7 +22,7 @@ from atta.samplers.batch import BatchState, FeatureItem
 from atta.samplers.dag import Kind, Share, Task
 from atta.samplers.shard import Shard
 
-__all__ = ["Outcome", "run_local", "run_remote"]
+__all__ = ["Outcome", "run_local", "run_program", "run_remote"]
 
 SMALL_BYTES = 128 << 10
 """Copies up to this size are made at once: handing them to a thread takes longer."""
@@ -56,8 +58,11 @@ def run_local(state: BatchState, task: Task, shard: Shard, store: Store) -> Outc
                     item.rows,
                     fan_out=item.fan_out,
                     replace=item.replace,
-                    weighted=item.weighted,
                     stream_key=item.stream_key,
+                    method=item.method,
+                    trees=item.trees,
+                    times=item.times,
+                    tables=item.tables,
                 )
                 state.accept(task, item, 0, answer)
             return Outcome()
@@ -73,6 +78,25 @@ def run_local(state: BatchState, task: Task, shard: Shard, store: Store) -> Outc
         case Kind.END:
             state.finish()
             return Outcome(nbytes=state.out.nbytes)
+        case Kind.BATCH:
+            raise AssertionError(f"{task} is a program")
+
+
+async def run_program(state: BatchState, task: Task, access: ClusterAccess, pool: Executor) -> Outcome:
+    """Run a sampler that asks questions of the whole graph: its steps on ``pool``, its questions wherever the answers are."""
+    op = state.plan.op(task.op)
+    asked = access.of(op.edge_type)
+    if task.kind is Kind.BATCH:
+        sampled = await asked.run(await _on(pool, state.sampler, task.op))
+        state.accept_sampled(task.op, sampled)
+    else:
+        links = await asked.run(await _on(pool, state.negatives, task.op))
+        state.accept_negatives(task.op, links)
+    return Outcome(remote_rows=asked.remote_rows, remote_bytes=asked.remote_bytes)
+
+
+async def _on(pool: Executor, function: Callable[..., Any], *args: Any) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
 
 
 async def run_remote(state: BatchState, task: Task, peer: Peer, cache: RowCache, pool: Executor) -> Outcome:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atta.samplers.dag import DagError, DagInstance, Kind, Lane, Share, Task, chunk_range
 from atta.samplers.plan import Plan, check_spec
-from atta.samplers.spec import link_spec, neighbor_spec
+from atta.samplers.spec import Hops, neighbor_spec, pair_spec
 from tests.unit.dag.schemas import CITES, PLAIN, TYPED
 
 HOME = 1
@@ -21,9 +21,9 @@ Growth = dict[str, list[Share]]
 def plan_of(hops: int, *, link: bool = False, typed: bool = False) -> Plan:
     schema = TYPED if typed else PLAIN
     if link:
-        spec = link_spec(schema, edge_type=CITES if typed else "node__to__node", num_neighbors=[3] * hops, negatives=2)
+        spec = pair_spec(schema, edge_type=CITES if typed else "node__to__node", hops=Hops([3] * hops), negatives=2)
     else:
-        spec = neighbor_spec(schema, num_neighbors=[3] * hops, seed_type="paper" if typed else "node")
+        spec = neighbor_spec(schema, hops=Hops([3] * hops), seed_type="paper" if typed else "node")
     return check_spec(spec, schema)
 
 

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
+from atta.samplers.methods import Method
 from atta.samplers.plan import Kind, Plan, SpecLimits, check_spec
-from atta.samplers.spec import link_spec, neighbor_spec
+from atta.samplers.spec import Hops, neighbor_spec, pair_spec
 from tests.unit.dag.schemas import CITES, HAS, PLAIN, TYPED, WRITES
 
 
 def plain(hops: int = 2) -> dag_pb2.DagSpec:
-    return neighbor_spec(PLAIN, num_neighbors=[10] * hops, seed_type="node")
+    return neighbor_spec(PLAIN, hops=Hops([10] * hops), seed_type="node")
 
 
 def ids(plan: Plan) -> list[str]:
@@ -25,7 +26,7 @@ def ids(plan: Plan) -> list[str]:
 
 
 def test_neighbor_spec_is_a_chain_with_features_beside_it() -> None:
-    plan = check_spec(neighbor_spec(PLAIN, num_neighbors=[15, 10, 5], seed_type="node"), PLAIN)
+    plan = check_spec(neighbor_spec(PLAIN, hops=Hops([15, 10, 5]), seed_type="node"), PLAIN)
     assert ids(plan) == ["seed", "feature0", "nbr1", "feature1", "nbr2", "feature2", "nbr3", "feature3"]
     assert plan.hops == 3
     assert [op.fan_outs for op in plan.neighborhoods] == [((PLAIN.edge_types[0], n),) for n in (15, 10, 5)]
@@ -36,8 +37,8 @@ def test_neighbor_spec_is_a_chain_with_features_beside_it() -> None:
     assert plan.seed.node_type == "node"
 
 
-def test_link_spec_expands_all_three_branches_together() -> None:
-    plan = check_spec(link_spec(PLAIN, edge_type="node__to__node", num_neighbors=[4, 3], negatives=5), PLAIN)
+def test_pair_spec_expands_all_three_branches_together() -> None:
+    plan = check_spec(pair_spec(PLAIN, edge_type="node__to__node", hops=Hops([4, 3]), negatives=5), PLAIN)
     assert plan.op("nbr1").inputs == ("seed", "positive", "negative")
     assert plan.op("nbr2").inputs == ("nbr1",)
     assert (plan.op("positive").count, plan.op("negative").count) == (1, 5)
@@ -47,7 +48,7 @@ def test_link_spec_expands_all_three_branches_together() -> None:
 
 def test_fan_outs_per_edge_type_zero_skips_and_triples_work() -> None:
     counts = {("paper", "cites", "paper"): [5, 0], WRITES: [0, 7], HAS: [-1, -1]}
-    plan = check_spec(neighbor_spec(TYPED, num_neighbors=counts, seed_type="paper"), TYPED)
+    plan = check_spec(neighbor_spec(TYPED, hops=Hops(counts), seed_type="paper"), TYPED)
     assert [dict(op.fan_outs) for op in plan.neighborhoods] == [{CITES: 5, HAS: -1}, {WRITES: 7, HAS: -1}]
     # Features are fetched for the types that an operator can add: nothing but papers (cites, has) in hop 1.
     assert plan.op("feature1").tables == (("paper", "x"), ("paper", "y"))
@@ -55,15 +56,15 @@ def test_fan_outs_per_edge_type_zero_skips_and_triples_work() -> None:
 
 
 def test_tables_can_be_chosen_and_left_out() -> None:
-    some = neighbor_spec(TYPED, num_neighbors=[3], seed_type="paper", tables={"paper": ["y"]})
+    some = neighbor_spec(TYPED, hops=Hops([3]), seed_type="paper", tables={"paper": ["y"]})
     assert check_spec(some, TYPED).tables == (("paper", "y"),)
-    none = neighbor_spec(TYPED, num_neighbors=[3], seed_type="paper", tables={})
+    none = neighbor_spec(TYPED, hops=Hops([3]), seed_type="paper", tables={})
     assert ids(check_spec(none, TYPED)) == ["seed", "nbr1"]
 
 
 def test_seeds_alone_and_options() -> None:
-    assert ids(check_spec(neighbor_spec(PLAIN, num_neighbors=[], seed_type="node"), PLAIN)) == ["seed", "feature0"]
-    spec = neighbor_spec(PLAIN, num_neighbors=[2], seed_type="node", replace=True, frontier="all")
+    assert ids(check_spec(neighbor_spec(PLAIN, hops=Hops([]), seed_type="node"), PLAIN)) == ["seed", "feature0"]
+    spec = neighbor_spec(PLAIN, hops=Hops([2], replace=True, frontier="all"), seed_type="node")
     op = check_spec(spec, PLAIN).op("nbr1")
     assert (op.replace, op.frontier_all) == (True, True)
 
@@ -71,37 +72,37 @@ def test_seeds_alone_and_options() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"num_neighbors": [5, -2]}, ConfigError, "hop 2: fan-out -2"),
-        ({"num_neighbors": [2.5]}, ConfigError, "not an integer"),
-        ({"num_neighbors": [True]}, ConfigError, "not an integer"),
-        ({"num_neighbors": [10**9]}, ConfigError, "must lie in"),
-        ({"num_neighbors": {CITES: [5], WRITES: [5, 5], HAS: [1]}}, ConfigError, "different lengths"),
-        ({"num_neighbors": {CITES: [5]}}, ConfigError, "no fan-outs for edge type"),
-        ({"num_neighbors": {"paper__cites__papers": [5]}}, UnknownNameError, "did you mean 'paper__cites__paper'"),
+        ({"hops": Hops([5, -2])}, ConfigError, "hop 2: fan-out -2"),
+        ({"hops": Hops([2.5])}, ConfigError, "not an integer"),
+        ({"hops": Hops([True])}, ConfigError, "not an integer"),
+        ({"hops": Hops([10**9])}, ConfigError, "must lie in"),
+        ({"hops": Hops({CITES: [5], WRITES: [5, 5], HAS: [1]})}, ConfigError, "different lengths"),
+        ({"hops": Hops({CITES: [5]})}, ConfigError, "no fan-outs for edge type"),
+        ({"hops": Hops({"paper__cites__papers": [5]})}, UnknownNameError, "did you mean 'paper__cites__paper'"),
         ({"seed_type": "papr"}, UnknownNameError, "did you mean 'paper'"),
         ({"tables": {"papr": ["x"]}}, UnknownNameError, "did you mean 'paper'"),
         ({"tables": {"paper": ["z"]}}, UnknownNameError, "table"),
         ({"tables": {"paper": "x"}}, ConfigError, "list of table names"),
-        ({"frontier": "some"}, ConfigError, "'new' or 'all'"),
-        ({"num_neighbors": [1] * 17}, ConfigError, "17 hops"),
+        ({"hops": Hops([5], frontier="some")}, ConfigError, "'new' or 'all'"),
+        ({"hops": Hops([1] * 17)}, ConfigError, "17 hops"),
     ],
 )
 def test_builder_names_the_fault(options: dict[str, object], error: type[Exception], words: str) -> None:
-    arguments: dict[str, object] = {"num_neighbors": [5], "seed_type": "paper"} | options
+    arguments: dict[str, object] = {"hops": Hops([5]), "seed_type": "paper"} | options
     with pytest.raises(error, match=words):
         neighbor_spec(TYPED, **arguments)  # type: ignore[arg-type]
 
 
 def test_link_builder_names_the_fault() -> None:
     with pytest.raises(ConfigError, match="negatives is 0"):
-        link_spec(PLAIN, edge_type="node__to__node", num_neighbors=[1], negatives=0)
+        pair_spec(PLAIN, edge_type="node__to__node", hops=Hops([1]), negatives=0)
     with pytest.raises(UnknownNameError, match="edge type"):
-        link_spec(PLAIN, edge_type="node__too__node", num_neighbors=[1])
+        pair_spec(PLAIN, edge_type="node__too__node", hops=Hops([1]))
 
 
 def broken(change: str) -> dag_pb2.DagSpec:
     """A valid specification with one fault."""
-    spec = link_spec(TYPED, edge_type=CITES, num_neighbors=[3, 3])
+    spec = pair_spec(TYPED, edge_type=CITES, hops=Hops([3, 3]))
     ops = {op.id: op for op in spec.operators}
     match change:
         case "version":
@@ -230,7 +231,7 @@ def test_plans_are_equal_values_and_can_be_keys() -> None:
 @settings(deadline=None)
 @given(order=st.permutations(range(10)), hops=st.integers(0, 2), link=st.booleans())
 def test_order_is_topological_whatever_the_message_order(order: list[int], hops: int, link: bool) -> None:
-    spec = link_spec(PLAIN, edge_type=PLAIN.edge_types[0], num_neighbors=[2] * hops) if link else plain(hops)
+    spec = pair_spec(PLAIN, edge_type=PLAIN.edge_types[0], hops=Hops([2] * hops)) if link else plain(hops)
     shuffled = dag_pb2.DagSpec(version=1)
     for index in sorted(range(len(spec.operators)), key=lambda i: order[i]):
         shuffled.operators.add().CopyFrom(spec.operators[index])
@@ -260,7 +261,7 @@ def test_random_bytes_never_do_more_than_raise(data: bytes) -> None:
 
 def test_weighted_hops_need_weights() -> None:
     with pytest.raises(ConfigError, match="has no weights"):
-        neighbor_spec(PLAIN, num_neighbors=[3], seed_type="node", weighted=True)
+        neighbor_spec(PLAIN, hops=Hops([3], method=Method.WEIGHTED), seed_type="node")
     weighted = dataclasses.replace(PLAIN, edge_tables={"node__to__node": ("weight",)})
-    plan = check_spec(neighbor_spec(weighted, num_neighbors=[3], seed_type="node", weighted=True), weighted)
-    assert [op.weighted for op in plan.neighborhoods] == [True]
+    plan = check_spec(neighbor_spec(weighted, hops=Hops([3], method=Method.WEIGHTED), seed_type="node"), weighted)
+    assert [op.method for op in plan.neighborhoods] == [Method.WEIGHTED]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from atta.samplers.methods import AliasTables
+from atta.errors import ConfigError
+from atta.samplers import kernels
+from atta.samplers.methods import Method, tables_for
 
 WEIGHTS = [
     np.array([1.0, 2.0, 3.0, 4.0]),
@@ -20,13 +23,33 @@ WEIGHTS = [
 ]
 
 
+def pick(
+    indptr: np.ndarray,
+    weights: np.ndarray,
+    keys: np.ndarray,
+    rows: np.ndarray,
+    *,
+    build_threads: int = 1,
+    **options: Any,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Counts and positions of edges drawn by weight."""
+    sources = np.zeros(len(weights), dtype=np.int32)
+    method = tables_for(Method.WEIGHTED, indptr, sources, weight=weights, threads=build_threads)
+    counts, _, positions = kernels.sample_neighbors(
+        indptr, sources, None, keys, rows, method=method, positions=True, **options
+    )
+    assert positions is not None
+    return counts, positions
+
+
 def draws(weights: np.ndarray, fan_out: int, count: int, *, replace: bool) -> np.ndarray:
     """Positions that ``count`` rows with these weights get: [count, picks]."""
     degree = len(weights)
     indptr = np.arange(count + 1) * degree
-    tables = AliasTables.build(indptr, np.tile(weights, count))
     rows = np.arange(count)
-    counts, positions = tables.pick(indptr, rows, rows, fan_out=fan_out, replace=replace, stream_key=7)
+    counts, positions = pick(
+        indptr, np.tile(weights, count), rows, rows, fan_out=fan_out, replace=replace, stream_key=7
+    )
     assert (counts == counts[0]).all()
     return (positions - np.repeat(rows * degree, counts)).reshape(count, int(counts[0]))
 
@@ -74,9 +97,8 @@ def test_every_answer_is_possible(seed: int, fan_out: int, replace: bool) -> Non
     indptr = np.concatenate([[0], np.cumsum(degrees)])
     weights = np.where(rng.random(indptr[-1]) < 0.3, 0.0, rng.exponential(size=indptr[-1]) ** 8)
     rows, keys = rng.integers(0, 20, 15), rng.permutation(20)
-    tables = AliasTables.build(indptr, weights, threads=2)
     answers = [
-        tables.pick(indptr, keys, rows, fan_out=f, replace=replace, stream_key=seed, threads=t)
+        pick(indptr, weights, keys, rows, fan_out=f, replace=replace, stream_key=seed, threads=t, build_threads=t)
         for f, t in ((fan_out, 1), (fan_out, 2), (-1, 1))
     ]
     assert np.array_equal(answers[0][0], answers[1][0])
@@ -96,19 +118,19 @@ def test_every_answer_is_possible(seed: int, fan_out: int, replace: bool) -> Non
 
 @pytest.mark.parametrize("wrong", [-1.0, np.nan, np.inf])
 def test_weights_that_make_no_sense_are_named(wrong: float) -> None:
-    with pytest.raises(ValueError, match="edge 3 weighs"):
-        AliasTables.build(np.array([0, 2, 5]), np.array([1.0, 1, 1, wrong, 1]))
-    with pytest.raises(ValueError, match="does not fit"):
-        AliasTables.build(np.array([0, 2, 9]), np.ones(5))
+    sources = np.zeros(5, dtype=np.int32)
+    with pytest.raises(ConfigError, match="edge 3 weighs"):
+        tables_for(Method.WEIGHTED, np.array([0, 2, 5]), sources, weight=np.array([1.0, 1, 1, wrong, 1]))
+    with pytest.raises(ConfigError, match="does not fit"):
+        tables_for(Method.WEIGHTED, np.array([0, 2, 9]), sources, weight=np.ones(5))
 
 
 def test_bad_questions_are_refused() -> None:
     indptr = np.array([0, 2, 5])
-    tables = AliasTables.build(indptr, np.ones(5))
     for rows, fan_out, words in [
         (np.array([2]), 1, "row 2"),
         (np.array([-1]), 1, "row -1"),
         (np.array([0]), -2, "fan_out"),
     ]:
         with pytest.raises(ValueError, match=words):
-            tables.pick(indptr, np.arange(2), rows, fan_out=fan_out, replace=False, stream_key=0)
+            pick(indptr, np.ones(5), np.arange(2), rows, fan_out=fan_out, replace=False, stream_key=0)

@@ -17,9 +17,9 @@ def test_round_trip(tmp_path):
     with GraphWriter(tmp_path / "g", provenance={"command": "test"}) as out:
         out.add_nodes("a", 4, ids=[9, 7, 8, 1], tables={"x": x, "y": [0, 2, -1, 1]}, splits={"train": [2, 0, 2]})
         out.add_nodes("b", 2)
-        edges = out.open_edges("a__r__b", {"time": np.int64})
-        edges.append([0, 1], [1, 1], time=[5, 6])
-        edges.append([3], [0], time=[7])
+        edges = out.open_edges("a__r__b", {"time": TableSpec("<i8"), "note": TableSpec("<f4", (2,))})
+        edges.append([0, 1], [1, 1], time=[5, 6], note=[[1, 2], [3, 4]])
+        edges.append([3], [0], time=[7], note=[[5, 6]])
     graph = Graph.open(tmp_path / "g")
     assert graph.provenance == {"command": "test"}
     assert graph.schema.num_classes == 3
@@ -85,9 +85,14 @@ def reserved_table(out):
     out.add_nodes("n", 3, tables={"halo": np.zeros(3)})
 
 
-def unknown_edge_table(out):
+def reserved_edge_table(out):
     out.add_nodes("n", 3)
-    out.add_edges("n__to__n", np.array([0]), np.array([1]), colour=np.array([1]))
+    out.add_edges("n__to__n", np.array([0]), np.array([1]), indptr=np.array([1]))
+
+
+def wide_weight(out):
+    out.add_nodes("n", 3)
+    out.add_edges("n__to__n", np.array([0]), np.array([1]), weight=np.ones((1, 2)))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +109,8 @@ def unknown_edge_table(out):
         (declared_twice, "declared twice"),
         (path_in_name, r"\.\./n"),
         (reserved_table, "'halo' is reserved"),
-        (unknown_edge_table, "'colour' is not supported"),
+        (reserved_edge_table, "'indptr' is reserved"),
+        (wide_weight, "'weight' must have one number per edge"),
     ],
 )
 def test_refused(tmp_path, fill, says):

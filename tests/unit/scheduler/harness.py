@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from atta.samplers.dag import DagInstance, Kind, Lane, Share, Task
 from atta.samplers.plan import Plan, check_spec
-from atta.samplers.spec import link_spec, neighbor_spec
+from atta.samplers.spec import Hops, neighbor_spec, pair_spec
 from atta.scheduler import (
     Action,
     BatchReady,
@@ -30,10 +30,10 @@ from tests.unit.dag.schemas import PLAIN
 
 HOME = 0
 PLANS = {
-    "flat": check_spec(neighbor_spec(PLAIN, num_neighbors=[], seed_type="node"), PLAIN),
-    "one": check_spec(neighbor_spec(PLAIN, num_neighbors=[5], seed_type="node"), PLAIN),
-    "two": check_spec(neighbor_spec(PLAIN, num_neighbors=[5, 5], seed_type="node"), PLAIN),
-    "link": check_spec(link_spec(PLAIN, edge_type="node__to__node", num_neighbors=[3]), PLAIN),
+    "flat": check_spec(neighbor_spec(PLAIN, hops=Hops([]), seed_type="node"), PLAIN),
+    "one": check_spec(neighbor_spec(PLAIN, hops=Hops([5]), seed_type="node"), PLAIN),
+    "two": check_spec(neighbor_spec(PLAIN, hops=Hops([5, 5]), seed_type="node"), PLAIN),
+    "link": check_spec(pair_spec(PLAIN, edge_type="node__to__node", hops=Hops([3])), PLAIN),
 }
 
 

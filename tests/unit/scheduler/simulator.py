@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from atta.samplers.dag import Kind, Lane, Share, Task
 from atta.samplers.plan import check_spec
-from atta.samplers.spec import neighbor_spec
+from atta.samplers.spec import Hops, neighbor_spec
 from atta.scheduler import (
     Action,
     BatchReady,
@@ -30,7 +30,7 @@ from atta.scheduler import (
 )
 from tests.unit.dag.schemas import PLAIN
 
-PLAN = check_spec(neighbor_spec(PLAIN, num_neighbors=[15, 10, 5], seed_type="node"), PLAIN)
+PLAN = check_spec(neighbor_spec(PLAIN, hops=Hops([15, 10, 5]), seed_type="node"), PLAIN)
 JOINS = [op.id for op in PLAN.ops if op.kind is not Kind.FEATURE]
 BATCH_BYTES = 1_000_000
 

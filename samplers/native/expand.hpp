@@ -1,0 +1,135 @@
+// Expanding rows in one pass: draw, read, hand over. Several blocks of rows are under way at a time, so that every random line (row
+// bounds, what the picker looks up, neighbours, the receiver's own) has been requested well before it is needed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "sample.hpp"
+
+namespace atta {
+
+// The in-edges of some vertices; `edge_ids` null: an edge's id is its position.
+template <class Id, class Edge>
+struct InEdges {
+  std::span<const std::int64_t> indptr;
+  const Id* indices;
+  std::size_t edges;
+  const Edge* edge_ids;
+  const std::int64_t* keys;  // user ids of the rows; null: a row is its own
+  std::int64_t sources;      // source ids are below this
+};
+
+// Which row comes next: its number, the tree that it grows in (-1: none) and the latest time that it knows of.
+struct Row {
+  std::int64_t row;
+  std::int64_t tree = -1;
+  std::int64_t time = kEndOfTime;
+};
+
+// What has been read for one block.
+template <class Id, class Edge>
+struct Block {
+  Picks picks;
+  std::size_t first = 0;  // of the rows
+  std::vector<Id> sources;
+  std::vector<Edge> edge_ids;
+};
+
+template <class Id, class Edge>
+Target target_of(const InEdges<Id, Edge>& graph, const SampleSpec& spec, const Row& row) {
+  const auto n = static_cast<std::int64_t>(graph.indptr.size()) - 1;
+  if (row.row < 0 || row.row >= n)
+    throw std::invalid_argument("rows: row " + std::to_string(row.row) + " is outside 0.." + std::to_string(n - 1));
+  const auto at = static_cast<std::size_t>(row.row);
+  const std::int64_t begin = graph.indptr[at], end = graph.indptr[at + 1];
+  if (begin < 0 || end < begin || end > static_cast<std::int64_t>(graph.edges))
+    throw std::invalid_argument("indptr: row " + std::to_string(row.row) + " spans " + std::to_string(begin) + ".." +
+                                std::to_string(end) + " of " + std::to_string(graph.edges) + " edges");
+  const std::uint64_t salt = row.tree < 0 ? 0 : mix64(static_cast<std::uint64_t>(row.tree));
+  const std::int64_t key = graph.keys != nullptr ? graph.keys[at] : row.row;
+  return Target{at, begin, end - begin, VertexStream(spec.stream_key ^ salt, key), row.time, row.tree};
+}
+
+// Expands rows [first, last); `row_at(i)` names them. The sink is asked whether a block still fits (`reserve`), to request what it
+// will touch for a source (`request`) and to take the block (`take`). Returns where it stopped: `last`, or the first row for which
+// the sink had no room.
+template <class Id, class Edge, class Picker, class RowAt, class Sink>
+std::size_t expand(const InEdges<Id, Edge>& graph, const SampleSpec& spec, Picker& picker, std::size_t first, std::size_t last,
+                   const RowAt& row_at, bool want_edges, Sink& sink) {
+  constexpr std::size_t kDepth = Picker::kResolves ? 4 : 3;  // blocks under way
+  Block<Id, Edge> blocks[kDepth];
+  const bool read_edges = want_edges && graph.edge_ids != nullptr;
+
+  const auto request = [&](std::size_t from) {
+    for (std::size_t i = from; i < std::min(last, from + kBlock); ++i) {
+      const auto row = static_cast<std::size_t>(row_at(i).row);
+      if (row + 1 >= graph.indptr.size()) continue;  // `target_of` will complain
+      __builtin_prefetch(&graph.indptr[row]);
+      if (graph.keys != nullptr) __builtin_prefetch(&graph.keys[row]);
+      picker.request(row);
+    }
+    asm volatile("");  // else GCC takes this for a function without effects and drops it
+  };
+  const auto draw = [&](Block<Id, Edge>& block, std::size_t from) {
+    block.first = from;
+    block.picks.clear();
+    for (std::size_t i = from; i < std::min(last, from + kBlock); ++i)
+      block.picks.targets.push_back(target_of(graph, spec, row_at(i)));
+    picker.draw(block.picks);
+  };
+  const auto ask = [&](const Block<Id, Edge>& block) {
+    for (const std::int64_t position : block.picks.positions) {
+      __builtin_prefetch(&graph.indices[position]);
+      if (read_edges) __builtin_prefetch(&graph.edge_ids[position]);
+    }
+    asm volatile("");
+  };
+  const auto read = [&](Block<Id, Edge>& block) {
+    const std::vector<std::int64_t>& positions = block.picks.positions;
+    block.sources.resize(positions.size());
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      const Id source = graph.indices[positions[i]];
+      if (source < 0 || static_cast<std::int64_t>(source) >= graph.sources)
+        throw std::invalid_argument("indices: edge " + std::to_string(positions[i]) + " comes from vertex " +
+                                    std::to_string(source) + " of " + std::to_string(graph.sources));
+      block.sources[i] = source;
+    }
+    sink.request(block);
+    if (!want_edges) return;
+    block.edge_ids.resize(positions.size());
+    if (read_edges)
+      for (std::size_t i = 0; i < positions.size(); ++i) block.edge_ids[i] = graph.edge_ids[positions[i]];
+    else
+      for (std::size_t i = 0; i < positions.size(); ++i) block.edge_ids[i] = static_cast<Edge>(positions[i]);
+  };
+
+  std::size_t total = (last - first + kBlock - 1) / kBlock, stopped = last;
+  request(first);
+  for (std::size_t b = 0; b < total + kDepth - 1; ++b) {
+    if (b < total) {
+      request(first + (b + 1) * kBlock);
+      draw(blocks[b % kDepth], first + b * kBlock);
+    }
+    // The stage in which positions are known for good: their lines are requested.
+    const std::size_t known = Picker::kResolves ? b - 1 : b;
+    if (known < total) {  // unsigned: false before there is such a block
+      Block<Id, Edge>& block = blocks[known % kDepth];
+      if (Picker::kResolves) picker.resolve(block.picks);
+      if (sink.reserve(block.picks.positions.size())) {
+        ask(block);
+      } else {
+        stopped = block.first;
+        total = known;
+      }
+    }
+    if (b >= kDepth - 2 && b - (kDepth - 2) < total) read(blocks[(b - (kDepth - 2)) % kDepth]);
+    if (b >= kDepth - 1 && b - (kDepth - 1) < total) sink.take(blocks[(b - (kDepth - 1)) % kDepth]);
+  }
+  return stopped;
+}
+
+}  // namespace atta

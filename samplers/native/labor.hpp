@@ -1,0 +1,113 @@
+// LABOR-0 (Balin and Catalyurek, "Layer-neighbor sampling", NeurIPS 2023): a row of d in-edges takes each source whose number of
+// this stream is below fan_out / d. Rows share the numbers, so that they choose the same sources where they can.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "sample.hpp"
+
+namespace atta {
+
+// Four bytes per edge, made once: what the numbers of its source are hashed from.
+inline std::uint32_t mark_of(std::int64_t source_key) {
+  return static_cast<std::uint32_t>(mix64(static_cast<std::uint64_t>(source_key)) >> 32);
+}
+
+// The number of a source in a stream, uniform over 32 bits.
+struct LaborStream {
+  std::uint32_t first, second;
+
+  explicit LaborStream(std::uint64_t stream_key)
+      : first(static_cast<std::uint32_t>(mix64(stream_key))), second(static_cast<std::uint32_t>(mix64(stream_key) >> 32)) {}
+
+  std::uint32_t number(std::uint32_t mark) const {
+    std::uint32_t x = mark ^ first;
+    x ^= x >> 16;
+    x *= 0x85EBCA6BU;
+    x = (x ^ (x >> 13)) + second;
+    x *= 0xC2B2AE35U;
+    return x ^ (x >> 16);
+  }
+};
+
+inline void scan_marks(const std::uint32_t* marks, std::int64_t count, const LaborStream& stream, std::uint32_t below,
+                       std::int64_t base, std::vector<std::int64_t>& out) {
+  for (std::int64_t i = 0; i < count; ++i)
+    if (stream.number(marks[i]) < below) out.push_back(base + i);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) inline void scan_marks_avx2(const std::uint32_t* marks, std::int64_t count,
+                                                            const LaborStream& stream, std::uint32_t below, std::int64_t base,
+                                                            std::vector<std::int64_t>& out) {
+  const __m256i first = _mm256_set1_epi32(static_cast<int>(stream.first)),
+                second = _mm256_set1_epi32(static_cast<int>(stream.second));
+  const __m256i m1 = _mm256_set1_epi32(static_cast<int>(0x85EBCA6BU)), m2 = _mm256_set1_epi32(static_cast<int>(0xC2B2AE35U));
+  const __m256i most = _mm256_set1_epi32(static_cast<int>(below - 1));
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    __m256i x = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(marks + i)), first);
+    x = _mm256_mullo_epi32(_mm256_xor_si256(x, _mm256_srli_epi32(x, 16)), m1);
+    x = _mm256_add_epi32(_mm256_xor_si256(x, _mm256_srli_epi32(x, 13)), second);
+    x = _mm256_mullo_epi32(x, m2);
+    x = _mm256_xor_si256(x, _mm256_srli_epi32(x, 16));
+    auto hits = static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_min_epu32(x, most), x))));
+    for (; hits != 0; hits &= hits - 1) out.push_back(base + i + __builtin_ctz(hits));
+  }
+  scan_marks(marks + i, count - i, stream, below, base + i, out);
+}
+#endif
+
+class LaborPicker {
+ public:
+  static constexpr bool kResolves = true;
+
+  LaborPicker(const SampleSpec& spec, const std::uint32_t* marks) : spec_(spec), marks_(marks), stream_(spec.stream_key) {
+#if defined(__x86_64__)
+    wide_ = __builtin_cpu_supports("avx2") != 0;
+#endif
+  }
+
+  void request(std::size_t /*row*/) const {}
+
+  void draw(Picks& block) const {
+    for (const Target& t : block.targets)
+      for (std::int64_t i = 0; i < std::min<std::int64_t>(t.degree, 64); i += 16) __builtin_prefetch(&marks_[t.begin + i]);
+    asm volatile("");
+  }
+
+  void resolve(Picks& block) {
+    for (const Target& t : block.targets) {
+      if (spec_.fan_out < 0 || t.degree <= spec_.fan_out) {
+        std::int64_t* mine = block.add(t.degree);
+        for (std::int64_t i = 0; i < t.degree; ++i) mine[i] = t.begin + i;
+        continue;
+      }
+      const auto below =
+          static_cast<std::uint32_t>((static_cast<unsigned __int128>(spec_.fan_out) << 32) / static_cast<std::uint64_t>(t.degree));
+      const std::size_t before = block.positions.size();
+      if (below > 0) scan(t, below, block.positions);
+      block.counts.push_back(static_cast<std::int32_t>(block.positions.size() - before));
+    }
+  }
+
+ private:
+  void scan(const Target& t, std::uint32_t below, std::vector<std::int64_t>& out) const {
+#if defined(__x86_64__)
+    if (wide_) return scan_marks_avx2(marks_ + t.begin, t.degree, stream_, below, t.begin, out);
+#endif
+    scan_marks(marks_ + t.begin, t.degree, stream_, below, t.begin, out);
+  }
+
+  SampleSpec spec_;
+  const std::uint32_t* marks_;
+  LaborStream stream_;
+  bool wide_ = false;
+};
+
+}  // namespace atta

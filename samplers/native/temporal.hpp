@@ -1,0 +1,120 @@
+// Temporal in-neighbour sampling: an edge later than the row's time does not exist for it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "sample.hpp"
+
+namespace atta {
+
+// The edges of each row in the order of their times, made once. Times count from the earliest one of the graph, so that four bytes
+// do where they span less than 2^32 (136 years of seconds): halvings touch half the lines.
+template <class Time>
+struct TemporalTables {
+  const Time* times;           // ascending within a row
+  const std::uint32_t* order;  // positions within the row
+  std::int64_t origin;
+};
+
+// Fills the tables of one row; edges of the same time keep their order.
+template <class Time>
+void sort_by_time(const std::int64_t* times, std::size_t degree, std::int64_t origin, Time* sorted, std::uint32_t* order,
+                  std::vector<std::pair<std::int64_t, std::uint32_t>>& scratch) {
+  scratch.clear();
+  for (std::size_t i = 0; i < degree; ++i) scratch.emplace_back(times[i], static_cast<std::uint32_t>(i));
+  std::sort(scratch.begin(), scratch.end());
+  for (std::size_t i = 0; i < degree; ++i) {
+    sorted[i] = static_cast<Time>(static_cast<std::uint64_t>(scratch[i].first) - static_cast<std::uint64_t>(origin));
+    order[i] = scratch[i].second;
+  }
+}
+
+// Uniform among the edges up to the row's time, or the last `fan_out` of them. Picks come in the order of time where all are taken.
+template <class Time>
+class TemporalPicker {
+ public:
+  static constexpr bool kResolves = true;
+
+  TemporalPicker(const SampleSpec& spec, const TemporalTables<Time>& tables, bool last)
+      : spec_(spec), tables_(tables), last_(last) {}
+
+  void request(std::size_t /*row*/) const {}
+
+  void draw(Picks& block) {
+    search(block);
+    for (std::size_t i = 0; i < block.targets.size(); ++i) {
+      const Target& t = block.targets[i];
+      const std::int64_t count = picks_of(known_[i], spec_);
+      std::int64_t* mine = block.add(count);
+      if (last_)
+        for (std::int64_t j = 0; j < count; ++j) mine[j] = known_[i] - count + j;
+      else
+        pick_positions(t.stream, known_[i], count, spec_, mine, picked_);
+      for (std::int64_t j = 0; j < count; ++j) {
+        mine[j] += t.begin;
+        __builtin_prefetch(&tables_.order[mine[j]]);
+      }
+    }
+    asm volatile("");
+  }
+
+  void resolve(Picks& block) const {
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < block.targets.size(); ++i)
+      for (std::int32_t j = 0; j < block.counts[i]; ++j, ++at)
+        block.positions[at] = block.targets[i].begin + static_cast<std::int64_t>(tables_.order[block.positions[at]]);
+  }
+
+ private:
+  // known_[i]: how many edges of target i are not later than its time. All rows are searched in step, so that the lines of one
+  // halving are requested while the others are compared.
+  void search(const Picks& block) {
+    const std::size_t n = block.targets.size();
+    known_.assign(n, 0);
+    left_.resize(n);
+    until_.resize(n);
+    bool open = false;
+    for (std::size_t i = 0; i < n; ++i) {
+      left_[i] = block.targets[i].degree;
+      const std::int64_t time = block.targets[i].time;
+      if (time == kEndOfTime) known_[i] = std::exchange(left_[i], 0);
+      if (time < tables_.origin) left_[i] = 0;
+      const std::uint64_t since = static_cast<std::uint64_t>(time) - static_cast<std::uint64_t>(tables_.origin);
+      until_[i] = static_cast<Time>(std::min<std::uint64_t>(since, std::numeric_limits<Time>::max()));
+      open |= left_[i] > 0;
+      request_middle(block.targets[i], i);
+    }
+    while (open) {
+      open = false;
+      for (std::size_t i = 0; i < n; ++i) {
+        if (left_[i] == 0) continue;
+        const Target& t = block.targets[i];
+        // No branch: which half it is cannot be guessed.
+        const std::int64_t half = left_[i] / 2, later = left_[i] - half - 1;
+        const std::int64_t upper = -static_cast<std::int64_t>(tables_.times[t.begin + known_[i] + half] <= until_[i]);
+        known_[i] += (half + 1) & upper;
+        left_[i] = half ^ ((half ^ later) & upper);
+        request_middle(t, i);
+        open |= left_[i] > 0;
+      }
+    }
+  }
+
+  void request_middle(const Target& t, std::size_t i) const {
+    if (left_[i] > 0) __builtin_prefetch(&tables_.times[t.begin + known_[i] + left_[i] / 2]);
+    asm volatile("");
+  }
+
+  SampleSpec spec_;
+  TemporalTables<Time> tables_;
+  bool last_;
+  Picked picked_;
+  std::vector<std::int64_t> known_, left_;
+  std::vector<Time> until_;
+};
+
+}  // namespace atta

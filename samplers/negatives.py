@@ -1,0 +1,153 @@
+"""Negative samples for edges: pairs that are (probably, or for certain) no edges, drawn for the positive ones of a batch."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from atta.errors import ConfigError
+from atta.samplers import kernels
+from atta.samplers.hashing import mix64
+from atta.samplers.requests import Contains, DegreeSums, Program
+
+__all__ = ["NegativeLinks", "Positives", "Strategy", "draw_negatives"]
+
+_ATTEMPTS = 64
+"""Draws per pair before all targets of its source are tried in turn."""
+_TOGETHER = 1 << 16
+"""Targets tried at a time."""
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Strategy(enum.Enum):
+    """Where the ends of negative edges come from."""
+
+    UNIFORM = "uniform"
+    """Any vertices, as PyG does; some pairs may be edges by chance."""
+    DEGREE = "degree"
+    """Sources of positives; targets in proportion to their in-degree to the power of 3/4 (word2vec's choice)."""
+    IN_BATCH = "in_batch"
+    """Sources of positives; targets of other positives of the batch, whose rows are needed anyway."""
+    EXACT = "exact"
+    """As ``UNIFORM``, but never an edge of the graph, nor a vertex with itself."""
+
+
+@dataclass(frozen=True)
+class NegativeLinks:
+    """How many negatives a positive edge gets: ``amount`` pairs (binary), or as many other targets for its source (triplet)."""
+
+    triplet: bool = False
+    amount: float = 1.0
+    strategy: Strategy = Strategy.UNIFORM
+
+    def count(self, positives: int) -> int:
+        """Negative pairs in a batch of so many positives."""
+        return positives * int(self.amount) if self.triplet else ceil(positives * self.amount)
+
+
+@dataclass(frozen=True)
+class Positives:
+    """The positive edges of a batch.
+
+    Attributes:
+        sources, targets: int64 [P] internal ids.
+        by_rank: internal ids of all sources, and of all targets, in ascending order of user ids.
+        same_type: sources and targets are vertices of one type.
+    """
+
+    sources: np.ndarray
+    targets: np.ndarray
+    by_rank: tuple[np.ndarray, np.ndarray]
+    same_type: bool
+
+
+def draw_negatives(spec: NegativeLinks, given: Positives, key: int) -> Program[tuple[np.ndarray, np.ndarray]]:
+    """Draw negatives: int64 [count] sources and targets (internal ids); a triplet's stand next to each other.
+
+    The draws are a function of ``key`` and of the positives' order.
+
+    Raises:
+        ConfigError: there is no vertex to draw, or (``EXACT``) a source has edges to all.
+    """
+    count, positives = spec.count(len(given.sources)), len(given.sources)
+    if positives == 0:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    draws = _Draws(key, count)
+    of_positive = np.arange(count) // int(spec.amount) if spec.triplet else np.arange(count) % positives
+    sources = given.sources[of_positive]
+    if not spec.triplet and spec.strategy in (Strategy.UNIFORM, Strategy.EXACT):
+        sources = draws.vertices(0, given.by_rank[0])
+    match spec.strategy:
+        case Strategy.UNIFORM:
+            return sources, draws.vertices(1, given.by_rank[1])
+        case Strategy.DEGREE:
+            sums = yield DegreeSums()
+            if not len(sums) or sums[-1] == 0:
+                raise ConfigError("negative samples by degree: no vertex has in-edges")
+            ranks = np.searchsorted(sums, kernels.scaled(draws.bits(1), np.full(count, sums[-1])), side="right")
+            return sources, given.by_rank[1][ranks].astype(np.int64)
+        case Strategy.IN_BATCH:
+            # A shift of 1 to P - 1 places: never the positive itself. One positive alone has no others.
+            shift = 1 + kernels.scaled(draws.bits(1), np.full(count, max(1, positives - 1)))
+            return sources, given.targets[(of_positive + shift) % positives]
+        case Strategy.EXACT:
+            return (yield from _exact(sources, given, draws, free_source=not spec.triplet))
+
+
+def _exact(
+    sources: np.ndarray, given: Positives, draws: _Draws, *, free_source: bool
+) -> Program[tuple[np.ndarray, np.ndarray]]:
+    """Reject pairs that are edges; where that takes too long, try the targets of a source one after another."""
+    sources, targets = sources.copy(), draws.vertices(1, given.by_rank[1])
+    open_pairs = np.arange(len(sources))
+    for attempt in range(1, _ATTEMPTS):
+        taken = yield from _taken(sources[open_pairs], targets[open_pairs], given)
+        open_pairs = open_pairs[taken]
+        if not len(open_pairs):
+            return sources, targets
+        if free_source:
+            sources[open_pairs] = draws.vertices(2 * attempt, given.by_rank[0])[open_pairs]
+        targets[open_pairs] = draws.vertices(2 * attempt + 1, given.by_rank[1])[open_pairs]
+    everything = given.by_rank[1]
+    start = kernels.scaled(draws.bits(2 * _ATTEMPTS), np.full(len(sources), len(everything)))
+    for pair in open_pairs.tolist():  # few: these sources have edges to nearly all vertices
+        targets[pair] = yield from _first_free(int(sources[pair]), int(start[pair]), given)
+    return sources, targets
+
+
+def _taken(sources: np.ndarray, targets: np.ndarray, given: Positives) -> Program[np.ndarray]:
+    """Whether pairs cannot be negatives."""
+    edges = yield Contains(targets, sources)
+    return np.asarray(edges | (sources == targets) if given.same_type else edges, dtype=bool)
+
+
+def _first_free(source: int, start: int, given: Positives) -> Program[int]:
+    everything = given.by_rank[1]
+    for at in range(0, len(everything), _TOGETHER):
+        ranks = (start + np.arange(at, min(at + _TOGETHER, len(everything)))) % len(everything)
+        targets = everything[ranks].astype(np.int64)
+        taken = yield from _taken(np.full(len(targets), source), targets, given)
+        if not taken.all():
+            return int(targets[np.argmin(taken)])
+    raise ConfigError("exact negative samples: a source has edges to all vertices")
+
+
+class _Draws:
+    """Random numbers of ``count`` pairs: draw i of a pair is a function of the key, the pair's position and i."""
+
+    def __init__(self, key: int, count: int) -> None:
+        self._base = mix64(mix64(np.arange(count)) ^ np.uint64(key))
+
+    def bits(self, index: int) -> np.ndarray:
+        """uint64 [count]: draw ``index`` of each pair."""
+        return mix64(self._base + np.uint64(index) * _GOLDEN)
+
+    def vertices(self, index: int, by_rank: np.ndarray) -> np.ndarray:
+        """int64 [count]: uniform vertices."""
+        if not len(by_rank):
+            raise ConfigError("negative samples: there are no vertices to draw from")
+        ranks = kernels.scaled(self.bits(index), np.full(len(self._base), len(by_rank)))
+        return np.asarray(by_rank[ranks], dtype=np.int64)

@@ -1,0 +1,58 @@
+"""Operators by name: those that come with Atta, and those that installed packages announce as entry points ``atta.operators``.
+
+A name is all that travels: what it stands for must be installed on the daemon, and nothing from the wire is evaluated.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from atta.errors import ConfigError, UnknownNameError
+from atta.samplers.operators.base import Operator
+
+__all__ = ["ENTRY_POINTS", "available", "make_operator"]
+
+ENTRY_POINTS = "atta.operators"
+MAX_OPTIONS = 64 << 10
+"""Characters of an operator's options."""
+
+
+@cache
+def available() -> dict[str, Any]:
+    """Operator classes, or entry points that load one, by name; installed packages cannot replace those of Atta."""
+    from atta.samplers.operators import BUILT_IN
+
+    return {**{point.name: point for point in entry_points(group=ENTRY_POINTS)}, **BUILT_IN}
+
+
+def make_operator(name: str, options: str) -> Operator:
+    """The operator ``name`` with ``options``, a JSON object.
+
+    Raises:
+        UnknownNameError: no such operator is installed here.
+        ConfigError: the options are no JSON object, or not the operator's, or its package does not load.
+    """
+    found = available()
+    if name not in found:
+        raise UnknownNameError.of("operator", name, found)
+    if len(options) > MAX_OPTIONS:
+        raise ConfigError(f"operator {name!r}: {len(options)} characters of options, at most {MAX_OPTIONS}")
+    try:
+        given = json.loads(options or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"operator {name!r}: its options are no JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise ConfigError(f"operator {name!r}: its options are no JSON object")
+    try:
+        kind = found[name].load() if hasattr(found[name], "load") else found[name]
+    except Exception as error:  # a user's package may raise anything while it is imported
+        raise ConfigError(f"operator {name!r} does not load: {type(error).__name__}: {error}") from error
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    try:
+        operator: Operator = kind(**values)
+    except TypeError as error:
+        raise ConfigError(f"operator {name!r}: {error}") from None
+    return operator

@@ -1,0 +1,199 @@
+"""What a sampler may ask of a graph that it does not see: a few questions about in-edges, each answered for many vertices at once.
+
+A sampler beyond plain neighbourhoods (walks, subgraphs, layers, a user's own) is a generator: it yields a question, is sent the
+answer, and returns what it has sampled. It knows no sockets, threads or partitions, so the same code runs over a whole graph in
+this process (``LocalAccess``) and inside the daemon, where the questions go to the owners of the vertices; and it gives the same
+result in both, because its randomness is a function of stream keys and user ids only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from atta.samplers import kernels
+from atta.samplers.graph import LocalGraph, blaming
+
+__all__ = [
+    "Access",
+    "Contains",
+    "DegreeSums",
+    "Degrees",
+    "Expand",
+    "LocalAccess",
+    "Neighbors",
+    "Program",
+    "Request",
+    "Step",
+    "degree_sums",
+    "only_within",
+    "run",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbors:
+    """In-edges of the asked vertices, in their order: ``counts`` int32 [m]; ``sources`` and ``edge_ids`` int64 [sum(counts)].
+
+    Sources are internal ids; those of one vertex are ordered by user id, or in the order in which they were drawn.
+    """
+
+    counts: np.ndarray
+    sources: np.ndarray
+    edge_ids: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Expand:
+    """Draw in-edges of ``vertices`` (int64 [m] internal ids, repeats allowed); answered by ``Neighbors``.
+
+    Attributes:
+        fan_out: edges per vertex, uniformly; -1 takes all.
+        stream_key: of the draws, which are a function of it, the vertex' user id and its entry of ``trees``.
+        trees: int32 [m], or None: vertices of different trees draw independently of each other.
+        within: ascending internal ids int64, or None: leave out edges from other vertices (after drawing; use it with -1).
+    """
+
+    vertices: np.ndarray
+    fan_out: int = -1
+    replace: bool = False
+    stream_key: int = 0
+    trees: np.ndarray | None = None
+    within: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One in-neighbour of each of ``vertices`` (int64 [m]), chosen by ``bits`` (uint64 [m]).
+
+    Answered by int64 [m]: of d in-edges ordered by user id the one at ``bits * d >> 64``; -1 for a vertex without in-edges.
+    """
+
+    vertices: np.ndarray
+    bits: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Contains:
+    """Whether there is an edge ``sources[i]`` → ``targets[i]`` (int64 [m] internal ids each); answered by bool [m]."""
+
+    targets: np.ndarray
+    sources: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees:
+    """In-degrees of ``vertices`` (int64 [m]); answered by int64 [m]."""
+
+    vertices: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class DegreeSums:
+    """For drawing vertices by in-degree; answered by int64 [N], the same array every time.
+
+    Running sums over all vertices, in ascending order of user ids, of d^(3/4) in units of 1/256.
+    """
+
+
+Request = Expand | Step | Contains | Degrees | DegreeSums
+Result = TypeVar("Result")
+Program = Generator[Request, Any, Result]
+
+
+class Access(Protocol):
+    """Something that answers requests."""
+
+    def answer(self, request: Request) -> Any:
+        """The answer that the request's docstring describes; ConfigError for a vertex that does not exist."""
+
+
+def run(program: Program[Result], access: Access) -> Result:
+    """Drive ``program`` to its end, answering from ``access``."""
+    try:
+        request = next(program)
+        while True:
+            request = program.send(access.answer(request))
+    except StopIteration as done:
+        result: Result = done.value
+        return result
+
+
+class LocalAccess:
+    """Answers from a whole graph in this process."""
+
+    def __init__(self, graph: LocalGraph, *, threads: int = 1) -> None:
+        self._graph, self._threads = graph, threads
+
+    def answer(self, request: Request) -> Any:
+        """See ``Access``."""
+        with blaming():
+            match request:
+                case Expand():
+                    return self._expand(request)
+                case Step():
+                    begin, degree = self._rows(request.vertices)
+                    positions = kernels.scaled(request.bits, degree)
+                    if not len(self._graph.indices):
+                        return np.full(len(begin), -1)
+                    found = self._graph.indices[np.where(degree > 0, begin + positions, 0)].astype(np.int64)
+                    return np.where(degree > 0, found, -1)
+                case Contains():
+                    graph = self._graph
+                    keys = graph.keys if graph.source_keys is None else graph.source_keys
+                    return kernels.has_edges(graph.indptr, graph.indices, keys, request.targets, request.sources)
+                case Degrees():
+                    return self._rows(request.vertices)[1]
+                case DegreeSums():
+                    return self._sums
+
+    @cached_property
+    def _sums(self) -> np.ndarray:
+        return degree_sums(np.diff(self._graph.indptr)[np.argsort(self._graph.keys, kind="stable")])
+
+    def _expand(self, request: Expand) -> Neighbors:
+        graph = self._graph
+        counts, sources, edge_ids = kernels.sample_neighbors(
+            graph.indptr,
+            graph.indices,
+            graph.edge_ids if graph.edge_ids is not None else np.arange(len(graph.indices)),
+            graph.keys,
+            request.vertices,
+            fan_out=request.fan_out,
+            replace=request.replace,
+            stream_key=request.stream_key,
+            trees=request.trees,
+            threads=self._threads,
+        )
+        assert edge_ids is not None
+        return only_within(Neighbors(counts, sources.astype(np.int64), edge_ids.astype(np.int64)), request.within)
+
+    def _rows(self, vertices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """First edge and in-degree of each vertex."""
+        if len(vertices) and not (vertices.min() >= 0 and vertices.max() < self._graph.num_nodes):
+            raise ValueError(f"vertices: outside 0..{self._graph.num_nodes - 1}")
+        begin = self._graph.indptr[vertices]
+        return begin, self._graph.indptr[vertices + 1] - begin
+
+
+def degree_sums(degrees: np.ndarray) -> np.ndarray:
+    """What ``DegreeSums`` asks for, from the in-degrees int64 [N] in ascending order of user ids."""
+    root = np.sqrt(degrees.astype(np.float64))  # square roots are exactly rounded everywhere, powers are not
+    return np.asarray(np.cumsum(np.rint(256 * root * np.sqrt(root)).astype(np.int64)))
+
+
+def only_within(found: Neighbors, within: np.ndarray | None) -> Neighbors:
+    """``found`` without the edges whose source is not in ``within`` (ascending ids)."""
+    if within is None:
+        return found
+    at = np.searchsorted(within, found.sources)
+    kept = np.zeros(len(found.sources), dtype=bool)
+    inside = at < len(within)
+    kept[inside] = within[at[inside]] == found.sources[inside]
+    rows = np.repeat(np.arange(len(found.counts)), found.counts)
+    counts = np.bincount(rows[kept], minlength=len(found.counts)).astype(np.int32)
+    return Neighbors(counts, found.sources[kept], found.edge_ids[kept])

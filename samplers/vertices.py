@@ -1,0 +1,63 @@
+"""The vertices of one node type in a batch: local ids 0, 1, 2, ... in the order in which they were first reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from atta.samplers import kernels
+
+__all__ = ["CompactorPool", "Vertices"]
+
+
+class Vertices:
+    """Numbers internal ids; with ``trees`` it numbers pairs (tree, internal id), as tree x vertices of the type + id."""
+
+    def __init__(self, compactor: kernels.Compactor, count: int, *, trees: bool) -> None:
+        """``count``: vertices of the type in the whole graph."""
+        self.compactor, self.count, self.in_trees = compactor, count, trees
+
+    @property
+    def size(self) -> int:
+        """Number of vertices so far."""
+        return self.compactor.size
+
+    def insert(self, ids: np.ndarray, trees: np.ndarray | None = None) -> np.ndarray:
+        """int32 [len(ids)]: local ids of ``ids`` (int64 internal ids, of ``trees``); new ones are appended in order."""
+        if not self.in_trees:
+            return self.compactor.insert(ids)
+        assert trees is not None
+        return self.compactor.insert(trees.astype(np.int64) * self.count + ids)
+
+    def internal(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """int64 [stop - start]: internal ids, and int32: the trees of the vertices with these local ids (None without trees)."""
+        ids = self.compactor.ids(start, stop)
+        if not self.in_trees:
+            return ids, None
+        trees = ids // max(1, self.count)
+        return ids - trees * self.count, trees.astype(np.int32)
+
+
+class CompactorPool:
+    """Compactors to be reused from batch to batch: the direct table of a large graph is megabytes to fill, little to clean."""
+
+    def __init__(self, node_counts: Mapping[str, int]) -> None:
+        self._counts = dict(node_counts)
+        self._free: dict[tuple[str, bool], list[kernels.Compactor]] = {
+            (t, trees): [] for t in node_counts for trees in (False, True)
+        }
+
+    def take(self, *, trees: bool = False) -> dict[str, Vertices]:
+        """No vertices yet, per node type."""
+        return {t: self._one(t, trees=trees) for t in self._counts}
+
+    def _one(self, node_type: str, *, trees: bool) -> Vertices:
+        free, count = self._free[node_type, trees], self._counts[node_type]
+        return Vertices(free.pop() if free else kernels.Compactor(0 if trees else count), count, trees=trees)
+
+    def give(self, used: Mapping[str, Vertices]) -> None:
+        """Take compactors back."""
+        for node_type, vertices in used.items():
+            vertices.compactor.reset()
+            self._free[node_type, vertices.in_trees].append(vertices.compactor)

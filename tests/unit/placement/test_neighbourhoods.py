@@ -1,0 +1,120 @@
+"""However a graph is cut, a batch is the one that the local sampler makes, bit for bit: any method, types, trees, order of
+tasks."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta.samplers.batch import BatchSeeds, StreamPosition
+from atta.samplers.graph import LocalGraph
+from atta.samplers.local import LocalSampler
+from atta.samplers.methods import Method
+from atta.samplers.spec import Hops, check_spec, neighbor_spec
+from tests.unit.placement.harness import Placed, Typed
+
+TWO = ("a__likes__b", "b__in__a", "b__to__b")
+ONE = ("b__to__b",)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Typed:
+    """Few vertices with scattered ids; isolated ones, self-loops and multi-edges come by themselves."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    edge_types = draw(st.sampled_from([ONE, TWO]))
+    node_types = sorted({t for e in edge_types for t in (e.split("__")[0], e.split("__")[2])})
+    ids = {t: rng.permutation(200)[: draw(st.integers(1, 25))].astype(np.int64) for t in node_types}
+    edges = {}
+    for edge_type in edge_types:
+        source, _, target = edge_type.split("__")
+        count = draw(st.integers(0, 150))
+        ends = rng.choice(ids[source], count), rng.choice(ids[target], count)
+        tables = {
+            "weight": np.where(rng.random(count) < 0.2, 0.0, rng.exponential(size=count)),
+            "time": rng.integers(0, 40, count),
+            "note": rng.random((count, 2)).astype(np.float32),
+        }
+        edges[edge_type] = (*ends, tables)
+    return Typed(ids, edges)
+
+
+def assigned(draw: st.DrawFn, graph: Typed, parts: int) -> dict[str, np.ndarray]:
+    """Any assignment, so some partitions may be empty."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    used = rng.permutation(parts)[: draw(st.integers(1, parts))]
+    return {t: rng.choice(used, len(ids)).astype(np.int32) for t, ids in graph.ids.items()}
+
+
+def local(graph: Typed) -> dict[str, LocalGraph]:
+    """The same graph in this process; internal ids are positions."""
+    found = {}
+    for edge_type, (src, dst, tables) in graph.edges.items():
+        source, _, target = edge_type.split("__")
+        found[edge_type] = LocalGraph.from_edges(
+            graph.rows(source, src), graph.rows(target, dst), len(graph.ids[target]), keys=graph.ids[target],
+            source_keys=None if source == target else graph.ids[source], weight=tables["weight"], time=tables["time"],
+        )  # fmt: skip
+    return found
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.data())
+def test_placement_changes_nothing(data: st.DataObject) -> None:
+    draw = data.draw
+    graph = draw(graphs())
+    method = draw(st.sampled_from(list(Method)))
+    replace = method not in (Method.LAST, Method.LABOR) and draw(st.booleans())
+    hops = draw(st.integers(0, 3))
+    fan_outs = {e: [draw(st.sampled_from([-1, 0, 1, 2, 5])) for _ in range(hops)] for e in graph.edges}
+    frontier = draw(st.sampled_from(["new", "all"]))
+    disjoint = method.temporal or draw(st.booleans())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    seed_type = draw(st.sampled_from(sorted(graph.ids)))
+    seeds = rng.integers(0, len(graph.ids[seed_type]), draw(st.integers(1, 9)))
+    times = rng.integers(0, 45, len(seeds)) if method.temporal else None
+    seed, epoch, batch = (int(rng.integers(0, 50)) for _ in range(3))
+
+    sampler = LocalSampler(local(graph), method=method)
+    expected = sampler.sample(
+        seeds, fan_outs, seed_type=seed_type, input_time=times, disjoint=disjoint,
+        seed=seed, epoch=epoch, batch=batch, replace=replace, frontier=frontier,
+    )  # fmt: skip
+
+    notes = {e: ["note"] for e in graph.edges if any(fan_outs[e])}
+    with tempfile.TemporaryDirectory() as folder:
+        written = graph.write(Path(folder) / "graph")
+        parts = draw(st.integers(1, 4))
+        placed: Placed = graph.place(written, assigned(draw, graph, parts), parts)
+        schema = placed.dataset.schema
+        spec = neighbor_spec(schema, Hops(fan_outs, replace, method, frontier, disjoint, notes), seed_type=seed_type)
+        plan = check_spec(spec, schema)
+        internal = placed.dataset.to_internal(seed_type, graph.ids[seed_type][seeds])
+        out = placed.run(
+            plan, BatchSeeds(internal, np.arange(len(seeds)), times=times), StreamPosition(seed, epoch, batch),
+            home=draw(st.integers(0, parts - 1)), order=random.Random(draw(st.integers(0, 2**32))),
+        )  # fmt: skip
+
+    for node_type in schema.node_types:
+        if f"n_id/{node_type}" not in out.arrays:
+            assert len(expected.n_id[node_type]) == 0
+            continue
+        ids = out.filled(f"n_id/{node_type}")
+        assert ids.tolist() == expected.n_id[node_type].tolist()
+        assert np.array_equal(out.filled(f"table/{node_type}/x")[:, 0], ids)
+        if disjoint:
+            assert expected.tree is not None
+            assert out.filled(f"tree/{node_type}").tolist() == expected.tree[node_type].tolist()
+    for edge_type in graph.edges:
+        if f"row/{edge_type}" not in out.arrays:
+            assert len(expected.row[edge_type]) == 0
+            continue
+        for name in ("row", "col", "e_id"):
+            assert out.filled(f"{name}/{edge_type}").tolist() == getattr(expected, name)[edge_type].tolist()
+        assert out.filled(f"hops/{edge_type}").tolist() == expected.num_sampled_edges[edge_type]
+        note = graph.edges[edge_type][2]["note"]
+        assert np.array_equal(out.filled(f"edge/{edge_type}/note"), note[out.filled(f"e_id/{edge_type}")])
