@@ -94,9 +94,8 @@ class LinkNeighborLoader(DagLoader):
             num_neighbors: as for ``NeighborLoader``.
             edge_label_index: int [2, E] user ids of the edges, sources first, or ``(edge_type, [2, E])``. They need not be edges of
                 the graph.
-            edge_label: [E], their labels. With binary negatives, integers are raised by one, so that 0 means "no edge" (as PyG
-                does);
-                None: 1.
+            edge_label: [E], their labels; None: 1. With binary negatives, labels that begin at 0 are raised by one, so that 0 means
+                "no edge" (as PyG does).
             edge_label_time: int [E], with ``time_attr``: no edge in the trees of an edge's ends is later. Negatives have the
                 time of their positive.
             neg_sampling: a ``NegativeSampling``, a mode, a mapping, or PyG's; None: only the given edges.

@@ -150,7 +150,7 @@ class NeighborLoader(DagLoader):
         Args:
             cluster: from ``atta.connect`` or ``atta.local``.
             num_neighbors: in-neighbours per vertex and hop, counted from the seeds; -1 = all; a mapping gives them by edge type.
-            input_nodes: a split's name (``"train"``), user ids, or ``(node_type, split or ids)``.
+            input_nodes: a split's name (``"train"``), user ids, None for every vertex, or ``(node_type, one of these)``.
             input_time: int [seeds], with ``time_attr``: no sampled edge of a seed's tree is later; only with ids.
             batch_size: seeds per batch; a seed named twice within one batch counts once (unless trees are disjoint).
             shuffle: permute the seeds anew every epoch.

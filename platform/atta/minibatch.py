@@ -141,6 +141,22 @@ class MiniBatch:
             raise ConfigError("the batch's trees are not disjoint: ask the loader for disjoint=True")
         return found
 
+    def tree_of_seed(self, node_type: str | None = None) -> np.ndarray | None:
+        """int64 [nodes]: position of the seed that a vertex belongs to, PyG's ``batch``; None where trees are not disjoint.
+
+        Where the seeds are edges, the trees of both ends and of negatives belong to the positive edge.
+        """
+        found = self._raw.arrays.get(f"tree/{self._node_type(node_type)}")
+        if found is None:
+            return None
+        tree, positives = found.astype(np.int64), max(1, self.batch_size)
+        if self._labels is None:
+            return tree
+        negatives = max(1, len(self._raw.arrays.get("link/neg_src", ())))
+        negative = (tree - 2 * positives) % negatives
+        owner = negative // self._labels.amount if self._labels.mode == "triplet" else negative % positives
+        return np.where(tree < 2 * positives, tree % positives, owner)
+
     @property
     def extra(self) -> dict[str, np.ndarray]:
         """What a batch operator returns besides the subgraph, by name."""
@@ -171,7 +187,7 @@ class MiniBatch:
             negative = np.stack([arrays["link/neg_src"], arrays["link/neg_dst"]])
             if label is None:
                 label = np.ones(ends.shape[1], dtype=np.float32)
-            elif not np.issubdtype(label.dtype, np.floating):
+            elif labels.label is not None and labels.label.min(initial=1) == 0:
                 label = label + 1
             missing = np.zeros((negative.shape[1], *label.shape[1:]), dtype=label.dtype)
             ends, label = np.concatenate([ends, negative], axis=1), np.concatenate([label, missing])
@@ -244,7 +260,7 @@ class MiniBatch:
         store.n_id = tensor(self.n_id(node_type))
         store.num_nodes = len(self.n_id(node_type))
         if f"tree/{self._node_type(node_type)}" in self._raw.arrays:
-            store.batch = tensor(self.tree(node_type).astype(np.int64))
+            store.batch = tensor(self.tree_of_seed(node_type))
         if edge_type is None:
             store.edge_index = tensor(self.edge_index())
             if (ids := self.e_id()) is not None:

@@ -14,7 +14,7 @@ from atta.protos.v1 import session_pb2
 
 __all__ = ["InputNodes", "as_ids", "edge_type_name", "link_seeds", "node_seeds", "sized_seeds", "typed"]
 
-InputNodes = str | ArrayLike | tuple[str, str | ArrayLike] | None
+InputNodes = str | ArrayLike | tuple[str, str | ArrayLike | None] | None
 
 
 def typed(schema: Schema, input_nodes: InputNodes) -> tuple[str, str | ArrayLike | None]:
@@ -25,17 +25,18 @@ def typed(schema: Schema, input_nodes: InputNodes) -> tuple[str, str | ArrayLike
 
 
 def node_seeds(schema: Schema, input_nodes: InputNodes, input_time: Any = None) -> session_pb2.Seeds:
-    """Vertices: a split's name or user ids, and their times for temporal sampling."""
+    """Vertices: a split's name, user ids (and their times for temporal sampling), or None for all of the type."""
     node_type, source = typed(schema, input_nodes)
     if node_type not in schema.node_types:
         raise UnknownNameError.of("node type", node_type, schema.node_types)
+    if source is None or isinstance(source, str):
+        if input_time is not None:
+            raise ConfigError("input_time: goes with ids, the vertices of a split have no order")
     if source is None:
-        raise ConfigError("input_nodes: give the name of a split or an array of ids")
+        return session_pb2.Seeds(node_type=node_type, all=True)
     if isinstance(source, str):
         if source not in schema.splits.get(node_type, {}):
             raise UnknownNameError.of("split", source, schema.splits.get(node_type, {}))
-        if input_time is not None:
-            raise ConfigError("input_time: goes with ids, the vertices of a split have no order")
         return session_pb2.Seeds(node_type=node_type, split=source)
     ids = as_ids("input_nodes", source)
     message = session_pb2.Seeds(node_type=node_type, ids=ids.tobytes())

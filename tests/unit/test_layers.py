@@ -21,14 +21,14 @@ LAYERS = (
     ("atta.samplers",),
     ("atta.scheduler", "atta.kvstore"),
     ("atta.rpc", "atta.clusterfile", "atta.daemon"),
-    ("atta.client", "atta.loader", "atta.links", "atta.seeds", "atta.minibatch", "atta.blocks"),
+    ("atta.client", "atta.loader", "atta.links", "atta.seeds", "atta.minibatch", "atta.blocks", "atta.pyg"),
     ("atta.train",),
     ("atta.bench",),
     ("atta.cli",),
 )
 PURE = ("atta.scheduler", "atta.samplers.dag", "atta.samplers.seeds", "atta.samplers.plan", "atta.samplers.spec")
 IMPURE_MODULES = {"socket", "threading", "time", "asyncio", "grpc", "random", "datetime", "concurrent", "subprocess"}
-TORCH_ALLOWED = ("atta.train", "atta.bench", "atta.minibatch", "atta.blocks", "atta.partition.importers.pyg")
+TORCH_ALLOWED = ("atta.train", "atta.bench", "atta.minibatch", "atta.blocks", "atta.pyg", "atta.partition.importers.pyg")
 
 
 @cache

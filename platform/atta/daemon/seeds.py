@@ -17,7 +17,7 @@ MAX_BATCHES = 1 << 31
 
 @dataclass(frozen=True)
 class ChosenSeeds:
-    """Checked seeds, by position in the user's input (a split: in no particular order).
+    """Checked seeds, by position in the user's input (a split, all: in no particular order).
 
     Attributes:
         internal: int64 [S] internal ids of vertices, or of the targets of edges.
@@ -48,12 +48,15 @@ def choose_seeds(dataset: Dataset, seeds: Any) -> ChosenSeeds:
     if seeds.node_type not in dataset.schema.node_types:
         raise UnknownNameError.of("node type", seeds.node_type, dataset.schema.node_types)
     times, sizes = _longs("times", seeds.times), _longs("sizes", seeds.sizes)
+    if (seeds.times or seeds.sizes) and seeds.WhichOneof("source") in ("split", "all", "batches"):
+        raise ConfigError("seeds: times and sizes go with ids, a split has no order")
     match seeds.WhichOneof("source"):
         case "split":
             internal = np.asarray(dataset.split(seeds.node_type, seeds.split), dtype=np.int64)
-            if seeds.times or seeds.sizes:
-                raise ConfigError("seeds: times and sizes go with ids, a split has no order")
             return ChosenSeeds(internal, np.asarray(dataset.ids(seeds.node_type)[internal]))
+        case "all":
+            everything = np.arange(dataset.schema.node_counts[seeds.node_type])
+            return ChosenSeeds(everything, np.asarray(dataset.ids(seeds.node_type)))
         case "batches":
             if not 1 <= seeds.batches <= MAX_BATCHES:
                 raise ConfigError(f"{seeds.batches} batches: must be 1 to {MAX_BATCHES}")

@@ -1,0 +1,156 @@
+"""PyG's own loaders over a cluster: the same batches as Atta's, one fetch each, and clear words for what is not possible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.loader import LinkLoader, NodeLoader
+
+import atta
+from atta.partition import partition_graph
+from atta.partition.graph import GraphWriter
+from atta.pyg import AttaFeatureStore, AttaGraphStore, backends
+from tests.system.conftest import SmallGraph
+
+CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
+
+
+@pytest.fixture(scope="module")
+def cluster(small_graph: SmallGraph) -> Iterator[atta.LocalCluster]:
+    with atta.local(small_graph.dataset(2, "metis"), threads=1) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[atta.LocalCluster]:
+    rng = np.random.default_rng(8)
+    folder = tmp_path_factory.mktemp("typed")
+    with GraphWriter(folder / "graph") as out:
+        out.add_nodes("paper", 60, tables={"x": rng.random((60, 4), dtype=np.float32), "y": np.arange(60)})
+        out.add_nodes("author", 30, tables={"x": rng.random((30, 2), dtype=np.float32)})
+        out.add_edges("__".join(CITES), rng.integers(0, 60, 300), rng.integers(0, 60, 300))
+        out.add_edges("__".join(WRITES), rng.integers(0, 30, 200), rng.integers(0, 60, 200))
+    partition_graph(folder / "graph", folder / "parts", parts=2, method="random")
+    with atta.local(folder / "parts", threads=1) as made:
+        yield made
+
+
+def rows_of(graph: SmallGraph, ids: torch.Tensor) -> np.ndarray:
+    order = np.argsort(graph.ids)
+    return order[np.searchsorted(graph.ids[order], ids.numpy())]
+
+
+def test_node_loader_accepts_the_backends(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    features, graph, sampler = backends(cluster, [4, 3], seed=5)
+    ids = torch.from_numpy(small_graph.train_ids)
+    loader = NodeLoader((features, graph), sampler, input_nodes=ids, batch_size=32)
+    before = sum(s.get("batches", 0) for s in cluster.stats())
+    seen = []
+    for data in loader:
+        seen += data.n_id[: data.batch_size].tolist()
+        rows = rows_of(small_graph, data.n_id)
+        assert np.array_equal(data.x.numpy(), small_graph.x[rows])
+        assert np.array_equal(data.y.numpy(), small_graph.y[rows])
+        assert np.array_equal(small_graph.src_ids[data.e_id], data.n_id[data.edge_index[0]])
+        assert np.array_equal(small_graph.dst_ids[data.e_id], data.n_id[data.edge_index[1]])
+        assert sum(data.num_sampled_nodes) == data.num_nodes
+    assert seen == ids.tolist()
+    assert sum(s.get("batches", 0) for s in cluster.stats()) - before == len(loader)  # one fetch per batch
+    again = backends(cluster, [4, 3], seed=5)
+    first, other = next(iter(loader)), next(iter(NodeLoader(again[:2], again[2], input_nodes=ids, batch_size=32)))
+    own = next(iter(atta.NeighborLoader(cluster, [4, 3], ids.numpy()[:32], batch_size=32, seed=5))).to_pyg()
+    assert torch.equal(other.edge_index, own.edge_index)  # call 0 is epoch 0
+    assert not torch.equal(first.n_id, other.n_id)
+
+
+def test_disjoint_and_temporal(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    features, graph, sampler = backends(cluster, [3, 2], time_attr="time")
+    ids = torch.from_numpy(small_graph.train_ids)
+    times = torch.arange(len(ids)) % 50
+    for data in NodeLoader((features, graph), sampler, input_nodes=ids, input_time=times, batch_size=40):
+        assert data.batch[:40].tolist() == list(range(data.batch_size))
+        of_edge = data.seed_time[data.batch[data.edge_index[1]]]
+        assert (torch.from_numpy(small_graph.edge_time)[data.e_id] <= of_edge).all()
+
+
+@pytest.mark.parametrize("mode", ["binary", "triplet"])
+def test_link_loader_accepts_the_backends(cluster: atta.LocalCluster, small_graph: SmallGraph, mode: str) -> None:
+    features, graph, sampler = backends(cluster, [4, 3])
+    links = torch.from_numpy(np.stack([small_graph.src_ids[:90], small_graph.dst_ids[:90]]))
+    edge_type = ("node", "to", "node")
+    loader = LinkLoader(
+        (features, graph), sampler, edge_label_index=(edge_type, links), neg_sampling=mode, batch_size=30
+    )
+    for data in loader:
+        chosen = links[:, data.input_id]
+        if mode == "binary":
+            assert torch.equal(data.n_id[data.edge_label_index[:, :30]], chosen)
+            assert data.edge_label.tolist() == [1.0] * 30 + [0.0] * 30
+        else:
+            assert torch.equal(data.n_id[data.src_index], chosen[0])
+            assert torch.equal(data.n_id[data.dst_pos_index], chosen[1])
+            assert data.dst_neg_index.shape == (30,)
+        assert np.array_equal(data.x.numpy(), small_graph.x[rows_of(small_graph, data.n_id)])
+        sampled = set(zip(*data.n_id[data.edge_index].tolist(), strict=True))
+        assert not sampled & set(zip(*chosen.tolist(), strict=True))
+
+
+def test_several_types(typed: atta.LocalCluster) -> None:
+    features, graph, sampler = backends(typed, [3, 3])
+    loader = NodeLoader((features, graph), sampler, input_nodes=("paper", torch.arange(40)), batch_size=20)
+    for data in loader:
+        assert torch.equal(data["paper"].y, data["paper"].n_id)
+        assert data["author"].x.shape == (data["author"].num_nodes, 2)
+        assert data[WRITES].edge_index[0].max() < data["author"].num_nodes
+        assert data["paper"].batch_size == 20
+    links = torch.stack([torch.arange(30), torch.arange(30)])
+    linked = next(iter(LinkLoader((features, graph), sampler, edge_label_index=(WRITES, links), batch_size=30)))
+    assert torch.equal(linked["author"].n_id[linked[WRITES].edge_label_index[0]], links[0])
+    assert torch.equal(linked["paper"].n_id[linked[WRITES].edge_label_index[1]], links[1])
+
+
+def test_stores_alone(cluster: atta.LocalCluster, typed: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    features, graph = AttaFeatureStore(cluster), AttaGraphStore(cluster)
+    ids = torch.from_numpy(small_graph.ids[[5, 9, 5, 250]])
+    assert np.array_equal(features.get_tensor("node", "x", index=ids).numpy(), small_graph.x[[5, 9, 5, 250]])
+    everything = features.get_tensor("node", "y", index=None)
+    assert np.array_equal(everything.numpy(), small_graph.y[np.argsort(small_graph.ids)])
+    assert features.get_tensor_size("node", "x") == (300, 16)
+    row, col = graph.get_edge_index(graph.get_all_edge_attrs()[0])
+    assert np.array_equal(row.numpy(), small_graph.src_ids)
+    assert np.array_equal(col.numpy(), small_graph.dst_ids)
+    sizes = {attr.edge_type: attr.size for attr in AttaGraphStore(typed).get_all_edge_attrs()}
+    assert sizes == {CITES: (60, 60), WRITES: (30, 60)}
+    for forbidden in (
+        lambda: features.put_tensor(torch.ones(1), "node", "x", index=None),
+        lambda: features.remove_tensor("node", "x", None),
+        lambda: features.get_tensor("node", "z", index=ids),
+        lambda: graph.put_edge_index((row, col), ("node", "to", "node"), "coo"),
+    ):
+        with pytest.raises((atta.ConfigError, atta.UnknownNameError)):
+            forbidden()
+
+
+def test_weights_of_negatives_and_forks_are_refused(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    from torch_geometric.sampler import NegativeSampling
+
+    features, graph, sampler = backends(cluster, [2])
+    links = torch.from_numpy(np.stack([small_graph.src_ids[:8], small_graph.dst_ids[:8]]))
+    weighted = NegativeSampling("triplet", dst_weight=torch.ones(300))
+    label_index = (("node", "to", "node"), links)
+    loader = LinkLoader((features, graph), sampler, edge_label_index=label_index, neg_sampling=weighted)
+    with pytest.raises(atta.ConfigError, match="weights of vertices"):
+        next(iter(loader))
+    sampler._pid -= 1  # as it is in a forked worker
+    with pytest.raises(atta.ConfigError, match="num_workers"):
+        next(iter(NodeLoader((features, graph), sampler, input_nodes=torch.from_numpy(small_graph.ids[:4]))))
+
+
+def test_all_vertices(cluster: atta.LocalCluster, small_graph: SmallGraph, tmp_path: Path) -> None:
+    loader = atta.NeighborLoader(cluster, [], None, batch_size=64, seeds="global")
+    found = [batch.n_id() for batch in loader]
+    assert np.array_equal(np.concatenate(found), np.sort(small_graph.ids))
