@@ -143,7 +143,7 @@ class _Draws:
 
     def bits(self, index: int) -> np.ndarray:
         """uint64 [count]: draw ``index`` of each pair."""
-        return mix64(self._base + np.uint64(index) * _GOLDEN)
+        return mix64(self._base + np.array([index], dtype=np.uint64) * _GOLDEN)
 
     def vertices(self, index: int, by_rank: np.ndarray) -> np.ndarray:
         """int64 [count]: uniform vertices."""

@@ -156,9 +156,9 @@ class Plan:
 
     @property
     def edge_types(self) -> tuple[str, ...]:
-        """Every edge type that some hop samples, in order of first use."""
+        """Every edge type that some hop samples, by name: vertices of one hop are numbered in this order."""
         found = [[op.edge_type] if op.kind is Kind.BATCH else [name for name, _ in op.fan_outs] for op in self.ops]
-        return tuple(dict.fromkeys(name for names in found for name in names))
+        return tuple(sorted({name for names in found for name in names}))
 
     @property
     def links(self) -> bool:
@@ -220,7 +220,8 @@ def check_spec(spec: dag_pb2.DagSpec, schema: SchemaLike, limits: SpecLimits = D
     children = {name: tuple(child for child in order if name in ops[child].inputs) for name in order}
     resolved = tuple(dataclasses.replace(ops[name], children=children[name]) for name in order)
     hops = sum(op.kind in (Kind.NEIGHBORHOOD, Kind.BATCH) for op in resolved)
-    plan = Plan(resolved, hops, spec.disjoint, tuple((ref.edge_type, ref.name) for ref in spec.edge_tables))
+    trees = any(getattr(op.operator, "makes_trees", False) for op in resolved)
+    plan = Plan(resolved, hops, spec.disjoint or trees, tuple((ref.edge_type, ref.name) for ref in spec.edge_tables))
     _check_plan(plan, schema)
     return plan
 
@@ -436,6 +437,8 @@ def _check_plan(plan: Plan, schema: SchemaLike) -> None:
         raise ConfigError("disjoint trees: not with positive samples of vertices, which belong to no seed of their own")
     if plan.disjoint and any(op.kind is Kind.NEGATIVE and op.negatives is None for op in plan.ops):
         raise ConfigError("disjoint trees: not with negative samples of vertices, which belong to no seed of their own")
+    if plan.disjoint and any(op.operator and not getattr(op.operator, "makes_trees", False) for op in plan.ops):
+        raise ConfigError("disjoint trees: the batch operator makes none")
     if any(op.kind is Kind.BATCH for op in plan.ops) and (plan.neighborhoods or plan.links or plan.edge_tables):
         raise ConfigError("a batch operator samples everything: no hops, links or edge tables beside it")
     for edge_type, name in plan.edge_tables:

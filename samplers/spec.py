@@ -94,7 +94,6 @@ def batch_spec(
     *,
     edge_type: EdgeType | None = None,
     tables: Mapping[str, Sequence[str]] | None = None,
-    disjoint: bool = False,
 ) -> dag_pb2.DagSpec:
     """Build the DAG of a sampler of whole batches: the seeds, the operator ``name`` with its ``options``, features.
 
@@ -107,7 +106,7 @@ def batch_spec(
     if edges not in schema.edge_types:
         raise UnknownNameError.of("edge type", edges, schema.edge_types)
     node_type = schema.endpoints(edges)[1]
-    spec = dag_pb2.DagSpec(version=SPEC_VERSION, disjoint=disjoint)
+    spec = dag_pb2.DagSpec(version=SPEC_VERSION)
     spec.operators.add(id="seed").seed.node_type = node_type
     sample = spec.operators.add(id="sample", inputs=["seed"]).batch
     sample.name, sample.options, sample.edge_type = name, json.dumps(dict(options)), edges

@@ -125,6 +125,3 @@ def pagerank(
     most: int,
     threads: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
-def induced(
-    indptr: np.ndarray, indices: np.ndarray, vertex_keys: np.ndarray, vertices: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...

@@ -204,7 +204,6 @@ class BatchLoader(DagLoader):
         input_nodes: InputNodes = None,
         batches: Sequence[ArrayLike] | int | None = None,
         edge_type: Any = None,
-        disjoint: bool = False,
         tables: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
@@ -218,7 +217,6 @@ class BatchLoader(DagLoader):
             batches: instead of ``input_nodes``: the user ids of each batch's seeds, or how many batches the operator is to draw by
                 itself.
             edge_type: the edges that the operator sees; may be left out where there is one type.
-            disjoint: the operator makes a tree per seed (ShaDow does).
             tables: names of the node tables to fetch; default all.
             **options: as for ``NeighborLoader``.
 
@@ -232,7 +230,7 @@ class BatchLoader(DagLoader):
         if (input_nodes is None) == (batches is None):
             raise ConfigError("give input_nodes or batches")
         wanted = None if tables is None else {node_type: list(tables)}
-        dag = batch_spec(schema, operator, operator_options or {}, edge_type=name, tables=wanted, disjoint=disjoint)
+        dag = batch_spec(schema, operator, operator_options or {}, edge_type=name, tables=wanted)
         seeds = node_seeds(schema, input_nodes) if batches is None else sized_seeds(schema, node_type, batches)
         super().__init__(cluster, dag, input_nodes=seeds, **options)
 

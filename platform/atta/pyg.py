@@ -3,8 +3,8 @@
     features, graph, sampler = atta.pyg.backends(cluster, num_neighbors=[15, 10])
     loader = NodeLoader((features, graph), node_sampler=sampler, input_nodes=ids, batch_size=1024)
 
-A batch is one conversation with a daemon: its rows come with the sampled vertices and are handed out when the loader asks the feature
-store for them. The daemons work ahead for Atta's own loaders only, so these are the faster choice where there is one.
+A batch is one conversation with a daemon: its rows come with the sampled vertices and are handed out when the loader asks the
+feature store for them. The daemons work ahead for Atta's own loaders only, so these are the faster choice where there is one.
 """
 
 from __future__ import annotations
@@ -110,7 +110,11 @@ class AttaGraphStore(GraphStore):  # type: ignore[misc]
         """Every edge type, in COO layout."""
         schema = self._cluster.schema
         return [
-            EdgeAttr(tuple(name.split("__")), EdgeLayout.COO, size=tuple(schema.node_counts[t] for t in schema.endpoints(name)))
+            EdgeAttr(
+                tuple(name.split("__")),
+                EdgeLayout.COO,
+                size=tuple(schema.node_counts[t] for t in schema.endpoints(name)),
+            )
             for name in schema.edge_types
         ]
 
@@ -172,7 +176,9 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
     ) -> SamplerOutput | HeteroSamplerOutput:
         """A batch with the given edges (user ids) as seeds, and their negatives."""
         if neg_sampling is not None and (neg_sampling.src_weight is not None or neg_sampling.dst_weight is not None):
-            raise ConfigError("neg_sampling: weights of vertices are not supported, see the strategies of atta.NegativeSampling")
+            raise ConfigError(
+                "neg_sampling: weights of vertices are not supported, see the strategies of atta.NegativeSampling"
+            )
         ends = np.stack([index.row.numpy(), index.col.numpy()])
         edges = ends if index.input_type is None else (tuple(index.input_type), ends)
         loader = LinkNeighborLoader(

@@ -29,9 +29,8 @@ def node_seeds(schema: Schema, input_nodes: InputNodes, input_time: Any = None) 
     node_type, source = typed(schema, input_nodes)
     if node_type not in schema.node_types:
         raise UnknownNameError.of("node type", node_type, schema.node_types)
-    if source is None or isinstance(source, str):
-        if input_time is not None:
-            raise ConfigError("input_time: goes with ids, the vertices of a split have no order")
+    if (source is None or isinstance(source, str)) and input_time is not None:
+        raise ConfigError("input_time: goes with ids, the vertices of a split have no order")
     if source is None:
         return session_pb2.Seeds(node_type=node_type, all=True)
     if isinstance(source, str):

@@ -76,7 +76,7 @@ class Compactor {
   template <class Id>
   void number(const Id* ids, std::size_t count, std::int32_t* local) {
     if (direct_.empty()) {
-      while (2 * (ids_.size() + count) > slots_.size()) rehash(2 * slots_.size());
+      while (crowded(ids_.size() + count)) rehash(2 * slots_.size());
       for (std::size_t i = 0; i < count; ++i)
         local[i] = place(static_cast<std::int64_t>(ids[i]), hash(static_cast<std::int64_t>(ids[i])));
       return;
@@ -137,7 +137,7 @@ class Compactor {
   void insert_hashed(const Id* ids, std::size_t count, std::int32_t* local) {
     for (std::size_t block = 0; block < count; block += kAhead) {
       const std::size_t stop = std::min(count, block + kAhead);
-      if (2 * (ids_.size() + kAhead) > slots_.size()) rehash(2 * slots_.size());
+      if (crowded(ids_.size() + kAhead)) rehash(2 * slots_.size());
       std::size_t home[kAhead];
       for (std::size_t i = block; i < stop; ++i) {
         home[i - block] = hash(static_cast<std::int64_t>(ids[i]));
@@ -146,6 +146,9 @@ class Compactor {
       for (std::size_t i = block; i < stop; ++i) local[i] = place(static_cast<std::int64_t>(ids[i]), home[i - block]);
     }
   }
+
+  // Three quarters full at most: probing stays short, and a batch's table no larger than the batch.
+  bool crowded(std::size_t ids) const { return 4 * ids > 3 * slots_.size(); }
 
   std::size_t hash(std::int64_t id) const { return static_cast<std::size_t>((static_cast<std::uint64_t>(id) * kGolden) >> shift_); }
 

@@ -408,7 +408,7 @@ std::uint64_t stream_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t 
 }  // namespace
 
 void bind_sampling(nb::module_& m, nb::class_<Compactor>& compactor);
-void bind_subgraphs(nb::module_& m);
+void bind_walks(nb::module_& m);
 
 NB_MODULE(_native, m) {
   m.doc() = "Atta's native kernels; typed and documented in atta.samplers.kernels.";
@@ -435,5 +435,5 @@ NB_MODULE(_native, m) {
            "trees"_a.none(), "sources"_a);
   m.def("split_cached", &split_cached, "index"_a, "present"_a, "need"_a, "base"_a, "rows"_a, "positions"_a);
   bind_sampling(m, compactor);
-  bind_subgraphs(m);
+  bind_walks(m);
 }

@@ -76,6 +76,7 @@ class Operator(Protocol):
     """A sampler of batches. Implementations are frozen dataclasses whose fields are their options (numbers, strings, lists).
 
     A daemon makes one per session from options that came over the wire: ``__post_init__`` must refuse bad ones with ConfigError.
+    One whose results have ``trees`` says so by a class variable ``makes_trees = True``.
     """
 
     def run(self, batch: Batch) -> Program[Sampled]:

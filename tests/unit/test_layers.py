@@ -28,7 +28,14 @@ LAYERS = (
 )
 PURE = ("atta.scheduler", "atta.samplers.dag", "atta.samplers.seeds", "atta.samplers.plan", "atta.samplers.spec")
 IMPURE_MODULES = {"socket", "threading", "time", "asyncio", "grpc", "random", "datetime", "concurrent", "subprocess"}
-TORCH_ALLOWED = ("atta.train", "atta.bench", "atta.minibatch", "atta.blocks", "atta.pyg", "atta.partition.importers.pyg")
+TORCH_ALLOWED = (
+    "atta.train",
+    "atta.bench",
+    "atta.minibatch",
+    "atta.blocks",
+    "atta.pyg",
+    "atta.partition.importers.pyg",
+)
 
 
 @cache

@@ -19,6 +19,7 @@ from atta.partition.dataset import Dataset
 __all__ = ["SamplingBench", "run"]
 
 PEERS = ("dgl", "pyg")
+VARIANTS = ("weighted", "temporal", "last", "labor", "disjoint", "untyped", "hetero", "hetero-16")
 _NEEDS = {"dgl": ("dgl",), "pyg": ("torch_geometric", "pyg_lib")}
 _TIMEOUT_S = 1800.0
 
@@ -34,6 +35,9 @@ class SamplingBench:
         threads: thread counts; every system runs with each.
         batches: measured per round.
         vs: peers.
+        variants: other ways to draw, with the first thread count: the methods of ``atta.samplers.methods`` (random weights and
+            times; seeds at the median time), ``disjoint`` trees, ``hetero`` (edges of four types between four node types) beside
+            ``untyped`` (the same edges without types), ``hetero-16`` (16 edge types, a quarter of the fan-out each).
         runs: rounds.
         seed: of the seeds.
     """
@@ -44,6 +48,7 @@ class SamplingBench:
     threads: tuple[int, ...] = (1, 2)
     batches: int = 40
     vs: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
     runs: int = 5
     seed: int = 0
 
@@ -51,6 +56,9 @@ class SamplingBench:
         for peer in self.vs:
             if peer not in PEERS:
                 raise UnknownNameError.of("peer", peer, PEERS)
+        for variant in self.variants:
+            if variant not in VARIANTS:
+                raise UnknownNameError.of("variant", variant, VARIANTS)
         for name, values in (("--threads", self.threads), ("--num-neighbors", self.num_neighbors)):
             if not values or any(value < 1 for value in values):
                 raise ConfigError(f"{name} {','.join(map(str, values))}: each must be at least 1")
@@ -72,6 +80,7 @@ def run(bench: SamplingBench, say: Callable[[str], None] = lambda _: None) -> Be
     edges = dataset.schema.edge_counts[dataset.schema.edge_types[0]]
     report = BenchReport("sampling", {**asdict(bench), "edges": edges}, limit_of={"edges_per_s": "random_reads_per_s"})
     systems = [("atta", n) for n in bench.threads]
+    systems += [(f"atta-{variant}", bench.threads[0]) for variant in bench.variants]
     for peer in bench.vs:
         if missing := [package for package in _NEEDS[peer] if importlib.util.find_spec(package) is None]:
             report.fail(peer, f"not installed: {', '.join(missing)}")
@@ -89,7 +98,7 @@ def run(bench: SamplingBench, say: Callable[[str], None] = lambda _: None) -> Be
             try:
                 report.add(name, _measure(bench, system, threads))
             except AttaError as error:
-                if system == "atta":
+                if system.startswith("atta"):
                     raise
                 failed.add(name)
                 report.fail(name, str(error))
@@ -121,4 +130,5 @@ def _measure(bench: SamplingBench, system: str, threads: int) -> dict[str, float
         "edges_per_seed": found["edges"] / found["seeds"],
         "vertices_per_seed": found["nodes"] / found["seeds"],
         "peak_per_output": found["peak_per_output"],
+        "table_bytes_per_edge": found["table_bytes"] / found["graph_edges"],
     }

@@ -18,9 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from atta.samplers import kernels
+
 __all__ = ["WorkerConfig", "main"]
 
 _WARM_UP = 4
+_TIMES = 1_000_000
+_KINDS = 4
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class _Work:
     edges: int = 0
     nodes: int = 0
     nbytes: int = 0
+    table_bytes: int = 0
 
 
 def main() -> None:
@@ -53,7 +58,7 @@ def main() -> None:
 
     dataset = Dataset.open(config.dataset, verify=False)
     csc = dataset.part(0).csc(dataset.schema.edge_types[0])
-    work = {"atta": _atta, "dgl": _dgl, "pyg": _pyg}[config.system](config, csc.indptr, csc.indices)
+    work = {"dgl": _dgl, "pyg": _pyg}.get(config.system, _atta)(config, csc.indptr, csc.indices)
     rng, vertices = np.random.default_rng(config.seed), len(csc.indptr) - 1
     seeds = [rng.choice(vertices, config.batch_size, replace=False) for _ in range(_WARM_UP + config.batches)]
     work.run([seeds[0][:1]])  # what a sampler makes once is no cost of a batch
@@ -73,28 +78,98 @@ def main() -> None:
         "edges": work.edges,
         "nodes": work.nodes,
         "peak_per_output": first_peak / max(1, first_bytes),
+        "table_bytes": work.table_bytes,
+        "graph_edges": len(csc.indices),
     }
     print(json.dumps(found), flush=True)
     os._exit(0)  # some libraries take seconds to say goodbye to a large graph
 
 
 def _atta(config: WorkerConfig, indptr: np.ndarray, indices: np.ndarray) -> _Work:
-    from atta.samplers import kernels
     from atta.samplers.graph import LocalGraph
     from atta.samplers.local import LocalSampler
+    from atta.samplers.methods import Method
 
     kernels.retain_heap()
-    graph = LocalGraph.from_csc(kernels.resident(indptr), kernels.resident(indices))
-    sampler = LocalSampler(graph)
+    variant = config.system.partition("-")[2]
+    if variant.startswith("hetero"):
+        return _hetero(config, indptr, indices, ring=variant == "hetero")
+    if variant == "untyped":  # what "hetero" is to be compared with: the same edges
+        targets = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
+        indices = _ring(indices, targets, len(indptr) - 1)
+    method = Method(variant) if variant in {m.value for m in Method} else Method.UNIFORM
+    rng, edges = np.random.default_rng(config.seed), len(indices)
+    weight = rng.exponential(size=edges) if method is Method.WEIGHTED else None
+    time = rng.integers(0, _TIMES, edges) if method.temporal else None
+    graph = LocalGraph.from_csc(kernels.resident(indptr), kernels.resident(indices), weight=weight, time=time)
+    sampler = LocalSampler(graph, method=method, threads=os.cpu_count() or 1)
 
     def run(batches: list[np.ndarray]) -> None:
+        seeds = np.concatenate(batches)
         stream = sampler.batches(
-            np.concatenate(batches), config.num_neighbors, config.batch_size, threads=config.threads, frontier="all"
-        )
+            seeds, config.num_neighbors, config.batch_size, threads=config.threads, frontier="all",
+            disjoint=variant == "disjoint", input_time=np.full(len(seeds), _TIMES // 2) if method.temporal else None,
+        )  # fmt: skip
         for batch in stream:
             work.edges += len(batch.row)
             work.nodes += len(batch.n_id)
             work.nbytes += sum(a.nbytes for a in (batch.n_id, batch.row, batch.col, batch.e_id))
+
+    work = _Work(run, table_bytes=sampler.table_bytes)
+    return work
+
+
+def _typed_edges(indptr: np.ndarray, indices: np.ndarray, *, ring: bool) -> dict[str, Any]:
+    """The graph's edges between four node types: vertex v has type v mod 4.
+
+    ``ring``: sources are moved by up to three places so that every edge comes from the type after its target's: four edge types.
+    Otherwise all 16 pairs of types occur, and every vertex has in-edges of four types.
+    """
+    from atta.samplers.graph import LocalGraph
+
+    graphs: dict[str, Any] = {}
+    targets = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
+    moved = _ring(indices, targets, len(indptr) - 1) if ring else indices
+    counts = [len(range(kind, len(indptr) - 1, _KINDS)) for kind in range(_KINDS)]
+    for target in range(_KINDS):
+        mine = targets % _KINDS == target
+        sources, rows = moved[mine], targets[mine] // _KINDS
+        for source in [(target + 1) % _KINDS] if ring else range(_KINDS):
+            chosen = sources % _KINDS == source
+            ends = np.concatenate([[0], np.cumsum(np.bincount(rows[chosen], minlength=counts[target]))])
+            graphs[f"t{source}__to__t{target}"] = LocalGraph.from_csc(
+                kernels.resident(ends), kernels.resident(sources[chosen] // _KINDS),
+                source_keys=None if source == target else np.arange(counts[source]),
+            )  # fmt: skip
+    return graphs
+
+
+def _ring(indices: np.ndarray, targets: np.ndarray, nodes: int) -> np.ndarray:
+    """Sources of the type after their targets' types; the last few vertices are left out, so that every type has as many."""
+    blocks = nodes // _KINDS - 1
+    moved: np.ndarray = np.minimum(indices // _KINDS, blocks) * _KINDS + (targets + 1) % _KINDS
+    return moved.astype(indices.dtype)
+
+
+def _hetero(config: WorkerConfig, indptr: np.ndarray, indices: np.ndarray, *, ring: bool) -> _Work:
+    from atta.samplers.local import LocalSampler
+
+    graphs = _typed_edges(indptr, indices, ring=ring)
+    per_type = 1 if ring else _KINDS
+    sampler = LocalSampler(graphs)
+    fan_outs = {key: [-(-count // per_type) for count in config.num_neighbors] for key in graphs}
+
+    def run(batches: list[np.ndarray]) -> None:
+        seeds = np.concatenate(batches) // _KINDS
+        stream = sampler.batches(
+            seeds, fan_outs, config.batch_size, threads=config.threads, frontier="all", seed_type="t0"
+        )
+        for batch in stream:
+            work.edges += sum(len(row) for row in batch.row.values())
+            work.nodes += sum(len(ids) for ids in batch.n_id.values())
+            work.nbytes += sum(
+                a.nbytes for part in (batch.n_id, batch.row, batch.col, batch.e_id) for a in part.values()
+            )
 
     work = _Work(run)
     return work

@@ -84,6 +84,12 @@ def loader(json_file: str | None, plot: str | None, quiet: bool, **options: Any)
 @click.option("--threads", type=INTS, default="1,2", show_default=True, help="Every system runs with each of these.")
 @click.option("--batches", type=int, default=40, show_default=True, help="Measured per system and round.")
 @click.option("--vs", type=NAMES, default=(), help="Libraries to run beside it: dgl, pyg (needs pyg_lib).")
+@click.option(
+    "--variants",
+    type=NAMES,
+    default=(),
+    help="Other ways: weighted, temporal, last, labor, disjoint, untyped, hetero, hetero-16.",
+)
 @click.option("--runs", type=int, default=5, show_default=True, help="Rounds; systems alternate within a round.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the seeds.")
 @click.option("--plot", metavar="FILE.png", help="Draw edges per second.")

@@ -1,4 +1,4 @@
-"""Walks, PageRank and induced subgraphs against enumeration, networkx and brute force."""
+"""Walks and PageRank against enumeration, networkx and brute force."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from scipy import stats
 
 from atta.errors import ConfigError
 from atta.samplers.graph import LocalGraph
-from atta.samplers.subgraph import cluster_batches, induced, saint_edges, saint_nodes, saint_walks
 from atta.samplers.walks import pagerank, pinsage_neighbors, random_walks
 
 
@@ -120,19 +119,6 @@ def test_pagerank_equals_networkx(seed: int) -> None:
     assert few[1][: few[0][0]].tolist() == vertices[: few[0][0]].tolist()
 
 
-def test_induced_equals_brute_force(seed: int) -> None:
-    graph, src, dst = some_graph(seed)
-    chosen = np.random.default_rng(seed).permutation(30)[:12]
-    place = {int(v): i for i, v in enumerate(chosen)}
-    found = induced(graph, chosen)
-    mine = sorted(zip(found.e_id.tolist(), found.row.tolist(), found.col.tolist(), strict=True))
-    assert mine == [
-        (i, place[s], place[d])
-        for i, (s, d) in enumerate(zip(src.tolist(), dst.tolist(), strict=True))
-        if s in place and d in place
-    ]
-
-
 def test_bad_input_is_refused() -> None:
     graph, _, _ = some_graph(1)
     for call, words in [
@@ -144,8 +130,6 @@ def test_bad_input_is_refused() -> None:
         (lambda: pagerank(graph, np.array([0]), 3, alpha=1.0), "alpha"),
         (lambda: pagerank(graph, np.array([-1]), 3), "vertex -1"),
         (lambda: pagerank(graph, np.array([0]), 3, epsilon=0.0), "epsilon"),
-        (lambda: induced(graph, np.array([1, 1])), "repeat"),
-        (lambda: induced(graph, np.array([31])), "31"),
         (
             lambda: random_walks(
                 LocalGraph(np.array([0, 5]), graph.indices[:2], graph.keys[:1], graph.edge_ids), np.array([0]), 2
@@ -156,43 +140,3 @@ def test_bad_input_is_refused() -> None:
     ]:
         with pytest.raises(ConfigError, match=words):
             call()
-
-
-def test_saint_samplers_draw_with_their_probabilities() -> None:
-    graph, src, dst = some_graph(4)
-    degree, rng = np.diff(graph.indptr), np.random.default_rng(1)
-    weight = np.zeros(30)
-    np.add.at(weight, src, 1.0 / degree[dst] ** 2)
-    chance = weight / weight.sum()
-    rounds = 4000
-    seen = np.zeros(30)
-    for batch in saint_nodes(graph, 3, rounds, rng):
-        seen[batch.n_id] += 1
-    expected = rounds * (1 - (1 - chance) ** 3)
-    assert (seen[chance == 0] == 0).all()
-    spread = np.sqrt(np.maximum(expected * (1 - expected / rounds), 1e-9))
-    assert (np.abs(seen - expected)[chance > 0] < 5.5 * spread[chance > 0] + 1).all()
-    out = np.bincount(src, minlength=30)
-    chance = 1.0 / out[src] + 1.0 / degree[dst]
-    chance /= chance.sum()
-    together: dict[tuple[int, ...], float] = {}
-    for s, d, c in zip(src.tolist(), dst.tolist(), chance.tolist(), strict=True):
-        together[tuple(sorted({s, d}))] = together.get(tuple(sorted({s, d})), 0.0) + c
-    counted = dict.fromkeys(together, 0)
-    for batch in saint_edges(graph, 1, rounds, rng):
-        counted[tuple(batch.n_id.tolist())] += 1
-    assert stats.chisquare(list(counted.values()), [rounds * c for c in together.values()]).pvalue > 1e-6
-
-
-def test_saint_walks_and_clusters_cover_what_they_should() -> None:
-    graph, _, _ = some_graph(6)
-    (batch,) = saint_walks(graph, 5, 3, 1, np.random.default_rng(0))
-    assert 1 <= len(batch.n_id) <= 20
-    assert np.array_equal(induced(graph, batch.n_id).e_id, batch.e_id)
-    clusters = np.array_split(np.random.default_rng(2).permutation(30), 7)
-    batches = list(cluster_batches(graph, clusters, 3, np.random.default_rng(3)))
-    assert len(batches) == 3
-    assert np.array_equal(np.sort(np.concatenate([b.n_id for b in batches])), np.arange(30))
-    assert [len(b.n_id) for b in saint_nodes(graph, 0, 2, np.random.default_rng(0))] == [0, 0]
-    with pytest.raises(ConfigError, match="budget"):
-        next(saint_edges(graph, -1, 1, np.random.default_rng(0)))

@@ -17,37 +17,7 @@ from atta.samplers.local import LocalSampler
 from atta.samplers.methods import Method
 from atta.samplers.spec import Hops, check_spec, neighbor_spec
 from tests.unit.placement.harness import Placed, Typed
-
-TWO = ("a__likes__b", "b__in__a", "b__to__b")
-ONE = ("b__to__b",)
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> Typed:
-    """Few vertices with scattered ids; isolated ones, self-loops and multi-edges come by themselves."""
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    edge_types = draw(st.sampled_from([ONE, TWO]))
-    node_types = sorted({t for e in edge_types for t in (e.split("__")[0], e.split("__")[2])})
-    ids = {t: rng.permutation(200)[: draw(st.integers(1, 25))].astype(np.int64) for t in node_types}
-    edges = {}
-    for edge_type in edge_types:
-        source, _, target = edge_type.split("__")
-        count = draw(st.integers(0, 150))
-        ends = rng.choice(ids[source], count), rng.choice(ids[target], count)
-        tables = {
-            "weight": np.where(rng.random(count) < 0.2, 0.0, rng.exponential(size=count)),
-            "time": rng.integers(0, 40, count),
-            "note": rng.random((count, 2)).astype(np.float32),
-        }
-        edges[edge_type] = (*ends, tables)
-    return Typed(ids, edges)
-
-
-def assigned(draw: st.DrawFn, graph: Typed, parts: int) -> dict[str, np.ndarray]:
-    """Any assignment, so some partitions may be empty."""
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    used = rng.permutation(parts)[: draw(st.integers(1, parts))]
-    return {t: rng.choice(used, len(ids)).astype(np.int32) for t, ids in graph.ids.items()}
+from tests.unit.placement.strategies import assigned, graphs
 
 
 def local(graph: Typed) -> dict[str, LocalGraph]:

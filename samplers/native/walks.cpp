@@ -1,11 +1,12 @@
-// Bindings of walks, PageRank pushes and induced subgraphs; typed and documented in atta.samplers.walks and atta.samplers.subgraph.
+// Bindings of walks and PageRank pushes; typed and documented in atta.samplers.walks.
+#include "walks.hpp"
+
 #include <cmath>
 #include <memory>
 #include <vector>
 
 #include "arrays.hpp"
 #include "parallel.hpp"
-#include "walks.hpp"
 
 using namespace atta;
 
@@ -99,44 +100,11 @@ nb::tuple pagerank(Longs indptr, Vector indices, Longs keys, Longs seeds, double
   });
 }
 
-// row, col int32 (local ids: positions in `vertices`) and positions int64 of the edges in `indices`
-nb::tuple induced(Longs indptr, Vector indices, Longs keys, Longs vertices) {
-  return with_graph(indptr, indices, keys, [&](const auto& graph) {
-    std::vector<std::int32_t> row, col;
-    std::vector<std::int64_t> edges;
-    {
-      nb::gil_scoped_release unlocked;
-      Compactor known(static_cast<std::size_t>(graph.size()));
-      std::vector<std::int32_t> local(vertices.size());
-      known.insert(vertices.data(), vertices.size(), local.data());
-      if (known.size() != vertices.size()) bad("vertices", "must not repeat");
-      for (std::size_t i = 0; i < vertices.size(); ++i) {
-        const auto sources = graph.neighbors(vertices.data()[i]);
-        for (std::size_t j = 0; j < sources.size(); ++j) {
-          if (j + 16 < sources.size()) known.request(static_cast<std::int64_t>(sources[j + 16]));
-          const std::int32_t source = known.find(static_cast<std::int64_t>(sources[j]));
-          if (source < 0) continue;
-          row.push_back(source);
-          col.push_back(static_cast<std::int32_t>(i));
-          edges.push_back(indptr.data()[vertices.data()[i]] + static_cast<std::int64_t>(j));
-        }
-      }
-    }
-    Buffer<std::int32_t> rows(row.size()), cols(col.size());
-    Buffer<std::int64_t> positions(edges.size());
-    std::copy(row.begin(), row.end(), rows.data);
-    std::copy(col.begin(), col.end(), cols.data);
-    std::copy(edges.begin(), edges.end(), positions.data);
-    return nb::make_tuple(rows.release(), cols.release(), positions.release());
-  });
-}
-
 }  // namespace
 
-void bind_subgraphs(nb::module_& m) {
+void bind_walks(nb::module_& m) {
   m.def("random_walks", &random_walks, "indptr"_a, "indices"_a, "vertex_keys"_a, "starts"_a, "length"_a, "p"_a, "q"_a, "restart"_a,
         "stream_key"_a, "threads"_a);
   m.def("frequent_visits", &frequent_visits, "indptr"_a, "indices"_a, "vertex_keys"_a, "starts"_a, "paths"_a, "most"_a);
   m.def("pagerank", &pagerank, "indptr"_a, "indices"_a, "vertex_keys"_a, "seeds"_a, "alpha"_a, "epsilon"_a, "most"_a, "threads"_a);
-  m.def("induced", &induced, "indptr"_a, "indices"_a, "vertex_keys"_a, "vertices"_a);
 }

@@ -1,0 +1,47 @@
+"""Samplers of whole batches, as programs over ``atta.samplers.requests``; each is a frozen dataclass of its options.
+
+Their results are functions of a batch's stream and of user ids: any partitioning of the graph, and any process, gives the same.
+"""
+
+from atta.samplers.operators.base import Batch, Bounds, Operator, Sampled
+from atta.samplers.operators.cluster import Induced
+from atta.samplers.operators.layers import FastGcn, Ladies
+from atta.samplers.operators.local import Subgraph, sample_locally
+from atta.samplers.operators.pagerank import PageRank
+from atta.samplers.operators.saint import SaintEdges, SaintNodes, SaintWalks
+from atta.samplers.operators.shadow import Shadow
+from atta.samplers.operators.walks import PinSage, Walks
+
+__all__ = [
+    "BUILT_IN",
+    "Batch",
+    "Bounds",
+    "FastGcn",
+    "Induced",
+    "Ladies",
+    "Operator",
+    "PageRank",
+    "PinSage",
+    "SaintEdges",
+    "SaintNodes",
+    "SaintWalks",
+    "Sampled",
+    "Shadow",
+    "Subgraph",
+    "Walks",
+    "sample_locally",
+]
+
+BUILT_IN: dict[str, type] = {
+    "shadow": Shadow,
+    "saint-nodes": SaintNodes,
+    "saint-edges": SaintEdges,
+    "saint-walks": SaintWalks,
+    "induced": Induced,
+    "ladies": Ladies,
+    "fastgcn": FastGcn,
+    "walks": Walks,
+    "pinsage": PinSage,
+    "pagerank": PageRank,
+}
+"""The operators that come with Atta, by the names under which daemons know them."""

@@ -1,0 +1,145 @@
+"""Layers of vertices that are drawn for all vertices above at once: LADIES and FastGCN.
+
+A batch begins with the seeds; every layer adds what it draws. A layer's edges run from its drawn vertices to all vertices known
+before, and stand after those of the layers above; ``extra["layer_edges"]``, int64 [layers], counts them. So the edges of the last
+layer feed the first layer of a network, as with the blocks of DGL: what is known stays known. ``extra["weight"]``, float32 [E], has
+weights that sum to 1 over the edges of a layer into one vertex.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from atta.samplers import kernels
+from atta.samplers.operators.base import Batch, Bounds, Sampled
+from atta.samplers.operators.draws import draw, draw_edges, streams, unit
+from atta.samplers.operators.options import MAX_EDGES, check_layers
+from atta.samplers.requests import Expand, Neighbors, Program
+
+__all__ = ["FastGcn", "Ladies"]
+
+
+@dataclass(frozen=True)
+class Ladies:
+    """Layer-dependent importance sampling (Zou et al., NeurIPS 2019, section 4, algorithm 1).
+
+    Layer i draws ``layers[i]`` different vertices u with probability ∝ the sum of 1 / D_v² over their edges to the vertices v
+    above, D being in-degrees: the squared norm of a column of the row-normalised adjacency matrix (parallel edges add up). An
+    edge u → v weighs 1 / (D_v p_u), normalised per target, as in the authors' code.
+    """
+
+    layers: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", check_layers(self.layers))
+
+    def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
+        drawn = _Drawn(batch.seeds)
+        for layer, size in enumerate(self.layers):
+            found = yield from drawn.in_edges()
+            candidates, at = _by_user_id(batch.keys, found.sources)
+            degrees = np.repeat(found.counts, found.counts).astype(np.float64)
+            importance = np.bincount(at, 1.0 / degrees**2, len(candidates))
+            chosen = _race(importance, batch.keys[candidates], size, batch.key("ladies", layer))
+            kept = chosen[at]
+            # A factor that a whole row has in common, like 1 / D_v, vanishes when it is normalised.
+            drawn.add(candidates[chosen], _only(found, kept), 1.0 / importance[at[kept]])
+        return drawn.sampled()
+
+    def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
+        """See ``Operator``."""
+        return _bounds(self.layers, seeds, nodes, edges)
+
+
+@dataclass(frozen=True)
+class FastGcn:
+    """Importance sampling of each layer by itself (Chen et al., ICLR 2018, section 3.1).
+
+    ``layers[i]`` draws of vertices with replacement, with probability ∝ the sum q of 1 / D_v² over all their edges, whatever stands
+    above. Many drawn vertices may thus have no edges to it. Edges of a target weigh the same: an average over its drawn
+    neighbours. The paper's unbiased estimator divides by q(u) instead, which nobody knows without reading the whole graph.
+    """
+
+    layers: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", check_layers(self.layers))
+
+    def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
+        drawn = _Drawn(batch.seeds)
+        for layer, size in enumerate(self.layers):
+            sources, _ = yield from draw_edges(batch, size, batch.key("fastgcn", layer), power=2)
+            chosen, _ = _by_user_id(batch.keys, sources)
+            found = yield from drawn.in_edges(np.sort(chosen))
+            drawn.add(chosen, found, np.ones(len(found.sources)))
+        return drawn.sampled()
+
+    def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
+        """See ``Operator``."""
+        return _bounds(self.layers, seeds, nodes, edges)
+
+
+class _Drawn:
+    """The layers so far."""
+
+    def __init__(self, seeds: np.ndarray) -> None:
+        self._known = kernels.Compactor()
+        self._known.insert(seeds)
+        self._edges: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []  # row, col, edge_ids, weight
+
+    def in_edges(self, within: np.ndarray | None = None) -> Program[Neighbors]:
+        """In-edges of all vertices so far, in their order."""
+        targets = self._known.ids(0, self._known.size)
+        if not len(targets):
+            return Neighbors(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
+        found: Neighbors = yield Expand(targets, within=within)
+        return found
+
+    def add(self, chosen: np.ndarray, edges: Neighbors, weight: np.ndarray) -> None:
+        """Append a layer: its vertices, its edges into those so far (which come from ``chosen``), and their weights."""
+        self._known.insert(chosen)
+        row = self._known.insert(edges.sources)
+        col = np.repeat(np.arange(len(edges.counts), dtype=np.int32), edges.counts)
+        sums = np.bincount(col, weight, len(edges.counts))
+        self._edges.append((row, col, edges.edge_ids, (weight / sums[col]).astype(np.float32)))
+
+    def sampled(self) -> Sampled:
+        """All layers together."""
+        row, col, edge_ids, weight = (np.concatenate(parts) for parts in zip(*self._edges, strict=True))
+        extra = {"weight": weight, "layer_edges": np.array([len(layer[0]) for layer in self._edges])}
+        return Sampled(self._known.ids(0, self._known.size), row, col, edge_ids, extra=extra)
+
+
+def _bounds(layers: tuple[int, ...], seeds: int, nodes: int, edges: int) -> Bounds:
+    most = min(edges * len(layers), MAX_EDGES)
+    extra = {"weight": ("float32", (most,)), "layer_edges": ("int64", (len(layers),))}
+    return Bounds(min(nodes, seeds + sum(layers)), most, extra)
+
+
+def _by_user_id(keys: np.ndarray, vertices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different ones of ``vertices`` (int64 [m]) by ascending user id, and where in them each one stands: int64 [m]."""
+    _, first, at = np.unique(keys[vertices], return_index=True, return_inverse=True)
+    return vertices[first], at
+
+
+def _race(importance: np.ndarray, keys: np.ndarray, count: int, stream_key: int) -> np.ndarray:
+    """Mark ``count`` candidates, drawn one after another ∝ ``importance`` (float64 [m]) among those left: bool [m].
+
+    Candidate i arrives after an exponential time of rate ``importance[i]``, a function of its user id; the first ones win
+    (Efraimidis and Spirakis, 2006). Ties go to the candidate that stands first, i.e. the lowest user id.
+    """
+    times = -np.log1p(-unit(draw(streams(stream_key, keys), 0))) / importance
+    chosen = np.zeros(len(times), dtype=bool)
+    chosen[np.argsort(times, kind="stable")[:count]] = True
+    return chosen
+
+
+def _only(found: Neighbors, kept: np.ndarray) -> Neighbors:
+    """Some of the edges: ``kept`` is bool [edges]."""
+    rows = np.repeat(np.arange(len(found.counts)), found.counts)
+    counts = np.bincount(rows[kept], minlength=len(found.counts)).astype(np.int32)
+    return Neighbors(counts, found.sources[kept], found.edge_ids[kept])

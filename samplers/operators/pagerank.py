@@ -1,0 +1,117 @@
+"""Personalised PageRank of all seeds of a batch at once, by forward pushes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from atta.samplers import kernels
+from atta.samplers.operators.base import Batch, Bounds, Sampled
+from atta.samplers.operators.options import MAX_VERTICES, check_number, check_whole
+from atta.samplers.operators.subgraph import best_of_seeds, spans
+from atta.samplers.requests import Degrees, Expand, Program
+
+__all__ = ["PageRank"]
+
+
+@dataclass(frozen=True)
+class PageRank:
+    """The ``count`` vertices with the highest personalised PageRank of each seed (Andersen et al., FOCS 2006, section 3).
+
+    ``alpha`` is the probability of returning to the seed. A vertex keeps back mass of at most ``epsilon`` times its in-degree
+    (at least 1), so a score is too low by at most the sum of that over all vertices, and never too high; a seed costs at most
+    1 / (alpha * epsilon) edges. Each vertex found, be it the seed, is joined to the seed by an edge, the highest score first,
+    ties by user id. ``extra["weight"]``, float64 [E], has the scores. The edges are none of the graph's, their ids are -1.
+    """
+
+    count: int
+    alpha: float = 0.15
+    epsilon: float = 1e-4
+
+    def __post_init__(self) -> None:
+        check_whole("count", self.count, 1, MAX_VERTICES)
+        check_number("alpha", self.alpha, 1e-3, 1.0)
+        check_number("epsilon", self.epsilon, 1e-12, 1.0)
+
+    def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
+        of_seed, vertices, scores = yield from _push(batch, self.alpha, self.epsilon)
+        sampled, weight = best_of_seeds(batch, of_seed, vertices, scores, self.count)
+        return replace(sampled, extra={"weight": weight})
+
+    def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
+        """See ``Operator``. A vertex with a score was pushed, with a mass of more than epsilon, of 1 / alpha in all."""
+        found = seeds * min(self.count, nodes, int(1 / (self.alpha * self.epsilon)) + 1)
+        return Bounds(min(nodes, seeds + found), found, {"weight": ("float64", (found,))})
+
+
+def _push(batch: Batch, alpha: float, epsilon: float) -> Program[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Push in rounds: all pairs that hold back too much, with what they had when the round began.
+
+    Returns seeds' positions, vertices (internal ids) and scores of all pairs with a score. Pairs are numbered in the order in which
+    mass first reached them, and mass is added up in the order in which it is sent, so rounding does not depend on internal ids.
+    """
+    pairs, rows = _Pairs(batch), _Rows()
+    yield from pairs.insert(np.arange(len(batch.seeds)), batch.seeds, np.ones(len(batch.seeds)), epsilon)
+    score = np.zeros(len(batch.seeds))
+    while len(active := np.flatnonzero(pairs.mass > pairs.limit)):
+        mass = pairs.mass[active]
+        pairs.mass[active] = 0
+        score[active] += alpha * mass
+        of_seed, vertices = pairs.of_seed[active], pairs.vertices[active]
+        counts, sources = yield from rows.of(vertices)
+        # Where a walker cannot go on, it returns to the seed.
+        ends = counts == 0
+        share = (1 - alpha) * mass / np.maximum(counts, 1)
+        yield from pairs.insert(
+            np.concatenate([np.repeat(of_seed, counts), of_seed[ends]]),
+            np.concatenate([sources, batch.seeds[of_seed[ends]]]),
+            np.concatenate([np.repeat(share, counts), share[ends]]),
+            epsilon,
+        )
+        score = np.concatenate([score, np.zeros(len(pairs.mass) - len(score))])
+    scored = score > 0
+    return pairs.of_seed[scored], pairs.vertices[scored], score[scored]
+
+
+class _Pairs:
+    """Pairs of a seed (``of_seed``: its position) and a vertex that mass has reached; ``mass`` beyond ``limit`` is to be pushed."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._nodes, self._known = max(1, len(batch.keys)), kernels.Compactor()
+        self.of_seed, self.vertices = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        self.mass, self.limit = np.empty(0), np.empty(0)
+
+    def insert(self, of_seed: np.ndarray, vertices: np.ndarray, mass: np.ndarray, epsilon: float) -> Program[None]:
+        """Add ``mass`` [m] to pairs, which may repeat."""
+        before = self._known.size
+        local = self._known.insert(of_seed * self._nodes + vertices)
+        if self._known.size > before:
+            fresh_seed, fresh = np.divmod(self._known.ids(before, self._known.size), self._nodes)
+            different, at = np.unique(fresh, return_inverse=True)
+            degrees = yield Degrees(different)
+            self.of_seed = np.concatenate([self.of_seed, fresh_seed])
+            self.vertices = np.concatenate([self.vertices, fresh])
+            self.limit = np.concatenate([self.limit, epsilon * np.maximum(1, degrees)[at]])
+            self.mass = np.concatenate([self.mass, np.zeros(len(fresh))])
+        self.mass += np.bincount(local, mass, len(self.mass))
+
+
+class _Rows:
+    """In-edges that have been asked for: a vertex is pushed again and again, and for many seeds."""
+
+    def __init__(self) -> None:
+        self._known = kernels.Compactor()
+        self._counts, self._sources = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+
+    def of(self, vertices: np.ndarray) -> Program[tuple[np.ndarray, np.ndarray]]:
+        """In-degrees of ``vertices`` (int64 [m]), and the sources of their in-edges one after another."""
+        before = self._known.size
+        local = self._known.insert(vertices)
+        if self._known.size > before:
+            found = yield Expand(self._known.ids(before, self._known.size))
+            self._counts = np.concatenate([self._counts, found.counts])
+            self._sources = np.concatenate([self._sources, found.sources])
+        begin = np.cumsum(self._counts) - self._counts
+        return self._counts[local], self._sources[spans(begin[local], self._counts[local])]

@@ -1,0 +1,135 @@
+"""What holds for every operator: it is a function of user ids, whatever the internal ids are and whoever answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta.errors import ConfigError
+from atta.samplers.operators import BUILT_IN, Shadow
+from atta.samplers.operators.registry import make_operator
+from atta.samplers.requests import run
+from tests.unit.operators.oracles import Graph, PlainAccess, graphs, in_user_ids, random_graph
+
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("shadow", {"depth": 2, "num_neighbors": 2}),
+    ("shadow", {"depth": 3, "num_neighbors": -1}),
+    ("shadow", {"depth": 2, "num_neighbors": 3, "replace": True}),
+    ("saint-nodes", {"budget": 5}),
+    ("saint-edges", {"budget": 4}),
+    ("saint-walks", {"length": 3}),
+    ("induced", {}),
+    ("ladies", {"layers": (4, 3)}),
+    ("fastgcn", {"layers": (5, 4)}),
+    ("walks", {"length": 4}),
+    ("walks", {"length": 4, "p": 0.25, "q": 3.0, "restart": 0.2}),
+    ("walks", {"length": 3, "p": 1e-9, "q": 1e9}),
+    ("pinsage", {"count": 3}),
+    ("pagerank", {"count": 4, "epsilon": 1e-6}),
+]
+SEEDLESS = ("saint-nodes", "saint-edges")
+
+
+def some_seeds(graph: Graph, rng: np.random.Generator) -> np.ndarray:
+    return rng.permutation(graph.nodes)[: rng.integers(0, graph.nodes + 1)]
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+@given(graph=graphs(), seed=st.integers(0, 10_000))
+@settings(max_examples=25)
+def test_results_depend_on_user_ids_only(name: str, options: dict[str, Any], graph: Graph, seed: int) -> None:
+    operator, rng = BUILT_IN[name](**options), np.random.default_rng(seed)
+    seeds = some_seeds(graph, rng)
+    other, new = graph.relabelled(rng)
+    sampled = graph.sample(operator, seeds, seed)
+    assert in_user_ids(graph, sampled) == in_user_ids(other, other.sample(operator, new[seeds], seed))
+    if options.get("num_neighbors", -1) == -1:  # the oracle draws no neighbours
+        plain = run(operator.run(graph.batch(seeds, seed)), PlainAccess(graph))
+        assert in_user_ids(graph, plain) == in_user_ids(graph, sampled)
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_larger_graphs_relabelled(name: str, options: dict[str, Any], seed: int) -> None:
+    graph, rng = random_graph(seed, 300, 4000), np.random.default_rng(seed)
+    other, new = graph.relabelled(rng)
+    operator, seeds = BUILT_IN[name](**options), rng.permutation(300)[:40]
+    sampled = graph.sample(operator, seeds)
+    assert in_user_ids(graph, sampled) == in_user_ids(other, other.sample(operator, new[seeds]))
+    again = in_user_ids(graph, graph.sample(operator, seeds, 1))
+    if name != "induced" and name != "pagerank" and options.get("num_neighbors") != -1:
+        assert again != in_user_ids(graph, sampled)  # every batch draws anew
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_nothing_to_do(name: str, options: dict[str, Any]) -> None:
+    operator, none = BUILT_IN[name](**options), np.empty(0, dtype=np.int64)
+    nowhere = Graph(none, none, none)
+    assert len(nowhere.sample(operator, none).vertices) == 0
+    edgeless = Graph(none, none, np.arange(5))
+    sampled = edgeless.sample(operator, [3, 1])
+    assert sampled.vertices.tolist() == [3, 1]
+    assert (sampled.edge_ids < 0).all()
+    if name not in (*SEEDLESS, "fastgcn"):
+        assert len(random_graph(0).sample(operator, none).vertices) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("shadow", '{"depth": -1}', "depth -1"),
+        ("shadow", '{"depth": 1000}', "depth 1000"),
+        ("shadow", '{"depth": true}', "depth True"),
+        ("shadow", '{"num_neighbors": 0}', "num_neighbors 0"),
+        ("shadow", '{"num_neighbors": -2}', "num_neighbors -2"),
+        ("shadow", '{"num_neighbors": -1.0}', r"num_neighbors -1\.0"),
+        ("shadow", '{"num_neighbors": 1e30}', r"num_neighbors 1e\+30"),
+        ("shadow", '{"replace": 1}', "replace 1"),
+        ("shadow", '{"hops": 1}', "hops"),
+        ("saint-nodes", "{}", "budget"),
+        ("saint-nodes", '{"budget": 0}', "budget 0"),
+        ("saint-nodes", '{"budget": "9"}', "budget '9'"),
+        ("saint-edges", '{"budget": 1000000000000}', "budget 1000000000000"),
+        ("saint-walks", '{"length": -1}', "length -1"),
+        ("saint-walks", '{"length": 2.5}', r"length 2\.5"),
+        ("ladies", '{"layers": []}', "layers"),
+        ("ladies", '{"layers": 5}', "layers 5"),
+        ("ladies", '{"layers": "55"}', "layers '55'"),
+        ("ladies", '{"layers": [5, 0]}', r"layers\[1\] 0"),
+        ("ladies", '{"layers": [false]}', r"layers\[0\] False"),
+        ("fastgcn", '{"layers": [4, NaN]}', r"layers\[1\] nan"),
+        ("fastgcn", '{"layers": null}', "layers None"),
+        ("walks", '{"length": 100000}', "length 100000"),
+        ("walks", '{"length": 2, "p": 0}', "p 0"),
+        ("walks", '{"length": 2, "q": NaN}', "q nan"),
+        ("walks", '{"length": 2, "q": Infinity}', "q inf"),
+        ("walks", '{"length": 2, "p": true}', "p True"),
+        ("walks", '{"length": 2, "restart": 1}', "restart 1"),
+        ("walks", '{"length": 2, "restart": -0.5}', r"restart -0\.5"),
+        ("pinsage", '{"count": 0}', "count 0"),
+        ("pinsage", '{"count": 3, "walks": 0}', "walks 0"),
+        ("pinsage", '{"count": 3, "walks": 60000, "length": 60}', "walks 60000 of length 60"),
+        ("pinsage", '{"count": 3, "restart": 1.5}', r"restart 1\.5"),
+        ("pagerank", '{"count": -3}', "count -3"),
+        ("pagerank", '{"count": 3, "alpha": 0}', "alpha 0"),
+        ("pagerank", '{"count": 3, "alpha": 1}', "alpha 1"),
+        ("pagerank", '{"count": 3, "epsilon": 0.0}', r"epsilon 0\.0"),
+        ("pagerank", '{"count": 3, "epsilon": NaN}', "epsilon nan"),
+        ("induced", '{"x": 1}', "x"),
+    ],
+)
+def test_bad_options_are_refused(name: str, options: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make_operator(name, options)
+
+
+def test_operators_are_made_by_name() -> None:
+    assert make_operator("shadow", '{"depth": 1}') == Shadow(1)
+    ladies = make_operator("ladies", '{"layers": [3, 4]}')
+    assert ladies == BUILT_IN["ladies"]([3, 4])
+    assert hash(ladies) == hash(BUILT_IN["ladies"]((3, 4)))
+    for name, options in OPTIONS:
+        assert BUILT_IN[name](**options).bounds(1000, 10**9, 10**11).edges <= 2**31
