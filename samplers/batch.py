@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,8 @@ from atta.samplers import kernels
 from atta.samplers.dag import Kind, Share, Task, chunk_range
 from atta.samplers.hashing import hash_string, stream_key
 from atta.samplers.negatives import Positives, draw_negatives
-from atta.samplers.operators.base import Batch, Sampled
+from atta.samplers.operators.base import Batch, Bounds, Sampled
+from atta.samplers.operators.check import checked
 from atta.samplers.shard import Answer, places, without_edges
 from atta.samplers.vertices import CompactorPool
 
@@ -217,21 +218,33 @@ class BatchState:
         seeds, _ = self._known[node_type].internal(0, self._known[node_type].size)
         return op.operator.run(Batch(seeds, keys, by_rank, self.at.seed, self.at.epoch, self.at.batch))
 
-    def accept_sampled(self, op_id: str, sampled: Sampled) -> None:
-        """Take what the program has returned."""
-        self._pending[op_id].sampled = sampled
+    def accept_sampled(self, op_id: str, sampled: Any) -> None:
+        """Take what the program has returned.
+
+        Raises:
+            ConfigError: it is not what the operator has announced.
+        """
+        op, arrays, node_type = self.plan.op(op_id), self.out.arrays, self.plan.seed.node_type
+        known = self._known[node_type]
+        extra = {k.removeprefix("extra/"): a for k, a in arrays.items() if k.startswith("extra/")}
+        bounds = Bounds(
+            len(arrays[f"n_id/{node_type}"]),
+            len(arrays[f"row/{op.edge_type}"]),
+            {name: (array.dtype.str, array.shape) for name, array in extra.items()},
+        )
+        seeds, _ = known.internal(0, known.size)
+        nodes = self.dataset.schema.node_counts[node_type]
+        try:
+            found = checked(sampled, seeds=seeds, nodes=nodes, bounds=bounds, trees=self.plan.disjoint)
+        except ConfigError as error:
+            raise ConfigError(f"operator {type(op.operator).__name__}: {error}") from None
+        self._pending[op_id].sampled = found
 
     def _join_batch(self, op: PlanOp, sampled: Sampled) -> None:
-        known, edge_type = self._known[self.plan.seed.node_type], op.edge_type
-        seeds = known.size
-        if self.plan.disjoint != (sampled.trees is not None):
-            raise ConfigError(
-                f"operator {op.id!r}: it makes {'no ' if self.plan.disjoint else ''}trees, the DAG says otherwise"
-            )
-        local = known.insert(np.ascontiguousarray(sampled.vertices, dtype=np.int64), sampled.trees)
-        if not np.array_equal(local, np.arange(len(local))) or len(local) < seeds:
-            raise ConfigError(f"operator {op.id!r}: its vertices must begin with the seeds and not repeat")
-        count = len(sampled.row)
+        local = self._known[self.plan.seed.node_type].insert(sampled.vertices, sampled.trees)
+        if not np.array_equal(local, np.arange(len(local))):
+            raise ConfigError(f"operator {type(op.operator).__name__}: its vertices repeat")
+        edge_type, count = op.edge_type, len(sampled.row)
         self.out.append(f"hops/{edge_type}", 1)[:] = count
         self.out.append(f"row/{edge_type}", count)[:] = sampled.row
         self.out.append(f"col/{edge_type}", count)[:] = sampled.col

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atta.errors import ConfigError
 from atta.samplers.methods import Method
+from atta.samplers.operators.base import Bounds
 from atta.samplers.spec import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from atta.partition.schema import Schema
-    from atta.samplers.operators.base import Bounds
     from atta.samplers.spec import Plan, PlanOp
 
 __all__ = ["HEADER_BYTES", "BatchArrays", "Layout", "Region", "layout_of", "pair_ops"]
@@ -153,7 +154,12 @@ def _of_links(plan: Plan, batch_size: int) -> list[tuple[str, np.dtype, tuple[in
 def _operator_bounds(op: PlanOp, schema: Schema, batch_size: int) -> Bounds:
     assert op.operator is not None
     node_type = schema.endpoints(op.edge_type)[0]
-    return op.operator.bounds(batch_size, schema.node_counts[node_type], schema.edge_counts[op.edge_type])
+    try:
+        bounds = op.operator.bounds(batch_size, schema.node_counts[node_type], schema.edge_counts[op.edge_type])
+        extra = {str(n): (np.dtype(d).str, tuple(int(i) for i in shape)) for n, (d, shape) in bounds.extra.items()}
+        return Bounds(int(bounds.vertices), int(bounds.edges), extra)
+    except Exception as error:  # users write operators
+        raise ConfigError(f"operator {type(op.operator).__name__}: bounds: {type(error).__name__}: {error}") from error
 
 
 def _bounds(plan: Plan, schema: Schema, batch_size: int) -> tuple[dict[str, int], dict[str, int]]:

@@ -1,6 +1,7 @@
 """Samplers of whole batches, as programs over ``atta.samplers.requests``; each is a frozen dataclass of its options.
 
 Their results are functions of a batch's stream and of user ids: any partitioning of the graph, and any process, gives the same.
+What an operator of one's own is written with can be imported from here (docs/own-operator.md).
 """
 
 from atta.samplers.operators.base import Batch, Bounds, Operator, Sampled
@@ -10,25 +11,37 @@ from atta.samplers.operators.local import Subgraph, sample_locally
 from atta.samplers.operators.pagerank import PageRank
 from atta.samplers.operators.saint import SaintEdges, SaintNodes, SaintWalks
 from atta.samplers.operators.shadow import Shadow
+from atta.samplers.operators.subgraph import first_seen, induced_subgraph
 from atta.samplers.operators.walks import PinSage, Walks
+from atta.samplers.requests import Contains, Degrees, DegreeSums, Expand, Neighbors, Program, Request, Step
 
 __all__ = [
     "BUILT_IN",
     "Batch",
     "Bounds",
+    "Contains",
+    "DegreeSums",
+    "Degrees",
+    "Expand",
     "FastGcn",
     "Induced",
     "Ladies",
+    "Neighbors",
     "Operator",
     "PageRank",
     "PinSage",
+    "Program",
+    "Request",
     "SaintEdges",
     "SaintNodes",
     "SaintWalks",
     "Sampled",
     "Shadow",
+    "Step",
     "Subgraph",
     "Walks",
+    "first_seen",
+    "induced_subgraph",
     "sample_locally",
 ]
 

@@ -105,6 +105,8 @@ class Conversation:
                 return await self._probe(_QUESTION.DEGREE, request.vertices, None)
             case DegreeSums():
                 return await self._access.degree_sums(self._edge_type)
+            case _:
+                raise ConfigError(f"an operator asks with {type(request).__name__}, which is no question to a graph")
 
     # -- dividing questions, joining answers ---------------------------------------------------------------------------
 

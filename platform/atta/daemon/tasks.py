@@ -88,7 +88,7 @@ async def run_program(state: BatchState, task: Task, access: ClusterAccess, pool
     asked = access.of(op.edge_type)
     if task.kind is Kind.BATCH:
         sampled = await asked.run(await _on(pool, state.sampler, task.op))
-        state.accept_sampled(task.op, sampled)
+        await _on(pool, state.accept_sampled, task.op, sampled)
     else:
         links = await asked.run(await _on(pool, state.negatives, task.op))
         state.accept_negatives(task.op, links)

@@ -1,0 +1,227 @@
+"""Batch operators inside daemons: every placement makes the local batch; a user's own operator, and what it may do wrong."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atta
+from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.samplers.graph import LocalGraph
+from atta.samplers.operators import BUILT_IN, sample_locally
+from tests.system.conftest import SmallGraph
+from tests.unit.placement.test_operators import OPTIONS
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_operator"
+
+
+@pytest.fixture(scope="module")
+def local_graph(small_graph: SmallGraph) -> LocalGraph:
+    return LocalGraph.from_edges(small_graph.src, small_graph.dst, len(small_graph.ids), keys=small_graph.ids)
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_every_placement_makes_the_local_batches(
+    placements: dict[str, atta.LocalCluster],
+    small_graph: SmallGraph,
+    local_graph: LocalGraph,
+    name: str,
+    options: dict[str, Any],
+) -> None:
+    seeds = np.random.default_rng(2).permutation(300)[:50]
+    for placement, cluster in placements.items():
+        loader = atta.BatchLoader(
+            cluster, name, options, input_nodes=small_graph.ids[seeds], batch_size=20, seed=9, seeds="global"
+        )
+        loader.set_epoch(4)
+        batches = list(loader)
+        assert len(batches) == 3
+        for number, batch in enumerate(batches):
+            asked = seeds[batch.input_id]
+            operator = BUILT_IN[name](**{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
+            expected = sample_locally(local_graph, operator, asked, seed=9, epoch=4, number=number)
+            assert np.array_equal(batch.n_id(), expected.n_id), placement
+            assert np.array_equal(batch.edge_index(), np.stack([expected.row, expected.col])), placement
+            assert np.array_equal(batch.e_id(), expected.e_id), placement
+            assert batch.extra.keys() == expected.extra.keys()
+            for key, value in expected.extra.items():
+                assert np.array_equal(batch.extra[key], value), (placement, key)
+            if expected.tree is not None:
+                assert np.array_equal(batch.tree(), expected.tree), placement
+            rows = np.argsort(small_graph.ids)[np.searchsorted(np.sort(small_graph.ids), batch.n_id())]
+            assert np.array_equal(batch.table("x"), small_graph.x[rows])
+            assert batch.to_pyg().num_nodes == len(expected.n_id)
+
+
+def test_batches_without_seeds(placements: dict[str, atta.LocalCluster], local_graph: LocalGraph) -> None:
+    for cluster in placements.values():
+        made = list(atta.BatchLoader(cluster, "saint-nodes", {"budget": 30}, batches=4, seed=3))
+        assert len(made) == 4
+        for number, batch in enumerate(made):
+            expected = sample_locally(local_graph, BUILT_IN["saint-nodes"](budget=30), seed=3, number=number)
+            assert np.array_equal(batch.n_id(), expected.n_id)
+            assert batch.batch_size == 0
+
+
+def test_cluster_gcn_by_lists_of_ids(placements: dict[str, atta.LocalCluster], small_graph: SmallGraph) -> None:
+    clusters = np.array_split(np.random.default_rng(3).permutation(small_graph.ids), 7)
+    groups = [np.concatenate(clusters[:3]), np.concatenate(clusters[3:5]), np.concatenate(clusters[5:])]
+    for cluster in placements.values():
+        made = list(atta.BatchLoader(cluster, "induced", batches=groups))
+        assert [sorted(b.n_id().tolist()) for b in made] == [sorted(g.tolist()) for g in groups]
+        for batch in made:
+            inside = np.isin(small_graph.src_ids, batch.n_id()) & np.isin(small_graph.dst_ids, batch.n_id())
+            ids = batch.e_id()
+            assert ids is not None
+            assert np.array_equal(np.sort(ids), np.flatnonzero(inside))
+
+
+def test_what_is_wrong_is_named(placements: dict[str, atta.LocalCluster], small_graph: SmallGraph) -> None:
+    cluster = next(iter(placements.values()))
+    ids = small_graph.train_ids
+    for name, options, kind, words in [
+        ("shadowy", {}, UnknownNameError, "shadow"),
+        ("shadow", {"depth": -1}, ConfigError, "depth -1"),
+        ("shadow", {"deep": 1}, ConfigError, "deep"),
+        ("ladies", {"layers": [0]}, ConfigError, r"layers\[0\]"),
+    ]:
+        with pytest.raises(kind, match=words):
+            next(iter(atta.BatchLoader(cluster, name, options, input_nodes=ids, batch_size=8)))
+    with pytest.raises(ConfigError, match="input_nodes or batches"):
+        atta.BatchLoader(cluster, "shadow")
+    assert len(next(iter(atta.BatchLoader(cluster, "shadow", input_nodes=ids, batch_size=8))).n_id())
+
+
+# -- a user's package ----------------------------------------------------------------------------------------------------
+
+FAULTY = """
+from dataclasses import dataclass
+import numpy as np
+from atta.samplers.operators import Bounds, Expand, Sampled
+
+@dataclass(frozen=True)
+class Faulty:
+    fault: str = ""
+
+    def run(self, batch):
+        found = yield (Expand(batch.seeds) if self.fault != "question" else "how many?")
+        if self.fault == "raises":
+            raise KeyError("lost")
+        if self.fault == "elsewhere":
+            yield Expand(batch.seeds + 10**6)
+        if self.fault == "nothing":
+            return None
+        n = len(batch.seeds)
+        none = np.empty(0, dtype=np.int64)
+        vertices = {"far": np.append(batch.seeds, 10**9), "negative": np.append(batch.seeds, -1),
+                    "reversed": batch.seeds[::-1].copy(), "twice": np.append(batch.seeds, batch.seeds[:1]),
+                    "floats": batch.seeds / 2, "many": np.arange(300)}.get(self.fault, batch.seeds)
+        row = {"edge": np.array([n]), "long": np.zeros(9, dtype=int)}.get(self.fault, none)
+        trees = np.arange(n) if self.fault == "trees" else None
+        extra = {"more": none} if self.fault == "extra" else {}
+        return Sampled(vertices, row, row[:1], none if self.fault != "edge" else row, trees, extra)
+
+    def bounds(self, seeds, nodes, edges):
+        if self.fault == "bounds":
+            raise ZeroDivisionError("bounds")
+        return Bounds(seeds + 5, 10)
+"""
+
+
+def install(folder: Path, name: str, points: dict[str, str]) -> None:
+    """What pip leaves behind for a package of one module that announces operators."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = [f"{key} = {value}" for key, value in points.items()]
+    (info / "entry_points.txt").write_text("\n".join(["[atta.operators]", *lines, ""]))
+
+
+@pytest.fixture(scope="module")
+def extended(small_graph: SmallGraph, tmp_path_factory: pytest.TempPathFactory) -> Iterator[atta.LocalCluster]:
+    """Daemons in whose environment the example of the documentation is installed, and a package that does everything wrong."""
+    folder = tmp_path_factory.mktemp("packages")
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())
+    points = project["project"]["entry-points"]["atta.operators"]
+    shutil.copy(EXAMPLE / "atta_snowball.py", folder)
+    install(folder, "atta_snowball", points)
+    (folder / "faulty.py").write_text(FAULTY)
+    install(folder, "faulty", {"faulty": "faulty:Faulty", "absent": "nowhere:Nothing", "shadow": "faulty:Faulty"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder))
+        with atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster:
+            yield cluster
+
+
+def test_the_example_runs_in_daemons(
+    extended: atta.LocalCluster, small_graph: SmallGraph, local_graph: LocalGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    from atta_snowball import Snowball  # type: ignore[import-not-found]
+
+    options = {"rounds": 3, "width": 8}
+    for number, batch in enumerate(
+        atta.BatchLoader(
+            extended, "snowball", options, input_nodes=small_graph.train_ids, batch_size=30, seeds="global"
+        )
+    ):
+        seeds = small_graph.train[batch.input_id]
+        expected = sample_locally(local_graph, Snowball(**options), seeds, number=number)
+        assert np.array_equal(batch.n_id(), expected.n_id)
+        assert np.array_equal(batch.e_id(), expected.e_id)
+        members = set(seeds.tolist())
+        for _ in range(3):  # by brute force
+            into: dict[int, int] = {}
+            for s, d in zip(small_graph.src.tolist(), small_graph.dst.tolist(), strict=True):
+                if d in members and s not in members:
+                    into[s] = into.get(s, 0) + 1
+            members |= set(sorted(into, key=lambda v: (-into[v], small_graph.ids[v]))[:8])
+        assert sorted(batch.n_id().tolist()) == sorted(small_graph.ids[list(members)].tolist())
+    with pytest.raises(ConfigError, match="width 0"):
+        next(iter(atta.BatchLoader(extended, "snowball", {"width": 0}, input_nodes=small_graph.train_ids)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("raises", "KeyError: 'lost'"),
+        ("question", "no question"),
+        ("elsewhere", "edge type"),
+        ("nothing", "returns NoneType"),
+        ("far", "vertices: must lie in"),
+        ("negative", "vertices: must lie in"),
+        ("reversed", "begin with the seeds"),
+        ("twice", "repeat"),
+        ("floats", "vertices: must be integers"),
+        ("many", "vertices: 300, its bounds"),
+        ("edge", "row: must lie in"),
+        ("long", "differ in length"),
+        ("trees", "makes_trees"),
+        ("extra", "extra"),
+        ("bounds", "ZeroDivisionError"),
+    ],
+)
+def test_a_faulty_operator_fails_alone(
+    extended: atta.LocalCluster, small_graph: SmallGraph, fault: str, words: str
+) -> None:
+    def loader(name: str, options: dict[str, Any]) -> atta.BatchLoader:
+        return atta.BatchLoader(extended, name, options, input_nodes=small_graph.train_ids, batch_size=8)
+
+    with pytest.raises(AttaError, match=words):
+        list(loader("faulty", {"fault": fault}))
+    assert [len(b.n_id()) for b in loader("faulty", {})] == [8] * 15
+
+
+def test_packages_that_do_not_load_and_names_that_are_taken(
+    extended: atta.LocalCluster, small_graph: SmallGraph
+) -> None:
+    with pytest.raises(ConfigError, match=r"absent.*does not load: ModuleNotFoundError"):
+        next(iter(atta.BatchLoader(extended, "absent", input_nodes=small_graph.train_ids)))
+    batch = next(iter(atta.BatchLoader(extended, "shadow", input_nodes=small_graph.train_ids, batch_size=8)))
+    assert len(batch.tree()) > 8  # Atta's own, not the package's
