@@ -32,4 +32,10 @@ for fan_outs in 15,10,5 10,10; do
   $bench --json "$name.json"
   python bench/record.py "$name.json" --command "$bench"
 done
+say "sampling: other ways to draw, one thread"
+name=$results/sampling-methods
+variants=weighted,temporal,last,labor,disjoint,untyped,hetero,hetero-16
+bench="atta bench sampling --dataset $products-1p --num-neighbors 15,10,5 --batches 60 --threads 1 --variants $variants --runs $runs"
+$bench --json "$name.json"
+python bench/record.py "$name.json" --command "$bench"
 say "see $results"

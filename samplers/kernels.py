@@ -197,6 +197,11 @@ class Compactor:
         found: np.ndarray = self.native.ids(start, stop)
         return found
 
+    def in_trees(self, start: int, stop: int, sources: int) -> tuple[np.ndarray, np.ndarray]:
+        """As ``ids`` where they are tree x ``sources`` + vertex: vertices int64 and trees int32, [stop - start] each."""
+        found: tuple[np.ndarray, np.ndarray] = self.native.in_trees(start, stop, max(1, sources))
+        return found
+
     def sample_hop(
         self,
         targets: Compactor,

@@ -378,11 +378,11 @@ class _Growth:
         """What has grown, in user ids (``keys`` by node type)."""
         n_id, tree = {}, {}
         for node_type, compactor in self._known.items():
-            ids, of = compactor.ids(0, compactor.size), keys[node_type]
+            of = keys[node_type]
             if self._trees:
-                of_tree = ids // of.count
-                ids -= of_tree * of.count  # numpy's % takes several times as long
-                tree[node_type] = of_tree.astype(np.int32)
+                ids, tree[node_type] = compactor.in_trees(0, compactor.size, of.count)
+            else:
+                ids = compactor.ids(0, compactor.size)
             n_id[node_type] = ids if of.ids is None else of.ids[ids]
         filled = {name: room.filled() for name, room in self._rooms.items()}
         row, col, e_id = ({name: arrays[i] for name, arrays in filled.items()} for i in range(3))

@@ -65,9 +65,8 @@ def tables_for(
         if method.temporal and time is not None:
             if time.dtype.kind not in "iu":
                 raise ConfigError(f"edge times must be integers, not {time.dtype}")
-            return _native.Method.temporal(
-                indptr, np.ascontiguousarray(time, dtype=np.int64), method is Method.LAST, threads
-            )
+            times = np.ascontiguousarray(time, dtype=np.int64)
+            return _native.Method.temporal(indptr, indices, times, method is Method.LAST, threads)
         if method is Method.LABOR:
             return _native.Method.labor(indices, source_keys, threads)
     except ValueError as error:

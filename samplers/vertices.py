@@ -32,11 +32,9 @@ class Vertices:
 
     def internal(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
         """int64 [stop - start]: internal ids, and int32: the trees of the vertices with these local ids (None without trees)."""
-        ids = self.compactor.ids(start, stop)
-        if not self.in_trees:
-            return ids, None
-        trees = ids // max(1, self.count)
-        return ids - trees * self.count, trees.astype(np.int32)
+        if self.in_trees:
+            return self.compactor.in_trees(start, stop, self.count)
+        return self.compactor.ids(start, stop), None
 
 
 class CompactorPool:

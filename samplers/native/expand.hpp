@@ -83,7 +83,7 @@ std::size_t expand(const InEdges<Id, Edge>& graph, const SampleSpec& spec, Picke
   };
   const auto ask = [&](const Block<Id, Edge>& block) {
     for (const std::int64_t position : block.picks.positions) {
-      __builtin_prefetch(&graph.indices[position]);
+      if (!Picker::kKnowsSources) __builtin_prefetch(&graph.indices[position]);
       if (read_edges) __builtin_prefetch(&graph.edge_ids[position]);
     }
     asm volatile("");
@@ -92,7 +92,7 @@ std::size_t expand(const InEdges<Id, Edge>& graph, const SampleSpec& spec, Picke
     const std::vector<std::int64_t>& positions = block.picks.positions;
     block.sources.resize(positions.size());
     for (std::size_t i = 0; i < positions.size(); ++i) {
-      const Id source = graph.indices[positions[i]];
+      const Id source = Picker::kKnowsSources ? static_cast<Id>(block.picks.sources[i]) : graph.indices[positions[i]];
       if (source < 0 || static_cast<std::int64_t>(source) >= graph.sources)
         throw std::invalid_argument("indices: edge " + std::to_string(positions[i]) + " comes from vertex " +
                                     std::to_string(source) + " of " + std::to_string(graph.sources));

@@ -65,7 +65,7 @@ __attribute__((target("avx2"))) inline void scan_marks_avx2(const std::uint32_t*
 
 class LaborPicker {
  public:
-  static constexpr bool kResolves = true;
+  static constexpr bool kResolves = true, kKnowsSources = false;
 
   LaborPicker(const SampleSpec& spec, const std::uint32_t* marks) : spec_(spec), marks_(marks), stream_(spec.stream_key) {
 #if defined(__x86_64__)

@@ -105,6 +105,23 @@ nb::object compactor_ids(atta::Compactor& self, std::size_t start, std::size_t s
   return out.release();
 }
 
+// The same for ids that are tree * sources + vertex: vertices and trees. A multiplication and a correction instead of divisions.
+nb::tuple compactor_in_trees(atta::Compactor& self, std::size_t start, std::size_t stop, std::uint64_t sources) {
+  if (start > stop || stop > self.size()) bad("stop", "passes the number of ids");
+  if (sources == 0) bad("sources", "must be at least 1");
+  Buffer<std::int64_t> vertices(stop - start);
+  Buffer<std::int32_t> trees(stop - start);
+  const std::uint64_t inverse = UINT64_MAX / sources;
+  for (std::size_t i = start; i < stop; ++i) {
+    const auto id = static_cast<std::uint64_t>(self.ids()[i]);
+    auto tree = static_cast<std::uint64_t>((static_cast<unsigned __int128>(id) * inverse) >> 64);
+    while (id - tree * sources >= sources) ++tree;
+    vertices.data[i - start] = static_cast<std::int64_t>(id - tree * sources);
+    trees.data[i - start] = static_cast<std::int32_t>(tree);
+  }
+  return nb::make_tuple(vertices.release(), trees.release());
+}
+
 struct Group {
   Longs positions;
   nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> counts;
@@ -430,6 +447,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("size", &atta::Compactor::size)
       .def("reset", &atta::Compactor::reset)
       .def("insert", &compactor_insert, "ids"_a)
+      .def("in_trees", &compactor_in_trees, "start"_a, "stop"_a, "sources"_a)
       .def("ids", &compactor_ids, "start"_a, "stop"_a)
       .def("stitch", &compactor_stitch, "groups"_a, "frontier_local"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none(),
            "trees"_a.none(), "sources"_a);

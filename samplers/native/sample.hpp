@@ -38,6 +38,7 @@ struct Picks {
   std::vector<Target> targets;
   std::vector<std::int32_t> counts;
   std::vector<std::int64_t> positions;
+  std::vector<std::int64_t> sources;  // where the picker knows them
 
   void clear() {
     targets.clear();
@@ -141,10 +142,11 @@ inline void pick_positions(const VertexStream& stream, std::int64_t degree, std:
 }
 
 // A picker turns the targets of a block into positions. `draw` may only request memory; `resolve`, called a block later, then reads
-// it. `kResolves` says whether it has anything to do. Each thread has its own picker.
+// it. `kResolves` says whether it has anything to do, `kKnowsSources` whether it gives the sources, too. Each thread has its own
+// picker.
 class UniformPicker {
  public:
-  static constexpr bool kResolves = false;
+  static constexpr bool kResolves = false, kKnowsSources = false;
 
   explicit UniformPicker(const SampleSpec& spec) : spec_(spec) {}
 

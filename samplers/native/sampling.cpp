@@ -1,5 +1,6 @@
 // Bindings of neighbour sampling: the methods with their tables, rows of a partition, hops of a whole graph. Typed and documented
 // in atta.samplers.kernels and atta.samplers.methods.
+#include <bit>
 #include <memory>
 #include <optional>
 #include <variant>
@@ -32,7 +33,8 @@ struct Weighted {
 template <class Time>
 struct Temporal {
   Lines<Time> times;
-  Lines<std::uint32_t> order;
+  Lines<std::uint64_t> edges;
+  int shift;
   std::int64_t origin;
   bool last;
 };
@@ -44,7 +46,7 @@ std::size_t edges_of(const Uniform&) { return 0; }
 std::size_t edges_of(const Weighted& t) { return t.alias.size(); }
 template <class Time>
 std::size_t edges_of(const Temporal<Time>& t) {
-  return t.order.size();
+  return t.edges.size();
 }
 std::size_t edges_of(const Labor& t) { return t.marks.size(); }
 
@@ -52,7 +54,7 @@ std::size_t bytes_of(const Uniform&) { return 0; }
 std::size_t bytes_of(const Weighted& t) { return t.alias.nbytes() + t.positive.nbytes() + t.weights.nbytes(); }
 template <class Time>
 std::size_t bytes_of(const Temporal<Time>& t) {
-  return t.times.nbytes() + t.order.nbytes();
+  return t.times.nbytes() + t.edges.nbytes();
 }
 std::size_t bytes_of(const Labor& t) { return t.marks.nbytes(); }
 
@@ -110,8 +112,9 @@ class Method {
     return Method{std::move(made)};
   }
 
-  static Method temporal(Longs indptr, Longs times, bool last, std::size_t threads) {
+  static Method temporal(Longs indptr, Vector indices, Longs times, bool last, std::size_t threads) {
     if (indptr.size() == 0) bad("indptr", "is empty");
+    if (indices.size() != times.size()) bad("times", "must be as many as indices");
     check_threads(threads);
     std::int64_t first = 0, last_time = 0;
     if (times.size() > 0) {
@@ -119,8 +122,10 @@ class Method {
       first = *least, last_time = *most;
     }
     const bool narrow = static_cast<std::uint64_t>(last_time) - static_cast<std::uint64_t>(first) < UINT32_MAX;
-    return narrow ? Method{sorted<std::uint32_t>(indptr, times, first, last, threads)}
-                  : Method{sorted<std::uint64_t>(indptr, times, first, last, threads)};
+    return with_ids("indices", indices, [&](const auto* sources) {
+      return narrow ? Method{sorted<std::uint32_t>(indptr, sources, times, first, last, threads)}
+                    : Method{sorted<std::uint64_t>(indptr, sources, times, first, last, threads)};
+    });
   }
 
   static Method labor(Vector indices, std::optional<Longs> source_keys, std::size_t threads) {
@@ -140,18 +145,30 @@ class Method {
   }
 
  private:
-  template <class Time>
-  static Temporal<Time> sorted(const Longs& indptr, const Longs& times, std::int64_t origin, bool last, std::size_t threads) {
+  template <class Time, class Id>
+  static Temporal<Time> sorted(const Longs& indptr, const Id* sources, const Longs& times, std::int64_t origin, bool last,
+                               std::size_t threads) {
     const std::size_t n = indptr.size() - 1, edges = times.size();
-    Temporal<Time> made{Lines<Time>(edges), Lines<std::uint32_t>(edges), origin, last};
     nb::gil_scoped_release unlocked;
+    std::int64_t degree = 1, most = 0;
+    for (std::size_t row = 0; row < n; ++row) {
+      check_rows_of(indptr, edges, row);
+      degree = std::max(degree, indptr.data()[row + 1] - indptr.data()[row]);
+    }
+    for (std::size_t i = 0; i < edges; ++i) {
+      if (sources[i] < 0) bad("indices", ("edge " + std::to_string(i) + " comes from no vertex").c_str());
+      most = std::max(most, static_cast<std::int64_t>(sources[i]));
+    }
+    const int shift = std::bit_width(static_cast<std::uint64_t>(degree));
+    if (degree > UINT32_MAX || shift + std::bit_width(static_cast<std::uint64_t>(most)) > 64)
+      bad("indices", "has too many vertices and too long rows for temporal sampling");
+    Temporal<Time> made{Lines<Time>(edges), Lines<std::uint64_t>(edges), shift, origin, last};
     split(n, threads, [&](std::size_t, std::size_t a, std::size_t b) {
       std::vector<std::pair<std::int64_t, std::uint32_t>> scratch;
       for (std::size_t row = a; row < b; ++row) {
-        check_rows_of(indptr, edges, row);
         const std::int64_t begin = indptr.data()[row];
-        sort_by_time(times.data() + begin, static_cast<std::size_t>(indptr.data()[row + 1] - begin), origin,
-                     made.times.data() + begin, made.order.data() + begin, scratch);
+        sort_by_time(times.data() + begin, sources + begin, static_cast<std::size_t>(indptr.data()[row + 1] - begin), origin, shift,
+                     made.times.data() + begin, made.edges.data() + begin, scratch);
       }
     });
     return made;
@@ -173,7 +190,8 @@ decltype(auto) with_picker(const Method* method, const SampleSpec& spec, F f) {
       return f([&] { return WeightedPicker(spec, tables); });
     }
     const auto temporal = [&]<class Time>(const Temporal<Time>& t) {
-      return f([&] { return TemporalPicker(spec, TemporalTables<Time>{t.times.data(), t.order.data(), t.origin}, t.last); });
+      return f(
+          [&] { return TemporalPicker(spec, TemporalTables<Time>{t.times.data(), t.edges.data(), t.shift, t.origin}, t.last); });
     };
     if (const auto* t = std::get_if<Temporal<std::uint32_t>>(&method->tables)) return temporal(*t);
     if (const auto* t = std::get_if<Temporal<std::uint64_t>>(&method->tables)) return temporal(*t);
@@ -384,7 +402,7 @@ void bind_sampling(nb::module_& m, nb::class_<Compactor>& compactor) {
   nb::class_<Method>(m, "Method")
       .def(nb::init<>())
       .def_static("weighted", &Method::weighted, "indptr"_a, "weights"_a, "threads"_a)
-      .def_static("temporal", &Method::temporal, "indptr"_a, "times"_a, "last"_a, "threads"_a)
+      .def_static("temporal", &Method::temporal, "indptr"_a, "indices"_a, "times"_a, "last"_a, "threads"_a)
       .def_static("labor", &Method::labor, "indices"_a, "source_keys"_a.none(), "threads"_a)
       .def_prop_ro("nbytes", &Method::nbytes);
   m.def("sample_neighbors", &sample_neighbors, "indptr"_a, "indices"_a, "edge_ids"_a.none(), "vertex_keys"_a, "rows"_a, "fan_out"_a,

@@ -72,7 +72,7 @@ inline constexpr std::uint64_t kTriesPerPick = 16;
 // drawn from running sums. An edge of weight 0 never comes.
 class WeightedPicker {
  public:
-  static constexpr bool kResolves = true;
+  static constexpr bool kResolves = true, kKnowsSources = false;
 
   WeightedPicker(const SampleSpec& spec, const WeightedTables& tables) : spec_(spec), tables_(tables) {}
 
