@@ -12,21 +12,11 @@ from dataclasses import dataclass, field
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
+from atta.samplers.check import SPEC_VERSION, check_spec
 from atta.samplers.methods import Method
 from atta.samplers.negatives import NegativeLinks
-from atta.samplers.plan import (
-    FRONTIERS,
-    METHODS,
-    SPEC_VERSION,
-    STRATEGIES,
-    Kind,
-    Plan,
-    PlanOp,
-    SchemaLike,
-    SpecLimits,
-    check_fan_out,
-    check_spec,
-)
+from atta.samplers.plan import Kind, Plan, PlanOp, SchemaLike, SpecLimits
+from atta.samplers.resolve import FRONTIERS, METHODS, STRATEGIES, check_fan_out
 
 __all__ = [
     "Hops",

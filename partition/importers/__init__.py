@@ -12,7 +12,7 @@ from atta.errors import DataError, UnknownNameError
 from atta.partition.graph import GraphWriter
 from atta.partition.importers import npz, ogb, planetoid, pyg
 from atta.partition.importers.options import ImportOptions
-from atta.partition.progress import Progress
+from atta.partition.progress import Progress, Silent
 
 __all__ = ["IMPORTERS", "ImportOptions", "Importer", "import_graph"]
 
@@ -33,6 +33,7 @@ def import_graph(
     dst: str | Path,
     *,
     undirected: bool = False,
+    reverse: bool = False,
     normalize_features: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -44,6 +45,7 @@ def import_graph(
         src: file or folder to read.
         dst: graph folder to write, complete or not at all.
         undirected: add the missing reverse edges, once each (a reverse relation between different node types).
+        reverse: add the reverses of every edge type as a type of their own, ``rev_<relation>``: what sampling out-neighbours needs.
         normalize_features: divide each row of ``x`` by the sum of its absolute values.
         overwrite: replace an existing graph folder.
         progress: told of the stages.
@@ -57,10 +59,11 @@ def import_graph(
     source = Path(src)
     if not source.exists():
         raise DataError(source, "no such file or folder")
+    options = ImportOptions(undirected, reverse, normalize_features, progress or Silent())
     provenance = {
         "command": f"import {fmt}",
         "source": source.name,
-        "options": {"undirected": undirected, "normalize_features": normalize_features},
+        "options": {"undirected": undirected, "reverse": reverse, "normalize_features": normalize_features},
     }
     with GraphWriter(dst, overwrite=overwrite, provenance=provenance) as out:
-        IMPORTERS[fmt](source, out, ImportOptions.of(undirected, normalize_features, progress))
+        IMPORTERS[fmt](source, out, options)

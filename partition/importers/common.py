@@ -83,10 +83,10 @@ def add_edges(
     options: ImportOptions,
     tables: Mapping[str, Array] | None = None,
 ) -> None:
-    """Write an edge type from its (sources, destinations); with ``options.undirected`` also what makes it undirected.
+    """Write an edge type from its (sources, destinations), and the reverses that ``options`` ask for.
 
-    Edges inside one node type get their missing reverses appended (so that edge ids of the stored ones stay); edges
-    between two types get a second edge type with the relation ``rev_<relation>``.
+    ``undirected``: edges inside one node type get their missing reverses appended (so that edge ids of the stored ones stay);
+    edges between two types get a second edge type with the relation ``rev_<relation>``. ``reverse``: all get that.
     """
     (src, dst), tables = ends, dict(tables or {})
     options.progress.stage(f"edges {edge_type}", len(src))
@@ -96,7 +96,7 @@ def add_edges(
         src, dst = np.concatenate([src, dst[extra]]), np.concatenate([dst, src[extra]])
         tables = {name: np.concatenate([values, values[extra]]) for name, values in tables.items()}
     out.add_edges(edge_type, src, dst, **tables)
-    if options.undirected and source != target:
+    if options.reverse or (options.undirected and source != target):
         out.add_edges(reverse_relation(edge_type), dst, src, **tables)
     options.progress.advance(len(src))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from atta.errors import ConfigError
 from atta.partition.progress import Progress, Silent
 
 __all__ = ["ImportOptions"]
@@ -15,15 +16,16 @@ class ImportOptions:
 
     Attributes:
         undirected: add the missing reverse edges, once each.
+        reverse: add an edge type ``rev_<relation>`` with the reverses of every edge type.
         normalize_features: divide each row of ``x`` by the sum of its absolute values.
         progress: told of the stages.
     """
 
     undirected: bool = False
+    reverse: bool = False
     normalize_features: bool = False
     progress: Progress = field(default_factory=Silent)
 
-    @classmethod
-    def of(cls, undirected: bool, normalize_features: bool, progress: Progress | None) -> ImportOptions:
-        """Fill in a silent progress receiver."""
-        return cls(undirected, normalize_features, progress or Silent())
+    def __post_init__(self) -> None:
+        if self.undirected and self.reverse:
+            raise ConfigError("undirected or reverse: not both, an undirected graph has its reverse edges already")

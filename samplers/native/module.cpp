@@ -80,8 +80,11 @@ std::int64_t degree_sum(Longs indptr, Vector rows) {
     nb::gil_scoped_release unlocked;
     atta::check_rows("rows", r, rows.size(), indptr.size() - 1);
     std::int64_t total = 0;
-    for (std::size_t i = 0; i < rows.size(); ++i)
-      total += indptr.data()[static_cast<std::size_t>(r[i]) + 1] - indptr.data()[static_cast<std::size_t>(r[i])];
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::int64_t begin = indptr.data()[static_cast<std::size_t>(r[i])];
+      const std::int64_t end = indptr.data()[static_cast<std::size_t>(r[i]) + 1];
+      if (begin < 0 || end < begin || __builtin_add_overflow(total, end - begin, &total)) bad("indptr", "does not ascend from 0");
+    }
     return total;
   });
 }
@@ -162,6 +165,14 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
     groups.push_back(std::move(g));
   }
   if (out_edges && !is_int32(out_edges->dtype()) && !is_int64(out_edges->dtype())) bad("out_edge_ids", "must be int32 or int64");
+  std::int32_t last_tree = 0;
+  for (std::size_t i = 0; trees && i < trees->size(); ++i) {
+    if (trees->data()[i] < 0) bad("trees", "must not be negative");
+    last_tree = std::max(last_tree, trees->data()[i]);
+  }
+  if (sources < 0 || (sources > 0 && last_tree >= INT64_MAX / sources)) bad("sources", "must be 0 (unknown) or fit the trees");
+  if (trees && sources == 0) bad("sources", "must be known for trees");
+  const std::uint64_t limit = sources > 0 ? static_cast<std::uint64_t>(sources) : std::uint64_t{1} << 63;
   nb::gil_scoped_release unlocked;
   const std::size_t frontier = frontier_local.size();
   std::vector<Segment> segments(frontier, Segment{0, 0, 0});
@@ -193,6 +204,9 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
   };
   const auto emit = [&](const auto* neighbors, const auto* edges, const Segment& s, std::int32_t target, std::int64_t base) {
     const auto n = static_cast<std::size_t>(s.count);
+    bool outside = false;  // answers come from other daemons
+    for (std::size_t j = 0; j < n; ++j) outside |= static_cast<std::uint64_t>(neighbors[s.begin + j]) >= limit;
+    if (outside) bad("groups", "a neighbour is no vertex of the graph");
     if (base == 0)
       staged.insert(staged.end(), neighbors + s.begin, neighbors + s.begin + n);
     else

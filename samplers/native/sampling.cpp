@@ -202,6 +202,7 @@ decltype(auto) with_picker(const Method* method, const SampleSpec& spec, F f) {
 
 void check_method(const Method* method, const SampleSpec& spec, std::size_t edges) {
   if (spec.fan_out < -1) throw std::invalid_argument("fan_out: " + std::to_string(spec.fan_out) + " must be -1 (all) or >= 0");
+  if (spec.replace && spec.fan_out > INT32_MAX) throw std::invalid_argument("fan_out: more than 2^31 - 1 neighbours of one row");
   if (method == nullptr || std::holds_alternative<Uniform>(method->tables)) return;
   if (method->edges() != edges) bad("method", "its tables were made for other edges");
   if (spec.replace && !std::visit([](const auto& t) { return may_replace(t); }, method->tables))
@@ -315,11 +316,13 @@ nb::tuple sample_hop(Compactor& known, const Compactor& targets, Longs indptr, V
   const auto nodes = static_cast<std::int64_t>(indptr.size()) - 1;
   const SampleSpec spec{fan_out, replace, stream_key};
   check_method(method, spec, indices.size());
-  for (std::size_t i = first; i < last; ++i) {
-    const std::int64_t id = targets.ids()[i];
-    if (!trees && id >= nodes) bad("indptr", "has no row for a vertex to be expanded");
-    if (trees && tree_times && id >= static_cast<std::int64_t>(tree_times->size()) * nodes)
-      bad("tree_times", "must have one entry per tree");
+  std::int64_t most = -1;
+  for (std::size_t i = first; i < last; ++i) most = std::max(most, targets.ids()[i]);
+  if (most >= (trees ? 0 : nodes) && (!trees || nodes == 0)) bad("indptr", "has no row for a vertex to be expanded");
+  if (trees && most >= 0) {
+    const std::int64_t last_tree = most / nodes;
+    if (tree_times && last_tree >= static_cast<std::int64_t>(tree_times->size())) bad("tree_times", "must have one entry per tree");
+    if (sources > 0 && last_tree >= INT64_MAX / sources) bad("sources", "are too many for so many trees");
   }
   const double share = 1.0 / static_cast<double>(std::max<std::int64_t>(1, nodes));
   const auto row_at = [&](std::size_t i) {

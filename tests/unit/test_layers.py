@@ -26,7 +26,7 @@ LAYERS = (
     ("atta.bench",),
     ("atta.cli",),
 )
-PURE = ("atta.scheduler", "atta.samplers.dag", "atta.samplers.seeds", "atta.samplers.plan", "atta.samplers.spec")
+PURE = ("atta.scheduler", *(f"atta.samplers.{name}" for name in ("dag", "seeds", "plan", "resolve", "check", "spec")))
 IMPURE_MODULES = {"socket", "threading", "time", "asyncio", "grpc", "random", "datetime", "concurrent", "subprocess"}
 TORCH_ALLOWED = (
     "atta.train",

@@ -70,11 +70,22 @@ _overwrite = click.option("--overwrite", is_flag=True, help="Replace DST if it i
 @click.argument("src", type=click.Path())
 @click.argument("dst", type=click.Path())
 @click.option("--undirected", is_flag=True, help="Add the missing reverse edges, once each.")
+@click.option(
+    "--reverse", is_flag=True, help="Add the reverses of every edge type as a type of their own, rev_RELATION."
+)
 @click.option("--normalize-features", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
 @_overwrite
 @quiet_option
 def import_(
-    format_: str, src: str, dst: str, *, undirected: bool, normalize_features: bool, overwrite: bool, quiet: bool
+    format_: str,
+    src: str,
+    dst: str,
+    *,
+    undirected: bool,
+    reverse: bool,
+    normalize_features: bool,
+    overwrite: bool,
+    quiet: bool,
 ) -> None:
     """Turn a dataset in FORMAT (npz, ogb, planetoid, pyg) at SRC into the graph folder DST."""
     with _progress(quiet) as progress:
@@ -83,6 +94,7 @@ def import_(
             src,
             dst,
             undirected=undirected,
+            reverse=reverse,
             normalize_features=normalize_features,
             overwrite=overwrite,
             progress=progress,

@@ -23,7 +23,7 @@ from atta.protos import wire
 from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.rpc import METHODS, Bulk
 from atta.samplers.methods import Method
-from atta.samplers.plan import METHODS as METHODS_ON_WIRE
+from atta.samplers.resolve import METHODS as METHODS_ON_WIRE
 from atta.samplers.shard import Shard
 
 __all__ = ["CHUNK_BYTES", "GraphService", "KvService"]

@@ -14,7 +14,7 @@ from atta.errors import ConfigError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.samplers.batch import FeatureItem, SampleItem
-from atta.samplers.plan import METHODS
+from atta.samplers.resolve import METHODS
 from atta.samplers.shard import Answer
 
 __all__ = ["Peer", "Peers", "as_array", "rows_to_wire"]

@@ -73,6 +73,16 @@ def test_npz_undirected_and_normalised(npz, tmp_path):
     assert np.isfinite(graph.table("node", "x")).all()
 
 
+def test_npz_with_reverse_types(npz, tmp_path):
+    folder, _ = npz
+    import_graph("npz", folder, tmp_path / "g", reverse=True)
+    graph = Graph.open(tmp_path / "g")
+    assert edge_pairs(graph) == [(0, 1), (1, 0), (2, 3), (2, 2)]
+    assert edge_pairs(graph, "node__rev_to__node") == [(1, 0), (0, 1), (3, 2), (2, 2)]
+    with pytest.raises(ConfigError, match="not both"):
+        import_graph("npz", folder, tmp_path / "both", undirected=True, reverse=True)
+
+
 def test_npz_with_types(tmp_path):
     folder = tmp_path / "src"
     folder.mkdir()

@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from atta.samplers.check import check_spec
 from atta.samplers.dag import Kind, Lane, Share, Task
-from atta.samplers.plan import check_spec
 from atta.samplers.spec import Hops, neighbor_spec
 from atta.scheduler import (
     Action,

@@ -1,0 +1,64 @@
+"""The examples run, and their models learn: small graphs in which the classes and the links are there to be found."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(script: str, *arguments: str, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / script), *arguments],
+        cwd=cwd, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def hetero(tmp_path: Path) -> Path:
+    """Papers of three classes; authors, who have no features, write within one."""
+    rng, papers, authors = np.random.default_rng(1), 240, 60
+    y, folder = rng.integers(0, 3, papers), tmp_path / "bibliography"
+    by = np.array([rng.choice(np.flatnonzero(np.arange(authors) % 3 == c)) for c in y.repeat(2)])
+    folder.mkdir()
+    np.savez(folder / "graph.npz", edge_index__paper__by__author=np.stack([np.arange(papers).repeat(2), by]))
+    np.save(folder / "x__paper.npy", rng.standard_normal((papers, 8)).astype(np.float32))
+    np.save(folder / "y.npy", y)
+    order = rng.permutation(papers)
+    for name, part in (("train", order[:120]), ("val", order[120:180]), ("test", order[180:])):
+        np.save(folder / f"{name}_mask.npy", np.isin(np.arange(papers), part))
+    meta = {"node_types": {"paper": papers, "author": authors}, "target_type": "paper"}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return folder
+
+
+def test_hetero_nodes(hetero: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    options = ["--epochs", "15", "--work", str(tmp_path / "work"), "--json", str(out)]
+    assert "bibliography:" in run("hetero_nodes.py", "--data", str(hetero), *options, cwd=tmp_path)
+    (result,) = json.loads(out.read_text())["runs"]
+    assert result["test"] > 80  # the features say nothing, a third would be chance
+
+
+def test_link_prediction(tmp_path: Path) -> None:
+    rng, n, groups = np.random.default_rng(2), 200, 5
+    folder = tmp_path / "groups"
+    folder.mkdir()
+    group = np.arange(n) % groups
+    src = rng.integers(0, n, 2000)
+    dst = rng.integers(0, n // groups, 2000) * groups + group[src]
+    np.savez(folder / "graph.npz", edge_index=np.stack([src, dst]))
+    np.save(folder / "x.npy", (np.eye(groups)[group] + rng.standard_normal((n, groups))).astype(np.float32))
+    out = tmp_path / "out.json"
+    options = ["--epochs", "10", "--work", str(tmp_path / "work"), "--json", str(out)]
+    assert "AUC" in run("link_prediction.py", "--data", str(folder), *options, cwd=tmp_path)
+    (result,) = json.loads(out.read_text())["runs"]
+    assert result["test"] > 80  # of pairs, half lie in one order by chance
