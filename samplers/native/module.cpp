@@ -298,7 +298,7 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
     atta::check_rows("rows", r, n, table.shape(0));
     const auto source = [r](std::size_t i) { return static_cast<std::size_t>(r[i]); };
     if (!positions) {
-      atta::split(n, threads, [&](std::size_t, std::size_t a, std::size_t b) {
+      atta::split(atta::evenly(n, threads), [&](std::size_t, std::size_t a, std::size_t b) {
         atta::move_rows(
             from, to + a * bytes, bytes, b - a, true, [&, a](std::size_t i) { return source(a + i); },
             [](std::size_t i) { return i; });
@@ -307,7 +307,7 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
     }
     with_ids("positions", *positions, [&](const auto* p) {
       atta::check_rows("positions", p, n, out.shape(0));
-      atta::split(n, threads, [&](std::size_t, std::size_t a, std::size_t b) {
+      atta::split(atta::evenly(n, threads), [&](std::size_t, std::size_t a, std::size_t b) {
         atta::move_rows(
             from, to, bytes, b - a, true, [&, a](std::size_t i) { return source(a + i); },
             [p, a](std::size_t i) { return static_cast<std::size_t>(p[a + i]); });

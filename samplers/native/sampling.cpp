@@ -96,7 +96,7 @@ class Method {
     std::vector<char> all(threads, 1);
     {
       nb::gil_scoped_release unlocked;
-      split(n, threads, [&](std::size_t part, std::size_t a, std::size_t b) {
+      split(by_edges({indptr.data(), n + 1}, threads), [&](std::size_t part, std::size_t a, std::size_t b) {
         std::vector<double> scaled;
         std::vector<std::uint32_t> small, large;
         for (std::size_t row = a; row < b; ++row) {
@@ -133,7 +133,7 @@ class Method {
     Labor made{Lines<std::uint32_t>(indices.size())};
     with_ids("indices", indices, [&](const auto* ids) {
       nb::gil_scoped_release unlocked;
-      split(indices.size(), threads, [&](std::size_t, std::size_t a, std::size_t b) {
+      split(evenly(indices.size(), threads), [&](std::size_t, std::size_t a, std::size_t b) {
         for (std::size_t i = a; i < b; ++i) {
           if (source_keys && (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= source_keys->size()))
             bad("indices", ("edge " + std::to_string(i) + " comes from no vertex").c_str());
@@ -163,7 +163,7 @@ class Method {
     if (degree > UINT32_MAX || shift + std::bit_width(static_cast<std::uint64_t>(most)) > 64)
       bad("indices", "has too many vertices and too long rows for temporal sampling");
     Temporal<Time> made{Lines<Time>(edges), Lines<std::uint64_t>(edges), shift, origin, last};
-    split(n, threads, [&](std::size_t, std::size_t a, std::size_t b) {
+    split(by_edges({indptr.data(), n + 1}, threads), [&](std::size_t, std::size_t a, std::size_t b) {
       std::vector<std::pair<std::int64_t, std::uint32_t>> scratch;
       for (std::size_t row = a; row < b; ++row) {
         const std::int64_t begin = indptr.data()[row];
@@ -240,13 +240,31 @@ struct Rows {
   }
 };
 
+// Ranges of rows that cost about the same: a row costs its picks, or all its edges where each is looked at.
+template <class Id, class Edge>
+Bounds divided(const InEdges<Id, Edge>& graph, const Rows& rows, const Method* method, const SampleSpec& spec,
+               std::size_t threads) {
+  const std::size_t m = rows.rows.size();
+  if (threads <= 1) return evenly(m, 1);
+  const bool every = spec.fan_out < 0 || (method != nullptr && std::holds_alternative<Labor>(method->tables));
+  const double most = every ? std::numeric_limits<double>::max() : static_cast<double>(spec.fan_out);
+  return with_ids("rows", rows.rows, [&](const auto* r) {
+    return by_cost(m, threads, [&](std::size_t i) {
+      const auto row = static_cast<std::size_t>(r[i]);
+      if (row + 1 >= graph.indptr.size()) return 1.0;  // `target_of` will complain
+      return 1.0 + std::clamp(static_cast<double>(graph.indptr[row + 1]) - static_cast<double>(graph.indptr[row]), 0.0, most);
+    });
+  });
+}
+
 template <class Id, class Edge>
 nb::tuple sample_rows(const InEdges<Id, Edge>& graph, const Rows& rows, bool want_edges, const Method* method,
                       const SampleSpec& spec, std::size_t threads) {
   const std::size_t m = rows.rows.size();
   Buffer<std::int32_t> counts(m);
   std::vector<std::unique_ptr<AnswerSink<Id, Edge>>> sinks;
-  const std::size_t parts = m < 2 * threads ? 1 : threads;  // as `split` divides
+  const Bounds bounds = divided(graph, rows, method, spec, threads);
+  const std::size_t parts = bounds.size() - 1;
   const std::size_t room =
       m / parts * (spec.fan_out >= 0 ? static_cast<std::size_t>(std::min<std::int64_t>(spec.fan_out, 64)) : 16);
   for (std::size_t i = 0; i < parts; ++i) sinks.push_back(std::make_unique<AnswerSink<Id, Edge>>(counts.data, want_edges, room));
@@ -257,7 +275,7 @@ nb::tuple sample_rows(const InEdges<Id, Edge>& graph, const Rows& rows, bool wan
                  rows.times ? rows.times->data()[i] : kEndOfTime};
     };
     with_picker(method, spec, [&](auto make) {
-      split(m, parts, [&](std::size_t part, std::size_t a, std::size_t b) {
+      split(bounds, [&](std::size_t part, std::size_t a, std::size_t b) {
         auto picker = make();
         expand(graph, spec, picker, a, b, row_at, want_edges, *sinks[part]);
       });

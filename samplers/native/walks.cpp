@@ -37,7 +37,7 @@ nb::object random_walks(Longs indptr, Vector indices, Longs keys, Longs starts, 
     {
       nb::gil_scoped_release unlocked;
       const Bias bias{1 / p, 1 / q};
-      split(starts.size(), threads, [&](std::size_t, std::size_t a, std::size_t b) {
+      split(evenly(starts.size(), threads), [&](std::size_t, std::size_t a, std::size_t b) {
         walk(graph, starts.data(), a, b, length, bias, restart, stream_key, out.data);
       });
     }
@@ -81,7 +81,7 @@ nb::tuple pagerank(Longs indptr, Vector indices, Longs keys, Longs seeds, double
     std::vector<std::vector<std::pair<double, std::int64_t>>> found(seeds.size());
     {
       nb::gil_scoped_release unlocked;
-      split(seeds.size(), threads, [&](std::size_t, std::size_t a, std::size_t b) {
+      split(evenly(seeds.size(), threads), [&](std::size_t, std::size_t a, std::size_t b) {
         Push push(graph);
         for (std::size_t i = a; i < b; ++i) found[i] = push.run(seeds.data()[i], alpha, epsilon, most);
       });
