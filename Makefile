@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS ?= train,dgl,bench,dev
 MINUTES ?= 10
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
-NATIVE := $(wildcard samplers/native/*)
+NATIVE := $(wildcard samplers/native/* partition/native/*)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format protos bench sanitize soak clean

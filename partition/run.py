@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from atta.errors import ConfigError
+from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition.graph import Graph
-from atta.partition.methods import find_method
+from atta.partition.methods import make_method
 from atta.partition.progress import Progress, Silent
 from atta.partition.writer import MAX_PARTS, write_dataset
 
@@ -20,6 +21,8 @@ def partition_graph(
     *,
     parts: int,
     method: str = "metis",
+    options: Mapping[str, Any] | None = None,
+    fallback: str | None = None,
     seed: int = 0,
     balance: Sequence[str] | None = None,
     overwrite: bool = False,
@@ -33,6 +36,8 @@ def partition_graph(
         dst: folder to write, complete or not at all.
         parts: number of partitions, at least 1; more than vertices is allowed.
         method: a name in ``methods.METHODS``.
+        options: of the method: the fields of its class.
+        fallback: the method to use where the first one fails or would not fit into memory.
         seed: of the method.
         balance: what every partition should get an equal share of: ``nodes``, ``edges``, names of splits. None: what the
             method balances by itself (metis: nodes, edges, train).
@@ -46,15 +51,20 @@ def partition_graph(
     """
     if not 1 <= parts <= MAX_PARTS:
         raise ConfigError(f"--parts {parts}: must lie between 1 and {MAX_PARTS}")
-    assign = find_method(method)
+    chosen = make_method(method, options)
+    second = None if fallback is None else make_method(fallback)
     progress = progress or Silent()
     graph = Graph.open(src, verify=verify)
-    owners = assign(graph, parts, seed=seed, balance=balance, progress=progress)
-    how = {
-        "command": "partition",
-        "method": method,
-        "parts": parts,
-        "seed": seed,
-        "balance": list(balance) if balance else None,
-    }
+    how: dict[str, Any] = {"command": "partition", "method": method, "parts": parts, "seed": seed}
+    how |= {"balance": list(balance) if balance else None, "options": dict(options or {})}
+    try:
+        owners = chosen.assign(graph, parts, seed=seed, balance=balance, progress=progress)
+    except (ConfigError, UnknownNameError):
+        raise
+    except AttaError as error:
+        if second is None:
+            raise
+        progress.stage(f"{method}: {error}; instead: {fallback}", None)
+        how |= {"method": fallback, "options": {}, "failed": f"{method}: {error}"}
+        owners = second.assign(graph, parts, seed=seed, balance=balance, progress=progress)
     write_dataset(graph, owners, dst, parts, provenance=how, overwrite=overwrite, progress=progress)

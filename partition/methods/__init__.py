@@ -1,42 +1,80 @@
-"""Partitioning methods: one file each, found by name.
-
-A method is a function ``assign(graph, parts, *, seed, balance, progress) -> {node type: int32 [n] partition of each row}``.
-"""
+"""Partitioning methods: one file each, found by name. A method is a frozen dataclass of its options."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import UnknownNameError
+from atta.errors import ConfigError, UnknownNameError
 from atta.partition.graph import Graph
-from atta.partition.methods import metis, random
+from atta.partition.methods.block import Block
+from atta.partition.methods.given import Given
+from atta.partition.methods.metis import Metis
+from atta.partition.methods.random import Random
+from atta.partition.methods.streaming import Fennel, Ldg
 from atta.partition.progress import Progress
 
-__all__ = ["METHODS", "Method", "find_method"]
+__all__ = ["METHODS", "Method", "make_method"]
 
 
 class Method(Protocol):
     """Assigns every vertex to a partition."""
 
-    def __call__(
-        self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None, progress: Progress
+    def assign(
+        self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
         """Return the partition of each row per node type, int32 [n].
 
-        ``balance`` names what each partition should get an equal share of: ``nodes``, ``edges`` or a split; None leaves it
-        to the method. A method may balance more.
+        ``balance`` names what each partition should get an equal share of (``atta.partition.balance``); None leaves it to the
+        method. A method may balance more.
         """
 
 
-METHODS: dict[str, Method] = {"metis": metis.assign, "random": random.assign}
+METHODS: dict[str, type] = {
+    "metis": Metis,
+    "block": Block,
+    "ldg": Ldg,
+    "fennel": Fennel,
+    "random": Random,
+    "given": Given,
+}
 
 
-def find_method(name: str) -> Method:
-    """Return a method; raises UnknownNameError."""
+def make_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
+    """The method ``name`` with ``options``; strings are turned into what the option is.
+
+    Raises:
+        UnknownNameError: no such method or option.
+        ConfigError: a value is none, or out of range, or missing.
+    """
     if name not in METHODS:
         raise UnknownNameError.of("partitioning method", name, METHODS)
-    return METHODS[name]
+    kind, given = METHODS[name], dict(options or {})
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    for key, value in given.items():
+        if key not in fields:
+            raise UnknownNameError.of(f"option of the method {name}", key, fields)
+        given[key] = _converted(name, key, value, fields[key].type)
+    missing = [key for key, field in fields.items() if field.default is dataclasses.MISSING and key not in given]
+    if missing:
+        raise ConfigError(f"the method {name} needs the option {', '.join(missing)}")
+    method: Method = kind(**given)
+    return method
+
+
+def _converted(method: str, key: str, value: Any, kind: Any) -> Any:
+    types: dict[Any, type] = {"int": int, "float": float, "str": str}
+    wanted = types[kind]
+    try:
+        if isinstance(value, str) or (wanted is float and isinstance(value, int)):
+            return wanted(value)
+    except ValueError:
+        pass
+    else:
+        if isinstance(value, wanted) and not isinstance(value, bool):
+            return value
+    raise ConfigError(f"option {key} of the method {method}: {value!r} is no {wanted.__name__}")

@@ -1,8 +1,11 @@
-"""METIS k-way partitioning of the union graph: all node types together, edges without direction, no self-loops.
+"""METIS k-way partitioning of the union graph, tamed for power-law graphs.
 
-The constraints are those of DistDGL (section 4.1 of its description): vertices, in-edges and training vertices are
-balanced together. METIS runs in a child process: its memory is returned at once, and a crash of the
-library becomes an error message.
+The constraints are those of DistDGL (section 4.1 of its description): vertices, in-edges and training vertices are balanced
+together. METIS runs in a child process: its memory is returned at once, and a crash of the library becomes an error message.
+
+Tamed (DistDGL's remedy, by means that stock METIS allows): METIS sees of every vertex only a few edges and refines them once;
+then vertices move to where most of their neighbours are, by all edges. Edges to vertices of low degree are the ones kept, because
+they say most about where a vertex belongs.
 """
 
 from __future__ import annotations
@@ -11,117 +14,124 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_array, csr_array
+import psutil
 
-from atta.errors import AttaError, UnknownNameError
+from atta import _native
+from atta.errors import AttaError, ConfigError, QuotaExceededError
+from atta.partition.balance import capacities, constraints, known_balance
 from atta.partition.files import map_array, write_array
-from atta.partition.graph import Graph, index_dtype
+from atta.partition.graph import Graph
 from atta.partition.progress import Progress
+from atta.partition.union import Union, weighted_rows
 
-__all__ = ["assign", "constraints", "union_graph"]
+__all__ = ["Metis", "metis_bytes"]
 
-DEFAULT_BALANCE = ("nodes", "edges", "train")
+TAME = ("auto", "yes", "no")
+_TAME_FROM = 20_000_000
+"""Neighbours in the union graph from which ``auto`` tames."""
+_TAMED_ITERATIONS = 1
+_IMBALANCE = 0.03
 
 
-def assign(
-    graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
-) -> dict[str, npt.NDArray[np.int32]]:
-    """Minimise the edge cut; int32 [n] per node type.
+def metis_bytes(vertices: int, neighbors: int, things: int) -> int:
+    """About how much memory METIS takes: the graph it is given, and the coarser ones that it makes of it.
 
-    Raises:
-        UnknownNameError: ``balance`` (None: nodes, edges and training vertices) names an unknown split.
-        AttaError: METIS fails.
+    Measured on power-law graphs, which METIS coarsens slowly (docs/partitioning.md).
     """
-    balance = _known(graph, balance)
-    counts = graph.schema.node_counts
-    total = sum(counts.values())
-    if parts == 1 or total == 0:
-        return {t: np.zeros(n, np.int32) for t, n in counts.items()}
-    progress.stage("union graph", None)
-    with tempfile.TemporaryDirectory(prefix="atta-metis-") as folder:
-        union = union_graph(graph)
-        write_array(Path(folder, "xadj.npy"), union.indptr.astype(np.int64))
-        write_array(Path(folder, "adjncy.npy"), union.indices.astype(np.int64))
-        if union.nnz and union.data.min() != union.data.max():
-            write_array(Path(folder, "adjwgt.npy"), union.data.astype(np.int64))
-        del union
-        write_array(Path(folder, "vwgt.npy"), constraints(graph, balance))
-        progress.stage("metis", None)
-        owners = _run(Path(folder), parts, seed)
-    starts = np.cumsum([0, *counts.values()])
-    return {t: owners[lo:hi] for t, lo, hi in zip(counts, starts[:-1], starts[1:], strict=True)}
+    return round(36 * neighbors + (120 + 16 * things) * vertices)
 
 
-def union_graph(graph: Graph) -> csr_array:
-    """Return the symmetric adjacency of all node types one after another, [N, N].
+@dataclass(frozen=True)
+class Metis:
+    """Multilevel k-way partitioning (Karypis and Kumar, SIAM J. Sci. Comput. 1998) with several balance constraints.
 
-    An entry is the number of stored edges between the two vertices, in either direction, of any type.
+    Attributes:
+        tame: ``"yes"``, ``"no"``, or ``"auto"``: from 20 million neighbours on.
+        cap: neighbours per vertex that the tamed form shows to METIS.
+        passes: of moving vertices by all edges, after the tamed form.
     """
-    counts = graph.schema.node_counts
-    total = sum(counts.values())
-    starts = dict(zip(counts, np.cumsum([0, *counts.values()]), strict=False))
-    index = index_dtype(total)
-    adjacency = csr_array((total, total), dtype=np.int32)
-    for edge_type in graph.schema.edge_types:
-        source, target = graph.schema.endpoints(edge_type)
-        edges = graph.edges(edge_type)
-        src, dst = edges.src.astype(index) + index.type(starts[source]), edges.dst.astype(index)
-        dst += index.type(starts[target])
-        loops = src == dst
-        if loops.any():
-            src, dst = src[~loops], dst[~loops]
-        one_way = coo_array((np.ones(len(src), np.int32), (src, dst)), shape=(total, total)).tocsr()
-        adjacency = adjacency + one_way + one_way.T.tocsr()
-    return adjacency
+
+    tame: str = "auto"
+    cap: int = 8
+    passes: int = 5
+
+    def __post_init__(self) -> None:
+        if self.tame not in TAME or not 1 <= self.cap <= 1 << 20 or not 0 <= self.passes <= 1000:
+            raise ConfigError(
+                f"tame {self.tame!r}, cap {self.cap}, passes {self.passes}: must be one of {', '.join(TAME)}, "
+                f"1 to {1 << 20}, and 0 to 1000"
+            )
+
+    def assign(
+        self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
+    ) -> dict[str, npt.NDArray[np.int32]]:
+        """Minimise the edge cut.
+
+        Raises:
+            UnknownNameError: ``balance`` (None: nodes, edges and training vertices) names an unknown split.
+            QuotaExceededError: METIS would not fit into the memory that is free.
+            AttaError: METIS fails.
+        """
+        names = known_balance(graph, balance)
+        counts = graph.schema.node_counts
+        if parts == 1 or not sum(counts.values()):
+            return {t: np.zeros(n, np.int32) for t, n in counts.items()}
+        progress.stage("union graph", None)
+        union = Union.of(graph)
+        weights = constraints(graph, names)
+        tamed = self.tame == "yes" or (self.tame == "auto" and len(union.indices) >= _TAME_FROM)
+        rows = union.sparse(self.cap, seed) if tamed else weighted_rows(union)
+        if not tamed:
+            counts = union.counts
+            union = Union(union.indptr[:1], union.indices[:0], counts)
+        iterations = _TAMED_ITERATIONS if tamed else None
+        owners = _run(rows, weights, parts=parts, seed=seed, iterations=iterations, progress=progress)
+        del rows
+        if tamed:
+            progress.stage("refining", self.passes)
+            room = capacities(weights, parts, _IMBALANCE)
+            for _ in range(self.passes):
+                moved = _native.refine_owners(union.indptr, union.indices, owners, parts, weights.reshape(-1), room)
+                progress.advance(1)
+                if not moved:
+                    break
+        return union.by_type(owners)
 
 
-def constraints(graph: Graph, balance: Sequence[str] = DEFAULT_BALANCE) -> npt.NDArray[np.int64]:
-    """Return the vertex weights [N, C], one column per thing to balance.
-
-    ``nodes`` gives each vertex the weight 1, ``edges`` its in-degree, a split 1 to its vertices. Columns that say nothing
-    (no edges, an empty split) are left out. Raises UnknownNameError for a split that no node type has.
-    """
-    columns = [_column(graph, name) for name in dict.fromkeys(balance)]
-    useful = [column for column in columns if column.any()]
-    return np.ascontiguousarray(np.stack(useful or [_column(graph, "nodes")], axis=1))
-
-
-def _column(graph: Graph, name: str) -> npt.NDArray[np.int64]:
-    schema = graph.schema
-    weights = {t: np.zeros(n, np.int64) for t, n in schema.node_counts.items()}
-    if name == "nodes":
-        weights = {t: np.ones(n, np.int64) for t, n in schema.node_counts.items()}
-    elif name == "edges":
-        for edge_type in schema.edge_types:
-            target = schema.endpoints(edge_type)[1]
-            weights[target] += np.bincount(graph.edges(edge_type).dst, minlength=schema.node_counts[target])
-    else:
-        for node_type, splits in schema.splits.items():
-            if name in splits:
-                weights[node_type][graph.split(node_type, name)] = 1
-    return np.concatenate([weights[t] for t in schema.node_counts])
-
-
-def _known(graph: Graph, balance: Sequence[str] | None) -> Sequence[str]:
-    """Check the names in ``balance``; the default leaves out a training split that does not exist."""
-    splits = {name for per_type in graph.schema.splits.values() for name in per_type}
-    known = {"nodes", "edges", *splits}
-    if balance is None:
-        return [name for name in DEFAULT_BALANCE if name in known]
-    for name in balance:
-        if name not in known:
-            raise UnknownNameError.of("name in --balance:", name, known)
-    return balance
-
-
-def _run(folder: Path, parts: int, seed: int) -> npt.NDArray[np.int32]:
-    command = [sys.executable, "-m", "atta.partition.methods.metis_child", str(folder), str(parts), str(seed)]
-    child = subprocess.run(command, capture_output=True, text=True, check=False)
-    if child.returncode != 0:
-        lines = child.stderr.strip().splitlines()
-        raise AttaError(f"METIS failed (exit status {child.returncode}): {lines[-1] if lines else 'no message'}")
-    return np.array(map_array(folder / "part.npy"), dtype=np.int32)
+def _run(
+    rows: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]],
+    weights: npt.NDArray[np.int64],
+    *,
+    parts: int,
+    seed: int,
+    iterations: int | None,
+    progress: Progress,
+) -> npt.NDArray[np.int32]:
+    indptr, indices, edge_weights = rows
+    needed = metis_bytes(len(indptr) - 1, len(indices), weights.shape[1])
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise QuotaExceededError(
+            f"METIS would take about {needed / 2**30:.1f} GiB for {len(indptr) - 1:,} vertices with {len(indices):,} "
+            f"neighbours, and {free / 2**30:.1f} GiB are free: tame it (tame=yes, a smaller cap), or use ldg"
+        )
+    progress.stage(f"metis, about {needed / 2**30:.1f} GiB", None)
+    with tempfile.TemporaryDirectory(prefix="atta-metis-") as name:
+        folder = Path(name)
+        write_array(folder / "xadj.npy", indptr)
+        write_array(folder / "adjncy.npy", indices)
+        if len(indices) and edge_weights.min() != edge_weights.max():
+            write_array(folder / "adjwgt.npy", edge_weights)
+        write_array(folder / "vwgt.npy", weights)
+        command = [sys.executable, "-m", "atta.partition.methods.metis_child", name, str(parts), str(seed)]
+        command += [] if iterations is None else [str(iterations)]
+        child = subprocess.run(command, capture_output=True, text=True, check=False)
+        if child.returncode != 0:
+            lines = child.stderr.strip().splitlines()
+            raise AttaError(f"METIS failed (exit status {child.returncode}): {lines[-1] if lines else 'no message'}")
+        return np.array(map_array(folder / "part.npy"), dtype=np.int32)

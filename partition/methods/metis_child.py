@@ -1,4 +1,4 @@
-"""The child process that runs METIS: ``python -m atta.partition.methods.metis_child FOLDER PARTS SEED``.
+"""The child process that runs METIS: ``python -m atta.partition.methods.metis_child FOLDER PARTS SEED [ITERATIONS]``.
 
 Reads ``xadj``, ``adjncy``, ``vwgt`` [n, constraints] and optionally ``adjwgt`` from the folder, writes ``part``.
 pymetis' own wrapper takes one weight per vertex only, so the METIS library that it bundles is called directly.
@@ -37,7 +37,16 @@ def _pointer(array: npt.NDArray[Any] | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data if array is not None else None)
 
 
-def part_graph(xadj: Longs, adjncy: Longs, vwgt: Longs, adjwgt: Longs | None, *, parts: int, seed: int) -> Longs:
+def part_graph(
+    xadj: Longs,
+    adjncy: Longs,
+    vwgt: Longs,
+    adjwgt: Longs | None,
+    *,
+    parts: int,
+    seed: int,
+    iterations: int | None = None,
+) -> Longs:
     """Call METIS_PartGraphKway; returns the partition of each vertex, int64 [n].
 
     Args:
@@ -47,12 +56,15 @@ def part_graph(xadj: Longs, adjncy: Longs, vwgt: Longs, adjwgt: Longs | None, *,
         adjwgt: edge weights or None.
         parts: at least 2.
         seed: of METIS' own generator.
+        iterations: of refinement at each level; None: METIS' default.
     """
     options = np.zeros(_NUM_OPTIONS, np.int64)
     library = _library()
     library.METIS_SetDefaultOptions(_pointer(options))
     positions: Any = _internal.options_indices  # type: ignore[attr-defined]
     options[positions.SEED], options[positions.NUMBERING] = seed % 2**31, 0
+    if iterations is not None:
+        options[positions.NITER] = iterations
     count, ncon, nparts = (ctypes.c_int64(x) for x in (len(xadj) - 1, vwgt.shape[1], parts))
     cut, part = ctypes.c_int64(0), np.zeros(len(xadj) - 1, np.int64)
     imbalance = np.full(vwgt.shape[1], _IMBALANCE, np.float32)
@@ -66,14 +78,14 @@ def part_graph(xadj: Longs, adjncy: Longs, vwgt: Longs, adjwgt: Longs | None, *,
     return part
 
 
-def main(folder: Path, parts: int, seed: int) -> None:
+def main(folder: Path, parts: int, seed: int, iterations: int | None = None) -> None:
     """Partition the graph in ``folder``."""
     weights = folder / "adjwgt.npy"
-    arrays = [np.array(map_array(folder / f"{name}.npy")) for name in ("xadj", "adjncy", "vwgt")]
+    xadj, adjncy, vwgt = (np.array(map_array(folder / f"{name}.npy")) for name in ("xadj", "adjncy", "vwgt"))
     adjwgt = np.array(map_array(weights)) if weights.exists() else None
-    xadj, adjncy, vwgt = arrays
-    write_array(folder / "part.npy", part_graph(xadj, adjncy, vwgt, adjwgt, parts=parts, seed=seed).astype(np.int32))
+    part = part_graph(xadj, adjncy, vwgt, adjwgt, parts=parts, seed=seed, iterations=iterations)
+    write_array(folder / "part.npy", part.astype(np.int32))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,28 +12,33 @@ from atta.errors import ConfigError
 from atta.partition.graph import Graph
 from atta.partition.progress import Progress
 
-__all__ = ["assign"]
+__all__ = ["Random"]
 
 
-def assign(
-    graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
-) -> dict[str, npt.NDArray[np.int32]]:
-    """Deal the vertices of each type out in the order of their hashes; int32 [n] per node type.
+@dataclass(frozen=True)
+class Random:
+    """Deals the vertices of each type out in the order of their hashes."""
 
-    Vertices are balanced exactly, everything else by chance; raises ConfigError for a ``balance`` that asks for more.
-    """
-    if balance is not None and set(balance) != {"nodes"}:
-        raise ConfigError(f"--balance {','.join(balance)}: the method random balances nodes only")
-    progress.stage("random assignment", None)
-    out = {}
-    for node_type in graph.schema.node_types:
-        count = graph.schema.node_counts[node_type]
-        user = graph.user_ids(node_type)
-        ids = np.arange(count, dtype=np.int64) if user is None else np.asarray(user)
-        owners = np.empty(count, np.int32)
-        owners[np.argsort(_hash(ids, seed), kind="stable")] = np.arange(count, dtype=np.int64) * parts // max(1, count)
-        out[node_type] = owners
-    return out
+    def assign(
+        self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
+    ) -> dict[str, npt.NDArray[np.int32]]:
+        """See ``Method``.
+
+        Vertices are balanced exactly, everything else by chance; raises ConfigError for a ``balance`` that asks for more.
+        """
+        if balance is not None and set(balance) != {"nodes"}:
+            raise ConfigError(f"--balance {','.join(balance)}: the method random balances nodes only")
+        progress.stage("random assignment", None)
+        out = {}
+        for node_type in graph.schema.node_types:
+            count = graph.schema.node_counts[node_type]
+            user = graph.user_ids(node_type)
+            ids = np.arange(count, dtype=np.int64) if user is None else np.asarray(user)
+            owners = np.empty(count, np.int32)
+            shares = np.arange(count, dtype=np.int64) * parts // max(1, count)
+            owners[np.argsort(_hash(ids, seed), kind="stable")] = shares
+            out[node_type] = owners
+        return out
 
 
 def _hash(ids: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.uint64]:

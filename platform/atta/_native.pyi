@@ -126,3 +126,34 @@ def pagerank(
     most: int,
     threads: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+def is_symmetric(pieces: list[Any], n: int) -> bool: ...
+def union_rows(pieces: list[Any], n: int, both: bool) -> tuple[np.ndarray, np.ndarray]: ...
+def merge_rows(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+def sparsify(indptr: np.ndarray, indices: np.ndarray, cap: int, seed: int) -> tuple[np.ndarray, np.ndarray]: ...
+def breadth_first(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray: ...
+def stream_vertices(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    order: np.ndarray,
+    before: np.ndarray | None,
+    owners: np.ndarray,
+    parts: int,
+    weights: np.ndarray,
+    capacity: np.ndarray,
+    alpha: float,
+    gamma: float,
+) -> None: ...
+def refine_owners(
+    indptr: np.ndarray, indices: np.ndarray, owners: np.ndarray, parts: int, weights: np.ndarray, capacity: np.ndarray
+) -> int: ...
+def grow_blocks(indptr: np.ndarray, indices: np.ndarray, centres: np.ndarray, hops: int) -> np.ndarray: ...
+def assign_blocks(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    block: np.ndarray,
+    blocks: int,
+    labels: np.ndarray,
+    parts: int,
+    share: np.ndarray,
+    smooth: float,
+) -> np.ndarray: ...

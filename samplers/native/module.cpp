@@ -440,6 +440,7 @@ std::uint64_t stream_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t 
 
 void bind_sampling(nb::module_& m, nb::class_<Compactor>& compactor);
 void bind_walks(nb::module_& m);
+void bind_partition(nb::module_& m);
 
 NB_MODULE(_native, m) {
   m.doc() = "Atta's native kernels; typed and documented in atta.samplers.kernels.";
@@ -468,4 +469,5 @@ NB_MODULE(_native, m) {
   m.def("split_cached", &split_cached, "index"_a, "present"_a, "need"_a, "base"_a, "rows"_a, "positions"_a);
   bind_sampling(m, compactor);
   bind_walks(m);
+  bind_partition(m);
 }

@@ -145,17 +145,31 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
     _say(quiet, f"{dst}: generated")
 
 
+def _pairs(options: tuple[str, ...]) -> dict[str, str]:
+    """``KEY=VALUE`` options as a mapping."""
+    for text in options:
+        if "=" not in text:
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--option")
+    return dict(text.split("=", 1) for text in options)
+
+
 @click.command("partition", epilog="Example: atta partition graphs/demo data/demo --parts 2 --method metis")
 @click.argument("src", type=click.Path())
 @click.argument("dst", type=click.Path())
 @click.option("--parts", type=int, required=True, help="Number of partitions.")
 @click.option("--method", type=click.Choice(sorted(METHODS)), default="metis", show_default=True, help="Who owns what.")
+@click.option(
+    "--option", "options", multiple=True, metavar="KEY=VALUE", help="Of the method; may be given several times."
+)
+@click.option(
+    "--fallback", type=click.Choice(sorted(METHODS)), help="Method to use where the first one fails or would not fit."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the method.")
 @click.option(
     "--balance",
     type=NAMES,
     metavar="NAMES",
-    help="Share out equally: nodes, edges, splits  [default: nodes,edges,train].",
+    help="Share out equally: nodes, edges, types, splits  [default: nodes,edges,train].",
 )
 @_overwrite
 @quiet_option
@@ -165,6 +179,8 @@ def partition(
     *,
     parts: int,
     method: str,
+    options: tuple[str, ...],
+    fallback: str | None,
     seed: int,
     balance: tuple[str, ...] | None,
     overwrite: bool,
@@ -173,8 +189,9 @@ def partition(
     """Cut the graph folder SRC into the partitioned dataset DST."""
     with _progress(quiet) as progress:
         partition_graph(
-            src, dst, parts=parts, method=method, seed=seed, balance=balance, overwrite=overwrite, progress=progress
-        )
+            src, dst, parts=parts, method=method, options=_pairs(options), fallback=fallback, seed=seed, balance=balance,
+            overwrite=overwrite, progress=progress,
+        )  # fmt: skip
     _say(quiet, f"{dst}: {parts} partitions by {method}; look at it with `atta inspect {dst}`")
 
 

@@ -8,9 +8,18 @@ import pytest
 
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition import Dataset, Graph, GraphWriter, partition_graph
-from atta.partition.methods import metis
+from atta.partition.balance import constraints
+from atta.partition.methods.metis import Metis
 from atta.partition.progress import Silent
+from atta.partition.union import Union, weighted_rows
 from tests.unit.partition.oracles import write_graph
+
+
+def dense(union: Union) -> np.ndarray:
+    indptr, indices, weights = weighted_rows(union)
+    out = np.zeros((union.num_nodes, union.num_nodes), int)
+    out[np.repeat(np.arange(union.num_nodes), np.diff(indptr)), indices] = weights
+    return out
 
 
 def test_union_graph_counts_edges_in_either_direction(tmp_path):
@@ -24,12 +33,12 @@ def test_union_graph_counts_edges_in_either_direction(tmp_path):
     want[0, 4] = want[4, 0] = 3  # twice a__r__b, once b__s__a
     want[1, 2] = want[2, 1] = 1
     want[3, 4] = want[4, 3] = 2  # the self-loop at 3 is left out
-    assert np.array_equal(metis.union_graph(Graph.open(tmp_path / "g")).toarray(), want)
+    assert np.array_equal(dense(Union.of(Graph.open(tmp_path / "g"))), want)
 
 
 def test_constraints(tmp_path):
     graph = write_graph(tmp_path / "g", None, [0, 0, 1], [1, 1, 2], 4)
-    assert metis.constraints(graph).tolist() == [[1, 0, 1], [1, 2, 0], [1, 1, 0], [1, 0, 1]]
+    assert constraints(graph).tolist() == [[1, 0, 1], [1, 2, 0], [1, 1, 0], [1, 0, 1]]
 
 
 def test_finds_planted_cliques(tmp_path):
@@ -61,14 +70,14 @@ def test_balances_vertices_edges_and_training_vertices(tmp_path):
 
 
 def test_same_seed_same_assignment(messy_graph):
-    owners = [metis.assign(messy_graph, 3, seed=s, progress=Silent())["node"] for s in (4, 4)]
+    owners = [Metis().assign(messy_graph, 3, seed=s, progress=Silent())["node"] for s in (4, 4)]
     assert np.array_equal(*owners)
 
 
 @pytest.mark.parametrize("n", [0, 1, 5])
 def test_graphs_without_edges(tmp_path, n):
     graph = write_graph(tmp_path / "g", None, [], [], n)
-    owners = metis.assign(graph, 3, seed=0, progress=Silent())["node"]
+    owners = Metis().assign(graph, 3, seed=0, progress=Silent())["node"]
     assert owners.shape == (n,)
     assert owners.dtype == np.int32
     assert set(owners.tolist()) <= {0, 1, 2}
@@ -77,11 +86,11 @@ def test_graphs_without_edges(tmp_path, n):
 def test_a_crashing_child_is_an_error_message(messy_graph, monkeypatch):
     monkeypatch.setattr("atta.partition.methods.metis.write_array", lambda *_: None)
     with pytest.raises(AttaError, match="METIS failed"):
-        metis.assign(messy_graph, 2, seed=0, progress=Silent())
+        Metis().assign(messy_graph, 2, seed=0, progress=Silent())
 
 
 def test_choosing_what_to_balance(messy_graph, tmp_path):
-    assert metis.constraints(messy_graph, ["val", "nodes", "val"]).sum(0).tolist() == [67, 200]
+    assert constraints(messy_graph, ["val", "nodes", "val"]).sum(0).tolist() == [67, 200]
     with pytest.raises(UnknownNameError, match="did you mean 'train'"):
         partition_graph(messy_graph.path, tmp_path / "data", parts=2, balance=["nodes", "trian"])
     with pytest.raises(ConfigError, match="balances nodes only"):

@@ -1,0 +1,76 @@
+"""What partitions get equal shares of: vertices, edges, splits, the vertices of each type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.errors import UnknownNameError
+from atta.partition.graph import Graph
+
+__all__ = ["DEFAULT_BALANCE", "capacities", "constraints", "known_balance"]
+
+DEFAULT_BALANCE = ("nodes", "edges", "train")
+TYPES = "types"
+
+Longs = npt.NDArray[np.int64]
+
+
+def known_balance(graph: Graph, balance: Sequence[str] | None) -> list[str]:
+    """Check the names in ``balance``: ``nodes``, ``edges``, ``types`` (each node type) or a split.
+
+    None: vertices, edges and training vertices, as far as they exist. Raises UnknownNameError.
+    """
+    splits = {name for per_type in graph.schema.splits.values() for name in per_type}
+    known = {"nodes", "edges", TYPES, *splits}
+    if balance is None:
+        return [name for name in DEFAULT_BALANCE if name in known]
+    for name in balance:
+        if name not in known:
+            raise UnknownNameError.of("name in --balance:", name, known)
+    return list(balance)
+
+
+def constraints(graph: Graph, balance: Sequence[str] = DEFAULT_BALANCE) -> Longs:
+    """Return the vertex weights [N, C] of the union graph, one column per thing to balance.
+
+    ``nodes`` gives each vertex the weight 1, ``edges`` its in-degree, a split 1 to its vertices, ``types`` a column to each
+    node type. Columns that say nothing (no edges, an empty split) are left out. Raises UnknownNameError for a split that no
+    node type has.
+    """
+    columns: list[Longs] = []
+    for name in dict.fromkeys(balance):
+        columns += _type_columns(graph) if name == TYPES else [_column(graph, name)]
+    useful = [column for column in columns if column.any()]
+    return np.ascontiguousarray(np.stack(useful or [_column(graph, "nodes")], axis=1))
+
+
+def capacities(weights: Longs, parts: int, slack: float) -> npt.NDArray[np.float64]:
+    """Return [C] how much of each thing a partition may hold: its share and ``slack`` of it more, and room for one vertex."""
+    share = weights.sum(axis=0, dtype=np.float64) / parts
+    room = np.maximum(share * (1 + slack), np.ceil(share))
+    most: npt.NDArray[np.float64] = np.maximum(room, weights.max(axis=0, initial=0))
+    return most
+
+
+def _column(graph: Graph, name: str) -> Longs:
+    schema = graph.schema
+    weights = {t: np.zeros(n, np.int64) for t, n in schema.node_counts.items()}
+    if name == "nodes":
+        weights = {t: np.ones(n, np.int64) for t, n in schema.node_counts.items()}
+    elif name == "edges":
+        for edge_type in schema.edge_types:
+            target = schema.endpoints(edge_type)[1]
+            weights[target] += np.bincount(graph.edges(edge_type).dst, minlength=schema.node_counts[target])
+    else:
+        for node_type, splits in schema.splits.items():
+            if name in splits:
+                weights[node_type][graph.split(node_type, name)] = 1
+    return np.concatenate([weights[t] for t in schema.node_counts])
+
+
+def _type_columns(graph: Graph) -> list[Longs]:
+    counts = graph.schema.node_counts
+    return [np.concatenate([np.full(n, int(t == mine), np.int64) for t, n in counts.items()]) for mine in counts]

@@ -1,0 +1,93 @@
+"""ByteGNN's workload-aware partitioning (section 4.2 of its description): what a labelled vertex samples stays with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from atta import _native
+from atta.errors import ConfigError
+from atta.partition.graph import Graph
+from atta.partition.methods.streaming import limits
+from atta.partition.progress import Progress
+from atta.partition.union import Union
+
+__all__ = ["Block"]
+
+_LABELS = ("train", "val", "test")
+CENTRES = ("labelled", "train")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Blocks grown around labelled vertices, dealt out by cross edges and by room for labelled vertices.
+
+    Vertices that no block reaches come last, each to the partition with most of its neighbours. A block has exactly one labelled
+    vertex, so where nearly all vertices are labelled every vertex is a block: use ``centres="train"`` or METIS then.
+
+    Attributes:
+        hops: how far a block reaches.
+        centres: ``"labelled"`` (train, val and test) or ``"train"``.
+        alpha, beta, gamma: weights of train, val and test vertices in a partition's room; scaled to sum to 1.
+        smooth: added to the cross edges per vertex (1: NeutronBench's form; 0: the paper's).
+        slack: by how much a partition may exceed its share of vertices while vertices of no block are added.
+    """
+
+    hops: int = 2
+    centres: str = "labelled"
+    alpha: float = 1.0
+    beta: float = 1.0
+    gamma: float = 1.0
+    smooth: float = 1.0
+    slack: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hops <= 100 or self.centres not in CENTRES:
+            raise ConfigError(
+                f"hops {self.hops}, centres {self.centres!r}: must be 0 to 100, one of {', '.join(CENTRES)}"
+            )
+        weights = (self.alpha, self.beta, self.gamma, self.smooth, self.slack)
+        if not all(0 <= w <= 1e6 for w in weights) or not sum(weights[:3]):
+            raise ConfigError(
+                f"alpha, beta, gamma, smooth, slack {weights}: must not be negative, nor the first three all 0"
+            )
+
+    def assign(
+        self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
+    ) -> dict[str, npt.NDArray[np.int32]]:
+        """See ``Method``; train, val and test vertices are balanced by the method itself."""
+        if balance is not None:
+            raise ConfigError(f"--balance {','.join(balance)}: the method block balances train, val and test vertices")
+        progress.stage("union graph", None)
+        union = Union.of(graph)
+        labels = label_columns(graph)
+        wanted = labels[:, :1] if self.centres == "train" else labels
+        centres = np.flatnonzero(wanted.any(axis=1))
+        progress.stage("blocks", None)
+        block = _native.grow_blocks(union.indptr, union.indices, centres, self.hops)
+        progress.stage("assignment", None)
+        share = np.array([self.alpha, self.beta, self.gamma]) / (self.alpha + self.beta + self.gamma)
+        owners = _native.assign_blocks(
+            union.indptr, union.indices, block, len(centres), labels.reshape(-1), parts, share, self.smooth
+        )
+        weights, room = limits(graph, ["nodes"], parts, self.slack)
+        left = np.flatnonzero(owners < 0)
+        _native.stream_vertices(
+            union.indptr, union.indices, left, None, owners, parts, weights.reshape(-1), room, 0.0, 0.0
+        )
+        return union.by_type(owners)
+
+
+def label_columns(graph: Graph) -> npt.NDArray[np.int8]:
+    """Return [N, 3]: whether a vertex of the union graph is in train, val, test."""
+    columns = []
+    for name in _LABELS:
+        per_type = {t: np.zeros(n, np.int8) for t, n in graph.schema.node_counts.items()}
+        for node_type, splits in graph.schema.splits.items():
+            if name in splits:
+                per_type[node_type][graph.split(node_type, name)] = 1
+        columns.append(np.concatenate(list(per_type.values())))
+    return np.ascontiguousarray(np.stack(columns, axis=1))

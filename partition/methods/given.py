@@ -1,0 +1,46 @@
+"""An assignment that somebody else has made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.errors import ConfigError, DataError
+from atta.partition.files import map_array
+from atta.partition.graph import Graph
+from atta.partition.progress import Progress
+
+__all__ = ["Given"]
+
+
+@dataclass(frozen=True)
+class Given:
+    """Partitions read from ``path``: an npy file of integers, one per vertex, or a folder with ``TYPE.npy`` for every node type."""
+
+    path: str
+
+    def assign(
+        self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
+    ) -> dict[str, npt.NDArray[np.int32]]:
+        """See ``Method``."""
+        if balance is not None:
+            raise ConfigError(f"--balance {','.join(balance)}: an assignment that is given is taken as it is")
+        progress.stage("reading the assignment", None)
+        counts, path = graph.schema.node_counts, Path(self.path)
+        if not path.is_dir() and len(counts) > 1:
+            raise ConfigError(f"{path}: with several node types, a folder with TYPE.npy for each is needed")
+        files = {t: path / f"{t}.npy" if path.is_dir() else path for t in counts}
+        return {t: _read(file, counts[t], parts) for t, file in files.items()}
+
+
+def _read(path: Path, count: int, parts: int) -> npt.NDArray[np.int32]:
+    values = map_array(path)
+    if values.dtype.kind not in "iu" or values.shape != (count,):
+        raise DataError(path, f"holds {values.dtype} {list(values.shape)}, wanted are integers [{count}]")
+    if count and not (values.min() >= 0 and values.max() < parts):
+        raise DataError(path, f"names partitions {values.min()} to {values.max()}, there are {parts} from 0 on")
+    return values.astype(np.int32)

@@ -1,0 +1,119 @@
+"""Streaming partitioning: vertices arrive one by one and go to where their neighbours are, within every partition's capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from atta import _native
+from atta.errors import ConfigError
+from atta.partition.balance import capacities, constraints, known_balance
+from atta.partition.graph import Graph
+from atta.partition.progress import Progress
+from atta.partition.union import Union
+
+__all__ = ["Fennel", "Ldg"]
+
+ORDERS = ("bfs", "given", "random")
+
+
+@dataclass(frozen=True)
+class Ldg:
+    """Linear deterministic greedy (Stanton and Kliot, KDD 2012), restreamed (Nishimura and Ugander, KDD 2013).
+
+    Attributes:
+        passes: over all vertices; from the second on a vertex sees where the pass before has put later ones.
+        order: ``"random"``, ``"given"`` (rows) or ``"bfs"`` (neighbours after neighbours).
+        slack: by how much a partition may exceed its share.
+    """
+
+    passes: int = 5
+    order: str = "random"
+    slack: float = 0.03
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.passes <= 1000 or self.order not in ORDERS or not 0 <= self.slack <= 10:
+            raise ConfigError(
+                f"passes {self.passes}, order {self.order!r}, slack {self.slack}: must be 1 to 1000, "
+                f"one of {', '.join(ORDERS)}, and 0 to 10"
+            )
+
+    def assign(
+        self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
+    ) -> dict[str, npt.NDArray[np.int32]]:
+        """See ``Method``."""
+        return _streamed(self, graph, parts, seed=seed, balance=balance, progress=progress, gamma=0.0)
+
+
+@dataclass(frozen=True)
+class Fennel:
+    """Fennel (Tsourakakis et al., WSDM 2014): as ``Ldg``, but a partition costs its size to the power ``gamma``."""
+
+    passes: int = 5
+    order: str = "random"
+    slack: float = 0.1
+    gamma: float = 1.5
+
+    def __post_init__(self) -> None:
+        Ldg(self.passes, self.order, self.slack)
+        if not 1 < self.gamma <= 10:
+            raise ConfigError(f"gamma {self.gamma}: must lie above 1 and be at most 10")
+
+    def assign(
+        self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
+    ) -> dict[str, npt.NDArray[np.int32]]:
+        """See ``Method``."""
+        return _streamed(self, graph, parts, seed=seed, balance=balance, progress=progress, gamma=self.gamma)
+
+
+def _streamed(
+    method: Ldg | Fennel,
+    graph: Graph,
+    parts: int,
+    *,
+    seed: int,
+    balance: Sequence[str] | None,
+    progress: Progress,
+    gamma: float,
+) -> dict[str, npt.NDArray[np.int32]]:
+    names = known_balance(graph, balance)
+    progress.stage("union graph", None)
+    union = Union.of(graph)
+    n = union.num_nodes
+    weights, room = limits(graph, names, parts, method.slack)
+    # Fennel's alpha for which the cost of even partitions equals that of a random cut (section 3 of its paper).
+    alpha = np.sqrt(parts) * len(union.indices) / 2 / max(1.0, float(n) ** 1.5) if gamma else 0.0
+    order = _order(union, method.order, seed)
+    owners: npt.NDArray[np.int32] | None = None
+    progress.stage("streaming", method.passes)
+    for _ in range(method.passes):
+        placed = np.full(n, -1, np.int32)
+        _native.stream_vertices(
+            union.indptr, union.indices, order, owners, placed, parts, weights.reshape(-1), room, alpha, gamma
+        )
+        owners = placed
+        progress.advance(1)
+    assert owners is not None
+    return union.by_type(owners)
+
+
+def limits(
+    graph: Graph, names: Sequence[str], parts: int, slack: float
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Vertex weights [N, C] whose first column counts vertices, and how much of each a partition may hold, [C]."""
+    weights = constraints(graph, ("nodes", *names))
+    room = capacities(weights, parts, slack)
+    if "nodes" not in names:
+        room[0] = np.inf
+    return weights, room
+
+
+def _order(union: Union, order: str, seed: int) -> npt.NDArray[np.int64]:
+    if order == "bfs":
+        return _native.breadth_first(union.indptr, union.indices)
+    if order == "random":
+        return np.random.default_rng(seed).permutation(union.num_nodes)
+    return np.arange(union.num_nodes)

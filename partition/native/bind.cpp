@@ -1,0 +1,247 @@
+// Bindings of the partitioning kernels; what they do stands in atta.partition.kernels.
+#include <nanobind/stl/vector.h>
+
+#include <numeric>
+
+#include "arrays.hpp"
+#include "blocks.hpp"
+#include "csr.hpp"
+#include "streaming.hpp"
+
+using namespace atta;
+
+namespace {
+
+using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OutInts = nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<const std::int8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Calls f with the checked graph.
+template <class F>
+decltype(auto) with_csr(const Longs& indptr, const Vector& indices, F f) {
+  if (indptr.size() == 0) bad("indptr", "is empty");
+  const std::size_t n = indptr.size() - 1;
+  for (std::size_t v = 0; v < n; ++v)
+    if (indptr.data()[v] < 0 || indptr.data()[v + 1] < indptr.data()[v]) bad("indptr", "does not ascend from 0");
+  if (static_cast<std::size_t>(indptr.data()[n]) > indices.size()) bad("indptr", "passes the end of indices");
+  return with_ids("indices", indices, [&](const auto* ids) {
+    using Id = std::remove_const_t<std::remove_pointer_t<decltype(ids)>>;
+    for (std::int64_t i = 0; i < indptr.data()[n]; ++i)
+      if (static_cast<std::uint64_t>(ids[i]) >= n) bad("indices", "name a vertex that does not exist");
+    return f(Csr<Id>{{indptr.data(), n + 1}, ids});
+  });
+}
+
+template <class F>
+void each_edge(nb::list pieces, std::size_t n, F f) {
+  for (nb::handle item : pieces) {
+    auto t = nb::cast<nb::tuple>(item);
+    if (t.size() != 4) bad("pieces", "every piece is (src, dst, src_start, dst_start)");
+    const auto src = nb::cast<Vector>(t[0]), dst = nb::cast<Vector>(t[1]);
+    if (src.size() != dst.size()) bad("pieces", "src and dst differ in length");
+    const auto from = nb::cast<std::int64_t>(t[2]), to = nb::cast<std::int64_t>(t[3]);
+    with_ids("src", src, [&](const auto* s) {
+      with_ids("dst", dst, [&](const auto* d) {
+        nb::gil_scoped_release unlocked;
+        EdgeList{s, d, src.size(), from, to}.each(n, f);
+      });
+    });
+  }
+}
+
+bool is_symmetric(nb::list pieces, std::size_t n) {
+  std::uint64_t there = 0, back = 0;
+  each_edge(pieces, n, [&](std::size_t u, std::size_t v) {
+    there += mix64(mix64(u) ^ v);
+    back += mix64(mix64(v) ^ u);
+  });
+  return there == back;
+}
+
+template <class Id>
+nb::tuple rows_of(nb::list pieces, std::size_t n, bool both) {
+  Buffer<std::int64_t> indptr(n + 1);
+  std::fill_n(indptr.data, n + 1, 0);
+  each_edge(pieces, n, [&](std::size_t u, std::size_t v) {
+    ++indptr.data[v + 1];
+    if (both) ++indptr.data[u + 1];
+  });
+  std::partial_sum(indptr.data, indptr.data + n + 1, indptr.data);
+  Buffer<Id> indices(static_cast<std::size_t>(indptr.data[n]));
+  std::vector<std::int64_t> next(indptr.data, indptr.data + n);
+  each_edge(pieces, n, [&](std::size_t u, std::size_t v) {
+    indices.data[next[v]++] = static_cast<Id>(u);
+    if (both) indices.data[next[u]++] = static_cast<Id>(v);
+  });
+  return nb::make_tuple(indptr.release(), indices.release());
+}
+
+nb::tuple union_rows(nb::list pieces, std::size_t n, bool both) {
+  if (n > static_cast<std::size_t>(INT32_MAX)) return rows_of<std::int64_t>(pieces, n, both);
+  return rows_of<std::int32_t>(pieces, n, both);
+}
+
+nb::tuple merge_rows(Longs indptr, Vector indices) {
+  return with_csr(indptr, indices, [&](const auto& graph) {
+    using Id = std::remove_const_t<std::remove_pointer_t<decltype(graph.indices)>>;
+    const std::size_t n = graph.size();
+    Buffer<std::int64_t> starts(n + 1);
+    std::size_t total = 0;
+    std::vector<Id> row;
+    const auto merged = [&](std::size_t v, auto take) {
+      const auto given = graph.row(v);
+      row.assign(given.begin(), given.end());
+      std::sort(row.begin(), row.end());
+      for (std::size_t i = 0, j; i < row.size(); i = j) {
+        for (j = i + 1; j < row.size() && row[j] == row[i];) ++j;
+        take(row[i], j - i);
+      }
+    };
+    {
+      nb::gil_scoped_release unlocked;
+      for (std::size_t v = 0; v < n; ++v) {
+        starts.data[v] = static_cast<std::int64_t>(total);
+        merged(v, [&](Id, std::size_t) { ++total; });
+      }
+    }
+    starts.data[n] = static_cast<std::int64_t>(total);
+    Buffer<std::int64_t> ids(total), weights(total);
+    {
+      nb::gil_scoped_release unlocked;
+      std::size_t at = 0;
+      for (std::size_t v = 0; v < n; ++v)
+        merged(v, [&](Id u, std::size_t count) {
+          ids.data[at] = u;
+          weights.data[at++] = static_cast<std::int64_t>(count);
+        });
+    }
+    return nb::make_tuple(starts.release(), ids.release(), weights.release());
+  });
+}
+
+nb::tuple sparsify_rows(Longs indptr, Vector indices, std::size_t cap, std::uint64_t seed) {
+  return with_csr(indptr, indices, [&](const auto& graph) {
+    using Id = std::remove_const_t<std::remove_pointer_t<decltype(graph.indices)>>;
+    std::size_t total = 0;
+    for (std::size_t v = 0; v < graph.size(); ++v) total += std::min(cap, graph.degree(v));
+    Buffer<Id> from(total), to(total);
+    std::size_t at = 0;
+    {
+      nb::gil_scoped_release unlocked;
+      sparsify(graph, cap, seed, [&](std::size_t v, Id u) {
+        from.data[at] = static_cast<Id>(v);
+        to.data[at++] = u;
+      });
+    }
+    return nb::make_tuple(from.release(), to.release());
+  });
+}
+
+nb::object breadth_first_order(Longs indptr, Vector indices) {
+  return with_csr(indptr, indices, [&](const auto& graph) {
+    std::vector<std::int64_t> order;
+    {
+      nb::gil_scoped_release unlocked;
+      order = breadth_first(graph);
+    }
+    Buffer<std::int64_t> out(order.size());
+    std::copy(order.begin(), order.end(), out.data);
+    return out.release();
+  });
+}
+
+Loads loads_of(std::size_t parts, const Longs& weights, const Doubles& capacity, std::size_t n) {
+  if (parts < 1) bad("parts", "must be at least 1");
+  if (capacity.size() < 1 || weights.size() != n * capacity.size())
+    bad("weights", "must have one row per vertex, one column per capacity");
+  return {parts, {weights.data(), weights.size()}, {capacity.data(), capacity.size()}};
+}
+
+void check_owners(const char* name, const std::int32_t* owners, std::size_t size, std::size_t n, std::size_t parts,
+                  std::int32_t least) {
+  if (size != n) bad(name, "must have one entry per vertex");
+  for (std::size_t v = 0; v < n; ++v)
+    if (owners[v] < least || owners[v] >= static_cast<std::int64_t>(parts)) bad(name, "name a partition that does not exist");
+}
+
+void stream_vertices(Longs indptr, Vector indices, Longs order, std::optional<Ints> before, OutInts owners, std::size_t parts,
+                     Longs weights, Doubles capacity, double alpha, double gamma) {
+  with_csr(indptr, indices, [&](const auto& graph) {
+    const std::size_t n = graph.size();
+    Loads loads = loads_of(parts, weights, capacity, n);
+    check_owners("owners", owners.data(), owners.size(), n, parts, -1);
+    if (before) check_owners("before", before->data(), before->size(), n, parts, -1);
+    for (std::size_t i = 0; i < order.size(); ++i)
+      if (static_cast<std::uint64_t>(order.data()[i]) >= n) bad("order", "names a vertex that does not exist");
+    const std::span<const std::int64_t> turns(order.data(), order.size());
+    const auto known = before ? std::span<const std::int32_t>(before->data(), n) : std::span<const std::int32_t>();
+    nb::gil_scoped_release unlocked;
+    if (alpha > 0)
+      stream(graph, turns, known, {owners.data(), n}, loads, Fennel{alpha, gamma});
+    else
+      stream(graph, turns, known, {owners.data(), n}, loads, Ldg{});
+  });
+}
+
+std::int64_t refine_owners(Longs indptr, Vector indices, OutInts owners, std::size_t parts, Longs weights, Doubles capacity) {
+  return with_csr(indptr, indices, [&](const auto& graph) {
+    Loads loads = loads_of(parts, weights, capacity, graph.size());
+    check_owners("owners", owners.data(), owners.size(), graph.size(), parts, 0);
+    nb::gil_scoped_release unlocked;
+    return refine(graph, {owners.data(), owners.size()}, loads);
+  });
+}
+
+nb::object blocks_around(Longs indptr, Vector indices, Longs centres, std::int64_t hops) {
+  return with_csr(indptr, indices, [&](const auto& graph) {
+    for (std::size_t i = 0; i < centres.size(); ++i)
+      if (static_cast<std::uint64_t>(centres.data()[i]) >= graph.size()) bad("centres", "name a vertex that does not exist");
+    std::vector<std::int64_t> block;
+    {
+      nb::gil_scoped_release unlocked;
+      block = grow_blocks(graph, {centres.data(), centres.size()}, hops);
+    }
+    Buffer<std::int64_t> out(block.size());
+    std::copy(block.begin(), block.end(), out.data);
+    return out.release();
+  });
+}
+
+nb::object deal_blocks(Longs indptr, Vector indices, Longs block, std::size_t blocks, Bytes labels, std::size_t parts,
+                       Doubles share, double smooth) {
+  return with_csr(indptr, indices, [&](const auto& graph) {
+    const std::size_t n = graph.size();
+    if (parts < 1) bad("parts", "must be at least 1");
+    if (block.size() != n || labels.size() != n * kLabels) bad("labels", "must have three entries per vertex");
+    if (share.size() != kLabels) bad("share", "must have three entries");
+    for (std::size_t v = 0; v < n; ++v)
+      if (block.data()[v] < -1 || block.data()[v] >= static_cast<std::int64_t>(blocks))
+        bad("block", "names a block that does not exist");
+    const BlockRule rule{{share.data()[0], share.data()[1], share.data()[2]}, smooth};
+    std::vector<std::int32_t> owners;
+    {
+      nb::gil_scoped_release unlocked;
+      owners = assign_blocks(graph, {block.data(), n}, blocks, {labels.data(), labels.size()}, parts, rule);
+    }
+    Buffer<std::int32_t> out(n);
+    std::copy(owners.begin(), owners.end(), out.data);
+    return out.release();
+  });
+}
+
+}  // namespace
+
+void bind_partition(nb::module_& m) {
+  m.def("is_symmetric", &is_symmetric, "pieces"_a, "n"_a);
+  m.def("union_rows", &union_rows, "pieces"_a, "n"_a, "both"_a);
+  m.def("merge_rows", &merge_rows, "indptr"_a, "indices"_a);
+  m.def("sparsify", &sparsify_rows, "indptr"_a, "indices"_a, "cap"_a, "seed"_a);
+  m.def("breadth_first", &breadth_first_order, "indptr"_a, "indices"_a);
+  m.def("stream_vertices", &stream_vertices, "indptr"_a, "indices"_a, "order"_a, "before"_a.none(), "owners"_a, "parts"_a,
+        "weights"_a, "capacity"_a, "alpha"_a, "gamma"_a);
+  m.def("refine_owners", &refine_owners, "indptr"_a, "indices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a);
+  m.def("grow_blocks", &blocks_around, "indptr"_a, "indices"_a, "centres"_a, "hops"_a);
+  m.def("assign_blocks", &deal_blocks, "indptr"_a, "indices"_a, "block"_a, "blocks"_a, "labels"_a, "parts"_a, "share"_a,
+        "smooth"_a);
+}

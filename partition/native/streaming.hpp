@@ -1,0 +1,139 @@
+// Assigning vertices one by one to the partition where their neighbours are, while every partition stays within its capacity.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "csr.hpp"
+
+namespace atta {
+
+// What partitions hold of each thing that is to be balanced, and how much they may hold.
+class Loads {
+ public:
+  Loads(std::size_t parts, std::span<const std::int64_t> weights, std::span<const double> capacity)
+      : parts_(parts), weights_(weights), capacity_(capacity), loads_(parts * capacity.size(), 0.0) {}
+
+  std::size_t parts() const { return parts_; }
+  double of(std::size_t part) const { return loads_[part * things()]; }
+
+  void add(std::size_t vertex, std::size_t part, double sign) {
+    for (std::size_t c = 0; c < things(); ++c) loads_[part * things() + c] += sign * weight(vertex, c);
+  }
+
+  // The smallest share of free room that the partition has left; below 0: the vertex does not fit.
+  double room(std::size_t vertex, std::size_t part) const {
+    double least = 1.0;
+    for (std::size_t c = 0; c < things(); ++c) {
+      const double load = loads_[part * things() + c], more = weight(vertex, c);
+      if (more > 0 && load + more > capacity_[c]) return capacity_[c] > 0 ? (capacity_[c] - load - more) / capacity_[c] : -1.0;
+      if (capacity_[c] > 0) least = std::min(least, 1.0 - load / capacity_[c]);
+    }
+    return std::max(0.0, least);
+  }
+
+ private:
+  std::size_t things() const { return capacity_.size(); }
+  double weight(std::size_t vertex, std::size_t c) const { return static_cast<double>(weights_[vertex * things() + c]); }
+
+  std::size_t parts_;
+  std::span<const std::int64_t> weights_;  // [n, things], the first one counts vertices
+  std::span<const double> capacity_;
+  std::vector<double> loads_;
+};
+
+// Neighbours by partition; only what was counted is cleared.
+class Tally {
+ public:
+  explicit Tally(std::size_t parts) : counts_(parts, 0) {}
+  void count(std::int32_t part) {
+    if (part < 0) return;
+    if (counts_[static_cast<std::size_t>(part)]++ == 0) touched_.push_back(part);
+  }
+  std::int64_t operator[](std::size_t part) const { return counts_[part]; }
+  const std::vector<std::int32_t>& touched() const { return touched_; }
+  void clear() {
+    for (const std::int32_t part : touched_) counts_[static_cast<std::size_t>(part)] = 0;
+    touched_.clear();
+  }
+
+ private:
+  std::vector<std::int64_t> counts_;
+  std::vector<std::int32_t> touched_;
+};
+
+// Linear deterministic greedy (Stanton and Kliot, KDD 2012): neighbours there, times the share of room that is left.
+struct Ldg {
+  double operator()(std::int64_t neighbors, double room, double /*load*/) const { return static_cast<double>(neighbors) * room; }
+};
+
+// Fennel (Tsourakakis et al., WSDM 2014): neighbours there, less what one more vertex costs a partition of this size.
+struct Fennel {
+  double alpha, gamma;
+  double operator()(std::int64_t neighbors, double /*room*/, double load) const {
+    return static_cast<double>(neighbors) - alpha * gamma * std::pow(load, gamma - 1);
+  }
+};
+
+// Places the vertices of `order`; `owners[v]` < 0: not placed yet, others are there from the beginning. Where a neighbour is not
+// placed yet it counts for its partition of the pass before (`before`, may be empty): restreaming (Nishimura and Ugander, KDD
+// 2013). Ties go to the emptier partition, then to the smaller number. Where nothing fits, to the one that is overfilled least.
+template <class Id, class Score>
+void stream(const Csr<Id>& graph, std::span<const std::int64_t> order, std::span<const std::int32_t> before,
+            std::span<std::int32_t> owners, Loads& loads, const Score& score) {
+  Tally tally(loads.parts());
+  for (std::size_t v = 0; v < owners.size(); ++v)
+    if (owners[v] >= 0) loads.add(v, static_cast<std::size_t>(owners[v]), 1);
+  for (std::size_t at = 0; at < order.size(); ++at) {
+    const auto v = static_cast<std::size_t>(order[at]);
+    if (owners[v] >= 0) continue;
+    for (const Id u : graph.row(v)) {
+      const std::int32_t now = owners[static_cast<std::size_t>(u)];
+      tally.count(now >= 0 || before.empty() ? now : before[static_cast<std::size_t>(u)]);
+    }
+    std::size_t best = loads.parts();
+    double best_score = 0, best_room = 0;
+    for (std::size_t part = 0; part < loads.parts(); ++part) {
+      const double room = loads.room(v, part);
+      const double value = room < 0 ? room : score(tally[part], room, loads.of(part));
+      const bool fits = room >= 0, best_fits = best_room >= 0;
+      const bool better = best == loads.parts() || (fits != best_fits     ? fits
+                                                    : value != best_score ? value > best_score
+                                                                          : loads.of(part) < loads.of(best));
+      if (better) best = part, best_score = value, best_room = room;
+    }
+    owners[v] = static_cast<std::int32_t>(best);
+    loads.add(v, best, 1);
+    tally.clear();
+  }
+}
+
+// Moves vertices to where they have more neighbours than at home, as long as they fit there; returns how many moved.
+template <class Id>
+std::int64_t refine(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads& loads) {
+  Tally tally(loads.parts());
+  std::int64_t moved = 0;
+  for (std::size_t v = 0; v < owners.size(); ++v) loads.add(v, static_cast<std::size_t>(owners[v]), 1);
+  for (std::size_t v = 0; v < owners.size(); ++v) {
+    for (const Id u : graph.row(v)) tally.count(owners[static_cast<std::size_t>(u)]);
+    const auto home = static_cast<std::size_t>(owners[v]);
+    std::size_t best = home;
+    for (const std::int32_t candidate : tally.touched()) {
+      const auto part = static_cast<std::size_t>(candidate);
+      if (tally[part] > tally[best] && loads.room(v, part) >= 0) best = part;
+    }
+    if (best != home) {
+      loads.add(v, home, -1);
+      loads.add(v, best, 1);
+      owners[v] = static_cast<std::int32_t>(best);
+      ++moved;
+    }
+    tally.clear();
+  }
+  return moved;
+}
+
+}  // namespace atta

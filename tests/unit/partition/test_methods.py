@@ -1,0 +1,305 @@
+"""Partitioning methods against plain Python that follows their papers, on graphs of one and of several types."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta import _native
+from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
+from atta.partition import Dataset, Graph, GraphWriter, partition_graph
+from atta.partition.balance import capacities, constraints
+from atta.partition.methods import METHODS, make_method
+from atta.partition.methods.block import label_columns
+from atta.partition.progress import Silent
+from atta.partition.union import Union
+
+
+@st.composite
+def graphs(draw: st.DrawFn, folder: Path) -> Graph:
+    """One or two node types, perhaps empty ones; isolated vertices, self-loops, multi-edges."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    counts = {"a": draw(st.integers(1, 25))}
+    if draw(st.booleans()):
+        counts["b"] = draw(st.integers(0, 12))
+    with GraphWriter(folder / f"g{draw(st.integers(0, 2**60))}", overwrite=True) as out:
+        for name, n in counts.items():
+            chosen = rng.random((3, n)) < draw(st.sampled_from([0.0, 0.1, 0.5]))
+            out.add_nodes(name, n, splits=dict(zip(("train", "val", "test"), chosen, strict=True)))
+        for edge_type in ("a__to__a", "a__by__b")[: len(counts)]:
+            source, _, target = edge_type.split("__")
+            m = draw(st.integers(0, 80)) if counts[source] and counts[target] else 0
+            out.add_edges(edge_type, rng.integers(0, counts[source] or 1, m), rng.integers(0, counts[target] or 1, m))
+        path = out.path.with_name(out.path.name.removesuffix(".partial"))
+    return Graph.open(path)
+
+
+def neighbors(union: Union) -> list[list[int]]:
+    return [union.indices[union.indptr[v] : union.indptr[v + 1]].tolist() for v in range(union.num_nodes)]
+
+
+def plain_stream(near, order, before, parts, weights, room, score):  # type: ignore[no-untyped-def]
+    """LDG and Fennel as their papers state them, one vertex at a time."""
+    owners, loads = [-1] * len(near), np.zeros((parts, weights.shape[1]))
+    for v in order:
+        seen = [owners[u] if owners[u] >= 0 or before is None else before[u] for u in near[v]]
+        ranked = []
+        for p in range(parts):
+            over = [
+                (room[c] - loads[p, c] - weights[v, c]) / room[c]
+                for c in range(weights.shape[1])
+                if weights[v, c] and loads[p, c] + weights[v, c] > room[c]
+            ]
+            fits = not over
+            least = max(0.0, min(1.0, *(1 - loads[p] / room))) if fits else over[0]
+            value = score(seen.count(p), least, loads[p, 0]) if fits else least
+            ranked.append((fits, value, -loads[p, 0], -p))
+        owners[v] = -max(ranked)[3]
+        loads[owners[v]] += weights[v]
+    return owners
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_streaming_equals_the_papers(data: st.DataObject) -> None:
+    draw = data.draw
+    with tempfile.TemporaryDirectory() as folder:
+        graph = draw(graphs(Path(folder)))
+        union = Union.of(graph)
+        n, parts = union.num_nodes, draw(st.integers(1, 5))
+        weights = constraints(graph, ("nodes", *draw(st.sampled_from([(), ("edges",), ("train", "types")]))))
+        room = capacities(weights, parts, draw(st.sampled_from([0.0, 0.2])))
+        order = np.random.default_rng(draw(st.integers(0, 99))).permutation(n)
+        alpha = draw(st.sampled_from([0.0, 0.7]))
+        before: np.ndarray | None = None
+        for _ in range(2):
+            owners = np.full(n, -1, np.int32)
+            _native.stream_vertices(
+                union.indptr, union.indices, order, before, owners, parts, weights.reshape(-1), room, alpha, 1.5
+            )
+
+            def score(count: int, free: float, load: float) -> float:
+                return count - alpha * 1.5 * float(np.sqrt(load)) if alpha else count * free
+
+            assert owners.tolist() == plain_stream(neighbors(union), order, before, parts, weights, room, score)
+            before = owners
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_blocks_equal_breadth_first_search_with_ties(data: st.DataObject) -> None:
+    draw = data.draw
+    with tempfile.TemporaryDirectory() as folder:
+        graph = draw(graphs(Path(folder)))
+        union = Union.of(graph)
+        near, hops = neighbors(union), draw(st.integers(0, 3))
+        centres = np.flatnonzero(label_columns(graph).any(axis=1))
+        block = _native.grow_blocks(union.indptr, union.indices, centres, hops)
+        # Brute force: the distance to every centre, then the nearest of them that reaches v through its own block.
+        expected = np.full(union.num_nodes, -1)
+        expected[centres] = np.arange(len(centres))
+        for _ in range(hops):
+            fresh = {
+                v: min(expected[u] for u in near[v] if expected[u] >= 0)
+                for v in range(len(near))
+                if expected[v] < 0 and any(expected[u] >= 0 for u in near[v])
+            }
+            for v, b in fresh.items():
+                expected[v] = b
+        assert block.tolist() == expected.tolist()
+        for number, centre in enumerate(
+            centres.tolist()
+        ):  # one labelled vertex each; all within reach inside the block
+            inside = set(np.flatnonzero(block == number).tolist())
+            assert inside & set(centres.tolist()) == {centre}
+            reached, frontier = {centre}, {centre}
+            for _ in range(hops):
+                frontier = {u for v in frontier for u in near[v]} & inside - reached
+                reached |= frontier
+            assert reached == inside
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_blocks_are_dealt_out_by_the_rule(data: st.DataObject) -> None:
+    draw = data.draw
+    with tempfile.TemporaryDirectory() as folder:
+        graph = draw(graphs(Path(folder)))
+        union, labels = Union.of(graph), label_columns(graph)
+        near, parts, smooth = neighbors(union), draw(st.integers(1, 4)), draw(st.sampled_from([0.0, 1.0]))
+        centres = np.flatnonzero(labels.any(axis=1))
+        block = _native.grow_blocks(union.indptr, union.indices, centres, 2)
+        share = np.array([0.5, 0.3, 0.2])
+        owners = _native.assign_blocks(
+            union.indptr, union.indices, block, len(centres), labels.reshape(-1), parts, share, smooth
+        )
+        members = [np.flatnonzero(block == b).tolist() for b in range(len(centres))]
+        most = [max(labels[m].sum(axis=0)) for m in members]
+        expected, held, has = np.full(union.num_nodes, -1), [0] * parts, np.zeros((parts, 3))
+        total = labels.sum(axis=0, dtype=float)
+        for b in sorted(range(len(members)), key=lambda b: (-most[b], -len(members[b]), b)):
+            cross = [sum(expected[u] == p for v in members[b] for u in near[v]) for p in range(parts)]
+            used = np.divide(has * parts, total, out=np.zeros_like(has), where=total > 0)
+            room = [1 - (used[p][0] * 0.5) - (used[p][1] * 0.3) - (used[p][2] * 0.2) for p in range(parts)]
+            value = [(smooth + cross[p] / max(1, held[p])) * max(room[p], 0.0) for p in range(parts)]
+            best = max(range(parts), key=lambda p: (room[p] >= 0, round(value[p], 9), round(room[p], 9), -held[p], -p))
+            chosen = int(owners[members[b][0]])
+            same = (
+                round(value[chosen], 9) == round(value[best], 9)
+                and round(room[chosen], 9) == round(room[best], 9)
+                and held[chosen] == held[best]
+            )
+            assert chosen == best or same
+            assert room[chosen] >= 0 or max(room) < 1e-9
+            expected[members[b]] = chosen
+            held[chosen] += len(members[b])
+            has[chosen] += labels[members[b]].sum(axis=0)
+        assert owners.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"given"}))
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_every_method_gives_every_vertex_an_owner(name: str, data: st.DataObject) -> None:
+    draw = data.draw
+    with tempfile.TemporaryDirectory() as folder:
+        graph = draw(graphs(Path(folder)))
+        parts = draw(st.integers(1, 40))  # perhaps more than vertices
+        owners, again = (make_method(name).assign(graph, parts, seed=3, progress=Silent()) for _ in range(2))
+        assert {t: len(o) for t, o in owners.items()} == graph.schema.node_counts
+        for t, values in owners.items():
+            assert values.dtype == np.int32
+            assert ((values >= 0) & (values < parts)).all()
+            assert np.array_equal(values, again[t])
+
+
+def planted(path: Path, *, train: np.ndarray) -> Graph:
+    """Four communities of 250 vertices; a tenth of the edges leave theirs."""
+    rng, n = np.random.default_rng(5), 1000
+    src = rng.integers(0, n, 8000)
+    inside = (src // 250) * 250 + rng.integers(0, 250, 8000)
+    dst = np.where(rng.random(8000) < 0.9, inside, rng.integers(0, n, 8000))
+    with GraphWriter(path) as out:
+        out.add_nodes("node", n, splits={"train": train})
+        out.add_edges("node__to__node", np.concatenate([src, dst]), np.concatenate([dst, src]))
+    return Graph.open(path)
+
+
+def cut_of(graph: Graph, owners: dict[str, np.ndarray]) -> float:
+    edges = graph.edges("node__to__node")
+    return float((owners["node"][edges.src] != owners["node"][edges.dst]).mean())
+
+
+@pytest.mark.parametrize("name", ["metis", "ldg", "fennel"])
+@pytest.mark.parametrize("options", [{}, {"tame": "yes", "cap": 4}])
+def test_communities_are_found_and_shares_kept(tmp_path: Path, name: str, options: dict[str, object]) -> None:
+    graph = planted(tmp_path / "g", train=np.arange(0, 1000, 3))
+    given_options = options if name == "metis" else {}
+    owners = make_method(name, given_options).assign(graph, 4, seed=1, progress=Silent())
+    assert cut_of(graph, owners) < 0.2  # 0.075 leave their community, 0.75 at random
+    weights = constraints(graph, ("nodes", "edges", "train"))
+    for column in weights.T:
+        loads = np.bincount(owners["node"], weights=column, minlength=4)
+        assert loads.max() / loads.mean() < 1.12
+
+
+def test_few_labels_blocks_keep_them_even(tmp_path: Path) -> None:
+    graph = planted(tmp_path / "g", train=np.arange(0, 1000, 40))
+    owners = make_method("block").assign(graph, 4, seed=0, progress=Silent())
+    assert np.bincount(owners["node"][::40], minlength=4).max() <= 8  # 25 by 4, within a quarter
+    assert cut_of(graph, owners) < 0.6
+
+
+def test_types_are_balanced_on_request(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    with GraphWriter(tmp_path / "g") as out:
+        out.add_nodes("a", 400)
+        out.add_nodes("b", 80)
+        out.add_edges("a__by__b", rng.integers(0, 400, 3000), rng.integers(0, 80, 3000))
+    partition_graph(tmp_path / "g", tmp_path / "d", parts=4, method="ldg", balance=["types"])
+    dataset = Dataset.open(tmp_path / "d")
+    for t, n in (("a", 400), ("b", 80)):
+        assert np.diff(dataset.book.offsets[t]).max() <= 1.03 * n / 4 + 1
+
+
+def test_assignment_from_a_file(tmp_path: Path) -> None:
+    graph = planted(tmp_path / "g", train=np.arange(10))
+    owners = np.arange(1000) % 3
+    np.save(tmp_path / "owners.npy", owners)
+    found = make_method("given", {"path": str(tmp_path / "owners.npy")}).assign(graph, 3, seed=0, progress=Silent())
+    assert np.array_equal(found["node"], owners)
+    for values, words in [(owners[:-1], r"\[999\]"), (owners + 1, "1 to 3"), (owners.astype(float), "float64")]:
+        np.save(tmp_path / "owners.npy", values)
+        with pytest.raises(DataError, match=words):
+            make_method("given", {"path": str(tmp_path / "owners.npy")}).assign(graph, 3, seed=0, progress=Silent())
+
+
+def test_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(tmp_path / "g", train=np.arange(10))
+
+    class Small:
+        available = 1000
+
+    monkeypatch.setattr("atta.partition.methods.metis.psutil.virtual_memory", Small)
+    with pytest.raises(QuotaExceededError, match="GiB are free"):
+        partition_graph(tmp_path / "g", tmp_path / "d", parts=2)
+    assert not (tmp_path / "d").exists()
+    partition_graph(tmp_path / "g", tmp_path / "d", parts=2, fallback="ldg")
+    how = Dataset.open(tmp_path / "d").provenance
+    assert how["method"] == "ldg"
+    assert "METIS would take" in how["failed"]
+    monkeypatch.undo()
+    monkeypatch.setattr("atta.partition.methods.metis.write_array", lambda *_: None)
+    with pytest.raises(AttaError, match="METIS failed"):
+        partition_graph(tmp_path / "g", tmp_path / "e", parts=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "kind", "words"),
+    [
+        ("metiss", {}, UnknownNameError, "metis"),
+        ("ldg", {"pases": "2"}, UnknownNameError, "passes"),
+        ("ldg", {"passes": "two"}, ConfigError, "no int"),
+        ("ldg", {"passes": 0}, ConfigError, "passes 0"),
+        ("ldg", {"order": "best"}, ConfigError, "order 'best'"),
+        ("ldg", {"slack": "nan"}, ConfigError, "slack nan"),
+        ("fennel", {"gamma": "1"}, ConfigError, "gamma"),
+        ("metis", {"tame": "maybe"}, ConfigError, "maybe"),
+        ("metis", {"cap": True}, ConfigError, "no int"),
+        ("block", {"hops": "-1"}, ConfigError, "hops -1"),
+        ("block", {"alpha": 0, "beta": 0, "gamma": 0}, ConfigError, "all 0"),
+        ("given", {}, ConfigError, "needs the option path"),
+    ],
+)
+def test_wrong_options(name: str, options: dict[str, object], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        make_method(name, options)
+
+
+def test_kernels_refuse_what_is_no_graph() -> None:
+    good = np.array([0, 1, 2]), np.array([1, 0])
+    owners = np.zeros(2, np.int32)
+    one, room = np.ones(2, np.int64), np.ones(1)
+    with pytest.raises(ValueError, match="does not ascend"):
+        _native.breadth_first(np.array([0, 2, 1]), good[1])
+    with pytest.raises(ValueError, match="passes the end"):
+        _native.breadth_first(np.array([0, 1, 3]), good[1])
+    with pytest.raises(ValueError, match="does not exist"):
+        _native.breadth_first(good[0], np.array([1, 2]))
+    with pytest.raises(ValueError, match="owners"):
+        _native.refine_owners(*good, owners + 3, 2, one, room)
+    with pytest.raises(ValueError, match="order"):
+        _native.stream_vertices(*good, np.array([2]), None, owners, 2, one, room, 0.0, 0.0)
+    with pytest.raises(ValueError, match="weights"):
+        _native.stream_vertices(*good, np.array([0]), None, owners, 2, one[:1], room, 0.0, 0.0)
+    with pytest.raises(ValueError, match="centres"):
+        _native.grow_blocks(*good, np.array([-1]), 1)
+    with pytest.raises(ValueError, match="block"):
+        _native.assign_blocks(*good, np.array([0, 5]), 1, np.zeros(6, np.int8), 2, np.ones(3), 0.0)
+    with pytest.raises(ValueError, match="leaves the 2 vertices"):
+        _native.union_rows([(np.array([0]), np.array([2]), 0, 0)], 2, True)
