@@ -43,7 +43,7 @@ def metis_bytes(vertices: int, neighbors: int, things: int) -> int:
 
     Measured on power-law graphs, which METIS coarsens slowly (docs/partitioning.md).
     """
-    return round(36 * neighbors + (120 + 16 * things) * vertices)
+    return 75 * neighbors + (342 + 16 * things) * vertices
 
 
 @dataclass(frozen=True)
