@@ -112,4 +112,36 @@ def sampling(json_file: str | None, plot: str | None, quiet: bool, **options: An
         Console().print(report.show())
 
 
+@bench.command("partition")
+@click.option("--graph", required=True, help="Graph folder.")
+@click.option("--parts", type=int, default=4, show_default=True)
+@click.option(
+    "--methods",
+    type=NAMES,
+    default="metis,metis:tame=no,ldg,fennel,block,random",
+    show_default=True,
+    help="NAME or NAME:KEY=VALUE+KEY=VALUE each; ratios are about the first.",
+)
+@click.option("--vs", type=NAMES, default=(), help="Peers: dgl (dgl.distributed.partition_graph; needs atta[dgl]).")
+@click.option("--runs", type=int, default=1, show_default=True, help="Rounds; methods alternate within a round.")
+@click.option("--plot", metavar="FILE.png", help="Draw the edge cuts.")
+@json_option
+@quiet_option
+def partition_(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> None:
+    """Time, memory and quality of partitioning methods, from graph folder to dataset.
+
+    Example: atta bench partition --graph graphs/demo --parts 4 --methods metis,ldg --vs dgl --json partition.json
+    """
+    from rich.console import Console
+
+    from atta.bench.partition import PartitionBench, run
+
+    report = run(PartitionBench(**options), Console(stderr=True, quiet=quiet).print)
+    write_json(json_file, report.to_json())
+    if plot:
+        report.plot(plot, "edge_cut")
+    if not quiet and json_file != "-":
+        Console().print(report.show())
+
+
 COMMANDS = [bench]

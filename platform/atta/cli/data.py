@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 import click
@@ -12,13 +12,17 @@ from rich.console import Console
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from atta.cli.output import NAMES, json_option, progress_bars, quiet_option, write_json
+from atta.cli.output import INTS, NAMES, json_option, progress_bars, quiet_option, write_json
+from atta.compare import compare, plot
+from atta.errors import ConfigError
+from atta.partition.dataset import Dataset
 from atta.partition.generate import KINDS, GenerateOptions, generate
 from atta.partition.importers import IMPORTERS, import_graph
 from atta.partition.methods import METHODS
 from atta.partition.progress import Progress
 from atta.partition.report import describe
 from atta.partition.run import partition_graph
+from atta.samplers.predict import predict
 
 __all__ = ["COMMANDS"]
 
@@ -171,7 +175,19 @@ def _pairs(options: tuple[str, ...]) -> dict[str, str]:
     metavar="NAMES",
     help="Share out equally: nodes, edges, types, splits  [default: nodes,edges,train].",
 )
+@click.option(
+    "--compare",
+    "methods",
+    type=NAMES,
+    default=(),
+    help="Instead of one method: several, into DST/METHOD, side by side.",
+)
+@click.option(
+    "--num-neighbors", type=INTS, default=(), help="With --compare: predict what batches with these fan-outs need."
+)
+@click.option("--plot", "picture", metavar="FILE.png", help="With --compare: draw the figures.")
 @_overwrite
+@json_option
 @quiet_option
 def partition(
     src: str,
@@ -183,10 +199,27 @@ def partition(
     fallback: str | None,
     seed: int,
     balance: tuple[str, ...] | None,
+    methods: tuple[str, ...],
+    num_neighbors: tuple[int, ...],
+    picture: str | None,
     overwrite: bool,
+    json_file: str | None,
     quiet: bool,
 ) -> None:
     """Cut the graph folder SRC into the partitioned dataset DST."""
+    if methods:
+        say = Console(stderr=True, quiet=quiet, highlight=False).print
+        entries = compare(
+            src, dst, methods, parts=parts, num_neighbors=num_neighbors, seed=seed, overwrite=overwrite, say=say
+        )
+        write_json(json_file, {"schema": 1, "parts": parts, "num_neighbors": list(num_neighbors), "methods": entries})
+        if picture:
+            plot(entries, picture)
+        if not quiet and json_file != "-":
+            Console(highlight=False).print(_comparison_table(entries))
+        return
+    if num_neighbors or picture or json_file:
+        raise ConfigError("--num-neighbors, --plot and --json go with --compare; `atta inspect` describes a dataset")
     with _progress(quiet) as progress:
         partition_graph(
             src, dst, parts=parts, method=method, options=_pairs(options), fallback=fallback, seed=seed, balance=balance,
@@ -195,14 +228,39 @@ def partition(
     _say(quiet, f"{dst}: {parts} partitions by {method}; look at it with `atta inspect {dst}`")
 
 
-@click.command("inspect", epilog="Example: atta inspect data/demo --json -")
+@click.command("inspect", epilog="Example: atta inspect data/demo --num-neighbors 15,10,5 --json -")
 @click.argument("path", type=click.Path())
 @click.option("--part", "parts", type=int, multiple=True, help="Check only these partitions (default: all).")
+@click.option(
+    "--num-neighbors",
+    type=INTS,
+    default=(),
+    help="Also predict what batches with these fan-outs need from other partitions.",
+)
+@click.option("--batch-size", type=int, default=1024, show_default=True, help="Seeds per predicted batch.")
+@click.option("--batches", type=int, default=8, show_default=True, help="Sampled per partition for the prediction.")
+@click.option("--split", default="train", show_default=True, help="Whose vertices are the seeds of these batches.")
 @json_option
 @quiet_option
-def inspect_(path: str, parts: tuple[int, ...], *, json_file: str | None, quiet: bool) -> None:
+def inspect_(
+    path: str,
+    parts: tuple[int, ...],
+    *,
+    num_neighbors: tuple[int, ...],
+    batch_size: int,
+    batches: int,
+    split: str,
+    json_file: str | None,
+    quiet: bool,
+) -> None:
     """Verify and describe the graph folder or partitioned dataset PATH."""
     report = describe(path, parts or None)
+    if num_neighbors:
+        if report["kind"] != "dataset" or parts:
+            raise ConfigError("--num-neighbors: needs a partitioned dataset with all its partitions")
+        dataset = Dataset.open(path, verify=False)
+        found = predict(dataset, num_neighbors, batch_size=batch_size, batches=batches, split=split)
+        report["prediction"] = {"num_neighbors": list(num_neighbors), "parts": [asdict(p) for p in found]}
     write_json(json_file, report)
     if not quiet and json_file != "-":
         _print_report(report)
@@ -221,6 +279,42 @@ def _print_report(report: dict[str, Any]) -> None:
         )
         console.print(f"edge cut {quality['edge_cut']:.2%}, HALO ratio {quality['halo_ratio']:.3f}")
         console.print(f"balance (maximum / mean): {balance}")
+    if "prediction" in report:
+        console.print(_prediction_table(report["prediction"]))
+
+
+def _comparison_table(entries: list[dict[str, Any]]) -> Table:
+    names = list(entries[0]["balance"])
+    remote = "remote_rows" in entries[0]
+    extra = ("remote rows per batch", "remote data per batch") if remote else ()
+    table = Table("method", "seconds", "edge cut", "HALO ratio", *(f"balance {n}" for n in names), *extra)
+    for e in entries:
+        figures = [f"{e['seconds']:.1f}", f"{e['edge_cut']:.2%}", f"{e['halo_ratio']:.3f}"]
+        figures += [f"{e['balance'][n]:.3f}" for n in names]
+        figures += [f"{e['remote_rows']:,.0f}", _size(e["remote_bytes"])] if remote else []
+        table.add_row(e["method"], *figures)
+    return table
+
+
+def _prediction_table(prediction: dict[str, Any]) -> Table:
+    fan_outs = ",".join(map(str, prediction["num_neighbors"]))
+    table = Table(
+        "part", "seeds", "rows", "remote rows", "share", "remote data", "remote frontier", "HALO share per hop",
+        title=f"Predicted per batch, fan-out {fan_outs} (mean ± standard error)",
+    )  # fmt: skip
+    for part in prediction["parts"]:
+        rows, remote, data, frontier = (part[k] for k in ("rows", "remote_rows", "remote_bytes", "remote_frontier"))
+        table.add_row(
+            str(part["part"]),
+            f"{part['seeds']:,.0f}",
+            f"{rows[0]:,.0f} ± {rows[1]:,.0f}",
+            f"{remote[0]:,.0f} ± {remote[1]:,.0f}",
+            f"{remote[0] / max(1.0, rows[0]):.1%}",
+            _size(data[0]),
+            f"{frontier[0]:,.0f}",
+            ", ".join(f"{h:.1%}" for h in part["halo_per_hop"]),
+        )
+    return table
 
 
 def _types_table(report: dict[str, Any]) -> Table:

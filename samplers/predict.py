@@ -1,0 +1,152 @@
+"""What batches will need from other partitions, found out by sampling some: a partitioning judged by its workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atta.errors import ConfigError
+from atta.samplers import kernels
+from atta.samplers.hashing import hash_string, stream_key
+from atta.samplers.shard import Shard
+
+if TYPE_CHECKING:
+    from atta.partition.dataset import Dataset
+
+__all__ = ["Prediction", "predict"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Means over sampled batches with seeds of one partition, and their standard errors.
+
+    Attributes:
+        part: whose seeds they are; batches: how many; seeds: per batch.
+        rows: vertices of a batch; remote_rows: those that other partitions own, whose table rows cross the network.
+        remote_bytes: of these table rows; remote_frontier: vertices expanded at other partitions.
+        halo_per_hop: vertices of other partitions that a hop reaches first, per vertex that it reaches first.
+    """
+
+    part: int
+    batches: int
+    seeds: float
+    rows: tuple[float, float]
+    remote_rows: tuple[float, float]
+    remote_bytes: tuple[float, float]
+    remote_frontier: tuple[float, float]
+    halo_per_hop: tuple[float, ...]
+
+
+def predict(
+    dataset: Dataset,
+    num_neighbors: Sequence[int],
+    *,
+    batch_size: int = 1024,
+    batches: int = 8,
+    split: str = "train",
+    seed: int = 0,
+) -> list[Prediction]:
+    """Sample ``batches`` random batches per partition from the vertices of ``split`` (all vertices where there is none).
+
+    Partitions without such vertices are left out. All partitions must be on this machine.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    if batch_size < 1 or batches < 1 or not num_neighbors or any(k < -1 for k in num_neighbors):
+        raise ConfigError(
+            f"batch_size {batch_size}, batches {batches}, num_neighbors {list(num_neighbors)}: out of range"
+        )
+    shards = [Shard(dataset, part) for part in range(dataset.num_parts)]
+    schema, rng = dataset.schema, np.random.default_rng(seed)
+    seed_type = next((t for t in schema.node_types if split in schema.splits[t]), schema.node_types[0])
+    found = []
+    for part in range(dataset.num_parts):
+        lo, hi = dataset.book.range(seed_type, part)
+        mine = np.arange(lo, hi)
+        if split in schema.splits[seed_type]:
+            chosen = dataset.split(seed_type, split)
+            mine = chosen[(chosen >= lo) & (chosen < hi)]
+        if len(mine):
+            takes = [rng.choice(mine, min(batch_size, len(mine)), replace=False) for _ in range(batches)]
+            figures = [
+                _batch(dataset, shards, part, {seed_type: take}, num_neighbors=num_neighbors, number=number)
+                for number, take in enumerate(takes)
+            ]
+            found.append(_summary(part, len(takes[0]), figures))
+    return found
+
+
+@dataclass(frozen=True)
+class _Figures:
+    rows: int
+    remote_rows: int
+    remote_bytes: int
+    remote_frontier: int
+    fresh: tuple[int, ...]  # per hop
+    remote_fresh: tuple[int, ...]
+
+
+def _batch(
+    dataset: Dataset,
+    shards: Sequence[Shard],
+    home: int,
+    seeds: Mapping[str, np.ndarray],
+    *,
+    num_neighbors: Sequence[int],
+    number: int,
+) -> _Figures:
+    schema, book = dataset.schema, dataset.book
+    known = {t: kernels.Compactor(schema.node_counts[t]) for t in schema.node_types}
+    for t, ids in seeds.items():
+        known[t].insert(ids)
+
+    def away(node_type: str, start: int) -> int:
+        lo, hi = book.range(node_type, home)
+        ids = known[node_type].ids(start, known[node_type].size)
+        return int(np.count_nonzero((ids < lo) | (ids >= hi)))
+
+    starts = dict.fromkeys(known, 0)
+    fresh, remote_fresh, frontier = [], [], 0
+    for hop, fan_out in enumerate(num_neighbors, start=1):
+        stops = {t: c.size for t, c in known.items()}
+        for edge_type in sorted(schema.edge_types):
+            source, target = schema.endpoints(edge_type)
+            ids = known[target].ids(starts[target], stops[target])
+            rows, _ = kernels.split_by_owner(ids, book.offsets[target])
+            key = stream_key(0, 0, number, hop, hash_string(edge_type))
+            for part, mine in enumerate(rows):
+                if len(mine):
+                    answer = shards[part].sample(edge_type, mine, fan_out=fan_out, replace=False, stream_key=key)
+                    known[source].insert(answer.neighbors)
+                    frontier += len(mine) * (part != home)
+        starts = stops
+        fresh.append(sum(c.size - stops[t] for t, c in known.items()))
+        remote_fresh.append(sum(away(t, stops[t]) for t in known))
+    remote = {t: away(t, 0) for t in known}
+    row_bytes = {t: sum(s.row_bytes for s in schema.node_tables[t].values()) for t in known}
+    return _Figures(
+        sum(c.size for c in known.values()),
+        sum(remote.values()),
+        sum(remote[t] * row_bytes[t] for t in known),
+        frontier,
+        tuple(fresh),
+        tuple(remote_fresh),
+    )
+
+
+def _summary(part: int, seeds: int, figures: Sequence[_Figures]) -> Prediction:
+    def of(name: str) -> tuple[float, float]:
+        values = np.array([getattr(f, name) for f in figures], dtype=np.float64)
+        spread = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
+        return float(values.mean()), spread
+
+    fresh = np.sum([f.fresh for f in figures], axis=0)
+    halo = np.sum([f.remote_fresh for f in figures], axis=0) / np.maximum(1, fresh)
+    return Prediction(
+        part, len(figures), float(seeds), of("rows"), of("remote_rows"), of("remote_bytes"), of("remote_frontier"),
+        tuple(float(h) for h in halo),
+    )  # fmt: skip
