@@ -23,7 +23,7 @@ import psutil
 
 from atta import _native
 from atta.errors import AttaError, ConfigError, QuotaExceededError
-from atta.partition.balance import capacities, constraints, known_balance
+from atta.partition.balance import capacities, constraints, known_balance, slacks
 from atta.partition.files import map_array, write_array
 from atta.partition.graph import Graph
 from atta.partition.progress import Progress
@@ -35,7 +35,6 @@ TAME = ("auto", "yes", "no")
 _TAME_FROM = 20_000_000
 """Neighbours in the union graph from which ``auto`` tames."""
 _TAMED_ITERATIONS = 1
-_IMBALANCE = 0.03
 
 
 def metis_bytes(vertices: int, neighbors: int, things: int) -> int:
@@ -83,23 +82,20 @@ class Metis:
             return {t: np.zeros(n, np.int32) for t, n in counts.items()}
         progress.stage("union graph", None)
         union = Union.of(graph)
-        weights = constraints(graph, names)
+        weights, slack = constraints(graph, names), slacks(graph, names)
         tamed = self.tame == "yes" or (self.tame == "auto" and len(union.indices) >= _TAME_FROM)
         rows = union.sparse(self.cap, seed) if tamed else weighted_rows(union)
-        if not tamed:
-            counts = union.counts
-            union = Union(union.indptr[:1], union.indices[:0], counts)
         iterations = _TAMED_ITERATIONS if tamed else None
         owners = _run(rows, weights, parts=parts, seed=seed, iterations=iterations, progress=progress)
         del rows
-        if tamed:
-            progress.stage("refining", self.passes)
-            room = capacities(weights, parts, _IMBALANCE)
-            for _ in range(self.passes):
-                moved = _native.refine_owners(union.indptr, union.indices, owners, parts, weights.reshape(-1), room)
-                progress.advance(1)
-                if not moved:
-                    break
+        # METIS is given 3 % for everything, because it gives up where a tighter bound is hard to keep.
+        progress.stage("refining", self.passes + 1)
+        room = capacities(weights, parts, slack)
+        _native.even_owners(union.indptr, union.indices, owners, parts, weights.reshape(-1), room)
+        for _ in range(self.passes):
+            progress.advance(1)
+            if not _native.refine_owners(union.indptr, union.indices, owners, parts, weights.reshape(-1), room):
+                break
         return union.by_type(owners)
 
 

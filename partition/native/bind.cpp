@@ -184,6 +184,15 @@ void stream_vertices(Longs indptr, Vector indices, Longs order, std::optional<In
   });
 }
 
+std::int64_t even_owners(Longs indptr, Vector indices, OutInts owners, std::size_t parts, Longs weights, Doubles capacity) {
+  return with_csr(indptr, indices, [&](const auto& graph) {
+    Loads loads = loads_of(parts, weights, capacity, graph.size());
+    check_owners("owners", owners.data(), owners.size(), graph.size(), parts, 0);
+    nb::gil_scoped_release unlocked;
+    return even_out(graph, {owners.data(), owners.size()}, loads);
+  });
+}
+
 std::int64_t refine_owners(Longs indptr, Vector indices, OutInts owners, std::size_t parts, Longs weights, Doubles capacity) {
   return with_csr(indptr, indices, [&](const auto& graph) {
     Loads loads = loads_of(parts, weights, capacity, graph.size());
@@ -240,6 +249,7 @@ void bind_partition(nb::module_& m) {
   m.def("breadth_first", &breadth_first_order, "indptr"_a, "indices"_a);
   m.def("stream_vertices", &stream_vertices, "indptr"_a, "indices"_a, "order"_a, "before"_a.none(), "owners"_a, "parts"_a,
         "weights"_a, "capacity"_a, "alpha"_a, "gamma"_a);
+  m.def("even_owners", &even_owners, "indptr"_a, "indices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a);
   m.def("refine_owners", &refine_owners, "indptr"_a, "indices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a);
   m.def("grow_blocks", &blocks_around, "indptr"_a, "indices"_a, "centres"_a, "hops"_a);
   m.def("assign_blocks", &deal_blocks, "indptr"_a, "indices"_a, "block"_a, "blocks"_a, "labels"_a, "parts"_a, "share"_a,

@@ -18,6 +18,10 @@ class Loads {
       : parts_(parts), weights_(weights), capacity_(capacity), loads_(parts * capacity.size(), 0.0) {}
 
   std::size_t parts() const { return parts_; }
+  std::size_t things() const { return capacity_.size(); }
+  double weight(std::size_t vertex, std::size_t c) const { return static_cast<double>(weights_[vertex * things() + c]); }
+  // How much of thing `c` the partition holds beyond what it may.
+  double excess(std::size_t part, std::size_t c) const { return loads_[part * things() + c] - capacity_[c]; }
   double of(std::size_t part) const { return loads_[part * things()]; }
 
   void add(std::size_t vertex, std::size_t part, double sign) {
@@ -36,9 +40,6 @@ class Loads {
   }
 
  private:
-  std::size_t things() const { return capacity_.size(); }
-  double weight(std::size_t vertex, std::size_t c) const { return static_cast<double>(weights_[vertex * things() + c]); }
-
   std::size_t parts_;
   std::span<const std::int64_t> weights_;  // [n, things], the first one counts vertices
   std::span<const double> capacity_;
@@ -133,6 +134,50 @@ std::int64_t refine(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads&
     }
     tally.clear();
   }
+  return moved;
+}
+
+// Moves vertices out of partitions that hold too much of something, those first whose move costs the fewest cut edges, to where
+// they fit; where they fit nowhere, to a partition that has room for that thing at least. Returns how many moved.
+template <class Id>
+std::int64_t even_out(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads& loads) {
+  Tally tally(loads.parts());
+  for (std::size_t v = 0; v < owners.size(); ++v) loads.add(v, static_cast<std::size_t>(owners[v]), 1);
+  std::int64_t moved = 0;
+  // The best target of v and what moving there gains; `strict`: it must fit in every respect.
+  const auto target = [&](std::size_t v, std::size_t c, bool strict) {
+    const auto home = static_cast<std::size_t>(owners[v]);
+    for (const Id u : graph.row(v)) tally.count(owners[static_cast<std::size_t>(u)]);
+    std::size_t best = home;
+    for (std::size_t part = 0; part < loads.parts(); ++part) {
+      if (part == home || loads.excess(part, c) + loads.weight(v, c) > 0 || (strict && loads.room(v, part) < 0)) continue;
+      if (best == home || tally[part] > tally[best] ||
+          (tally[part] == tally[best] && loads.excess(part, c) < loads.excess(best, c)))
+        best = part;
+    }
+    const std::int64_t gain = tally[best] - tally[home];
+    tally.clear();
+    return std::pair{best, gain};
+  };
+  std::vector<std::pair<std::int64_t, std::size_t>> candidates;
+  for (std::size_t c = 0; c < loads.things(); ++c)
+    for (const bool strict : {true, false}) {
+      candidates.clear();
+      for (std::size_t v = 0; v < owners.size(); ++v)
+        if (loads.weight(v, c) > 0 && loads.excess(static_cast<std::size_t>(owners[v]), c) > 0)
+          candidates.emplace_back(-target(v, c, strict).second, v);
+      std::sort(candidates.begin(), candidates.end());
+      for (const auto& [cost, v] : candidates) {
+        const auto home = static_cast<std::size_t>(owners[v]);
+        if (loads.excess(home, c) <= 0) continue;
+        const std::size_t best = target(v, c, strict).first;
+        if (best == home) continue;
+        loads.add(v, home, -1);
+        loads.add(v, best, 1);
+        owners[v] = static_cast<std::int32_t>(best);
+        ++moved;
+      }
+    }
   return moved;
 }
 

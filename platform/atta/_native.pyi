@@ -143,6 +143,9 @@ def stream_vertices(
     alpha: float,
     gamma: float,
 ) -> None: ...
+def even_owners(
+    indptr: np.ndarray, indices: np.ndarray, owners: np.ndarray, parts: int, weights: np.ndarray, capacity: np.ndarray
+) -> int: ...
 def refine_owners(
     indptr: np.ndarray, indices: np.ndarray, owners: np.ndarray, parts: int, weights: np.ndarray, capacity: np.ndarray
 ) -> int: ...
