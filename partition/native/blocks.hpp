@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <span>
@@ -14,6 +15,7 @@
 namespace atta {
 
 inline constexpr std::size_t kLabels = 3;  // train, val, test
+inline constexpr double kRounding = 1e-9;  // smaller differences are none: a full partition has room 0, give or take one
 
 // Breadth first from all centres at once, one hop per round: a vertex keeps the first block that reaches it, the smallest number
 // among those of the same round. Returns the block of each vertex, -1 beyond `hops`.
@@ -96,11 +98,12 @@ std::vector<std::int32_t> assign_blocks(const Csr<Id>& graph, std::span<const st
                   static_cast<double>(total[k]);
       const double edges = static_cast<double>(cross[part]) / static_cast<double>(std::max<std::int64_t>(1, held[part]));
       const double value = (rule.smooth + edges) * std::max(room, 0.0);
-      const bool full = room < 0, best_full = best < parts && best_room < 0;
-      const bool better = best == parts || (full != best_full     ? best_full
-                                            : value != best_value ? value > best_value
-                                            : room != best_room   ? room > best_room
-                                                                  : held[part] < held[best]);
+      const auto differ = [](double x, double y) { return std::abs(x - y) > kRounding; };
+      const bool full = room < -kRounding, best_full = best_room < -kRounding;
+      const bool better = best == parts || (full != best_full           ? best_full
+                                            : differ(value, best_value) ? value > best_value
+                                            : differ(room, best_room)   ? room > best_room
+                                                                        : held[part] < held[best]);
       if (better) best = part, best_value = value, best_room = room;
     }
     for (std::int64_t at = starts[b]; at < starts[b + 1]; ++at)

@@ -147,7 +147,9 @@ def test_blocks_are_dealt_out_by_the_rule(data: st.DataObject) -> None:
             used = np.divide(has * parts, total, out=np.zeros_like(has), where=total > 0)
             room = [1 - (used[p][0] * 0.5) - (used[p][1] * 0.3) - (used[p][2] * 0.2) for p in range(parts)]
             value = [(smooth + cross[p] / max(1, held[p])) * max(room[p], 0.0) for p in range(parts)]
-            best = max(range(parts), key=lambda p: (room[p] >= 0, round(value[p], 9), round(room[p], 9), -held[p], -p))
+            best = max(
+                range(parts), key=lambda p: (room[p] > -1e-9, round(value[p], 9), round(room[p], 9), -held[p], -p)
+            )
             chosen = int(owners[members[b][0]])
             same = (
                 round(value[chosen], 9) == round(value[best], 9)
@@ -155,7 +157,7 @@ def test_blocks_are_dealt_out_by_the_rule(data: st.DataObject) -> None:
                 and held[chosen] == held[best]
             )
             assert chosen == best or same
-            assert room[chosen] >= 0 or max(room) < 1e-9
+            assert room[chosen] > -1e-9 or max(room) < 1e-9
             expected[members[b]] = chosen
             held[chosen] += len(members[b])
             has[chosen] += labels[members[b]].sum(axis=0)
