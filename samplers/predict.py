@@ -51,7 +51,7 @@ def predict(
 ) -> list[Prediction]:
     """Sample ``batches`` random batches per partition from the vertices of ``split`` (all vertices where there is none).
 
-    Partitions without such vertices are left out. All partitions must be on this machine.
+    The seeds are those that a loader gives to one trainer per partition. All partitions must be on this machine.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -63,13 +63,12 @@ def predict(
     shards = [Shard(dataset, part) for part in range(dataset.num_parts)]
     schema, rng = dataset.schema, np.random.default_rng(seed)
     seed_type = next((t for t in schema.node_types if split in schema.splits[t]), schema.node_types[0])
+    seeds = np.arange(schema.node_counts[seed_type])
+    if split in schema.splits[seed_type]:
+        seeds = np.asarray(dataset.split(seed_type, split))
     found = []
-    for part in range(dataset.num_parts):
-        lo, hi = dataset.book.range(seed_type, part)
-        mine = np.arange(lo, hi)
-        if split in schema.splits[seed_type]:
-            chosen = dataset.split(seed_type, split)
-            mine = chosen[(chosen >= lo) & (chosen < hi)]
+    # As loaders deal them out to one trainer per partition: equal numbers, so a few may be of a neighbouring partition.
+    for part, mine in enumerate(np.array_split(seeds, dataset.num_parts)):
         if len(mine):
             takes = [rng.choice(mine, min(batch_size, len(mine)), replace=False) for _ in range(batches)]
             figures = [

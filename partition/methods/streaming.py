@@ -97,6 +97,9 @@ def _streamed(
         owners = placed
         progress.advance(1)
     assert owners is not None
+    # The last vertices go where there is room, which may be far from their neighbours or too much of something else.
+    for settle in (_native.even_owners, _native.refine_owners):
+        settle(union.indptr, union.indices, owners, parts, weights.reshape(-1), room)
     return union.by_type(owners)
 
 

@@ -11,6 +11,8 @@
 
 namespace atta {
 
+inline constexpr double kLenience = 0.005;  // of a capacity, where one thing can only be evened out at the cost of another
+
 // What partitions hold of each thing that is to be balanced, and how much they may hold.
 class Loads {
  public:
@@ -20,6 +22,15 @@ class Loads {
   std::size_t parts() const { return parts_; }
   std::size_t things() const { return capacity_.size(); }
   double weight(std::size_t vertex, std::size_t c) const { return static_cast<double>(weights_[vertex * things() + c]); }
+  // Whether moving the vertex there leaves that partition with clearly more of something than it may hold and than its home holds
+  // then.
+  bool worsens(std::size_t vertex, std::size_t home, std::size_t part) const {
+    for (std::size_t c = 0; c < things(); ++c) {
+      const double more = weight(vertex, c);
+      if (more > 0 && excess(part, c) + more > std::max(kLenience * capacity_[c], excess(home, c) - more)) return true;
+    }
+    return false;
+  }
   // How much of thing `c` the partition holds beyond what it may.
   double excess(std::size_t part, std::size_t c) const { return loads_[part * things() + c] - capacity_[c]; }
   double of(std::size_t part) const { return loads_[part * things()]; }
@@ -138,7 +149,7 @@ std::int64_t refine(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads&
 }
 
 // Moves vertices out of partitions that hold too much of something, those first whose move costs the fewest cut edges, to where
-// they fit; where they fit nowhere, to a partition that has room for that thing at least. Returns how many moved.
+// they fit; where they fit nowhere, to a partition that is worse off in no respect than their home was. Returns how many moved.
 template <class Id>
 std::int64_t even_out(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads& loads) {
   Tally tally(loads.parts());
@@ -150,7 +161,9 @@ std::int64_t even_out(const Csr<Id>& graph, std::span<std::int32_t> owners, Load
     for (const Id u : graph.row(v)) tally.count(owners[static_cast<std::size_t>(u)]);
     std::size_t best = home;
     for (std::size_t part = 0; part < loads.parts(); ++part) {
-      if (part == home || loads.excess(part, c) + loads.weight(v, c) > 0 || (strict && loads.room(v, part) < 0)) continue;
+      if (part == home || loads.excess(part, c) + loads.weight(v, c) > 0 ||
+          (strict ? loads.room(v, part) < 0 : loads.worsens(v, home, part)))
+        continue;
       if (best == home || tally[part] > tally[best] ||
           (tally[part] == tally[best] && loads.excess(part, c) < loads.excess(best, c)))
         best = part;

@@ -36,7 +36,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_prediction_is_within_a_tenth_of_a_real_run(graph: Path, tmp_path: Path, method: str) -> None:
     partition_graph(graph, tmp_path / "d", parts=2, method=method)
     dataset = Dataset.open(tmp_path / "d")
-    predicted = predict(dataset, [8, 4], batch_size=40, batches=12)
+    predicted = predict(dataset, [8, 4], batch_size=40, batches=60)
     with atta.local(tmp_path / "d", threads=1, options=("--cache-share", "0")) as cluster:
         for prediction in predicted:
             rows, data, frontier, sizes = [], [], [], []
@@ -44,7 +44,7 @@ def test_prediction_is_within_a_tenth_of_a_real_run(graph: Path, tmp_path: Path,
                 cluster, [8, 4], ("item", "train"), batch_size=40, shuffle=True, rank=prediction.part, world_size=2,
                 drop_last=True,
             )  # fmt: skip
-            for _ in range(4):
+            for _ in range(20):
                 for batch in loader:
                     sizes.append(batch.num_nodes)
                     rows.append(batch.stats["remote_rows"])
