@@ -63,20 +63,16 @@ class Staging:
             for name in names:
                 _sync(Path(folder, name))
             _sync(Path(folder))
+        old = self.dst.with_name(self.dst.name + ".old")
         if self.dst.exists():
-            self._replace()
-        else:
-            self.path.rename(self.dst)
+            if old.exists():
+                shutil.rmtree(old)
+            self.dst.rename(old)
+        self.path.rename(self.dst)
+        if old.exists():  # also one that a writer has left behind who died just here
+            shutil.rmtree(old)
         _sync(self.dst.parent)
         os.close(self._lock)
-
-    def _replace(self) -> None:
-        old = self.dst.with_name(self.dst.name + ".old")
-        if old.exists():
-            shutil.rmtree(old)
-        self.dst.rename(old)
-        self.path.rename(self.dst)
-        shutil.rmtree(old)
 
     def abort(self) -> None:
         """Remove what was written so far."""
