@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import click
+import psutil
 from rich.console import Console
 from rich.progress import Progress as Bars
 from rich.table import Table
@@ -19,6 +20,8 @@ from atta.partition.dataset import Dataset
 from atta.partition.generate import KINDS, GenerateOptions, generate
 from atta.partition.importers import IMPORTERS, import_graph
 from atta.partition.methods import METHODS
+from atta.partition.plan import METHODS as PLANNED
+from atta.partition.plan import GraphSize, estimate
 from atta.partition.progress import Progress
 from atta.partition.report import describe
 from atta.partition.run import partition_graph
@@ -348,4 +351,72 @@ def _size(count: float) -> str:
     return f"{count:.4g} TiB"
 
 
-COMMANDS: list[click.Command] = [import_, generate_, partition, inspect_]
+@click.command("plan", epilog="Example: atta plan --nodes 111000000 --edges 3200000000 --row-bytes 512 --parts 16")
+@click.option("--nodes", type=click.IntRange(0), required=True, help="Vertices.")
+@click.option(
+    "--edges",
+    type=click.IntRange(0),
+    required=True,
+    help="Stored edges; an undirected one in both directions counts twice.",
+)
+@click.option(
+    "--row-bytes", type=click.IntRange(0), default=400, show_default=True, help="Of all node tables, per vertex."
+)
+@click.option(
+    "--edge-bytes", type=click.IntRange(0), default=0, show_default=True, help="Of all edge tables, per edge."
+)
+@click.option("--directed", is_flag=True, help="Not every edge is stored in both directions.")
+@click.option(
+    "--halo-ratio", type=click.FloatRange(0), default=1.5, show_default=True, help="HALO vertices per vertex."
+)
+@click.option("--parts", type=click.IntRange(1), default=4, show_default=True, help="Partitions.")
+@json_option
+@quiet_option
+def plan_(
+    nodes: int,
+    edges: int,
+    *,
+    row_bytes: int,
+    edge_bytes: int,
+    directed: bool,
+    halo_ratio: float,
+    parts: int,
+    json_file: str | None,
+    quiet: bool,
+) -> None:
+    """Estimate memory, disk and time that partitioning a graph takes, from its counts alone."""
+    size = GraphSize(nodes, edges, row_bytes, edge_bytes, symmetric=not directed, halo_ratio=halo_ratio)
+    found = [estimate(size, method, parts) for method in PLANNED]
+    here = psutil.virtual_memory().total
+    report = {
+        "schema": 1,
+        "size": asdict(size),
+        "parts": parts,
+        "folder_bytes": size.folder_bytes,
+        "dataset_bytes": size.dataset_bytes,
+        "machine_memory": here,
+        "methods": [asdict(e) | {"fits": e.memory <= here} for e in found],
+    }
+    write_json(json_file, report)
+    if quiet or json_file == "-":
+        return
+    console = Console(highlight=False)
+    console.print(f"on disk: graph folder {_size(size.folder_bytes)}, dataset {_size(size.dataset_bytes)}")
+    console.print(f"in memory of each of {parts} daemons: about {_size(size.dataset_bytes / parts)}")
+    table = Table("method", "peak memory", "fits here", "time", title="Partitioning, estimated")
+    for e in found:
+        table.add_row(e.method, _size(e.memory), "yes" if e.memory <= here else "no", _duration(e.seconds))
+    console.print(table)
+
+
+def _duration(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} h"
+    )
+
+
+COMMANDS: list[click.Command] = [import_, generate_, partition, inspect_, plan_]

@@ -1,0 +1,110 @@
+"""What partitioning a graph of given size will take: memory, disk and time, by formulas that were fitted to measurements.
+
+Memory is what all processes hold at once, pages of mapped files included; the system can take those back, so a run fits into
+somewhat less. Time was measured on graphs of 10 to 120 million edges on one machine (bench/results/partition-*.md); other machines
+differ by a factor. ``tests/unit/partition/test_plan.py`` compares the formulas with the recorded figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atta.errors import ConfigError, UnknownNameError
+from atta.partition.graph import index_dtype
+from atta.partition.methods.metis import metis_bytes
+
+__all__ = ["METHODS", "Estimate", "GraphSize", "estimate"]
+
+METHODS = ("metis", "metis:tame=yes", "metis:tame=no", "block", "ldg", "fennel", "random")
+_TAME_FROM = 20_000_000
+_PROCESS = 64 << 20  # Python and its libraries
+_PER_VERTEX = 60  # ids, ranks, owners, degrees, weights
+_BUCKET = 32 << 20  # edges sorted at a time
+_PER_SORTED_EDGE = 40
+_KEPT_PER_VERTEX = 1.22  # neighbours that a tamed METIS sees, by neighbour that a vertex may keep
+_CAP = 8
+_THINGS = 3  # balanced at once
+_START_S = 1.0
+_FAR_EDGES = 120e6
+_WRITE_NS = 245  # per edge: numbering, moving, sorting, checksums
+_ASSIGN_NS = {"metis:tame=yes": 270, "metis:tame=no": 780, "block": 170, "ldg": 165, "fennel": 160, "random": 0}
+
+
+@dataclass(frozen=True)
+class GraphSize:
+    """Counts of a graph.
+
+    Attributes:
+        nodes, edges: stored ones (an undirected edge that is stored in both directions counts twice).
+        row_bytes, edge_bytes: of all node tables per vertex, of all edge tables per edge.
+        symmetric: both directions of every edge are stored.
+        halo_ratio: HALO vertices per vertex, summed over partitions (1 to 2 with METIS on social graphs).
+    """
+
+    nodes: int
+    edges: int
+    row_bytes: int = 0
+    edge_bytes: int = 0
+    symmetric: bool = True
+    halo_ratio: float = 1.5
+
+    def __post_init__(self) -> None:
+        if min(self.nodes, self.edges, self.row_bytes, self.edge_bytes) < 0 or not self.halo_ratio >= 0:
+            raise ConfigError("nodes, edges, bytes and the HALO ratio must not be negative")
+
+    @property
+    def neighbors(self) -> int:
+        """Neighbours in the union graph."""
+        return self.edges if self.symmetric else 2 * self.edges
+
+    @property
+    def folder_bytes(self) -> int:
+        """The graph folder on disk."""
+        end = index_dtype(self.nodes).itemsize
+        return self.edges * (2 * end + self.edge_bytes) + self.nodes * self.row_bytes
+
+    @property
+    def dataset_bytes(self) -> int:
+        """The partitioned dataset on disk; also what all daemons together load."""
+        source, edge = index_dtype(self.nodes).itemsize, index_dtype(self.edges).itemsize
+        per_vertex = 8 + source + 8 + self.row_bytes + 8 * self.halo_ratio  # ids, order, row bounds, tables, HALO lists
+        return self.edges * (source + edge + self.edge_bytes) + round(self.nodes * per_vertex)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one method takes: peak ``memory`` in bytes, ``seconds``, and which stage (``"assign"`` or ``"write"``) is the peak."""
+
+    method: str
+    memory: int
+    seconds: float
+    peak: str
+
+
+def estimate(size: GraphSize, method: str, parts: int) -> Estimate:
+    """Estimate partitioning ``size`` into ``parts`` by ``method`` (one of ``METHODS``).
+
+    Raises:
+        UnknownNameError: no such method; ConfigError: fewer than one partition.
+    """
+    if method not in METHODS:
+        raise UnknownNameError.of("method", method, METHODS)
+    if parts < 1:
+        raise ConfigError(f"parts {parts}: must be at least 1")
+    form = method
+    if method == "metis":
+        form = "metis:tame=yes" if size.neighbors >= _TAME_FROM else "metis:tame=no"
+    end = index_dtype(size.nodes).itemsize
+    mapped, union = 2 * end * size.edges, end * size.neighbors
+    assign = union + _PER_VERTEX * size.nodes + _PROCESS
+    if form.startswith("metis"):
+        kept = (
+            round(min(size.neighbors, _KEPT_PER_VERTEX * _CAP * size.nodes)) if form.endswith("yes") else size.neighbors
+        )
+        assign += 16 * kept + metis_bytes(size.nodes, kept, _THINGS)
+    elif form != "random":
+        assign += mapped
+    write = mapped + _PER_SORTED_EDGE * min(size.edges // parts + 1, _BUCKET) + _PER_VERTEX * size.nodes + _PROCESS
+    nearby = min(1.0, (size.edges / _FAR_EDGES) ** 0.4) if size.edges else 0.0  # small graphs stay near the caches
+    seconds = _START_S + 1e-9 * size.edges * nearby * (_WRITE_NS + _ASSIGN_NS[form])
+    return Estimate(method, max(assign, write), seconds, "assign" if assign > write else "write")
