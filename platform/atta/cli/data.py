@@ -1,30 +1,23 @@
-"""``atta import``, ``generate``, ``partition`` and ``inspect``: graphs on disk."""
+"""``atta import``, ``generate`` and ``inspect``: graphs on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any
 
 import click
-import psutil
 from rich.console import Console
-from rich.progress import Progress as Bars
 from rich.table import Table
 
-from atta.cli.output import INTS, NAMES, json_option, progress_bars, quiet_option, write_json
-from atta.compare import compare, plot
+from atta.cli.output import INTS, json_option, quiet_option, write_json
+from atta.cli.work import overwrite_option, say, work_progress
+from atta.cli.work import size as size_text
 from atta.errors import ConfigError
 from atta.partition.dataset import Dataset
 from atta.partition.generate import KINDS, GenerateOptions, generate
 from atta.partition.importers import IMPORTERS, import_graph
-from atta.partition.methods import METHODS
-from atta.partition.plan import METHODS as PLANNED
-from atta.partition.plan import GraphSize, estimate
-from atta.partition.progress import Progress
 from atta.partition.report import describe
-from atta.partition.run import partition_graph
 from atta.samplers.predict import predict
 
 __all__ = ["COMMANDS"]
@@ -33,43 +26,6 @@ __all__ = ["COMMANDS"]
 _MAIN_SPLITS = ("train", "val", "test")
 _BALANCED = ("nodes", "edges", *_MAIN_SPLITS)
 _DEFAULTS = {f.name: f.default for f in fields(GenerateOptions)}
-
-
-class _RichProgress:
-    """Shows one bar per stage on standard error."""
-
-    def __init__(self, bars: Bars) -> None:
-        self._bars = bars
-        self._task: Any = None
-
-    def stage(self, name: str, total: int | None) -> None:
-        self.finish()
-        self._task = self._bars.add_task(name, total=total)
-
-    def advance(self, amount: int) -> None:
-        self._bars.advance(self._task, amount)
-
-    def finish(self) -> None:
-        if self._task is not None:
-            total = self._bars.tasks[-1].total
-            self._bars.update(self._task, total=total or 1, completed=total or 1)
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Progress]:
-    """Yield a progress receiver: bars on a terminal, silence elsewhere."""
-    with progress_bars(quiet) as bars:
-        receiver = _RichProgress(bars)
-        yield receiver
-        receiver.finish()
-
-
-def _say(quiet: bool, text: str) -> None:
-    if not quiet:
-        click.echo(text)
-
-
-_overwrite = click.option("--overwrite", is_flag=True, help="Replace DST if it is a folder that Atta wrote.")
 
 
 @click.command("import", epilog="Example: atta import npz data/cora graphs/cora --undirected")
@@ -81,7 +37,7 @@ _overwrite = click.option("--overwrite", is_flag=True, help="Replace DST if it i
     "--reverse", is_flag=True, help="Add the reverses of every edge type as a type of their own, rev_RELATION."
 )
 @click.option("--normalize-features", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
-@_overwrite
+@overwrite_option
 @quiet_option
 def import_(
     format_: str,
@@ -95,7 +51,7 @@ def import_(
     quiet: bool,
 ) -> None:
     """Turn a dataset in FORMAT (npz, ogb, planetoid, pyg) at SRC into the graph folder DST."""
-    with _progress(quiet) as progress:
+    with work_progress(quiet) as progress:
         import_graph(
             format_,
             src,
@@ -106,7 +62,7 @@ def import_(
             overwrite=overwrite,
             progress=progress,
         )
-    _say(quiet, f"{dst}: imported from {src}")
+    say(quiet, f"{dst}: imported from {src}")
 
 
 def _generate_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,92 +99,13 @@ def _generate_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("dst", type=click.Path())
 @_generate_options
-@_overwrite
+@overwrite_option
 @quiet_option
 def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: Any) -> None:
     """Generate the graph folder DST with features, labels and splits that a GNN can learn from."""
-    with _progress(quiet) as progress:
+    with work_progress(quiet) as progress:
         generate(kind, dst, GenerateOptions(**options), overwrite=overwrite, progress=progress)
-    _say(quiet, f"{dst}: generated")
-
-
-def _pairs(options: tuple[str, ...]) -> dict[str, str]:
-    """``KEY=VALUE`` options as a mapping."""
-    for text in options:
-        if "=" not in text:
-            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--option")
-    return dict(text.split("=", 1) for text in options)
-
-
-@click.command("partition", epilog="Example: atta partition graphs/demo data/demo --parts 2 --method metis")
-@click.argument("src", type=click.Path())
-@click.argument("dst", type=click.Path())
-@click.option("--parts", type=int, required=True, help="Number of partitions.")
-@click.option("--method", type=click.Choice(sorted(METHODS)), default="metis", show_default=True, help="Who owns what.")
-@click.option(
-    "--option", "options", multiple=True, metavar="KEY=VALUE", help="Of the method; may be given several times."
-)
-@click.option(
-    "--fallback", type=click.Choice(sorted(METHODS)), help="Method to use where the first one fails or would not fit."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the method.")
-@click.option(
-    "--balance",
-    type=NAMES,
-    metavar="NAMES",
-    help="Share out equally: nodes, edges, types, splits  [default: nodes,edges,train].",
-)
-@click.option(
-    "--compare",
-    "methods",
-    type=NAMES,
-    default=(),
-    help="Instead of one method: several, into DST/METHOD, side by side.",
-)
-@click.option(
-    "--num-neighbors", type=INTS, default=(), help="With --compare: predict what batches with these fan-outs need."
-)
-@click.option("--plot", "picture", metavar="FILE.png", help="With --compare: draw the figures.")
-@_overwrite
-@json_option
-@quiet_option
-def partition(
-    src: str,
-    dst: str,
-    *,
-    parts: int,
-    method: str,
-    options: tuple[str, ...],
-    fallback: str | None,
-    seed: int,
-    balance: tuple[str, ...] | None,
-    methods: tuple[str, ...],
-    num_neighbors: tuple[int, ...],
-    picture: str | None,
-    overwrite: bool,
-    json_file: str | None,
-    quiet: bool,
-) -> None:
-    """Cut the graph folder SRC into the partitioned dataset DST."""
-    if methods:
-        say = Console(stderr=True, quiet=quiet, highlight=False).print
-        entries = compare(
-            src, dst, methods, parts=parts, num_neighbors=num_neighbors, seed=seed, overwrite=overwrite, say=say
-        )
-        write_json(json_file, {"schema": 1, "parts": parts, "num_neighbors": list(num_neighbors), "methods": entries})
-        if picture:
-            plot(entries, picture)
-        if not quiet and json_file != "-":
-            Console(highlight=False).print(_comparison_table(entries))
-        return
-    if num_neighbors or picture or json_file:
-        raise ConfigError("--num-neighbors, --plot and --json go with --compare; `atta inspect` describes a dataset")
-    with _progress(quiet) as progress:
-        partition_graph(
-            src, dst, parts=parts, method=method, options=_pairs(options), fallback=fallback, seed=seed, balance=balance,
-            overwrite=overwrite, progress=progress,
-        )  # fmt: skip
-    _say(quiet, f"{dst}: {parts} partitions by {method}; look at it with `atta inspect {dst}`")
+    say(quiet, f"{dst}: generated")
 
 
 @click.command("inspect", epilog="Example: atta inspect data/demo --num-neighbors 15,10,5 --json -")
@@ -272,7 +149,9 @@ def inspect_(
 def _print_report(report: dict[str, Any]) -> None:
     console = Console(highlight=False)
     what = "graph" if report["kind"] == "graph" else f"dataset {report['dataset_id']}, {report['num_parts']} partitions"
-    console.print(f"{report['path']}: {what}; {report['files']} files, {_size(report['bytes'])}, checksums verified")
+    console.print(
+        f"{report['path']}: {what}; {report['files']} files, {size_text(report['bytes'])}, checksums verified"
+    )
     console.print(_types_table(report))
     if report["kind"] == "dataset":
         console.print(_parts_table(report))
@@ -284,19 +163,6 @@ def _print_report(report: dict[str, Any]) -> None:
         console.print(f"balance (maximum / mean): {balance}")
     if "prediction" in report:
         console.print(_prediction_table(report["prediction"]))
-
-
-def _comparison_table(entries: list[dict[str, Any]]) -> Table:
-    names = list(entries[0]["balance"])
-    remote = "remote_rows" in entries[0]
-    extra = ("remote rows per batch", "remote data per batch") if remote else ()
-    table = Table("method", "seconds", "edge cut", "HALO ratio", *(f"balance {n}" for n in names), *extra)
-    for e in entries:
-        figures = [f"{e['seconds']:.1f}", f"{e['edge_cut']:.2%}", f"{e['halo_ratio']:.3f}"]
-        figures += [f"{e['balance'][n]:.3f}" for n in names]
-        figures += [f"{e['remote_rows']:,.0f}", _size(e["remote_bytes"])] if remote else []
-        table.add_row(e["method"], *figures)
-    return table
 
 
 def _prediction_table(prediction: dict[str, Any]) -> Table:
@@ -313,7 +179,7 @@ def _prediction_table(prediction: dict[str, Any]) -> Table:
             f"{rows[0]:,.0f} ± {rows[1]:,.0f}",
             f"{remote[0]:,.0f} ± {remote[1]:,.0f}",
             f"{remote[0] / max(1.0, rows[0]):.1%}",
-            _size(data[0]),
+            size_text(data[0]),
             f"{frontier[0]:,.0f}",
             ", ".join(f"{h:.1%}" for h in part["halo_per_hop"]),
         )
@@ -343,80 +209,4 @@ def _parts_table(report: dict[str, Any]) -> Table:
     return table
 
 
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.4g} {unit}"
-        count /= 1024
-    return f"{count:.4g} TiB"
-
-
-@click.command("plan", epilog="Example: atta plan --nodes 111000000 --edges 3200000000 --row-bytes 512 --parts 16")
-@click.option("--nodes", type=click.IntRange(0), required=True, help="Vertices.")
-@click.option(
-    "--edges",
-    type=click.IntRange(0),
-    required=True,
-    help="Stored edges; an undirected one in both directions counts twice.",
-)
-@click.option(
-    "--row-bytes", type=click.IntRange(0), default=400, show_default=True, help="Of all node tables, per vertex."
-)
-@click.option(
-    "--edge-bytes", type=click.IntRange(0), default=0, show_default=True, help="Of all edge tables, per edge."
-)
-@click.option("--directed", is_flag=True, help="Not every edge is stored in both directions.")
-@click.option(
-    "--halo-ratio", type=click.FloatRange(0), default=1.5, show_default=True, help="HALO vertices per vertex."
-)
-@click.option("--parts", type=click.IntRange(1), default=4, show_default=True, help="Partitions.")
-@json_option
-@quiet_option
-def plan_(
-    nodes: int,
-    edges: int,
-    *,
-    row_bytes: int,
-    edge_bytes: int,
-    directed: bool,
-    halo_ratio: float,
-    parts: int,
-    json_file: str | None,
-    quiet: bool,
-) -> None:
-    """Estimate memory, disk and time that partitioning a graph takes, from its counts alone."""
-    size = GraphSize(nodes, edges, row_bytes, edge_bytes, symmetric=not directed, halo_ratio=halo_ratio)
-    found = [estimate(size, method, parts) for method in PLANNED]
-    here = psutil.virtual_memory().total
-    report = {
-        "schema": 1,
-        "size": asdict(size),
-        "parts": parts,
-        "folder_bytes": size.folder_bytes,
-        "dataset_bytes": size.dataset_bytes,
-        "machine_memory": here,
-        "methods": [asdict(e) | {"fits": e.memory <= here} for e in found],
-    }
-    write_json(json_file, report)
-    if quiet or json_file == "-":
-        return
-    console = Console(highlight=False)
-    console.print(f"on disk: graph folder {_size(size.folder_bytes)}, dataset {_size(size.dataset_bytes)}")
-    console.print(f"in memory of each of {parts} daemons: about {_size(size.dataset_bytes / parts)}")
-    table = Table("method", "peak memory", "fits here", "time", title="Partitioning, estimated")
-    for e in found:
-        table.add_row(e.method, _size(e.memory), "yes" if e.memory <= here else "no", _duration(e.seconds))
-    console.print(table)
-
-
-def _duration(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )
-
-
-COMMANDS: list[click.Command] = [import_, generate_, partition, inspect_, plan_]
+COMMANDS: list[click.Command] = [import_, generate_, inspect_]

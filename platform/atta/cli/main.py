@@ -16,9 +16,9 @@ __all__ = ["cli", "main"]
 _MODULES = {
     "import": "data",
     "generate": "data",
-    "partition": "data",
+    "partition": "partition",
     "inspect": "data",
-    "plan": "data",
+    "plan": "partition",
     "serve": "serve",
     "status": "serve",
     "stop": "serve",

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from atta.cli.data import COMMANDS
+from atta.cli import data, partition
 from atta.errors import ConfigError, DataError
 
 GENERATE = ["generate", "powerlaw", "g", "--nodes", "500", "--edges", "4000", "--features", "8", "--classes", "3"]
@@ -17,7 +17,7 @@ GENERATE = ["generate", "powerlaw", "g", "--nodes", "500", "--edges", "4000", "-
 @pytest.fixture
 def atta(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    group = click.Group(commands={c.name: c for c in COMMANDS})
+    group = click.Group(commands={c.name: c for c in [*data.COMMANDS, *partition.COMMANDS]})
 
     def run(*args: str):
         result = CliRunner().invoke(group, [str(a) for a in args])

@@ -1,0 +1,176 @@
+"""``atta partition`` and ``atta plan``: cutting graphs, and what it would take."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from atta.cli.output import INTS, NAMES, json_option, quiet_option, write_json
+from atta.cli.work import duration, overwrite_option, say, work_progress
+from atta.cli.work import size as size_text
+from atta.compare import compare, plot
+from atta.errors import ConfigError
+from atta.partition.methods import METHODS
+from atta.partition.plan import METHODS as PLANNED
+from atta.partition.plan import GraphSize, estimate
+from atta.partition.run import partition_graph
+
+__all__ = ["COMMANDS"]
+
+
+def _pairs(options: tuple[str, ...]) -> dict[str, str]:
+    """``KEY=VALUE`` options as a mapping."""
+    for text in options:
+        if "=" not in text:
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--option")
+    return dict(text.split("=", 1) for text in options)
+
+
+@click.command("partition", epilog="Example: atta partition graphs/demo data/demo --parts 2 --method metis")
+@click.argument("src", type=click.Path())
+@click.argument("dst", type=click.Path())
+@click.option("--parts", type=int, required=True, help="Number of partitions.")
+@click.option("--method", type=click.Choice(sorted(METHODS)), default="metis", show_default=True, help="Who owns what.")
+@click.option(
+    "--option", "options", multiple=True, metavar="KEY=VALUE", help="Of the method; may be given several times."
+)
+@click.option(
+    "--fallback", type=click.Choice(sorted(METHODS)), help="Method to use where the first one fails or would not fit."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the method.")
+@click.option(
+    "--balance",
+    type=NAMES,
+    metavar="NAMES",
+    help="Share out equally: nodes, edges, types, splits  [default: nodes,edges,train].",
+)
+@click.option(
+    "--compare",
+    "methods",
+    type=NAMES,
+    default=(),
+    help="Instead of one method: several, into DST/METHOD, side by side.",
+)
+@click.option(
+    "--num-neighbors", type=INTS, default=(), help="With --compare: predict what batches with these fan-outs need."
+)
+@click.option("--plot", "picture", metavar="FILE.png", help="With --compare: draw the figures.")
+@overwrite_option
+@json_option
+@quiet_option
+def partition(
+    src: str,
+    dst: str,
+    *,
+    parts: int,
+    method: str,
+    options: tuple[str, ...],
+    fallback: str | None,
+    seed: int,
+    balance: tuple[str, ...] | None,
+    methods: tuple[str, ...],
+    num_neighbors: tuple[int, ...],
+    picture: str | None,
+    overwrite: bool,
+    json_file: str | None,
+    quiet: bool,
+) -> None:
+    """Cut the graph folder SRC into the partitioned dataset DST."""
+    if methods:
+        tell = Console(stderr=True, quiet=quiet, highlight=False).print
+        entries = compare(
+            src, dst, methods, parts=parts, num_neighbors=num_neighbors, seed=seed, overwrite=overwrite, say=tell
+        )
+        write_json(json_file, {"schema": 1, "parts": parts, "num_neighbors": list(num_neighbors), "methods": entries})
+        if picture:
+            plot(entries, picture)
+        if not quiet and json_file != "-":
+            Console(highlight=False).print(_comparison_table(entries))
+        return
+    if num_neighbors or picture or json_file:
+        raise ConfigError("--num-neighbors, --plot and --json go with --compare; `atta inspect` describes a dataset")
+    with work_progress(quiet) as progress:
+        partition_graph(
+            src, dst, parts=parts, method=method, options=_pairs(options), fallback=fallback, seed=seed, balance=balance,
+            overwrite=overwrite, progress=progress,
+        )  # fmt: skip
+    say(quiet, f"{dst}: {parts} partitions by {method}; look at it with `atta inspect {dst}`")
+
+
+def _comparison_table(entries: list[dict[str, Any]]) -> Table:
+    names = list(entries[0]["balance"])
+    remote = "remote_rows" in entries[0]
+    extra = ("remote rows per batch", "remote data per batch") if remote else ()
+    table = Table("method", "seconds", "edge cut", "HALO ratio", *(f"balance {n}" for n in names), *extra)
+    for e in entries:
+        figures = [f"{e['seconds']:.1f}", f"{e['edge_cut']:.2%}", f"{e['halo_ratio']:.3f}"]
+        figures += [f"{e['balance'][n]:.3f}" for n in names]
+        figures += [f"{e['remote_rows']:,.0f}", size_text(e["remote_bytes"])] if remote else []
+        table.add_row(e["method"], *figures)
+    return table
+
+
+@click.command("plan", epilog="Example: atta plan --nodes 111000000 --edges 3200000000 --row-bytes 512 --parts 16")
+@click.option("--nodes", type=click.IntRange(0), required=True, help="Vertices.")
+@click.option(
+    "--edges",
+    type=click.IntRange(0),
+    required=True,
+    help="Stored edges; an undirected one in both directions counts twice.",
+)
+@click.option(
+    "--row-bytes", type=click.IntRange(0), default=400, show_default=True, help="Of all node tables, per vertex."
+)
+@click.option(
+    "--edge-bytes", type=click.IntRange(0), default=0, show_default=True, help="Of all edge tables, per edge."
+)
+@click.option("--directed", is_flag=True, help="Not every edge is stored in both directions.")
+@click.option(
+    "--halo-ratio", type=click.FloatRange(0), default=1.5, show_default=True, help="HALO vertices per vertex."
+)
+@click.option("--parts", type=click.IntRange(1), default=4, show_default=True, help="Partitions.")
+@json_option
+@quiet_option
+def plan_(
+    nodes: int,
+    edges: int,
+    *,
+    row_bytes: int,
+    edge_bytes: int,
+    directed: bool,
+    halo_ratio: float,
+    parts: int,
+    json_file: str | None,
+    quiet: bool,
+) -> None:
+    """Estimate memory, disk and time that partitioning a graph takes, from its counts alone."""
+    size = GraphSize(nodes, edges, row_bytes, edge_bytes, symmetric=not directed, halo_ratio=halo_ratio)
+    found = [estimate(size, method, parts) for method in PLANNED]
+    here = psutil.virtual_memory().total
+    report = {
+        "schema": 1,
+        "size": asdict(size),
+        "parts": parts,
+        "folder_bytes": size.folder_bytes,
+        "dataset_bytes": size.dataset_bytes,
+        "machine_memory": here,
+        "methods": [asdict(e) | {"fits": e.memory <= here} for e in found],
+    }
+    write_json(json_file, report)
+    if quiet or json_file == "-":
+        return
+    console = Console(highlight=False)
+    console.print(f"on disk: graph folder {size_text(size.folder_bytes)}, dataset {size_text(size.dataset_bytes)}")
+    console.print(f"in memory of each of {parts} daemons: about {size_text(size.dataset_bytes / parts)}")
+    table = Table("method", "peak memory", "fits here", "time", title="Partitioning, estimated")
+    for e in found:
+        table.add_row(e.method, size_text(e.memory), "yes" if e.memory <= here else "no", duration(e.seconds))
+    console.print(table)
+
+
+COMMANDS: list[click.Command] = [partition, plan_]
