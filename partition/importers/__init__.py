@@ -10,7 +10,7 @@ from typing import Protocol
 
 from atta.errors import DataError, UnknownNameError
 from atta.partition.graph import GraphWriter
-from atta.partition.importers import npz, ogb, planetoid, pyg
+from atta.partition.importers import npz, ogb, planetoid, pyg, table
 from atta.partition.importers.options import ImportOptions
 from atta.partition.progress import Progress, Silent
 
@@ -24,7 +24,13 @@ class Importer(Protocol):
         """Fill ``out`` from ``source``; raises DataError naming the file that is wrong."""
 
 
-IMPORTERS: dict[str, Importer] = {"npz": npz.read, "ogb": ogb.read, "planetoid": planetoid.read, "pyg": pyg.read}
+IMPORTERS: dict[str, Importer] = {
+    "npz": npz.read,
+    "ogb": ogb.read,
+    "planetoid": planetoid.read,
+    "pyg": pyg.read,
+    "table": table.read,
+}
 
 
 def import_graph(

@@ -1,0 +1,225 @@
+"""Tables: Parquet or CSV files for every node and edge type, described by a ``schema.json`` beside them.
+
+    {"nodes": {"user": {"files": "users.parquet", "id": "user_id",
+                        "tables": {"x": ["age", "income"], "y": "label"}, "splits": {"train": "is_train"}}},
+     "edges": {"user__buys__item": {"files": "buys-*.csv", "src": "user", "dst": "item", "tables": {"weight": "amount"}}}}
+
+Ids may be integers, which stay the users' ids, or strings: then vertices are numbered in the order of the file, and their names
+become the table ``name`` (UTF-8 bytes, padded with zeros). A table is a column, several columns side by side, or a column of lists
+of equal length. Files are read in pieces; several are given by a pattern and read in the order of their names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.errors import ConfigError, DataError
+from atta.partition.graph import GraphWriter
+from atta.partition.importers.common import add_edges, add_features
+from atta.partition.importers.options import ImportOptions
+from atta.partition.schema import TableSpec, split_edge_type
+
+__all__ = ["read"]
+
+Array = npt.NDArray[Any]
+SCHEMA = "schema.json"
+MAX_NAME_BYTES = 256
+_ROWS = 1 << 18
+_NODE_KEYS = {"files", "id", "tables", "splits"}
+_EDGE_KEYS = {"files", "src", "dst", "tables"}
+
+
+def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
+    """Import the folder ``source`` (or its ``schema.json``)."""
+    path = source if source.is_file() else source / SCHEMA
+    schema = _schema(path)
+    known: dict[str, Any] = {}  # node type -> the values of its id column, as Arrow holds them
+    for node_type, entry in schema["nodes"].items():
+        known[node_type] = _add_nodes(path.parent, out, node_type, entry, options)
+    for edge_type, entry in schema["edges"].items():
+        _add_edges(path.parent, out, edge_type, entry, known=known, options=options)
+
+
+def _schema(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise DataError(path, "the file is missing") from None
+    except ValueError:
+        raise DataError(path, "not valid JSON") from None
+    if not isinstance(value, dict) or not set(value) <= {"nodes", "edges"} or not isinstance(value.get("nodes"), dict):
+        raise DataError(path, "wanted is an object with 'nodes' and 'edges'")
+    value.setdefault("edges", {})
+    for kind, keys, needed in (("nodes", _NODE_KEYS, {"files", "id"}), ("edges", _EDGE_KEYS, {"files", "src", "dst"})):
+        for name, entry in value[kind].items():
+            if not isinstance(entry, dict) or not needed <= set(entry) <= keys:
+                raise DataError(path, f"{kind} {name!r}: needs {sorted(needed)}, may have {sorted(keys)}")
+    for edge_type in value["edges"]:
+        source, _, target = split_edge_type(edge_type)
+        if missing := {source, target} - set(value["nodes"]):
+            raise DataError(path, f"edges {edge_type!r}: {', '.join(sorted(missing))} is no node type of 'nodes'")
+    return value
+
+
+def _add_nodes(folder: Path, out: GraphWriter, node_type: str, entry: Mapping[str, Any], options: ImportOptions) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    tables, splits = entry.get("tables", {}), entry.get("splits", {})
+    columns = [entry["id"], *_columns(tables), *splits.values()]
+    options.progress.stage(f"nodes {node_type}", None)
+    whole = pa.Table.from_batches(list(_batches(folder, entry["files"], columns)))
+    where = folder / str(entry["files"])
+    ids = whole[entry["id"]].combine_chunks()
+    if ids.null_count:
+        raise DataError(where, f"the column {entry['id']!r} has empty ids")
+    strings = pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type)
+    if not strings and not pa.types.is_integer(ids.type):
+        raise DataError(where, f"the column {entry['id']!r} holds {ids.type}, wanted are integers or strings")
+    if strings and pc.count_distinct(ids).as_py() < len(ids):
+        counts = pc.value_counts(ids)
+        twice = counts.field(0).filter(pc.greater(counts.field(1), 1))[0].as_py()
+        raise DataError(where, f"the id {twice!r} occurs twice")
+    out.add_nodes(node_type, len(ids), ids=None if strings else _numbers(where, entry["id"], ids).astype(np.int64))
+    for name, spec in tables.items():
+        rows = _rows(where, whole, spec)
+        if name == "y":
+            out.add_labels(rows, node_type)
+        elif name == "x":
+            add_features(out, rows.reshape(len(rows), -1), node_type, options)
+        else:
+            out.add_table(name, rows, node_type)
+    if strings:
+        out.add_table("name", _name_bytes(where, ids), node_type)
+    for name, column in splits.items():
+        chosen = _numbers(where, column, whole[column].combine_chunks())
+        out.add_split(name, chosen.astype(bool), node_type)
+    return ids
+
+
+def _add_edges(
+    folder: Path,
+    out: GraphWriter,
+    edge_type: str,
+    entry: Mapping[str, Any],
+    *,
+    known: Mapping[str, Any],
+    options: ImportOptions,
+) -> None:
+    source, _, target = split_edge_type(edge_type)
+    tables, where = entry.get("tables", {}), folder / str(entry["files"])
+    columns = [entry["src"], entry["dst"], *_columns(tables)]
+    pieces: list[dict[str, Array]] = []
+    appender = None
+    plain = not (options.undirected or options.reverse)
+    options.progress.stage(f"edges {edge_type}", None)
+    for batch in _batches(folder, entry["files"], columns):
+        ends = {
+            side: _positions(where, entry[side], batch.column(entry[side]), known[node_type])
+            for side, node_type in (("src", source), ("dst", target))
+        }
+        extra = {name: _rows(where, batch, spec) for name, spec in tables.items()}
+        if not plain:  # reverse edges need all edges at once
+            pieces.append({**ends, **extra})
+            continue
+        if appender is None:
+            specs = {name: TableSpec(rows.dtype.str, rows.shape[1:]) for name, rows in extra.items()}
+            appender = out.open_edges(edge_type, specs)
+        appender.append(ends["src"], ends["dst"], **extra)
+    if not plain:
+        joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+        add_edges(out, edge_type, (joined.pop("src"), joined.pop("dst")), options, joined)
+
+
+def _batches(folder: Path, files: str, columns: Sequence[str]) -> Iterator[Any]:
+    """The wanted columns of all files, piece by piece; at least one piece."""
+    try:
+        import pyarrow.dataset as ds
+    except ImportError as error:
+        raise ConfigError("importing tables needs pyarrow: install atta[table]") from error
+    where = folder / str(files)
+    paths = sorted(folder.glob(str(files)))
+    if not paths:
+        raise DataError(where, "no such file")
+    suffix = paths[0].suffix.lower()
+    if suffix not in (".parquet", ".csv"):
+        raise DataError(where, f"{suffix or 'a file without a suffix'}: wanted is .parquet or .csv")
+    empty = True
+    try:
+        dataset = ds.dataset([str(path) for path in paths], format=suffix[1:])
+        if missing := [name for name in columns if name not in dataset.schema.names]:
+            raise DataError(where, f"has no column {missing[0]!r}; there are: {', '.join(dataset.schema.names)}")
+        for batch in dataset.to_batches(columns=list(dict.fromkeys(columns)), batch_size=_ROWS):
+            if batch.num_rows:
+                empty = False
+                yield batch
+        if empty:
+            yield _no_rows(dataset.schema, columns)
+    except (OSError, ValueError) as error:  # Arrow's errors are ValueErrors
+        raise DataError(where, f"not readable: {error}") from None
+
+
+def _no_rows(schema: Any, columns: Sequence[str]) -> Any:
+    import pyarrow as pa
+
+    fields = [schema.field(name) for name in dict.fromkeys(columns)]
+    return pa.RecordBatch.from_arrays([pa.array([], type=f.type) for f in fields], schema=pa.schema(fields))
+
+
+def _columns(tables: Mapping[str, Any]) -> list[str]:
+    return [name for spec in tables.values() for name in ([spec] if isinstance(spec, str) else spec)]
+
+
+def _rows(where: Path, batch: Any, spec: str | Sequence[str]) -> Array:
+    """The rows of a table [n] or [n, k]."""
+    if not isinstance(spec, str):
+        return np.stack([_rows(where, batch, name) for name in spec], axis=1)
+    column = batch.column(spec)
+    return _numbers(where, spec, column.combine_chunks() if hasattr(column, "combine_chunks") else column)
+
+
+def _numbers(where: Path, name: str, column: Any) -> Array:
+    """A column as numpy: numbers [n], or lists of equal length [n, k]."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.null_count:
+        raise DataError(where, f"the column {name!r} has {column.null_count} empty values")
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        lengths = np.unique(pc.list_value_length(column).to_numpy(zero_copy_only=False))
+        if len(lengths) > 1:
+            raise DataError(where, f"the column {name!r} has lists of {lengths[0]} to {lengths[-1]} values")
+        return _numbers(where, name, pc.list_flatten(column)).reshape(len(column), -1)
+    if pa.types.is_boolean(kind):
+        return column.cast(pa.uint8()).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise DataError(where, f"the column {name!r} holds {kind}, wanted are numbers")
+    return column.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def _positions(where: Path, name: str, column: Any, ids: Any) -> npt.NDArray[np.int64]:
+    """Rows of the vertices that a column names."""
+    import pyarrow.compute as pc
+
+    if column.null_count:
+        raise DataError(where, f"the column {name!r} has empty ids")
+    found = pc.index_in(column.cast(ids.type), value_set=ids)
+    if found.null_count:
+        lost = column.filter(pc.is_null(found))[0].as_py()
+        raise DataError(where, f"the column {name!r} names the vertex {lost!r}, which is in no node file")
+    return found.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
+
+
+def _name_bytes(where: Path, ids: Any) -> npt.NDArray[np.uint8]:
+    encoded = np.array([text.encode() for text in ids.to_pylist()], dtype=np.bytes_)
+    width = max(1, encoded.dtype.itemsize)
+    if width > MAX_NAME_BYTES:
+        raise DataError(where, f"an id takes {width} bytes, at most {MAX_NAME_BYTES} are kept")
+    return encoded.view(np.uint8).reshape(len(ids), width)
