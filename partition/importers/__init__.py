@@ -10,7 +10,7 @@ from typing import Protocol
 
 from atta.errors import DataError, UnknownNameError
 from atta.partition.graph import GraphWriter
-from atta.partition.importers import npz, ogb, planetoid, pyg, table
+from atta.partition.importers import dgl, npz, ogb, planetoid, pyg, table
 from atta.partition.importers.options import ImportOptions
 from atta.partition.progress import Progress, Silent
 
@@ -25,6 +25,7 @@ class Importer(Protocol):
 
 
 IMPORTERS: dict[str, Importer] = {
+    "dgl": dgl.read,
     "npz": npz.read,
     "ogb": ogb.read,
     "planetoid": planetoid.read,

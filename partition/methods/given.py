@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +20,19 @@ __all__ = ["Given"]
 
 @dataclass(frozen=True)
 class Given:
-    """Partitions read from ``path``: an npy file of integers, one per vertex, or a folder with ``TYPE.npy`` for every node type."""
+    """Partitions that stand in a file or in the graph itself.
 
-    path: str
+    Attributes:
+        path: an npy file of integers, one per vertex, or a folder with ``TYPE.npy`` for every node type.
+        table: instead: a table that every node type has.
+    """
+
+    path: str = ""
+    table: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.path) == bool(self.table):
+            raise ConfigError("the method given needs the option path or the option table")
 
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
@@ -31,6 +42,9 @@ class Given:
             raise ConfigError(f"--balance {','.join(balance)}: an assignment that is given is taken as it is")
         progress.stage("reading the assignment", None)
         counts, path = graph.schema.node_counts, Path(self.path)
+        if self.table:
+            tables = {t: graph.table(t, self.table) for t in counts}
+            return {t: _checked(graph.path, values, counts[t], parts) for t, values in tables.items()}
         if not path.is_dir() and len(counts) > 1:
             raise ConfigError(f"{path}: with several node types, a folder with TYPE.npy for each is needed")
         files = {t: path / f"{t}.npy" if path.is_dir() else path for t in counts}
@@ -38,7 +52,10 @@ class Given:
 
 
 def _read(path: Path, count: int, parts: int) -> npt.NDArray[np.int32]:
-    values = map_array(path)
+    return _checked(path, map_array(path), count, parts)
+
+
+def _checked(path: Path, values: npt.NDArray[Any], count: int, parts: int) -> npt.NDArray[np.int32]:
     if values.dtype.kind not in "iu" or values.shape != (count,):
         raise DataError(path, f"holds {values.dtype} {list(values.shape)}, wanted are integers [{count}]")
     if count and not (values.min() >= 0 and values.max() < parts):

@@ -275,7 +275,7 @@ def test_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("metis", {"cap": True}, ConfigError, "no int"),
         ("block", {"hops": "-1"}, ConfigError, "hops -1"),
         ("block", {"alpha": 0, "beta": 0, "gamma": 0}, ConfigError, "all 0"),
-        ("given", {}, ConfigError, "needs the option path"),
+        ("given", {}, ConfigError, "path or the option table"),
     ],
 )
 def test_wrong_options(name: str, options: dict[str, object], kind: type[Exception], words: str) -> None:
