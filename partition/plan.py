@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.graph import index_dtype
-from atta.partition.methods.metis import metis_bytes
+from atta.partition.methods.metis import TAME_FROM, metis_bytes
 
 __all__ = ["METHODS", "Estimate", "GraphSize", "estimate"]
 
 METHODS = ("metis", "metis:tame=yes", "metis:tame=no", "block", "ldg", "fennel", "random")
-_TAME_FROM = 20_000_000
 _PROCESS = 64 << 20  # Python and its libraries
 _PER_VERTEX = 60  # ids, ranks, owners, degrees, weights
 _BUCKET = 32 << 20  # edges sorted at a time
@@ -93,7 +92,7 @@ def estimate(size: GraphSize, method: str, parts: int) -> Estimate:
         raise ConfigError(f"parts {parts}: must be at least 1")
     form = method
     if method == "metis":
-        form = "metis:tame=yes" if size.neighbors >= _TAME_FROM else "metis:tame=no"
+        form = "metis:tame=yes" if size.neighbors >= TAME_FROM else "metis:tame=no"
     end = index_dtype(size.nodes).itemsize
     mapped, union = 2 * end * size.edges, end * size.neighbors
     assign = union + _PER_VERTEX * size.nodes + _PROCESS

@@ -29,10 +29,10 @@ from atta.partition.graph import Graph
 from atta.partition.progress import Progress
 from atta.partition.union import Union, weighted_rows
 
-__all__ = ["Metis", "metis_bytes"]
+__all__ = ["TAME_FROM", "Metis", "metis_bytes"]
 
 TAME = ("auto", "yes", "no")
-_TAME_FROM = 20_000_000
+TAME_FROM = 20_000_000
 """Neighbours in the union graph from which ``auto`` tames."""
 _TAMED_ITERATIONS = 1
 
@@ -83,7 +83,7 @@ class Metis:
         progress.stage("union graph", None)
         union = Union.of(graph)
         weights, slack = constraints(graph, names), slacks(graph, names)
-        tamed = self.tame == "yes" or (self.tame == "auto" and len(union.indices) >= _TAME_FROM)
+        tamed = self.tame == "yes" or (self.tame == "auto" and len(union.indices) >= TAME_FROM)
         rows = union.sparse(self.cap, seed) if tamed else weighted_rows(union)
         iterations = _TAMED_ITERATIONS if tamed else None
         owners = _run(rows, weights, parts=parts, seed=seed, iterations=iterations, progress=progress)
