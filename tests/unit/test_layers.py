@@ -44,6 +44,7 @@ TORCH_ALLOWED = (
     "atta.blocks",
     "atta.pyg",
     "atta.partition.importers.pyg",
+    "atta.partition.importers.dgl",
 )
 
 
