@@ -43,7 +43,9 @@ def test_killed_at_random_times(graph: Path, tmp_path: Path, seed: int) -> None:
     whole = duration(graph, tmp_path / "whole")
     reference = Dataset.open(tmp_path / "whole").dataset_id
     rng, killed_while_writing = np.random.default_rng(seed), 0
-    for number in range(10):
+    for number in range(40):
+        if number >= 10 and killed_while_writing:
+            break
         out = tmp_path / f"d{number % 2}"
         with start(graph, out, "--overwrite") as child:
             # Most of a short run is starting Python: half of the shots wait until the first file is there.
@@ -51,7 +53,7 @@ def test_killed_at_random_times(graph: Path, tmp_path: Path, seed: int) -> None:
             while number % 2 and not list(tmp_path.glob(f"{out.name}.partial/**/*.npy")) and child.poll() is None:
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
-            time.sleep(float(rng.uniform(0, 0.3 if number % 2 else whole)))
+            time.sleep(float(rng.uniform(0, 0.2 / (1 + number) if number % 2 else whole)))
             child.kill()
             child.communicate(timeout=60)
         killed_while_writing += out.with_name(f"{out.name}.partial").exists()
