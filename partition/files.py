@@ -101,6 +101,15 @@ class NpyAppender:
         self._file.write(array.data if array.size else b"")
         self.rows += len(array)
 
+    def written(self) -> Array:
+        """Memory-map the rows appended so far, read-only."""
+        assert self._file is not None, "the file is closed"
+        self._file.flush()
+        if not self.rows:
+            return np.empty((0, *self.row_shape), self.dtype)
+        shape = (self.rows, *self.row_shape)
+        return np.asarray(np.memmap(self.path, self.dtype, "r", offset=self._header_bytes, shape=shape))
+
     def close(self) -> None:
         """Write the final header; calling it twice does nothing."""
         if self._file is None:

@@ -193,6 +193,10 @@ class EdgeAppender:
         for name, values in tables.items():
             self._tables[name].append(values)
 
+    def written(self) -> tuple[Array, Array, dict[str, Array]]:
+        """Memory-map what was appended so far: sources, destinations and edge tables."""
+        return self._src.written(), self._dst.written(), {name: out.written() for name, out in self._tables.items()}
+
     def close(self) -> None:
         """Complete the files."""
         for out in (self._src, self._dst, *self._tables.values()):
@@ -264,7 +268,7 @@ class GraphWriter:
     ) -> NpyAppender:
         """Begin a node table; append its rows in order."""
         check_name("table", name)
-        self._count(node_type)
+        self.count(node_type)
         out = NpyAppender(self.path / "nodes" / node_type / f"{name}.npy", np.dtype(dtype).newbyteorder("<"), row_shape)
         self._tables[node_type][name] = out
         return out
@@ -290,7 +294,7 @@ class GraphWriter:
         check_name("split", name)
         values = np.asarray(rows)
         chosen = np.flatnonzero(values) if values.dtype == bool else np.unique(values.astype(np.int64))
-        count = self._count(node_type)
+        count = self.count(node_type)
         if (values.dtype == bool and len(values) != count) or (len(chosen) and (chosen[0] < 0 or chosen[-1] >= count)):
             raise ConfigError(f"split {name!r}: refers to vertices outside the {count} of type {node_type!r}")
         self._splits[node_type][name] = len(chosen)
@@ -301,7 +305,7 @@ class GraphWriter:
         source, _, destination = split_edge_type(edge_type)
         if edge_type in self._edges:
             raise ConfigError(f"edge type {edge_type!r} is declared twice")
-        counts = self._count(source), self._count(destination)
+        counts = self.count(source), self.count(destination)
         self._edges[edge_type] = EdgeAppender(self.path / "edges" / edge_type, counts, tables or {})
         return self._edges[edge_type]
 
@@ -312,7 +316,8 @@ class GraphWriter:
         )
         out.append(src, dst, **tables)
 
-    def _count(self, node_type: str) -> int:
+    def count(self, node_type: str = NODE_TYPE) -> int:
+        """The number of vertices of a declared node type; raises ConfigError."""
         if node_type not in self._counts:
             raise ConfigError(f"node type {node_type!r} is not declared")
         return self._counts[node_type]

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from atta.errors import DataError, UnknownNameError
 from atta.partition.graph import GraphWriter
-from atta.partition.importers import dgl, npz, ogb, planetoid, pyg, table
+from atta.partition.importers import dgl, dorylus, npz, ogb, planetoid, pyg, pyg_parts, table
 from atta.partition.importers.options import ImportOptions
 from atta.partition.progress import Progress, Silent
 
@@ -26,10 +26,12 @@ class Importer(Protocol):
 
 IMPORTERS: dict[str, Importer] = {
     "dgl": dgl.read,
+    "dorylus": dorylus.read,
     "npz": npz.read,
     "ogb": ogb.read,
     "planetoid": planetoid.read,
     "pyg": pyg.read,
+    "pyg-parts": pyg_parts.read,
     "table": table.read,
 }
 

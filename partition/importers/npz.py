@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.common import add_edges, add_features, as_csr, load_array, load_npz
+from atta.partition.importers.common import add_features, as_csr, load_array, load_npz
+from atta.partition.importers.edges import add_edges
 from atta.partition.importers.options import ImportOptions
 from atta.partition.schema import split_edge_type
 

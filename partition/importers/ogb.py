@@ -2,6 +2,7 @@
 
 raw/edge.csv.gz, num-node-list.csv.gz, node-feat.csv.gz, node-label.csv.gz, [node_year.csv.gz]
 split/<scheme>/train.csv.gz, valid.csv.gz, test.csv.gz
+[mapping/nodeidx2id.csv.gz]      a heading, then each vertex with the user's id
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.common import add_edges
+from atta.partition.importers.edges import EdgeStream
 from atta.partition.importers.options import ImportOptions
 
 __all__ = ["read"]
@@ -37,15 +38,27 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     counts = _read(raw / "num-node-list.csv.gz", np.int64).reshape(-1)
     if len(counts) != 1:
         raise DataError(raw / "num-node-list.csv.gz", f"holds {len(counts)} graphs; only single graphs are imported")
-    out.add_nodes(NODE_TYPE, int(counts[0]))
+    out.add_nodes(NODE_TYPE, int(counts[0]), ids=_ids(source / "mapping"))
     _stream_features(raw / "node-feat.csv.gz", out, options, int(counts[0]))
     _add_columns(raw, out)
     for name, rows in _splits(source / "split").items():
         out.add_split(name, rows)
-    edges = _read(raw / "edge.csv.gz", np.int64)
-    if edges.shape[1] != 2:
-        raise DataError(raw / "edge.csv.gz", f"{edges.shape[1]} columns instead of 2")
-    add_edges(out, EDGE_TYPE, (edges[:, 0], edges[:, 1]), options)
+    with EdgeStream(out, EDGE_TYPE, options) as edges:
+        for rows in _blocks(raw / "edge.csv.gz", np.dtype(np.int64)):
+            if rows.shape[1] != 2:
+                raise DataError(raw / "edge.csv.gz", f"{rows.shape[1]} columns instead of 2")
+            edges.append(rows[:, 0], rows[:, 1])
+
+
+def _ids(folder: Path) -> Array | None:
+    """The users' ids, where the mapping folder has them as numbers; other mappings (of papers, of products) are left alone."""
+    path = folder / "nodeidx2id.csv.gz"
+    if not path.exists():
+        return None
+    pairs = np.concatenate(list(_blocks(path, np.dtype(np.int64), skip=1)) or [np.empty((0, 2), np.int64)])
+    if pairs.shape[1] != 2 or not np.array_equal(pairs[:, 0], np.arange(len(pairs))):
+        raise DataError(path, "wanted are two columns, the vertices in order and their ids")
+    return np.asarray(pairs[:, 1])
 
 
 def _add_columns(raw: Path, out: GraphWriter) -> None:
@@ -89,11 +102,13 @@ def _read(path: Path, dtype: Any) -> Array:
     return np.concatenate(blocks) if blocks else np.empty((0, 2), dtype)
 
 
-def _blocks(path: Path, dtype: np.dtype[Any]) -> Iterator[Array]:
-    """Yield rows [n, columns] of a gzipped csv file without a heading; raises DataError."""
+def _blocks(path: Path, dtype: np.dtype[Any], *, skip: int = 0) -> Iterator[Array]:
+    """Yield rows [n, columns] of a gzipped csv file, its first ``skip`` lines left out; raises DataError."""
     try:
         with gzip.open(path, "rb") as raw, io.TextIOWrapper(raw, "ascii") as text, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*input contained no data", category=UserWarning)
+            for _ in range(skip):
+                text.readline()
             while True:
                 rows = np.loadtxt(text, dtype=dtype, delimiter=",", ndmin=2, max_rows=_ROWS, comments=None)
                 if len(rows):

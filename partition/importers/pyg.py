@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.common import add_edges, add_features
+from atta.partition.importers.common import add_features
+from atta.partition.importers.edges import add_edges
 from atta.partition.importers.options import ImportOptions
 
 __all__ = ["read"]

@@ -11,6 +11,7 @@ of equal length. Files are read in pieces; several are given by a pattern and re
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,8 @@ import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
 from atta.partition.graph import GraphWriter
-from atta.partition.importers.common import add_edges, add_features
+from atta.partition.importers.common import add_features
+from atta.partition.importers.edges import EdgeStream
 from atta.partition.importers.options import ImportOptions
 from atta.partition.schema import TableSpec, split_edge_type
 
@@ -115,26 +117,21 @@ def _add_edges(
     source, _, target = split_edge_type(edge_type)
     tables, where = entry.get("tables", {}), folder / str(entry["files"])
     columns = [entry["src"], entry["dst"], *_columns(tables)]
-    pieces: list[dict[str, Array]] = []
-    appender = None
-    plain = not (options.undirected or options.reverse)
-    options.progress.stage(f"edges {edge_type}", None)
-    for batch in _batches(folder, entry["files"], columns):
-        ends = {
-            side: _positions(where, entry[side], batch.column(entry[side]), known[node_type])
-            for side, node_type in (("src", source), ("dst", target))
-        }
-        extra = {name: _rows(where, batch, spec) for name, spec in tables.items()}
-        if not plain:  # reverse edges need all edges at once
-            pieces.append({**ends, **extra})
-            continue
-        if appender is None:
-            specs = {name: TableSpec(rows.dtype.str, rows.shape[1:]) for name, rows in extra.items()}
-            appender = out.open_edges(edge_type, specs)
-        appender.append(ends["src"], ends["dst"], **extra)
-    if not plain:
-        joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-        add_edges(out, edge_type, (joined.pop("src"), joined.pop("dst")), options, joined)
+
+    def pieces() -> Iterator[dict[str, Array]]:
+        for batch in _batches(folder, entry["files"], columns):
+            ends = {
+                side: _positions(where, entry[side], batch.column(entry[side]), known[node_type])
+                for side, node_type in (("src", source), ("dst", target))
+            }
+            yield {**ends, **{name: _rows(where, batch, spec) for name, spec in tables.items()}}
+
+    stream = pieces()
+    head = next(stream)
+    specs = {name: TableSpec(head[name].dtype.str, head[name].shape[1:]) for name in tables}
+    with EdgeStream(out, edge_type, options, specs) as edges:
+        for piece in itertools.chain([head], stream):
+            edges.append(**piece)
 
 
 def _batches(folder: Path, files: str, columns: Sequence[str]) -> Iterator[Any]:

@@ -45,6 +45,7 @@ TORCH_ALLOWED = (
     "atta.pyg",
     "atta.partition.importers.pyg",
     "atta.partition.importers.dgl",
+    "atta.partition.importers.pyg_parts",
 )
 
 

@@ -50,7 +50,7 @@ def import_(
     overwrite: bool,
     quiet: bool,
 ) -> None:
-    """Turn a dataset in FORMAT (dgl, npz, ogb, planetoid, pyg, table) at SRC into the graph folder DST."""
+    """Turn a dataset in FORMAT at SRC into the graph folder DST."""
     with work_progress(quiet) as progress:
         import_graph(
             format_,

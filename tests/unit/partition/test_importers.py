@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition import Graph
 from atta.partition.importers import import_graph
-from atta.partition.importers.common import reverses_to_add
+from atta.partition.importers.edges import missing_reverses, reverses_to_add
 from tests.unit.partition.oracles import Runs, edge_pairs
 
 ETYPE = "node__to__node"
@@ -31,6 +31,19 @@ def test_reverse_edges_are_added_once_each(edges):
     stored = set(edges)
     assert len(set(added)) == len(added)
     assert set(added) == {(v, u) for u, v in stored if (v, u) not in stored}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 2)), max_size=40),
+    st.integers(1, 50),
+    st.booleans(),
+)
+def test_looking_at_ranges_of_vertices_changes_nothing(events, bucket, timed):
+    src, dst, time = np.array(events, np.int64).reshape(-1, 3).T
+    moment = time if timed else None
+    marked = missing_reverses(src, dst, moment, bucket_edges=bucket)
+    assert np.flatnonzero(marked).tolist() == reverses_to_add(src, dst, moment).tolist()
 
 
 def test_events_are_reversed_by_instant():

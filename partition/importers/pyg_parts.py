@@ -1,0 +1,176 @@
+"""A folder of PyG's ``Partitioner``: ``META.json`` with ``part_*`` beside it.
+
+Vertices and edges keep the numbers they had before PyG partitioned the graph. The partition of each vertex becomes the node table
+``part``: ``atta partition --method given --option table=part`` makes a dataset with the very same partitions. PyG stores neither
+labels nor splits there.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.errors import ConfigError, DataError
+from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter, index_dtype
+from atta.partition.importers.common import add_features
+from atta.partition.importers.edges import add_edges
+from atta.partition.importers.options import ImportOptions
+
+__all__ = ["read"]
+
+Array = npt.NDArray[Any]
+_DEFAULTDICT = b"ccollections\ndefaultdict\n"
+_Key = Any  # how PyG names a type: str, (source, relation, destination) or None in homogeneous graphs
+
+
+def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
+    """Import the folder ``source`` (or its ``META.json``); features part after part, never all in memory twice."""
+    folder = source.parent if source.is_file() else source
+    meta = _meta(folder / "META.json")
+    nodes: dict[_Key, str] = {t: t for t in meta["node_types"] or ()} or {None: NODE_TYPE}
+    edges: dict[_Key, str] = {tuple(e): "__".join(e) for e in meta["edge_types"] or ()} or {None: EDGE_TYPE}
+    counts = {}
+    for key, node_type in nodes.items():
+        parts = _tensor(folder / ("node_map.pt" if key is None else f"node_map/{key}.pt"))
+        counts[node_type] = len(parts)
+        out.add_nodes(node_type, len(parts))
+        out.add_table("part", parts.astype(np.int32), node_type)
+    for key in nodes:
+        _add_tables(folder, meta["num_parts"], key, out, options)
+    offset = 0  # PyG numbers the edges of all types in one row
+    for key, edge_type in edges.items():
+        total = len(_tensor(folder / ("edge_map.pt" if key is None else f"edge_map/{'__'.join(key)}.pt")))
+        ends, tables = _edges(folder, meta["num_parts"], key, offset, total=total)
+        add_edges(out, edge_type, ends, options, tables)
+        offset += total
+
+
+def _meta(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise DataError(path, f"not a description of partitions: {error}") from None
+    needed = {"num_parts", "node_types", "edge_types", "is_hetero"}
+    if not isinstance(value, dict) or not needed <= set(value) or not isinstance(value["num_parts"], int):
+        raise DataError(path, f"not a description of PyG's partitions: wanted are {', '.join(sorted(needed))}")
+    return value
+
+
+def _add_tables(folder: Path, parts: int, key: _Key, out: GraphWriter, options: ImportOptions) -> None:
+    """Put the rows of the parts together in the order of the vertices' numbers."""
+    node_type = NODE_TYPE if key is None else str(key)
+    whole: dict[str, Array] = {}
+    for part in range(parts):
+        path, value = _value(folder, part, "node_feats.pt", key)
+        rows = _array(path, value.get("id", value.get("global_id")))
+        for name, tensor in _features(path, value):
+            _scatter(path, whole.setdefault(name, _room(out.count(node_type), tensor)), rows, tensor)
+        if "time" in value:  # every part has the times of all vertices
+            whole["time"] = _array(path, value["time"])
+    for name, values in whole.items():
+        if name == "x":
+            add_features(out, values, node_type, options)
+        else:
+            out.add_table(name, values, node_type)
+
+
+def _edges(
+    folder: Path, parts: int, key: _Key, offset: int, *, total: int
+) -> tuple[tuple[Array, Array], dict[str, Array]]:
+    """The (sources, destinations) and tables of an edge type, in the order of the edges' numbers."""
+    ends, seen = [np.zeros(total, np.int64) for _ in range(2)], np.zeros(total, np.bool_)
+    tables: dict[str, Array] = {}
+    for part in range(parts):
+        path, value = _value(folder, part, "graph.pt", key)
+        rows = _array(path, value.get("edge_id")) - offset
+        for out, name in zip(ends, ("row", "col"), strict=True):
+            _scatter(path, out, rows, _array(path, value.get(name)))
+        seen[rows] = True
+        path, value = _value(folder, part, "edge_feats.pt", key)
+        for name, tensor in _features(path, value, "edge_time"):
+            _scatter(path, tables.setdefault(name, _room(total, tensor)), rows, tensor)
+    if not seen.all():
+        raise DataError(folder, f"{total - int(seen.sum())} edges of {key or 'the graph'} are in no part")
+    size = int(max((e.max(initial=-1) for e in ends), default=-1)) + 1
+    return (ends[0].astype(index_dtype(size)), ends[1].astype(index_dtype(size))), tables
+
+
+def _value(folder: Path, part: int, name: str, key: _Key) -> tuple[Path, Mapping[str, Any]]:
+    """What a part's file says of one type."""
+    path = folder / f"part_{part}" / name
+    value = _load(path)
+    found = value if key is None else value.get(key, {}) if isinstance(value, Mapping) else None
+    if not isinstance(found, Mapping):
+        raise DataError(path, f"says nothing about {key or 'the graph'}")
+    return path, found
+
+
+def _features(path: Path, value: Mapping[str, Any], time: str = "") -> Iterator[tuple[str, Array]]:
+    """The tables of a part, by our names."""
+    for name, tensor in (value.get("feats") or {}).items():
+        if tensor is not None:
+            yield str(name), _array(path, tensor)
+    if time in value:
+        yield "time", _array(path, value[time])
+
+
+def _room(rows: int, like: Array) -> Array:
+    return np.zeros((rows, *like.shape[1:]), like.dtype)
+
+
+def _scatter(path: Path, out: Array, rows: Array, values: Array) -> None:
+    if rows.shape != values.shape[:1] or values.shape[1:] != out.shape[1:]:
+        raise DataError(path, f"{list(values.shape)} values for {list(rows.shape)} rows")
+    if len(rows) and (rows.min() < 0 or rows.max() >= len(out)):
+        raise DataError(path, f"numbers a row {rows.max()} where there are only {len(out)}")
+    out[rows] = values
+
+
+def _tensor(path: Path) -> Array:
+    return _array(path, _load(path))
+
+
+def _array(path: Path, value: Any) -> Array:
+    if value is None or not hasattr(value, "numpy"):
+        raise DataError(path, "a tensor is missing")
+    return np.asarray(value.detach().numpy())
+
+
+def _load(path: Path) -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise ConfigError("importing PyG's partitions needs torch: install atta[train]") from error
+    try:
+        with torch.serialization.safe_globals([(_plain, "atta.defaultdict"), dict]):
+            return torch.load(_without_defaultdict(path), weights_only=True)
+    except FileNotFoundError:
+        raise DataError(path, "the file is missing") from None
+    except Exception as error:  # torch.load raises many unrelated types
+        raise DataError(path, f"not readable: {error}") from None
+
+
+def _plain(*_: Any) -> dict[Any, Any]:
+    return {}
+
+
+def _without_defaultdict(path: Path) -> Path | io.BytesIO:
+    """PyG saves edge tables in a ``defaultdict``, which torch's safe reader refuses to fill: let it become a plain dict."""
+    with zipfile.ZipFile(path) as archive:
+        name = next(n for n in archive.namelist() if n.endswith("/data.pkl"))
+        if _DEFAULTDICT not in archive.read(name):
+            return path
+        copy = io.BytesIO()
+        with zipfile.ZipFile(copy, "w") as out:
+            for entry in archive.namelist():
+                value = archive.read(entry)
+                out.writestr(entry, value.replace(_DEFAULTDICT, b"catta\ndefaultdict\n") if entry == name else value)
+    copy.seek(0)
+    return copy
