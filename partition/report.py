@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def describe(path: str | Path, parts: Sequence[int] | None = None) -> dict[str, 
 
     Returns:
         ``kind`` ("graph" or "dataset"), sizes, tables, splits, and for datasets ``quality``: measured anew when all
-        partitions are here, otherwise as recorded.
+        partitions are here, otherwise as recorded; and ``parts``: ``disk_bytes`` and ``memory_bytes`` of each, caches not counted.
 
     Raises:
         DataError: something is missing or altered; the message names the file.
@@ -58,7 +59,16 @@ def _describe_dataset(dataset: Dataset, parts: Sequence[int] | None) -> dict[str
         "num_parts": dataset.num_parts,
         **_common(dataset.path, dataset.schema, dataset.files, dataset.provenance),
         "quality": quality,
+        "parts": [_part_size(dataset, index) for index in range(dataset.num_parts)],
     }
+
+
+def _part_size(dataset: Dataset, index: int) -> dict[str, int]:
+    """Bytes of a part's own files, and of all arrays that a daemon serving it holds or maps: the part's and the shared ones."""
+    own = [r for name, r in dataset.files.items() if name.startswith(f"{dataset_files.part_folder(index)}/")]
+    shared = [r for name, r in dataset.files.items() if name.startswith("shared/")]
+    arrays = sum(np.dtype(r.dtype).itemsize * prod(r.shape) for r in (*own, *shared))
+    return {"disk_bytes": sum(r.size for r in own), "memory_bytes": arrays}
 
 
 def _common(path: Path, schema: Schema, files: dict[str, FileRecord], provenance: dict[str, Any]) -> dict[str, Any]:

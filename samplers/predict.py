@@ -15,6 +15,7 @@ from atta.samplers.shard import Shard
 
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
+    from atta.partition.schema import Schema
 
 __all__ = ["Prediction", "predict"]
 
@@ -27,6 +28,8 @@ class Prediction:
         part: whose seeds they are; batches: how many; seeds: per batch.
         rows: vertices of a batch; remote_rows: those that other partitions own, whose table rows cross the network.
         remote_bytes: of these table rows; remote_frontier: vertices expanded at other partitions.
+        contested_rows: those remote rows that some other partition's batches ask for at least as often: whoever owns them, about as
+            many are remote, so only other seeds per partition would help, not another place for the rows.
         halo_per_hop: vertices of other partitions that a hop reaches first, per vertex that it reaches first.
     """
 
@@ -37,6 +40,7 @@ class Prediction:
     remote_rows: tuple[float, float]
     remote_bytes: tuple[float, float]
     remote_frontier: tuple[float, float]
+    contested_rows: float
     halo_per_hop: tuple[float, ...]
 
 
@@ -66,7 +70,7 @@ def predict(
     seeds = np.arange(schema.node_counts[seed_type])
     if split in schema.splits[seed_type]:
         seeds = np.asarray(dataset.split(seed_type, split))
-    found = []
+    found: list[tuple[int, int, list[_Figures]]] = []
     # As loaders deal them out to one trainer per partition: equal numbers, so a few may be of a neighbouring partition.
     for part, mine in enumerate(np.array_split(seeds, dataset.num_parts)):
         if len(mine):
@@ -75,8 +79,12 @@ def predict(
                 _batch(dataset, shards, part, {seed_type: take}, num_neighbors=num_neighbors, number=number)
                 for number, take in enumerate(takes)
             ]
-            found.append(_summary(part, len(takes[0]), figures))
-    return found
+            found.append((part, len(takes[0]), figures))
+    contested = _contested([_asked([f.ids for f in figures]) for *_, figures in found])
+    return [
+        _summary(part, seeds, figures, rows / batches)
+        for (part, seeds, figures), rows in zip(found, contested, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,7 @@ class _Figures:
     remote_frontier: int
     fresh: tuple[int, ...]  # per hop
     remote_fresh: tuple[int, ...]
+    ids: np.ndarray  # of all rows; those of several node types follow one another
 
 
 def _batch(
@@ -134,10 +143,38 @@ def _batch(
         frontier,
         tuple(fresh),
         tuple(remote_fresh),
+        _all_ids(schema, known),
     )
 
 
-def _summary(part: int, seeds: int, figures: Sequence[_Figures]) -> Prediction:
+def _all_ids(schema: Schema, known: Mapping[str, kernels.Compactor]) -> np.ndarray:
+    base, found = 0, []
+    for t, compactor in known.items():
+        found.append(compactor.ids(0, compactor.size).astype(np.int64) + base)
+        base += schema.node_counts[t]
+    return np.concatenate(found)
+
+
+def _asked(batches: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Each vertex that batches ask for, and how many do."""
+    return np.unique(np.concatenate(batches), return_counts=True)
+
+
+def _contested(asked: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[int]:
+    """Per partition the rows it would still ask others for if every vertex lay where most batches ask for it."""
+    if not asked:
+        return []
+    ids = np.concatenate([ids for ids, _ in asked])
+    times = np.concatenate([times for _, times in asked])
+    whose = np.repeat(np.arange(len(asked)), [len(ids) for ids, _ in asked])
+    order = np.lexsort((whose, -times, ids))  # the first of each vertex asks most for it
+    first = np.ones(len(ids), np.bool_)
+    first[1:] = ids[order][1:] != ids[order][:-1]
+    losers = order[~first]
+    return np.bincount(whose[losers], weights=times[losers], minlength=len(asked)).astype(np.int64).tolist()
+
+
+def _summary(part: int, seeds: int, figures: Sequence[_Figures], contested: float) -> Prediction:
     def of(name: str) -> tuple[float, float]:
         values = np.array([getattr(f, name) for f in figures], dtype=np.float64)
         spread = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
@@ -147,5 +184,5 @@ def _summary(part: int, seeds: int, figures: Sequence[_Figures]) -> Prediction:
     halo = np.sum([f.remote_fresh for f in figures], axis=0) / np.maximum(1, fresh)
     return Prediction(
         part, len(figures), float(seeds), of("rows"), of("remote_rows"), of("remote_bytes"), of("remote_frontier"),
-        tuple(float(h) for h in halo),
+        contested, tuple(float(h) for h in halo),
     )  # fmt: skip

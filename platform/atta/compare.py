@@ -14,7 +14,7 @@ from atta.partition.methods import make_method
 from atta.partition.run import partition_graph
 from atta.samplers.predict import predict
 
-__all__ = ["compare", "plot"]
+__all__ = ["compare", "explain", "plot"]
 
 
 def compare(
@@ -31,7 +31,8 @@ def compare(
     """Write the datasets ``DST/METHOD`` and return one entry per method.
 
     An entry has ``method``, ``seconds``, ``edge_cut``, ``halo_ratio``, ``balance`` (maximum / mean by what is balanced) and, with
-    ``num_neighbors``, ``remote_rows`` and ``remote_bytes`` per batch (means over the partitions).
+    ``num_neighbors``, ``remote_rows``, ``contested_rows`` (see ``Prediction``) and ``remote_bytes`` per batch (means over the
+    partitions).
 
     Raises:
         ConfigError: an unknown method, one that needs options, or a folder that may not be written.
@@ -51,8 +52,27 @@ def compare(
             predicted = predict(dataset, num_neighbors, seed=seed)
             for key in ("remote_rows", "remote_bytes"):
                 entry[key] = statistics.mean(getattr(p, key)[0] for p in predicted) if predicted else 0.0
+            entry["contested_rows"] = statistics.mean(p.contested_rows for p in predicted) if predicted else 0.0
         found.append(entry)
     return found
+
+
+def explain(entries: Sequence[dict[str, Any]]) -> list[str]:
+    """Say why methods need more remote rows per batch than the best of them: because of their seeds or of where rows lie."""
+    if len(entries) < 2 or "remote_rows" not in entries[0]:
+        return []
+    best = min(entries, key=lambda e: float(e["remote_rows"]))
+    lines = [f"{best['method']} needs the fewest remote rows."]
+    for entry in entries:
+        more = entry["remote_rows"] - best["remote_rows"]
+        if entry is best or more < 0.01 * best["remote_rows"]:
+            continue
+        seeds = entry["contested_rows"] - best["contested_rows"]
+        lines.append(
+            f"{entry['method']}: {more:+,.0f} rows; {seeds:+,.0f} as its partitions' seeds ask for the same vertices (hubs, split"
+            f" communities), {more - seeds:+,.0f} as rows lie elsewhere than where they are asked for most."
+        )
+    return lines
 
 
 def plot(entries: Sequence[dict[str, Any]], path: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from atta.cli.output import DURATION, INTS, NAMES, json_option, quiet_option, write_json
+from atta.cli.output import DURATION, INTS, NAMES, json_option, printer, quiet_option, write_json
 
 __all__ = ["COMMANDS"]
 
@@ -74,7 +74,7 @@ def loader(json_file: str | None, plot: str | None, quiet: bool, **options: Any)
     if plot:
         report.plot(plot, "seeds_per_s")
     if not quiet and json_file != "-":
-        Console().print(report.show())
+        printer().print(report.show())
 
 
 @bench.command()
@@ -109,7 +109,7 @@ def sampling(json_file: str | None, plot: str | None, quiet: bool, **options: An
     if plot:
         report.plot(plot, "edges_per_s")
     if not quiet and json_file != "-":
-        Console().print(report.show())
+        printer().print(report.show())
 
 
 @bench.command("partition")
@@ -141,7 +141,7 @@ def partition_(json_file: str | None, plot: str | None, quiet: bool, **options: 
     if plot:
         report.plot(plot, "edge_cut")
     if not quiet and json_file != "-":
-        Console().print(report.show())
+        printer().print(report.show())
 
 
 COMMANDS = [bench]

@@ -7,10 +7,9 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from atta.cli.output import INTS, json_option, quiet_option, write_json
+from atta.cli.output import INTS, json_option, printer, quiet_option, write_json
 from atta.cli.work import overwrite_option, say, work_progress
 from atta.cli.work import size as size_text
 from atta.errors import ConfigError
@@ -147,7 +146,7 @@ def inspect_(
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = printer()
     what = "graph" if report["kind"] == "graph" else f"dataset {report['dataset_id']}, {report['num_parts']} partitions"
     console.print(
         f"{report['path']}: {what}; {report['files']} files, {size_text(report['bytes'])}, checksums verified"
@@ -163,6 +162,12 @@ def _print_report(report: dict[str, Any]) -> None:
         console.print(f"balance (maximum / mean): {balance}")
     if "prediction" in report:
         console.print(_prediction_table(report["prediction"]))
+        parts = report["prediction"]["parts"]
+        remote, contested = sum(p["remote_rows"][0] for p in parts), sum(p["contested_rows"] for p in parts)
+        console.print(
+            f"{min(1.0, contested / max(1.0, remote)):.0%} of the remote rows are contested: "
+            "batches of several partitions ask for them, so they are remote to some wherever they lie"
+        )
 
 
 def _prediction_table(prediction: dict[str, Any]) -> Table:
@@ -200,12 +205,13 @@ def _parts_table(report: dict[str, Any]) -> Table:
     parts = report["quality"]["parts"]
     known = {s for part in parts for sizes in part["splits"].values() for s in sizes}
     splits = [s for s in _MAIN_SPLITS if s in known]
-    table = Table("part", "nodes", "edges", *splits, "HALO", "cut edges", title="Partitions")
+    table = Table("part", "nodes", "edges", *splits, "HALO", "cut edges", "disk", "memory", title="Partitions")
     for index, part in enumerate(parts):
         per_split = (sum(sizes.get(s, 0) for sizes in part["splits"].values()) for s in splits)
         sums = (sum(part[key].values()) for key in ("nodes", "edges"))
         figures = (*sums, *per_split, sum(part["halo"].values()), part["cut_edges"])
-        table.add_row(str(index), *(f"{figure:,}" for figure in figures))
+        sizes = (size_text(report["parts"][index][key]) for key in ("disk_bytes", "memory_bytes"))
+        table.add_row(str(index), *(f"{figure:,}" for figure in figures), *sizes)
     return table
 
 

@@ -17,10 +17,23 @@ import click
 from atta.errors import ConfigError
 
 if TYPE_CHECKING:  # rich takes longer to import than everything else `atta --help` needs
+    from rich.console import Console
     from rich.progress import Progress
 
-__all__ = ["DURATION", "INTS", "NAMES", "RATE", "SIZE", "json_option", "progress_bars", "quiet_option", "write_json"]
+__all__ = [
+    "DURATION",
+    "INTS",
+    "NAMES",
+    "RATE",
+    "SIZE",
+    "json_option",
+    "printer",
+    "progress_bars",
+    "quiet_option",
+    "write_json",
+]
 
+_PIPE_COLUMNS = 160
 _QUANTITY = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Zµ]*)")
 _SIZES = {"": 1.0, "b": 1.0, **{f"{p}b": 1000.0**i for i, p in enumerate("kmgt", 1)}}
 _SIZES |= {f"{p}ib": 1024.0**i for i, p in enumerate("kmgt", 1)}
@@ -123,3 +136,10 @@ def progress_bars(quiet: bool) -> Iterator[Progress]:
     columns = TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), disable=quiet or not sys.stderr.isatty()) as bars:
         yield bars
+
+
+def printer() -> Console:
+    """What reports are printed with: in files and pipes tables get the width they need instead of cut figures."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_COLUMNS)

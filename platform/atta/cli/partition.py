@@ -10,10 +10,10 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from atta.cli.output import INTS, NAMES, json_option, quiet_option, write_json
+from atta.cli.output import INTS, NAMES, json_option, printer, quiet_option, write_json
 from atta.cli.work import duration, overwrite_option, say, work_progress
 from atta.cli.work import size as size_text
-from atta.compare import compare, plot
+from atta.compare import compare, explain, plot
 from atta.errors import ConfigError
 from atta.partition.methods import METHODS
 from atta.partition.plan import METHODS as PLANNED
@@ -90,7 +90,10 @@ def partition(
         if picture:
             plot(entries, picture)
         if not quiet and json_file != "-":
-            Console(highlight=False).print(_comparison_table(entries))
+            console = printer()
+            console.print(_comparison_table(entries))
+            for line in explain(entries):
+                console.print(line)
         return
     if num_neighbors or picture or json_file:
         raise ConfigError("--num-neighbors, --plot and --json go with --compare; `atta inspect` describes a dataset")
@@ -105,12 +108,14 @@ def partition(
 def _comparison_table(entries: list[dict[str, Any]]) -> Table:
     names = list(entries[0]["balance"])
     remote = "remote_rows" in entries[0]
-    extra = ("remote rows per batch", "remote data per batch") if remote else ()
+    extra = ("remote rows per batch", "of them contested", "remote data per batch") if remote else ()
     table = Table("method", "seconds", "edge cut", "HALO ratio", *(f"balance {n}" for n in names), *extra)
     for e in entries:
         figures = [f"{e['seconds']:.1f}", f"{e['edge_cut']:.2%}", f"{e['halo_ratio']:.3f}"]
         figures += [f"{e['balance'][n]:.3f}" for n in names]
-        figures += [f"{e['remote_rows']:,.0f}", size_text(e["remote_bytes"])] if remote else []
+        figures += (
+            [f"{e['remote_rows']:,.0f}", f"{e['contested_rows']:,.0f}", size_text(e["remote_bytes"])] if remote else []
+        )
         table.add_row(e["method"], *figures)
     return table
 
@@ -164,7 +169,7 @@ def plan_(
     write_json(json_file, report)
     if quiet or json_file == "-":
         return
-    console = Console(highlight=False)
+    console = printer()
     console.print(f"on disk: graph folder {size_text(size.folder_bytes)}, dataset {size_text(size.dataset_bytes)}")
     console.print(f"in memory of each of {parts} daemons: about {size_text(size.dataset_bytes / parts)}")
     table = Table("method", "peak memory", "fits here", "time", title="Partitioning, estimated")

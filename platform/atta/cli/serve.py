@@ -6,7 +6,7 @@ import os
 
 import click
 
-from atta.cli.output import DURATION, SIZE, json_option, write_json
+from atta.cli.output import DURATION, SIZE, json_option, printer, write_json
 
 __all__ = ["COMMANDS"]
 
@@ -132,7 +132,6 @@ def status(target: str, json_file: str | None) -> None:
 
     Example: atta status --cluster cluster.toml
     """
-    from rich.console import Console
     from rich.table import Table
 
     from atta.client.cluster import connect
@@ -149,7 +148,7 @@ def status(target: str, json_file: str | None) -> None:
             table.add_column(f"part {part}\n{address}", justify="right")
         for name in sorted({name for row in rows for name in row}):
             table.add_row(name, *(f"{row.get(name, 0):,.6g}" for row in rows))
-        Console().print(table)
+        printer().print(table)
 
 
 @click.command()
