@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition.book import PartitionBook
-from atta.partition.files import FileRecord, check_file, map_array, read_json
+from atta.partition.files import FileRecord, check_file, map_array, read_sealed
 from atta.partition.graph import check_layout, read_records
 from atta.partition.schema import Schema, TableSpec
 
@@ -149,7 +149,7 @@ class Dataset:
         """
         path = Path(path)
         where = path / MANIFEST
-        manifest = read_json(where, "a partitioned dataset", FORMAT, VERSION)
+        manifest = read_sealed(where, "a partitioned dataset", FORMAT, VERSION)
         try:
             schema = Schema.from_json(manifest.get("schema"))
             book = PartitionBook.from_json(manifest.get("ranges"))

@@ -27,13 +27,16 @@ __all__ = [
     "describe_file",
     "map_array",
     "read_json",
+    "read_sealed",
     "write_array",
     "write_json",
+    "write_sealed",
 ]
 
 Array = npt.NDArray[Any]
 
 _BLOCK = 16 << 20
+_SEAL, _NO_SEAL = "checksum", "0" * 16
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -168,6 +171,26 @@ def read_json(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]:
     return dict(value)
 
 
+def write_sealed(path: Path, value: dict[str, Any]) -> None:
+    """Write a manifest as readable JSON with a checksum of the whole file in front, and force it to disk."""
+    text = json.dumps({_SEAL: _NO_SEAL, **value}, indent=1) + "\n"
+    sealed = text.replace(_NO_SEAL, xxhash.xxh3_64(text.encode()).hexdigest(), 1)
+    with path.open("w") as file:
+        file.write(sealed)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]:
+    """Read what ``write_sealed`` wrote; raises DataError naming the file where any byte of it differs."""
+    value = read_json(path, what, fmt, version)
+    found = value.pop(_SEAL, None)
+    text = path.read_bytes().replace(str(found).encode(), _NO_SEAL.encode(), 1)
+    if found != xxhash.xxh3_64(text).hexdigest():
+        raise DataError(path, "altered: its checksum differs from its content")
+    return value
+
+
 def describe_file(path: Path) -> FileRecord:
     """Measure a finished ``.npy`` file: size, checksum, dtype and shape."""
     with path.open("rb") as file:
@@ -204,7 +227,7 @@ def map_array(path: Path) -> Array:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise DataError(path, "the file is missing") from None
-    except (OSError, ValueError) as error:
+    except Exception as error:  # see _read_header
         raise DataError(path, f"not a readable array: {error}") from None
     return np.asarray(array)  # no np.memmap: every slice of that class costs microseconds
 
@@ -213,7 +236,7 @@ def _read_header(path: Path, file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, 
     try:
         read = _HEADERS[np.lib.format.read_magic(file)]
         shape, fortran, dtype = read(file)
-    except (ValueError, KeyError):
+    except Exception:  # numpy's parser lets errors of Python's tokenizer through, among others
         raise DataError(path, "not an .npy file (damaged header)") from None
     if dtype.hasobject or fortran:
         raise DataError(path, f"arrays of dtype {dtype} in this order are not read")

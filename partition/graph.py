@@ -29,8 +29,8 @@ from atta.partition.files import (
     chunks,
     describe_file,
     map_array,
-    read_json,
-    write_json,
+    read_sealed,
+    write_sealed,
 )
 from atta.partition.schema import Schema, TableSpec, check_name, split_edge_type
 from atta.partition.staging import Staging
@@ -85,7 +85,7 @@ class Graph:
         """
         path = Path(path)
         manifest = path / MANIFEST
-        value = read_json(manifest, "a graph folder", FORMAT, VERSION)
+        value = read_sealed(manifest, "a graph folder", FORMAT, VERSION)
         try:
             schema = Schema.from_json(value.get("schema"))
         except ConfigError as error:
@@ -357,7 +357,7 @@ class GraphWriter:
         paths = sorted(self.path.rglob("*.npy"))
         files = {p.relative_to(self.path).as_posix(): describe_file(p).to_json() for p in paths}
         manifest = {"format": FORMAT, "version": VERSION, "schema": schema.to_json(), "provenance": self.provenance}
-        write_json(self.path / MANIFEST, {**manifest, "files": files})
+        write_sealed(self.path / MANIFEST, {**manifest, "files": files})
 
     def __enter__(self) -> GraphWriter:
         return self

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from atta.errors import ConfigError
 from atta.partition import dataset as layout
 from atta.partition.book import PartitionBook
-from atta.partition.files import FileRecord, NpyAppender, chunks, describe_file, write_array, write_json
+from atta.partition.files import FileRecord, NpyAppender, chunks, describe_file, write_array, write_sealed
 from atta.partition.graph import Edges, Graph, index_dtype
 from atta.partition.progress import Progress, Silent
 from atta.partition.quality import Counts, summarise
@@ -255,7 +255,7 @@ class _Writer:
             "quality": summarise(self.counts),
             "files": {name: record.to_json() for name, record in files.items()},
         }
-        write_json(self.path / layout.MANIFEST, value)
+        write_sealed(self.path / layout.MANIFEST, value)
 
 
 def _buckets(indptr: Ids, limit: int) -> Iterator[tuple[int, int]]:

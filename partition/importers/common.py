@@ -25,7 +25,7 @@ def load_array(path: Path) -> Array:
     """Memory-map an ``.npy`` file that holds no objects; raises DataError."""
     try:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # numpy's header parser lets errors of Python's tokenizer through, among others
         raise DataError(path, f"not a readable array: {error}") from None
     return array
 

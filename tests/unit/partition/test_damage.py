@@ -11,6 +11,7 @@ import pytest
 
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition import Dataset, Graph, partition_graph
+from atta.partition.files import write_sealed
 from atta.partition.report import describe
 from tests.unit.partition.oracles import write_graph
 
@@ -97,9 +98,34 @@ def test_the_list_of_files_is_complete(pristine):
 
 
 def edit(path: Path, change) -> None:
+    """Alter a manifest on purpose, so that its own checksum fits again."""
     value = json.loads(path.read_text())
+    value.pop("checksum")
     change(value)
-    path.write_text(json.dumps(value))
+    write_sealed(path, value)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("graph", "graph.json"), ("data", "manifest.json")])
+def test_any_byte_of_a_manifest(folder, kind, name):
+    """Every single byte, also in what nothing else depends on: provenance, figures, spaces."""
+    path, opener = folder / kind / name, Graph.open if kind == "graph" else Dataset.open
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        with pytest.raises(DataError, match=name):
+            opener(folder / kind, verify=False)
+    path.write_bytes(whole)
+    opener(folder / kind)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in ("graph", "data") for n in npy_files(k)])
+def test_any_byte_of_an_array(folder, kind, name):
+    path, opener = folder / kind / name, Graph.open if kind == "graph" else Dataset.open
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 3):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        with pytest.raises(DataError, match=name):
+            opener(folder / kind)
 
 
 MANIFEST_CHANGES = {
