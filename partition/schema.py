@@ -12,7 +12,7 @@ import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
 
-__all__ = ["Schema", "TableSpec", "check_name", "split_edge_type"]
+__all__ = ["Schema", "TableSpec", "check_name", "is_table_name", "split_edge_type"]
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]|_(?!_))*")
 _RESERVED = {"ids", "halo", "indptr", "indices", "edge_ids", "src", "dst", "sorted_ids", "sorted_internal"}
@@ -23,6 +23,18 @@ def check_name(what: str, name: str) -> str:
     if not isinstance(name, str) or len(name) > 100 or not _NAME.fullmatch(name) or name.endswith("_"):
         raise ConfigError(f"{what} {name!r}: names consist of letters, digits, '.', '-' and single '_'")
     return name
+
+
+def is_table_name(name: object) -> bool:
+    """Whether a node or edge table can be called ``name``."""
+    return (
+        isinstance(name, str)
+        and len(name) <= 100
+        and _NAME.fullmatch(name) is not None
+        and not name.endswith("_")
+        and name not in _RESERVED
+        and not name.startswith("split_")
+    )
 
 
 def split_edge_type(edge_type: str) -> tuple[str, str, str]:

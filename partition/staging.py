@@ -1,4 +1,4 @@
-"""Folders appear whole or not at all: written as ``DST.partial``, forced to disk, then renamed."""
+"""Folders and files appear whole or not at all: written as ``DST.partial``, forced to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import TracebackType
 
 from atta.errors import ConfigError
 
-__all__ = ["Staging"]
+__all__ = ["StagedFile", "Staging"]
 
 
 class Staging:
@@ -87,6 +87,53 @@ class Staging:
             self.commit()
         else:
             self.abort()
+
+
+class StagedFile:
+    """A single file under construction; entering yields the path to write to, leaving without an exception gives it its name.
+
+    Args:
+        dst: final path. It must not exist, or (with ``overwrite``) be a file.
+        overwrite: replace an existing file.
+
+    Raises:
+        ConfigError: ``dst`` exists and may not be replaced, cannot be written, or another process is writing it.
+    """
+
+    def __init__(self, dst: str | Path, *, overwrite: bool = False) -> None:
+        self.dst = Path(dst)
+        if self.dst.is_dir() or not self.dst.name:
+            raise ConfigError(f"{self.dst}: a folder; wanted is the name of a file")
+        if self.dst.exists() and not overwrite:
+            raise ConfigError(f"{self.dst}: exists already; choose another name or pass --overwrite")
+        self.path = self.dst.with_name(self.dst.name + ".partial")
+        self._lock = self._take()
+
+    def _take(self) -> int:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise ConfigError(f"{self.path}: cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise ConfigError(f"{self.path}: another process is writing this file") from None
+        return lock
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                _sync(self.path)
+                self.path.replace(self.dst)
+                _sync(self.dst.parent)
+        finally:
+            self.path.unlink(missing_ok=True)  # already gone when it has its name
+            os.close(self._lock)
 
 
 def _sync(path: Path) -> None:

@@ -171,7 +171,8 @@ def _contested(asked: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[int]:
     first = np.ones(len(ids), np.bool_)
     first[1:] = ids[order][1:] != ids[order][:-1]
     losers = order[~first]
-    return np.bincount(whose[losers], weights=times[losers], minlength=len(asked)).astype(np.int64).tolist()
+    lost = np.bincount(whose[losers], weights=times[losers], minlength=len(asked))
+    return [int(rows) for rows in lost]
 
 
 def _summary(part: int, seeds: int, figures: Sequence[_Figures], contested: float) -> Prediction:

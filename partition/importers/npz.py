@@ -2,10 +2,12 @@
 
 graph.npz                        ``edge_index`` [2, E], sources first; or one ``edge_index__SRC__REL__DST`` per relation;
                                  optional ``time`` [E], ``edge_weight`` [E], ``edge_type`` [E] (relation numbers)
+edge_index.npy, ...              instead of graph.npz, the same arrays as files of their own: these may be larger than memory
+ids.npy                          int64 user ids of the vertices; ``ids__TYPE.npy`` with several node types
 x.npy or x_sparse.npz            features; ``x__TYPE.npy`` / ``x_sparse__TYPE.npz`` with several node types
 y.npy                            labels of the target type
 train_mask.npy ... split.npz     splits of the target type: masks or vertex numbers
-meta.json                        ``num_nodes``, ``node_types``, ``target_type``, ``relations``
+meta.json                        ``num_nodes``, ``node_types``, ``target_type``, ``relations``, ``num_classes``
 """
 
 from __future__ import annotations
@@ -22,32 +24,47 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.common import add_features, as_csr, load_array, load_npz
 from atta.partition.importers.edges import add_edges
 from atta.partition.importers.options import ImportOptions
+from atta.partition.importers.stated import state_classes
 from atta.partition.schema import split_edge_type
 
 __all__ = ["read"]
 
 Array = npt.NDArray[Any]
 _PREFIX = "edge_index__"
+_EDGE_TABLES = {"time": "time", "edge_weight": "weight", "edge_attr": "edge_attr"}
+_EDGE_ARRAYS = (*_EDGE_TABLES, "edge_type")
 
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the folder ``source`` (or its ``graph.npz``)."""
     folder = source.parent if source.is_file() else source
     meta = _read_meta(folder / "meta.json")
-    arrays = load_npz(folder / "graph.npz")
-    relations = _relations(folder / "graph.npz", arrays, meta)
-    features = {t: _features(folder, t) for t in _node_types(relations)}
+    path, arrays = _edge_arrays(folder)
+    relations = _relations(path, arrays, meta)
+    features = {t: _features(folder, t) for t in sorted({*_node_types(relations), *meta.get("node_types", {})})}
     counts = _counts(folder, relations, features, meta)
     target = _target(counts, meta)
     for node_type, count in counts.items():
-        out.add_nodes(node_type, count)
+        out.add_nodes(node_type, count, ids=_ids(folder, node_type, count))
         if (matrix := features.get(node_type)) is not None:
             add_features(out, matrix, node_type, options)
     if (folder / "y.npy").exists():
         out.add_labels(load_array(folder / "y.npy"), target)
+        state_classes(out, meta.get("num_classes"))
+    if (folder / "y.npy").exists() or "target_type" in meta:  # or else the splits may be those of edges
         _add_splits(folder, out, target, counts[target])
     for edge_type, (index, tables) in relations.items():
         add_edges(out, edge_type, (index[0], index[1]), options, tables)
+
+
+def _edge_arrays(folder: Path) -> tuple[Path, dict[str, Array]]:
+    """Return the arrays of ``graph.npz``, or memory-mapped those that are files of their own, and where they come from."""
+    path = folder / "graph.npz"
+    files = [] if path.exists() else sorted(folder.glob("edge_index*.npy"))
+    if not files:
+        return path, load_npz(path)
+    files += [f for name in _EDGE_ARRAYS if (f := folder / f"{name}.npy").exists()]
+    return folder, {f.stem: load_array(f) for f in files}
 
 
 def _read_meta(path: Path) -> dict[str, Any]:
@@ -79,8 +96,7 @@ def _relations(path: Path, arrays: dict[str, Array], meta: dict[str, Any]) -> di
         return _by_relation(path, found[EDGE_TYPE], arrays["edge_type"])
     tables = {}
     if len(found) == 1:
-        names = {"time": "time", "edge_weight": "weight", "edge_attr": "edge_attr"}
-        tables = {table: arrays[name] for name, table in names.items() if name in arrays}
+        tables = {table: arrays[name] for name, table in _EDGE_TABLES.items() if name in arrays}
         for name, values in tables.items():
             if values.shape[:1] != (next(iter(found.values())).shape[1],):
                 raise DataError(path, f"{name!r} does not have one row per edge")
@@ -98,10 +114,24 @@ def _node_types(relations: dict[str, Any]) -> list[str]:
     return sorted({t for e in relations for t in (split_edge_type(e)[0], split_edge_type(e)[2])})
 
 
+def _suffixes(node_type: str) -> tuple[str, ...]:
+    """What the names of a node type's files end with."""
+    return ("", f"__{node_type}") if node_type == NODE_TYPE else (f"__{node_type}",)
+
+
+def _ids(folder: Path, node_type: str, count: int) -> Array | None:
+    for suffix in _suffixes(node_type):
+        if (path := folder / f"ids{suffix}.npy").exists():
+            ids = load_array(path)
+            if ids.shape != (count,) or ids.dtype.kind not in "iu":
+                raise DataError(path, f"{ids.dtype}{list(ids.shape)} instead of integers [{count}]")
+            return ids
+    return None
+
+
 def _features(folder: Path, node_type: str) -> Any:
     """Return the dense or sparse features of a node type, None when there are none."""
-    suffixes = ["", f"__{node_type}"] if node_type == NODE_TYPE else [f"__{node_type}"]
-    for suffix in suffixes:
+    for suffix in _suffixes(node_type):
         dense, sparse = folder / f"x{suffix}.npy", folder / f"x_sparse{suffix}.npz"
         if dense.exists():
             return load_array(dense)

@@ -6,7 +6,8 @@
 
 Ids may be integers, which stay the users' ids, or strings: then vertices are numbered in the order of the file, and their names
 become the table ``name`` (UTF-8 bytes, padded with zeros). A table is a column, several columns side by side, or a column of lists
-of equal length. Files are read in pieces; several are given by a pattern and read in the order of their names.
+of equal length. ``num_classes`` beside ``nodes`` states how many classes labels have, where that is more than occur.
+Files are read in pieces; several are given by a pattern and read in the order of their names.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from atta.partition.graph import GraphWriter
 from atta.partition.importers.common import add_features
 from atta.partition.importers.edges import EdgeStream
 from atta.partition.importers.options import ImportOptions
+from atta.partition.importers.stated import state_classes
 from atta.partition.schema import TableSpec, split_edge_type
 
 __all__ = ["read"]
@@ -44,19 +46,21 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     known: dict[str, Any] = {}  # node type -> the values of its id column, as Arrow holds them
     for node_type, entry in schema["nodes"].items():
         known[node_type] = _add_nodes(path.parent, out, node_type, entry, options)
+    state_classes(out, schema.get("num_classes"))
     for edge_type, entry in schema["edges"].items():
         _add_edges(path.parent, out, edge_type, entry, known=known, options=options)
 
 
-def _schema(path: Path) -> dict[str, dict[str, Any]]:
+def _schema(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise DataError(path, "the file is missing") from None
     except ValueError:
         raise DataError(path, "not valid JSON") from None
-    if not isinstance(value, dict) or not set(value) <= {"nodes", "edges"} or not isinstance(value.get("nodes"), dict):
-        raise DataError(path, "wanted is an object with 'nodes' and 'edges'")
+    known = {"nodes", "edges", "num_classes"}
+    if not isinstance(value, dict) or not set(value) <= known or not isinstance(value.get("nodes"), dict):
+        raise DataError(path, "wanted is an object with 'nodes' and 'edges', and perhaps 'num_classes'")
     value.setdefault("edges", {})
     for kind, keys, needed in (("nodes", _NODE_KEYS, {"files", "id"}), ("edges", _EDGE_KEYS, {"files", "src", "dst"})):
         for name, entry in value[kind].items():
@@ -94,7 +98,7 @@ def _add_nodes(folder: Path, out: GraphWriter, node_type: str, entry: Mapping[st
         if name == "y":
             out.add_labels(rows, node_type)
         elif name == "x":
-            add_features(out, rows.reshape(len(rows), -1), node_type, options)
+            add_features(out, rows, node_type, options)
         else:
             out.add_table(name, rows, node_type)
     if strings:
@@ -193,7 +197,8 @@ def _numbers(where: Path, name: str, column: Any) -> Array:
         lengths = np.unique(pc.list_value_length(column).to_numpy(zero_copy_only=False))
         if len(lengths) > 1:
             raise DataError(where, f"the column {name!r} has lists of {lengths[0]} to {lengths[-1]} values")
-        return _numbers(where, name, pc.list_flatten(column)).reshape(len(column), -1)
+        width = int(lengths[0]) if len(lengths) else getattr(kind, "list_size", 0)
+        return _numbers(where, name, pc.list_flatten(column)).reshape(len(column), width)
     if pa.types.is_boolean(kind):
         return column.cast(pa.uint8()).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):

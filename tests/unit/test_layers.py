@@ -46,6 +46,8 @@ TORCH_ALLOWED = (
     "atta.partition.importers.pyg",
     "atta.partition.importers.dgl",
     "atta.partition.importers.pyg_parts",
+    "atta.partition.exporters.pyg",
+    "atta.partition.exporters.dgl",
 )
 
 

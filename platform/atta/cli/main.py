@@ -15,6 +15,7 @@ __all__ = ["cli", "main"]
 
 _MODULES = {
     "import": "data",
+    "export": "export",
     "generate": "data",
     "partition": "partition",
     "inspect": "data",
@@ -27,6 +28,7 @@ _MODULES = {
 }
 _SUMMARIES = {
     "import": "Turn a dataset in another format into a graph folder.",
+    "export": "Turn a graph folder into another format.",
     "generate": "Generate a graph that a GNN can learn from.",
     "partition": "Cut a graph into partitions.",
     "inspect": "Verify and describe a graph or a partitioned dataset.",

@@ -1,0 +1,75 @@
+"""Exporters: one file per format, found by name; each writes what the importer of the same name reads.
+
+User ids survive: vertex ids are written beside the vertices, and edges keep their order, which is their edge id.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from atta.errors import ConfigError, UnknownNameError
+from atta.partition import dataset
+from atta.partition.exporters import dgl, npz, ogb, pyg, table
+from atta.partition.graph import MANIFEST, Graph
+from atta.partition.progress import Progress, Silent
+from atta.partition.staging import StagedFile, Staging
+
+__all__ = ["EXPORTERS", "Exporter", "export_graph"]
+
+
+class Exporter(Protocol):
+    """Writes one format.
+
+    Attributes:
+        MARKER: a file by which a folder of this format is known, None when the format is a single file.
+    """
+
+    MARKER: str | None
+
+    def lost(self, graph: Graph) -> list[str]:
+        """Name everything in ``graph`` that the format cannot hold; raises ConfigError when a library is missing."""
+
+    def write(self, graph: Graph, dst: Path, progress: Progress) -> None:
+        """Write ``graph`` into the empty folder (or as the file) ``dst``."""
+
+
+EXPORTERS: dict[str, Exporter] = {
+    "dgl": dgl,
+    "npz": npz,
+    "ogb": ogb,
+    "pyg": pyg,
+    "table": table,
+}
+
+
+def export_graph(
+    fmt: str, src: str | Path, dst: str | Path, *, overwrite: bool = False, progress: Progress | None = None
+) -> None:
+    """Write the graph folder ``src`` in the format ``fmt`` (a name in EXPORTERS) to ``dst``.
+
+    Args:
+        fmt: name of the format.
+        src: graph folder to read.
+        dst: folder (npz, ogb, table) or file (pyg, dgl) to write, complete or not at all.
+        overwrite: replace what an earlier export has written there.
+        progress: told of the stages.
+
+    Raises:
+        ConfigError: unknown format, a graph of which the format would lose something, or ``dst`` may not be written.
+        DataError: ``src`` is missing or damaged; the message names the file.
+    """
+    if fmt not in EXPORTERS:
+        raise UnknownNameError.of("format", fmt, EXPORTERS)
+    source, exporter = Path(src), EXPORTERS[fmt]
+    if (source / dataset.MANIFEST).is_file() and not (source / MANIFEST).is_file():
+        raise ConfigError(f"{source}: a partitioned dataset; export the graph folder that it was made from")
+    graph = Graph.open(source)
+    if lost := exporter.lost(graph):
+        raise ConfigError(f"{source}: the format {fmt!r} cannot hold {', '.join(lost)}")
+    if exporter.MARKER is None:
+        with StagedFile(dst, overwrite=overwrite) as path:
+            exporter.write(graph, path, progress or Silent())
+    else:
+        with Staging(dst, exporter.MARKER, overwrite=overwrite) as staging:
+            exporter.write(graph, staging.path, progress or Silent())

@@ -1,0 +1,85 @@
+"""What exporters share: what a format would lose, masks of splits, rows in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.partition.files import chunks
+from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
+from atta.partition.schema import Schema, TableSpec
+
+__all__ = [
+    "edge_index",
+    "is_homogeneous",
+    "lost_classes",
+    "lost_edge_types",
+    "lost_tables",
+    "row_chunks",
+    "split_mask",
+]
+
+Array = npt.NDArray[Any]
+_CHUNK_BYTES = 32 << 20
+_CHUNK_ROWS = 1 << 18
+
+
+def is_homogeneous(schema: Schema) -> bool:
+    """Whether there is just the node type ``node`` and the edge type ``node__to__node``."""
+    return schema.node_types == (NODE_TYPE,) and schema.edge_types == (EDGE_TYPE,)
+
+
+def lost_tables(
+    schema: Schema, node: Callable[[str, str, TableSpec], bool], edge: Callable[[str, str, TableSpec], bool]
+) -> list[str]:
+    """Name the node and edge tables for which ``node`` or ``edge`` (given type, name and spec) says that they are not held."""
+    return [
+        f"the {kind} table {name!r} of {owner!r} ({spec.dtype}{list(spec.row_shape)})"
+        for kind, held, owners in (("node", node, schema.node_tables), ("edge", edge, schema.edge_tables))
+        for owner, tables in owners.items()
+        for name, spec in tables.items()
+        if not held(owner, name, spec)
+    ]
+
+
+def lost_edge_types(schema: Schema) -> list[str]:
+    """Name the lack of edge types, for formats that are made of edges."""
+    return [] if schema.edge_types else ["a graph without edge types"]
+
+
+def lost_classes(graph: Graph) -> list[str]:
+    """Name a number of classes that the labels alone do not tell, for formats that hold labels only."""
+    schema, told = graph.schema, None
+    for t in schema.node_types:
+        spec = schema.node_tables[t].get("y")
+        if spec is not None and not spec.row_shape and np.dtype(spec.dtype).kind in "biu":
+            told = int(graph.table(t, "y").max(initial=-1)) + 1
+    if schema.num_classes is None or schema.num_classes == told:
+        return []
+    return [f"the number of classes, {schema.num_classes} (its labels tell of {told or 0})"]
+
+
+def row_chunks(rows: int, *tables: Array) -> Iterator[tuple[int, int]]:
+    """Yield ranges of rows that together take a bounded amount of memory in all ``tables``."""
+    row_bytes = sum(t.dtype.itemsize * prod(t.shape[1:]) for t in tables)
+    yield from chunks(rows, min(_CHUNK_ROWS, max(1, _CHUNK_BYTES // max(1, row_bytes))))
+
+
+def split_mask(rows: Array, lo: int, hi: int) -> npt.NDArray[np.bool_]:
+    """Turn the ascending ``rows`` of a split into a mask [hi - lo] of the rows ``lo`` to ``hi``."""
+    mask = np.zeros(hi - lo, np.bool_)
+    first, last = np.searchsorted(rows, (lo, hi))
+    mask[rows[first:last] - lo] = True
+    return mask
+
+
+def edge_index(graph: Graph, edge_type: str) -> npt.NDArray[np.int64]:
+    """Return [2, E] int64, sources first, for formats that need the edges of a type in one piece."""
+    edges = graph.edges(edge_type)
+    index = np.empty((2, len(edges)), np.int64)
+    index[0], index[1] = edges.src, edges.dst
+    return index

@@ -1,0 +1,98 @@
+"""A file of one graph, written by ``dgl.save_graphs``: features ``feat``, labels ``label``, masks of splits, user ids ``_ID``.
+
+torch and DGL are imported only here, when such a file is written. Tensors share the memory-mapped arrays of the graph folder.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.errors import ConfigError
+from atta.partition.exporters.common import is_homogeneous, lost_edge_types, lost_tables, split_mask
+from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
+from atta.partition.importers.dgl import node_table
+from atta.partition.progress import Progress
+from atta.partition.schema import TableSpec, split_edge_type
+
+__all__ = ["MARKER", "lost", "write"]
+
+Array = npt.NDArray[Any]
+MARKER: str | None = None
+_KEYS = {"x": "feat", "y": "label"}
+
+
+def lost(graph: Graph) -> list[str]:
+    """Name tables of a dtype that DGL's files lack, or of a name that would be taken for something else when read."""
+    _modules()
+    return lost_edge_types(graph.schema) + lost_tables(
+        graph.schema,
+        lambda _, name, spec: _held(spec) and node_table(_KEYS.get(name, name)) == name,
+        lambda _, name, spec: _held(spec),
+    )
+
+
+def _held(spec: TableSpec) -> bool:
+    """DGL writes truth values as uint8, and there are no tensors of long doubles."""
+    dtype = np.dtype(spec.dtype)
+    return dtype.kind != "b" and dtype.itemsize <= 8
+
+
+def write(graph: Graph, dst: Path, progress: Progress) -> None:
+    """Write the file ``dst``."""
+    torch, dgl = _modules()
+    schema = graph.schema
+    plain = is_homogeneous(schema)
+    progress.stage("edges", sum(schema.edge_counts.values()))
+    ends = {}
+    for edge_type, count in schema.edge_counts.items():
+        edges = graph.edges(edge_type)
+        ends[split_edge_type(edge_type)] = tuple(_tensor(np.asarray(r, np.int64)) for r in (edges.src, edges.dst))
+        progress.advance(count)
+    if plain:
+        whole = dgl.graph(ends[split_edge_type(EDGE_TYPE)], num_nodes=schema.node_counts[NODE_TYPE])
+    else:
+        whole = dgl.heterograph(ends, num_nodes_dict=schema.node_counts)
+    progress.stage("nodes", sum(schema.node_counts.values()))
+    for t, count in schema.node_counts.items():
+        _add_nodes(graph, t, whole.nodes["_N" if plain else t].data)
+        progress.advance(count)
+    for e in schema.edge_types:
+        frame = whole.edges["_E" if plain else split_edge_type(e)].data
+        for name, rows in graph.edges(e).tables.items():
+            frame[name] = _tensor(rows)
+    labels = {} if schema.num_classes is None else {"num_classes": torch.tensor([schema.num_classes])}
+    dgl.save_graphs(str(dst), [whole], labels)
+
+
+def _add_nodes(graph: Graph, node_type: str, frame: Any) -> None:
+    for name in graph.schema.node_tables[node_type]:
+        frame[_KEYS.get(name, name)] = _tensor(graph.table(node_type, name))
+    for name in graph.schema.splits[node_type]:
+        mask = split_mask(graph.split(node_type, name), 0, graph.schema.node_counts[node_type])
+        frame[f"{name}_mask"] = _tensor(mask)
+    if (ids := graph.user_ids(node_type)) is not None:
+        frame["_ID"] = _tensor(ids)
+
+
+def _tensor(array: Array) -> Any:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)  # it is only saved
+        return torch.from_numpy(array)
+
+
+def _modules() -> tuple[Any, Any]:
+    os.environ.setdefault("DGLBACKEND", "pytorch")
+    try:
+        import dgl
+        import torch
+    except ImportError as error:
+        raise ConfigError("exporting DGL files needs DGL: install atta[dgl]") from error
+    return torch, dgl

@@ -1,0 +1,104 @@
+"""A file with a PyG ``Data`` or ``HeteroData`` object, written by ``torch.save``; user ids are the tensor ``n_id``.
+
+Tensors share the memory-mapped arrays of the graph folder, so that only edge indices and masks are held in memory.
+torch and PyG are imported only here, when such a file is written.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.errors import ConfigError
+from atta.partition.exporters.common import edge_index, is_homogeneous, lost_edge_types, lost_tables, split_mask
+from atta.partition.graph import Graph
+from atta.partition.importers.pyg import edge_table, node_table
+from atta.partition.progress import Progress
+from atta.partition.schema import TableSpec, split_edge_type
+
+__all__ = ["MARKER", "lost", "write"]
+
+Array = npt.NDArray[Any]
+MARKER: str | None = None
+
+
+def lost(graph: Graph) -> list[str]:
+    """Name tables whose dtype torch lacks, or whose name would be taken for something else when read."""
+    torch, _ = _modules()
+    shared = is_homogeneous(graph.schema)
+
+    def held(spec: TableSpec) -> bool:
+        try:
+            torch.from_numpy(np.empty(0, spec.dtype))
+        except TypeError:
+            return False
+        return True
+
+    return lost_edge_types(graph.schema) + lost_tables(
+        graph.schema,
+        lambda _, name, spec: held(spec) and node_table(name, shared=shared) == name,
+        lambda _, name, spec: held(spec) and edge_table(_edge_key(name, shared), shared=shared) == name,
+    )
+
+
+def _edge_key(table: str, shared: bool) -> str:
+    """The name of an edge table's tensor. Where vertices and edges share a store PyG goes by the prefix ``edge_``."""
+    if table in ("weight", "edge_attr"):
+        return "edge_weight" if table == "weight" else table
+    return f"edge_{table}" if shared else table
+
+
+def write(graph: Graph, dst: Path, progress: Progress) -> None:
+    """Write the file ``dst``."""
+    torch, pyg_data = _modules()
+    schema = graph.schema
+    shared = is_homogeneous(schema)
+    data = pyg_data.Data() if shared else pyg_data.HeteroData()
+    progress.stage("nodes", sum(schema.node_counts.values()))
+    for t in schema.node_types:  # before the edges: PyG takes an unknown node type for a relation of that name
+        _add_nodes(graph, t, data if shared else data[t])
+        progress.advance(schema.node_counts[t])
+    progress.stage("edges", sum(schema.edge_counts.values()))
+    for edge_type, count in schema.edge_counts.items():
+        store = data if shared else data[split_edge_type(edge_type)]
+        store["edge_index"] = _tensor(edge_index(graph, edge_type))
+        for name, rows in graph.edges(edge_type).tables.items():
+            store[_edge_key(name, shared)] = _tensor(rows)
+        progress.advance(count)
+    if schema.num_classes is not None:
+        data.num_classes = schema.num_classes
+    torch.save(data, dst)
+
+
+def _add_nodes(graph: Graph, node_type: str, store: Any) -> None:
+    count = graph.schema.node_counts[node_type]
+    store["num_nodes"] = count
+    for name in graph.schema.node_tables[node_type]:
+        store[name] = _tensor(graph.table(node_type, name))
+    for name in graph.schema.splits[node_type]:
+        store[f"{name}_mask"] = _tensor(split_mask(graph.split(node_type, name), 0, count))
+    if (ids := graph.user_ids(node_type)) is not None:
+        store["n_id"] = _tensor(ids)
+
+
+def _tensor(array: Array) -> Any:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)  # it is only saved
+        return torch.from_numpy(array)
+
+
+def _modules() -> tuple[Any, Any]:
+    try:
+        import torch
+        import torch_geometric.data as pyg_data
+    except ImportError as error:
+        raise ConfigError(
+            f"exporting PyG files needs torch and torch_geometric: pip install atta[train] ({error})"
+        ) from None
+    return torch, pyg_data

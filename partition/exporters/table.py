@@ -1,0 +1,183 @@
+"""Tables: a Parquet file for every node and edge type and the ``schema.json`` that ``importers/table.py`` describes.
+
+Vertices are identified by the users' ids; by their names where the table ``name`` was made of string ids. Edges refer to these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.errors import ConfigError
+from atta.partition.exporters.common import lost_tables, row_chunks, split_mask
+from atta.partition.files import chunks, write_json
+from atta.partition.graph import Graph
+from atta.partition.progress import Progress
+from atta.partition.schema import TableSpec
+
+__all__ = ["MARKER", "lost", "write"]
+
+Array = npt.NDArray[Any]
+MARKER: str | None = "schema.json"
+NAME = "name"
+_ROWS = 1 << 18
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of a Parquet file.
+
+    Attributes:
+        name: of the column.
+        rows: returns the values from row ``lo`` to ``hi`` as an Arrow array.
+    """
+
+    name: str
+    rows: Callable[[int, int], Any]
+
+
+def lost(graph: Graph) -> list[str]:
+    """Name tables that are no columns of numbers or lists."""
+
+    def held(_: str, name: str, spec: TableSpec) -> bool:
+        shape = spec.row_shape
+        return len(shape) <= 1 and 0 not in shape and np.dtype(spec.dtype).itemsize <= 8
+
+    _arrow()
+    return lost_tables(graph.schema, held, held)
+
+
+def write(graph: Graph, dst: Path, progress: Progress) -> None:
+    """Write the folder ``dst``, row group by row group."""
+    schema: dict[str, Any] = {"nodes": {}, "edges": {}}
+    if graph.schema.num_classes is not None:
+        schema["num_classes"] = graph.schema.num_classes
+    ids = {t: _Ids(graph, t) for t in graph.schema.node_types}
+    for t in graph.schema.node_types:
+        progress.stage(f"nodes {t}", graph.schema.node_counts[t])
+        schema["nodes"][t] = _write_nodes(graph, t, ids[t], dst, progress)
+    for e in graph.schema.edge_types:
+        progress.stage(f"edges {e}", graph.schema.edge_counts[e])
+        schema["edges"][e] = _write_edges(graph, e, ids, dst, progress)
+    write_json(dst / "schema.json", schema)
+
+
+def _write_nodes(graph: Graph, node_type: str, ids: _Ids, dst: Path, progress: Progress) -> dict[str, Any]:
+    """Write a node type and return its entry of the schema."""
+    specs, count = graph.schema.node_tables[node_type], graph.schema.node_counts[node_type]
+    tables = {name: graph.table(node_type, name) for name in specs if name != NAME or ids.names is None}
+    id_name = "id" if "id" not in tables else "_id"  # no table begins with '_'
+    columns = [_Column(id_name, ids.span), *(_table(name, rows) for name, rows in tables.items())]
+    splits = {name: f"split_{name}" for name in graph.schema.splits[node_type]}  # a name that no table has
+    columns += [_split(column, graph.split(node_type, name)) for name, column in splits.items()]
+    file = f"nodes/{node_type}.parquet"
+    _write(dst / file, columns, count, list(tables.values()), progress)
+    entry = {"tables": {name: name for name in tables}, "splits": splits}
+    return {"files": file, "id": id_name, **{key: value for key, value in entry.items() if value}}
+
+
+def _write_edges(graph: Graph, edge_type: str, ids: dict[str, _Ids], dst: Path, progress: Progress) -> dict[str, Any]:
+    """Write an edge type and return its entry of the schema."""
+    edges = graph.edges(edge_type)
+    source, target = graph.schema.endpoints(edge_type)
+    columns = [
+        _Column("src", lambda lo, hi: ids[source].of(edges.src[lo:hi])),
+        _Column("dst", lambda lo, hi: ids[target].of(edges.dst[lo:hi])),
+        *(_table(name, rows) for name, rows in edges.tables.items()),
+    ]
+    file = f"edges/{edge_type}.parquet"
+    _write(dst / file, columns, len(edges), list(edges.tables.values()), progress)
+    entry = {"files": file, "src": "src", "dst": "dst"}
+    return {**entry, "tables": {name: name for name in edges.tables}} if edges.tables else entry
+
+
+class _Ids:
+    """What identifies the vertices of one type: their names, user ids or row numbers."""
+
+    def __init__(self, graph: Graph, node_type: str) -> None:
+        self._user = graph.user_ids(node_type)
+        self.names: Any = None
+        if self._user is None and NAME in graph.schema.node_tables[node_type]:
+            self.names = _strings(graph.table(node_type, NAME))
+
+    def span(self, lo: int, hi: int) -> Any:
+        """The ids of the rows from ``lo`` to ``hi`` as an Arrow array."""
+        if self.names is not None:
+            return self.names.slice(lo, hi - lo)
+        return _arrow().array(np.arange(lo, hi, dtype=np.int64) if self._user is None else self._user[lo:hi])
+
+    def of(self, rows: Array) -> Any:
+        """The ids of ``rows`` as an Arrow array."""
+        pa = _arrow()
+        if self.names is not None:
+            return self.names.take(pa.array(rows))
+        return pa.array(rows.astype(np.int64) if self._user is None else self._user[rows])
+
+
+def _strings(rows: Array) -> Any:
+    """Return the strings of a table ``name``; None unless it is exactly what the importer makes of distinct string ids."""
+    import pyarrow.compute as pc
+
+    pa = _arrow()
+    if rows.dtype != np.uint8 or rows.ndim != 2:
+        return None
+    n, width = rows.shape
+    lengths, data = np.zeros(n, np.int64), []
+    for lo, hi in chunks(n, _ROWS):
+        block = rows[lo:hi]
+        filled = block != 0
+        lengths[lo:hi] = filled.sum(axis=1)
+        if (filled != (np.arange(width) < lengths[lo:hi, None])).any():
+            return None  # a zero inside is no padding
+        data.append(block[filled])
+    if width != max(1, lengths.max(initial=0)):
+        return None
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    text = np.concatenate([np.empty(0, np.uint8), *data])
+    names = pa.LargeStringArray.from_buffers(n, pa.py_buffer(offsets), pa.py_buffer(text))
+    try:
+        names.validate(full=True)  # UTF-8
+    except pa.ArrowInvalid:
+        return None
+    return names if pc.count_distinct(names).as_py() == n else None
+
+
+def _table(name: str, table: Array) -> _Column:
+    """A column of numbers, or of lists for a table [n, k]."""
+    pa = _arrow()
+
+    def rows(lo: int, hi: int) -> Any:
+        values = pa.array(np.ascontiguousarray(table[lo:hi]).reshape(-1))
+        return values if table.ndim == 1 else pa.FixedSizeListArray.from_arrays(values, table.shape[1])
+
+    return _Column(name, rows)
+
+
+def _split(name: str, chosen: Array) -> _Column:
+    return _Column(name, lambda lo, hi: _arrow().array(split_mask(chosen, lo, hi)))
+
+
+def _write(path: Path, columns: list[_Column], count: int, sized: list[Array], progress: Progress) -> None:
+    """Write ``count`` rows in groups whose length the tables ``sized`` bound."""
+    from pyarrow import parquet
+
+    pa = _arrow()
+    path.parent.mkdir(exist_ok=True)
+    fields = pa.schema([(column.name, column.rows(0, 0).type) for column in columns])
+    with parquet.ParquetWriter(path, fields) as out:
+        for lo, hi in row_chunks(count, *sized):
+            out.write_batch(pa.record_batch([column.rows(lo, hi) for column in columns], schema=fields))
+            progress.advance(hi - lo)
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ConfigError("exporting tables needs pyarrow: install atta[table]") from error
+    return pyarrow

@@ -1,0 +1,30 @@
+"""``atta export``: graph folders in the formats of others."""
+
+from __future__ import annotations
+
+import click
+
+from atta.cli.output import quiet_option
+from atta.cli.work import say, work_progress
+from atta.partition.exporters import EXPORTERS, export_graph
+
+__all__ = ["COMMANDS"]
+
+
+@click.command("export", epilog="Example: atta export table graphs/cora cora-tables")
+@click.argument("format_", metavar="FORMAT", type=click.Choice(sorted(EXPORTERS)))
+@click.argument("src", type=click.Path())
+@click.argument("dst", type=click.Path())
+@click.option("--overwrite", is_flag=True, help="Replace DST: a file, or a folder in this format.")
+@quiet_option
+def export_(format_: str, src: str, dst: str, *, overwrite: bool, quiet: bool) -> None:
+    """Write the graph folder SRC in FORMAT (dgl, npz, ogb, pyg, table) to DST, ids and order of edges kept.
+
+    DST is a file for dgl and pyg, a folder for the others. A graph of which FORMAT would lose something is refused.
+    """
+    with work_progress(quiet) as progress:
+        export_graph(format_, src, dst, overwrite=overwrite, progress=progress)
+    say(quiet, f"{dst}: exported from {src}")
+
+
+COMMANDS: list[click.Command] = [export_]

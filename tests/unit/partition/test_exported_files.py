@@ -1,0 +1,210 @@
+"""Exported files as their own libraries read them, and what the importers make of files with ids."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atta.errors import ConfigError, DataError
+from atta.partition import Graph, GraphWriter
+from atta.partition.exporters import export_graph
+from atta.partition.importers import import_graph
+from tests.unit.partition.exports import ETYPE, assert_same, need, plain, shop
+
+
+def test_npz_as_numpy_reads_it(tmp_path: Path) -> None:
+    graph = plain(tmp_path / "g")
+    export_graph("npz", tmp_path / "g", tmp_path / "out")
+    edges = graph.edges(ETYPE)
+    with np.load(tmp_path / "out/graph.npz") as archive:
+        assert np.array_equal(archive["edge_index"], [edges.src, edges.dst])
+        assert np.array_equal(archive["edge_weight"], edges.tables["weight"])
+    assert np.array_equal(np.load(tmp_path / "out/x.npy"), graph.table("node", "x"))
+    assert np.array_equal(np.load(tmp_path / "out/ids.npy"), graph.user_ids("node"))
+    assert np.flatnonzero(np.load(tmp_path / "out/train_mask.npy")).tolist() == [0, 3, 9]
+    assert json.loads((tmp_path / "out/meta.json").read_text())["num_classes"] == 2
+
+
+def test_ogb_as_text(tmp_path: Path) -> None:
+    graph = plain(tmp_path / "g", weight=False)
+    export_graph("ogb", tmp_path / "g", tmp_path / "out")
+
+    def lines(name: str) -> list[str]:
+        return gzip.decompress((tmp_path / "out" / name).read_bytes()).decode().splitlines()
+
+    edges, ids = graph.edges(ETYPE), graph.user_ids("node")
+    assert lines("raw/edge.csv.gz") == [f"{u},{v}" for u, v in zip(edges.src, edges.dst, strict=True)]
+    assert lines("raw/num-node-list.csv.gz") == ["10"]
+    assert lines("raw/num-edge-list.csv.gz") == ["25"]
+    assert lines("raw/node-label.csv.gz") == ["nan", "0", "1", "nan", "0", "1", "nan", "0", "1", "nan"]
+    assert lines("split/given/train.csv.gz") == ["0", "3", "9"]
+    assert lines("split/given/test.csv.gz") == []
+    assert ids is not None
+    assert lines("mapping/nodeidx2id.csv.gz") == ["node idx,id", *(f"{i},{user}" for i, user in enumerate(ids))]
+    features = np.array([line.split(",") for line in lines("raw/node-feat.csv.gz")], np.float64).astype(np.float32)
+    assert np.array_equal(features, graph.table("node", "x"))
+
+
+def load_torch(path: Path) -> Any:
+    torch = pytest.importorskip("torch", reason="needs torch")
+    from torch_geometric.data import Data, HeteroData, data, storage
+
+    names = ("BaseStorage", "NodeStorage", "EdgeStorage", "GlobalStorage")
+    admitted = [Data, HeteroData, data.DataEdgeAttr, data.DataTensorAttr, *(getattr(storage, n) for n in names)]
+    with torch.serialization.safe_globals(admitted):
+        return torch.load(path, weights_only=True)
+
+
+def test_data_as_pyg_reads_it(tmp_path: Path) -> None:
+    need("pyg")
+    graph = plain(tmp_path / "g")
+    export_graph("pyg", tmp_path / "g", tmp_path / "out.pt")
+    data = load_torch(tmp_path / "out.pt")
+    assert data.validate()
+    edges = graph.edges(ETYPE)
+    assert (data.num_nodes, data.num_edges, data.num_node_features) == (10, 25, 4)
+    assert np.array_equal(data.edge_index.numpy(), [edges.src, edges.dst])
+    assert np.array_equal(data.edge_weight.numpy(), edges.tables["weight"])
+    assert np.array_equal(data.x.numpy(), graph.table("node", "x"))
+    assert data.y.tolist() == graph.table("node", "y").tolist()
+    assert data.train_mask.nonzero().flatten().tolist() == [0, 3, 9]
+    assert np.array_equal(data.n_id.numpy(), graph.user_ids("node"))
+    assert data.num_classes == 2
+
+
+def test_heterodata_as_pyg_reads_it(tmp_path: Path) -> None:
+    need("pyg")
+    shop(tmp_path / "g")
+    export_graph("pyg", tmp_path / "g", tmp_path / "out.pt")
+    data = load_torch(tmp_path / "out.pt")
+    assert data.validate()
+    assert data.node_types == ["item", "user"]
+    assert data["user", "buys", "item"].edge_index.tolist() == [[2, 0, 2], [1, 1, 2]]
+    assert data["user", "buys", "item"].time.tolist() == [30, 10, 20]
+    assert data["user", "buys", "item"].price.tolist() == [7.5, 2.5, 5]
+    assert data["user"].n_id.tolist() == [700, 5, 42]
+    assert data["item"].num_nodes == 3
+
+
+def test_graph_as_dgl_reads_it(tmp_path: Path) -> None:
+    dgl = pytest.importorskip("dgl", reason="needs dgl")
+    shop(tmp_path / "g")
+    export_graph("dgl", tmp_path / "g", tmp_path / "out.bin")
+    (graph,), labels = dgl.load_graphs(str(tmp_path / "out.bin"))
+    assert graph.canonical_etypes == [("user", "buys", "item"), ("user", "knows", "user")]
+    assert [rows.tolist() for rows in graph.edges(etype="buys", order="eid")] == [[2, 0, 2], [1, 1, 2]]
+    assert graph.edges["buys"].data["price"].tolist() == [7.5, 2.5, 5]
+    assert graph.nodes["user"].data["_ID"].tolist() == [700, 5, 42]
+    assert graph.nodes["user"].data["label"].tolist() == [1, -1, 0]
+    assert graph.nodes["user"].data["train_mask"].tolist() == [1, 0, 1]
+    assert graph.nodes["user"].data["feat"].shape == (3, 2)
+    assert labels["num_classes"].tolist() == [2]
+
+
+def test_dgl_files_that_are_not_read(tmp_path: Path) -> None:
+    dgl = pytest.importorskip("dgl", reason="needs dgl")
+    import torch
+
+    one = dgl.graph((torch.tensor([0, 1]), torch.tensor([1, 2])))
+    dgl.save_graphs(str(tmp_path / "two.bin"), [one, one])
+    with pytest.raises(DataError, match="holds 2 graphs"):
+        import_graph("dgl", tmp_path / "two.bin", tmp_path / "back")
+    (tmp_path / "bad.bin").write_bytes(b"no graph at all, but long enough")
+    with pytest.raises(DataError, match=r"bad\.bin: not readable by dgl"):
+        import_graph("dgl", tmp_path / "bad.bin", tmp_path / "back")
+    one.ndata["_ID"] = torch.tensor([4, 4, 5])  # no ids: not distinct
+    dgl.save_graphs(str(tmp_path / "one.bin"), [one])
+    import_graph("dgl", tmp_path / "one.bin", tmp_path / "g", undirected=True)
+    assert Graph.open(tmp_path / "g").user_ids("node") is None
+    assert len(Graph.open(tmp_path / "g").edges(ETYPE)) == 4
+
+
+def test_tables_as_arrow_reads_them(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
+    graph = shop(tmp_path / "g")
+    export_graph("table", tmp_path / "g", tmp_path / "out")
+    users, items = (parquet.read_table(tmp_path / f"out/nodes/{t}.parquet").to_pydict() for t in ("user", "item"))
+    buys = parquet.read_table(tmp_path / "out/edges/user__buys__item.parquet").to_pydict()
+    assert users["id"] == [700, 5, 42]
+    assert users["x"] == graph.table("user", "x").tolist()
+    assert users["split_train"] == [True, False, True]
+    assert items == {"id": ["apple", "pear", "äpfel"]}
+    assert buys["src"] == [42, 700, 42]
+    assert buys["dst"] == ["pear", "pear", "äpfel"]
+    assert buys["price"] == [7.5, 2.5, 5]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.array([[97, 0, 98]], np.uint8),  # a zero inside
+        np.array([[97, 98, 0]], np.uint8),  # wider than needed
+        np.array([[0xFF]], np.uint8),  # not UTF-8
+        np.array([[97], [97]], np.uint8),  # twice the same
+        np.array([[97, 98]], np.int8),
+    ],
+)
+def test_a_table_called_name_need_not_hold_names(tmp_path: Path, rows: np.ndarray) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
+    with GraphWriter(tmp_path / "g") as out:
+        out.add_nodes("node", len(rows), tables={"name": rows})
+    export_graph("table", tmp_path / "g", tmp_path / "out")
+    assert parquet.read_table(tmp_path / "out/nodes/node.parquet")["id"].to_pylist() == list(range(len(rows)))
+    import_graph("table", tmp_path / "out", tmp_path / "back")
+    assert_same(Graph.open(tmp_path / "g"), Graph.open(tmp_path / "back"))
+
+
+def test_npz_edges_as_files_of_their_own(tmp_path: Path) -> None:
+    graph = plain(tmp_path / "g")
+    export_graph("npz", tmp_path / "g", tmp_path / "out")
+    with np.load(tmp_path / "out/graph.npz") as archive:
+        for name in archive.files:
+            np.save(tmp_path / f"out/{name}.npy", archive[name])
+    (tmp_path / "out/graph.npz").unlink()
+    import_graph("npz", tmp_path / "out", tmp_path / "back")
+    assert_same(graph, Graph.open(tmp_path / "back"))
+    np.save(tmp_path / "out/edge_index.npy", np.array([{}], dtype=object))
+    with pytest.raises(DataError, match=r"edge_index\.npy"):
+        import_graph("npz", tmp_path / "out", tmp_path / "bad")
+
+
+def test_typed_npz_edges_as_files_of_their_own(tmp_path: Path) -> None:
+    np.save(tmp_path / "edge_index__a__r__b.npy", np.array([[0, 1], [2, 0]]))
+    np.save(tmp_path / "edge_index__b__s__b.npy", np.array([[0], [3]]))
+    np.save(tmp_path / "ids__a.npy", np.array([9, 7]))
+    import_graph("npz", tmp_path, tmp_path / "g")
+    graph = Graph.open(tmp_path / "g")
+    assert graph.schema.edge_counts == {"a__r__b": 2, "b__s__b": 1}
+    assert graph.edges("a__r__b").dst.tolist() == [2, 0]
+    assert graph.user_ids("a").tolist() == [9, 7]
+
+
+@pytest.mark.parametrize("ids", [np.array([1.5, 2]), np.array([1, 2, 3]), np.array([3, 3])])
+def test_wrong_ids_in_npz(tmp_path: Path, ids: np.ndarray) -> None:
+    np.savez(tmp_path / "graph.npz", edge_index=np.array([[0], [1]]))
+    np.save(tmp_path / "ids.npy", ids)
+    with pytest.raises((DataError, ConfigError), match=r"ids\.npy|occurs twice"):
+        import_graph("npz", tmp_path, tmp_path / "g")
+
+
+def test_tensors_that_are_no_ids_or_tables(tmp_path: Path) -> None:
+    need("pyg")
+    import torch
+    from torch_geometric.data import Data
+
+    index = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    value = Data(edge_index=index, num_nodes=3, n_id=torch.tensor([5, 5, 6]), pos=torch.rand(3, 2), note="text")
+    value.edge_type, value.half = torch.tensor([1, 0, 1]), torch.zeros(3, dtype=torch.bfloat16)
+    value.ids, value.short = torch.arange(3), torch.arange(2)
+    value.sparse = torch.eye(3).to_sparse()
+    torch.save(value, tmp_path / "d.pt")
+    import_graph("pyg", tmp_path / "d.pt", tmp_path / "g")
+    graph = Graph.open(tmp_path / "g")
+    assert graph.user_ids("node") is None
+    assert list(graph.schema.node_tables["node"]) == ["pos"]
+    assert graph.edges(ETYPE).tables["type"].tolist() == [1, 0, 1]
