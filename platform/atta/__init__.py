@@ -30,9 +30,12 @@ from atta.version import __version__
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster, connect
     from atta.client.local import LocalCluster, local
+    from atta.embedding import DistEmbedding
+    from atta.kvstore.spec import OptimiserSpec
     from atta.links import LinkNeighborLoader, NegativeSampling
     from atta.loader import BatchLoader, DagLoader, NeighborLoader
     from atta.minibatch import MiniBatch
+    from atta.tensor import DistTensor
 
 __all__ = [
     "AttaError",
@@ -42,11 +45,14 @@ __all__ = [
     "DagLoader",
     "DataError",
     "DeadlineError",
+    "DistEmbedding",
+    "DistTensor",
     "LinkNeighborLoader",
     "LocalCluster",
     "MiniBatch",
     "NegativeSampling",
     "NeighborLoader",
+    "OptimiserSpec",
     "QuotaExceededError",
     "RemoteError",
     "UnavailableError",
@@ -61,11 +67,14 @@ _HOMES = {
     "BatchLoader": "atta.loader",
     "Cluster": "atta.client.cluster",
     "DagLoader": "atta.loader",
+    "DistEmbedding": "atta.embedding",
+    "DistTensor": "atta.tensor",
     "LinkNeighborLoader": "atta.links",
     "LocalCluster": "atta.client.local",
     "MiniBatch": "atta.minibatch",
     "NegativeSampling": "atta.links",
     "NeighborLoader": "atta.loader",
+    "OptimiserSpec": "atta.kvstore.spec",
     "connect": "atta.client.cluster",
     "local": "atta.client.local",
 }

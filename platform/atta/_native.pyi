@@ -1,4 +1,4 @@
-"""Types of the native module; what the functions do stands in atta.samplers.kernels."""
+"""Types of the native module; what the functions do stands in the modules ``kernels`` of atta.samplers and its neighbours."""
 
 from typing import Any
 
@@ -160,3 +160,44 @@ def assign_blocks(
     share: np.ndarray,
     smooth: float,
 ) -> np.ndarray: ...
+
+class RowLocks:
+    def __init__(self) -> None: ...
+
+def read_rows(
+    table: np.ndarray,
+    rows: np.ndarray,
+    out: np.ndarray,
+    locks: RowLocks,
+    versions: np.ndarray | None,
+    out_versions: np.ndarray | None,
+) -> None: ...
+def write_rows(
+    table: np.ndarray,
+    rows: np.ndarray,
+    values: np.ndarray,
+    locks: RowLocks,
+    versions: np.ndarray | None,
+    version: int,
+) -> None: ...
+def add_rows(table: np.ndarray, rows: np.ndarray, values: np.ndarray, locks: RowLocks) -> None: ...
+def step_sgd(table: np.ndarray, rows: np.ndarray, grads: np.ndarray, locks: RowLocks, lr: float) -> None: ...
+def step_adagrad(
+    table: np.ndarray, sums: np.ndarray, rows: np.ndarray, grads: np.ndarray, locks: RowLocks, lr: float, eps: float
+) -> None: ...
+def step_adam(
+    table: np.ndarray,
+    means: np.ndarray,
+    squares: np.ndarray,
+    rows: np.ndarray,
+    grads: np.ndarray,
+    locks: RowLocks,
+    step_size: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+) -> None: ...
+def encode_rows(codec: str, values: np.ndarray, out: np.ndarray) -> None: ...
+def decode_rows(codec: str, encoded: np.ndarray, out: np.ndarray, positions: np.ndarray | None) -> None: ...
+def encoded_bytes(codec: str, width: int) -> int: ...
+def fill_rows(out: np.ndarray, normal: bool, first: int, seed: int, a: float, b: float) -> None: ...

@@ -15,7 +15,7 @@ import grpc
 
 from atta import errors
 from atta.protos import wire
-from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, session_pb2
+from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, session_pb2, table_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -46,13 +46,26 @@ class Bulk:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One remote procedure: its path, message types, whether replies stream, and which reply fields are bulk payloads."""
+    """One remote procedure: its path, message types, whether replies stream, and which fields are bulk payloads."""
 
     path: str
     request: type[Message]
     reply: type[Message]
     streams: bool = False
     payload: frozenset[int] = frozenset()
+    request_payload: frozenset[int] = frozenset()
+
+    def encode_request(self, request: Any) -> bytes:
+        """Serialise a request (a ``Bulk`` where the method has payload fields)."""
+        if isinstance(request, Bulk):
+            return wire.pack(request.message, request.payloads)
+        return bytes(request.SerializeToString())
+
+    def decode_request(self, raw: bytes) -> Any:
+        """Parse a request; a ``Bulk`` of views into ``raw`` where the method has payload fields."""
+        if self.request_payload:
+            return Bulk(*wire.unpack(self.request, raw, self.request_payload))
+        return self.request.FromString(raw)
 
     def encode_reply(self, reply: Any) -> bytes:
         """Serialise a reply (a ``Bulk`` where the method has payload fields, or bytes that are serialised already)."""
@@ -86,6 +99,19 @@ METHODS: dict[str, Method] = {
         ListTables=(kv_pb2.ListTablesRequest, kv_pb2.ListTablesReply),
     ),
     **_table(
+        "TableService",
+        Create=(table_pb2.CreateTableRequest, table_pb2.TableInfo),
+        Delete=(table_pb2.DeleteTableRequest, table_pb2.DeleteTableReply),
+        List=(table_pb2.ListMutableRequest, table_pb2.ListMutableReply),
+        Grow=(table_pb2.GrowTableRequest, table_pb2.TableInfo),
+        Locate=(table_pb2.LocateRequest, table_pb2.LocateReply),
+        Pull=(table_pb2.PullRowsRequest, table_pb2.RowsChunk, True, frozenset({3, 4})),
+        Push=(table_pb2.PushRowsRequest, table_pb2.PushRowsReply, False, frozenset(), frozenset({2, 10})),
+        Forget=(table_pb2.ForgetClientRequest, table_pb2.ForgetClientReply),
+        Save=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
+        Load=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
+    ),
+    **_table(
         "SessionService",
         Open=(session_pb2.OpenRequest, session_pb2.OpenReply),
         Next=(session_pb2.NextRequest, session_pb2.BatchChunk, True, frozenset({2})),
@@ -106,7 +132,7 @@ _RETRY = json.dumps(
             {
                 "name": [
                     {"service": f"atta.v1.{s}"}
-                    for s in ("GraphService", "KvService", "SessionService", "ControlService")
+                    for s in ("GraphService", "KvService", "TableService", "SessionService", "ControlService")
                 ],
                 "retryPolicy": {
                     "maxAttempts": 4,
@@ -124,7 +150,7 @@ _RETRY = json.dumps(
 def channel_options() -> list[tuple[str, Any]]:
     """Options shared by all clients and servers: message bounds, keep-alive, and retries while a peer restarts.
 
-    Retrying is safe because every procedure is idempotent (sampling is a pure function, ``Next`` is numbered).
+    Retrying is safe because every procedure is idempotent (sampling is a pure function, ``Next`` and pushes are numbered).
     """
     return [
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -145,7 +171,7 @@ def handlers(service: str, methods: Mapping[str, Callable[..., Any]]) -> Any:
         method = METHODS[f"{service}.{name}"]
         make = grpc.unary_stream_rpc_method_handler if method.streams else grpc.unary_unary_rpc_method_handler
         table[name] = make(
-            function, request_deserializer=method.request.FromString, response_serializer=method.encode_reply
+            function, request_deserializer=method.decode_request, response_serializer=method.encode_reply
         )
     return grpc.method_handlers_generic_handler(f"atta.v1.{service}", table)
 
@@ -154,9 +180,7 @@ def stub(channel: Any, name: str) -> Any:
     """Client side of one method (``"KvService.Pull"``) on a sync or asyncio channel."""
     method = METHODS[name]
     make = channel.unary_stream if method.streams else channel.unary_unary
-    return make(
-        method.path, request_serializer=method.request.SerializeToString, response_deserializer=method.decode_reply
-    )
+    return make(method.path, request_serializer=method.encode_request, response_deserializer=method.decode_reply)
 
 
 _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {

@@ -441,6 +441,7 @@ std::uint64_t stream_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t 
 void bind_sampling(nb::module_& m, nb::class_<Compactor>& compactor);
 void bind_walks(nb::module_& m);
 void bind_partition(nb::module_& m);
+void bind_tables(nb::module_& m);
 
 NB_MODULE(_native, m) {
   m.doc() = "Atta's native kernels; typed and documented in atta.samplers.kernels.";
@@ -470,4 +471,5 @@ NB_MODULE(_native, m) {
   bind_sampling(m, compactor);
   bind_walks(m);
   bind_partition(m);
+  bind_tables(m);
 }

@@ -41,6 +41,10 @@ __all__ = ["COMMANDS"]
     help="Percent of the HALO vertices whose rows are kept, hottest first.",
 )
 @click.option(
+    "--tables", type=SIZE, default="4GiB", show_default=True, help="Memory for mutable tables (embeddings, states)."
+)
+@click.option("--snapshots", type=click.Path(file_okay=False), help="Where snapshots of mutable tables are kept.")
+@click.option(
     "--lease",
     type=DURATION.at_least("500ms"),
     default="60s",
@@ -79,6 +83,8 @@ def serve(  # noqa: PLR0917 - one parameter per option
     queue: int,
     cache: int,
     cache_share: float,
+    tables: int,
+    snapshots: str | None,
     lease: float,
     peer_deadline: float,
     drain: float,
@@ -113,6 +119,8 @@ def serve(  # noqa: PLR0917 - one parameter per option
             queue_bytes=queue,
             cache_bytes=cache,
             cache_share=cache_share / 100,
+            table_bytes=tables,
+            snapshots=snapshots or "",
             lease_s=lease,
             peer_deadline_s=peer_deadline,
             drain_s=drain,

@@ -10,6 +10,7 @@ from atta.client.control import Connection, Description
 from atta.client.keeper import SessionKeeper
 from atta.client.slots import SlotMaps
 from atta.client.stream import BatchStream
+from atta.client.tables import Tables
 from atta.clusterfile import check_address, read_cluster
 from atta.errors import ConfigError, WrongDatasetError
 from atta.observe.machine import machine_id
@@ -30,6 +31,8 @@ class Cluster:
         self._slots = SlotMaps()
         self.scratch = Scratch()
         self._keeper = SessionKeeper()
+        self.tables = Tables(self._connections, self._descriptions[0].dataset_id)
+        """Mutable tables on the daemons; see ``atta.DistTensor`` and ``atta.DistEmbedding``."""
 
     @property
     def schema(self) -> Schema:
@@ -65,6 +68,7 @@ class Cluster:
     def close(self) -> None:
         """Close all sessions and connections."""
         self._keeper.close()
+        self.tables.close()
         for connection in self._connections:
             connection.close()
 

@@ -40,6 +40,10 @@ class Connection:
         """Begin a streaming call; iterate it with errors translated by ``translate``."""
         return self._stub(name)(request, timeout=timeout or self.deadline_s)
 
+    def begin(self, name: str, request: Any, *, timeout: float | None = None) -> Any:
+        """Begin a unary call; its ``result()`` raises ``grpc.RpcError``."""
+        return self._stub(name).future(request, timeout=timeout or self.deadline_s)
+
     def call(self, name: str, request: Any, *, wait: bool = False, timeout: float | None = None) -> Any:
         """One unary call, e.g. ``call("ControlService.Describe", ...)``; ``wait`` waits for a daemon that is starting."""
         try:

@@ -31,6 +31,10 @@ class DaemonConfig:
     """Share of the HALO vertices, the hottest, whose rows are kept once they have been pulled."""
     cache_bytes: int = 1 << 30
     """Most memory for those rows; 0 = none are kept."""
+    table_bytes: int = 4 << 30
+    """Most memory that mutable tables may take; creating more is refused."""
+    snapshots: str = ""
+    """Folder for snapshots of mutable tables; empty: none are kept."""
     lease_s: float = 60.0
     """A session whose consumer gives no sign of life for so long is closed."""
     peer_deadline_s: float = 60.0

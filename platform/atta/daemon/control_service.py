@@ -17,10 +17,10 @@ __all__ = ["ControlService"]
 
 
 class ControlService:
-    """``ControlService`` of a daemon; ``stop`` is called once to begin draining."""
+    """``ControlService`` of a daemon; ``stats`` are its counters, ``stop`` is called once to begin draining."""
 
-    def __init__(self, engine: Engine, stop: Callable[[], None]) -> None:
-        self._engine, self._stop = engine, stop
+    def __init__(self, engine: Engine, stats: Callable[[], dict[str, float]], stop: Callable[[], None]) -> None:
+        self._engine, self._stats, self._stop = engine, stats, stop
 
     @guarded
     async def describe(self, request: Any, context: Any) -> Any:
@@ -39,7 +39,7 @@ class ControlService:
     @guarded
     async def stats(self, request: Any, context: Any) -> Any:
         """``ControlService.Stats``."""
-        return control_pb2.StatsReply(counters=self._engine.stats())
+        return control_pb2.StatsReply(counters=self._stats())
 
     @guarded
     async def stop(self, request: Any, context: Any) -> Any:

@@ -26,7 +26,7 @@ from atta.samplers.methods import Method
 from atta.samplers.resolve import METHODS as METHODS_ON_WIRE
 from atta.samplers.shard import Shard
 
-__all__ = ["CHUNK_BYTES", "GraphService", "KvService"]
+__all__ = ["CHUNK_BYTES", "DataService", "GraphService", "KvService"]
 
 CHUNK_BYTES = 4 << 20
 SMALL_BYTES = 128 << 10
@@ -35,20 +35,27 @@ MAX_PAIRS = 1 << 24
 _PROBE = graph_pb2.ProbeRequest
 
 
-class _DataService:
-    def __init__(self, dataset_id: str, pool: ThreadPoolExecutor, address: str) -> None:
-        self._dataset_id, self._pool, self._address = dataset_id, pool, address
+class DataService:
+    """What services over a daemon's data share: whose data it is, and threads to work on it."""
 
-    def _check(self, dataset_id: str) -> None:
+    def __init__(self, dataset_id: str, pool: ThreadPoolExecutor, address: str) -> None:
+        self._dataset_id, self._pool, self.address = dataset_id, pool, address
+
+    def check_dataset(self, dataset_id: str) -> None:
+        """Raise WrongDatasetError unless that is the dataset served here."""
         if dataset_id != self._dataset_id:
             raise WrongDatasetError(
-                self._address, f"this daemon serves dataset {self._dataset_id}, not {dataset_id or '(none named)'}"
+                self.address, f"this daemon serves dataset {self._dataset_id}, not {dataset_id or '(none named)'}"
             )
 
-    async def _run(self, nbytes: int, function: Any, *args: Any) -> Any:
+    async def run(self, nbytes: int, function: Any, *args: Any) -> Any:
         """Make an answer of about ``nbytes``: on a thread, unless handing it over takes longer than the work."""
         if nbytes <= SMALL_BYTES:
             return function(*args)
+        return await self.in_pool(function, *args)
+
+    async def in_pool(self, function: Any, *args: Any) -> Any:
+        """Call ``function`` on a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
 
@@ -85,7 +92,7 @@ def _joined(tables: Mapping[str, np.ndarray]) -> Any:
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
-class GraphService(_DataService):
+class GraphService(DataService):
     """Sampling over this daemon's core vertices."""
 
     def __init__(self, shard: Shard, pool: ThreadPoolExecutor, address: str) -> None:
@@ -95,7 +102,7 @@ class GraphService(_DataService):
     @guarded_stream
     async def sample(self, request: Any, context: Any) -> AsyncIterator[bytes]:
         """``GraphService.Sample``."""
-        self._check(request.dataset_id)
+        self.check_dataset(request.dataset_id)
         for index, part in enumerate(request.edge_types):
             self._shard.dataset.schema.check_edge_type(part.edge_type)
             rows = as_array(part.rows, wide=part.wide_rows)
@@ -111,7 +118,7 @@ class GraphService(_DataService):
             bounded = part.fan_out >= 0 and question.method is not Method.LABOR
             for first, stop in self._split(question, bounded=bounded):
                 nbytes = 8 * (stop - first) * part.fan_out if bounded else CHUNK_BYTES
-                yield await self._run(nbytes, self._answer, index, question, first, stop)
+                yield await self.run(nbytes, self._answer, index, question, first, stop)
 
     def _answer(self, index: int, question: _Question, first: int, stop: int) -> bytes:
         part, chosen = question.part, slice(first, stop)
@@ -158,12 +165,12 @@ class GraphService(_DataService):
     @guarded
     async def probe(self, request: Any, context: Any) -> Any:
         """``GraphService.Probe``."""
-        self._check(request.dataset_id)
+        self.check_dataset(request.dataset_id)
         rows = as_array(request.rows, wide=True)
         operands = as_array(request.operands, wide=True)
         if request.question != _PROBE.DEGREE and len(operands) != len(rows):
             raise ConfigError(f"{len(operands)} operands for {len(rows)} rows")
-        values = await self._run(8 * len(rows), self._values, request, rows, operands)
+        values = await self.run(8 * len(rows), self._values, request, rows, operands)
         return graph_pb2.ProbeReply(values=values.astype(np.int64, copy=False).tobytes())
 
     def _values(self, request: Any, rows: np.ndarray, operands: np.ndarray) -> np.ndarray:
@@ -179,7 +186,7 @@ class GraphService(_DataService):
     @guarded
     async def pair(self, request: Any, context: Any) -> Any:
         """``GraphService.Pair``."""
-        self._check(request.dataset_id)
+        self.check_dataset(request.dataset_id)
         rows = as_array(request.rows, wide=True)
         if len(rows) * request.count > MAX_PAIRS:
             raise ConfigError(f"{len(rows)} x {request.count} pairs: at most {MAX_PAIRS} in one request")
@@ -189,10 +196,10 @@ class GraphService(_DataService):
                 request.edge_type, rows, count=request.count, negative=request.negative, stream_key=request.stream_key
             )
 
-        return graph_pb2.PairReply(ids=(await self._run(CHUNK_BYTES, draw)).tobytes())
+        return graph_pb2.PairReply(ids=(await self.run(CHUNK_BYTES, draw)).tobytes())
 
 
-class KvService(_DataService):
+class KvService(DataService):
     """Rows of this daemon's tables."""
 
     def __init__(self, store: Store, dataset_id: str, pool: ThreadPoolExecutor, address: str) -> None:
@@ -202,7 +209,7 @@ class KvService(_DataService):
     @guarded_stream
     async def pull(self, request: Any, context: Any) -> AsyncIterator[bytes]:
         """``KvService.Pull``."""
-        self._check(request.dataset_id)
+        self.check_dataset(request.dataset_id)
         for index, pull in enumerate(request.pulls):
             rows = as_array(pull.rows, wide=pull.wide_rows)
             tables = [self._store.table(pull.node_type, name) for name in pull.tables]
@@ -214,7 +221,7 @@ class KvService(_DataService):
                 part = rows[first : first + step]
                 nbytes = len(part) * row_bytes
                 prefix = wire.prefix(kv_pb2.PullChunk(pull=index, first_row=first, rows=len(part)), 4, nbytes)
-                yield await self._run(nbytes, self._store.pack, tables, part, prefix)
+                yield await self.run(nbytes, self._store.pack, tables, part, prefix)
 
     @guarded
     async def list_tables(self, request: Any, context: Any) -> Any:

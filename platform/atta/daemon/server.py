@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import psutil
@@ -24,9 +25,11 @@ from atta.daemon.data_services import GraphService, KvService
 from atta.daemon.engine import Engine
 from atta.daemon.peers import Peers
 from atta.daemon.session_service import SessionService
+from atta.daemon.table_service import TableService
 from atta.errors import ConfigError
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
+from atta.kvstore.tables import Tables
 from atta.observe.metrics import serve_metrics
 from atta.partition.dataset import Dataset, part_folder
 from atta.samplers import kernels
@@ -35,7 +38,7 @@ from atta.samplers.shard import Shard
 __all__ = ["Daemon", "serve"]
 
 log = structlog.get_logger("atta.daemon")
-SERVICES = ("GraphService", "KvService", "SessionService", "ControlService")
+SERVICES = ("GraphService", "KvService", "TableService", "SessionService", "ControlService")
 
 
 class Daemon:
@@ -62,6 +65,9 @@ class Daemon:
         self._sessions = SessionService(config, self._engine, config.listen)
         self._graph = GraphService(shard, self._serving, config.listen)
         self._kv = KvService(store, self._dataset.dataset_id, self._serving, config.listen)
+        tables = Tables(config.table_bytes)
+        snapshots = Path(config.snapshots) if config.snapshots else None
+        self._tables = TableService(self._dataset, config.part, tables, self._serving, snapshots=snapshots)
         self._stopping = asyncio.Event()
         self._stopped = asyncio.Event()
         self._chores: list[asyncio.Task[None]] = []
@@ -75,14 +81,15 @@ class Daemon:
         # Without this option two daemons could share a port, each getting some of the other's requests.
         options = [*rpc.channel_options(), ("grpc.so_reuseport", 0)]
         self._server = grpc.aio.server(options=options)
-        control = ControlService(self._engine, self._stopping.set)
+        control = ControlService(self._engine, self._stats, self._stopping.set)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        graph, kv, sessions = self._graph, self._kv, self._sessions
+        graph, kv, tables, sessions = self._graph, self._kv, self._tables, self._sessions
         self._server.add_generic_rpc_handlers(
             (
                 rpc.handlers("GraphService", {"Sample": graph.sample, "Pair": graph.pair, "Probe": graph.probe}),
                 rpc.handlers("KvService", {"Pull": kv.pull, "ListTables": kv.list_tables}),
+                rpc.handlers("TableService", tables.methods()),
                 rpc.handlers(
                     "SessionService",
                     {"Open": sessions.open, "Next": sessions.next, "Renew": sessions.renew, "Close": sessions.close},
@@ -111,11 +118,15 @@ class Daemon:
         self._chores = [
             loop.create_task(self._engine.watch_utilisation()),
             loop.create_task(self._sessions.expire()),
+            loop.create_task(self._tables.forget_idle()),
             loop.create_task(self._drain_when_asked()),
         ]
         if self.config.metrics_port:
-            serve_metrics(self.config.metrics_port, self.config.part, self._engine.stats)
+            serve_metrics(self.config.metrics_port, self.config.part, self._stats)
         log.info("serving", address=self.address, part=self.config.part, dataset=self._dataset.dataset_id)
+
+    def _stats(self) -> dict[str, float]:
+        return {**self._engine.stats(), **self._tables.stats()}
 
     def drain(self) -> None:
         """Begin to stop; a second call stops at once. Safe to call from a signal handler of the loop."""
@@ -136,7 +147,7 @@ class Daemon:
         deadline = asyncio.get_running_loop().time() + self.config.drain_s
         while len(self._sessions) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
-        for chore in self._chores[:2]:
+        for chore in self._chores[:-1]:
             chore.cancel()
         await self._server.stop(grace=1.0)
         await self._engine.shutdown()

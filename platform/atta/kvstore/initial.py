@@ -1,0 +1,156 @@
+"""What the rows of a new table hold. Random contents are a function of (seed, row, column), so that they do not depend on how the
+table is cut into shards or in how many steps it has grown; see samplers/native/hash.hpp."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from atta.errors import ConfigError
+from atta.kvstore import kernels
+
+__all__ = ["Constant", "Initialiser", "Normal", "Uniform", "Zeros", "initialiser_from_dict", "initialiser_to_dict"]
+
+_BLOCK = 1 << 20
+"""Numbers that are made at once for float16 tables, which have no kernel of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Zeros:
+    """All zero."""
+
+    kind: ClassVar[str] = "zeros"
+
+    def check(self, dtype: np.dtype[Any]) -> None:
+        """Any dtype can hold it."""
+
+    def fill(self, out: np.ndarray, first_row: int) -> None:
+        """Write rows ``first_row`` ... of the table into ``out`` [n, *row shape]."""
+        out.fill(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The same number everywhere."""
+
+    kind: ClassVar[str] = "constant"
+    value: float
+
+    def check(self, dtype: np.dtype[Any]) -> None:
+        """Raise ConfigError if the table cannot hold the number."""
+        _check_finite("constant", value=self.value)
+        if dtype.kind == "f":
+            fits = abs(self.value) <= float(np.finfo(dtype).max)
+        elif dtype.kind == "b":
+            fits = self.value in (0, 1)
+        else:
+            limits = np.iinfo(dtype)
+            fits = self.value == int(self.value) and int(limits.min) <= self.value <= int(limits.max)
+        if not fits:
+            raise ConfigError(f"init: a table of {dtype.str} cannot hold {self.value!r}")
+
+    def fill(self, out: np.ndarray, first_row: int) -> None:
+        """Write rows ``first_row`` ... of the table into ``out`` [n, *row shape]."""
+        out.fill(self.value if out.dtype.kind == "f" else int(self.value))
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Uniform between ``low`` and ``high``."""
+
+    kind: ClassVar[str] = "uniform"
+    low: float
+    high: float
+    seed: int = 0
+
+    def check(self, dtype: np.dtype[Any]) -> None:
+        """Raise ConfigError unless the bounds are numbers in order and the table holds floats."""
+        _check_random(self, dtype)
+        _check_finite("uniform", low=self.low, high=self.high)
+        _check_range("uniform", dtype, self.low, self.high)
+        if self.low > self.high:
+            raise ConfigError(f"init: uniform from {self.low!r} to {self.high!r}: the lower bound is the larger one")
+
+    def fill(self, out: np.ndarray, first_row: int) -> None:
+        """Write rows ``first_row`` ... of the table into ``out`` [n, *row shape]."""
+        _fill(out, normal=False, first_row=first_row, seed=self.seed, a=self.low, b=self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """Normal with mean ``mean`` and standard deviation ``std``."""
+
+    kind: ClassVar[str] = "normal"
+    mean: float
+    std: float
+    seed: int = 0
+
+    def check(self, dtype: np.dtype[Any]) -> None:
+        """Raise ConfigError unless mean and deviation are numbers and the table holds floats."""
+        _check_random(self, dtype)
+        _check_finite("normal", mean=self.mean, std=self.std)
+        _check_range("normal", dtype, self.mean, self.std)
+        if self.std < 0:
+            raise ConfigError(f"init: normal: std {self.std!r} is negative")
+
+    def fill(self, out: np.ndarray, first_row: int) -> None:
+        """Write rows ``first_row`` ... of the table into ``out`` [n, *row shape]."""
+        _fill(out, normal=True, first_row=first_row, seed=self.seed, a=self.mean, b=self.std)
+
+
+Initialiser = Zeros | Constant | Uniform | Normal
+_KINDS: dict[str, type[Initialiser]] = {kind.kind: kind for kind in (Zeros, Constant, Uniform, Normal)}
+
+
+def initialiser_to_dict(init: Initialiser) -> dict[str, Any]:
+    """A plain dict for JSON."""
+    return {"kind": init.kind, **asdict(init)}
+
+
+def initialiser_from_dict(value: object) -> Initialiser:
+    """The initialiser that ``initialiser_to_dict`` has described; raises ConfigError."""
+    if not isinstance(value, dict):
+        raise ConfigError(f"init: {value!r} is no description of an initialiser")
+    fields = {str(key): v for key, v in value.items()}
+    kind = fields.pop("kind", None)
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ConfigError(f"init: kind {kind!r} is none of {', '.join(_KINDS)}")
+    try:
+        return _KINDS[kind](**fields)
+    except TypeError:
+        raise ConfigError(f"init: {kind} does not take exactly {', '.join(fields) or 'nothing'}") from None
+
+
+def _fill(out: np.ndarray, *, normal: bool, first_row: int, seed: int, a: float, b: float) -> None:
+    if out.dtype != np.float16:
+        kernels.fill_rows(out, normal=normal, first_row=first_row, seed=seed, a=a, b=b)
+        return
+    step = max(1, _BLOCK // max(1, math.prod(out.shape[1:])))
+    for low in range(0, len(out), step):
+        block = np.empty(out[low : low + step].shape, dtype=np.float32)
+        kernels.fill_rows(block, normal=normal, first_row=first_row + low, seed=seed, a=a, b=b)
+        out[low : low + step] = block
+
+
+def _check_random(init: Uniform | Normal, dtype: np.dtype[Any]) -> None:
+    if dtype.kind != "f":
+        raise ConfigError(f"init: {init.kind} numbers need a table of floats, not {dtype.str}")
+    if type(init.seed) is not int or not 0 <= init.seed < 2**64:
+        raise ConfigError(f"init: seed {init.seed!r} is no integer of 64 bits")
+
+
+def _check_finite(kind: str, **values: object) -> None:
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ConfigError(f"init: {kind}: {name} {value!r} is not a finite number")
+
+
+def _check_range(kind: str, dtype: np.dtype[Any], *values: float) -> None:
+    # A tenth, because a normal number lies up to nine deviations away, and a range is the difference of two bounds.
+    limit = float(np.finfo(dtype).max) / 10
+    for value in values:
+        if abs(value) > limit:
+            raise ConfigError(f"init: {kind}: {value!r} is too large for a table of {dtype.str}")

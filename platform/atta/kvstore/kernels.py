@@ -1,0 +1,117 @@
+"""The native kernels of mutable tables with types and words; the interpreter lock is released while they run.
+
+Tables and values are C-contiguous arrays [n, *row shape]; rows are int64 positions in the table. Bad input (a row outside the
+table, arrays that contradict each other) raises ValueError naming the argument, before anything has changed.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from atta import _native
+
+__all__ = [
+    "RowLocks",
+    "add_rows",
+    "fill_rows",
+    "read_rows",
+    "step_adagrad",
+    "step_adam",
+    "step_sgd",
+    "write_rows",
+]
+
+RowLocks = _native.RowLocks
+"""Locks of one table's rows; whoever shares a table shares these, then every row is read and written as a whole."""
+
+
+def read_rows(
+    table: np.ndarray,
+    rows: np.ndarray,
+    out: np.ndarray,
+    locks: RowLocks,
+    *,
+    versions: np.ndarray | None = None,
+    out_versions: np.ndarray | None = None,
+) -> None:
+    """``out[i] = table[rows[i]]`` and, read together with it, ``out_versions[i] = versions[rows[i]]`` (int64)."""
+    _native.read_rows(_bytes(table), rows, _bytes(out), locks, versions, out_versions)
+
+
+def write_rows(
+    table: np.ndarray,
+    rows: np.ndarray,
+    values: np.ndarray,
+    locks: RowLocks,
+    *,
+    versions: np.ndarray | None = None,
+    version: int = 0,
+) -> None:
+    """``table[rows[i]] = values[i]`` in order (of a repeated row the last counts), and ``versions[rows[i]] = version``."""
+    _native.write_rows(_bytes(table), rows, _bytes(values), locks, versions, version)
+
+
+def add_rows(table: np.ndarray, rows: np.ndarray, values: np.ndarray, locks: RowLocks) -> None:
+    """``table[rows[i]] += values[i]`` in order; a repeated row takes all of its values, integers wrap. Any dtype but bool."""
+    _native.add_rows(_flat(table), rows, _flat(values), locks)
+
+
+def step_sgd(table: np.ndarray, rows: np.ndarray, grads: np.ndarray, locks: RowLocks, *, lr: float) -> None:
+    """Plain gradient descent on float32 rows; as in all steps, gradients of equal rows are summed before one step."""
+    _native.step_sgd(_flat(table), rows, _flat(grads), locks, lr)
+
+
+def step_adagrad(
+    table: np.ndarray,
+    rows: np.ndarray,
+    grads: np.ndarray,
+    locks: RowLocks,
+    *,
+    sums: np.ndarray,
+    lr: float,
+    eps: float,
+) -> None:
+    """Adagrad (Duchi, Hazan, Singer, 2011) on float32 rows; ``sums`` of squared gradients have the table's shape."""
+    _native.step_adagrad(_flat(table), _flat(sums), rows, _flat(grads), locks, lr, eps)
+
+
+def step_adam(
+    table: np.ndarray,
+    rows: np.ndarray,
+    grads: np.ndarray,
+    locks: RowLocks,
+    *,
+    moments: tuple[np.ndarray, np.ndarray],
+    step_size: float,
+    betas: tuple[float, float],
+    eps: float,
+) -> None:
+    """Lazy Adam (Kingma, Ba, 2015) on float32 rows.
+
+    ``moments``: running means of gradients and of their squares, both of the table's shape; ``step_size`` includes the correction
+    of their bias.
+    """
+    means, squares = moments
+    _native.step_adam(_flat(table), _flat(means), _flat(squares), rows, _flat(grads), locks, step_size, *betas, eps)
+
+
+def fill_rows(out: np.ndarray, *, normal: bool, first_row: int, seed: int, a: float, b: float) -> None:
+    """Fill float32 or float64 rows with normal (mean ``a``, deviation ``b``) or uniform numbers (from ``a`` to ``b``).
+
+    ``out[i]`` is row ``first_row + i`` of a table without end: a number depends on the seed, its row and its column only.
+    """
+    _native.fill_rows(_flat(out), normal, first_row, seed, a, b)
+
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    """The same memory as [rows, row size]."""
+    if not array.flags.c_contiguous:
+        raise ValueError("table: rows must be C-contiguous")
+    return array.reshape(array.shape[0], prod(array.shape[1:]))
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    """The same memory as uint8 [rows, row bytes]: what moves bytes knows no dtypes."""
+    return _flat(array).view(np.uint8)

@@ -1,0 +1,97 @@
+// Rows of float32 in fewer bytes for the wire.
+#pragma once
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "halves.hpp"
+
+namespace atta {
+
+// Two bytes per number; `to` and `from` need no alignment.
+template <std::uint16_t (*Encode)(float), float (*Decode)(std::uint16_t)>
+struct HalfCodec {
+  static std::size_t bytes(std::size_t width) { return 2 * width; }
+
+  static void encode(const float* row, std::size_t width, std::byte* to) {
+    for (std::size_t j = 0; j < width; ++j) {
+      const std::uint16_t half = Encode(row[j]);
+      std::memcpy(to + 2 * j, &half, 2);
+    }
+  }
+
+  static void decode(const std::byte* from, std::size_t width, float* row) {
+    for (std::size_t j = 0; j < width; ++j) {
+      std::uint16_t half;
+      std::memcpy(&half, from + 2 * j, 2);
+      row[j] = Decode(half);
+    }
+  }
+};
+
+using HalfRows = HalfCodec<to_half, from_half>;
+using BrainRows = HalfCodec<to_brain, from_brain>;
+
+// A float32 scale, max|x| / 127, and one signed byte per number: x = scale * byte, at most half a scale wrong. There are no bytes
+// for infinity and NaN: a row that holds one gets the scale NaN and comes out as NaN altogether, instead of looking sane.
+struct ByteRows {
+  static constexpr float kSteps = 127.0F;
+
+  static std::size_t bytes(std::size_t width) { return sizeof(float) + width; }
+
+  static float scale_of(float largest) {
+    float scale = largest / kSteps;
+    // Subnormals are coarse: rounded down, the scale would leave the largest number out of reach.
+    if (scale < FLT_MIN && scale * kSteps < largest) scale = std::nextafter(scale, FLT_MAX);
+    // Rounded up, it would take the largest of all floats to infinity.
+    if (std::isinf(scale * kSteps)) scale = std::nextafter(scale, 0.0F);
+    return scale;
+  }
+
+  static void encode(const float* row, std::size_t width, std::byte* to) {
+    float largest = 0;
+    bool finite = true;
+    for (std::size_t j = 0; j < width; ++j) {
+      const float size = std::fabs(row[j]);
+      finite &= size <= FLT_MAX;
+      largest = std::max(largest, size);
+    }
+    const float scale = finite ? scale_of(largest) : NAN;
+    std::memcpy(to, &scale, sizeof(scale));
+    auto* out = reinterpret_cast<std::int8_t*>(to + sizeof(scale));
+    if (!finite || largest == 0) {
+      std::memset(out, 0, width);
+      return;
+    }
+    // Adding and taking away 1.5 * 2^23 rounds a small float to an integer, ties to even.
+    constexpr float kRound = 12582912.0F;
+    for (std::size_t j = 0; j < width; ++j) {
+      const float steps = std::clamp(row[j] / scale, -kSteps, kSteps);
+      out[j] = static_cast<std::int8_t>(static_cast<std::int32_t>((steps + kRound) - kRound));
+    }
+  }
+
+  static void decode(const std::byte* from, std::size_t width, float* row) {
+    float scale;
+    std::memcpy(&scale, from, sizeof(scale));
+    const auto* steps = reinterpret_cast<const std::int8_t*>(from + sizeof(scale));
+    for (std::size_t j = 0; j < width; ++j) row[j] = scale * static_cast<float>(steps[j]);
+  }
+};
+
+template <class Codec>
+void encode_rows(const float* values, std::size_t rows, std::size_t width, std::byte* to) {
+  for (std::size_t i = 0; i < rows; ++i) Codec::encode(values + i * width, width, to + i * Codec::bytes(width));
+}
+
+// out[place(i)] = row i
+template <class Codec, class Place>
+void decode_rows(const std::byte* from, std::size_t rows, std::size_t width, float* out, Place place) {
+  for (std::size_t i = 0; i < rows; ++i) Codec::decode(from + i * Codec::bytes(width), width, out + place(i) * width);
+}
+
+}  // namespace atta

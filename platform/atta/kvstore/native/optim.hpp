@@ -1,0 +1,104 @@
+// Optimisers that step the rows of one request. Only rows that were asked for move, and each once: gradients of equal rows are
+// summed first, as torch does when it coalesces a sparse gradient.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "compact.hpp"
+#include "locks.hpp"
+
+namespace atta {
+
+// The positions of a request by row: rows in the order in which they first occur, positions of a row ascending.
+struct ByRow {
+  std::vector<std::int64_t> rows;
+  std::vector<std::size_t> begin;      // positions of rows[k]: begin[k] ... begin[k + 1] - 1
+  std::vector<std::size_t> positions;  // in the request
+
+  explicit ByRow(std::span<const std::int64_t> asked) : positions(asked.size()) {
+    Compactor compactor;
+    std::vector<std::int32_t> local(asked.size());
+    compactor.insert(asked.data(), asked.size(), local.data());
+    rows = compactor.ids();
+    begin.assign(rows.size() + 1, 0);
+    for (const std::int32_t k : local) ++begin[static_cast<std::size_t>(k) + 1];
+    for (std::size_t k = 0; k < rows.size(); ++k) begin[k + 1] += begin[k];
+    std::vector<std::size_t> at(begin.begin(), begin.end() - 1);
+    for (std::size_t i = 0; i < asked.size(); ++i) positions[at[static_cast<std::size_t>(local[i])]++] = i;
+  }
+};
+
+// Calls step(row, gradient) once per row, under the row's lock, with the sum of its gradients [width].
+template <class Step>
+void step_rows(std::span<const std::int64_t> asked, const float* grads, std::size_t width, RowLocks& locks, Step step) {
+  const ByRow by_row(asked);
+  std::vector<float> sum(width);
+  for (std::size_t k = 0; k < by_row.rows.size(); ++k) {
+    const std::size_t first = by_row.begin[k], last = by_row.begin[k + 1];
+    const float* grad = grads + by_row.positions[first] * width;
+    if (last - first > 1) {
+      std::copy_n(grad, width, sum.data());
+      for (std::size_t i = first + 1; i < last; ++i) {
+        const float* more = grads + by_row.positions[i] * width;
+        for (std::size_t j = 0; j < width; ++j) sum[j] += more[j];
+      }
+      grad = sum.data();
+    }
+    const auto row = static_cast<std::size_t>(by_row.rows[k]);
+    const RowLocks::Held held(locks, row);
+    step(row, grad);
+  }
+}
+
+// torch.optim.SGD without momentum.
+struct Sgd {
+  float* table;
+  std::size_t width;
+  float lr;
+
+  void operator()(std::size_t row, const float* grad) const {
+    float* x = table + row * width;
+    for (std::size_t j = 0; j < width; ++j) x[j] -= lr * grad[j];
+  }
+};
+
+// torch.optim.Adagrad on sparse gradients (Duchi, Hazan, Singer, 2011); `lr` is decayed already.
+struct Adagrad {
+  float* table;
+  float* sums;  // of squared gradients
+  std::size_t width;
+  float lr, eps;
+
+  void operator()(std::size_t row, const float* grad) const {
+    float *x = table + row * width, *s = sums + row * width;
+    for (std::size_t j = 0; j < width; ++j) {
+      s[j] += grad[j] * grad[j];
+      x[j] -= lr * (grad[j] / (std::sqrt(s[j]) + eps));
+    }
+  }
+};
+
+// torch.optim.SparseAdam (Kingma, Ba, 2015, lazily): moments of rows without a gradient stay as they are. `size` is the step size,
+// corrected for the bias of the moments.
+struct SparseAdam {
+  float* table;
+  float* means;    // of gradients
+  float* squares;  // of squared gradients
+  std::size_t width;
+  float size, mean_share, square_share, eps;  // shares: 1 - beta
+
+  void operator()(std::size_t row, const float* grad) const {
+    float *x = table + row * width, *m = means + row * width, *v = squares + row * width;
+    for (std::size_t j = 0; j < width; ++j) {
+      m[j] += (grad[j] - m[j]) * mean_share;
+      v[j] += (grad[j] * grad[j] - v[j]) * square_share;
+      x[j] -= size * (m[j] / (std::sqrt(v[j]) + eps));
+    }
+  }
+};
+
+}  // namespace atta

@@ -1,0 +1,115 @@
+"""Pulls and pushes as they come from clients, checked as a whole before anything is touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from atta.errors import ConfigError
+from atta.kvstore.spec import MutableSpec
+
+__all__ = ["OPERATIONS", "Pulled", "Push", "local_rows"]
+
+OPERATIONS = ("write", "add", "step")
+
+Values = np.ndarray | bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """``values`` [n, *row shape] and, of a versioned table, ``versions`` int64 [n]: -1 where the row was never written."""
+
+    values: np.ndarray
+    versions: np.ndarray | None
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """A checked push.
+
+    ``rows`` int64 [n] are positions in the shard, ``values`` [n, *row shape] in the table's dtype; ``op`` is one of OPERATIONS.
+    """
+
+    rows: np.ndarray
+    values: np.ndarray
+    op: str
+    version: int | None
+    step: int | None
+
+    @classmethod
+    def checked(
+        cls,
+        spec: MutableSpec,
+        span: range,
+        rows: np.ndarray,
+        values: Values,
+        op: str,
+        *,
+        version: int | None,
+        step: int | None,
+    ) -> Push:
+        """What a client asks of the shard that holds the rows ``span``; raises ConfigError."""
+        _check_operation(spec, op, version)
+        _check_step(spec, op, step)
+        local = local_rows(spec, span, rows)
+        return cls(local, _values_of(spec, len(local), values), op, version, step)
+
+
+def local_rows(spec: MutableSpec, span: range, rows: np.ndarray) -> np.ndarray:
+    """int64 [n]: positions in the shard of the global ``rows``, any integers [n] within ``span``; raises ConfigError."""
+    rows = np.asarray(rows)
+    if rows.ndim != 1 or (rows.dtype.kind not in "iu" and rows.size):
+        raise ConfigError(
+            f"table {spec.name}: rows must be one-dimensional integers, not {rows.dtype}{list(rows.shape)}"
+        )
+    if not rows.size:
+        return np.empty(0, dtype=np.int64)
+    for row in (int(rows.min()), int(rows.max())):
+        if row not in span:
+            raise ConfigError(
+                f"table {spec.name}: row {row} is outside the rows {span.start}..{span.stop - 1} of this shard"
+            )
+    return rows.astype(np.int64) - span.start
+
+
+def _check_operation(spec: MutableSpec, op: str, version: int | None) -> None:
+    if op not in OPERATIONS:
+        raise ConfigError(f"table {spec.name}: operation {op!r} is none of {', '.join(OPERATIONS)}")
+    if op == "add" and spec.dtype == "|b1":
+        raise ConfigError(f"table {spec.name}: truth values cannot be added")
+    if op == "step" and spec.optimiser is None:
+        raise ConfigError(f"table {spec.name}: has no optimiser, so it cannot step")
+    if version is None:
+        return
+    if op != "write" or not spec.versioned:
+        raise ConfigError(f"table {spec.name}: a version comes with 'write' to a versioned table only")
+    if type(version) is not int or not 0 <= version < 2**63:
+        raise ConfigError(f"table {spec.name}: version {version!r} is no integer from 0 to 2^63 - 1")
+
+
+def _check_step(spec: MutableSpec, op: str, step: int | None) -> None:
+    if step is None:
+        return
+    if op != "step":
+        raise ConfigError(f"table {spec.name}: the number of a step comes with 'step' only")
+    if type(step) is not int or not 1 <= step < 2**63:
+        raise ConfigError(f"table {spec.name}: step {step!r} is no integer from 1 to 2^63 - 1")
+
+
+def _values_of(spec: MutableSpec, rows: int, values: Values) -> np.ndarray:
+    """[rows, *row shape] in the table's dtype, aligned and contiguous: an array that is just that, or its bytes."""
+    shape = (rows, *spec.row_shape)
+    if isinstance(values, bytes | bytearray | memoryview):
+        size = values.nbytes if isinstance(values, memoryview) else len(values)
+        if size != rows * spec.row_bytes:
+            raise ConfigError(f"table {spec.name}: {size} bytes for {rows} rows of {spec.row_bytes} bytes")
+        values = np.frombuffer(values, dtype=spec.dtype).reshape(shape)
+    values = np.asarray(values)
+    if values.dtype.str != spec.dtype or values.shape != shape:
+        have, want = f"{values.dtype.str}{list(values.shape)}", f"{spec.dtype}{list(shape)}"
+        raise ConfigError(f"table {spec.name}: values are {have} instead of {want}")
+    values = np.require(values, requirements=["C", "A"])
+    if spec.dtype == "|b1" and values.size and int(values.view(np.uint8).max()) > 1:
+        raise ConfigError(f"table {spec.name}: a truth value is neither 0 nor 1")
+    return values

@@ -1,0 +1,216 @@
+"""What a mutable table is: its rows, how they begin and how gradients change them. Plain values that travel as JSON."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from atta.errors import ConfigError
+from atta.kvstore.initial import Initialiser, Zeros, initialiser_from_dict, initialiser_to_dict
+
+__all__ = ["MAX_ROWS", "MAX_ROW_BYTES", "MutableSpec", "OptimiserSpec", "check_name"]
+
+MAX_ROW_BYTES = 1 << 20
+MAX_ROWS = 1 << 48
+_MAX_DIMENSIONS = 8
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]|_(?!_)){0,99}")
+_DTYPES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
+_STATE = {"sgd": (), "adagrad": ("sum",), "adam": ("exp_avg", "exp_avg_sq")}
+
+
+@dataclass(frozen=True, slots=True)
+class OptimiserSpec:
+    """How a table's rows follow gradients.
+
+    Attributes:
+        kind: ``"sgd"``, ``"adagrad"`` or ``"adam"``: torch.optim's SGD (no momentum), Adagrad and SparseAdam.
+        lr: learning rate.
+        eps: added to denominators (Adagrad, Adam).
+        betas: decay of the means of gradients and of their squares (Adam).
+        lr_decay: the rate of step t is lr / (1 + (t - 1) lr_decay) (Adagrad).
+        initial_accumulator_value: what sums of squares begin with (Adagrad).
+    """
+
+    kind: str
+    lr: float
+    eps: float = 1e-8
+    betas: tuple[float, float] = (0.9, 0.999)
+    lr_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kind, str) or self.kind not in _STATE:
+            raise ConfigError(f"optimiser: kind {self.kind!r} is none of {', '.join(_STATE)}")
+        for name in ("lr", "eps", "lr_decay", "initial_accumulator_value"):
+            _check_number(name, getattr(self, name))
+        if not isinstance(self.betas, tuple) or len(self.betas) != 2:
+            raise ConfigError(f"optimiser: betas {self.betas!r} are not two numbers")
+        for beta in self.betas:
+            _check_number("betas", beta)
+            if beta >= 1:
+                raise ConfigError(f"optimiser: betas: {beta!r} is not below 1")
+
+    @classmethod
+    def sgd(cls, lr: float = 1e-3) -> OptimiserSpec:
+        """torch.optim.SGD without momentum and weight decay."""
+        return cls("sgd", lr)
+
+    @classmethod
+    def adagrad(
+        cls, lr: float = 1e-2, *, lr_decay: float = 0.0, eps: float = 1e-10, initial_accumulator_value: float = 0.0
+    ) -> OptimiserSpec:
+        """torch.optim.Adagrad with its defaults."""
+        return cls("adagrad", lr, eps, lr_decay=lr_decay, initial_accumulator_value=initial_accumulator_value)
+
+    @classmethod
+    def adam(cls, lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> OptimiserSpec:
+        """torch.optim.SparseAdam with its defaults."""
+        return cls("adam", lr, eps, betas)
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Arrays of the table's shape that are kept besides it, named as torch names them."""
+        return _STATE[self.kind]
+
+    @classmethod
+    def from_dict(cls, value: object) -> OptimiserSpec:
+        """What ``dataclasses.asdict`` has made, perhaps by way of JSON; raises ConfigError."""
+        fields = _fields("optimiser", cls, value, required=("kind", "lr"))
+        if isinstance(fields.get("betas"), list):
+            fields["betas"] = tuple(fields["betas"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class MutableSpec:
+    """A table that is read and written while training goes on.
+
+    Attributes:
+        name: letters, digits, dots, dashes and single underscores; at most 100 characters.
+        rows: rows of the whole table when it is created.
+        dtype: numpy dtype string, little endian: bool, int, uint or float, such as ``"<f4"``.
+        row_shape: shape of one row, ``()`` for scalars; a row has at most 1 MiB.
+        optimiser: how "step" changes rows; float32 tables only. None: no steps.
+        init: what rows hold before they are written.
+        versioned: whether every row has a version (int64, -1: never written) that "write" sets.
+        max_rows: how far the table may grow; None: it stays as it is.
+        policy: which owner has which rows: ``"range"``: equal ranges; ``"nodes:TYPE"`` and ``"edges:TYPE"``: one row per vertex or
+            edge of a type, with the owner of the vertex or edge.
+    """
+
+    name: str
+    rows: int
+    dtype: str = "<f4"
+    row_shape: tuple[int, ...] = ()
+    optimiser: OptimiserSpec | None = None
+    init: Initialiser = field(default_factory=Zeros)
+    versioned: bool = False
+    max_rows: int | None = None
+    policy: str = "range"
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        self._check_sizes()
+        self._check_policy()
+        if not isinstance(self.versioned, bool):
+            raise ConfigError(f"table {self.name}: versioned {self.versioned!r} is neither true nor false")
+        if self.optimiser is not None and self.dtype != "<f4":
+            raise ConfigError(f"table {self.name}: optimisers work on float32 ('<f4'), not on {self.dtype!r}")
+        self.init.check(np.dtype(self.dtype))
+
+    def _check_sizes(self) -> None:
+        if self.dtype not in _DTYPES:
+            raise ConfigError(f"table {self.name}: dtype {self.dtype!r} is none of {', '.join(_DTYPES)}")
+        if type(self.rows) is not int or not 0 <= self.rows <= MAX_ROWS:
+            raise ConfigError(f"table {self.name}: rows {self.rows!r} is no number from 0 to {MAX_ROWS}")
+        if self.max_rows is not None and (type(self.max_rows) is not int or not self.rows <= self.max_rows <= MAX_ROWS):
+            raise ConfigError(
+                f"table {self.name}: max_rows {self.max_rows!r} is no number from {self.rows} to {MAX_ROWS}"
+            )
+        shape = self.row_shape
+        if (
+            not isinstance(shape, tuple)
+            or len(shape) > _MAX_DIMENSIONS
+            or any(type(n) is not int or n < 1 for n in shape)
+        ):
+            raise ConfigError(f"table {self.name}: row shape {shape!r} is not a tuple of up to {_MAX_DIMENSIONS} sizes")
+        if self.row_bytes > MAX_ROW_BYTES:
+            raise ConfigError(
+                f"table {self.name}: rows of {self.row_bytes} bytes; at most {MAX_ROW_BYTES} are possible"
+            )
+
+    def _check_policy(self) -> None:
+        kind, colon, name = self.policy.partition(":") if isinstance(self.policy, str) else ("", "", "")
+        if self.policy != "range" and not (kind in ("nodes", "edges") and colon and name):
+            raise ConfigError(f"table {self.name}: policy {self.policy!r} is none of range, nodes:TYPE, edges:TYPE")
+        if kind != "range" and self.max_rows is not None and self.max_rows != self.rows:
+            raise ConfigError(f"table {self.name}: with policy {self.policy} it has one row each and cannot grow")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row's values."""
+        return np.dtype(self.dtype).itemsize * prod(self.row_shape)
+
+    @property
+    def limit(self) -> int:
+        """Most rows that the whole table may have."""
+        return self.rows if self.max_rows is None else self.max_rows
+
+    def nbytes(self, rows: int) -> int:
+        """Memory of ``rows`` rows: values, versions and the optimiser's state."""
+        states = 0 if self.optimiser is None else len(self.optimiser.state_names)
+        return rows * (self.row_bytes * (1 + states) + 8 * self.versioned)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain dict for JSON."""
+        value = {name: getattr(self, name) for name in self.__slots__}
+        return value | {
+            "row_shape": list(self.row_shape),
+            "optimiser": None
+            if self.optimiser is None
+            else asdict(self.optimiser) | {"betas": list(self.optimiser.betas)},
+            "init": initialiser_to_dict(self.init),
+        }
+
+    @classmethod
+    def from_dict(cls, value: object) -> MutableSpec:
+        """What ``to_dict`` has made, perhaps by way of JSON; raises ConfigError."""
+        fields = _fields("table", cls, value, required=("name", "rows"))
+        if isinstance(fields.get("row_shape"), list):
+            fields["row_shape"] = tuple(fields["row_shape"])
+        if fields.get("optimiser") is not None:
+            fields["optimiser"] = OptimiserSpec.from_dict(fields["optimiser"])
+        if "init" in fields:
+            fields["init"] = initialiser_from_dict(fields["init"])
+        return cls(**fields)
+
+
+def check_name(name: object) -> None:
+    """Raise ConfigError unless a table may be called that; names become folders of a snapshot."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"table name {name!r}: letters, digits, dots, dashes and single underscores, at most 100 characters"
+        )
+
+
+def _fields(what: str, cls: type, value: object, *, required: tuple[str, ...]) -> dict[str, Any]:
+    """The entries of a dict that describes a ``cls``."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{what}: {value!r} is no description")
+    names = cls.__slots__  # type: ignore[attr-defined]  # of dataclasses with slots
+    unknown = [str(key) for key in value if key not in names]
+    missing = [name for name in required if name not in value]
+    if unknown or missing:
+        raise ConfigError(f"{what}: unknown {', '.join(unknown) or '-'}, missing {', '.join(missing) or '-'}")
+    return dict(value)
+
+
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ConfigError(f"optimiser: {name} {value!r} is not a finite number from 0 on")

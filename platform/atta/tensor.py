@@ -1,0 +1,144 @@
+"""``DistTensor``: a mutable table of the cluster, used like an array of rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atta.errors import ConfigError
+from atta.kvstore.initial import Zeros
+from atta.kvstore.spec import MutableSpec
+
+if TYPE_CHECKING:
+    from atta.client.cluster import Cluster
+    from atta.kvstore.initial import Initialiser
+
+__all__ = ["DistTensor"]
+
+
+class DistTensor:
+    """Rows that live on the daemons, read and written by their numbers or by the ids of vertices or edges.
+
+        state = atta.DistTensor(cluster, (cluster.schema.node_counts["node"], 64), name="h1", policy="nodes:node")
+        state[batch.n_id()] = values
+        old = state[batch.n_id()]
+
+    Every row is read and written as a whole; what this client has written it reads afterwards. Creating a table that exists with
+    the same specification opens it, so all trainers may run the same line.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        shape: tuple[int, ...],
+        *,
+        name: str,
+        dtype: Any = np.float32,
+        policy: str = "range",
+        init: Initialiser | None = None,
+        versioned: bool = False,
+        max_rows: int | None = None,
+        codec: str = "",
+    ) -> None:
+        """Create or open the table ``name``.
+
+        Args:
+            cluster: where.
+            shape: rows, then the shape of a row.
+            name: of the table; letters, digits, dots, dashes, single underscores.
+            dtype: of its values: bool, integers or floats.
+            policy: ``"range"``: rows are numbers, spread evenly; ``"nodes:TYPE"``, ``"edges:TYPE"``: one row per vertex or edge,
+                addressed by the users' ids, with the daemon that owns it.
+            init: what rows hold before they are written (default: zeros); see ``atta.kvstore.initial``.
+            versioned: whether rows have versions.
+            max_rows: how far the table may grow (``range`` only); default: not at all.
+            codec: fp16, bf16 or int8: values of float32 tables cross the network in fewer bytes, with less precision.
+
+        Raises:
+            ConfigError: the table exists otherwise, or does not fit the dataset.
+            QuotaExceededError: the daemons have no room for it.
+        """
+        if not shape:
+            raise ConfigError(f"table {name}: a shape needs a number of rows")
+        spec = MutableSpec(
+            name,
+            shape[0],
+            np.dtype(dtype).newbyteorder("<").str,
+            tuple(shape[1:]),
+            init=init or Zeros(),
+            versioned=versioned,
+            max_rows=max_rows,
+            policy=policy,
+        )
+        self._cluster, self._codec = cluster, codec
+        self._table = cluster.tables.create(spec)
+
+    @property
+    def name(self) -> str:
+        """Of the table."""
+        return self._table.spec.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows, then the shape of a row."""
+        return (self._table.rows, *self._table.spec.row_shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values."""
+        return np.dtype(self._table.spec.dtype)
+
+    def __len__(self) -> int:
+        return self._table.rows
+
+    def __getitem__(self, ids: Any) -> np.ndarray:
+        """Values [n, *row shape] of ``ids`` (integers [n], or a slice of row numbers); a copy."""
+        return self._table.pull(self._rows(ids), codec=self._codec)[0]
+
+    def __setitem__(self, ids: Any, values: Any) -> None:
+        """Write rows; returns when their owners have them. A single row is written to all ``ids``."""
+        self.write(ids, values)
+
+    def write(self, ids: Any, values: Any, *, version: int | None = None) -> None:
+        """Write rows, with their ``version`` if the table has versions."""
+        rows = self._rows(ids)
+        self._table.push(rows, self._values(rows, values), version=version, codec=self._codec).wait()
+
+    def add(self, ids: Any, values: Any) -> None:
+        """Add to rows; an id that occurs twice is added to twice."""
+        rows = self._rows(ids)
+        self._table.push(rows, self._values(rows, values), "add", codec=self._codec).wait()
+
+    def versions(self, ids: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Values and versions (int64 [n], -1: never written) of ``ids``, each row's belonging together."""
+        values, versions = self._table.pull(self._rows(ids), codec=self._codec, versions=True)
+        assert versions is not None
+        return values, versions
+
+    def grow(self, rows: int) -> None:
+        """Let the table have ``rows`` rows; the new ones are as if they had been there from the beginning."""
+        self._table.grow(rows)
+
+    def delete(self) -> None:
+        """Drop the table on all daemons."""
+        self._cluster.tables.delete(self.name)
+
+    def _rows(self, ids: Any) -> np.ndarray:
+        if isinstance(ids, slice):
+            if self._table.spec.policy != "range":
+                raise ConfigError(
+                    f"table {self.name}: slices are of row numbers, its rows are {self._table.spec.policy}"
+                )
+            return np.arange(*ids.indices(len(self)))
+        array = np.asarray(ids)
+        if array.dtype == bool or (array.dtype.kind not in "iu" and array.size):
+            raise ConfigError(f"table {self.name}: ids must be integers, not {array.dtype}")
+        return self._table.locate(array.reshape(-1))
+
+    def _values(self, rows: np.ndarray, values: Any) -> np.ndarray:
+        wanted = (len(rows), *self._table.spec.row_shape)
+        try:
+            return np.broadcast_to(np.asarray(values, dtype=self.dtype), wanted)
+        except ValueError:
+            raise ConfigError(f"table {self.name}: values {list(np.shape(values))} for {list(wanted)}") from None

@@ -1,0 +1,180 @@
+"""Random histories of tables with several clients, retries and reordering, against dictionaries of numpy arrays."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from atta.kvstore.initial import Constant, Uniform
+from atta.kvstore.optimisers import initial_state
+from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.kvstore.tables import Tables
+from tests.unit.kvstore.test_steps import coalesced, expected
+
+SPECS = {
+    "plain": MutableSpec("plain", 12, row_shape=(2,), init=Uniform(-1, 1, seed=3), max_rows=30),
+    "counts": MutableSpec("counts", 9, "<i4", versioned=True, init=Constant(5), max_rows=30),
+    "sgd": MutableSpec("sgd", 12, row_shape=(3,), optimiser=OptimiserSpec.sgd(0.1), versioned=True),
+    "adagrad": MutableSpec(
+        "adagrad", 12, row_shape=(2,), optimiser=OptimiserSpec.adagrad(0.1, lr_decay=0.1), max_rows=30
+    ),
+    "adam": MutableSpec("adam", 12, row_shape=(2,), optimiser=OptimiserSpec.adam(0.1), max_rows=30),
+}
+CLIENTS = ("a", "b", 3)
+names = st.sampled_from(list(SPECS))
+clients = st.sampled_from(CLIENTS)
+seeds = st.integers(0, 2**31)
+
+
+@dataclass
+class Request:
+    rows: np.ndarray
+    values: np.ndarray
+    op: str
+    version: int | None
+
+
+@dataclass
+class Model:
+    """A table as plain arrays, and what its clients have sent: per client, requests by number and the applied numbers."""
+
+    spec: MutableSpec
+    first: int
+    values: np.ndarray
+    versions: np.ndarray
+    state: dict[str, np.ndarray]
+    step: int = 0
+    sent: dict[str | int, list[Request]] = field(default_factory=lambda: {client: [] for client in CLIENTS})
+    applied: set[tuple[str | int, int]] = field(default_factory=set)
+
+    def apply(self, request: Request) -> None:
+        local = request.rows - self.first
+        if request.op == "write":
+            for row, value in zip(local, request.values, strict=True):
+                self.values[row] = value
+                self.versions[row] = self.versions[row] if request.version is None else request.version
+        elif request.op == "add":
+            np.add.at(self.values, local, request.values)
+        else:
+            assert self.spec.optimiser is not None
+            self.step += 1
+            different, sums = coalesced(local, request.values)
+            values, state = self.values[different], {name: array[different] for name, array in self.state.items()}
+            expected(self.spec.optimiser, self.step, values, state, sums)
+            self.values[different] = values
+            for name, array in state.items():
+                self.state[name][different] = array
+
+
+def fresh(spec: MutableSpec, first: int, rows: int) -> Model:
+    values = np.empty((rows, *spec.row_shape), spec.dtype)
+    spec.init.fill(values, first)
+    return Model(spec, first, values, np.full(rows, -1), initial_state(spec.optimiser, values.shape))
+
+
+class Machine(RuleBasedStateMachine):
+    @initialize()
+    def start(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.tables = Tables(100_000)
+        self.models: dict[str, Model] = {}
+        self.saved: dict[str, Model] | None = None
+
+    def teardown(self) -> None:
+        self.folder.cleanup()
+
+    @rule(name=names, first=st.integers(0, 4))
+    def create(self, name: str, first: int) -> None:
+        if name in self.models:
+            first = self.models[name].first
+            assert self.tables.create(SPECS[name], first, 5) is self.tables.get(name)
+        else:
+            self.tables.create(SPECS[name], first, 5)
+            self.models[name] = fresh(SPECS[name], first, 5)
+
+    @rule(name=names)
+    def delete(self, name: str) -> None:
+        assert self.tables.delete(name) == (self.models.pop(name, None) is not None)
+
+    @rule(name=names, more=st.integers(0, 3))
+    def grow(self, name: str, more: int) -> None:
+        if name not in self.models:
+            return
+        model = self.models[name]
+        rows = min(len(model.values) + more, SPECS[name].limit - model.first)
+        self.tables.grow(name, rows)
+        added = fresh(SPECS[name], model.first + len(model.values), rows - len(model.values))
+        model.values = np.concatenate([model.values, added.values])
+        model.versions = np.concatenate([model.versions, added.versions])
+        model.state = {key: np.concatenate([array, added.state[key]]) for key, array in model.state.items()}
+
+    @rule(name=names, client=clients, seed=seeds, lost=st.booleans(), version=st.none() | st.integers(0, 99))
+    def push(self, name: str, client: str | int, seed: int, lost: bool, version: int | None) -> None:
+        """A new push; a lost one has its number but comes later, if at all."""
+        if name not in self.models:
+            return
+        model, spec, rng = self.models[name], SPECS[name], np.random.default_rng(seed)
+        op = str(rng.choice(["write", "add"] if spec.optimiser is None else ["write", "add", "step", "step"]))
+        rows = rng.integers(model.first, model.first + len(model.values), rng.integers(0, 9))
+        values = (10 * rng.standard_normal((len(rows), *spec.row_shape))).astype(spec.dtype)
+        request = Request(rows, values, op, version if spec.versioned and op == "write" else None)
+        model.sent[client].append(request)
+        if not lost:
+            self.send(name, client, len(model.sent[client]) - 1)
+
+    @rule(name=names, client=clients, pick=st.integers(0, 1000))
+    def send_again(self, name: str, client: str | int, pick: int) -> None:
+        """Any earlier push: a retry, or one that was lost."""
+        if name in self.models and self.models[name].sent[client]:
+            self.send(name, client, pick % len(self.models[name].sent[client]))
+
+    def send(self, name: str, client: str | int, number: int) -> None:
+        model = self.models[name]
+        request, seen = model.sent[client][number], (client, number) in model.applied
+        table = self.tables.get(name)
+        done = table.push(
+            request.rows, request.values, request.op, client=client, sequence=number, version=request.version
+        )
+        assert done != seen
+        if not seen:
+            model.apply(request)
+            model.applied.add((client, number))
+
+    @rule()
+    def snapshot(self) -> None:
+        self.tables.snapshot(Path(self.folder.name, "snapshot"), overwrite=True)
+        self.saved = copy.deepcopy(self.models)
+
+    @precondition(lambda self: self.saved is not None)
+    @rule(crashed=st.booleans())
+    def restore(self, crashed: bool) -> None:
+        if crashed:
+            self.tables = Tables(100_000)
+        self.tables.restore(Path(self.folder.name, "snapshot"))
+        self.models = copy.deepcopy(self.saved or {})
+
+    @invariant()
+    def tables_equal_their_models(self) -> None:
+        if not hasattr(self, "tables"):
+            return
+        assert [table.spec.name for table in self.tables.list()] == sorted(self.models)
+        assert self.tables.used_bytes == sum(m.spec.nbytes(len(m.values)) for m in self.models.values())
+        for name, model in self.models.items():
+            table = self.tables.get(name)
+            pulled = table.pull(np.arange(model.first, model.first + len(model.values)))
+            np.testing.assert_allclose(pulled.values, model.values, rtol=1e-5, atol=1e-5)
+            assert table.step == model.step
+            if model.spec.versioned:
+                assert pulled.versions is not None
+                assert np.array_equal(pulled.versions, model.versions)
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,210 @@
+"""One table: what requests it refuses, versions, growth, and snapshots while others push."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atta.errors import ConfigError, QuotaExceededError
+from atta.kvstore.initial import Uniform
+from atta.kvstore.mutable import MutableTable
+from atta.kvstore.sequences import WINDOW
+from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from tests.unit.kvstore.test_rows import together
+
+ADAM = OptimiserSpec.adam(0.1)
+
+
+def table_of(**changes: Any) -> MutableTable:
+    described = {"row_shape": (3,), "optimiser": ADAM, "init": Uniform(0, 1), "versioned": True, "max_rows": 120}
+    return MutableTable(MutableSpec("t", 100, **(described | changes)), 40, 20)
+
+
+def everything(table: MutableTable) -> list[Any]:
+    pulled = table.pull(np.array(table.span))
+    return [pulled.values.tolist(), None if pulled.versions is None else pulled.versions.tolist(), table.step]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rows": [39, 40]}, "row 39 is outside the rows 40..59"),
+        ({"rows": [40, 60]}, "row 60"),
+        ({"rows": [2**63 - 1, 40]}, "outside"),
+        ({"rows": np.array([2**64 - 1, 40], np.uint64)}, "outside"),
+        ({"rows": [[40, 41]]}, "one-dimensional"),
+        ({"rows": [40.0, 41.0]}, "integers"),
+        ({"values": np.ones((2, 4), np.float32)}, "instead of"),
+        ({"values": np.ones((1, 3), np.float32)}, "instead of"),
+        ({"values": np.ones((2, 3))}, "instead of"),
+        ({"values": bytes(23)}, "23 bytes for 2 rows of 12 bytes"),
+        ({"op": "multiply"}, "operation"),
+        ({"op": "add", "version": 1}, "version"),
+        ({"version": -1}, "version"),
+        ({"version": 2**63}, "version"),
+        ({"client": None}, "client"),
+        ({"sequence": -1}, "push"),
+    ],
+)
+def test_a_refused_push_changes_nothing_and_leaves_its_number(change: dict[str, Any], words: str) -> None:
+    table = table_of()
+    before = everything(table)
+    push = {"rows": [40, 41], "values": np.ones((2, 3), np.float32), "op": "write", "client": "c", "sequence": 0}
+    request = push | change
+    with pytest.raises(ConfigError, match=words):
+        table.push(request.pop("rows"), request.pop("values"), request.pop("op"), **request)
+    assert everything(table) == before
+    assert table.idle_clients(9) == []
+    assert table.push(push.pop("rows"), push.pop("values"), push.pop("op"), **push)
+
+
+def test_operations_need_what_they_work_on() -> None:
+    plain = MutableTable(MutableSpec("t", 4))
+    flags = MutableTable(MutableSpec("t", 4, "|b1"))
+    for table, values, op, words in [
+        (plain, bytes(4), "step", "no optimiser"),
+        (flags, bytes(1), "add", "truth values"),
+        (flags, b"\x02", "write", "neither 0 nor 1"),
+    ]:
+        with pytest.raises(ConfigError, match=words):
+            table.push(np.array([0]), values, op, client=1, sequence=0)
+    with pytest.raises(ConfigError, match="version"):
+        plain.push(np.array([0]), bytes(4), "write", client=1, sequence=0, version=1)
+    assert plain.pull(np.array([0])).versions is None
+
+
+def test_values_come_as_arrays_or_bytes_and_may_be_no_numbers() -> None:
+    table = MutableTable(MutableSpec("t", 4, row_shape=(2,)))
+    strange = np.array([[np.nan, -np.inf]], np.float32)
+    memory = bytearray(9)
+    memory[1:] = strange.tobytes()
+    forms = (strange, strange.tobytes(), memoryview(memory)[1:], np.asfortranarray(strange))
+    for number, values in enumerate(forms):
+        table.push([number], values, "write", client=1, sequence=number)  # type: ignore[arg-type]
+    assert np.array_equal(table.pull(np.arange(4)).values, np.repeat(strange, 4, axis=0), equal_nan=True)
+    table.push([0], memoryview(memory)[1:], "add", client=1, sequence=4)  # type: ignore[arg-type]
+    assert np.isnan(table.pull(np.array([0])).values[0, 0])
+
+
+def test_versions_are_those_of_the_last_write() -> None:
+    table = table_of()
+    one = np.ones((1, 3), np.float32)
+    table.push(np.array([45]), one, "write", client=1, sequence=0, version=7)
+    table.push(np.array([45]), one, "add", client=1, sequence=1)
+    table.push(np.array([45]), one, "write", client=1, sequence=2)
+    pulled = table.pull(np.array([45, 46]))
+    assert pulled.versions is not None
+    assert pulled.versions.tolist() == [7, -1]
+    assert pulled.values[0].tolist() == [1, 1, 1]
+
+
+def test_the_window_of_a_client_is_bounded() -> None:
+    table = table_of()
+    request = np.array([40]), np.ones((1, 3), np.float32), "add"
+    before = everything(table)
+    with pytest.raises(QuotaExceededError, match="missing"):
+        table.push(*request, client=1, sequence=WINDOW)
+    assert everything(table) == before
+    assert table.push(*request, client=1, sequence=WINDOW - 1)
+    assert table.forget(1)
+    assert table.push(*request, client=1, sequence=WINDOW - 1)
+
+
+def test_empty_requests() -> None:
+    table = table_of()
+    nothing = np.empty((0, 3), np.float32)
+    for number, op in enumerate(("write", "add", "step")):
+        assert table.push([], nothing, op, client=1, sequence=number)  # type: ignore[arg-type]
+    assert table.step == 1
+    assert table.pull(np.array([], np.int32)).values.shape == (0, 3)
+
+
+def test_a_table_without_rows_grows_from_nothing(tmp_path: Path) -> None:
+    table = MutableTable(MutableSpec("t", 0, optimiser=ADAM, versioned=True, max_rows=3))
+    table.snapshot(tmp_path / "empty")
+    table.grow(3)
+    assert table.push(np.array([2]), np.ones(1, np.float32), "step", client=1, sequence=0)
+    table.restore(tmp_path / "empty")
+    assert (table.rows, table.step, table.idle_clients(1)) == (0, 0, [])
+    with pytest.raises(ConfigError, match="row 0"):
+        table.pull(np.array([0]))
+
+
+def test_growth_stays_within_the_spec() -> None:
+    table = table_of()
+    for rows, words in [(19, "does not shrink"), (81, "may have 120")]:
+        with pytest.raises(ConfigError, match=words):
+            table.grow(rows)
+    table.push(np.array([59]), np.ones((1, 3), np.float32), "step", client=1, sequence=0)
+    before = everything(table)
+    table.grow(80)
+    assert table.span == range(40, 120)
+    assert everything(table)[0][:20] == before[0]
+    assert table.push(np.array([119]), np.ones((1, 3), np.float32), "step", client=1, sequence=1)
+    assert table.nbytes == table.spec.nbytes(80)
+    for first, rows in [(-1, 5), (0, -1), (100, 21)]:
+        with pytest.raises(ConfigError, match="may have"):
+            MutableTable(table.spec, first, rows)
+
+
+def test_a_snapshot_is_a_cut_between_pushes(tmp_path: Path) -> None:
+    """Each push adds one to every row, so rows of a cut agree with each other and with the numbers of their clients."""
+    table = MutableTable(MutableSpec("t", 3000, "<i8", (50,), max_rows=3010))
+    ones, rows = np.ones((3000, 50), np.int64), np.arange(3000)
+    done = threading.Event()
+
+    def pusher(client: int) -> None:
+        for number in range(60):
+            table.push(rows, ones, "add", client=client, sequence=number)
+
+    def pushers() -> None:
+        try:
+            together(*(lambda c=c: pusher(c) for c in range(3)))  # type: ignore[misc]
+        finally:
+            done.set()
+
+    def copy() -> None:
+        count = 0
+        while not done.is_set() or not count:
+            table.snapshot(tmp_path / "cut", overwrite=True)
+            restored = MutableTable.load(tmp_path / "cut")
+            values = restored.pull(rows).values
+            applied = sum(expected for _, expected, _ in restored._sequences.to_json())
+            assert (values == applied).all()
+            count += 1
+            table.grow(3000 + min(count, 10))
+
+    together(pushers, copy)
+    assert (table.pull(rows).values == 180).all()
+    # A retry after the restart is still known.
+    table.snapshot(tmp_path / "end")
+    again = MutableTable.load(tmp_path / "end")
+    assert not again.push(rows, ones, "add", client=2, sequence=59)
+    assert again.push(rows, ones, "add", client=2, sequence=60)
+
+
+def test_pulls_go_on_while_a_table_grows() -> None:
+    table = MutableTable(MutableSpec("t", 10, "<i8", (50,), versioned=True, max_rows=200))
+    rows, done = np.arange(10), threading.Event()
+
+    def change() -> None:
+        try:
+            for number in range(190):
+                values = np.full((10, 50), number, np.int64)
+                table.push(rows, values, "write", client=1, sequence=number, version=number)
+                table.grow(11 + number)
+        finally:
+            done.set()
+
+    def pull() -> None:
+        while not done.is_set():
+            pulled = table.pull(rows)
+            assert pulled.versions is not None
+            wanted = np.maximum(pulled.versions, 0)  # zeros before the first write
+            assert (pulled.values == wanted[:, None]).all()
+
+    together(change, pull, pull)
