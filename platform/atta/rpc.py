@@ -130,9 +130,11 @@ _RETRY = json.dumps(
     {
         "methodConfig": [
             {
+                # Unary ones only: a stream whose connection breaks as it begins may be retried for ever, past its deadline (1.85).
                 "name": [
-                    {"service": f"atta.v1.{s}"}
-                    for s in ("GraphService", "KvService", "TableService", "SessionService", "ControlService")
+                    {"service": f"atta.v1.{name.partition('.')[0]}", "method": name.partition(".")[2]}
+                    for name, method in METHODS.items()
+                    if not method.streams
                 ],
                 "retryPolicy": {
                     "maxAttempts": 4,
@@ -151,6 +153,7 @@ def channel_options() -> list[tuple[str, Any]]:
     """Options shared by all clients and servers: message bounds, keep-alive, and retries while a peer restarts.
 
     Retrying is safe because every procedure is idempotent (sampling is a pure function, ``Next`` and pushes are numbered).
+    Streams are begun again by whoever reads them.
     """
     return [
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),

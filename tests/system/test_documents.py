@@ -42,6 +42,11 @@ def test_samplers(demo: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert "torch.Size" in capsys.readouterr().out
 
 
+def test_tables(demo: None, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(blocks("tables.md"), "tables.md", "exec"), {"__name__": "document"})
+    assert "torch.Size([1000, 16])" in capsys.readouterr().out
+
+
 def test_the_operator_in_the_document_is_the_example() -> None:
     text = (ROOT / "examples" / "own_operator" / "atta_snowball.py").read_text()
     without_docstrings = re.sub(r'^ +""".*"""\n(\n(?=    \w))?', "", text, flags=re.MULTILINE)

@@ -197,6 +197,19 @@ def test_dead_peer_reaches_the_iterator(small_graph: SmallGraph) -> None:
             list(loader)
 
 
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_dead_home_reaches_the_iterator(small_graph: SmallGraph, taken: int) -> None:
+    """Killed while the next batch has been asked for: the iterator ends with an error, and soon."""
+    with atta.local(small_graph.dataset(2, "random"), threads=1) as cluster:
+        batches = iter(atta.NeighborLoader(cluster, [3], "train", batch_size=4))
+        for _ in range(taken):
+            next(batches)
+        os.kill(cluster.pids[0], signal.SIGKILL)
+        with pytest.raises(atta.UnavailableError, match="no daemon answers"):
+            for _ in batches:
+                pass
+
+
 def test_lease_of_a_killed_client_runs_out(small_graph: SmallGraph) -> None:
     with atta.local(small_graph.dataset(1, "random"), threads=1, options=("--lease", "1s")) as running:
         script = (

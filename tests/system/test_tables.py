@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import nn
 
 import atta
 from atta import rpc
+from atta.cli.main import cli
 from atta.kvstore.initial import Normal, Uniform
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
@@ -327,3 +330,29 @@ def test_a_killed_daemon_comes_back_with_its_snapshot(small_graph: SmallGraph, t
         finally:
             again.terminate()
             again.wait(10)
+
+
+def test_command_line(cluster: atta.LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    target = ",".join(cluster.addresses)
+
+    def run(*words: str) -> str:
+        result = CliRunner().invoke(cli, ["tables", *words], standalone_mode=False)
+        if result.exception:
+            raise result.exception
+        return result.output
+
+    for name in cluster.tables.specs():
+        cluster.tables.delete(name)
+    table = atta.DistTensor(cluster, (12, 2), name="shown")
+    report = json.loads(run("list", "--cluster", target, "--json", "-"))
+    assert [t["name"] for t in report["tables"]] == ["shown"]
+    assert sum(report["used_bytes"]) == report["tables"][0]["bytes"] == 12 * 2 * 4
+    assert "shown" in run("list", "--cluster", target)
+    table[[7]] = 3.0
+    assert "saved shown" in run("save", "--cluster", target, "cli")
+    table[[7]] = 4.0
+    run("load", "--cluster", target, "cli", "--quiet")
+    assert table[[7]].tolist() == [[3.0, 3.0]]
+    assert "deleted" in run("delete", "--cluster", target, "shown")
+    with pytest.raises(atta.UnknownNameError):
+        run("delete", "--cluster", target, "shown")

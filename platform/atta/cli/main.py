@@ -23,6 +23,7 @@ _MODULES = {
     "serve": "serve",
     "status": "serve",
     "stop": "serve",
+    "tables": "tables",
     "train": "train",
     "bench": "bench",
 }
@@ -36,6 +37,7 @@ _SUMMARIES = {
     "serve": "Serve one partition until SIGTERM.",
     "status": "Show what each daemon of a cluster does.",
     "stop": "Ask every daemon of a cluster to drain and exit.",
+    "tables": "List, save, load and drop the mutable tables of a cluster.",
     "train": "Train a model with distributed sampling.",
     "bench": "Measure against physical limits and peers.",
 }

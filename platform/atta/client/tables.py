@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -228,21 +229,32 @@ class RemoteTable:
             for first in range(0, len(at), PIECE_ROWS):
                 piece = at[first : first + PIECE_ROWS]
                 request = table_pb2.PullRowsRequest(name=self.spec.name, rows=rows[piece].tobytes(), codec=codec)
-                calls.append((shard, piece, shard.connection.start("TableService.Pull", request)))
-        for shard, piece, call in calls:
-            done = 0
-            try:
-                for bulk in call:
-                    where = piece[bulk.message.first_row : bulk.message.first_row + bulk.message.rows]
-                    self._place(bulk, codec, values, where)
-                    if found is not None and 3 in bulk.payloads:
-                        found[where] = np.frombuffer(bulk.payloads[3], dtype=np.int64)
-                    done += len(where)
-            except grpc.RpcError as error:
-                raise rpc.error_from(shard.connection.address, error) from error
-            if done != len(piece):
-                raise RemoteError(shard.connection.address, f"answers {done} rows of {len(piece)}")
+                calls.append((shard, piece, request, shard.connection.start("TableService.Pull", request)))
+        for shard, piece, request, call in calls:
+            for attempt in range(_ATTEMPTS):
+                try:
+                    self._receive(call, piece, codec, values, found)
+                    break
+                except grpc.RpcError as failure:
+                    error = rpc.error_from(shard.connection.address, failure)
+                    if attempt == _ATTEMPTS - 1 or not isinstance(error, UnavailableError):
+                        raise error from failure
+                time.sleep(0.1 * 3**attempt)
+                call = shard.connection.start("TableService.Pull", request)  # noqa: PLW2901 - the same once more
         return values, found
+
+    def _receive(
+        self, call: Any, piece: np.ndarray, codec: str, values: np.ndarray, versions: np.ndarray | None
+    ) -> None:
+        done = 0
+        for bulk in call:
+            where = piece[bulk.message.first_row : bulk.message.first_row + bulk.message.rows]
+            self._place(bulk, codec, values, where)
+            if versions is not None and 3 in bulk.payloads:
+                versions[where] = np.frombuffer(bulk.payloads[3], dtype=np.int64)
+            done += len(where)
+        if done != len(piece):
+            raise RemoteError(f"table {self.spec.name}", f"{done} rows of {len(piece)} are answered")
 
     def _place(self, bulk: rpc.Bulk, codec: str, values: np.ndarray, where: np.ndarray) -> None:
         raw = np.frombuffer(bulk.payloads.get(4, b""), dtype=np.uint8)

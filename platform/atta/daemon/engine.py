@@ -172,6 +172,8 @@ class Engine:
             self.post(sched.TaskFailed(dag, task))
             return
         running.running += 1
+        name = f"tasks_{task.kind.value}_{task.lane.value}_total"
+        self.counters[name] = self.counters.get(name, 0.0) + 1
         if task.lane is Lane.NET:
             talk = asyncio.get_running_loop().create_task(self._converse(dag, running, task))
             self._talks.add(talk)

@@ -23,6 +23,7 @@ PROBE_ROWS = 1 << 17
 """Rows of one probe: messages of one to two MiB."""
 CONNECT_S = 15.0
 """A peer that is starting, or restarting, is waited for so long; one that stays away fails the batch, not the deadline."""
+ATTEMPTS = 3
 _INT32_MAX = np.iinfo(np.int32).max
 
 
@@ -163,15 +164,22 @@ class Peer:
             yield chunk.pull, chunk.first_row, chunk.rows, bulk.payloads.get(4, b"")
 
     async def _stream(self, method: Any, request: Any) -> AsyncIterator[Any]:
-        await self._connected()
-        call = method(request, timeout=self._deadline_s)
-        try:
-            async for message in call:
-                yield message
-        except grpc.aio.AioRpcError as error:
-            raise rpc.error_from(self.address, error) from error
-        finally:
-            call.cancel()
+        """The answers to a request; it is made again where the connection breaks before the first one has come."""
+        for attempt in range(ATTEMPTS):
+            await self._connected()
+            call = method(request, timeout=self._deadline_s)
+            begun = False
+            try:
+                async for message in call:
+                    begun = True
+                    yield message
+                return
+            except grpc.aio.AioRpcError as failure:
+                error = rpc.error_from(self.address, failure)
+                if begun or attempt == ATTEMPTS - 1 or not isinstance(error, UnavailableError):
+                    raise error from failure
+            finally:
+                call.cancel()
 
     async def _connected(self) -> None:
         """Wait for the peer to answer; UnavailableError when it does not within ``CONNECT_S`` (and the deadline)."""

@@ -1,0 +1,106 @@
+"""``atta tables``: the mutable tables of a running cluster, listed, dropped, saved and loaded."""
+
+from __future__ import annotations
+
+import click
+
+from atta.cli.output import json_option, printer, quiet_option, write_json
+from atta.cli.work import say, size
+
+__all__ = ["COMMANDS"]
+
+_cluster = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
+
+
+@click.group()
+def tables() -> None:
+    """Mutable tables (embeddings, states) of a running cluster."""
+
+
+@tables.command("list")
+@_cluster
+@json_option
+def list_(target: str, json_file: str | None) -> None:
+    """Show the tables and the memory they take.
+
+    Example: atta tables list --cluster cluster.toml
+    """
+    from rich.table import Table
+
+    from atta.client.cluster import connect
+
+    with connect(target, deadline_s=10.0) as cluster:
+        found, stats = cluster.tables.specs(), cluster.stats()
+    entries = [{**spec.to_dict(), "bytes": spec.nbytes(spec.rows)} for _, spec in sorted(found.items())]
+    used = [int(s.get("table_bytes", 0)) for s in stats]
+    write_json(json_file, {"schema": 1, "tables": entries, "used_bytes": used})
+    if json_file == "-":
+        return
+    table = Table("name", "rows", "row", "policy", "optimiser", "memory", title="Mutable tables")
+    for entry in entries:
+        optimiser = entry["optimiser"]
+        table.add_row(
+            entry["name"],
+            f"{entry['rows']:,}",
+            f"{entry['dtype'][1:]}{entry['row_shape'] or ''}",
+            entry["policy"],
+            f"{optimiser['kind']} lr {optimiser['lr']:g}" if optimiser else "",
+            size(entry["bytes"]),
+        )
+    printer().print(table)
+    printer().print("in memory of the daemons: " + ", ".join(f"part {p} {size(b)}" for p, b in enumerate(used)))
+
+
+@tables.command()
+@_cluster
+@click.argument("name")
+@quiet_option
+def save(target: str, name: str, *, quiet: bool) -> None:
+    """Write all tables, with optimiser states, into the snapshot NAME of every daemon.
+
+    Training may go on meanwhile. An older snapshot of that name is replaced once the new one is complete.
+
+    Example: atta tables save --cluster cluster.toml epoch-10
+    """
+    from atta.client.cluster import connect
+
+    with connect(target) as cluster:
+        names = cluster.tables.save(name)
+    say(quiet, f"{name}: saved {', '.join(names) or 'no tables'}")
+
+
+@tables.command()
+@_cluster
+@click.argument("name")
+@quiet_option
+def load(target: str, name: str, *, quiet: bool) -> None:
+    """Let every daemon hold the tables of its snapshot NAME instead of the present ones.
+
+    Example: atta tables load --cluster cluster.toml epoch-10
+    """
+    from atta.client.cluster import connect
+
+    with connect(target) as cluster:
+        names = cluster.tables.load(name)
+    say(quiet, f"{name}: loaded {', '.join(names) or 'no tables'}")
+
+
+@tables.command()
+@_cluster
+@click.argument("name")
+@quiet_option
+def delete(target: str, name: str, *, quiet: bool) -> None:
+    """Drop the table NAME on all daemons.
+
+    Example: atta tables delete --cluster cluster.toml users
+    """
+    from atta.client.cluster import connect
+    from atta.errors import UnknownNameError
+
+    with connect(target) as cluster:
+        if not cluster.tables.delete(name):
+            raise UnknownNameError.of("mutable table", name, cluster.tables.specs())
+    say(quiet, f"{name}: deleted")
+
+
+COMMANDS = [tables]
