@@ -39,7 +39,7 @@ def render(document: dict[str, Any], command: str, source: Path) -> str:
         f"Command: `{command}`  ",
         f"Runs: {document['runs']}, medians (minimum to maximum); all figures: [{source.name}]({source.name})",
         "",
-        *table(document["results"], document["ratios"]),
+        *tables(document["results"], document["ratios"]),
         "",
         "| limit of the machine | measured in the same runs |",
         "|---|---|",
@@ -51,17 +51,26 @@ def render(document: dict[str, Any], command: str, source: Path) -> str:
     return "\n".join(lines)
 
 
-def table(results: dict[str, Any], ratios: dict[str, dict[str, float]]) -> list[str]:
+def tables(results: dict[str, Any], ratios: dict[str, dict[str, float]]) -> list[str]:
+    """One table, or one for each section of figures with names like "gather/bytes_per_s"."""
     systems = {name: figures for name, figures in results.items() if "error" not in figures}
-    peers = [name for name in systems if name != "atta"]
     figures = dict.fromkeys(name for found in systems.values() for name in found)
+    lines = []
+    for section in dict.fromkeys(name.rpartition("/")[0] for name in figures):
+        chosen = [name for name in figures if name.rpartition("/")[0] == section]
+        having = {name: found for name, found in systems.items() if any(figure in found for figure in chosen)}
+        lines += [*([f"**{section}**", ""] if section else []), *table(having, chosen, ratios), ""]
+    return [*lines, *(f"{name} could not run: {found['error']}" for name, found in results.items() if "error" in found)]
+
+
+def table(systems: dict[str, Any], figures: list[str], ratios: dict[str, dict[str, float]]) -> list[str]:
+    peers = [name for name in systems if name != "atta"]
     head = ["figure", *systems, *(f"atta / {peer}" for peer in peers)]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name in figures:
         cells = [cell(found.get(name)) for found in systems.values()]
         cells += [f"{ratios[name][peer]:.2f}" if peer in ratios.get(name, {}) else "" for peer in peers]
-        lines.append(f"| {' | '.join([name, *cells])} |")
-    lines += ["", *(f"{name} could not run: {found['error']}" for name, found in results.items() if "error" in found)]
+        lines.append(f"| {' | '.join([name.rpartition('/')[2], *cells])} |")
     return lines
 
 

@@ -48,6 +48,7 @@ class DagLoader:
         pad: bool = True,
         edge_ids: bool = True,
         transform: Callable[[MiniBatch], Any] | None = None,
+        codec: str = "",
         job: str | None = None,
     ) -> None:
         """See ``NeighborLoader``; ``dag`` comes from ``atta.samplers.spec``, ``input_nodes`` may be a message from
@@ -80,6 +81,7 @@ class DagLoader:
             world_size=world_size,
             policy=_POLICIES[seeds],
             edge_ids=edge_ids,
+            codec=codec,
             job=job or f"loader-{os.getpid()}-{secrets.token_hex(3)}",
         )
 
@@ -168,7 +170,8 @@ class NeighborLoader(DagLoader):
             **options: ``seed`` (of all randomness), ``seeds`` (``"local"``: from near this rank, ``"global"``: one permutation
                 over all ranks), ``rank`` and ``world_size`` (default: torchrun's RANK and WORLD_SIZE), ``pad`` (repeat a few
                 seeds so that all ranks get equally many batches; switch off for evaluation), ``edge_ids``, ``transform``
-                (called on every MiniBatch), ``job`` (a name for logs).
+                (called on every MiniBatch), ``codec`` (fp16, bf16 or int8: float32 rows cross the network between daemons in fewer
+                bytes and with less precision; rows at home and labels stay as they are), ``job`` (a name for logs).
 
         Raises:
             ConfigError: an argument is out of range; UnknownNameError: a node type, edge type, table or split does not exist.

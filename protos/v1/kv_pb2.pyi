@@ -15,16 +15,18 @@ class PullRequest(_message.Message):
     def __init__(self, dataset_id: _Optional[str] = ..., pulls: _Optional[_Iterable[_Union[TablePull, _Mapping]]] = ...) -> None: ...
 
 class TablePull(_message.Message):
-    __slots__ = ("node_type", "tables", "rows", "wide_rows")
+    __slots__ = ("node_type", "tables", "rows", "wide_rows", "codec")
     NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     WIDE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    CODEC_FIELD_NUMBER: _ClassVar[int]
     node_type: str
     tables: _containers.RepeatedScalarFieldContainer[str]
     rows: bytes
     wide_rows: bool
-    def __init__(self, node_type: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ...) -> None: ...
+    codec: str
+    def __init__(self, node_type: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., codec: _Optional[str] = ...) -> None: ...
 
 class PullChunk(_message.Message):
     __slots__ = ("pull", "first_row", "rows", "data")

@@ -442,6 +442,7 @@ void bind_sampling(nb::module_& m, nb::class_<Compactor>& compactor);
 void bind_walks(nb::module_& m);
 void bind_partition(nb::module_& m);
 void bind_tables(nb::module_& m);
+void bind_reference(nb::module_& m);
 
 NB_MODULE(_native, m) {
   m.doc() = "Atta's native kernels; typed and documented in atta.samplers.kernels.";
@@ -472,4 +473,5 @@ NB_MODULE(_native, m) {
   bind_walks(m);
   bind_partition(m);
   bind_tables(m);
+  bind_reference(m);
 }

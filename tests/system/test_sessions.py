@@ -254,3 +254,28 @@ def test_second_daemon_on_the_same_port(small_graph: SmallGraph) -> None:
         assert second.returncode == 2
         assert f"cannot listen on 127.0.0.1:{port}" in errors
         assert "Traceback" not in errors
+
+
+def rows_of(cluster: atta.Cluster, **options: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """Ids, rows and labels of an epoch, and the bytes that came from other daemons."""
+    batches = list(atta.NeighborLoader(cluster, [4, 4], "train", batch_size=32, **options))
+    ids = np.concatenate([b.n_id() for b in batches])
+    x, y = (np.concatenate([b.tables["node"][name] for b in batches]) for name in ("x", "y"))
+    return ids, x, y, sum(b.stats["remote_bytes"] for b in batches)
+
+
+@pytest.mark.parametrize("cache", ["0", "100"])
+@pytest.mark.parametrize(("codec", "share"), [("fp16", 2**-11), ("bf16", 2**-8), ("int8", 1 / 254)])
+def test_rows_in_a_codec(small_graph: SmallGraph, codec: str, share: float, cache: str) -> None:
+    """Remote rows lose what the codec says and no more, labels nothing; rows that are kept for all sessions stay exact."""
+    with atta.local(small_graph.dataset(3, "random"), threads=1, options=("--cache-share", cache)) as cluster:
+        ids, coded, labels, coded_bytes = rows_of(cluster, codec=codec)
+        same_ids, exact, same_labels, exact_bytes = rows_of(cluster)
+        assert np.array_equal(ids, same_ids)
+        assert np.array_equal(labels, same_labels)
+        assert np.array_equal(exact, rows_of(cluster)[1])
+        assert np.abs(coded - exact).max() > 0
+        assert (np.abs(coded - exact) <= share * 1.001 * np.abs(exact).max(axis=1, keepdims=True)).all()
+        assert cache != "0" or coded_bytes < exact_bytes
+        with pytest.raises(atta.UnknownNameError, match="did you mean"):
+            rows_of(cluster, codec=codec + "x")

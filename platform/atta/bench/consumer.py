@@ -15,7 +15,7 @@ import atta
 from atta.bench.stage import Epoch, Stage
 from atta.errors import UnknownNameError
 
-__all__ = ["DELIVERIES", "ConsumerConfig", "main"]
+__all__ = ["DELIVERIES", "ConsumerConfig", "count", "main", "open_loader"]
 
 
 @dataclass(frozen=True)
@@ -76,23 +76,29 @@ def main() -> None:
 
         torch.set_num_threads(config.threads)
     with atta.connect(config.addresses, wait=True, deadline_s=120.0) as cluster:
-        loader = atta.NeighborLoader(
-            cluster,
-            config.num_neighbors,
-            config.split,
-            batch_size=config.batch_size,
-            shuffle=True,
-            rank=config.rank,
-            world_size=config.world_size,
-            frontier=config.frontier,
-            seed=config.seed,
-            job="bench",
-        )
+        loader = open_loader(config, cluster)
         for number in range(config.warm_up):
             warm = _epoch(config, loader, number)
         for number in range(stage.ready(warm)):
             stage.report(_epoch(config, loader, number))
         stage.done()
+
+
+def open_loader(config: ConsumerConfig, cluster: atta.Cluster, **options: Any) -> atta.NeighborLoader:
+    """The loader of this consumer; ``options`` are others of ``NeighborLoader``."""
+    return atta.NeighborLoader(
+        cluster,
+        config.num_neighbors,
+        config.split,
+        batch_size=config.batch_size,
+        shuffle=True,
+        rank=config.rank,
+        world_size=config.world_size,
+        frontier=config.frontier,
+        seed=config.seed,
+        job="bench",
+        **options,
+    )
 
 
 def _epoch(config: ConsumerConfig, loader: atta.NeighborLoader, number: int) -> Epoch:
@@ -101,11 +107,12 @@ def _epoch(config: ConsumerConfig, loader: atta.NeighborLoader, number: int) -> 
     with out.timed():
         for batch in loader:
             deliver(batch)
-            _count(out, batch)
+            count(out, batch)
     return out
 
 
-def _count(out: Epoch, batch: atta.MiniBatch) -> None:
+def count(out: Epoch, batch: atta.MiniBatch) -> None:
+    """Add a batch to the epoch's figures."""
     out.batches += 1
     out.seeds += batch.batch_size
     out.nodes += batch.num_nodes

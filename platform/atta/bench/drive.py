@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import queue
+import signal
 import subprocess
 import threading
 import time
@@ -23,6 +24,7 @@ __all__ = ["Measured", "Troupe"]
 
 _POLL_S = 0.5
 _END_S = 20.0
+_GRACE_S = 2.0  # in which processes that depend on each other go down together
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,17 @@ class _Child:
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()[-12:]
         return " | ".join(line.strip() for line in lines if line.strip())[-900:]
+
+    def lost_others(self) -> bool:
+        """True if its last words are of another process that went away."""
+        end = self.last_words().rpartition(" | ")[2].lower()
+        return "connection" in end or "gloo" in end
+
+    def how_it_ended(self) -> str:
+        code = self.process.poll() or 0
+        if code >= 0:
+            return "ended early"
+        return f"was killed by {signal.Signals(-code).name}" + ("; out of memory?" if -code == signal.SIGKILL else "")
 
 
 class Troupe:
@@ -137,18 +150,30 @@ class Troupe:
                 self._check_alive(deadline)
                 continue
             if event is None:
-                child.process.wait()
-                raise AttaError(f"{self.name}: {child.name} ended early: {child.last_words()}")
+                raise self._cause(child)
             if event["event"] == kind:
                 found.append(event)
             elif others is not None:
                 others.append(event)
         return found
 
+    def _cause(self, first: _Child) -> AttaError:
+        """Whose end it was: trainers that exchange gradients go down together, and all but one only say that they lost another."""
+        _wait([first, *self._ranks], _GRACE_S)
+        servers = [c for c in self._extras if c.process.poll()]
+        ranks = [c for c in (first, *self._ranks) if c.process.poll() is not None]
+        broken = [
+            *servers,
+            *(c for c in ranks if c.process.returncode < 0),
+            *(c for c in ranks if not c.lost_others()),
+            first,
+        ]
+        return AttaError(f"{self.name}: {broken[0].name} {broken[0].how_it_ended()}: {broken[0].last_words()}")
+
     def _check_alive(self, deadline: float) -> None:
         for child in self._extras:
             if child.process.poll() is not None:
-                raise AttaError(f"{self.name}: {child.name} ended early: {child.last_words()}")
+                raise self._cause(child)
         if time.monotonic() > deadline:
             words = "; ".join(f"{c.name}: {c.last_words()}" for c in self._ranks)
             raise AttaError(f"{self.name}: not done in time; {words}")

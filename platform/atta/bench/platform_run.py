@@ -1,4 +1,4 @@
-"""Run Atta as the loader benchmark's subject: a daemon and a consumer per partition, each pair on a host of its own."""
+"""Run Atta as a benchmark's subject: a daemon and a consumer or trainer per partition, each pair on a host of its own."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from atta.bench.consumer import ConsumerConfig
 from atta.bench.drive import Measured, Troupe
 from atta.bench.netlab import Host
-from atta.bench.workload import Workload
+from atta.bench.workload import Recipe, Workload
 from atta.client.local import free_addresses
 from atta.clusterfile import write_cluster
 
 __all__ = ["run_atta"]
 
-_PORT = 7070
+_PORT, _RENDEZVOUS_PORT = 7070, 7069
 
 
 def run_atta(
@@ -29,14 +29,22 @@ def run_atta(
     frontier: str,
     deliver: str,
     cache_share: float,
+    recipe: Recipe | None = None,
 ) -> Measured:
     """Start everything, measure, end everything; partition i and rank i live on ``hosts[i]``, logs in ``folder``.
+
+    ``recipe``: the ranks train by it; None: they only load.
 
     Raises:
         AttaError: a process failed or hangs.
     """
     alone = all(host.interface is None for host in hosts)
-    addresses = free_addresses(len(hosts)) if alone else [f"{host.address}:{_PORT}" for host in hosts]
+    *addresses, meeting = (
+        free_addresses(len(hosts) + 1)
+        if alone
+        else [*(f"{host.address}:{_PORT}" for host in hosts), f"{hosts[0].address}:{_RENDEZVOUS_PORT}"]
+    )
+    training = {} if recipe is None else {"rendezvous": f"tcp://{meeting}", "recipe": asdict(recipe)}
     cluster = folder / "cluster.toml"
     write_cluster(cluster, addresses)
     options = ("--threads", str(workload.threads), "--cache-share", str(cache_share))
@@ -58,9 +66,20 @@ def run_atta(
                 threads=workload.threads,
                 seed=workload.seed,
             )
-            command = [sys.executable, "-m", "atta.bench.consumer", json.dumps(asdict(config))]
-            troupe.rank(host, command, {"OMP_NUM_THREADS": str(workload.threads), "DGLBACKEND": "pytorch"})
+            module = "atta.bench.train_worker" if training else "atta.bench.consumer"
+            command = [sys.executable, "-m", module, json.dumps({**asdict(config), **training})]
+            troupe.rank(host, command, _environment(host, workload.threads))
         return troupe.measure(epochs=workload.epochs, seconds=workload.seconds, timeout_s=workload.timeout_s)
+
+
+def _environment(host: Host, threads: int) -> dict[str, str]:
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "DGLBACKEND": "pytorch",
+        "GLOO_SOCKET_IFNAME": host.interface or "lo",
+        "PYTHONWARNINGS": "ignore",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
 
 
 def _serve(data: Path, part: int, address: str, cluster: Path, *options: str) -> list[str]:

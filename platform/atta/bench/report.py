@@ -14,7 +14,7 @@ from rich.text import Text
 
 from atta.observe.versions import machine, versions
 
-__all__ = ["BenchReport", "summary"]
+__all__ = ["BenchReport", "section_of", "summary"]
 
 Figures = Mapping[str, float]
 
@@ -24,9 +24,17 @@ def summary(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
+def section_of(figure: str) -> str:
+    """What stands before the slash of ``"gather/bytes_per_s"``: figures of a section share a table; "" without one."""
+    return figure.rpartition("/")[0]
+
+
 @dataclass
 class BenchReport:
-    """Collects the rounds of one benchmark; ``ours`` is the system that ratios are about."""
+    """Collects the rounds of one benchmark; ``ours`` is the system that ratios are about.
+
+    Not every system needs to have every figure. Figures of different sections (see ``section_of``) are shown apart.
+    """
 
     bench: str
     config: dict[str, Any]
@@ -98,23 +106,29 @@ class BenchReport:
         """The same figures for people: medians, how many times ours is the others', failures and limits."""
         failures = [Text(f"{system} could not run: {why}") for system, why in self.errors.items()]
         limits = ", ".join(f"{name} {value:,.4g}" for name, value in self.limits.items())
-        return Group(self._table(), *failures, Text(f"limits: {limits}" if limits else ""))
+        sections = dict.fromkeys(section_of(n) for rounds in self.rounds.values() for n in rounds[0])
+        return Group(*map(self._table, sections), *failures, Text(f"limits: {limits}" if limits else ""))
 
-    def _table(self) -> Table:
-        table = Table(title=f"{self.bench}: medians of {max((len(r) for r in self.rounds.values()), default=0)} rounds")
-        systems = [*self.rounds, *self.errors]
+    def _table(self, section: str) -> Table:
+        """The figures of a section, and the systems that have any of them."""
+        count = max((len(r) for r in self.rounds.values()), default=0)
+        title = " ".join(filter(None, (self.bench, section)))
+        table = Table(title=f"{title}: medians of {count} rounds")
+        names = dict.fromkeys(n for rounds in self.rounds.values() for n in rounds[0] if section_of(n) == section)
+        systems = [s for s, rounds in self.rounds.items() if names.keys() & rounds[0].keys()]
+        systems += [] if section else [*self.errors]
         table.add_column("")
         for system in systems:
             table.add_column(system, justify="right")
         ratios = self.ratios()
-        for name in dict.fromkeys(n for rounds in self.rounds.values() for n in rounds[0]):
+        for name in names:
             cells = []
             for system in systems:
                 rounds = self.rounds.get(system, [])
                 value = statistics.median(r[name] for r in rounds) if rounds and name in rounds[0] else None
                 ratio = ratios.get(name, {}).get(system)
                 cells.append("" if value is None else f"{value:,.4g}" + (f"  ({ratio:.2f}x)" if ratio else ""))
-            table.add_row(name, *cells)
+            table.add_row(name.rpartition("/")[2], *cells)
         return table
 
     def plot(self, path: str, figure: str) -> None:

@@ -1,4 +1,4 @@
-"""What every system of one loader benchmark has to do."""
+"""What every system of one benchmark has to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from atta.errors import ConfigError
 
-__all__ = ["Workload"]
+__all__ = ["Recipe", "Workload"]
 
 
 @dataclass(frozen=True)
@@ -45,3 +45,24 @@ class Workload:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
         if self.seconds < 0 or self.timeout_s <= 0:
             raise ConfigError("--seconds and --timeout must be positive")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What every system of the training benchmark learns: GraphSAGE (mean), one layer per hop, no dropout, by Adam under DDP.
+
+    Attributes:
+        channels: features of a vertex.
+        classes: number of classes.
+        layers: of the model, one per hop.
+        hidden: width of the layers between.
+        lr: learning rate.
+        seed: of the initial weights.
+    """
+
+    channels: int
+    classes: int
+    layers: int
+    hidden: int = 32
+    lr: float = 0.003
+    seed: int = 0

@@ -78,6 +78,59 @@ def loader(json_file: str | None, plot: str | None, quiet: bool, **options: Any)
 
 
 @bench.command()
+@click.option("--data", required=True, help="Partitioned dataset; one daemon and one trainer per partition.")
+@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True, help="One layer per hop.")
+@click.option("--batch-size", type=int, default=1024, show_default=True, help="Seeds per trainer and step.")
+@click.option("--hidden", type=int, default=32, show_default=True, help="Width of the hidden layers.")
+@click.option("--lr", type=float, default=0.003, show_default=True, help="Learning rate of Adam.")
+@click.option("--vs", type=NAMES, default=(), help="Peers to run beside it: dgl (needs root and atta[dgl]).")
+@click.option("--runs", type=int, default=3, show_default=True, help="Rounds; systems alternate within a round.")
+@click.option("--warm-up", type=int, default=1, show_default=True, help="Epochs before measuring, per round.")
+@click.option("--epochs", type=int, default=3, show_default=True, help="Measured per round.")
+@click.option("--split", default="train", show_default=True, help="Whose vertices are the seeds.")
+@click.option("--threads", type=int, default=1, show_default=True, help="Of every daemon, trainer and peer process.")
+@click.option(
+    "--netns",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="A network namespace per partition: needs root; auto: where possible.",
+)
+@click.option("--link", metavar="RATE", help="Shape the links between namespaces, e.g. 1gbit.")
+@click.option(
+    "--cache-share",
+    type=click.FloatRange(0, 100),
+    default=20,
+    show_default=True,
+    help="Percent of the HALO vertices whose rows Atta's daemons keep.",
+)
+@click.option("--work", metavar="DIR", help="Keep converted graphs here  [default: atta in the user's cache folder].")
+@click.option("--timeout", "timeout_s", type=DURATION, default="20m", show_default=True, help="Per system and round.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the sampling and the initial weights.")
+@click.option("--plot", metavar="FILE.png", help="Draw seconds per epoch.")
+@json_option
+@quiet_option
+def train(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> None:
+    """An epoch of training GraphSAGE from end to end, and where the trainers' time goes.
+
+    Example: atta bench train --data data/pl-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl --json train.json
+    """
+    from rich.console import Console
+
+    from atta.bench.train import TrainBench, run
+    from atta.bench.workload import Workload
+
+    console = Console(stderr=True, quiet=quiet)
+    chosen = {f.name: options.pop(f.name) for f in fields(Workload) if f.name in options}
+    report = run(TrainBench(workload=Workload(**chosen, seconds=0.0), **options), console.print)
+    write_json(json_file, report.to_json())
+    if plot:
+        report.plot(plot, "epoch_s")
+    if not quiet and json_file != "-":
+        printer().print(report.show())
+
+
+@bench.command()
 @click.option("--dataset", required=True, help="Dataset of one partition.")
 @click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
 @click.option("--batch-size", type=int, default=1024, show_default=True)
@@ -140,6 +193,72 @@ def partition_(json_file: str | None, plot: str | None, quiet: bool, **options: 
     write_json(json_file, report.to_json())
     if plot:
         report.plot(plot, "edge_cut")
+    if not quiet and json_file != "-":
+        printer().print(report.show())
+
+
+@bench.command()
+@click.option("--rows", type=int, default=2_000_000, show_default=True, help="Of the table, float32.")
+@click.option("--dim", type=int, default=100, show_default=True, help="Columns of the table.")
+@click.option("--batch", type=int, default=100_000, show_default=True, help="Rows at a time, distinct and random.")
+@click.option(
+    "--threads", type=INTS, default="1,2", show_default=True, help="Of the local gather; all else: the first."
+)
+@click.option("--repeats", type=int, default=10, show_default=True, help="Timed operations per way and round.")
+@click.option("--runs", type=int, default=5, show_default=True, help="Rounds; the ways alternate within a round.")
+@click.option("--vs", type=NAMES, default=(), help="Peers beside torch and numpy: dgl (needs atta[dgl]).")
+@click.option("--link", metavar="RATE", help="Pull over a link of this rate, too, e.g. 1gbit: needs root.")
+@click.option(
+    "--work", metavar="DIR", help="Keep the generated table here  [default: atta in the user's cache folder]."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of rows and values.")
+@click.option("--plot", metavar="FILE.png", help="Draw bytes per second of the local gather.")
+@json_option
+@quiet_option
+def kv(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> None:
+    """Table rows: gathered in memory, pulled from a daemon, read from and pushed to mutable tables.
+
+    Example: atta bench kv --rows 2000000 --dim 100 --batch 100000 --vs dgl --link 1gbit --json kv.json
+    """
+    from rich.console import Console
+
+    from atta.bench.kv import KvBench, run
+
+    report = run(KvBench(**options), Console(stderr=True, quiet=quiet).print)
+    write_json(json_file, report.to_json())
+    if plot:
+        report.plot(plot, "gather/bytes_per_s")
+    if not quiet and json_file != "-":
+        printer().print(report.show())
+
+
+@bench.command("cache")
+@click.option("--data", required=True, help="Partitioned dataset, all of it on this machine.")
+@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
+@click.option("--batch-size", type=int, default=1024, show_default=True)
+@click.option("--split", default="train", show_default=True, help="Whose vertices are the seeds.")
+@click.option(
+    "--shares", type=INTS, default="1,2,5,10,20,50,100", show_default=True, help="Sizes, percent of the HALO vertices."
+)
+@click.option("--ranks", type=NAMES, default="degree,access,recent", show_default=True, help="Policies.")
+@click.option("--epochs", type=int, default=2, show_default=True, help="The first fills the caches, the others count.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the shuffling and sampling.")
+@click.option("--plot", metavar="FILE.png", help="Draw hit rates against size.")
+@json_option
+@quiet_option
+def cache_(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> None:
+    """Hit rate of the cache of remote rows against its size, by policy, without daemons.
+
+    Example: atta bench cache --data data/pl-2p --shares 1,5,20,100 --json cache.json --plot cache.png
+    """
+    from rich.console import Console
+
+    from atta.bench.cache import CacheBench, run
+
+    report = run(CacheBench(**options), Console(stderr=True, quiet=quiet).print)
+    write_json(json_file, report.to_json())
+    if plot:
+        report.plot(plot)
     if not quiet and json_file != "-":
         printer().print(report.show())
 

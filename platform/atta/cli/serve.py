@@ -6,7 +6,7 @@ import os
 
 import click
 
-from atta.cli.output import DURATION, SIZE, json_option, printer, write_json
+from atta.cli.output import DURATION, INTS, SIZE, json_option, printer, write_json
 
 __all__ = ["COMMANDS"]
 
@@ -38,7 +38,17 @@ __all__ = ["COMMANDS"]
     type=click.FloatRange(0, 100),
     default=20,
     show_default=True,
-    help="Percent of the HALO vertices whose rows are kept, hottest first.",
+    help="Rows that are kept, in percent of the number of HALO vertices.",
+)
+@click.option(
+    "--cache-rank",
+    type=click.Choice(["degree", "access", "recent"]),
+    default="degree",
+    show_default=True,
+    help="Whose rows: HALO vertices by edges into the partition, by expected visits, or what was asked for lately.",
+)
+@click.option(
+    "--cache-fanouts", type=INTS, default="15,10,5", show_default=True, help="Fan-outs that `access` expects."
 )
 @click.option(
     "--tables", type=SIZE, default="4GiB", show_default=True, help="Memory for mutable tables (embeddings, states)."
@@ -83,6 +93,8 @@ def serve(  # noqa: PLR0917 - one parameter per option
     queue: int,
     cache: int,
     cache_share: float,
+    cache_rank: str,
+    cache_fanouts: tuple[int, ...],
     tables: int,
     snapshots: str | None,
     lease: float,
@@ -119,6 +131,8 @@ def serve(  # noqa: PLR0917 - one parameter per option
             queue_bytes=queue,
             cache_bytes=cache,
             cache_share=cache_share / 100,
+            cache_rank=cache_rank,
+            cache_fanouts=cache_fanouts,
             table_bytes=tables,
             snapshots=snapshots or "",
             lease_s=lease,

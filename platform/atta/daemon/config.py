@@ -28,9 +28,14 @@ class DaemonConfig:
     queue_bytes: int = 1 << 30
     """Most bytes of batches in flight or waiting, per session."""
     cache_share: float = 0.2
-    """Share of the HALO vertices, the hottest, whose rows are kept once they have been pulled."""
+    """How many rows are kept once they have been pulled, as a share of the number of HALO vertices."""
     cache_bytes: int = 1 << 30
     """Most memory for those rows; 0 = none are kept."""
+    cache_rank: str = "degree"
+    """Whose rows: HALO vertices with the most edges into the partition ("degree"), those that sampling is expected to visit most
+    ("access"), or whatever was asked for lately ("recent")."""
+    cache_fanouts: tuple[int, ...] = (15, 10, 5)
+    """Fan-outs, hop by hop, that "access" expects."""
     table_bytes: int = 4 << 30
     """Most memory that mutable tables may take; creating more is refused."""
     snapshots: str = ""

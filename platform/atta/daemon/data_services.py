@@ -7,7 +7,7 @@ overlaps with sending another.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +18,7 @@ import numpy as np
 from atta.daemon.guard import guarded, guarded_stream
 from atta.daemon.peers import as_array
 from atta.errors import ConfigError, WrongDatasetError
-from atta.kvstore.store import Store
+from atta.kvstore.store import Store, known_codec, wire_bytes
 from atta.protos import wire
 from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.rpc import METHODS, Bulk
@@ -53,6 +53,20 @@ class DataService:
         if nbytes <= SMALL_BYTES:
             return function(*args)
         return await self.in_pool(function, *args)
+
+    async def in_turn(self, jobs: Iterable[tuple[Any, ...]]) -> AsyncIterator[Any]:
+        """Answers of ``jobs``, each the arguments of ``run``; the next one is made while the present one is being sent."""
+        coming: asyncio.Task[Any] | None = None
+        try:
+            for job in jobs:
+                ready, coming = coming, asyncio.ensure_future(self.run(*job))
+                if ready is not None:
+                    yield await ready
+            if coming is not None:
+                yield await coming
+        finally:
+            if coming is not None:
+                coming.cancel()
 
     async def in_pool(self, function: Any, *args: Any) -> Any:
         """Call ``function`` on a thread."""
@@ -215,13 +229,17 @@ class KvService(DataService):
             tables = [self._store.table(pull.node_type, name) for name in pull.tables]
             if not tables:
                 raise ConfigError(f"pull {index} names no table of {pull.node_type}")
-            row_bytes = sum(table.row_bytes for table in tables)
+            codec = known_codec(pull.codec)
+            row_bytes = sum(wire_bytes(table.data[:1], codec) if len(table.data) else 1 for table in tables)
             step = max(1, CHUNK_BYTES // max(1, row_bytes))
+            jobs = []
             for first in range(0, len(rows), step):
                 part = rows[first : first + step]
                 nbytes = len(part) * row_bytes
                 prefix = wire.prefix(kv_pb2.PullChunk(pull=index, first_row=first, rows=len(part)), 4, nbytes)
-                yield await self.run(nbytes, self._store.pack, tables, part, prefix)
+                jobs.append((nbytes, self._store.pack, tables, part, prefix, codec))
+            async for answer in self.in_turn(jobs):
+                yield answer
 
     @guarded
     async def list_tables(self, request: Any, context: Any) -> Any:

@@ -199,7 +199,8 @@ class Engine:
             if task.kind is Kind.BATCH or task.owner == self.shard.part:
                 result = await run_program(running.state, task, self._access, self._workers)
             else:
-                result = await run_remote(running.state, task, self.peers[task.owner], self.cache, self._copiers)
+                peer, codec = self.peers[task.owner], running.session.request.codec
+                result = await run_remote(running.state, task, peer, self.cache, self._copiers, codec=codec)
         except asyncio.CancelledError:
             raise
         except BaseException as error:

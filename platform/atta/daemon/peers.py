@@ -148,12 +148,15 @@ class Peer:
             raise RemoteError(self.address, f"answers {len(ids)} pairs for {len(rows)} x {count}")
         return ids
 
-    async def pull(self, items: Sequence[FeatureItem]) -> AsyncIterator[tuple[int, int, int, Any]]:
-        """Pull rows; yields (index of the item, first row, number of rows, their bytes table by table) chunk by chunk."""
+    async def pull(self, items: Sequence[FeatureItem], codec: str = "") -> AsyncIterator[tuple[int, int, int, Any]]:
+        """Pull rows, float32 ones in ``codec``, chunk by chunk.
+
+        Yields (index of the item, first row, number of rows, their bytes table by table).
+        """
         request = kv_pb2.PullRequest(dataset_id=self._dataset_id)
         for item in items:
             rows, wide = rows_to_wire(item.rows)
-            request.pulls.add(node_type=item.node_type, tables=item.tables, rows=rows, wide_rows=wide)
+            request.pulls.add(node_type=item.node_type, tables=item.tables, rows=rows, wide_rows=wide, codec=codec)
         async for bulk in self._stream(self._pull, request):
             chunk = bulk.message
             if chunk.pull >= len(items):

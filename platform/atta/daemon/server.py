@@ -38,6 +38,8 @@ from atta.samplers.shard import Shard
 __all__ = ["Daemon", "serve"]
 
 log = structlog.get_logger("atta.daemon")
+MAX_STREAMS = 128
+"""Requests of one connection that are answered at a time; each holds a message or two of memory, further ones wait."""
 SERVICES = ("GraphService", "KvService", "TableService", "SessionService", "ControlService")
 
 
@@ -49,7 +51,7 @@ class Daemon:
 
         Raises:
             DataError: a file is missing, truncated, altered or of another version.
-            ConfigError: no such partition.
+            ConfigError: no such partition, or no such ranking of the cache.
         """
         check_address(config.listen)
         self.config = config
@@ -59,8 +61,15 @@ class Daemon:
         shard = Shard(self._dataset, config.part, resident=resident)
         store = Store(self._dataset, config.part, resident=resident)
         peers = Peers(config.peers, self._dataset, config.peer_deadline_s)
-        cache = RowCache(self._dataset, config.part, share=config.cache_share, limit_bytes=config.cache_bytes)
-        self._engine = Engine(config, self._dataset, shard, store, peers, cache=cache)
+        self._cache = RowCache(
+            self._dataset,
+            config.part,
+            share=config.cache_share,
+            limit_bytes=config.cache_bytes,
+            rank=config.cache_rank,
+            fan_outs=config.cache_fanouts,
+        )
+        self._engine = Engine(config, self._dataset, shard, store, peers, cache=self._cache)
         self._serving = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-serve")
         self._sessions = SessionService(config, self._engine, config.listen)
         self._graph = GraphService(shard, self._serving, config.listen)
@@ -79,7 +88,11 @@ class Daemon:
             ConfigError: the address cannot be bound.
         """
         # Without this option two daemons could share a port, each getting some of the other's requests.
-        options = [*rpc.channel_options(), ("grpc.so_reuseport", 0)]
+        options = [
+            *rpc.channel_options(),
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_concurrent_streams", MAX_STREAMS),
+        ]
         self._server = grpc.aio.server(options=options)
         control = ControlService(self._engine, self._stats, self._stopping.set)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
@@ -126,7 +139,7 @@ class Daemon:
         log.info("serving", address=self.address, part=self.config.part, dataset=self._dataset.dataset_id)
 
     def _stats(self) -> dict[str, float]:
-        return {**self._engine.stats(), **self._tables.stats()}
+        return {**self._engine.stats(), **self._tables.stats(), **self._cache.stats()}
 
     def drain(self) -> None:
         """Begin to stop; a second call stops at once. Safe to call from a signal handler of the loop."""

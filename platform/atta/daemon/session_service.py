@@ -17,6 +17,7 @@ from atta.daemon.guard import guarded, guarded_stream
 from atta.daemon.seeds import ChosenSeeds, choose_seeds
 from atta.daemon.session import Delivery, Session, SessionRequest
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError, WrongDatasetError
+from atta.kvstore.store import known_codec
 from atta.protos.v1 import common_pb2, session_pb2
 from atta.rpc import Bulk
 from atta.samplers.layout import layout_of
@@ -105,6 +106,7 @@ class SessionService:
             request.job,
             sources=chosen.sources,
             times=chosen.times,
+            codec=known_codec(request.codec),
             exclude=chosen.exclude,
         )
 

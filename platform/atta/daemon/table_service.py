@@ -32,6 +32,7 @@ from atta.kvstore.mutable import MutableTable
 from atta.kvstore.spec import MutableSpec, check_name
 from atta.kvstore.tables import Tables
 from atta.partition.dataset import Dataset, part_folder
+from atta.protos import wire
 from atta.protos.v1 import table_pb2
 from atta.rpc import Bulk
 
@@ -178,11 +179,11 @@ class TableService(DataService):
         table, rows = self._tables.get(request.name), as_array(request.rows, wide=True)
         check_codec(table.spec, request.codec)
         step = max(1, CHUNK_BYTES // max(1, table.spec.row_bytes))
-        for first in range(0, len(rows), step):
-            part = rows[first : first + step]
-            nbytes = len(part) * table.spec.row_bytes
-            yield await self.run(nbytes, _answer, table, first, part, request.codec)
-            self._pulled += len(part)
+        parts = [(first, rows[first : first + step]) for first in range(0, len(rows), step)]
+        jobs = [(len(part) * table.spec.row_bytes, _answer, table, first, part, request.codec) for first, part in parts]
+        async for answer in self.in_turn(jobs):
+            yield answer
+        self._pulled += len(rows)
 
     @guarded
     async def push(self, request: Any, context: Any) -> Any:
@@ -248,12 +249,16 @@ def check_codec(spec: MutableSpec, codec: str) -> None:
         )
 
 
-def _answer(table: MutableTable, first: int, rows: np.ndarray, codec: str) -> Bulk:
+def _answer(table: MutableTable, first: int, rows: np.ndarray, codec: str) -> Bulk | bytes:
+    message = table_pb2.RowsChunk(first_row=first, rows=len(rows))
+    if not codec:
+        head = wire.prefix(message, 4, len(rows) * table.spec.row_bytes)
+        middle = wire.prefix(table_pb2.RowsChunk(), 3, 8 * len(rows))
+        return table.pack(rows, head, middle)
     found = table.pull(rows)
-    values = found.values.reshape(len(rows), -1)
     payloads: dict[int, Any] = {} if found.versions is None else {3: found.versions}
-    payloads[4] = codecs.encode(codec, values) if codec else values.view(np.uint8)
-    return Bulk(table_pb2.RowsChunk(first_row=first, rows=len(rows)), payloads)
+    payloads[4] = codecs.encode(codec, found.values.reshape(len(rows), -1))
+    return Bulk(message, payloads)
 
 
 def _apply(table: MutableTable, message: Any, rows: Any, values: Any) -> bool:

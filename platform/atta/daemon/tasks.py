@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,9 @@ import numpy as np
 from atta.daemon.access import ClusterAccess
 from atta.daemon.peers import Peer
 from atta.errors import RemoteError
+from atta.kvstore import codecs
 from atta.kvstore.cache import RowCache
-from atta.kvstore.store import Store
+from atta.kvstore.store import Store, wire_bytes
 from atta.samplers import kernels
 from atta.samplers.batch import BatchState, FeatureItem
 from atta.samplers.dag import Kind, Share, Task
@@ -99,8 +99,13 @@ async def _on(pool: Executor, function: Callable[..., Any], *args: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
 
 
-async def run_remote(state: BatchState, task: Task, peer: Peer, cache: RowCache, pool: Executor) -> Outcome:
-    """Run a task whose rows a peer owns. ``pool`` does the copying, so that the event loop stays free."""
+async def run_remote(
+    state: BatchState, task: Task, peer: Peer, cache: RowCache, pool: Executor, *, codec: str = ""
+) -> Outcome:
+    """Run a task whose rows a peer owns. ``pool`` does the copying, so that the event loop stays free.
+
+    ``codec``: of float32 rows on the way. What a codec has altered is not kept for sessions that want rows as they are.
+    """
     match task.kind:
         case Kind.POSITIVE | Kind.NEGATIVE:
             op, rows, positions, key = state.pair_item(task)
@@ -111,7 +116,7 @@ async def run_remote(state: BatchState, task: Task, peer: Peer, cache: RowCache,
         case Kind.NEIGHBORHOOD:
             return await _sample(state, task, peer)
         case Kind.FEATURE:
-            return await _pull(state, task, peer, cache, pool)
+            return await _pull(state, task, peer, cache, pool, codec=codec)
         case _:
             raise AssertionError(f"{task} runs at home")
 
@@ -133,7 +138,7 @@ async def _sample(state: BatchState, task: Task, peer: Peer) -> Outcome:
     return Outcome(remote_rows=sum(len(item.rows) for item in items), remote_bytes=received)
 
 
-async def _pull(state: BatchState, task: Task, peer: Peer, cache: RowCache, pool: Executor) -> Outcome:
+async def _pull(state: BatchState, task: Task, peer: Peer, cache: RowCache, pool: Executor, *, codec: str) -> Outcome:
     loop = asyncio.get_running_loop()
     pulls: list[tuple[FeatureItem, list[np.ndarray], np.ndarray | None]] = []
     copies: list[Awaitable[None]] = []
@@ -152,16 +157,16 @@ async def _pull(state: BatchState, task: Task, peer: Peer, cache: RowCache, pool
             pulls.append((missing, outs, found.missing_slots))
     wanted, got, received = sum(len(item.rows) for item, _, _ in pulls), 0, 0
     if pulls:
-        async for index, first, count, data in peer.pull([item for item, _, _ in pulls]):
+        async for index, first, count, data in peer.pull([item for item, _, _ in pulls], codec):
             item, outs, slots = pulls[index]
-            if len(data) != (due := count * sum(map(_row_bytes, outs))):
+            if len(data) != (due := count * sum(wire_bytes(out[:1], codec) for out in outs)):
                 raise RemoteError(peer.address, f"sends {len(data)} bytes for {count} rows of {due} bytes")
             part = slice(first, first + count)
-            keep = None if slots is None else partial(cache.keep, item.node_type, item.tables, slots[part])
+            keep = None if slots is None or codec else partial(cache.keep, item.node_type, item.tables, slots[part])
             if len(data) <= SMALL_BYTES:
-                _scatter(outs, item.positions[part], data, keep)
+                _scatter(outs, item.positions[part], data, codec, keep)
             else:
-                copies.append(loop.run_in_executor(pool, _scatter, outs, item.positions[part], data, keep))
+                copies.append(loop.run_in_executor(pool, _scatter, outs, item.positions[part], data, codec, keep))
             got, received = got + count, received + len(data)
     await asyncio.gather(*copies)
     if got != wanted:
@@ -173,6 +178,7 @@ def _scatter(
     outs: Sequence[np.ndarray],
     positions: np.ndarray,
     data: memoryview,
+    codec: str,
     keep: Callable[[Sequence[np.ndarray]], None] | None,
 ) -> None:
     """Put the rows of a chunk, table by table, where the batch wants them, and hand them to the cache."""
@@ -180,14 +186,13 @@ def _scatter(
         return
     at, received, blocks = 0, np.frombuffer(data, dtype=np.uint8), []
     for out in outs:
-        row_bytes = _row_bytes(out)
+        row_bytes = wire_bytes(out[:1], codec)
         nbytes = len(positions) * row_bytes
         blocks.append(received[at : at + nbytes].reshape(len(positions), row_bytes))
-        kernels.scatter_rows(blocks[-1], positions, out)
+        if codec and out.dtype == np.float32:
+            codecs.decode(codec, blocks[-1], out.reshape(len(out), -1), positions)
+        else:
+            kernels.scatter_rows(blocks[-1], positions, out)
         at += nbytes
     if keep is not None:
         keep(blocks)
-
-
-def _row_bytes(table: np.ndarray) -> int:
-    return table.dtype.itemsize * prod(table.shape[1:])

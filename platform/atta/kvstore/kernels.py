@@ -16,6 +16,7 @@ __all__ = [
     "RowLocks",
     "add_rows",
     "fill_rows",
+    "pack_table",
     "read_rows",
     "step_adagrad",
     "step_adam",
@@ -38,6 +39,19 @@ def read_rows(
 ) -> None:
     """``out[i] = table[rows[i]]`` and, read together with it, ``out_versions[i] = versions[rows[i]]`` (int64)."""
     _native.read_rows(_bytes(table), rows, _bytes(out), locks, versions, out_versions)
+
+
+def pack_table(
+    head: bytes,
+    table: np.ndarray,
+    rows: np.ndarray,
+    locks: RowLocks,
+    *,
+    versions: np.ndarray | None = None,
+    middle: bytes = b"",
+) -> bytes:
+    """``head`` and the bytes of ``table[rows]``; with ``versions`` also ``middle`` and theirs: a message made with one copy."""
+    return _native.pack_table(head, _bytes(table), rows, locks, versions, middle)
 
 
 def write_rows(

@@ -128,6 +128,13 @@ class MutableTable:
         )
         return Pulled(values, versions)
 
+    def pack(self, rows: np.ndarray, head: bytes, middle: bytes) -> bytes:
+        """A message: ``head``, the rows' values, and of a versioned table ``middle`` and the versions; see ``pull``."""
+        contents = self._contents
+        span = range(self.first_row, self.first_row + len(contents.values))
+        local = local_rows(self.spec, span, rows)
+        return kernels.pack_table(head, contents.values, local, self._locks, versions=contents.versions, middle=middle)
+
     def push(
         self,
         rows: np.ndarray,

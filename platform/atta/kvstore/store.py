@@ -11,12 +11,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.kvstore import codecs
 from atta.samplers import kernels
 
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
 
-__all__ = ["Store", "Table"]
+__all__ = ["Store", "Table", "known_codec", "wire_bytes"]
+
+
+def known_codec(codec: str) -> str:
+    """``codec`` if rows can travel in it (empty: as they are); raises UnknownNameError."""
+    if codec and codec not in codecs.CODECS:
+        raise UnknownNameError.of("codec", codec, codecs.CODECS)
+    return codec
+
+
+def wire_bytes(row: np.ndarray, codec: str) -> int:
+    """Bytes on the wire of one row, given by an array of its dtype and size; codecs are for float32, other rows stay."""
+    return codecs.encoded_bytes(codec, row.size) if codec and row.dtype == np.float32 else row.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +82,27 @@ class Store:
         with self._blaming(table):
             kernels.gather_rows(table.data, rows, out, positions=positions, threads=self.threads)
 
-    def pack(self, tables: Sequence[Table], rows: np.ndarray, prefix: bytes) -> bytes:
-        """``prefix`` followed by the bytes of ``rows`` of each table: a message, put together with one copy.
+    def pack(self, tables: Sequence[Table], rows: np.ndarray, prefix: bytes, codec: str = "") -> bytes:
+        """``prefix`` followed by the bytes of ``rows`` of each table: a message, without a codec put together with one copy.
 
         Raises:
             ConfigError: a row outside the partition.
         """
+        if codec:
+            return prefix + self._encoded(tables, rows, codec)
         with self._blaming(tables[0]):
             return kernels.pack_rows(prefix, [table.data for table in tables], rows)
+
+    def _encoded(self, tables: Sequence[Table], rows: np.ndarray, codec: str) -> bytes:
+        """The bytes of ``rows`` of each table, float32 ones in ``codec``."""
+        blocks = []
+        for table in tables:
+            found = np.empty((len(rows), *table.data.shape[1:]), dtype=table.data.dtype)
+            with self._blaming(table):
+                kernels.gather_rows(table.data, rows, found)
+            plain = table.data.dtype != np.float32
+            blocks.append(found.tobytes() if plain else codecs.encode(codec, found.reshape(len(rows), -1)).tobytes())
+        return b"".join(blocks)
 
     @contextlib.contextmanager
     def _blaming(self, table: Table) -> Iterator[None]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 
 import torch
 
-__all__ = ["Moment", "Stopwatch"]
+__all__ = ["Moment", "Stopwatch", "add_daemon_time"]
 
 Moment = float | torch.cuda.Event
 """A point in time: seconds on the CPU, an event in the current stream on CUDA."""
@@ -54,3 +55,9 @@ class Stopwatch:
             self.add_seconds(phase, 1e-3 * start.elapsed_time(end))
         self._open.clear()
         return {phase: float(seconds) for phase, seconds in self._seconds.items()}
+
+
+def add_daemon_time(watch: Stopwatch, stats: Mapping[str, float]) -> None:
+    """Count what daemons spent on a batch, by its ``stats``, as ``sample`` (sampling, joining) and ``fetch`` (rows, network)."""
+    for phase, names in (("sample", ("sample_ms", "join_ms")), ("fetch", ("fetch_ms", "network_ms"))):
+        watch.add_seconds(phase, 1e-3 * sum(stats.get(name, 0.0) for name in names))

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,14 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atta
 from atta.errors import ConfigError
-from atta.minibatch import MiniBatch
 from atta.train.allreduce import SyncClock, timed_all_reduce
 from atta.train.checkpoint import load_checkpoint, save_best, save_checkpoint
 from atta.train.config import TrainConfig
 from atta.train.display import Display
 from atta.train.models import build_model
 from atta.train.report import PHASES, EpochReport, best_epoch, stalled
-from atta.train.timing import Stopwatch
+from atta.train.step import timed_step
+from atta.train.timing import Stopwatch, add_daemon_time
 from atta.train.transfer import on_device
 
 __all__ = ["Trainer"]
@@ -116,17 +117,9 @@ class Trainer:
         start = time.perf_counter()
         with self.display.batches(f"epoch {epoch + 1}", len(self.train_loader)) as advance:
             for batch, data in on_device(self.train_loader, self.device, watch):
-                begin = watch.now()
-                loss = F.cross_entropy(_scores(self.model, data), _labels(data))
-                self.optimizer.zero_grad()
-                loss.backward()
-                synced = watch.now()
-                self.optimizer.step()
-                loss_sum += loss.detach() * data.batch_size
-                watch.add("compute", begin, self._clock.last_bucket)
-                watch.add("sync", self._clock.last_bucket, synced)
-                watch.add("compute", synced, watch.now())
-                _count_daemon_time(watch, batch)
+                loss = timed_step(partial(_loss, self.model, data), self.optimizer, self._clock)
+                loss_sum += loss * data.batch_size
+                add_daemon_time(watch, batch.stats)
                 seeds += data.batch_size
                 edges += batch.num_edges
                 remote_bytes += batch.stats.get("remote_bytes", 0.0)
@@ -185,13 +178,11 @@ def _scores(model: torch.nn.Module, data: Any) -> torch.Tensor:
     return scores
 
 
+def _loss(model: torch.nn.Module, data: Any) -> torch.Tensor:
+    return F.cross_entropy(_scores(model, data), _labels(data))
+
+
 def _labels(data: Any) -> torch.Tensor:
     """int64 [batch_size]: classes of the seeds, whatever integers and shape the table has."""
     labels: torch.Tensor = data.y[: data.batch_size].reshape(-1).long()
     return labels
-
-
-def _count_daemon_time(watch: Stopwatch, batch: MiniBatch) -> None:
-    """Add the time that daemons spent on a batch: sampling and joining, and features with what travelled between daemons."""
-    for phase, names in (("sample", ("sample_ms", "join_ms")), ("fetch", ("fetch_ms", "network_ms"))):
-        watch.add_seconds(phase, 1e-3 * sum(batch.stats.get(name, 0.0) for name in names))

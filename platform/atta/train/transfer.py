@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from atta.minibatch import MiniBatch
 from atta.train.timing import Stopwatch
 
-__all__ = ["on_device"]
+__all__ = ["awaited", "on_device"]
+
+Batch = TypeVar("Batch")
 
 
 def on_device(
@@ -22,7 +24,7 @@ def on_device(
     On the CPU the data shares the batch's memory. On CUDA the next batch is pinned and copied on a stream of its own while the
     current one is being computed.
     """
-    source = _timed(batches, stopwatch)
+    source = awaited(batches, stopwatch)
     if device.type == "cuda":
         yield from _ahead(source, device, stopwatch)
         return
@@ -33,16 +35,17 @@ def on_device(
         yield batch, data
 
 
-def _timed(batches: Iterable[MiniBatch], stopwatch: Stopwatch) -> Iterator[MiniBatch]:
-    """The batches; the CPU time until each arrives counts as ``wait``."""
+def awaited(batches: Iterable[Batch], stopwatch: Stopwatch) -> Iterator[Batch]:
+    """The batches; the CPU time until each arrives, and until the source has begun, counts as ``wait``."""
+    start = time.perf_counter()
     iterator = iter(batches)
     while True:
-        start = time.perf_counter()
         batch = next(iterator, None)
         stopwatch.add_seconds("wait", time.perf_counter() - start)
         if batch is None:
             return
         yield batch
+        start = time.perf_counter()
 
 
 def _ahead(batches: Iterator[MiniBatch], device: torch.device, stopwatch: Stopwatch) -> Iterator[tuple[MiniBatch, Any]]:

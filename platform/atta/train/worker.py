@@ -26,7 +26,7 @@ from atta.train.report import EpochReport
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["main", "run"]
+__all__ = ["keep_freed_memory", "main", "run"]
 
 
 def run(config: TrainConfig, addresses: Sequence[str]) -> list[EpochReport]:
@@ -101,11 +101,11 @@ def _prepare() -> None:
     if "lo" in (name for _, name in socket.if_nameindex()):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo resolves the host name, which may not resolve
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-    _keep_freed_memory()
+    keep_freed_memory()
     threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Let glibc reuse large blocks instead of returning them to the kernel.
 
     Every step allocates the same few large tensors. By default each of them is a fresh mapping whose pages the kernel must fill

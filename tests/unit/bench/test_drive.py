@@ -81,6 +81,23 @@ def test_whoever_breaks_is_named_with_its_last_words(tmp_path: Path, who: str) -
             troupe.measure(epochs=1, seconds=0, timeout_s=60)
 
 
+def test_the_cause_is_told_apart_from_who_lost_the_connection(tmp_path: Path) -> None:
+    follower = "raise SystemExit('RuntimeError: [third_party/gloo/pair.cc] Connection closed by peer')"
+    cause = "import time; time.sleep(0.5); raise SystemExit('out of cheese')"
+    with Troupe("test", tmp_path) as troupe:
+        for code in (follower, cause):
+            troupe.rank(HOST, [sys.executable, "-c", code])
+        with pytest.raises(AttaError, match=r"rank1 ended early.*out of cheese"):
+            troupe.measure(epochs=1, seconds=0, timeout_s=60)
+
+
+def test_a_killed_rank_is_said_to_be_killed(tmp_path: Path) -> None:
+    with Troupe("test", tmp_path) as troupe:
+        troupe.rank(HOST, [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
+        with pytest.raises(AttaError, match="rank0 was killed by SIGKILL; out of memory"):
+            troupe.measure(epochs=1, seconds=0, timeout_s=60)
+
+
 def test_whoever_hangs_is_given_up(tmp_path: Path) -> None:
     start = time.monotonic()
     with Troupe("test", tmp_path) as troupe:

@@ -82,3 +82,18 @@ def test_plot_draws_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     report_of([1.0, 2.0], [3.0, 4.0]).plot(str(tmp_path / "plot.png"), "seeds_per_s")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_of_a_section_share_a_table() -> None:
+    report = BenchReport("kv", {})
+    report.add("atta", {"gather/ns_per_row": 1.0, "pull/bytes_per_s": 2.0})
+    report.add("grpc", {"pull/bytes_per_s": 4.0})
+    report.fail("dgl", "not installed")
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(report.show())
+    gather, pull = console.export_text().split("kv pull: ")
+    assert "kv gather: " in gather
+    assert "ns_per_row" in gather
+    assert "grpc" not in gather
+    assert "(0.50x)" in pull
+    assert "dgl could not run: not installed" in pull

@@ -148,3 +148,22 @@ def test_additions_of_many_threads_are_all_there(dtype: type) -> None:
     together(*[add] * THREADS)
     want = np.array([1, 1, 1, 3, 0]) * rounds * repeats * THREADS
     assert np.array_equal(table, np.repeat(want[:, None], 33, axis=1).astype(dtype))
+
+
+@pytest.mark.parametrize("rows", [[], [3], [4, 0, 4, 1]])
+@pytest.mark.parametrize("head", [b"", b"abc"])
+@pytest.mark.parametrize("versioned", [False, True])
+def test_messages_are_packed_in_one_piece(rows: list[int], head: bytes, versioned: bool) -> None:
+    table, versions = np.arange(15, dtype=np.float32).reshape(5, 3), np.arange(5, dtype=np.int64) * 7
+    chosen = np.array(rows, dtype=np.int64)
+    got = kernels.pack_table(
+        head, table, chosen, kernels.RowLocks(), versions=versions if versioned else None, middle=b"versions:"
+    )
+    tail = b"versions:" + versions[chosen].tobytes() if versioned else b""
+    assert got == head + table[chosen].tobytes() + tail
+
+
+def test_rows_outside_are_not_packed() -> None:
+    for row in (-1, 5):
+        with pytest.raises(ValueError, match="outside"):
+            kernels.pack_table(b"", np.zeros((5, 3), np.float32), np.array([row]), kernels.RowLocks())

@@ -1,7 +1,9 @@
 // Bindings of the mutable tables' kernels; what they do stands in atta.kvstore.kernels.
+#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "arrays.hpp"
 #include "codecs.hpp"
@@ -44,6 +46,29 @@ void read_table(ByteTable table, Longs rows, OutByteTable out, RowLocks& locks, 
   check_request(table, rows, out);
   read_rows({reinterpret_cast<const std::byte*>(table.data()), versions ? versions->data() : nullptr}, table.shape(1),
             span_of(rows), {reinterpret_cast<std::byte*>(out.data()), out_versions ? out_versions->data() : nullptr}, locks);
+}
+
+// A message put together in place: `head`, the rows, and for a table with versions `middle` and these.
+nb::bytes pack_table(nb::bytes head, ByteTable table, Longs rows, RowLocks& locks, std::optional<Longs> versions,
+                     nb::bytes middle) {
+  check_versions(versions, table.shape(0));
+  check_rows("rows", rows.data(), rows.size(), table.shape(0));
+  const std::size_t n = rows.size(), values = n * table.shape(1), kept = versions ? n * sizeof(std::int64_t) : 0;
+  const std::size_t between = versions ? middle.size() : 0;
+  PyObject* message = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(head.size() + values + between + kept));
+  if (message == nullptr) throw nb::python_error();
+  auto* to = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(message));
+  std::memcpy(to, head.c_str(), head.size());
+  to += head.size();
+  {
+    nb::gil_scoped_release unlocked;                    // nobody else knows the object yet
+    std::vector<std::int64_t> found(versions ? n : 0);  // numbers may not be written where they are not aligned
+    read_rows({reinterpret_cast<const std::byte*>(table.data()), versions ? versions->data() : nullptr}, table.shape(1),
+              span_of(rows), {to, versions ? found.data() : nullptr}, locks);
+    if (between != 0) std::memcpy(to + values, middle.c_str(), between);
+    if (kept != 0) std::memcpy(to + values + between, found.data(), kept);
+  }
+  return nb::steal<nb::bytes>(message);
 }
 
 void write_table(OutByteTable table, Longs rows, ByteTable values, RowLocks& locks, std::optional<OutLongs> versions,
@@ -175,9 +200,13 @@ void fill_table(OutTable out, bool normal, std::int64_t first, std::uint64_t see
 
 }  // namespace
 
+void bind_cache(nb::module_& m);
+
 void bind_tables(nb::module_& m) {
+  bind_cache(m);
   nb::class_<RowLocks>(m, "RowLocks").def(nb::init<>());
   m.def("read_rows", &read_table, "table"_a, "rows"_a, "out"_a, "locks"_a, "versions"_a.none(), "out_versions"_a.none());
+  m.def("pack_table", &pack_table, "head"_a, "table"_a, "rows"_a, "locks"_a, "versions"_a.none(), "middle"_a);
   m.def("write_rows", &write_table, "table"_a, "rows"_a, "values"_a, "locks"_a, "versions"_a.none(), "version"_a);
   m.def("add_rows", &add_table, "table"_a, "rows"_a, "values"_a, "locks"_a);
   m.def("step_sgd", &step_sgd, "table"_a, "rows"_a, "grads"_a, "locks"_a, "lr"_a);

@@ -12,29 +12,34 @@ from atta.bench.drive import Measured, Troupe
 from atta.bench.netlab import Host
 from atta.bench.peers.distdgl.partition import read_tables
 from atta.bench.peers.distdgl.worker import WorkerConfig
-from atta.bench.workload import Workload
+from atta.bench.workload import Recipe, Workload
 
 __all__ = ["run_distdgl"]
 
 _SERVER_PORT, _RENDEZVOUS_PORT = 30_050, 29_777
-_WORKER = [sys.executable, "-m", "atta.bench.peers.distdgl.worker"]
 
 
-def run_distdgl(partitions: Path, workload: Workload, hosts: Sequence[Host], folder: Path) -> Measured:
+def run_distdgl(
+    partitions: Path, workload: Workload, hosts: Sequence[Host], folder: Path, *, recipe: Recipe | None = None
+) -> Measured:
     """Start everything, measure, end everything.
 
-    ``partitions`` comes from ``partition.prepare`` with as many parts as there are hosts; ``folder`` is for logs.
+    ``partitions`` comes from ``partition.prepare`` with as many parts as there are hosts; ``folder`` is for logs; ``recipe``: the
+    trainers train by it, else they only load.
 
     Raises:
         AttaError: a process failed or hangs.
     """
     ips = folder / "machines.txt"
     ips.write_text("".join(f"{host.address} {_SERVER_PORT}\n" for host in hosts), encoding="ascii")
-    tables = read_tables(partitions)
+    module = "atta.bench.peers.distdgl." + ("worker" if recipe is None else "train_worker")
+    command = [sys.executable, "-m", module]
+    tables = read_tables(partitions) if recipe is None else ("x", "y")
+    training = {} if recipe is None else {"recipe": asdict(recipe)}
     with Troupe("dgl", folder) as troupe:
         for index, host in enumerate(hosts):
             env = _environment(partitions, ips, len(hosts), host, workload.threads)
-            troupe.extra(f"server{index}", host, _WORKER, {**env, "DGL_ROLE": "server", "DGL_SERVER_ID": str(index)})
+            troupe.extra(f"server{index}", host, command, {**env, "DGL_ROLE": "server", "DGL_SERVER_ID": str(index)})
         for rank, host in enumerate(hosts):
             config = WorkerConfig(
                 config=str(partitions),
@@ -49,7 +54,7 @@ def run_distdgl(partitions: Path, workload: Workload, hosts: Sequence[Host], fol
                 threads=workload.threads,
             )
             env = _environment(partitions, ips, len(hosts), host, workload.threads)
-            troupe.rank(host, [*_WORKER, json.dumps(asdict(config))], {**env, "DGL_ROLE": "client"})
+            troupe.rank(host, [*command, json.dumps({**asdict(config), **training})], {**env, "DGL_ROLE": "client"})
         return troupe.measure(epochs=workload.epochs, seconds=workload.seconds, timeout_s=workload.timeout_s)
 
 
@@ -67,4 +72,5 @@ def _environment(partitions: Path, ips: Path, machines: int, host: Host, threads
         "OMP_NUM_THREADS": str(threads),
         "GLOO_SOCKET_IFNAME": host.interface or "lo",
         "PYTHONWARNINGS": "ignore",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
     }

@@ -1,0 +1,9 @@
+"""Rows of other partitions that this partition's batches ask for most, kept at home."""
+
+from __future__ import annotations
+
+from atta.kvstore.cache.ranking import RANKS
+from atta.kvstore.cache.rows import RowCache
+from atta.kvstore.cache.shelf import Lookup
+
+__all__ = ["RANKS", "Lookup", "RowCache"]

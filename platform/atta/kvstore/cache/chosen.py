@@ -1,0 +1,51 @@
+"""Rows of vertices that are chosen before the first batch; each is kept when it first comes by, and stays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atta.kvstore.cache.shelf import Lookup, bits_of, empty_rows
+from atta.samplers import kernels
+
+if TYPE_CHECKING:
+    from atta.partition.schema import TableSpec
+
+__all__ = ["ChosenRows"]
+
+
+class ChosenRows:
+    """A shelf for ``ids`` (int64, internal ids) and nothing else. ``offsets`` int64 [P+1]: the partitions' ranges of ids."""
+
+    def __init__(self, ids: np.ndarray, specs: Mapping[str, TableSpec], offsets: np.ndarray) -> None:
+        self.index = kernels.Compactor()
+        self.index.insert(ids)
+        self.tables = empty_rows(specs, len(ids))
+        self._offsets = offsets
+        self._lock = threading.Lock()
+        self._present = np.zeros(len(ids), dtype=np.uint8)  # bit i: the row of table i is here
+
+    def look_up(self, tables: Sequence[str], owner: int, rows: np.ndarray, positions: np.ndarray) -> Lookup:
+        """See ``Shelf``; without a lock, for a slot never changes hands and its bits are only ever set."""
+        need, base = bits_of(self.tables, tables), int(self._offsets[owner])
+        return Lookup(*kernels.split_cached(self.index, self._present, rows, positions, need=need, base=base))
+
+    def fill(self, tables: Sequence[str], found: Lookup, outs: Sequence[np.ndarray]) -> None:
+        """See ``Shelf``."""
+        for name, out in zip(tables, outs, strict=True):
+            kernels.gather_rows(self.tables[name], found.slots, out, positions=found.positions)
+
+    def keep(self, tables: Sequence[str], slots: np.ndarray, blocks: Sequence[np.ndarray]) -> None:
+        """See ``Shelf``."""
+        chosen = np.flatnonzero(slots >= 0)
+        if not len(chosen):
+            return
+        at = slots[chosen]
+        with self._lock:
+            for name, block in zip(tables, blocks, strict=True):
+                kernels.scatter_rows(block[chosen], at, self.tables[name])
+            # Rows first, then the word that they are here: lookups read without the lock.
+            self._present[at] |= np.uint8(bits_of(self.tables, tables))

@@ -1,0 +1,119 @@
+"""A bounded cache of remote rows: which rows it keeps is up to its policy.
+
+Batches ask for the rows of remote vertices that sampling has come to. Nothing is fetched on purpose: a row that comes by for a
+batch is kept if the policy wants it. Only tables of the dataset are cached. They are read-only, so a row that has been kept stays
+right; mutable tables are a service of their own and never pass through here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atta.errors import UnknownNameError
+from atta.kvstore.cache.chosen import ChosenRows
+from atta.kvstore.cache.ranking import RANKS, hottest, visits_for
+from atta.kvstore.cache.recent import RecentRows
+from atta.kvstore.cache.shelf import Lookup, Shelf
+
+if TYPE_CHECKING:
+    from atta.partition.dataset import Dataset
+    from atta.partition.schema import TableSpec
+
+__all__ = ["RowCache"]
+
+MAX_TABLES = 8
+"""Of one node type; further ones are not cached."""
+
+
+class RowCache:
+    """A bounded cache of remote rows. Safe to use from many threads.
+
+    Policies: ``degree`` keeps the HALO vertices with the most edges into the partition, ``access`` those that sampling with
+    ``fan_outs`` from the partition's training vertices is expected to visit most (``ranking.expected_visits``), ``recent`` whatever
+    batches have asked for lately, HALO or not (``recent``).
+
+    Attributes:
+        rows_asked: rows that batches have wanted from peers so far; rows_hit: those that were here.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        part: int,
+        *,
+        share: float,
+        limit_bytes: int,
+        rank: str = "degree",
+        fan_outs: Sequence[int] = (15, 10, 5),
+    ) -> None:
+        """Make room for as many rows as ``share`` (0 to 1) of the HALO vertices, and no more than fit into ``limit_bytes``.
+
+        Raises:
+            UnknownNameError: no such policy.
+            ConfigError: the policy ``access`` has no fan-outs, or one below -1.
+        """
+        if rank not in RANKS:
+            raise UnknownNameError.of("cache ranking", rank, RANKS)
+        self.rows_asked = self.rows_hit = 0
+        self._lock = threading.Lock()
+        self._kept: dict[str, Shelf] = {}
+        counts, specs = {}, {t: dict(list(s.items())[:MAX_TABLES]) for t, s in dataset.schema.node_tables.items()}
+        for node_type, tables in specs.items():
+            halo = len(dataset.part(part).halo(node_type))
+            counts[node_type] = _room(halo, share, limit_bytes, _row_bytes(tables))
+            limit_bytes -= counts[node_type] * _row_bytes(tables)
+        visits = visits_for(dataset, part, rank, fan_outs) if any(counts.values()) else None
+        for node_type, count in counts.items():
+            offsets, tables = dataset.book.offsets[node_type], specs[node_type]
+            if count and rank == "recent":
+                window = len(dataset.part(part).halo(node_type))
+                self._kept[node_type] = RecentRows(count, tables, offsets, window=window)
+            elif count:
+                ids = hottest(dataset, part, node_type, count, None if visits is None else visits[node_type])
+                self._kept[node_type] = ChosenRows(ids, tables, offsets)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the kept rows take once there is one in every slot."""
+        return sum(table.nbytes for kept in self._kept.values() for table in kept.tables.values())
+
+    def stats(self) -> dict[str, float]:
+        """Counters and the size, for a daemon's statistics."""
+        with self._lock:
+            asked, hit = self.rows_asked, self.rows_hit
+        return {"cache_rows_asked": float(asked), "cache_rows_hit": float(hit), "cache_bytes": float(self.nbytes)}
+
+    def look_up(
+        self, node_type: str, tables: Sequence[str], owner: int, rows: np.ndarray, positions: np.ndarray
+    ) -> Lookup | None:
+        """Which of ``owner``'s ``rows`` (int64, relative to its range) are here with all ``tables``; None: not cached at all."""
+        kept = self._kept.get(node_type)
+        usable = kept is not None and all(name in kept.tables for name in tables)
+        found = kept.look_up(tables, owner, rows, positions) if kept is not None and usable else None
+        with self._lock:
+            self.rows_asked += len(rows)
+            self.rows_hit += 0 if found is None else len(found.slots)
+        return found
+
+    def fill(self, node_type: str, tables: Sequence[str], found: Lookup, outs: Sequence[np.ndarray]) -> None:
+        """Copy the rows that are here to where the batch wants them; ``outs``: its arrays of the tables. Once per look-up."""
+        self._kept[node_type].fill(tables, found, outs)
+
+    def keep(self, node_type: str, tables: Sequence[str], slots: np.ndarray, blocks: Sequence[np.ndarray]) -> None:
+        """Keep rows that came from a peer: ``blocks`` uint8 [rows, row bytes] per table, ``slots`` as looked up."""
+        self._kept[node_type].keep(tables, slots, blocks)
+
+
+def _row_bytes(tables: Mapping[str, TableSpec]) -> int:
+    return sum(spec.row_bytes for spec in tables.values())
+
+
+def _room(halo: int, share: float, limit_bytes: int, row_bytes: int) -> int:
+    """How many rows of a node type to keep."""
+    if share <= 0 or limit_bytes <= 0 or not row_bytes:
+        return 0
+    return min(int(share * halo), limit_bytes // row_bytes)

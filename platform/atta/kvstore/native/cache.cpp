@@ -1,0 +1,113 @@
+// Bindings of the cache of remote rows: the policy `recent`, and expected accesses; see atta.kvstore.cache.
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include "arrays.hpp"
+#include "gather.hpp"
+#include "recent.hpp"
+
+using namespace atta;
+
+namespace {
+
+using Slots = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bits = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OutDoubles = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::span<const std::int64_t> span_of(const Longs& a) { return {a.data(), a.size()}; }
+std::span<const std::int32_t> span_of(const Slots& a) { return {a.data(), a.size()}; }
+
+void make_index(RecentIndex* self, std::size_t slots, std::size_t window, std::size_t quiet, std::vector<std::int64_t> offsets) {
+  if (slots > std::size_t{1} << 30) bad("slots", "must be at most 2**30");
+  if (offsets.size() < 2 || !std::is_sorted(offsets.begin(), offsets.end()))
+    bad("offsets", "must ascend, with at least two entries");
+  new (self) RecentIndex(slots, window, quiet, std::move(offsets));
+}
+
+// As split_cached, but `tickets` (int64: ids, or -1) in place of slots for what is missing.
+nb::tuple look_up(RecentIndex& index, Longs rows, Longs positions, std::size_t owner, std::uint8_t need) {
+  const std::size_t n = rows.size();
+  if (positions.size() != n) bad("positions", "must be as long as rows");
+  if (owner >= index.parts()) bad("owner", "is no partition");
+  std::vector<std::int32_t> found(n);
+  std::vector<std::int64_t> wanted(n);
+  std::size_t hits = 0;
+  {
+    nb::gil_scoped_release unlocked;
+    check_rows("rows", rows.data(), n, static_cast<std::size_t>(index.base(owner + 1) - index.base(owner)));
+    hits = index.look_up(span_of(rows), owner, need, found.data(), wanted.data());
+  }
+  Buffer<std::int32_t> slots(hits);
+  Buffer<std::int64_t> hit_positions(hits), miss_rows(n - hits), miss_positions(n - hits), tickets(n - hits);
+  std::size_t hit = 0, miss = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (found[i] != RecentIndex::kNone) {
+      slots.data[hit] = found[i];
+      hit_positions.data[hit++] = positions.data()[i];
+    } else {
+      tickets.data[miss] = wanted[i];
+      miss_rows.data[miss] = rows.data()[i];
+      miss_positions.data[miss++] = positions.data()[i];
+    }
+  }
+  return nb::make_tuple(slots.release(), hit_positions.release(), miss_rows.release(), miss_positions.release(), tickets.release());
+}
+
+nb::tuple reserve(RecentIndex& index, Longs ids, std::uint8_t bits) {
+  Buffer<std::int32_t> slots(ids.size());
+  Buffer<std::uint8_t> todo(ids.size());
+  {
+    nb::gil_scoped_release unlocked;
+    for (const std::int64_t id : span_of(ids))
+      if (id < index.base(0) || id >= index.end()) bad("ids", "has an id that nobody owns");
+    index.reserve(span_of(ids), bits, slots.data, todo.data);
+  }
+  return nb::make_tuple(slots.release(), todo.release());
+}
+
+void publish(RecentIndex& index, Slots slots, Bits todo, bool written) {
+  if (todo.size() != slots.size()) bad("todo", "must be as long as slots");
+  nb::gil_scoped_release unlocked;
+  for (const std::int32_t at : span_of(slots))
+    if (at != RecentIndex::kNone) check_rows("slots", &at, 1, index.capacity());
+  index.publish(span_of(slots), todo.data(), written);
+}
+
+void unpin(RecentIndex& index, Slots slots) {
+  nb::gil_scoped_release unlocked;
+  check_rows("slots", slots.data(), slots.size(), index.capacity());
+  index.unpin(span_of(slots));
+}
+
+// out[indices[e]] += weights[row of e], for the edges of all rows in order.
+void spread_weights(Longs indptr, Vector indices, Doubles weights, OutDoubles out) {
+  const std::size_t rows = weights.size();
+  if (indptr.size() != rows + 1) bad("indptr", "must have one entry more than weights");
+  with_ids("indices", indices, [&](const auto* sources) {
+    nb::gil_scoped_release unlocked;
+    const std::int64_t* starts = indptr.data();
+    if (starts[0] != 0 || !std::is_sorted(starts, starts + rows + 1) || starts[rows] != static_cast<std::int64_t>(indices.size()))
+      bad("indptr", "must ascend from 0 to the number of edges");
+    check_rows("indices", sources, indices.size(), out.size());
+    for (std::size_t row = 0; row < rows; ++row) {
+      const double weight = weights.data()[row];
+      if (weight == 0.0) continue;
+      for (std::int64_t edge = starts[row]; edge < starts[row + 1]; ++edge)
+        out.data()[static_cast<std::size_t>(sources[edge])] += weight;
+    }
+  });
+}
+
+}  // namespace
+
+void bind_cache(nb::module_& m) {
+  nb::class_<RecentIndex>(m, "RecentIndex")
+      .def("__init__", &make_index, "slots"_a, "window"_a, "quiet"_a, "offsets"_a)
+      .def("look_up", &look_up, "rows"_a, "positions"_a, "owner"_a, "need"_a)
+      .def("reserve", &reserve, "ids"_a, "bits"_a)
+      .def("publish", &publish, "slots"_a, "todo"_a, "written"_a)
+      .def("unpin", &unpin, "slots"_a)
+      .def("content", &RecentIndex::content);
+  m.def("spread_weights", &spread_weights, "indptr"_a, "indices"_a, "weights"_a, "out"_a);
+}

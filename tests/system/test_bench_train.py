@@ -1,0 +1,149 @@
+"""``atta bench train`` with daemons and trainers: every system learns, phases add up, nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from atta.bench.train import PHASES, TrainBench, run
+from atta.bench.workload import Workload
+from atta.partition import partition_graph
+from atta.partition.generate import GenerateOptions, generate
+
+CLASSES, SEEDS = 4, 180
+WORKLOAD = Workload((4, 3), 30, warm_up=1, epochs=5, seconds=0, timeout_s=120)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("torch_geometric")
+    folder = tmp_path_factory.mktemp("bench-train")
+    sizes: Any = {"nodes": 600, "edges": 9000, "features": 12, "classes": CLASSES, "seed": 3}
+    generate("sbm", folder / "graph", GenerateOptions(**sizes, train=SEEDS / 600, val=0.1, test=0.1, inter=0.1))
+    partition_graph(folder / "graph", folder / "parts", parts=2, method="metis", seed=0)
+    return folder / "parts"
+
+
+def check(figures: dict[str, dict[str, float]]) -> None:
+    """What holds for every system, whatever the machine."""
+    phases = [figures[f"trainer/{phase}_s"]["median"] for phase in (*PHASES, "other")]
+    assert all(seconds >= 0 for seconds in phases[:-1])
+    assert sum(phases) == pytest.approx(figures["epoch_s"]["median"])
+    assert figures["trainer/compute_s"]["median"] > 0
+    assert figures["steps"]["median"] == SEEDS // 2 // 30
+    assert 1 / CLASSES + 0.1 < figures["accuracy"]["median"] <= 1
+    for name in ("loading/sample_s", "loading/fetch_s", "seeds_per_s", "cpu_us_per_seed", "vertices_per_seed", "loss"):
+        assert figures[name]["median"] > 0, name
+
+
+def test_trainers_on_loopback(dataset: Path, tmp_path: Path) -> None:
+    target = tmp_path / "train.json"
+    words = [
+        "--num-neighbors",
+        "4,3",
+        "--batch-size",
+        "30",
+        "--lr",
+        "0.02",
+        "--epochs",
+        "5",
+        "--runs",
+        "1",
+        "--netns",
+        "off",
+    ]
+    command = [sys.executable, "-m", "atta.cli.main", "bench", "train", "--data", str(dataset), *words]
+    done = subprocess.run([*command, "--json", str(target)], capture_output=True, text=True, check=False, timeout=150)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(target.read_text())
+    assert document["bench"] == "train"
+    assert document["results"].keys() == {"atta"}
+    assert {
+        k: document["config"][k] for k in ("deliver", "frontier", "channels", "classes", "layers", "hidden", "lr")
+    } == {
+        "deliver": "pyg",
+        "frontier": "new",
+        "channels": 12,
+        "classes": CLASSES,
+        "layers": 2,
+        "hidden": 32,
+        "lr": 0.02,
+    }
+    check(document["results"]["atta"])
+    for phase in (*PHASES, "other", "sample", "fetch"):
+        assert f"{phase}_s" in done.stdout
+
+
+@pytest.mark.slow
+def test_blocks_without_namespaces_and_the_same_loss_in_every_round(dataset: Path, tmp_path: Path) -> None:
+    pytest.importorskip("dgl")
+    bench = TrainBench(str(dataset), WORKLOAD, vs=("dgl",), runs=2, netns="off", work=str(tmp_path), lr=0.02)
+    document = run(bench).to_json()
+    assert "namespaces" in document["results"]["dgl"]["error"]
+    for system in ("atta", "atta-pyg"):
+        figures = document["results"][system]
+        check(figures)
+        assert figures["loss"]["min"] == pytest.approx(figures["loss"]["max"], rel=1e-4)
+
+
+@pytest.mark.netns
+@pytest.mark.slow
+def test_distdgl_learns_the_same(dataset: Path, tmp_path: Path) -> None:
+    pytest.importorskip("dgl")
+    bench = TrainBench(str(dataset), WORKLOAD, vs=("dgl",), runs=1, netns="on", work=str(tmp_path), lr=0.02)
+    document = run(bench).to_json()
+    assert "error" not in document["results"]["dgl"], document["results"]["dgl"]
+    for system in ("atta", "atta-pyg", "dgl"):
+        check(document["results"][system])
+    ratios = document["ratios"]
+    for figure, tolerance in (("steps", 0), ("edges_per_seed", 0.1), ("vertices_per_seed", 0.1), ("loss", 0.25)):
+        assert ratios[figure]["dgl"] == pytest.approx(1, abs=tolerance), figure
+    assert ratios["epoch_s"]["dgl"] > 0
+
+
+@pytest.mark.parametrize("how", ["kill", "interrupt"])
+def test_nothing_is_left_behind(dataset: Path, how: str) -> None:
+    words = ["--num-neighbors", "4,3", "--batch-size", "30", "--epochs", "1000000", "--runs", "1", "--netns", "off"]
+    command = [sys.executable, "-m", "atta.cli.main", "bench", "train", "--data", str(dataset), *words]
+    job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        trainers = wait_for_trainers(job)
+        children = psutil.Process(job.pid).children(recursive=True)
+        if how == "kill":
+            trainers[1].kill()
+        else:
+            job.send_signal(signal.SIGINT)
+        _, said = job.communicate(timeout=90)
+    finally:
+        job.kill()
+    if how == "kill":
+        assert job.returncode == 1
+        assert "rank1 was killed by SIGKILL" in said.splitlines()[-1]
+    else:
+        assert job.returncode == 130
+        assert "Traceback" not in said
+    deadline = time.monotonic() + 30
+    while any(c.is_running() and c.status() != psutil.STATUS_ZOMBIE for c in children):
+        assert time.monotonic() < deadline, "children outlive the job"
+        time.sleep(0.1)
+
+
+def wait_for_trainers(job: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Both trainers, by rank, once they talk with each other."""
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        time.sleep(0.2)
+        assert job.poll() is None
+        found = psutil.Process(job.pid).children()
+        trainers = sorted((c for c in found if "atta.bench.train_worker" in c.cmdline()), key=lambda c: c.create_time())
+        if len(trainers) == 2 and all(len(c.net_connections()) >= 2 for c in trainers):
+            return trainers
+    raise AssertionError("no trainers")

@@ -1,0 +1,68 @@
+"""Clients that do not read what they have asked for: the daemon's memory stays bounded, and others are served."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+import atta
+from atta.kvstore.spec import MutableSpec
+from atta.protos.v1 import table_pb2
+from tests.system.conftest import SmallGraph
+
+STREAMS = 60
+ANSWER_BYTES = 100 << 20
+PER_STREAM = 20 << 20  # three chunks of 4 MiB: one made ahead, one handed over, one in gRPC's buffers
+
+
+def test_streams_that_nobody_reads(small_graph: SmallGraph, tmp_path: Path) -> None:
+    """60 answers of 100 MiB each are asked for and left alone: no more than a few chunks of each is ever made."""
+    with atta.local(small_graph.dataset(1, "random"), threads=2) as cluster:
+        daemon = psutil.Process(cluster.pids[0])
+        spec = MutableSpec("wide", 1000, row_shape=(1024,))
+        table = cluster.tables.create(spec)
+        rows = np.arange(ANSWER_BYTES // spec.row_bytes) % 1000
+        table.pull(rows[:2000])
+        before = daemon.memory_info().rss
+        with atta.connect(cluster.addresses, deadline_s=60) as idle:
+            request = table_pb2.PullRowsRequest(name="wide", rows=rows.astype(np.int64).tobytes())
+            calls = [idle._connections[0].start("TableService.Pull", request) for _ in range(STREAMS)]
+            for call in calls:
+                next(call)  # it has begun
+            for _ in range(20):  # another client goes on, and gets what is right
+                values, _ = table.pull(rows[:3000])
+                assert values.shape == (3000, 1024)
+            held = daemon.memory_info().rss - before
+            assert held < STREAMS * PER_STREAM
+            assert held < STREAMS * ANSWER_BYTES / 5
+            for call in calls:
+                call.cancel()
+
+
+def test_a_consumer_that_stops_reading_holds_its_queue_only(small_graph: SmallGraph) -> None:
+    """Its session stays within the queue's bound while another session of the same daemon runs through epochs."""
+    options = ("--queue", "1MiB", "--buffer", "64MiB")
+    with atta.local(small_graph.dataset(1, "random"), threads=1, options=options) as cluster:
+        stalled = iter(atta.NeighborLoader(cluster, [5, 5], "train", batch_size=4))
+        next(stalled)
+        counted = 0
+        loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=4)
+        done = threading.Event()
+
+        def consume() -> None:
+            nonlocal counted
+            for _ in range(5):
+                counted += sum(1 for _ in loader)
+            done.set()
+
+        thread = threading.Thread(target=consume, daemon=True)
+        thread.start()
+        assert done.wait(60)
+        assert counted == 5 * len(loader)
+        stats = cluster.stats()[0]
+        assert stats["buffer_bytes"] < 64 << 20
+        left = sum(1 for _ in stalled)
+        assert left == len(loader) - 1

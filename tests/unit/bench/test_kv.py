@@ -1,0 +1,183 @@
+"""``atta bench kv`` without daemons: settings, the generated table, the local gather, how rounds become a report."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from atta.bench import kv
+from atta.bench.kv import KvBench
+from atta.bench.kv_gather import GatherConfig, measure
+from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.partition import Dataset
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> KvBench:
+    return KvBench(rows=700, dim=12, batch=100, repeats=2, runs=2, work=str(tmp_path_factory.mktemp("work")))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rows": 0}, "--rows 0"),
+        ({"dim": 0}, "--dim 0"),
+        ({"batch": -1}, "--batch -1"),
+        ({"repeats": 0}, "--repeats 0"),
+        ({"runs": 0}, "--runs 0"),
+        ({"rows": 10, "batch": 11}, "--batch 11: rows are distinct, and there are 10"),
+        ({"threads": ()}, "--threads"),
+        ({"threads": (1, 0)}, "--threads 1,0"),
+        ({"threads": (2, 2)}, "--threads 2,2: names a number twice"),
+        ({"link": "fast"}, "rate 'fast'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        KvBench(**options)
+
+
+def test_unknown_peer_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(UnknownNameError, match="dgl"):
+        KvBench(vs=("dlg",))
+
+
+@pytest.mark.parametrize(("link", "capacity"), [("1gbit", 125e6), ("200mbit", 25e6), ("1.5kbit", 187.5), ("8bit", 1.0)])
+def test_capacity_of_a_link(link: str, capacity: float) -> None:
+    assert KvBench(link=link).capacity == pytest.approx(capacity)
+    assert KvBench().capacity == 0
+
+
+def test_the_table_is_made_once(small: KvBench) -> None:
+    folder = kv.prepare(small)
+    made = (folder / "manifest.json").stat().st_mtime_ns
+    dataset = Dataset.open(folder)
+    table = dataset.part(0).table("node", "x")
+    assert (dataset.num_parts, table.shape, table.dtype) == (1, (700, 12), np.float32)
+    assert len(np.unique(table)) > 1000
+    assert kv.prepare(small) == folder
+    assert (folder / "manifest.json").stat().st_mtime_ns == made
+    (folder / "manifest.json").write_text("{}")  # damaged, or of another version
+    kv.prepare(small)
+    np.testing.assert_array_equal(Dataset.open(folder).part(0).table("node", "x").shape, (700, 12))
+    assert [entry.name for entry in folder.parent.iterdir() if "lock" not in entry.name] == [folder.name]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.usefixtures("one_thread")
+def test_local_gathers_have_all_figures(small: KvBench, threads: int) -> None:
+    found = measure(GatherConfig(str(kv.prepare(small)), "atta", 100, threads, repeats=2, seed=1))
+    assert set(found) == {"atta", "loop", "copy", "torch", "torch-out"} | ({"numpy"} if threads == 1 else set())
+    for figures in found.values():
+        assert figures["bytes_per_s"] > 0
+        assert figures["bytes_per_s"] * figures["ns_per_row"] == pytest.approx(1e9 * 48)
+    assert found["loop"]["rows_ahead"] in (4, 8, 16, 32)
+    json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_way_that_gathers_wrong_rows_is_found_out(small: KvBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atta.kvstore.store.Store.gather_to", lambda *_: None)
+    with pytest.raises(AttaError, match="atta gathers wrong rows"):
+        measure(GatherConfig(str(kv.prepare(small)), "atta", 100, 1, repeats=1, seed=1))
+
+
+class Measured:
+    """Stands in for the measuring processes; remembers in which order they ran."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.broken = ""
+
+    def ask(self, host: object, module: str, arguments: list[str], threads: int) -> dict[str, dict[str, float]]:
+        config = json.loads(arguments[-1])
+        self.asked.append((config["system"], threads))
+        if config["system"] == self.broken:
+            raise AttaError("out of cheese")
+        value = float(len(self.asked))
+        if config["system"] == "dgl":
+            return {"dgl": {"bytes_per_s": value}}
+        return {"atta": {"bytes_per_s": 10 * value}, "loop": {"bytes_per_s": 20 * value, "rows_ahead": 8.0}}
+
+    def served(self, bench: KvBench, dataset: Path, hosts: object, say: object) -> dict[str, dict[str, float]]:
+        return kv.figures("pull", {"atta": {"bytes_per_s": 3.0}, "grpc": {"bytes_per_s": 4.0}})
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
+    made = Measured()
+    monkeypatch.setattr(kv, "_ask", made.ask)
+    monkeypatch.setattr(kv, "_served", made.served)
+    monkeypatch.setattr(kv, "_limits", lambda *_: {"tcp_bytes_per_s": 5.0})
+    monkeypatch.setattr(kv.importlib.util, "find_spec", lambda name: object())
+    return made
+
+
+def peers(small: KvBench, **options: Any) -> KvBench:
+    return KvBench(rows=700, dim=12, batch=100, work=small.work, runs=2, vs=("dgl",), **options)
+
+
+def test_rounds_alternate_and_ratios_pair(small: KvBench, measured: Measured) -> None:
+    said: list[str] = []
+    document = kv.run(peers(small), said.append).to_json()
+    forth = [("atta", 1), ("dgl", 1), ("atta", 2), ("dgl", 2)]
+    assert measured.asked == forth + forth[::-1]
+    assert said[1].startswith("round 1 of 2")
+    assert document["runs"] == 2
+    assert document["results"]["atta"]["gather/bytes_per_s"] == {"median": 45.0, "min": 10.0, "max": 80.0}
+    assert set(document["results"]["atta"]) == {
+        "gather/bytes_per_s",
+        "gather-2-threads/bytes_per_s",
+        "pull/bytes_per_s",
+    }
+    assert document["ratios"]["gather/bytes_per_s"]["loop"] == 0.5
+    assert document["ratios"]["gather/bytes_per_s"]["dgl"] == pytest.approx((10 / 2 + 80 / 7) / 2)
+    assert document["ratios"]["pull/bytes_per_s"] == {"grpc": 0.75}
+    assert document["limits"] == {"tcp_bytes_per_s": 5.0}
+    assert document["config"]["row_bytes"] == 48
+    json.dumps(document, allow_nan=False)
+
+
+def test_a_broken_peer_is_named_and_atta_goes_on(small: KvBench, measured: Measured) -> None:
+    measured.broken = "dgl"
+    report = kv.run(peers(small))
+    assert report.to_json()["results"]["dgl"] == {"error": "out of cheese"}
+    assert measured.asked.count(("dgl", 1)) == 1
+    assert len(report.rounds["atta"]) == 2
+
+
+def test_a_missing_peer_is_named(small: KvBench, measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv.importlib.util, "find_spec", lambda name: None if name == "dgl" else object())
+    document = kv.run(peers(small)).to_json()
+    assert document["results"]["dgl"] == {"error": "not installed: dgl"}
+    assert {system for system, _ in measured.asked} == {"atta"}
+
+
+def test_broken_atta_ends_the_benchmark(small: KvBench, measured: Measured) -> None:
+    measured.broken = "atta"
+    with pytest.raises(AttaError, match="out of cheese"):
+        kv.run(peers(small))
+
+
+def test_sections_are_tables_of_their_own(small: KvBench, measured: Measured) -> None:
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(kv.run(peers(small)).show())
+    text = console.export_text()
+    for title in ("kv gather: medians", "kv gather-2-threads: medians", "kv pull: medians"):
+        assert title in text
+    assert "grpc" not in text.partition("kv pull")[0]

@@ -1,0 +1,113 @@
+"""``atta bench train`` without daemons: settings, what a dataset must have, how epochs become figures, the shared model."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atta.bench.drive import Measured
+from atta.bench.train import PHASES, TrainBench, figures, run
+from atta.bench.workload import Recipe, Workload
+from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.partition import partition_graph
+from atta.partition.graph import GraphWriter
+
+WORK = Workload((2, 2), 8, warm_up=1, epochs=2, seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"hidden": 0}, "--hidden 0"),
+        ({"lr": 0.0}, "--lr 0"),
+        ({"lr": math.nan}, "--lr nan"),
+        ({"lr": math.inf}, "--lr inf"),
+        ({"runs": 0}, "--runs 0"),
+        ({"cache_share": 101}, "--cache-share 101"),
+        ({"netns": "maybe"}, "maybe"),
+        ({"link": "fast"}, "rate 'fast'"),
+        ({"link": "1gbit", "netns": "off"}, "not with --netns off"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        TrainBench("somewhere", WORK, **options)
+
+
+def test_unknown_peer_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(UnknownNameError, match="dgl"):
+        TrainBench("somewhere", WORK, vs=("dlg",))
+
+
+def dataset(folder: Path, **tables: np.ndarray) -> str:
+    with GraphWriter(folder / "graph") as out:
+        out.add_nodes("node", 10, tables=tables, splits={"train": np.arange(4), "few": np.arange(1)})
+        out.add_edges("node__to__node", np.arange(10), np.arange(10)[::-1])
+    partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
+    return str(folder / "parts")
+
+
+def test_a_dataset_must_have_features_labels_and_seeds(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    x, y = np.ones((10, 3), np.float32), np.arange(10) % 2
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(ConfigError, match=r"x \(.*\) and y"):
+        run(TrainBench(dataset(tmp_path / "bare", x=x), WORK))
+    (tmp_path / "full").mkdir()
+    full = dataset(tmp_path / "full", x=x, y=y)
+    for split, error, words in (("trian", UnknownNameError, "train"), ("few", ConfigError, "too few")):
+        workload = Workload((2,), 8, split=split, warm_up=1, epochs=1, seconds=0)
+        with pytest.raises(error, match=words):
+            run(TrainBench(full, workload))
+    with pytest.raises(AttaError, match="absent"):
+        run(TrainBench(str(tmp_path / "absent"), WORK))
+
+
+def lesson(rank: int, epoch: int, start: float, stop: float, **more: float) -> dict[str, Any]:
+    sizes = {"batches": 2, "seeds": 100, "nodes": 500, "edges": 1000, "remote_rows": 50, "remote_bytes": 9}
+    plain = {**sizes, "sampling_s": 0.25, "fetch_s": 0.5}
+    return {"rank": rank, "epoch": epoch, "start": start, "stop": stop, **plain, **more}
+
+
+def test_phases_add_up_to_the_epoch_and_the_last_epoch_is_judged() -> None:
+    spent = {"wait_s": 1.0, "copy_s": 0.25, "compute_s": 1.5, "sync_s": 0.25}
+    first = [lesson(r, 0, 10.0, 14.0, loss_sum=300.0, right=10, **spent) for r in range(2)]
+    second = [lesson(r, 1, 14.0, 18.0, loss_sum=200.0, right=60 + r, **spent) for r in range(2)]
+    found = figures(Measured(first, first + second, 6.0, 4.0, 8.0, 8000))
+    assert found["epoch_s"] == 4.0
+    assert found["seeds_per_s"] == 400 / 8
+    assert found["steps"] == 2
+    assert found["loss"] == 2.0
+    assert found["accuracy"] == 121 / 200
+    assert found["loader_share"] == 1.25 / 4
+    assert found["cpu_us_per_seed"] == 1e6 * 6 / 400
+    assert found["trainer_cpu_us_per_seed"] == 1e6 * 4 / 400
+    assert found["link_bytes_per_seed"] == 20
+    assert {n for n in found if n.startswith("trainer/")} == {f"trainer/{p}_s" for p in (*PHASES, "other")}
+    assert sum(found[f"trainer/{p}_s"] for p in (*PHASES, "other")) == pytest.approx(found["epoch_s"])
+    assert (found["loading/sample_s"], found["loading/fetch_s"]) == (0.25, 0.5)
+
+
+def test_the_model_of_dgls_layers_is_graphsage_with_means() -> None:
+    dgl, torch = pytest.importorskip("dgl"), pytest.importorskip("torch")
+    from atta.bench.learn import DglSage
+
+    rng = np.random.default_rng(7)
+    src, dst = (
+        torch.from_numpy(a) for a in (rng.integers(0, 30, 200), rng.integers(0, 20, 200))
+    )  # 10 without in-edges
+    graph = dgl.graph((src, dst), num_nodes=30)
+    x = torch.from_numpy(rng.standard_normal((30, 6)).astype(np.float32))
+    model = DglSage(Recipe(channels=6, classes=3, layers=2, hidden=4))
+    block = dgl.to_block(graph, torch.arange(30))
+    scores = model([block, block], x)
+    count = torch.zeros(30, 30).index_put((dst, src), torch.ones(200), accumulate=True)
+    mean = count / count.sum(1, keepdim=True).clamp(min=1)
+    for number, layer in enumerate(model.layers):
+        x = mean @ x @ layer.fc_neigh.weight.T + layer.fc_self(x)
+        x = x.relu() if number == 0 else x
+    assert torch.allclose(scores, x, atol=1e-5)
