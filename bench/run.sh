@@ -56,6 +56,8 @@ link=
 bench="atta bench kv --vs dgl$link --runs $runs"
 $bench --work data/kv --json "$results/kv.json" --plot "$results/kv.png"
 python bench/record.py "$results/kv.json" --command "$bench"
+say "hit rate of the cache of remote rows"
+atta bench cache --data "$graph-2p" --json "$results/cache.json" --plot "$results/cache.png"
 say "predicted beside counted remote rows"
 python bench/prediction.py --data "$graph-2p"
 say "quality of the examples beside plain PyG"

@@ -63,7 +63,7 @@ class BesideBench:
     runs: int = 5
     netns: str = "auto"
     link: str | None = None
-    cache_share: float = 20
+    cache_share: float = 100
     work: str | None = None
 
     def __post_init__(self) -> None:

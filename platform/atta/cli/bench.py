@@ -47,7 +47,7 @@ def bench() -> None:
 @click.option(
     "--cache-share",
     type=click.FloatRange(0, 100),
-    default=20,
+    default=100,
     show_default=True,
     help="Percent of the HALO vertices whose rows Atta's daemons keep; unless 0, Atta also runs without that cache.",
 )
@@ -100,7 +100,7 @@ def loader(json_file: str | None, plot: str | None, quiet: bool, **options: Any)
 @click.option(
     "--cache-share",
     type=click.FloatRange(0, 100),
-    default=20,
+    default=100,
     show_default=True,
     help="Percent of the HALO vertices whose rows Atta's daemons keep.",
 )

@@ -36,7 +36,7 @@ __all__ = ["COMMANDS"]
 @click.option(
     "--cache-share",
     type=click.FloatRange(0, 100),
-    default=20,
+    default=100,
     show_default=True,
     help="Rows that are kept, in percent of the number of HALO vertices.",
 )

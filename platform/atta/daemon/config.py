@@ -27,7 +27,7 @@ class DaemonConfig:
     """Most memory that batch buffers may occupy, over all sessions."""
     queue_bytes: int = 1 << 30
     """Most bytes of batches in flight or waiting, per session."""
-    cache_share: float = 0.2
+    cache_share: float = 1.0
     """How many rows are kept once they have been pulled, as a share of the number of HALO vertices."""
     cache_bytes: int = 1 << 30
     """Most memory for those rows; 0 = none are kept."""
