@@ -1,0 +1,163 @@
+"""Policies of the cache of remote rows: what is kept is right, within bounds, and ranked by what is really asked for."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta.errors import ConfigError
+from atta.kvstore.cache import RANKS, RowCache
+from atta.kvstore.cache.ranking import expected_visits
+from atta.kvstore.cache.recent import RecentRows
+from atta.partition import GraphWriter, partition_graph
+from atta.partition.dataset import Dataset
+from atta.partition.schema import TableSpec
+
+NODES = 300
+SPECS = {"x": TableSpec("<f4", (3,)), "y": TableSpec("<i8")}
+OFFSETS = np.array([0, 100, 200, 300])
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder, rng = tmp_path_factory.mktemp("policies"), np.random.default_rng(5)
+    with GraphWriter(folder / "graph") as out:
+        x = rng.random((NODES, 3), dtype=np.float32)
+        out.add_nodes(
+            "node", NODES, tables={"x": x, "y": np.arange(NODES)}, splits={"train": rng.permutation(NODES)[:60]}
+        )
+        weight = 1.0 / (1 + np.arange(NODES))
+        out.add_edges("node__to__node", rng.choice(NODES, 3000, p=weight / weight.sum()), rng.integers(0, NODES, 3000))
+    partition_graph(folder / "graph", folder / "parts", parts=2, method="random")
+    return Dataset.open(folder / "parts")
+
+
+def true_rows(ids: np.ndarray) -> dict[str, np.ndarray]:
+    return {"x": np.stack([ids, ids * 2, ids * 3], axis=1).astype(np.float32), "y": ids.astype(np.int64) * 7}
+
+
+def ask(shelf: RecentRows, owner: int, rows: np.ndarray, tables: list[str]) -> int:
+    """What a batch does: take what is there, fetch and offer the rest. Returns the hits; every row that came must be right."""
+    positions = np.arange(len(rows))
+    found = shelf.look_up(tables, owner, rows, positions)
+    outs = [np.zeros((len(rows), *SPECS[t].row_shape), SPECS[t].dtype) for t in tables]
+    shelf.fill(tables, found, outs)
+    ids = rows + OFFSETS[owner]
+    for table, out in zip(tables, outs, strict=True):
+        assert np.array_equal(out[found.positions], true_rows(ids[found.positions])[table])
+    assert sorted([*found.positions, *found.missing_positions]) == list(range(len(rows)))
+    missing = true_rows(found.missing_rows + OFFSETS[owner])
+    blocks = [missing[t].reshape(-1).view(np.uint8).reshape(-1, SPECS[t].row_bytes) for t in tables]
+    shelf.keep(tables, found.missing_slots, blocks)
+    return len(found.positions)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 30),
+    st.lists(
+        st.tuples(
+            st.integers(1, 2), st.lists(st.integers(0, 99), unique=True, max_size=40), st.sampled_from(["x", "y", "xy"])
+        ),
+        max_size=25,
+    ),
+)
+def test_recent_rows_are_never_wrong(count: int, asked: list[tuple[int, list[int], str]]) -> None:
+    shelf = RecentRows(count, SPECS, OFFSETS, window=50)
+    for owner, rows, tables in asked:
+        hits = ask(shelf, owner, np.array(rows, dtype=np.int64), list(tables))
+        assert hits <= count
+
+
+def test_a_small_set_of_rows_stays_and_a_scan_leaves_nothing_behind() -> None:
+    shelf = RecentRows(20, SPECS, OFFSETS, window=60)
+    favourites = np.arange(20)
+    for _ in range(3):
+        ask(shelf, 1, favourites, ["x", "y"])
+    assert ask(shelf, 1, favourites, ["x", "y"]) == 20
+    assert ask(shelf, 2, np.arange(100), ["x", "y"]) == 0  # once only
+    assert ask(shelf, 1, favourites, ["x", "y"]) == 20
+
+
+def test_readers_and_writers_at_once() -> None:
+    shelf = RecentRows(15, SPECS, OFFSETS, window=40)
+    errors: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        try:
+            for _ in range(300):
+                ask(shelf, int(rng.integers(1, 3)), rng.permutation(60)[:30].astype(np.int64), ["x", "y"])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+@pytest.mark.parametrize("fan_outs", [(3,), (4, 2), (2, -1)])
+def test_expected_visits_are_what_sampling_comes_to(dataset: Dataset, fan_outs: tuple[int, ...]) -> None:
+    """Trees sampled again and again by hand, vertices of the other partition not expanded."""
+    expected = expected_visits(dataset, 0, fan_outs)["node"]
+    rng, csc = np.random.default_rng(1), dataset.part(0).csc("node__to__node")
+    lo, hi = dataset.book.range("node", 0)
+    split = np.asarray(dataset.split("node", "train"))
+    seeds, trials = split[(split >= lo) & (split < hi)], 400
+    counted = np.zeros((trials, NODES))
+    for trial in range(trials):
+        frontier = list(seeds)
+        np.add.at(counted[trial], frontier, 1)
+        for fan_out in fan_outs:
+            following: list[int] = []
+            for vertex in frontier:
+                if lo <= vertex < hi:
+                    row = csc.indices[csc.indptr[vertex - lo] : csc.indptr[vertex - lo + 1]]
+                    take = len(row) if fan_out < 0 else min(fan_out, len(row))
+                    following += list(rng.choice(row, take, replace=False)) if take else []
+            np.add.at(counted[trial], following, 1)
+            frontier = following
+    error = counted.std(axis=0) / np.sqrt(trials)
+    assert (np.abs(counted.mean(axis=0) - expected) <= 5 * error + 1e-9).all()
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("limit", [0, 1000, 1 << 20])
+def test_bytes_are_bounded(dataset: Dataset, rank: str, limit: int) -> None:
+    cache = RowCache(dataset, 0, share=1.0, limit_bytes=limit, rank=rank, fan_outs=(5, 5))
+    assert cache.nbytes <= limit
+
+
+def test_unknown_rankings_are_refused(dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match="degre"):
+        RowCache(dataset, 0, share=1.0, limit_bytes=1 << 20, rank="degre", fan_outs=(5,))
+    with pytest.raises(ConfigError, match="fan-outs"):
+        RowCache(dataset, 0, share=1.0, limit_bytes=1 << 20, rank="access", fan_outs=(-2,))
+
+
+def test_bench(dataset: Dataset, tmp_path: Path) -> None:
+    import json
+
+    from click.testing import CliRunner
+
+    from atta.cli.main import cli
+
+    options = ["--data", str(dataset.path), "--num-neighbors", "4,3", "--batch-size", "16", "--shares", "5,20,100"]
+    result = CliRunner().invoke(cli, ["bench", "cache", *options, "--json", str(tmp_path / "c.json"), "--quiet"])
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "c.json").read_text())
+    entries = report["results"]
+    assert [entry["share"] for entry in entries] == [5, 20, 100]
+    for rank in RANKS:
+        rates = [entry["hit_rate"][rank] for entry in entries]
+        assert all(0 <= rate <= min(1.0, entry["bound"]) + 1e-9 for rate, entry in zip(rates, entries, strict=True))
+        assert rank == "recent" or rates == sorted(rates)
+    assert all(entry["hit_rate"]["degree"] <= entry["optimum"] + 1e-9 for entry in entries)
