@@ -10,12 +10,13 @@ from typing import Protocol
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition import dataset
-from atta.partition.exporters import dgl, npz, ogb, pyg, table
+from atta.partition.dataset import Dataset
+from atta.partition.exporters import dgl, npz, ogb, pyg, pyg_parts, table
 from atta.partition.graph import MANIFEST, Graph
 from atta.partition.progress import Progress, Silent
 from atta.partition.staging import StagedFile, Staging
 
-__all__ = ["EXPORTERS", "Exporter", "export_graph"]
+__all__ = ["EXPORTERS", "PARTITIONED", "Exporter", "export_graph"]
 
 
 class Exporter(Protocol):
@@ -43,15 +44,19 @@ EXPORTERS: dict[str, Exporter] = {
 }
 
 
+PARTITIONED = {"pyg-parts": pyg_parts}
+"""Formats that are made from a partitioned dataset."""
+
+
 def export_graph(
     fmt: str, src: str | Path, dst: str | Path, *, overwrite: bool = False, progress: Progress | None = None
 ) -> None:
-    """Write the graph folder ``src`` in the format ``fmt`` (a name in EXPORTERS) to ``dst``.
+    """Write the graph folder (or partitioned dataset) ``src`` in the format ``fmt`` of EXPORTERS (or PARTITIONED) to ``dst``.
 
     Args:
         fmt: name of the format.
-        src: graph folder to read.
-        dst: folder (npz, ogb, table) or file (pyg, dgl) to write, complete or not at all.
+        src: what to read: a partitioned dataset for formats of partitions, otherwise a graph folder.
+        dst: folder (npz, ogb, table, pyg-parts) or file (pyg, dgl) to write, complete or not at all.
         overwrite: replace what an earlier export has written there.
         progress: told of the stages.
 
@@ -59,8 +64,11 @@ def export_graph(
         ConfigError: unknown format, a graph of which the format would lose something, or ``dst`` may not be written.
         DataError: ``src`` is missing or damaged; the message names the file.
     """
+    if fmt in PARTITIONED:
+        _export_parts(fmt, Path(src), dst, overwrite=overwrite, progress=progress or Silent())
+        return
     if fmt not in EXPORTERS:
-        raise UnknownNameError.of("format", fmt, EXPORTERS)
+        raise UnknownNameError.of("format", fmt, [*EXPORTERS, *PARTITIONED])
     source, exporter = Path(src), EXPORTERS[fmt]
     if (source / dataset.MANIFEST).is_file() and not (source / MANIFEST).is_file():
         raise ConfigError(f"{source}: a partitioned dataset; export the graph folder that it was made from")
@@ -73,3 +81,13 @@ def export_graph(
     else:
         with Staging(dst, exporter.MARKER, overwrite=overwrite) as staging:
             exporter.write(graph, staging.path, progress or Silent())
+
+
+def _export_parts(fmt: str, source: Path, dst: str | Path, *, overwrite: bool, progress: Progress) -> None:
+    if (source / MANIFEST).is_file():
+        raise ConfigError(f"{source}: a graph folder; {fmt!r} is made from a partitioned dataset (atta partition)")
+    parts, exporter = Dataset.open(source), PARTITIONED[fmt]
+    if lost := exporter.lost(parts):
+        raise ConfigError(f"{source}: the format {fmt!r} cannot hold {', '.join(lost)}")
+    with Staging(dst, exporter.MARKER, overwrite=overwrite) as staging:
+        exporter.write(parts, staging.path, progress)

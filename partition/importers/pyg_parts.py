@@ -1,8 +1,8 @@
 """A folder of PyG's ``Partitioner``: ``META.json`` with ``part_*`` beside it.
 
 Vertices and edges keep the numbers they had before PyG partitioned the graph. The partition of each vertex becomes the node table
-``part``: ``atta partition --method given --option table=part`` makes a dataset with the very same partitions. PyG stores neither
-labels nor splits there.
+``part``: ``atta partition --method given --option table=part`` makes a dataset with the very same partitions. PyG's own folders
+have neither labels nor splits; those that ``atta export pyg-parts`` has written have them as features ``y`` and ``NAME_mask``.
 """
 
 from __future__ import annotations
@@ -77,6 +77,10 @@ def _add_tables(folder: Path, parts: int, key: _Key, out: GraphWriter, options: 
     for name, values in whole.items():
         if name == "x":
             add_features(out, values, node_type, options)
+        elif name == "y":
+            out.add_labels(values, node_type)
+        elif name.endswith("_mask") and values.dtype == bool and values.ndim == 1:
+            out.add_split(name.removesuffix("_mask"), values, node_type)
         else:
             out.add_table(name, values, node_type)
 

@@ -51,6 +51,7 @@ TORCH_ALLOWED = (
     "atta.partition.importers.pyg_parts",
     "atta.partition.exporters.pyg",
     "atta.partition.exporters.dgl",
+    "atta.partition.exporters.pyg_parts",
 )
 
 

@@ -6,19 +6,19 @@ import click
 
 from atta.cli.output import quiet_option
 from atta.cli.work import say, work_progress
-from atta.partition.exporters import EXPORTERS, export_graph
+from atta.partition.exporters import EXPORTERS, PARTITIONED, export_graph
 
 __all__ = ["COMMANDS"]
 
 
 @click.command("export", epilog="Example: atta export table graphs/cora cora-tables")
-@click.argument("format_", metavar="FORMAT", type=click.Choice(sorted(EXPORTERS)))
+@click.argument("format_", metavar="FORMAT", type=click.Choice(sorted([*EXPORTERS, *PARTITIONED])))
 @click.argument("src", type=click.Path())
 @click.argument("dst", type=click.Path())
 @click.option("--overwrite", is_flag=True, help="Replace DST: a file, or a folder in this format.")
 @quiet_option
 def export_(format_: str, src: str, dst: str, *, overwrite: bool, quiet: bool) -> None:
-    """Write the graph folder SRC in FORMAT (dgl, npz, ogb, pyg, table) to DST, ids and order of edges kept.
+    """Write the graph folder SRC (for pyg-parts: the partitioned dataset SRC) in FORMAT to DST, ids and order of edges kept.
 
     DST is a file for dgl and pyg, a folder for the others. A graph of which FORMAT would lose something is refused.
     """

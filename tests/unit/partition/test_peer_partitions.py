@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from atta.errors import DataError
+from atta.errors import ConfigError, DataError
 from atta.partition import Dataset, Graph
+from atta.partition.exporters import export_graph
 from atta.partition.importers import import_graph
 from atta.partition.run import partition_graph
 
@@ -151,3 +152,86 @@ def test_damaged_dorylus_files_are_refused(dorylus, tmp_path, name, damage, caus
         import_graph("dorylus", folder, tmp_path / "g")
     assert error.value.path.startswith(str(folder))
     assert not (tmp_path / "g").exists()
+
+
+def written(tmp_path, *, typed: bool):
+    from atta.partition import GraphWriter
+
+    rng = np.random.default_rng(8)
+    with GraphWriter(tmp_path / "graph") as out:
+        out.add_nodes(
+            "node",
+            40,
+            tables={"x": rng.random((40, 3), np.float32), "y": rng.integers(0, 4, 40)},
+            splits={"train": [1, 5, 30]},
+        )
+        tables = {"edge_attr": rng.random((200, 2), np.float32), "time": np.arange(200)}
+        out.add_edges("node__to__node", rng.integers(0, 40, 200), rng.integers(0, 40, 200), **tables)
+        if typed:
+            out.add_nodes("tag", 9, tables={"x": rng.random((9, 2), np.float32)})
+            out.add_edges("tag__on__node", rng.integers(0, 9, 60), rng.integers(0, 40, 60))
+    partition_graph(tmp_path / "graph", tmp_path / "data", parts=3, method="random")
+    return Graph.open(tmp_path / "graph"), Dataset.open(tmp_path / "data")
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_partitions_for_pyg_come_back(tmp_path, typed):
+    graph, dataset = written(tmp_path, typed=typed)
+    export_graph("pyg-parts", tmp_path / "data", tmp_path / "pyg")
+    import_graph("pyg-parts", tmp_path / "pyg", tmp_path / "back")
+    back = Graph.open(tmp_path / "back")
+    for edge_type in graph.schema.edge_types:
+        have, want = back.edges(edge_type), graph.edges(edge_type)
+        assert np.array_equal(have.src, want.src)
+        assert np.array_equal(have.dst, want.dst)
+        assert have.tables.keys() == want.tables.keys()
+        assert all(np.array_equal(have.tables[n], want.tables[n]) for n in want.tables)
+    for node_type in graph.schema.node_types:
+        assert all(
+            np.array_equal(back.table(node_type, n), graph.table(node_type, n))
+            for n in graph.schema.node_tables[node_type]
+        )
+        parts = np.repeat(np.arange(3), np.diff(dataset.book.offsets[node_type]))
+        assert np.array_equal(back.table(node_type, "part")[dataset.ids(node_type)], parts)
+    assert np.array_equal(back.split("node", "train"), [1, 5, 30])
+    assert back.schema.num_classes == graph.schema.num_classes
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_pyg_itself_opens_the_partitions(tmp_path, typed):
+    from torch_geometric.distributed import LocalFeatureStore, LocalGraphStore
+    from torch_geometric.distributed.partition import load_partition_info
+
+    graph, _ = written(tmp_path, typed=typed)
+    export_graph("pyg-parts", tmp_path / "data", tmp_path / "pyg")
+    seen = 0
+    for part in range(3):
+        _, parts, _, node_map, _ = load_partition_info(str(tmp_path / "pyg"), part)
+        assert parts == 3
+        stores = LocalGraphStore.from_partition(str(tmp_path / "pyg"), part)
+        features = LocalFeatureStore.from_partition(str(tmp_path / "pyg"), part)
+        key = ("node", "to", "node") if typed else None
+        row, col = next(
+            stores.get_edge_index(a) for a in stores.get_all_edge_attrs() if not typed or a.edge_type == key
+        )
+        mine = (node_map["node"] if typed else node_map).numpy() == part
+        assert mine[col.numpy()].all()
+        seen += len(row)
+        x = features.get_tensor(group_name="node" if typed else None, attr_name="x")
+        ids = features.get_global_id("node" if typed else None)
+        assert np.array_equal(x.numpy(), graph.table("node", "x")[ids.numpy()])
+    assert seen == 200
+
+
+def test_what_pyg_partitions_cannot_hold_is_refused(tmp_path):
+    from atta.partition import GraphWriter
+
+    with GraphWriter(tmp_path / "graph") as out:
+        out.add_nodes("node", 3, ids=[10, 20, 30])
+        out.add_edges("node__to__node", [0, 1], [1, 2])
+    partition_graph(tmp_path / "graph", tmp_path / "data", parts=2, method="random")
+    with pytest.raises(ConfigError, match="users' ids of node type 'node'"):
+        export_graph("pyg-parts", tmp_path / "data", tmp_path / "out")
+    with pytest.raises(ConfigError, match="is made from a partitioned dataset"):
+        export_graph("pyg-parts", tmp_path / "graph", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
