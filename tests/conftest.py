@@ -6,6 +6,7 @@ import functools
 import os
 import random
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
 SEED = int(os.environ.get("ATTA_SEED", random.SystemRandom().randrange(2**31)))
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and with them the programs that they interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("atta", deadline=None, print_blob=True)  # a busy machine is not a failure
 settings.load_profile("atta")
