@@ -84,15 +84,17 @@ def test_interrupted_it_leaves_no_process_behind(tmp_path: Path) -> None:
     running = subprocess.Popen([*ATTA, "--work", str(tmp_path), "--runs", "50"], stderr=subprocess.PIPE, text=True)
     family: list[psutil.Process] = []
     deadline = time.monotonic() + 120
-    while (
-        len([p for p in family if "kv_pull" in " ".join(_words(p))]) < 2
-    ):  # the byte stream's two sides, beside a daemon
-        assert time.monotonic() < deadline
-        assert running.poll() is None
-        family = psutil.Process(running.pid).children(recursive=True)
-        time.sleep(0.01)
-    running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=60)
+    try:
+        # the byte stream's two sides, beside a daemon
+        while len([p for p in family if "kv_pull" in " ".join(_words(p))]) < 2:
+            assert time.monotonic() < deadline
+            assert running.poll() is None
+            family = psutil.Process(running.pid).children(recursive=True)
+            time.sleep(0.01)
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=60)
+    finally:
+        running.kill()
     assert running.returncode == 130, said
     _, alive = psutil.wait_procs(family, timeout=20)
     assert alive == []
