@@ -20,18 +20,23 @@ def main() -> None:
     parser.add_argument("json", type=Path)
     parser.add_argument("--command", required=True)
     arguments = parser.parse_args()
-    target = arguments.json.with_suffix(".md")
+    record(arguments.json, arguments.command)
+
+
+def record(source: Path, command: str) -> None:
+    target = source.with_suffix(".md")
     old = target.read_text() if target.exists() else ""
     meaning = old.partition(MEANING)[2].strip() or "(to be written)"
-    document = json.loads(arguments.json.read_text())
-    target.write_text(f"{render(document, arguments.command, arguments.json)}\n{MEANING}\n\n{meaning}\n")
+    document = json.loads(source.read_text())
+    target.write_text(f"{render(document, command, source)}\n{MEANING}\n\n{meaning}\n")
 
 
 def render(document: dict[str, Any], command: str, source: Path) -> str:
     machine = document["machine"]
     memory = f"{machine['memory_bytes'] / 2**30:.0f} GiB"
+    about = document.get("about")
     lines = [
-        f"# atta bench {document['bench']}",
+        f"# {document.get('title') or 'atta bench ' + document['bench']}",
         "",
         f"Date: {document['started']}  ",
         f"Machine: {machine['cores']} cores, {machine['cpu']}, {memory}, GPU: {machine['gpu'] or 'none'}  ",
@@ -39,7 +44,8 @@ def render(document: dict[str, Any], command: str, source: Path) -> str:
         f"Command: `{command}`  ",
         f"Runs: {document['runs']}, medians (minimum to maximum); all figures: [{source.name}]({source.name})",
         "",
-        *tables(document["results"], document["ratios"]),
+        *([about, ""] if about else []),
+        *tables(document["results"], document["ratios"], document.get("ours", "atta")),
         "",
         "| limit of the machine | measured in the same runs |",
         "|---|---|",
@@ -51,7 +57,7 @@ def render(document: dict[str, Any], command: str, source: Path) -> str:
     return "\n".join(lines)
 
 
-def tables(results: dict[str, Any], ratios: dict[str, dict[str, float]]) -> list[str]:
+def tables(results: dict[str, Any], ratios: dict[str, dict[str, float]], ours: str) -> list[str]:
     """One table, or one for each section of figures with names like "gather/bytes_per_s"."""
     systems = {name: figures for name, figures in results.items() if "error" not in figures}
     figures = dict.fromkeys(name for found in systems.values() for name in found)
@@ -59,13 +65,13 @@ def tables(results: dict[str, Any], ratios: dict[str, dict[str, float]]) -> list
     for section in dict.fromkeys(name.rpartition("/")[0] for name in figures):
         chosen = [name for name in figures if name.rpartition("/")[0] == section]
         having = {name: found for name, found in systems.items() if any(figure in found for figure in chosen)}
-        lines += [*([f"**{section}**", ""] if section else []), *table(having, chosen, ratios), ""]
+        lines += [*([f"**{section}**", ""] if section else []), *table(having, chosen, ratios, ours), ""]
     return [*lines, *(f"{name} could not run: {found['error']}" for name, found in results.items() if "error" in found)]
 
 
-def table(systems: dict[str, Any], figures: list[str], ratios: dict[str, dict[str, float]]) -> list[str]:
-    peers = [name for name in systems if name != "atta"]
-    head = ["figure", *systems, *(f"atta / {peer}" for peer in peers)]
+def table(systems: dict[str, Any], figures: list[str], ratios: dict[str, dict[str, float]], ours: str) -> list[str]:
+    peers = [name for name in systems if name != ours]
+    head = ["figure", *systems, *(f"{ours} / {peer}" for peer in peers)]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name in figures:
         cells = [cell(found.get(name)) for found in systems.values()]
