@@ -26,6 +26,7 @@ class SlotMaps:
 
     def __init__(self) -> None:
         self._maps: dict[tuple[str, int], np.ndarray] = {}
+        self._files: dict[tuple[str, int], tuple[int, int]] = {}  # device and inode
 
     def lease(self, path: str, capacity: int, nonce: int) -> Any:
         """An object that numpy can view (uint8 [capacity]); watch it with ``weakref.finalize``.
@@ -35,6 +36,7 @@ class SlotMaps:
         """
         mapping = self._maps.get((path, nonce))
         if mapping is None:
+            self._forget_closed()
             mapping = self._maps[path, nonce] = self._map(path, capacity, nonce)
         return _Lease(mapping)
 
@@ -43,6 +45,7 @@ class SlotMaps:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 # Writable and private to nobody: torch wants writable memory, and the slot is ours until we let go.
+                self._files[path, nonce] = _identity(os.fstat(fd))
                 mapping = np.frombuffer(mmap.mmap(fd, capacity, flags=mmap.MAP_SHARED), dtype=np.uint8)
             finally:
                 os.close(fd)
@@ -55,3 +58,18 @@ class SlotMaps:
     def forget(self, path: str, nonce: int) -> None:
         """Drop the mapping of a slot that the daemon has given up; views that exist keep it alive."""
         self._maps.pop((path, nonce), None)
+        self._files.pop((path, nonce), None)
+
+    def _forget_closed(self) -> None:
+        """Drop the mappings of slots that their daemon has closed, or that has died: else their pages would stay in memory."""
+        for (path, nonce), file in list(self._files.items()):
+            try:
+                closed = _identity(os.stat(path)) != file
+            except OSError:
+                closed = True
+            if closed:
+                self.forget(path, nonce)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino

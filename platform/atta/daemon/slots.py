@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import psutil
@@ -19,6 +19,9 @@ import psutil
 from atta.errors import QuotaExceededError
 
 __all__ = ["Slot", "SlotPool"]
+
+MIN_FREE_BYTES = 64 << 20
+"""Less free memory than this, or than an earlier batch took, and no further slot is made: a page that cannot be had kills."""
 
 
 @dataclass(eq=False)
@@ -29,7 +32,6 @@ class Slot:
     capacity: int
     nonce: int
     buffer: np.ndarray
-    high_water: int = field(default=0)
 
     @classmethod
     def create(cls, capacity: int) -> Slot:
@@ -46,6 +48,11 @@ class Slot:
     def path(self) -> str:
         """Where a process of the same user on this machine can open the slot."""
         return f"/proc/{os.getpid()}/fd/{self.fd}"
+
+    @property
+    def touched_bytes(self) -> int:
+        """Memory of the slot's pages as the kernel counts it: only a batch itself knows how much of the slot it will fill."""
+        return 512 * os.fstat(self.fd).st_blocks
 
     def close(self) -> None:
         """Drop this side's file and mapping; a consumer that still maps the slot keeps its pages."""
@@ -66,8 +73,12 @@ class SlotPool:
 
     @property
     def resident_bytes(self) -> int:
-        """Upper bound of the memory that the pool's slots occupy."""
-        return sum(s.high_water for s in self._free) + sum(s.high_water for s in self._out)
+        """Memory that the pool's slots occupy, those that batches are being made in among them."""
+        return sum(slot.touched_bytes for slot in self._slots)
+
+    @property
+    def _slots(self) -> list[Slot]:
+        return [*self._free, *self._out]
 
     def acquire(self, capacity: int) -> Slot:
         """A slot of exactly ``capacity`` bytes, a used one if possible.
@@ -85,9 +96,10 @@ class SlotPool:
         if self.resident_bytes >= self.quota_bytes:
             raise QuotaExceededError(
                 f"batch buffers hold {self.resident_bytes >> 20} MiB of a quota of {self.quota_bytes >> 20} MiB: "
-                "raise --buffer-bytes, lower the batch size, or let go of old batches"
+                "raise --buffer, lower the batch size, or let go of old batches"
             )
-        if (free := psutil.virtual_memory().available) < 64 << 20:
+        wanted = max([MIN_FREE_BYTES, *(slot.touched_bytes for slot in self._slots if slot.capacity == capacity)])
+        if (free := psutil.virtual_memory().available) < wanted:
             raise QuotaExceededError(f"no memory left for another batch buffer: {free >> 20} MiB available")
         slot = Slot.create(capacity)
         self.created += 1
@@ -95,9 +107,8 @@ class SlotPool:
         return slot
 
     def release(self, slot: Slot, used_bytes: int = 0) -> None:
-        """Take back a slot that nobody looks at any more; ``used_bytes`` of it were touched this time."""
+        """Take back a slot that nobody looks at any more; its pages stay, whatever ``used_bytes`` the last batch took."""
         self._out.discard(slot)
-        slot.high_water = max(slot.high_water, used_bytes)
         self._free.append(slot)
 
     def abandon(self, slot: Slot) -> None:
@@ -107,7 +118,7 @@ class SlotPool:
 
     def close(self) -> None:
         """Drop all slots."""
-        for slot in [*self._free, *self._out]:
+        for slot in self._slots:
             slot.close()
         self._free.clear()
         self._out.clear()

@@ -39,6 +39,7 @@ from atta.rpc import Bulk
 __all__ = ["TableService", "span_of"]
 
 CLIENT_IDLE_S = 1800.0
+GATE_POLL_S = 0.002
 
 
 def span_of(spec: MutableSpec, dataset: Dataset, part: int) -> range:
@@ -190,7 +191,9 @@ class TableService(DataService):
         """``TableService.Push``."""
         message, payloads = request.message, request.payloads
         self._heard[message.client] = asyncio.get_running_loop().time()
-        table = self._tables.get(message.name)
+        # A push that must wait does so here: it keeps neither the event loop nor a thread from those who do not push.
+        while not (table := self._tables.get(message.name)).takes_pushes:
+            await asyncio.sleep(GATE_POLL_S)
         values = payloads.get(10, b"")
         applied = await self.run(len(values), _apply, table, message, payloads.get(2, b""), values)
         self._pushed += len(payloads.get(2, b"")) // 8 if applied else 0
@@ -220,13 +223,14 @@ class TableService(DataService):
     async def save(self, request: Any, context: Any) -> Any:
         """``TableService.Save``."""
         folder = self._snapshot(request.name)
-        await self.in_pool(lambda: self._tables.snapshot(folder, overwrite=True))
+        # Not on the threads that answer others: a disk must not keep rows waiting.
+        await asyncio.to_thread(self._tables.snapshot, folder, overwrite=True)
         return self._saved()
 
     @guarded
     async def load(self, request: Any, context: Any) -> Any:
         """``TableService.Load``."""
-        await self.in_pool(self._tables.restore, self._snapshot(request.name))
+        await asyncio.to_thread(self._tables.restore, self._snapshot(request.name))
         return self._saved()
 
     def _snapshot(self, name: str) -> Path:

@@ -21,11 +21,16 @@ class Gate:
         self._alone = False
         self._waiting = 0  # to be alone
 
+    @property
+    def open(self) -> bool:
+        """Whether others may come in just now; a hint, as it may change at any time."""
+        return not self._alone and not self._waiting
+
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
         """Inside with others."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._alone and not self._waiting)
+            self._changed.wait_for(lambda: self.open)
             self._inside += 1
         try:
             yield

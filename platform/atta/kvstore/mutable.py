@@ -108,6 +108,11 @@ class MutableTable:
         return self.spec.nbytes(self.rows)
 
     @property
+    def takes_pushes(self) -> bool:
+        """Whether a push need not wait just now, as it must while the table grows or is copied; a hint."""
+        return self._gate.open
+
+    @property
     def step(self) -> int:
         """The highest number of a step so far."""
         return self._step

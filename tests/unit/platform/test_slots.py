@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -58,12 +59,59 @@ def test_released_slots_are_reused_and_abandoned_ones_never() -> None:
     assert pool.acquire(CAPACITY) is not first
 
 
-def test_quota() -> None:
-    pool = SlotPool(1000)
-    slots = [pool.acquire(CAPACITY) for _ in range(2)]
+def test_quota_counts_what_is_touched() -> None:
+    """Also slots that have never come back count, and untouched pages do not."""
+    pool = SlotPool(100_000)
+    slots = [pool.acquire(1 << 20) for _ in range(2)]
+    assert pool.resident_bytes < 10_000
     for slot in slots:
-        pool.release(slot, 600)
-    again = [pool.acquire(CAPACITY) for _ in range(2)]
+        slot.buffer[:60_000] = 1
+    assert 120_000 <= pool.resident_bytes < 140_000
+    with pytest.raises(QuotaExceededError, match="quota"):
+        pool.acquire(1 << 20)
+    pool.release(slots[0])
+    assert pool.acquire(1 << 20) is slots[0]
     with pytest.raises(QuotaExceededError, match="quota"):
         pool.acquire(CAPACITY)
-    assert len(again) == 2
+    for slot in slots:
+        pool.release(slot)
+    other = pool.acquire(CAPACITY)  # free slots of another size make room
+    assert pool.resident_bytes < 80_000
+    pool.abandon(other)
+
+
+@pytest.mark.parametrize(
+    ("touched", "free", "enough"), [(0, 63 << 20, False), (0, 65 << 20, True), (70 << 20, 65 << 20, False)]
+)
+def test_free_memory_must_do_for_a_batch_like_those_before(
+    monkeypatch: pytest.MonkeyPatch, touched: int, free: int, enough: bool
+) -> None:
+    pool = SlotPool(1 << 30)
+    first = pool.acquire(100 << 20)
+    first.buffer[:touched] = 1
+    monkeypatch.setattr("atta.daemon.slots.psutil.virtual_memory", lambda: SimpleNamespace(available=free))
+    if enough:
+        assert pool.acquire(100 << 20) is not first
+        return
+    with pytest.raises(QuotaExceededError, match=f"no memory left for another batch buffer: {free >> 20} MiB"):
+        pool.acquire(100 << 20)
+    pool.release(first)
+    assert pool.acquire(100 << 20) is first  # its pages are there
+
+
+def test_mappings_of_closed_slots_are_forgotten() -> None:
+    """A slot that the daemon closes to make room must not stay in memory because a consumer has once mapped it."""
+    pool, maps = SlotPool(1 << 30), SlotMaps()
+    slot = pool.acquire(CAPACITY)
+    maps.lease(slot.path, slot.capacity, slot.nonce)
+    (mapping,) = map(weakref.ref, maps._maps.values())
+    kept = pool.acquire(CAPACITY)
+    view = np.asarray(maps.lease(kept.path, kept.capacity, kept.nonce))
+    kept.buffer[9000] = 7
+    pool.close()
+    other = pool.acquire(CAPACITY)  # very likely with the first one's number
+    maps.lease(other.path, other.capacity, other.nonce)
+    gc.collect()
+    assert mapping() is None
+    assert len(maps._maps) == 1
+    assert view[9000] == 7

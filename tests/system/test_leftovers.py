@@ -1,0 +1,195 @@
+"""What is left when a consumer or a daemon is killed, or memory runs out: nothing that grows, and the others are served on."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import atta
+from atta.partition import GraphWriter, partition_graph
+from tests.system.conftest import SmallGraph, free_port
+
+BATCHES = 6  # of 20 seeds, an epoch
+HELD = 3
+
+HOLDER = """
+import atta, sys, time
+cluster = atta.connect(sys.argv[1])
+batches = iter(atta.NeighborLoader(cluster, [4, 4], batch_size=20))
+held = [next(batches) for _ in range(3)]
+print("up", flush=True)
+time.sleep(600)
+"""
+
+# A daemon that believes as much memory to be available as a file says.
+SHORT_OF_MEMORY = """
+import pathlib, psutil, sys, types
+told = pathlib.Path(sys.argv.pop(1))
+psutil.virtual_memory = lambda: types.SimpleNamespace(available=int(told.read_text()), total=1 << 34)
+from atta.cli.main import main
+main()
+"""
+
+
+def slots_of(pid: int) -> dict[int, int]:
+    """Memory of the slots that a process has open, in bytes by inode, as the kernel counts it."""
+    found = {}
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        if "atta-slot" in os.readlink(entry):
+            status = entry.stat()
+            found[status.st_ino] = 512 * status.st_blocks
+    return found
+
+
+def mapped_slots(pid: int) -> set[int]:
+    """Inodes of the slots that a process maps."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {int(line.split()[4]) for line in lines if "atta-slot" in line}
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def epoch(cluster: atta.Cluster) -> list[list[int]]:
+    return [b.n_id().tolist() for b in atta.NeighborLoader(cluster, [4, 4], batch_size=20, seed=1)]
+
+
+def test_slots_of_killed_consumers_are_freed(small_graph: SmallGraph) -> None:
+    """Three consumers are killed with batches in their hands: their slots go, and what is free is not more than one needs."""
+    with atta.local(small_graph.dataset(1, "random"), threads=1, options=("--lease", "1s")) as cluster:
+        daemon = cluster.pids[0]
+        for _ in range(3):
+            holder = subprocess.Popen([sys.executable, "-c", HOLDER, cluster.addresses[0]], stdout=subprocess.PIPE)
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"up\n"
+            assert eventually(lambda: len(slots_of(daemon)) == BATCHES)  # all are made ahead
+            held = mapped_slots(holder.pid)
+            assert len(held) == HELD
+            holder.kill()
+            holder.communicate()
+            assert eventually(lambda: cluster.stats()[0]["sessions"] == 0)
+            left = slots_of(daemon)
+            assert set(left) == mapped_slots(daemon)
+            assert not set(left) & held
+            assert BATCHES - len(left) in {HELD, HELD + 1}  # one more where the next one was under way
+            assert cluster.stats()[0]["buffer_bytes"] == sum(left.values())
+        assert len(epoch(cluster)) == BATCHES
+        assert len(slots_of(daemon)) <= BATCHES
+
+
+@contextmanager
+def daemon(
+    data: Path, port: int, *options: str, program: tuple[str, ...], tmp: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A daemon of partition 0 of a process group of its own, with a folder of its own for temporary files."""
+    command = [sys.executable, *program, "serve", "--data", str(data), "--part", "0", "--listen", f"127.0.0.1:{port}"]
+    tmp.mkdir(exist_ok=True)
+    started = subprocess.Popen(
+        [*command, "--threads", "1", *options], env={**os.environ, "TMPDIR": str(tmp)}, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.wait()
+
+
+def test_a_killed_daemon_leaves_nothing(small_graph: SmallGraph, tmp_path: Path) -> None:
+    """No file is left, a batch that a consumer holds stays whole, and the next daemon on the address serves the same client."""
+    data, port, tmp = small_graph.dataset(1, "random"), free_port(), tmp_path / "tmp"
+    program = ("-m", "atta.cli.main")
+
+    def work(cluster: atta.Cluster) -> tuple[list[list[int]], list[list[float]]]:
+        table = atta.DistTensor(cluster, (50, 2), name="counts")
+        table.add([3, 3, 7], np.ones((3, 2), np.float32))
+        return epoch(cluster), table[[3, 7]].tolist()
+
+    with daemon(data, port, program=program, tmp=tmp) as first, atta.connect(f"127.0.0.1:{port}", wait=True) as cluster:
+        before = work(cluster)
+        held = next(iter(atta.NeighborLoader(cluster, [4, 4], batch_size=20)))
+        content = held.table("x").copy()
+        process = psutil.Process(first.pid)
+        named = [m.path for m in process.memory_maps()] + [f.path for f in process.open_files()]
+        assert not [path for path in named if path.startswith(("/dev/shm", str(tmp)))]
+        old = set(slots_of(first.pid))
+        assert old & mapped_slots(os.getpid())
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        assert not list(tmp.iterdir())
+        with daemon(data, port, program=program, tmp=tmp) as second:
+            with atta.connect(f"127.0.0.1:{port}", wait=True) as fresh:
+                assert work(fresh) == before
+                assert fresh.tables.delete("counts")
+            assert work(cluster) == before  # the client that was there before, without a word to it
+            assert np.array_equal(held.table("x"), content)
+            del held
+            gc.collect()
+            epoch(cluster)
+            assert not old & mapped_slots(os.getpid())  # no memory of the dead daemon is kept
+            assert second.poll() is None
+
+
+def test_too_little_memory(small_graph: SmallGraph, tmp_path: Path) -> None:
+    """A session that needs another buffer ends with the reason; those that find used ones, and later sessions, are served."""
+    data, port, told = small_graph.dataset(1, "random"), free_port(), tmp_path / "available"
+    told.write_text(str(1 << 30))
+    program = ("-c", SHORT_OF_MEMORY, str(told))
+    with (
+        daemon(data, port, program=program, tmp=tmp_path / "tmp") as running,
+        atta.connect(f"127.0.0.1:{port}", wait=True) as cluster,
+    ):
+        whole = epoch(cluster)
+        slots = set(slots_of(running.pid))
+        told.write_text(str(5 << 20))
+        with pytest.raises(atta.QuotaExceededError, match="no memory left for another batch buffer: 5 MiB available"):
+            list(atta.NeighborLoader(cluster, [7, 7], batch_size=30))
+        assert set(slots_of(running.pid)) == slots
+        one = next(iter(atta.NeighborLoader(cluster, [4, 4], small_graph.ids[:20], batch_size=20)))
+        assert one.num_nodes > 20
+        told.write_text(str(1 << 30))
+        assert len(list(atta.NeighborLoader(cluster, [7, 7], batch_size=30))) == 4
+        assert epoch(cluster) == whole
+
+
+def test_buffers_of_all_sessions_stay_within_the_quota(tmp_path: Path) -> None:
+    """Batches of 10 MiB that consumers neither take nor give back: who comes when 64 MiB are full is told so."""
+    rng, n = np.random.default_rng(0), 600
+    with GraphWriter(tmp_path / "graph") as graph:
+        graph.add_nodes("node", n, tables={"x": rng.random((n, 4096), np.float32)}, splits={"train": np.arange(n)})
+        graph.add_edges("node__to__node", rng.integers(0, n, 20_000), rng.integers(0, n, 20_000))
+    partition_graph(tmp_path / "graph", tmp_path / "data", parts=1, method="random")
+    with atta.local(tmp_path / "data", threads=1, options=("--buffer", "64MiB")) as cluster:
+
+        def open_one() -> Iterator[atta.MiniBatch]:
+            """A session of three batches, all of them made."""
+            made = cluster.stats()[0].get("batches", 0)
+            batches = iter(atta.NeighborLoader(cluster, [30], batch_size=200))
+            assert eventually(lambda: cluster.stats()[0].get("batches") == made + 3)
+            return batches
+
+        two = [open_one(), open_one()]
+        occupied = sum(slots_of(cluster.pids[0]).values())
+        assert occupied > 40 << 20
+        assert cluster.stats()[0]["buffer_bytes"] == occupied
+        with pytest.raises(atta.QuotaExceededError, match="of a quota of 64 MiB: raise --buffer"):
+            list(atta.NeighborLoader(cluster, [30], batch_size=200))
+        assert [sum(1 for _ in batches) for batches in two] == [3, 3]  # they have lost nothing
+        assert sum(1 for _ in open_one()) == 3
+        assert cluster.stats()[0]["buffer_bytes"] < 80 << 20

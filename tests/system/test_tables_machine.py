@@ -1,0 +1,400 @@
+"""Random histories of tables on real daemons, asked by three clients at the same time, against plain arrays.
+
+What concurrent requests do depends on their order. Either the order does not matter (whole numbers are added), or every outcome is
+accepted that some order explains: a row as one of the clients has written it, a snapshot between two pushes of each client.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+import atta
+from atta import rpc
+from atta.client.tables import RemoteTable
+from atta.kvstore.initial import Constant, Uniform
+from atta.kvstore.optimisers import initial_state
+from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from tests.system.conftest import SmallGraph
+from tests.unit.kvstore.test_rows import together
+from tests.unit.kvstore.test_steps import coalesced, expected
+
+PARTS, CLIENTS, LIMIT = 2, 3, 20
+SPECS = {
+    # Rows so wide that requests are worked on by threads, as small ones are not.
+    "sums": MutableSpec("sums", 12, row_shape=(9000,), max_rows=LIMIT),
+    "marks": MutableSpec("marks", 12, "<i8", row_shape=(5000,), init=Constant(-1), versioned=True, max_rows=LIMIT),
+    "sgd": MutableSpec("sgd", 12, row_shape=(3,), optimiser=OptimiserSpec.sgd(1.0)),
+    "adam": MutableSpec("adam", 12, row_shape=(2,), init=Uniform(-1, 1, seed=3), optimiser=OptimiserSpec.adam(0.1), max_rows=LIMIT),
+}  # fmt: skip
+names = st.sampled_from(list(SPECS))
+clients = st.integers(0, CLIENTS - 1)
+seeds = st.integers(0, 2**31)
+
+
+@dataclass
+class Sent:
+    """A message to one owner, as it went out, and what it means."""
+
+    shard: Any
+    bulk: rpc.Bulk
+
+    def again(self) -> bool:
+        """Send it once more; whether it has been applied."""
+        return bool(self.shard.connection.call("TableService.Push", self.bulk).applied)
+
+    @property
+    def owner(self) -> tuple[str, int]:
+        return self.shard.connection.address, self.bulk.message.client
+
+    @property
+    def rows(self) -> np.ndarray:
+        return np.frombuffer(self.bulk.payloads[2], np.int64)
+
+
+@dataclass
+class Model:
+    """A table as plain arrays; of every (owner, client) the numbers that are settled or have been applied."""
+
+    spec: MutableSpec
+    values: np.ndarray
+    versions: np.ndarray
+    state: dict[str, np.ndarray]
+    steps: int = 0
+    settled: dict[Any, int] = field(default_factory=lambda: defaultdict(int))
+    applied: set[Any] = field(default_factory=set)
+
+    def receive(self, sent: Sent) -> bool:
+        """What the owner does with a message; False: nothing, it is known."""
+        message = sent.bulk.message
+        self.settled[sent.owner] = max(self.settled[sent.owner], message.settled)
+        if message.sequence < self.settled[sent.owner] or (sent.owner, message.sequence) in self.applied:
+            return False
+        self.applied.add((sent.owner, message.sequence))
+        rows = sent.rows
+        values = np.frombuffer(sent.bulk.payloads[10], self.spec.dtype).reshape(len(rows), *self.spec.row_shape)
+        if message.op == "write":
+            for row, value in zip(rows, values, strict=True):  # of a repeated row the last counts
+                self.values[row] = value
+                self.versions[row] = message.version if message.versioned else self.versions[row]
+        elif message.op == "add":
+            np.add.at(self.values, rows, values)
+        else:
+            self._step(rows, values, message.step)
+        return True
+
+    def _step(self, rows: np.ndarray, gradients: np.ndarray, step: int) -> None:
+        assert self.spec.optimiser is not None
+        different, sums = coalesced(rows, gradients)
+        part, state = self.values[different], {name: array[different] for name, array in self.state.items()}
+        expected(self.spec.optimiser, step, part, state, sums)
+        self.values[different] = part
+        for name, array in state.items():
+            self.state[name][different] = array
+
+
+def fresh(spec: MutableSpec, first: int, rows: int) -> Model:
+    values = np.empty((rows, *spec.row_shape), spec.dtype)
+    spec.init.fill(values, first)
+    return Model(spec, values, np.full(rows, -1), initial_state(spec.optimiser, values.shape))
+
+
+class Machine(RuleBasedStateMachine):
+    def __init__(self, clusters: list[atta.Cluster]) -> None:
+        super().__init__()
+        self.clusters = clusters
+
+    @initialize()
+    def start(self) -> None:
+        for name in self.clusters[0].tables.specs():
+            self.clusters[0].tables.delete(name)
+        self.models: dict[str, Model] = {}
+        self.sent: dict[str, list[Sent]] = defaultdict(list)
+        self.saved: dict[str, Model] | None = None
+        self.turn, self.tags = 0, itertools.count(100)
+        for name in SPECS:
+            self.create(name)
+
+    def each(self, body: Callable[[int], object], *more: Callable[[], object]) -> None:
+        """``body(client)`` of all clients, and more, at the same time."""
+        together(*(lambda c=c: body(c) for c in range(CLIENTS)), *more)  # type: ignore[misc]
+
+    # -- one client after another --------------------------------------------------------------------------------------
+
+    @rule(name=names, client=clients, seed=seeds)
+    def push(self, name: str, client: int, seed: int) -> None:
+        if name not in self.models:
+            return
+        model, rng = self.models[name], np.random.default_rng(seed)
+        op = str(rng.choice(["write", "add"] if model.spec.optimiser is None else ["write", "step", "step"]))
+        rows = rng.integers(0, len(model.values), rng.integers(1, 9))
+        values = rng.integers(-9, 10, (len(rows), *model.spec.row_shape)).astype(model.spec.dtype)
+        version = int(rng.integers(100)) if model.spec.versioned and op == "write" else None
+        if name == "marks":  # rows of one number everywhere: half a row of another would show
+            op, version = "write", next(self.tags)
+            values[:] = version
+        model.steps += op == "step"
+        step = model.steps if op == "step" else 0
+        for sent, _ in self.pushed(name, client, rows, values, op=op, version=version, step=step):
+            assert model.receive(sent)
+            self.sent[name].append(sent)
+
+    @precondition(lambda self: any(self.sent.values()))
+    @rule(pick=seeds)
+    def send_again(self, pick: int) -> None:
+        """Any earlier message, also one that a restored snapshot does not know of."""
+        everything = [(name, sent) for name, all_of in self.sent.items() for sent in all_of]
+        name, sent = everything[pick % len(everything)]
+        if sent.rows.max() < len(self.models[name].values):
+            assert sent.again() == self.models[name].receive(sent)
+
+    @rule()
+    def save(self) -> None:
+        assert self.clusters[0].tables.save("saved") == sorted(self.models)
+        self.saved = copy.deepcopy(self.models)
+
+    @precondition(lambda self: self.saved is not None)
+    @rule(client=clients)
+    def load(self, client: int) -> None:
+        self.models = copy.deepcopy(self.saved or {})
+        assert self.clusters[client].tables.load("saved") == sorted(self.models)
+        self.sent = defaultdict(list, {name: sent for name, sent in self.sent.items() if name in self.models})
+
+    # -- several at the same time --------------------------------------------------------------------------------------
+
+    @rule(name=names)
+    def create(self, name: str) -> None:
+        self.each(lambda client: self.clusters[client].tables.create(SPECS[name]))
+        self.models.setdefault(name, fresh(SPECS[name], 0, SPECS[name].rows))
+
+    @rule(name=names)
+    def delete(self, name: str) -> None:
+        existed: list[bool] = []
+        self.each(lambda client: existed.append(self.clusters[client].tables.delete(name)))
+        assert any(existed) == (self.models.pop(name, None) is not None)
+        assert sum(existed) <= PARTS  # every owner drops its rows once
+        self.sent.pop(name, None)
+
+    @rule(name=names, seed=seeds)
+    def grow(self, name: str, seed: int) -> None:
+        if name not in self.models:
+            return
+        model = self.models[name]
+        wanted = np.random.default_rng(seed).integers(len(model.values), model.spec.limit + 1, CLIENTS)
+
+        def body(client: int) -> None:
+            # It does not shrink: somebody else was quicker, and wanted more.
+            with suppress(atta.ConfigError) if wanted[client] < wanted.max() else nullcontext():
+                self.table(client, name).grow(int(wanted[client]))
+
+        self.each(body)
+        added = fresh(model.spec, len(model.values), wanted.max() - len(model.values))
+        model.values = np.concatenate([model.values, added.values])
+        model.versions = np.concatenate([model.versions, added.versions])
+        model.state = {key: np.concatenate([array, added.state[key]]) for key, array in model.state.items()}
+
+    @rule(name=st.sampled_from(["sums", "sgd"]), seed=seeds)
+    def add(self, name: str, seed: int) -> None:
+        """All clients add to the same rows, sending half of their messages twice; nothing is lost or counted twice."""
+        if name not in self.models:
+            return
+        model, op = self.models[name], "add" if name == "sums" else "step"
+        sign, before, done = (1 if op == "add" else -1), model.values.copy(), [False] * CLIENTS
+
+        def body(client: int) -> None:
+            rng = np.random.default_rng([seed, client])
+            try:
+                for number in range(3):
+                    rows = rng.integers(0, len(before), 8)
+                    values = rng.integers(0, 9, (len(rows), *model.spec.row_shape)).astype(model.spec.dtype)
+                    for sent, applied in self.pushed(name, client, rows, values, op=op, times=1 + number % 2):
+                        assert applied == 1
+                        self.sent[name].append(sent)
+            finally:
+                done[client] = True
+
+        def read() -> None:
+            low = before
+            while not all(done):
+                values, _ = self.table(0, name).pull(np.arange(len(before)))
+                assert (sign * values >= sign * low).all()  # what has been seen stays
+                low = values
+
+        known = len(self.sent[name])
+        self.each(body, read)
+        for sent in self.sent[name][known:]:
+            assert model.receive(sent)
+
+    @rule(seed=seeds)
+    def write(self, seed: int) -> None:
+        """All clients write the same rows: whoever reads finds rows as one of them wrote them, never parts of two."""
+        if "marks" not in self.models:
+            return
+        model, done = self.models["marks"], [False] * CLIENTS
+        first_tag = next(self.tags)
+        writes: list[tuple[int, int, Sent]] = []  # (client, tag, message), in order for every client
+
+        def body(client: int) -> None:
+            rng = np.random.default_rng([seed, client])
+            try:
+                for _ in range(3):
+                    rows = rng.permutation(len(model.values))[:9]
+                    tag = next(self.tags)
+                    values = np.full((len(rows), *model.spec.row_shape), tag)
+                    for sent, applied in self.pushed("marks", client, rows, values, op="write", version=tag, times=2):
+                        assert applied == 1
+                        writes.append((client, tag, sent))
+            finally:
+                done[client] = True
+
+        def read() -> None:
+            while not all(done):
+                self.whole_rows(model.versions, first_tag)
+
+        self.each(body, read)
+        versions = self.whole_rows(model.versions, first_tag)
+        last: dict[int, dict[int, int]] = defaultdict(dict)
+        for client, tag, sent in writes:
+            for row in sent.rows:
+                last[int(row)][client] = tag
+        for row, version in enumerate(versions):
+            assert version in (last[row].values() if row in last else [model.versions[row]])
+        for _, _, sent in writes:
+            model.receive(sent)
+            self.sent["marks"].append(sent)
+        model.versions[:] = versions
+        model.values[:] = versions[:, None]
+
+    @rule(seed=seeds)
+    def save_amid_additions(self, seed: int) -> None:
+        """A snapshot holds of every client's pushes to an owner the first ones, each as a whole; the others are then new again."""
+        if "sums" not in self.models:
+            return
+        model = self.models["sums"]
+        before = model.values.copy()
+        sent = self.additions(seed, SPECS["sums"].rows, lambda: self.clusters[0].tables.save("amid"))
+        self.clusters[0].tables.load("amid")
+        for messages in sent:
+            kept = self.bits(messages, before)
+            assert kept == sorted(kept, reverse=True)
+            for (_, message), has in zip(messages, kept, strict=True):
+                assert message.again() != has
+            assert all(model.receive(message) for _, message in messages)
+
+    @precondition(lambda self: "sums" in self.models and "sums" in (self.saved or ()))
+    @rule(seed=seeds)
+    def load_amid_additions(self, seed: int) -> None:
+        """Of every client's pushes to an owner those that came before the snapshot was loaded are undone, later ones are not."""
+        self.models = copy.deepcopy(self.saved or {})
+        before = self.models["sums"].values.copy()
+        sent = self.additions(seed, SPECS["sums"].rows, lambda: self.clusters[0].tables.load("saved"))
+        for messages in sent:
+            kept = self.bits(messages, before)
+            assert kept == sorted(kept)
+            for (_, message), has in zip(messages, kept, strict=True):
+                assert not has or self.models["sums"].receive(message)
+        self.sent = defaultdict(list)
+
+    # -- how they do it ------------------------------------------------------------------------------------------------
+
+    def table(self, client: int, name: str) -> RemoteTable:
+        return self.clusters[client].tables.open(name)
+
+    def pushed(
+        self, name: str, client: int, rows: np.ndarray, values: np.ndarray, *, times: int = 1, **options: Any
+    ) -> list[tuple[Sent, int]]:
+        """Push, every message ``times`` times at once; the messages, and how often each was applied."""
+        ticket = self.table(client, name).push(rows, values, **options)
+        sent, answers = [Sent(shard, bulk) for shard, bulk, _ in ticket._sent], [[call] for *_, call in ticket._sent]
+        for _ in range(times - 1):
+            for message, calls in zip(sent, answers, strict=True):
+                calls.append(message.shard.connection.begin("TableService.Push", message.bulk))
+        ticket.wait()
+        return [
+            (message, sum(call.result().applied for call in calls))
+            for message, calls in zip(sent, answers, strict=True)
+        ]
+
+    def whole_rows(self, before: np.ndarray, lowest: int) -> np.ndarray:
+        """The versions of "marks", after a look that every row is that number throughout, and old or new."""
+        values, versions = self.table(0, "marks").pull(np.arange(len(before)), versions=True)
+        assert versions is not None
+        assert (values == versions[:, None]).all()
+        assert ((versions == before) | (versions >= lowest)).all()
+        return versions
+
+    def additions(self, seed: int, rows: int, amid: Callable[[], object]) -> list[list[tuple[int, Sent]]]:
+        """Every client adds powers of two of its own while ``amid`` runs; (power, message), by client and owner, in order."""
+        sent: dict[Any, list[tuple[int, Sent]]] = defaultdict(list)
+
+        def body(client: int) -> None:
+            rng = np.random.default_rng([seed, client])
+            for number in range(4):
+                power = 1 << (4 * client + number)
+                chosen = rng.permutation(rows)[:8]
+                values = np.full((len(chosen), *SPECS["sums"].row_shape), power, np.float32)
+                for message, _ in self.pushed("sums", client, chosen, values, op="add"):
+                    sent[message.owner].append((power, message))
+
+        self.each(body, amid)
+        return list(sent.values())
+
+    def bits(self, messages: list[tuple[int, Sent]], before: np.ndarray) -> list[bool]:
+        """Which of the messages the table holds; each in all of its rows, or in none."""
+        values, _ = self.table(1, "sums").pull(np.arange(len(before)))
+        more = (values - before).astype(np.int64)
+        has = [more[message.rows] & power != 0 for power, message in messages]
+        assert all(found.all() or not found.any() for found in has)
+        return [bool(found.all()) for found in has]
+
+    @invariant()
+    def all_clients_see_what_the_model_says(self) -> None:
+        self.turn += 1
+        client = self.turn % CLIENTS
+        assert sorted(self.clusters[client].tables.specs()) == sorted(self.models)
+        for name, model in self.models.items():
+            table = self.table(client, name)
+            assert table.rows == len(model.values)
+            values, versions = table.pull(np.arange(table.rows), versions=model.spec.versioned)
+            if name == "adam":
+                np.testing.assert_allclose(values, model.values, rtol=1e-5, atol=1e-5)
+            else:
+                np.testing.assert_array_equal(values, model.values)
+            if versions is not None:
+                assert np.array_equal(versions, model.versions)
+
+
+@pytest.fixture(scope="module")
+def clusters(small_graph: SmallGraph, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[atta.Cluster]]:
+    """Three clients of the same two daemons."""
+    options = ("--snapshots", str(tmp_path_factory.mktemp("snapshots")))
+    with ExitStack() as stack:
+        first = stack.enter_context(atta.local(small_graph.dataset(PARTS, "random"), threads=2, options=options))
+        others = [stack.enter_context(atta.connect(first.addresses)) for _ in range(CLIENTS - 1)]
+        yield [first, *others]
+
+
+def test_histories_of_several_clients(clusters: list[atta.Cluster]) -> None:
+    # No shrinking: a history with threads need not fail twice.
+    run_state_machine_as_test(
+        lambda: Machine(clusters),
+        settings=settings(max_examples=15, stateful_step_count=15, phases=[Phase.generate], database=None),
+    )
