@@ -14,7 +14,7 @@ contiguous range, and everything that belongs to hop h lies behind everything of
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +142,6 @@ class BatchState:
         self._tree_times = self._times_by_tree()
         self._growth: dict[str, dict[str, _Growth]] = {}
         self._pending = {op.id: _Pending() for op in plan.ops}
-        self._tables = {t: tuple(n for owner, n in plan.tables if owner == t) for t in dataset.schema.node_types}
         self.stats: dict[str, float] = {}
 
     # -- seeds and pairs -----------------------------------------------------------------------------------------------
@@ -319,7 +318,7 @@ class BatchState:
         # With several inputs (seed, positive, negative) their growths together are all there is to expand.
         if following is None or not following.frontier_all or len(following.inputs) > 1:
             return growth, None
-        return growth, list(self._shares(list(self._growth.values()), following))
+        return growth, list(self._shares(list(self._growth.values()), following, {}))
 
     def _join_pairs(self, op: PlanOp, pending: _Pending) -> None:
         source = self.dataset.schema.endpoints(op.edge_type)[0]
@@ -393,11 +392,13 @@ class BatchState:
     # -- end -----------------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Close the batch: tables are as long as the vertices are many."""
-        for node_type, known in self._known.items():
-            for name in self._tables[node_type]:
-                if f"table/{node_type}/{name}" in self.out.used:
-                    self.out.used[f"table/{node_type}/{name}"] = known.size
+        """Close the batch: tables are as long as the vertices (or the seeds) are many."""
+        seeds, of_seeds = self._growth[self.plan.seed.id], self.plan.tables_of_seeds
+        for node_type, name in self.plan.tables:
+            if (region := f"table/{node_type}/{name}") in self.out.used:
+                grown = seeds.get(node_type)
+                first = 0 if grown is None else grown.stop
+                self.out.used[region] = first if (node_type, name) in of_seeds else self._known[node_type].size
         self.stats["nodes"] = float(sum(c.size for c in self._known.values()))
         self.stats["edges"] = float(sum(self.out.used[f"row/{e}"] for e in self.plan.edge_types))
         self._pool.give(self._known)
@@ -432,14 +433,25 @@ class BatchState:
             rows, positions = kernels.split_by_owner(internal, self.dataset.book.offsets[node_type])
             grown[node_type] = _Growth(start, stop, rows, [p + start for p in positions], trees)
         self._growth[op_id] = grown
-        return list(self._shares([grown], self._following(op_id)))
+        return list(self._shares([grown], self._following(op_id), self._row_bytes(op_id)))
+
+    def _row_bytes(self, op_id: str) -> dict[str, int]:
+        """Bytes that are fetched for each vertex that ``op_id`` adds, by node type."""
+        total: dict[str, int] = {}
+        for child in self.plan.op(op_id).children:
+            for node_type, name in self.plan.op(child).tables:
+                spec = self.dataset.schema.node_tables[node_type][name]
+                total[node_type] = total.get(node_type, 0) + spec.row_bytes
+        return total
 
     def _following(self, op_id: str) -> PlanOp | None:
         """The hop that expands what ``op_id`` adds."""
         children = (self.plan.op(c) for c in self.plan.op(op_id).children)
         return next((c for c in children if c.kind is Kind.NEIGHBORHOOD), None)
 
-    def _shares(self, growths: list[dict[str, _Growth]], op: PlanOp | None) -> Iterator[Share]:
+    def _shares(
+        self, growths: list[dict[str, _Growth]], op: PlanOp | None, row_bytes: Mapping[str, int]
+    ) -> Iterator[Share]:
         schema = self.dataset.schema
         for owner in range(self.dataset.num_parts):
             rows, degree, nbytes = 0, 0.0, 0.0
@@ -447,7 +459,7 @@ class BatchState:
                 for node_type, g in growth.items():
                     count = len(g.rows[owner])
                     rows += count
-                    nbytes += count * sum(schema.node_tables[node_type][n].row_bytes for n in self._tables[node_type])
+                    nbytes += count * row_bytes.get(node_type, 0)
                     into = [e for e, _ in op.fan_outs if schema.endpoints(e)[1] == node_type] if op is not None else []
                     if into and count:
                         degree += self._degree_of(owner, node_type, into, g.rows[owner])

@@ -174,7 +174,7 @@ def _check_plan(plan: Plan, schema: SchemaLike) -> None:
 
 
 def _check_features(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
-    """A table that is fetched at all is fetched once for every operator that can add vertices of its type.
+    """A table is fetched once for every operator that can add vertices of its type, or for the seeds alone, which come first.
 
     Otherwise a batch would hold rows that nobody filled.
     """
@@ -187,7 +187,8 @@ def _check_features(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
     for (source, node_type, table), times in fetched.items():
         if times > 1:
             raise ConfigError(f"operator {source!r}: table {table!r} of {node_type!r} is fetched for it {times} times")
-    wanted = {(node_type, table) for _, node_type, table in fetched}
+    seeds = {op.id for op in ops.values() if op.kind is Kind.SEED}
+    wanted = {(node_type, table) for source, node_type, table in fetched if source not in seeds}
     for op in ops.values():
         for node_type, table in sorted(wanted):
             if node_type in _adds(op, schema) and (op.id, node_type, table) not in fetched:

@@ -105,6 +105,7 @@ def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool) ->
     without replacement one hop cannot deliver an edge twice.
     """
     vertices, edges = _bounds(plan, schema, batch_size)
+    seeds = _seed_bounds(plan, schema, batch_size, dict.fromkeys(schema.node_counts, _NO_BOUND))
     wanted: list[tuple[str, np.dtype, tuple[int, ...], int]] = [("input_id", np.dtype(np.int64), (), batch_size)]
     wanted += _of_links(plan, batch_size)
     for op in plan.ops:
@@ -118,7 +119,8 @@ def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool) ->
             wanted.append((f"tree/{node_type}", np.dtype(np.int32), (), rows))
         for name in (n for t, n in plan.tables if t == node_type):
             spec = schema.node_tables[node_type][name]
-            wanted.append((f"table/{node_type}/{name}", np.dtype(spec.dtype), spec.row_shape, rows))
+            room = min(rows, seeds[node_type]) if (node_type, name) in plan.tables_of_seeds else rows
+            wanted.append((f"table/{node_type}/{name}", np.dtype(spec.dtype), spec.row_shape, room))
     for edge_type, count in edges.items():
         wanted += [(f"{part}/{edge_type}", np.dtype(np.int32), (), count) for part in ("row", "col")]
         wanted.append((f"hops/{edge_type}", np.dtype(np.int64), (), plan.hops))

@@ -145,3 +145,9 @@ class Plan:
     def tables(self) -> tuple[tuple[str, str], ...]:
         """Every (node type, table) that some feature operator fetches, in order of first use."""
         return tuple(dict.fromkeys(ref for op in self.ops for ref in op.tables))
+
+    @property
+    def tables_of_seeds(self) -> frozenset[tuple[str, str]]:
+        """Those of ``tables`` that are fetched for the seeds alone."""
+        later = {ref for op in self.ops if op.inputs != (self.seed.id,) for ref in op.tables}
+        return frozenset(self.tables) - later

@@ -59,11 +59,16 @@ class Hops:
 
 
 def neighbor_spec(
-    schema: SchemaLike, hops: Hops, *, seed_type: str, tables: Mapping[str, Sequence[str]] | None = None
+    schema: SchemaLike,
+    hops: Hops,
+    *,
+    seed_type: str,
+    tables: Mapping[str, Sequence[str]] | None = None,
+    seed_tables: Sequence[str] = (),
 ) -> dag_pb2.DagSpec:
     """Build the supervised DAG: the seeds, then hop by hop the neighbourhood and the features of what it added.
 
-    tables: tables to fetch by node type, None = all of the schema.
+    tables: tables to fetch by node type, None = all of the schema. seed_tables: of ``seed_type``, for the seeds alone.
 
     Operators: ``seed``, ``feature0``, then ``nbr1``, ``feature1``, ... Feature operators without tables are left out.
     Raises ConfigError and UnknownNameError.
@@ -71,8 +76,10 @@ def neighbor_spec(
     spec = _new_spec(hops)
     spec.operators.add(id="seed").seed.node_type = seed_type
     wanted = _wanted_tables(schema, tables)
-    _add_feature(spec, "feature0", "seed", {seed_type}, wanted)
-    _add_hops(spec, schema, ["seed"], hops, wanted)
+    of_seeds = _wanted_tables(schema, {seed_type: seed_tables})[seed_type]
+    later = {**wanted, seed_type: [name for name in wanted.get(seed_type, ()) if name not in of_seeds]}
+    _add_feature(spec, "feature0", "seed", {seed_type}, {seed_type: [*later[seed_type], *of_seeds]})
+    _add_hops(spec, schema, ["seed"], hops, later)
     check_spec(spec, schema)
     return spec
 

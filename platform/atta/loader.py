@@ -143,6 +143,7 @@ class NeighborLoader(DagLoader):
         temporal_strategy: str = "uniform",
         disjoint: bool = False,
         tables: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+        seed_tables: Sequence[str] = (),
         edge_tables: Mapping[Any, Sequence[str]] | Sequence[str] = (),
         frontier: str = "new",
         **options: Any,
@@ -165,6 +166,8 @@ class NeighborLoader(DagLoader):
             temporal_strategy: ``"uniform"`` draws among the edges that are not hidden, ``"last"`` takes the latest of them.
             disjoint: every seed grows a tree of its own; ``MiniBatch.tree`` tells which one a vertex stands in.
             tables: names of the node tables to fetch (by node type where there are several); default all.
+            seed_tables: names of tables to fetch for the seeds alone, such as their labels; those have as many rows as there are
+                seeds, and need not be named in ``tables``.
             edge_tables: names of edge tables whose rows come with the sampled edges (by edge type where there are several).
             frontier: ``"new"`` expands every vertex once (PyG), ``"all"`` every known vertex in each hop (DGL blocks).
             **options: ``seed`` (of all randomness), ``seeds`` (``"local"``: from near this rank, ``"global"``: one permutation
@@ -186,7 +189,7 @@ class NeighborLoader(DagLoader):
         )  # fmt: skip
         super().__init__(
             cluster,
-            neighbor_spec(schema, hops, seed_type=seed_type, tables=tables),
+            neighbor_spec(schema, hops, seed_type=seed_type, tables=tables, seed_tables=seed_tables),
             input_nodes=node_seeds(schema, input_nodes, input_time),
             batch_size=batch_size,
             shuffle=shuffle,

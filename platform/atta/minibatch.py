@@ -103,7 +103,7 @@ class MiniBatch:
         return None if ids is None else self._scratch.widened(ids)
 
     def table(self, name: str, node_type: str | None = None) -> np.ndarray:
-        """[nodes, *row_shape]: rows of a node table, in the order of ``n_id``."""
+        """[nodes, *row_shape]: rows of a node table, in the order of ``n_id``; of the seeds where it is fetched for them alone."""
         array = self._raw.arrays.get(f"table/{self._node_type(node_type)}/{name}")
         if array is None:
             raise ConfigError(f"table {name!r} was not fetched: name it in the loader's tables")

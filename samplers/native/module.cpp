@@ -245,6 +245,14 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
   return total;
 }
 
+// The part whose range holds `id`. Which of a few it is cannot be guessed, so they are counted without a branch.
+std::uint16_t owner_of(std::int64_t id, std::span<const std::int64_t> offsets) {
+  if (offsets.size() > 17) return static_cast<std::uint16_t>(std::ranges::upper_bound(offsets, id) - offsets.begin() - 1);
+  std::uint16_t passed = 0;
+  for (const std::int64_t first : offsets.subspan(1)) passed += first <= id;
+  return passed;
+}
+
 nb::tuple split_by_owner(Longs ids, Longs offsets) {
   if (offsets.size() < 2) bad("offsets", "must have at least two entries");
   const std::size_t n = ids.size(), parts = offsets.size() - 1;
@@ -257,7 +265,7 @@ nb::tuple split_by_owner(Longs ids, Longs offsets) {
     for (std::size_t i = 0; i < n; ++i) {
       const std::int64_t id = ids.data()[i];
       if (id < o[0] || id >= o[parts]) bad("ids", ("id " + std::to_string(id) + " belongs to no part").c_str());
-      owner[i] = static_cast<std::uint16_t>(std::upper_bound(o, o + parts + 1, id) - o - 1);
+      owner[i] = owner_of(id, {o, parts + 1});
       ++counts[owner[i]];
     }
   }
@@ -293,6 +301,8 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
   if (positions && positions->size() != n) bad("positions", "must be as long as rows");
   const auto* from = static_cast<const std::byte*>(table.data());
   auto* to = static_cast<std::byte*>(out.data());
+  // Several threads use up what the memory can take, and streaming stores get less out of it then (bench/results/kv.md).
+  const bool streamed = threads == 1;
   with_ids("rows", rows, [&](const auto* r) {
     nb::gil_scoped_release unlocked;
     atta::check_rows("rows", r, n, table.shape(0));
@@ -300,7 +310,7 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
     if (!positions) {
       atta::split(atta::evenly(n, threads), [&](std::size_t, std::size_t a, std::size_t b) {
         atta::move_rows(
-            from, to + a * bytes, bytes, b - a, true, [&, a](std::size_t i) { return source(a + i); },
+            from, to + a * bytes, bytes, b - a, streamed, [&, a](std::size_t i) { return source(a + i); },
             [](std::size_t i) { return i; });
       });
       return;
@@ -309,7 +319,7 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
       atta::check_rows("positions", p, n, out.shape(0));
       atta::split(atta::evenly(n, threads), [&](std::size_t, std::size_t a, std::size_t b) {
         atta::move_rows(
-            from, to, bytes, b - a, true, [&, a](std::size_t i) { return source(a + i); },
+            from, to, bytes, b - a, streamed, [&, a](std::size_t i) { return source(a + i); },
             [p, a](std::size_t i) { return static_cast<std::size_t>(p[a + i]); });
       });
     });

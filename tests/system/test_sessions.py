@@ -54,6 +54,18 @@ def test_ranks_get_equally_many_batches_and_all_seeds(cluster: atta.Cluster, sma
             assert len(seen) < len(small_graph.train_ids) + 7 * world
 
 
+def test_tables_of_the_seeds_alone(cluster: atta.Cluster) -> None:
+    options = {"batch_size": 32, "rank": 0, "world_size": 1}
+    plain = list(atta.NeighborLoader(cluster, [4, 3], frontier="all", **options))  # type: ignore[arg-type]
+    for tables in (None, ["x"]):
+        loader = atta.NeighborLoader(cluster, [4, 3], tables=tables, seed_tables=["y"], frontier="all", **options)  # type: ignore[arg-type]
+        for whole, some in zip(plain, loader, strict=True):
+            assert np.array_equal(whole.n_id(), some.n_id())
+            assert np.array_equal(whole.table("x"), some.table("x"))
+            assert np.array_equal(whole.table("y")[: whole.batch_size], some.table("y"))
+            assert len(some.to_pyg().y) == some.batch_size
+
+
 def test_input_id_is_the_position_in_the_input(cluster: atta.Cluster, small_graph: SmallGraph) -> None:
     wanted = small_graph.ids[[5, 3, 200, 17, 60, 4]]
     loader = atta.NeighborLoader(cluster, [2], input_nodes=wanted, batch_size=4, shuffle=True, pad=False)

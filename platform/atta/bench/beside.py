@@ -53,7 +53,7 @@ class BesideBench:
         runs: rounds.
         netns: ``"on"``: each partition's processes in a network namespace; ``"off"``: loopback; ``"auto"``: on where possible.
         link: rate of the links between the namespaces, e.g. ``"1gbit"``; None: unshaped.
-        cache_share: percent of the HALO vertices whose rows Atta's daemons keep.
+        cache_share: rows that Atta's daemons keep, in percent of the HALO vertices; None: their default.
         work: folder that keeps graphs converted for peers; None: ``atta`` in the user's cache folder.
     """
 
@@ -63,7 +63,7 @@ class BesideBench:
     runs: int = 5
     netns: str = "auto"
     link: str | None = None
-    cache_share: float = 100
+    cache_share: float | None = None
     work: str | None = None
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class BesideBench:
                 raise UnknownNameError.of(what, value, known)
         if self.runs < 1:
             raise ConfigError(f"--runs {self.runs}: must be at least 1")
-        if not 0 <= self.cache_share <= 100:
+        if self.cache_share is not None and not 0 <= self.cache_share <= 100:
             raise ConfigError(f"--cache-share {self.cache_share}: must be 0 to 100")
         if self.link and self.netns == "off":
             raise ConfigError("--link shapes the links between namespaces: not with --netns off")

@@ -76,12 +76,18 @@ def main() -> None:
 
         torch.set_num_threads(config.threads)
     with atta.connect(config.addresses, wait=True, deadline_s=120.0) as cluster:
-        loader = open_loader(config, cluster)
+        # As DGL's users do it; those of PyG get the labels of all vertices.
+        loader = open_loader(config, cluster, seed_tables=labels(cluster) if config.deliver == "dgl" else ())
         for number in range(config.warm_up):
             warm = _epoch(config, loader, number)
         for number in range(stage.ready(warm)):
             stage.report(_epoch(config, loader, number))
         stage.done()
+
+
+def labels(cluster: atta.Cluster) -> list[str]:
+    """The table of labels, if the seeds have one."""
+    return [name for name in next(iter(cluster.schema.node_tables.values())) if name == "y"]
 
 
 def open_loader(config: ConsumerConfig, cluster: atta.Cluster, **options: Any) -> atta.NeighborLoader:

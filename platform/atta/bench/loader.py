@@ -114,7 +114,7 @@ def _systems(bench: LoaderBench, hosts: Sequence[Host], frontier: str, deliver: 
         )
 
     systems = {"atta": atta_as(frontier, deliver)}
-    if bench.cache_share:
+    if bench.cache_share != 0:
         systems["atta-uncached"] = atta_as(frontier, deliver, cached=False)
     if bench.beside_dgl and frontier == "all":
         systems["atta-new"] = atta_as("new", bench.deliver or delivery(False))

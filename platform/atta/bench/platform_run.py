@@ -28,7 +28,7 @@ def run_atta(
     *,
     frontier: str,
     deliver: str,
-    cache_share: float,
+    cache_share: float | None,
     recipe: Recipe | None = None,
 ) -> Measured:
     """Start everything, measure, end everything; partition i and rank i live on ``hosts[i]``, logs in ``folder``.
@@ -47,7 +47,9 @@ def run_atta(
     training = {} if recipe is None else {"rendezvous": f"tcp://{meeting}", "recipe": asdict(recipe)}
     cluster = folder / "cluster.toml"
     write_cluster(cluster, addresses)
-    options = ("--threads", str(workload.threads), "--cache-share", str(cache_share))
+    options = ["--threads", str(workload.threads)]
+    if cache_share is not None:
+        options += ["--cache-share", str(cache_share)]
     with Troupe("atta", folder) as troupe:
         for part, host in enumerate(hosts):
             troupe.extra(f"daemon{part}", host, _serve(data, part, addresses[part], cluster, *options))

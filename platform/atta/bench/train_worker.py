@@ -44,14 +44,14 @@ Converted = tuple[tuple[Any, ...], torch.Tensor]
 
 
 def _as_dgl(batch: atta.MiniBatch) -> Converted:
-    x, y = torch.from_numpy(batch.table("x")), torch.from_numpy(batch.table("y")[: batch.batch_size])
+    x, y = torch.from_numpy(batch.table("x")), torch.from_numpy(batch.table("y"))
     return (batch.to_dgl(), x.float()), y.reshape(-1).long()
 
 
 def _as_pyg(batch: atta.MiniBatch) -> Converted:
     data = batch.to_pyg()
     inputs = data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges
-    return inputs, data.y[: data.batch_size].reshape(-1).long()
+    return inputs, data.y.reshape(-1).long()
 
 
 WAYS: dict[str, tuple[Callable[[Recipe], torch.nn.Module], Callable[[atta.MiniBatch], Converted]]] = {
@@ -77,7 +77,7 @@ def _train(config: TrainerConfig, stage: Stage) -> None:
     learner = Learner(WAYS[config.deliver][0], config.recipe)
     with atta.connect(config.addresses, wait=True, deadline_s=120.0) as cluster:
         # DGL's blocks carry edge ids; of PyG's users nobody needs them to train.
-        loader = open_loader(config, cluster, tables=["x", "y"], edge_ids=config.deliver == "dgl")
+        loader = open_loader(config, cluster, tables=["x"], seed_tables=["y"], edge_ids=config.deliver == "dgl")
         for number in range(config.warm_up):
             warm = _epoch(config, loader, learner, number)
         for number in range(stage.ready(warm)):

@@ -47,9 +47,8 @@ def bench() -> None:
 @click.option(
     "--cache-share",
     type=click.FloatRange(0, 100),
-    default=100,
-    show_default=True,
-    help="Percent of the HALO vertices whose rows Atta's daemons keep; unless 0, Atta also runs without that cache.",
+    help="Rows that Atta's daemons keep, in percent of the HALO vertices; unless 0, Atta also runs without that cache  "
+    "[default: what fits into 1 GiB].",
 )
 @click.option("--work", metavar="DIR", help="Keep converted graphs here  [default: atta in the user's cache folder].")
 @click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per system and round.")
@@ -100,9 +99,7 @@ def loader(json_file: str | None, plot: str | None, quiet: bool, **options: Any)
 @click.option(
     "--cache-share",
     type=click.FloatRange(0, 100),
-    default=100,
-    show_default=True,
-    help="Percent of the HALO vertices whose rows Atta's daemons keep.",
+    help="Rows that Atta's daemons keep, in percent of the HALO vertices  [default: what fits into 1 GiB].",
 )
 @click.option("--work", metavar="DIR", help="Keep converted graphs here  [default: atta in the user's cache folder].")
 @click.option("--timeout", "timeout_s", type=DURATION, default="20m", show_default=True, help="Per system and round.")

@@ -36,9 +36,7 @@ __all__ = ["COMMANDS"]
 @click.option(
     "--cache-share",
     type=click.FloatRange(0, 100),
-    default=100,
-    show_default=True,
-    help="Rows that are kept, in percent of the number of HALO vertices.",
+    help="Most of those rows, in percent of the number of HALO vertices  [default: as many as fit].",
 )
 @click.option(
     "--cache-rank",
@@ -92,7 +90,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
     buffer: int,
     queue: int,
     cache: int,
-    cache_share: float,
+    cache_share: float | None,
     cache_rank: str,
     cache_fanouts: tuple[int, ...],
     tables: int,
@@ -130,7 +128,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
             buffer_bytes=buffer,
             queue_bytes=queue,
             cache_bytes=cache,
-            cache_share=cache_share / 100,
+            cache_share=None if cache_share is None else cache_share / 100,
             cache_rank=cache_rank,
             cache_fanouts=cache_fanouts,
             table_bytes=tables,

@@ -27,10 +27,10 @@ class DaemonConfig:
     """Most memory that batch buffers may occupy, over all sessions."""
     queue_bytes: int = 1 << 30
     """Most bytes of batches in flight or waiting, per session."""
-    cache_share: float = 1.0
-    """How many rows are kept once they have been pulled, as a share of the number of HALO vertices."""
     cache_bytes: int = 1 << 30
-    """Most memory for those rows; 0 = none are kept."""
+    """Most memory for rows of other partitions, kept once they have been pulled; 0 = none are kept."""
+    cache_share: float | None = None
+    """Most of those rows, as a share of the number of HALO vertices; None = as many as fit."""
     cache_rank: str = "degree"
     """Whose rows: HALO vertices with the most edges into the partition ("degree"), those that sampling is expected to visit most
     ("access"), or whatever was asked for lately ("recent")."""

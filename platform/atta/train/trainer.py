@@ -80,7 +80,8 @@ class Trainer:
             world_size=self.world,
             seed=self.config.seed,
             seeds=self.config.seeds,
-            tables=["x", "y"],
+            tables=["x"],
+            seed_tables=["y"],
             edge_ids=False,
             job=f"train-{split}-{os.getpid()}",
         )
@@ -184,5 +185,5 @@ def _loss(model: torch.nn.Module, data: Any) -> torch.Tensor:
 
 def _labels(data: Any) -> torch.Tensor:
     """int64 [batch_size]: classes of the seeds, whatever integers and shape the table has."""
-    labels: torch.Tensor = data.y[: data.batch_size].reshape(-1).long()
+    labels: torch.Tensor = data.y.reshape(-1).long()
     return labels

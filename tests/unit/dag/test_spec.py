@@ -63,6 +63,25 @@ def test_tables_can_be_chosen_and_left_out() -> None:
     assert ids(check_spec(none, TYPED)) == ["seed", "nbr1"]
 
 
+def test_tables_of_the_seeds_alone() -> None:
+    arguments = {"hops": Hops([3, 3]), "seed_type": "paper"}
+    plan = check_spec(neighbor_spec(TYPED, seed_tables=["y"], **arguments), TYPED)  # type: ignore[arg-type]
+    assert plan.tables_of_seeds == {("paper", "y")}
+    assert [plan.op(f"feature{i}").tables[-1] for i in range(3)] == [("paper", "y"), ("paper", "x"), ("paper", "x")]
+    only = check_spec(neighbor_spec(TYPED, tables={}, seed_tables=["y"], **arguments), TYPED)  # type: ignore[arg-type]
+    assert ids(only) == ["seed", "feature0", "nbr1", "nbr2"]
+    assert only.tables == (("paper", "y"),)
+    with pytest.raises(UnknownNameError, match="'z'"):
+        neighbor_spec(TYPED, seed_tables=["z"], **arguments)  # type: ignore[arg-type]
+
+
+def test_a_table_of_some_hops_but_not_of_others_is_refused() -> None:
+    spec = neighbor_spec(PLAIN, hops=Hops([3, 3]), seed_type="node")
+    del next(op for op in spec.operators if op.id == "feature2").feature.tables[1]
+    with pytest.raises(ConfigError, match="nothing fetches their 'y'"):
+        check_spec(spec, PLAIN)
+
+
 def test_seeds_alone_and_options() -> None:
     assert ids(check_spec(neighbor_spec(PLAIN, hops=Hops([]), seed_type="node"), PLAIN)) == ["seed", "feature0"]
     spec = neighbor_spec(PLAIN, hops=Hops([2], replace=True, frontier="all"), seed_type="node")

@@ -122,3 +122,12 @@ def test_threads_never_see_half_a_row(dataset: Dataset) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_with_room_to_spare_other_remote_vertices_follow(dataset: Dataset) -> None:
+    (low, high), halo = remote(dataset), np.asarray(dataset.part(0).halo("node"))
+    assert set(kept_ids(RowCache(dataset, 0, limit_bytes=1 << 30))) == set(range(low, high))
+    some = len(halo) + (high - low - len(halo)) // 2
+    chosen = set(kept_ids(RowCache(dataset, 0, limit_bytes=some * 32)))
+    assert len(halo) < len(chosen) == some < high - low
+    assert set(halo.tolist()) < chosen <= set(range(low, high))

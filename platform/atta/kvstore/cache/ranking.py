@@ -1,4 +1,4 @@
-"""Which HALO vertices batches will ask for most, as far as a daemon can tell from its own partition."""
+"""Which remote vertices batches will ask for most, as far as a daemon can tell from its own partition."""
 
 from __future__ import annotations
 
@@ -23,12 +23,20 @@ RANKS = ("degree", "access", "recent")
 def hottest(dataset: Dataset, part: int, node_type: str, count: int, visits: np.ndarray | None = None) -> np.ndarray:
     """Internal ids (int64 [count], ascending) of the HALO vertices with the most visits, then most edges into the partition.
 
+    Beyond the HALO vertices come other remote ones: batches reach those by way of other partitions, so nothing is known of them
+    here, and any are as good as any others.
+
     ``visits`` float64 [vertices of the type], or None: edges only. Ties go to lower ids, so the choice depends on the dataset
     alone, and a smaller ``count`` chooses a subset of a larger one's.
     """
     halo = np.asarray(dataset.part(part).halo(node_type))
     if count <= 0:
         return np.empty(0, dtype=np.int64)
+    if count > len(halo):
+        distant = np.ones(dataset.schema.node_counts[node_type], dtype=bool)
+        distant[slice(*dataset.book.range(node_type, part))] = False
+        distant[halo] = False
+        return np.sort(np.concatenate([halo, np.flatnonzero(distant)[: count - len(halo)]])).astype(np.int64)
     edges = np.zeros(len(halo), dtype=np.int64)
     for edge_type in dataset.schema.edge_types:
         if dataset.schema.endpoints(edge_type)[0] == node_type:

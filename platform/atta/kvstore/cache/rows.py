@@ -33,8 +33,8 @@ class RowCache:
     """A bounded cache of remote rows. Safe to use from many threads.
 
     Policies: ``degree`` keeps the HALO vertices with the most edges into the partition, ``access`` those that sampling with
-    ``fan_outs`` from the partition's training vertices is expected to visit most (``ranking.expected_visits``), ``recent`` whatever
-    batches have asked for lately, HALO or not (``recent``).
+    ``fan_outs`` from the partition's training vertices is expected to visit most (``ranking.expected_visits``); both go on to
+    other remote vertices when there is room for more. ``recent`` keeps whatever batches have asked for lately (``recent``).
 
     Attributes:
         rows_asked: rows that batches have wanted from peers so far; rows_hit: those that were here.
@@ -45,12 +45,12 @@ class RowCache:
         dataset: Dataset,
         part: int,
         *,
-        share: float,
+        share: float | None = None,
         limit_bytes: int,
         rank: str = "degree",
         fan_outs: Sequence[int] = (15, 10, 5),
     ) -> None:
-        """Make room for as many rows as ``share`` (0 to 1) of the HALO vertices, and no more than fit into ``limit_bytes``.
+        """Make room for as many remote rows as fit into ``limit_bytes``; with a ``share`` (0 to 1), of the HALO vertices at most.
 
         Raises:
             UnknownNameError: no such policy.
@@ -63,8 +63,8 @@ class RowCache:
         self._kept: dict[str, Shelf] = {}
         counts, specs = {}, {t: dict(list(s.items())[:MAX_TABLES]) for t, s in dataset.schema.node_tables.items()}
         for node_type, tables in specs.items():
-            halo = len(dataset.part(part).halo(node_type))
-            counts[node_type] = _room(halo, share, limit_bytes, _row_bytes(tables))
+            most = _most(dataset, part, node_type, share)
+            counts[node_type] = min(most, limit_bytes // _row_bytes(tables)) if tables and limit_bytes > 0 else 0
             limit_bytes -= counts[node_type] * _row_bytes(tables)
         visits = visits_for(dataset, part, rank, fan_outs) if any(counts.values()) else None
         for node_type, count in counts.items():
@@ -112,8 +112,9 @@ def _row_bytes(tables: Mapping[str, TableSpec]) -> int:
     return sum(spec.row_bytes for spec in tables.values())
 
 
-def _room(halo: int, share: float, limit_bytes: int, row_bytes: int) -> int:
-    """How many rows of a node type to keep."""
-    if share <= 0 or limit_bytes <= 0 or not row_bytes:
-        return 0
-    return min(int(share * halo), limit_bytes // row_bytes)
+def _most(dataset: Dataset, part: int, node_type: str, share: float | None) -> int:
+    """How many rows of a node type to keep where there is memory for all."""
+    if share is not None:
+        return int(share * len(dataset.part(part).halo(node_type)))
+    low, high = dataset.book.range(node_type, part)
+    return dataset.schema.node_counts[node_type] - (high - low)
