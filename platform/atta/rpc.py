@@ -122,6 +122,8 @@ METHODS: dict[str, Method] = {
         "ControlService",
         Describe=(control_pb2.DescribeRequest, control_pb2.DescribeReply),
         Stats=(control_pb2.StatsRequest, control_pb2.StatsReply),
+        Sessions=(control_pb2.SessionsRequest, control_pb2.SessionsReply),
+        Trace=(control_pb2.TraceRequest, control_pb2.TraceChunk, True),
         Stop=(control_pb2.StopRequest, control_pb2.StopReply),
     ),
 }

@@ -1,8 +1,8 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -44,6 +44,84 @@ class StatsReply(_message.Message):
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     counters: _containers.ScalarMap[str, float]
     def __init__(self, counters: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class SessionsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SessionsReply(_message.Message):
+    __slots__ = ("uptime_s", "sessions")
+    UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    uptime_s: float
+    sessions: _containers.RepeatedCompositeFieldContainer[SessionInfo]
+    def __init__(self, uptime_s: _Optional[float] = ..., sessions: _Optional[_Iterable[_Union[SessionInfo, _Mapping]]] = ...) -> None: ...
+
+class SessionInfo(_message.Message):
+    __slots__ = ("session", "job", "epoch", "rank", "world_size", "batches", "taken", "seeds", "queued", "in_flight", "queued_bytes", "lent_bytes", "score", "sigma", "sample_ms", "train_ms", "error")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    SEEDS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    SIGMA_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_MS_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_MS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    job: str
+    epoch: int
+    rank: int
+    world_size: int
+    batches: int
+    taken: int
+    seeds: int
+    queued: int
+    in_flight: int
+    queued_bytes: int
+    lent_bytes: int
+    score: float
+    sigma: float
+    sample_ms: float
+    train_ms: float
+    error: str
+    def __init__(self, session: _Optional[str] = ..., job: _Optional[str] = ..., epoch: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., batches: _Optional[int] = ..., taken: _Optional[int] = ..., seeds: _Optional[int] = ..., queued: _Optional[int] = ..., in_flight: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., lent_bytes: _Optional[int] = ..., score: _Optional[float] = ..., sigma: _Optional[float] = ..., sample_ms: _Optional[float] = ..., train_ms: _Optional[float] = ..., error: _Optional[str] = ...) -> None: ...
+
+class TraceRequest(_message.Message):
+    __slots__ = ("last_s",)
+    LAST_S_FIELD_NUMBER: _ClassVar[int]
+    last_s: float
+    def __init__(self, last_s: _Optional[float] = ...) -> None: ...
+
+class TraceChunk(_message.Message):
+    __slots__ = ("header", "entries")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    header: TraceHeader
+    entries: str
+    def __init__(self, header: _Optional[_Union[TraceHeader, _Mapping]] = ..., entries: _Optional[str] = ...) -> None: ...
+
+class TraceHeader(_message.Message):
+    __slots__ = ("part", "now", "offset_ns", "capacity", "full")
+    PART_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_NS_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
+    part: int
+    now: float
+    offset_ns: int
+    capacity: int
+    full: bool
+    def __init__(self, part: _Optional[int] = ..., now: _Optional[float] = ..., offset_ns: _Optional[int] = ..., capacity: _Optional[int] = ..., full: _Optional[bool] = ...) -> None: ...
 
 class StopRequest(_message.Message):
     __slots__ = ()

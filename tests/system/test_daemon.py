@@ -50,7 +50,7 @@ def test_metrics(daemon: Any) -> None:
     list(atta.NeighborLoader(cluster, [2], batch_size=64))
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
         text = page.read().decode()
-    found = re.search(r'^atta_batches\{part="0"\} ([0-9.]+)$', text, re.MULTILINE)
+    found = re.search(r'^atta_batches_total\{part="0"\} ([0-9.]+)$', text, re.MULTILINE)
     assert found is not None
     assert float(found[1]) >= 2
 

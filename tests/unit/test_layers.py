@@ -34,7 +34,7 @@ LAYERS = (
         "atta.embedding",
     ),
     ("atta.train",),
-    ("atta.bench",),
+    ("atta.bench", "atta.simulate"),
     ("atta.cli",),
 )
 PURE = ("atta.scheduler", *(f"atta.samplers.{name}" for name in ("dag", "seeds", "plan", "resolve", "check", "spec")))

@@ -22,10 +22,13 @@ _MODULES = {
     "plan": "partition",
     "serve": "serve",
     "status": "serve",
+    "top": "top",
+    "trace": "trace",
     "stop": "serve",
     "tables": "tables",
     "train": "train",
     "bench": "bench",
+    "simulate": "simulate",
 }
 _SUMMARIES = {
     "import": "Turn a dataset in another format into a graph folder.",
@@ -36,10 +39,13 @@ _SUMMARIES = {
     "plan": "Estimate what partitioning a graph of given size takes.",
     "serve": "Serve one partition until SIGTERM.",
     "status": "Show what each daemon of a cluster does.",
+    "top": "Watch the daemons of a cluster and their sessions.",
+    "trace": "Write what the daemons did and decided as a timeline.",
     "stop": "Ask every daemon of a cluster to drain and exit.",
     "tables": "List, save, load and drop the mutable tables of a cluster.",
     "train": "Train a model with distributed sampling.",
     "bench": "Measure against physical limits and peers.",
+    "simulate": "Compute what a cluster of any size would do.",
 }
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "progress_bars",
     "quiet_option",
     "write_json",
+    "write_text",
 ]
 
 _PIPE_COLUMNS = 160
@@ -110,9 +111,16 @@ def write_json(target: str | None, document: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: the file cannot be written.
     """
-    if target is None:
-        return
-    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+    if target is not None:
+        write_text("--json", target, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(option: str, target: str, text: str) -> None:
+    """Write ``text`` to the file ``target`` that ``option`` names (all of it or nothing), to standard output for ``-``.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     if target == "-":
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -124,7 +132,7 @@ def write_json(target: str | None, document: Mapping[str, Any]) -> None:
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise ConfigError(f"--json {target}: cannot write: {error.strerror}") from error
+        raise ConfigError(f"{option} {target}: cannot write: {error.strerror}") from error
 
 
 @contextmanager

@@ -75,6 +75,13 @@ __all__ = ["COMMANDS"]
     help="Of the scheduler.",
 )
 @click.option("--prefetch", type=click.IntRange(min=1), default=4, help="Depth of the policy `prefetch`.")
+@click.option(
+    "--trace-events",
+    type=click.IntRange(min=0),
+    default=65_536,
+    show_default=True,
+    help="What `atta trace` can look back on, about 300 bytes each; 0: nothing.",
+)
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Prometheus metrics over HTTP.")
 @click.option("--verify/--no-verify", default=True, help="Check the checksums of all files at start.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
@@ -100,6 +107,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
     drain: float,
     policy: str,
     prefetch: int,
+    trace_events: int,
     metrics_port: int,
     verify: bool,
     log_level: str,
@@ -138,6 +146,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
             drain_s=drain,
             policy=policy,
             prefetch=prefetch,
+            trace_events=trace_events,
             metrics_port=metrics_port,
             exit_with_parent=exit_with_parent,
         )

@@ -14,6 +14,7 @@ from atta.client.tables import Tables
 from atta.clusterfile import check_address, read_cluster
 from atta.errors import ConfigError, WrongDatasetError
 from atta.observe.machine import machine_id
+from atta.observe.recording import Recording
 from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2
 from atta.samplers.scratch import Scratch
@@ -57,6 +58,10 @@ class Cluster:
     def stats(self) -> list[dict[str, float]]:
         """Counters and gauges of each daemon, by partition."""
         return [c.stats() for c in self._connections]
+
+    def trace(self, last_s: float = 0.0) -> list[Recording]:
+        """What each daemon has recorded in the last ``last_s`` seconds (0: all that it still has), by partition."""
+        return [c.trace(last_s) for c in self._connections]
 
     def stream(self, request: session_pb2.OpenRequest) -> BatchStream:
         """Open a session on the home daemon of the request's rank."""

@@ -9,6 +9,9 @@ from typing import Any
 import grpc
 
 from atta import rpc
+from atta.errors import RemoteError
+from atta.observe.figures import SessionFigures
+from atta.observe.recording import Entry, Recording, from_lines
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2
 
@@ -65,6 +68,31 @@ class Connection:
     def stats(self) -> dict[str, float]:
         """The daemon's counters and gauges."""
         return dict(self.call("ControlService.Stats", control_pb2.StatsRequest()).counters)
+
+    def sessions(self) -> list[SessionFigures]:
+        """The daemon's open sessions, in the order of opening."""
+        reply = self.call("ControlService.Sessions", control_pb2.SessionsRequest())
+        return [SessionFigures.of_message(session) for session in reply.sessions]
+
+    def trace(self, last_s: float = 0.0) -> Recording:
+        """What the daemon has recorded in the last ``last_s`` seconds; 0: all that it still has.
+
+        Raises:
+            RemoteError: the daemon sends what is no recording.
+        """
+        header = control_pb2.TraceHeader()
+        entries: list[Entry] = []
+        try:
+            for chunk in self.start("ControlService.Trace", control_pb2.TraceRequest(last_s=last_s)):
+                if chunk.HasField("header"):
+                    header = chunk.header
+                entries += from_lines(chunk.entries)
+        except grpc.RpcError as error:
+            raise rpc.error_from(self.address, error) from error
+        except ValueError as error:
+            raise RemoteError(self.address, f"sends what is no recording: {error}") from error
+        about = (header.now, header.offset_ns, header.capacity, header.full)
+        return Recording(header.part, self.address, *about, entries=tuple(entries))
 
     def stop(self) -> None:
         """Ask the daemon to drain and exit."""

@@ -49,6 +49,8 @@ class DaemonConfig:
     max_batch_size: int = 1 << 20
     policy: str = "two-level"
     prefetch: int = 4
+    trace_events: int = 65_536
+    """Entries of the daemon's memory of what it did, about 300 bytes each; 0 = none. See ``atta trace``."""
     metrics_port: int = 0
     """Prometheus metrics over HTTP; 0 = none."""
     exit_with_parent: bool = False

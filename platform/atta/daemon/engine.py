@@ -19,12 +19,16 @@ from atta import scheduler as sched
 from atta.daemon.access import ClusterAccess
 from atta.daemon.config import DaemonConfig
 from atta.daemon.peers import Peers
+from atta.daemon.recorder import Recorder
 from atta.daemon.session import Delivery, Session
+from atta.daemon.session_figures import session_figures
 from atta.daemon.slots import Slot, SlotPool
+from atta.daemon.task_costs import TaskCosts
 from atta.daemon.tasks import Outcome, run_local, run_program, run_remote
 from atta.errors import AttaError
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
+from atta.observe.figures import SessionFigures
 from atta.partition.dataset import Dataset
 from atta.samplers.batch import BatchState, StreamPosition
 from atta.samplers.dag import Kind, Lane, Task
@@ -36,6 +40,7 @@ __all__ = ["Engine"]
 
 log = structlog.get_logger("atta.engine")
 UTILISATION_PERIOD_S = 0.1
+_Times = tuple[float, float, float]  # ready, started, ended; seconds of the monotonic clock
 
 
 @dataclass(eq=False)
@@ -74,12 +79,15 @@ class Engine:
         self, config: DaemonConfig, dataset: Dataset, shard: Shard, store: Store, peers: Peers, *, cache: RowCache
     ) -> None:
         self.dataset, self.shard, self.store, self.peers, self.cache = dataset, shard, store, peers, cache
-        self.slots = SlotPool(config.buffer_bytes)
+        self.slots = SlotPool(config.buffer_bytes, self._report_lent)
         self.counters: dict[str, float] = {}
+        self._costs = TaskCosts()
+        self.recorder = Recorder(config.trace_events)
         self._scheduler = sched.Scheduler(
             sched.SchedulerConfig(
                 workers=config.threads,
                 queue_bytes=config.queue_bytes,
+                buffer_bytes=config.buffer_bytes,
                 policy=config.policy,
                 prefetch=config.prefetch,
             ),
@@ -102,6 +110,7 @@ class Engine:
         """Start making the session's batches."""
         self._sessions[session.id] = session
         request = session.request
+        self._record("opened", session)
         batches = [request.seeds.batch_id(i) for i in range(request.first_batch, request.seeds.batches)]
         profile = f"{request.job}/{hash(request.plan)}/{request.seeds.batch_size}"
         self.post(sched.SessionOpened(session.id, request.plan, batches, profile=profile))
@@ -111,10 +120,29 @@ class Engine:
         if self._sessions.pop(session.id, None) is not None:
             self.post(sched.SessionClosed(session.id))
             session.close()
+            self._record("closed", session)
+
+    def _record(self, what: str, session: Session) -> None:
+        request = session.request
+        self.recorder.session(what, session.id, job=request.job, epoch=request.epoch, batches=session.batches)
 
     def taken(self, session: Session, batch: int, train_ms: float) -> None:
         """The consumer has taken a batch out of the queue."""
+        self.recorder.batch("taken", session.id, batch)
+        self._report_lent()
         self.post(sched.BatchTaken(session.id, batch, train_ms))
+
+    def waits_for_room(self, session: Session) -> bool:
+        """Whether the session has no batch, and other batches leave it no memory to make one."""
+        return self._scheduler.waits_for_room(session.id)
+
+    def fail(self, session: Session, error: AttaError) -> None:
+        """Make no further batches; the consumer learns why."""
+        session.fail(error)
+        self.post(sched.SessionClosed(session.id))
+
+    def _report_lent(self) -> None:
+        self.post(sched.ConsumersHold(self.slots.lent_bytes))
 
     # -- events in, actions out ----------------------------------------------------------------------------------------
 
@@ -126,18 +154,21 @@ class Engine:
         self._posting = True
         try:
             while self._events:
-                for action in self._scheduler.on(self._events.popleft(), time.monotonic()):
-                    self._perform(action)
+                now = time.monotonic()
+                for action in self._scheduler.on(self._events.popleft(), now):
+                    self._perform(action, now)
         finally:
             self._posting = False
 
-    def _perform(self, action: sched.Action) -> None:
+    def _perform(self, action: sched.Action, now: float) -> None:
         match action:
-            case sched.RunTask(dag, task):
-                self._run(dag, task)
+            case sched.RunTask(dag, task, ready):
+                self._run(dag, task, ready)
             case sched.LaunchDag(dag, session_id, batch):
+                self.recorder.batch("launched", session_id, batch, dag=dag, at=now)
                 self._launch(dag, self._sessions[session_id], batch)
             case sched.BatchReady(session_id, batch, dag):
+                self.recorder.batch("ready", session_id, batch, dag=dag)
                 self._deliver(self._sessions[session_id], batch, self._dags.pop(dag))
             case sched.CancelDag(dag):
                 self._cancel(dag)
@@ -151,6 +182,7 @@ class Engine:
         try:
             slot = self.slots.acquire(request.layout.capacity)
         except AttaError as error:
+            self.counters["launch_errors"] = self.counters.get("launch_errors", 0.0) + 1
             session.fail(error)
             self.post(sched.SessionClosed(session.id))
             return
@@ -166,7 +198,7 @@ class Engine:
         )
         self._dags[dag] = _RunningDag(session, batch, state, slot, time.monotonic())
 
-    def _run(self, dag: int, task: Task) -> None:
+    def _run(self, dag: int, task: Task, ready: float) -> None:
         running = self._dags.get(dag)
         if running is None:  # its launch failed: the session is being closed
             self.post(sched.TaskFailed(dag, task))
@@ -175,25 +207,27 @@ class Engine:
         name = f"tasks_{task.kind.value}_{task.lane.value}_total"
         self.counters[name] = self.counters.get(name, 0.0) + 1
         if task.lane is Lane.NET:
-            talk = asyncio.get_running_loop().create_task(self._converse(dag, running, task))
+            talk = asyncio.get_running_loop().create_task(self._converse(dag, running, task, ready))
             self._talks.add(talk)
             talk.add_done_callback(self._talks.discard)
             return
         loop = asyncio.get_running_loop()
 
         def work() -> None:
-            started = time.perf_counter()
+            started, cpu = time.monotonic(), time.thread_time()
             result: Outcome | BaseException
             try:
                 result = run_local(running.state, task, self.shard, self.store)
+                self._costs.ran(task, time.thread_time() - cpu)
             except BaseException as error:
                 result = error
-            loop.call_soon_threadsafe(self._done, dag, running, task, result, time.perf_counter() - started)
+            times = ready, started, time.monotonic()
+            loop.call_soon_threadsafe(self._done, dag, running, task, result, times)
 
         self._workers.submit(work)
 
-    async def _converse(self, dag: int, running: _RunningDag, task: Task) -> None:
-        started = time.perf_counter()
+    async def _converse(self, dag: int, running: _RunningDag, task: Task, ready: float) -> None:
+        started = time.monotonic()
         result: Outcome | BaseException
         try:
             if task.kind is Kind.BATCH or task.owner == self.shard.part:
@@ -205,32 +239,37 @@ class Engine:
             raise
         except BaseException as error:
             result = error
-        self._done(dag, running, task, result, time.perf_counter() - started)
+        self._done(dag, running, task, result, (ready, started, time.monotonic()))
 
-    def _done(
-        self, dag: int, running: _RunningDag, task: Task, result: Outcome | BaseException, seconds: float
-    ) -> None:
+    def _done(self, dag: int, running: _RunningDag, task: Task, result: Outcome | BaseException, times: _Times) -> None:
         running.running -= 1
+        of = running.session.id, running.batch, dag
         if running.cancelled:
+            self.recorder.task(task, of, times, outcome="cancelled")
             if running.running == 0:
                 self._drop(running)
             self.post(sched.TaskFailed(dag, task))  # nobody wants the result, but the lane must learn that it is free
             return
         if isinstance(result, BaseException):
+            self.recorder.task(task, of, times, outcome="failed")
             if not isinstance(result, AttaError):
                 log.error("task failed", task=str(task), session=running.session.id, exc_info=result)
                 result = AttaError(
                     f"{task.kind.value} task of batch {running.batch}: {type(result).__name__}: {result}"
                 )
+            self.counters["task_errors"] = self.counters.get("task_errors", 0.0) + 1
             running.session.fail(result)
             self.post(sched.TaskFailed(dag, task))
             return
+        moved = result.remote_rows, result.remote_bytes, result.cached_rows
+        self.recorder.task(task, of, times, moved=moved)
+        self._costs.answered(task, result.remote_bytes)
         phase = _PHASE[task.kind]
-        running.add("network_ms" if task.lane is Lane.NET else phase, 1e3 * seconds)
+        running.add("network_ms" if task.lane is Lane.NET else phase, 1e3 * (times[2] - times[1]))
         running.add("remote_rows" if task.kind is Kind.FEATURE else "remote_frontier", result.remote_rows)
         running.add("remote_bytes", result.remote_bytes)
         running.add("cached_rows", result.cached_rows)
-        self.post(sched.TaskDone(dag, task, result.growth, result.expand, result.nbytes))
+        self.post(sched.TaskDone(dag, task, result.growth, result.expand, result.nbytes, times[2] - times[1]))
 
     def _deliver(self, session: Session, batch: int, running: _RunningDag) -> None:
         stats = {**running.state.stats, **running.stats}
@@ -245,11 +284,12 @@ class Engine:
         if running is None:
             return
         running.cancelled = True
+        self.recorder.batch("cancelled", running.session.id, running.batch, dag=dag)
         if running.running == 0:
             self._drop(running)
 
     def _drop(self, running: _RunningDag) -> None:
-        self.slots.release(running.slot, running.state.out.nbytes)
+        self.slots.release(running.slot)
 
     def _wake_at(self, when: float) -> None:
         if self._wake is not None:
@@ -266,18 +306,32 @@ class Engine:
             await asyncio.sleep(UTILISATION_PERIOD_S)
             if self._sessions:
                 self.post(sched.Utilisation(psutil.cpu_percent(None)))
+                self._sample()
+
+    def _sample(self) -> None:
+        at, nbytes = time.monotonic(), self.slots.resident_bytes
+        self.recorder.sample(at, self._scheduler.sessions(at), self._scheduler.stats(), buffer_bytes=nbytes)
 
     def stats(self) -> dict[str, float]:
         """Counters and gauges of engine, scheduler and buffers."""
         return {
             **self.counters,
+            **self._costs.stats(),
+            "cpu_s": time.process_time(),
             **{f"scheduler_{k}": v for k, v in self._scheduler.stats().items()},
             "sessions": float(len(self._sessions)),
             "dags_in_flight": float(len(self._dags)),
             "slots_created": float(self.slots.created),
             "buffer_bytes": float(self.slots.resident_bytes),
+            "buffer_limit_bytes": float(self.slots.quota_bytes),
+            "lent_bytes": float(self.slots.lent_bytes),
             "cache_bytes": float(self.cache.nbytes),
         }
+
+    def session_figures(self) -> list[SessionFigures]:
+        """Every open session at this moment, in the order of opening; one that has failed holds nothing any more."""
+        views = {view.name: view for view in self._scheduler.sessions(time.monotonic())}
+        return [session_figures(session, views.get(name)) for name, session in self._sessions.items()]
 
     async def shutdown(self) -> None:
         """Close every session, wait for running tasks, free threads and slots."""

@@ -8,8 +8,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 import psutil
@@ -19,6 +21,7 @@ from grpc_reflection.v1alpha import reflection
 
 from atta import rpc
 from atta.clusterfile import check_address
+from atta.daemon.calls import Calls
 from atta.daemon.config import DaemonConfig
 from atta.daemon.control_service import ControlService
 from atta.daemon.data_services import GraphService, KvService
@@ -30,16 +33,20 @@ from atta.errors import ConfigError
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
 from atta.kvstore.tables import Tables
-from atta.observe.metrics import serve_metrics
+from atta.observe.figures import ProcessFigures
+from atta.observe.metrics import DaemonCollector, Figures, serve_metrics
 from atta.partition.dataset import Dataset, part_folder
 from atta.samplers import kernels
 from atta.samplers.shard import Shard
+from atta.version import __version__
 
 __all__ = ["Daemon", "serve"]
 
 log = structlog.get_logger("atta.daemon")
 MAX_STREAMS = 128
 """Requests of one connection that are answered at a time; each holds a message or two of memory, further ones wait."""
+SCRAPE_S = 5.0
+"""A scrape fails when the event loop has not answered within this."""
 SERVICES = ("GraphService", "KvService", "TableService", "SessionService", "ControlService")
 
 
@@ -77,6 +84,7 @@ class Daemon:
         tables = Tables(config.table_bytes)
         snapshots = Path(config.snapshots) if config.snapshots else None
         self._tables = TableService(self._dataset, config.part, tables, self._serving, snapshots=snapshots)
+        self._process, self._calls = ProcessFigures(), Calls()
         self._stopping = asyncio.Event()
         self._stopped = asyncio.Event()
         self._chores: list[asyncio.Task[None]] = []
@@ -87,6 +95,10 @@ class Daemon:
         Raises:
             ConfigError: the address cannot be bound.
         """
+        if self.config.metrics_port:
+            about = {"dataset": self._dataset.dataset_id, "version": __version__}
+            read = partial(_ask_loop, asyncio.get_running_loop(), self._figures)
+            serve_metrics(self.config.metrics_port, DaemonCollector(self.config.part, about, read))
         # Without this option two daemons could share a port, each getting some of the other's requests.
         options = [
             *rpc.channel_options(),
@@ -94,23 +106,30 @@ class Daemon:
             ("grpc.max_concurrent_streams", MAX_STREAMS),
         ]
         self._server = grpc.aio.server(options=options)
-        control = ControlService(self._engine, self._stats, self._stopping.set)
+        control = ControlService(self._engine, self._process, self._stats, self._stopping.set)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        graph, kv, tables, sessions = self._graph, self._kv, self._tables, self._sessions
+        graph, kv, sessions, served = self._graph, self._kv, self._sessions, self._engine.recorder.served
+        methods: dict[str, dict[str, Callable[..., Any]]] = {
+            "GraphService": served("GraphService", {"Sample": graph.sample, "Pair": graph.pair, "Probe": graph.probe}),
+            "KvService": served("KvService", {"Pull": kv.pull, "ListTables": kv.list_tables}),
+            "TableService": self._tables.methods(),
+            "SessionService": {
+                "Open": sessions.open,
+                "Next": sessions.next,
+                "Renew": sessions.renew,
+                "Close": sessions.close,
+            },
+            "ControlService": {
+                "Describe": control.describe,
+                "Stats": control.stats,
+                "Sessions": control.sessions,
+                "Trace": control.trace,
+                "Stop": control.stop,
+            },
+        }
         self._server.add_generic_rpc_handlers(
-            (
-                rpc.handlers("GraphService", {"Sample": graph.sample, "Pair": graph.pair, "Probe": graph.probe}),
-                rpc.handlers("KvService", {"Pull": kv.pull, "ListTables": kv.list_tables}),
-                rpc.handlers("TableService", tables.methods()),
-                rpc.handlers(
-                    "SessionService",
-                    {"Open": sessions.open, "Next": sessions.next, "Renew": sessions.renew, "Close": sessions.close},
-                ),
-                rpc.handlers(
-                    "ControlService", {"Describe": control.describe, "Stats": control.stats, "Stop": control.stop}
-                ),
-            )
+            tuple(rpc.handlers(name, self._calls.counted(name, methods[name])) for name in SERVICES)
         )
         names = [f"atta.v1.{s}" for s in SERVICES]
         reflection.enable_server_reflection(
@@ -134,12 +153,17 @@ class Daemon:
             loop.create_task(self._tables.forget_idle()),
             loop.create_task(self._drain_when_asked()),
         ]
-        if self.config.metrics_port:
-            serve_metrics(self.config.metrics_port, self.config.part, self._stats)
         log.info("serving", address=self.address, part=self.config.part, dataset=self._dataset.dataset_id)
 
     def _stats(self) -> dict[str, float]:
-        return {**self._engine.stats(), **self._tables.stats(), **self._cache.stats()}
+        parts = (self._engine, self._sessions, self._tables, self._cache, self._calls, self._process)
+        return {
+            "queue_limit_bytes": float(self.config.queue_bytes),
+            **{name: value for part in parts for name, value in part.stats().items()},
+        }
+
+    def _figures(self) -> Figures:
+        return self._stats(), self._engine.session_figures()
 
     def drain(self) -> None:
         """Begin to stop; a second call stops at once. Safe to call from a signal handler of the loop."""
@@ -167,6 +191,20 @@ class Daemon:
         self._serving.shutdown(wait=True)
         log.info("stopped")
         self._stopped.set()
+
+
+def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], Figures]) -> Figures:
+    """``read()`` on the event loop, where nothing changes meanwhile; called on the thread of a scrape."""
+    answer: Future[Figures] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(read())
+        except Exception as error:
+            answer.set_exception(error)
+
+    loop.call_soon_threadsafe(ask)
+    return answer.result(SCRAPE_S)
 
 
 def _resident(config: DaemonConfig, dataset: Dataset) -> bool:

@@ -7,13 +7,13 @@ nothing. A batch delivered in shared memory occupies its slot until the consumer
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from atta.daemon.slots import Slot
+from atta.daemon.slots import Slot, SlotPool
 from atta.errors import AttaError, ConfigError
 from atta.samplers.batch import BatchSeeds
 from atta.samplers.layout import BatchArrays, Layout
@@ -70,13 +70,14 @@ class Session:
 
     id: str
     request: SessionRequest
-    release: Callable[[Slot, int], None]
+    slots: SlotPool
     last_seen: float
     queue: deque[Delivery] = field(default_factory=deque)
     held: dict[int, Delivery] = field(default_factory=dict)
     current: Delivery | None = None
     sequence: int = -1
     error: AttaError | None = None
+    roomy_at: float = field(default_factory=time.monotonic)  # when there was last memory to make a batch in
     closed: bool = False
     busy: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -85,6 +86,22 @@ class Session:
     def batches(self) -> int:
         """Batches of this session in all."""
         return self.request.seeds.batches - self.request.first_batch
+
+    @property
+    def seeds_taken(self) -> int:
+        """Seeds of the batches that the consumer has taken."""
+        plan, first = self.request.seeds, self.request.first_batch
+        if self.sequence < 0:
+            return 0
+        return int(plan.batch_slice(first + self.sequence).stop - plan.batch_slice(first).start)
+
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes of the batches that the consumer has taken and still looks at."""
+        lent = [*self.held.values()]
+        if self.current is not None and not self.current.shared:
+            lent.append(self.current)
+        return sum(delivery.out.nbytes for delivery in lent)
 
     def deliver(self, delivery: Delivery) -> None:
         """A batch is finished."""
@@ -101,7 +118,7 @@ class Session:
         for sequence in sequences:
             delivery = self.held.pop(sequence, None)
             if delivery is not None:
-                self.release(delivery.slot, delivery.out.nbytes)
+                self.slots.release(delivery.slot)
 
     async def batch(self, sequence: int, wait_s: float) -> tuple[Delivery | None, bool]:
         """Batch number ``sequence`` and whether it was taken from the queue just now; None after ``wait_s`` without one.
@@ -130,6 +147,7 @@ class Session:
             return self.current, False
         self._forget_current()
         self.current, self.sequence = self.queue.popleft(), sequence
+        self.slots.lend(self.current.slot, self.current.out.nbytes)
         if self.request.shared_memory and len(self.held) < MAX_HELD_SLOTS:
             self.current.shared = True
             self.held[sequence] = self.current
@@ -137,7 +155,7 @@ class Session:
 
     def _forget_current(self) -> None:
         if self.current is not None and not self.current.shared:
-            self.release(self.current.slot, self.current.out.nbytes)
+            self.slots.release(self.current.slot)
         self.current = None
 
     def close(self) -> None:
@@ -146,11 +164,11 @@ class Session:
         self._changed.set()
         self._forget_current()
         for delivery in self.queue:
-            self.release(delivery.slot, delivery.out.nbytes)
+            self.slots.release(delivery.slot)
         self.queue.clear()
 
-    def give_up(self, abandon: Callable[[Slot], None]) -> None:
+    def give_up(self) -> None:
         """Leave the held slots to the consumer: they will not come back."""
         for delivery in self.held.values():
-            abandon(delivery.slot)
+            self.slots.abandon(delivery.slot)
         self.held.clear()

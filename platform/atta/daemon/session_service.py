@@ -42,10 +42,19 @@ class SessionService:
         self._config, self._engine, self._address = config, engine, address
         self._sessions: dict[str, Session] = {}
         self._lingering: dict[str, Session] = {}
+        self._opened = self._expired = 0.0
         self.draining = False
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def stats(self) -> dict[str, float]:
+        """Counters and gauges."""
+        return {
+            "sessions_opened": self._opened,
+            "sessions_expired": self._expired,
+            "sessions_lingering": float(len(self._lingering)),
+        }
 
     @guarded
     async def open(self, request: Any, context: Any) -> Any:
@@ -55,8 +64,9 @@ class SessionService:
         if len(self._sessions) >= self._config.max_sessions:
             raise QuotaExceededError(f"{len(self._sessions)} sessions are open, the most that this daemon allows")
         checked = await asyncio.get_running_loop().run_in_executor(None, self._check, request)
-        session = Session(secrets.token_hex(8), checked, self._engine.slots.release, time.monotonic())
+        session = Session(secrets.token_hex(8), checked, self._engine.slots, time.monotonic())
         self._sessions[session.id] = session
+        self._opened += 1
         self._engine.open(session)
         log.info("session opened", session=session.id, job=checked.job, epoch=checked.epoch, batches=session.batches)
         return session_pb2.OpenReply(
@@ -149,8 +159,12 @@ class SessionService:
                 return
             if fresh:
                 self._engine.taken(session, delivery.batch, request.train_ms)
-            for bulk in _messages(delivery):
-                yield bulk
+            try:
+                for bulk in _messages(delivery):
+                    yield bulk
+            finally:  # a consumer that has all it needs does not wait for the end of the answer
+                if fresh:
+                    self._engine.recorder.batch("sent", session.id, delivery.batch)
         finally:
             session.busy -= 1
             session.last_seen = time.monotonic()
@@ -191,14 +205,25 @@ class SessionService:
             now = time.monotonic()
             for session in list(self._sessions.values()):
                 if not session.busy and now - session.last_seen > self._config.lease_s:
+                    self._expired += 1
                     log.warning("lease ran out", session=session.id, job=session.request.job)
                     del self._sessions[session.id]
                     self._engine.close(session)
-                    session.give_up(self._engine.slots.abandon)
+                    session.give_up()
+                elif not session.busy or not self._engine.waits_for_room(session):
+                    session.roomy_at = now
+                elif now - session.roomy_at > self._config.lease_s:
+                    self._engine.fail(session, self._no_room())
             for session in list(self._lingering.values()):
                 if now - session.last_seen > LINGER_S:
                     del self._lingering[session.id]
-                    session.give_up(self._engine.slots.abandon)
+                    session.give_up()
+
+    def _no_room(self) -> QuotaExceededError:
+        return QuotaExceededError(
+            f"other batches have left no room in {self._config.buffer_bytes >> 20} MiB of buffers for {self._config.lease_s:g} s: "
+            "raise --buffer, lower the batch size, or let go of old batches"
+        )
 
     def _find(self, name: str) -> Session:
         session = self._sessions.get(name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,8 +66,10 @@ class Slot:
 class SlotPool:
     """All slots of a daemon: hands out free ones, creates more within ``quota_bytes`` of touched memory."""
 
-    def __init__(self, quota_bytes: int) -> None:
-        self.quota_bytes = quota_bytes
+    def __init__(self, quota_bytes: int, on_return: Callable[[], None] = lambda: None) -> None:
+        """``on_return``: called whenever a slot that was lent has come back or is given up."""
+        self.quota_bytes, self._on_return = quota_bytes, on_return
+        self._lent: dict[Slot, int] = {}
         self._free: list[Slot] = []
         self._out: set[Slot] = set()
         self.created = 0
@@ -93,28 +96,46 @@ class SlotPool:
                 return slot
         while self._free and self.resident_bytes > self.quota_bytes // 2:
             self._free.pop(0).close()
-        if self.resident_bytes >= self.quota_bytes:
+        touched = {slot: slot.touched_bytes for slot in self._slots}
+        usual = max([n for slot, n in touched.items() if slot.capacity == capacity], default=0)
+        # A batch that is being made will take as much as others of its size have taken.
+        held = sum(max(n, usual) if slot.capacity == capacity else n for slot, n in touched.items())
+        if held + usual > self.quota_bytes:
             raise QuotaExceededError(
-                f"batch buffers hold {self.resident_bytes >> 20} MiB of a quota of {self.quota_bytes >> 20} MiB: "
+                f"batch buffers hold {held >> 20} MiB of a quota of {self.quota_bytes >> 20} MiB: "
                 "raise --buffer, lower the batch size, or let go of old batches"
             )
-        wanted = max([MIN_FREE_BYTES, *(slot.touched_bytes for slot in self._slots if slot.capacity == capacity)])
-        if (free := psutil.virtual_memory().available) < wanted:
+        if (free := psutil.virtual_memory().available) < max(MIN_FREE_BYTES, usual):
             raise QuotaExceededError(f"no memory left for another batch buffer: {free >> 20} MiB available")
         slot = Slot.create(capacity)
         self.created += 1
         self._out.add(slot)
         return slot
 
-    def release(self, slot: Slot, used_bytes: int = 0) -> None:
-        """Take back a slot that nobody looks at any more; its pages stay, whatever ``used_bytes`` the last batch took."""
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes of the batches that consumers look at."""
+        return sum(self._lent.values())
+
+    def lend(self, slot: Slot, used_bytes: int) -> None:
+        """A consumer has taken the batch in ``slot``, of ``used_bytes``."""
+        self._lent[slot] = used_bytes
+
+    def release(self, slot: Slot) -> None:
+        """Take back a slot that nobody looks at any more; its pages stay."""
         self._out.discard(slot)
         self._free.append(slot)
+        self._returned(slot)
 
     def abandon(self, slot: Slot) -> None:
         """Give up a slot that a consumer may still be reading."""
         self._out.discard(slot)
         slot.close()
+        self._returned(slot)
+
+    def _returned(self, slot: Slot) -> None:
+        if self._lent.pop(slot, None) is not None:
+            self._on_return()
 
     def close(self) -> None:
         """Drop all slots."""

@@ -1,31 +1,73 @@
-"""Prometheus metrics of a daemon: its counters, read when they are scraped."""
+"""Prometheus metrics of a daemon: its counters and those of its sessions, read when they are scraped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-__all__ = ["serve_metrics"]
+from atta.errors import ConfigError
+from atta.observe.catalogue import FIGURES, SESSION_FIGURES, Family, family_of
+from atta.observe.figures import SessionFigures
+
+__all__ = ["MAX_SESSIONS", "DaemonCollector", "serve_metrics"]
+
+MAX_SESSIONS = 64
+"""Sessions with metrics of their own, the longest open; ``atta_sessions`` counts all."""
+MAX_JOB_CHARS = 64
+SESSION_LABELS = ("atta_job", "session")
+"""Not ``job``: Prometheus itself gives every series a label of this name."""
+
+Figures = tuple[Mapping[str, float], Sequence[SessionFigures]]
 
 
-class _StatsCollector(Collector):
-    def __init__(self, part: int, stats: Callable[[], Mapping[str, float]]) -> None:
-        self._part, self._stats = str(part), stats
+class DaemonCollector(Collector):
+    """Turns what ``read`` returns into metrics, all labelled with the partition. A session's series end with it."""
+
+    def __init__(self, part: int, about: Mapping[str, str], read: Callable[[], Figures]) -> None:
+        self._part, self._about, self._read = str(part), dict(about), read
 
     def collect(self) -> Iterable[Metric]:
-        for name, value in sorted(self._stats().items()):
-            metric = GaugeMetricFamily(
-                f"atta_{name}", f"Atta sampler daemon: {name.replace('_', ' ')}", labels=["part"]
-            )
-            metric.add_metric([self._part], value)
-            yield metric
+        """One scrape."""
+        stats, sessions = self._read()
+        metrics: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        counted = dict.fromkeys((name for name, family in FIGURES.items() if family.counter), 0.0)
+        for figure, value in {**counted, **stats}.items():
+            family, labels = family_of(figure)
+            self._add(metrics, family, labels, value)
+        for shown in sessions[:MAX_SESSIONS]:
+            for field, family in SESSION_FIGURES.items():
+                value = getattr(shown, field)
+                if value is not None:
+                    labelled = Family(family.name, family.help, family.counter, SESSION_LABELS)
+                    self._add(metrics, labelled, (shown.job[:MAX_JOB_CHARS], shown.session), value)
+        yield InfoMetricFamily("atta_daemon", "What is served.", {"part": self._part, **self._about})
+        yield from (metrics[name] for name in sorted(metrics))
+
+    def _add(
+        self,
+        metrics: dict[str, GaugeMetricFamily | CounterMetricFamily],
+        family: Family,
+        labels: Sequence[str],
+        value: float,
+    ) -> None:
+        if family.name not in metrics:
+            kind = CounterMetricFamily if family.counter else GaugeMetricFamily
+            metrics[family.name] = kind(f"atta_{family.name}", family.help, labels=("part", *family.labels))
+        metrics[family.name].add_metric((self._part, *labels), value)
 
 
-def serve_metrics(port: int, part: int, stats: Callable[[], Mapping[str, float]]) -> None:
-    """Serve ``stats()`` at http://0.0.0.0:``port``/metrics, labelled with the partition."""
-    registry = CollectorRegistry()
-    registry.register(_StatsCollector(part, stats))
-    start_http_server(port, registry=registry)
+def serve_metrics(port: int, collector: Collector) -> None:
+    """Serve ``collector`` at http://0.0.0.0:``port``/metrics.
+
+    Raises:
+        ConfigError: the port is in use.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    try:
+        start_http_server(port, registry=registry)
+    except OSError as error:
+        raise ConfigError(f"cannot serve metrics on port {port} ({error.strerror})") from error

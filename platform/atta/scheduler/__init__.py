@@ -20,7 +20,7 @@ Nothing here waits, measures or sends: the daemon, the tests and the simulator d
 (``Scheduler.log``) tells which event caused which actions. docs/scheduler.md has the formulas and what was decided where
 the paper is silent.
 
-Reading order: ``events`` (the whole interface), ``coarse``, ``fine``, ``scheduler`` (ties them together), ``config``.
+Reading order: ``events`` (the whole interface), ``coarse``, ``fine``, ``costs``, ``scheduler`` (ties them together), ``config``.
 """
 
 from atta.scheduler.events import (
@@ -28,6 +28,7 @@ from atta.scheduler.events import (
     BatchReady,
     BatchTaken,
     CancelDag,
+    ConsumersHold,
     Event,
     FailSession,
     LaunchDag,
@@ -41,12 +42,14 @@ from atta.scheduler.events import (
     WakeAt,
 )
 from atta.scheduler.scheduler import Scheduler, SchedulerConfig
+from atta.scheduler.views import SessionView
 
 __all__ = [
     "Action",
     "BatchReady",
     "BatchTaken",
     "CancelDag",
+    "ConsumersHold",
     "Event",
     "FailSession",
     "LaunchDag",
@@ -55,6 +58,7 @@ __all__ = [
     "SchedulerConfig",
     "SessionClosed",
     "SessionOpened",
+    "SessionView",
     "TaskDone",
     "TaskFailed",
     "Tick",

@@ -153,16 +153,26 @@ class Session:
         """Whether there are batches left to launch."""
         return self.launched < len(self.batches)
 
-    def within_caps(self, config: SchedulerConfig) -> bool:
-        """Whether one more DAG keeps the bounds on batches and bytes; a session that holds nothing may always have one."""
+    @property
+    def held_bytes(self) -> float:
+        """Bytes of finished batches, and the estimate of those in flight."""
+        return self.finished_bytes + self.in_flight * (self.pace.batch_bytes or 0.0)
+
+    def within_caps(self, config: SchedulerConfig, free_bytes: float = math.inf) -> bool:
+        """Whether one more DAG keeps the bounds on batches and bytes.
+
+        ``free_bytes``: what all sessions together leave of the buffers. A session that holds something leaves as much as it will
+        hold (the dynamic threshold of shared-memory switches, Choudhury and Hahne 1998), so that stalled ones never use up all;
+        one that holds nothing may take what there is, and goes beyond its own bounds.
+        """
         held = self.in_flight + self.finished
         if held == 0:
-            return True
+            return free_bytes >= min(self.pace.batch_bytes or 0.0, config.buffer_bytes or math.inf)
         if held >= config.dag_cap:
             return False
         if self.pace.batch_bytes is None:  # sizes unknown: measure one batch first
             return False
-        return self.finished_bytes + (self.in_flight + 1) * self.pace.batch_bytes <= config.queue_bytes
+        return self.held_bytes + self.pace.batch_bytes <= min(config.queue_bytes, free_bytes)
 
 
 LaunchRule = Callable[[Session, Load, float, SchedulerConfig], float]

@@ -26,6 +26,8 @@ class SchedulerConfig:
     """Largest number of rows in one task."""
     queue_bytes: int = 1 << 30
     """Per session: finished batches plus the estimated size of those in flight."""
+    buffer_bytes: int = 0
+    """All sessions together: the same, and the batches that consumers have taken and still look at; 0 = no bound."""
     max_dags: int = 0
     """Per session: DAGs in flight plus finished batches; 0 = max(16, 2 x workers)."""
     policy: str = "two-level"
@@ -59,7 +61,7 @@ class SchedulerConfig:
         for name in ("workers", "net_in_flight", "chunk_rows", "queue_bytes", "prefetch", "calibration_batches"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
-        for name in ("max_dags", "log_events"):
+        for name in ("buffer_bytes", "max_dags", "log_events"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must not be negative")
         for name in ("target_queue", "empty_queue", "least_headroom", "utilisation_window_s", "sleep_s"):

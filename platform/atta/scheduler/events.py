@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from atta.samplers.dag import Share, Task
 from atta.samplers.spec import Plan
@@ -13,6 +13,7 @@ __all__ = [
     "BatchReady",
     "BatchTaken",
     "CancelDag",
+    "ConsumersHold",
     "Event",
     "FailSession",
     "LaunchDag",
@@ -55,6 +56,7 @@ class TaskDone:
     growth: Sequence[Share] = ()
     expand: Sequence[Share] | None = None
     nbytes: int = 0  # END tasks: bytes that the finished batch occupies until it is taken
+    seconds: float = 0.0  # from its start to its end; 0 = not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,13 @@ class BatchTaken:
     session: str
     batch: int
     train_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumersHold:
+    """Bytes of all batches, of any sessions, that consumers have taken and still look at."""
+
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +113,7 @@ class RunTask:
 
     dag: int
     task: Task
+    ready: float = field(default=0.0, compare=False)  # since when it could have run, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,5 +148,5 @@ class WakeAt:
     when: float
 
 
-Event = SessionOpened | SessionClosed | TaskDone | TaskFailed | BatchTaken | Utilisation | Tick
+Event = SessionOpened | SessionClosed | TaskDone | TaskFailed | BatchTaken | ConsumersHold | Utilisation | Tick
 Action = LaunchDag | RunTask | BatchReady | CancelDag | FailSession | WakeAt

@@ -1,8 +1,8 @@
 """The fine level: which ready task runs next (ByteGNN §4.2).
 
-Ready tasks are ordered by (DAG id, cost, order of arrival). DAG ids follow launch order, so the oldest batch is finished
-first; cheap tasks go first within a batch, because their successors become ready the sooner. Tasks are not interrupted.
-CPU tasks and requests to other daemons wait in two lanes of the same order, each with its own number of running tasks.
+Ready tasks are ordered by (DAG id, estimated time, order of arrival); ``costs`` learns the estimates. DAG ids follow launch
+order, so the oldest batch is finished first; cheap tasks go first within a batch, because their successors become ready the
+sooner. Tasks are not interrupted. CPU tasks and requests to other daemons wait in two lanes of the same order, each with its own number of running tasks.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import count
 
 from atta.samplers.dag import DagInstance, Task
 from atta.scheduler.coarse import Session
+from atta.scheduler.costs import CostModel
 
 __all__ = ["ORDERS", "Dag", "LaneQueue", "TaskOrder"]
 
@@ -31,16 +32,16 @@ class Dag:
     cancelled: bool = False
 
 
-TaskOrder = Callable[[int, Task], tuple[int, float]]
-"""(DAG id, task) -> key; the smallest runs first, equals in order of arrival."""
+TaskOrder = Callable[[int, float], tuple[int, float]]
+"""(DAG id, estimated microseconds) -> key; the smallest runs first, equals in order of arrival."""
 
 
-def oldest_then_cheapest(dag: int, task: Task) -> tuple[int, float]:
+def oldest_then_cheapest(dag: int, cost_us: float) -> tuple[int, float]:
     """ByteGNN's order."""
-    return dag, task.cost
+    return dag, cost_us
 
 
-def first_come(dag: int, task: Task) -> tuple[int, float]:
+def first_come(dag: int, cost_us: float) -> tuple[int, float]:
     """Baseline: in order of arrival."""
     return 0, 0.0
 
@@ -56,28 +57,29 @@ ORDERS: dict[str, TaskOrder] = {
 class LaneQueue:
     """The ready tasks of one lane and the number of those running. Tasks of cancelled DAGs are dropped when met."""
 
-    def __init__(self, width: int, order: TaskOrder) -> None:
+    def __init__(self, width: int, order: TaskOrder, costs: CostModel) -> None:
         self.width = width
         self.running = 0
-        self._order = order
+        self._order, self._costs = order, costs
         self._arrivals = count()
-        self._heap: list[tuple[tuple[int, float], int, Dag, Task]] = []
+        self._heap: list[tuple[tuple[int, float], int, Dag, Task, float]] = []
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def push(self, dag: Dag, task: Task) -> None:
-        """Add a ready task."""
-        heapq.heappush(self._heap, (self._order(dag.id, task), next(self._arrivals), dag, task))
+    def push(self, dag: Dag, task: Task, now: float) -> None:
+        """Add a task that is ready since ``now``."""
+        key = self._order(dag.id, self._costs.estimate(task))
+        heapq.heappush(self._heap, (key, next(self._arrivals), dag, task, now))
 
-    def take(self) -> tuple[Dag, Task] | None:
-        """The next task to run, now counted as running; None when the lane is full or nothing is ready."""
+    def take(self) -> tuple[Dag, Task, float] | None:
+        """The next task to run, now counted as running, and since when it is ready; None: the lane is full, or nothing is ready."""
         while self.running < self.width and self._heap:
-            _, _, dag, task = heapq.heappop(self._heap)
+            _, _, dag, task, ready = heapq.heappop(self._heap)
             if not dag.cancelled:
                 self.running += 1
                 dag.running.add(task)
-                return dag, task
+                return dag, task, ready
         return None
 
     def release(self) -> None:

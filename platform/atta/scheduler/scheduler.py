@@ -10,11 +10,13 @@ from itertools import count
 from atta.samplers.dag import DagInstance, Lane, Task
 from atta.scheduler.coarse import LAUNCH_RULES, Load, Pace, Session
 from atta.scheduler.config import SchedulerConfig
+from atta.scheduler.costs import CostModel
 from atta.scheduler.events import (
     Action,
     BatchReady,
     BatchTaken,
     CancelDag,
+    ConsumersHold,
     Event,
     FailSession,
     LaunchDag,
@@ -28,6 +30,7 @@ from atta.scheduler.events import (
     WakeAt,
 )
 from atta.scheduler.fine import ORDERS, Dag, LaneQueue
+from atta.scheduler.views import SessionView, view
 
 __all__ = ["Scheduler", "SchedulerConfig", "SchedulerError"]
 
@@ -58,7 +61,9 @@ class Scheduler:
         self._home = home
         self._due = LAUNCH_RULES[config.policy]
         order = ORDERS[config.policy]
-        self._lanes = {Lane.CPU: LaneQueue(config.workers, order), Lane.NET: LaneQueue(config.net_in_flight, order)}
+        self.costs = CostModel()
+        widths = {Lane.CPU: config.workers, Lane.NET: config.net_in_flight}
+        self._lanes = {lane: LaneQueue(width, order, self.costs) for lane, width in widths.items()}
         self._load = Load(config.utilisation_window_s)
         self._sessions: dict[str, Session] = {}
         self._profiles: OrderedDict[str, Pace] = OrderedDict()
@@ -67,9 +72,11 @@ class Scheduler:
         self._checks: list[tuple[float, int, Session]] = []  # heap; an entry counts if it is its session's check_at
         self._sequence = count()
         self._wake: float | None = None  # the wake-up that the shell holds
+        self._now = 0.0  # time of the latest event
         self._log: deque[tuple[float, Event, tuple[Action, ...]]] = deque(maxlen=config.log_events)
         self._finished = 0
         self._cancelled = 0
+        self._taken_bytes = 0  # of batches in the hands of consumers
 
     def on(self, event: Event, now: float) -> list[Action]:
         """Take in one event at time ``now`` (seconds of any monotonic clock); return what to do, in this order.
@@ -77,6 +84,7 @@ class Scheduler:
         Raises SchedulerError or DagError when the event contradicts what was asked for.
         """
         actions: list[Action] = []
+        self._now = now
         match event:
             case TaskDone():
                 self._task_done(event, now, actions)
@@ -90,8 +98,13 @@ class Scheduler:
                 self._session_opened(event, now, actions)
             case SessionClosed():
                 self._session_closed(event, actions)
+                self._consider_all(now, actions)
             case TaskFailed():
                 self._task_failed(event, actions)
+                self._consider_all(now, actions)
+            case ConsumersHold():
+                self._taken_bytes = event.nbytes
+                self._consider_all(now, actions)
         self._check_due_sessions(now, actions)
         self._run_ready_tasks(actions)
         self._ask_for_wake_up(now, actions)
@@ -120,6 +133,11 @@ class Scheduler:
             "running_net": float(self._lanes[Lane.NET].running),
             "utilisation": self._load.percent,
         }
+
+    def sessions(self, now: float | None = None) -> tuple[SessionView, ...]:
+        """Every open session, in the order of opening, at time ``now`` (default: that of the latest event)."""
+        at = self._now if now is None else now
+        return tuple(view(session, self._load, at, self._config) for session in self._sessions.values())
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
@@ -173,10 +191,12 @@ class Scheduler:
 
     def _task_done(self, event: TaskDone, now: float, actions: list[Action]) -> None:
         dag = self._answered(event.dag, event.task)
+        if event.seconds > 0:
+            self.costs.observe(event.task, event.seconds)
         if dag is None:
             return
         for task in dag.instance.done(event.task, event.growth, event.expand):
-            self._lanes[task.lane].push(dag, task)
+            self._lanes[task.lane].push(dag, task, now)
         if dag.instance.finished:
             self._dag_finished(dag, event.nbytes, now, actions)
 
@@ -231,7 +251,7 @@ class Scheduler:
     def _consider(self, session: Session, now: float, actions: list[Action]) -> None:
         """Launch what is due in a session, and note when to look again."""
         session.check_at = math.inf
-        while session.hungry and session.within_caps(self._config):
+        while session.hungry and session.within_caps(self._config, self._free_bytes()):
             wait = self._due(session, self._load, now, self._config)
             if wait > 0:
                 if wait < math.inf:
@@ -239,6 +259,27 @@ class Scheduler:
                     heapq.heappush(self._checks, (session.check_at, next(self._sequence), session))
                 return
             self._launch(session, now, actions)
+
+    def waits_for_room(self, session: str) -> bool:
+        """Whether a session holds nothing and could go on if others left something of the buffers."""
+        found = self._sessions.get(session)
+        return found is not None and found.hungry and found.in_flight + found.finished == 0
+
+    def _consider_all(self, now: float, actions: list[Action]) -> None:
+        """Buffers are free again: those that hold least come first."""
+        if self._config.buffer_bytes:
+            for session in sorted(self._sessions.values(), key=lambda s: s.held_bytes):
+                self._consider(session, now, actions)
+
+    def _free_bytes(self) -> float:
+        """What is left of the buffers; without a bound there is always more."""
+        if not self._config.buffer_bytes:
+            return math.inf
+        sessions = self._sessions.values()
+        # What a session makes whose sizes are not known yet counts as the largest batches of others.
+        largest = max([s.pace.batch_bytes or 0.0 for s in sessions], default=0.0)
+        unknown = largest * sum(s.in_flight for s in sessions if s.pace.batch_bytes is None)
+        return self._config.buffer_bytes - self._taken_bytes - unknown - sum(s.held_bytes for s in sessions)
 
     def _launch(self, session: Session, now: float, actions: list[Action]) -> None:
         number = self._next_dag
@@ -252,13 +293,13 @@ class Scheduler:
         session.last_launch = now
         actions.append(LaunchDag(number, session.name, batch))
         for task in dag.instance.start():
-            self._lanes[task.lane].push(dag, task)
+            self._lanes[task.lane].push(dag, task, now)
 
     def _run_ready_tasks(self, actions: list[Action]) -> None:
         for lane in self._lanes.values():
             while (taken := lane.take()) is not None:
-                dag, task = taken
-                actions.append(RunTask(dag.id, task))
+                dag, task, ready = taken
+                actions.append(RunTask(dag.id, task, ready))
 
     def _ask_for_wake_up(self, now: float, actions: list[Action]) -> None:
         """Ask for a tick at the next check, unless the shell holds an earlier one."""

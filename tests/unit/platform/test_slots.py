@@ -53,7 +53,7 @@ def test_another_file_behind_the_path_is_noticed() -> None:
 def test_released_slots_are_reused_and_abandoned_ones_never() -> None:
     pool = SlotPool(1 << 30)
     first = pool.acquire(CAPACITY)
-    pool.release(first, 100)
+    pool.release(first)
     assert pool.acquire(CAPACITY) is first
     pool.abandon(first)
     assert pool.acquire(CAPACITY) is not first

@@ -14,6 +14,7 @@ from atta.scheduler import (
     BatchReady,
     BatchTaken,
     CancelDag,
+    ConsumersHold,
     Event,
     FailSession,
     LaunchDag,
@@ -82,6 +83,7 @@ class Shell:
         self.running: list[tuple[int, Task]] = []
         self.arrivals = 0
         self.launches: list[tuple[float, str, int]] = []
+        self.lent = 0  # bytes of batches that consumers look at
 
     # -- what a test does -----------------------------------------------------------------------------------------
 
@@ -126,9 +128,16 @@ class Shell:
     def take(self, name: str, train_ms: float = 0.0) -> list[Action]:
         book = self.books[name]
         batch = book.ready[book.taken]
+        self.lent += book.sizes[batch]
+        self.send(ConsumersHold(self.lent))
         book.taken += 1
         del book.sizes[batch]
         return self.send(BatchTaken(name, batch, train_ms))
+
+    def give_back(self) -> list[Action]:
+        """Consumers let go of everything that they have taken."""
+        self.lent = 0
+        return self.send(ConsumersHold(0))
 
     def tick(self) -> list[Action]:
         """The pending wake-up."""
@@ -146,6 +155,8 @@ class Shell:
                 self.take(takable[0], (trained or {}).get(takable[0], 0.0))
             elif self.wake is not None:
                 self.tick()
+            elif self.lent:
+                self.give_back()
             else:
                 break
             self.now += self.rng.choice([0.0, 1e-4, 1e-3])
@@ -171,6 +182,7 @@ class Shell:
                 assert number == len(self.dags), "DAG ids follow launch order"
                 book = self.books[session]
                 assert batch == book.batches[book.launched], "batches are launched in order, once"
+                self._check_buffers(book)
                 book.launched += 1
                 book.in_flight += 1
                 nbytes = self.rng.randint(round(self.size / 1.1), self.size)
@@ -205,9 +217,21 @@ class Shell:
             if isinstance(action, FailSession):
                 self.closed[name] = self.books.pop(name)
 
+    def _check_buffers(self, launching: Book) -> None:
+        """A session that holds something leaves at least as much as it will hold itself."""
+        least = self.size / 1.1
+        # Of a session that has finished no batch, the sizes of those in flight are not known.
+        known = {id(b): b.in_flight * least if b.sizes or b.ready else 0.0 for b in self.books.values()}
+        held = {id(b): sum(b.sizes.values()) + known[id(b)] for b in self.books.values()}
+        left = self.config.buffer_bytes - self.lent - sum(held.values())
+        if self.config.buffer_bytes and held[id(launching)]:
+            assert held[id(launching)] + least <= left
+        elif self.config.buffer_bytes and launching.ready:
+            assert min(least, self.config.buffer_bytes) <= left
+
     def _add_ready(self, number: int, tasks: list[Task]) -> None:
         for task in tasks:
-            self.ready[task.lane].append((number, task.cost, self.arrivals, task))
+            self.ready[task.lane].append((number, self.scheduler.costs.estimate(task), self.arrivals, task))
             self.arrivals += 1
 
     def _check_choice(self, number: int, task: Task) -> None:
@@ -227,12 +251,12 @@ class Shell:
             held = book.in_flight + len(book.sizes)
             assert held <= self.config.dag_cap
             assert sum(book.sizes.values()) <= max(self.config.queue_bytes, self.size)
-            if held == 0:
+            if held == 0 and not self.config.buffer_bytes:
                 assert book.launched == len(book.batches), "nothing in flight, nothing finished, and no launch"
             elif book.launched < len(book.batches) and book.in_flight == 0 and held < self.config.dag_cap:
                 # Batches wait, room is left: there must be a next look, unless bytes or the policy forbid a launch.
                 roomy = sum(book.sizes.values()) + 1.3 * self.size <= self.config.queue_bytes
-                if self.config.policy == "two-level" and roomy:
+                if self.config.policy == "two-level" and roomy and not self.config.buffer_bytes:
                     assert self.wake is not None
                     assert self.wake <= self.now + self.config.sleep_s + 1e-9
         open_dags = {n for n, m in self.dags.items() if not m.ended and not m.cancelled}

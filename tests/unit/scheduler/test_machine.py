@@ -21,15 +21,17 @@ class Machine(RuleBasedStateMachine):
         net=st.integers(1, 4),
         max_dags=st.sampled_from([0, 1, 2, 5]),
         room=st.sampled_from([1, 900, 2900, 5900, 10**9]),
+        buffer=st.sampled_from([0, 3000, 9000]),
         chunk=st.sampled_from([7, 100]),
         seed=st.integers(0, 10**6),
     )
-    def start(self, workers: int, net: int, max_dags: int, room: int, chunk: int, seed: int) -> None:
+    def start(self, workers: int, net: int, max_dags: int, room: int, buffer: int, chunk: int, seed: int) -> None:
         config = SchedulerConfig(
             workers=workers,
             net_in_flight=net,
             max_dags=max_dags,
             queue_bytes=room,
+            buffer_bytes=buffer,
             chunk_rows=chunk,
             policy=self.policy,
             prefetch=3,
@@ -75,6 +77,10 @@ class Machine(RuleBasedStateMachine):
     def take(self, data: st.DataObject, train_ms: float) -> None:
         names = sorted(n for n, b in self.shell.books.items() if b.taken < len(b.ready))
         self.shell.take(data.draw(st.sampled_from(names)), train_ms)
+
+    @rule()
+    def give_back(self) -> None:
+        self.shell.give_back()
 
     @rule(ms=st.sampled_from([0.01, 1.0, 20.0, 1000.0]))
     def time_passes(self, ms: float) -> None:

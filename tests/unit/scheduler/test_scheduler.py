@@ -60,10 +60,10 @@ def test_a_batch_from_launch_to_queue() -> None:
     ((_, seed),) = runs(actions)
     actions = scheduler.on(TaskDone(0, seed, [Share(0, 5, 9.0, 70.0), Share(1, 2, 3.0, 4.0)]), 0.001)
     assert [(t.kind, t.lane) for _, t in runs(actions)] == [
-        (Kind.NEIGHBORHOOD, Lane.CPU),  # cheaper than the fetch
-        (Kind.FEATURE, Lane.CPU),
-        (Kind.NEIGHBORHOOD, Lane.NET),
+        (Kind.FEATURE, Lane.CPU),  # 70 bytes take less time than 9 edges
+        (Kind.NEIGHBORHOOD, Lane.CPU),
         (Kind.FEATURE, Lane.NET),
+        (Kind.NEIGHBORHOOD, Lane.NET),
     ]
     ((_, join),) = [run for _, task in runs(actions) for run in runs(scheduler.on(TaskDone(0, task), 0.002))]
     assert join.kind is Kind.JOIN
@@ -75,6 +75,16 @@ def test_a_batch_from_launch_to_queue() -> None:
     assert scheduler.stats()["finished_bytes"] == 123
     assert scheduler.on(BatchTaken("s", 0), 0.005) == []
     assert scheduler.stats()["finished_bytes"] == 0
+
+
+def test_what_tasks_took_decides_which_is_cheapest() -> None:
+    scheduler, actions = opened("sequential", batches=2, workers=1)
+    ((_, seed),) = runs(actions)
+    for _ in range(40):  # fetching turns out to be slow here
+        fetch = Task(Kind.FEATURE, "x", 0, 0, 1, Lane.CPU, 70.0)
+        scheduler.costs.observe(fetch, 0.5)
+    ready = runs(scheduler.on(TaskDone(0, seed, [Share(0, 5, 9.0, 70.0)]), 0.001))
+    assert [t.kind for _, t in ready] == [Kind.NEIGHBORHOOD]
 
 
 def test_finished_batches_come_out_in_order() -> None:
@@ -112,8 +122,8 @@ def test_fifo_is_first_come_first_served() -> None:
 def test_remote_requests_run_beside_cpu_tasks_and_within_their_own_bound() -> None:
     scheduler, actions = opened("sequential", workers=1, net_in_flight=2)
     ((_, seed),) = runs(actions)
-    far = [Share(owner, 5, 1.0, 2.0) for owner in (1, 2, 3)]
-    actions = scheduler.on(TaskDone(0, seed, [Share(0, 5, 1.0, 2.0), *far]), 0.0)
+    far = [Share(owner, 5, 1.0, 2000.0) for owner in (1, 2, 3)]
+    actions = scheduler.on(TaskDone(0, seed, [Share(0, 5, 1.0, 2000.0), *far]), 0.0)
     assert [(t.lane, t.kind) for _, t in runs(actions)] == [
         (Lane.CPU, Kind.NEIGHBORHOOD),
         (Lane.NET, Kind.NEIGHBORHOOD),
@@ -232,6 +242,24 @@ def test_a_consumer_that_stops_does_not_stop_the_others() -> None:
         shell.now += 1e-4
     assert shell.books["alive"].taken == 30
     assert len(shell.books["stuck"].ready) == 4
+
+
+def test_stalled_sessions_leave_room_for_later_ones() -> None:
+    shell = Shell(SchedulerConfig(policy="fifo", max_dags=50, buffer_bytes=20_000), size=1000)
+    for number in range(4):
+        shell.open(f"s{number}", batches=30, batch_bytes=1000.0)
+        while shell.running:
+            shell.finish()
+    held = [sum(book.sizes.values()) for book in shell.books.values()]
+    assert held[0] > held[1] > held[2] > held[3] > 0  # half of what is left, and so on
+    assert sum(held) < 20_000
+    assert held[0] <= 10_000
+    for _ in range(len(shell.books["s0"].ready)):  # what a consumer looks at still counts; then it lets go
+        shell.take("s0")
+    launched = shell.books["s3"].launched
+    shell.give_back()
+    assert shell.books["s3"].launched > launched
+    shell.drain()
 
 
 def test_measurements_outlive_a_session_of_the_same_profile() -> None:

@@ -1,0 +1,108 @@
+"""What ``atta top`` shows: one line of figures per daemon and a table of its sessions below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from atta.cli.work import size
+from atta.client.rates import DaemonRates, SessionRates
+
+__all__ = ["picture"]
+
+UNKNOWN = "-"
+WIDE = 120
+"""Columns of a terminal on which the figures of all daemons stand below each other; on narrower ones long figures wrap."""
+_WIDTHS = {"remote": 11, "buffers": 18, "served": 20}
+_SESSION_COLUMNS = (
+    "epoch", "batches", "batch/s", "seeds/s", "queue", "flight", "held", "score", "sigma", "sample ms", "train ms",
+)  # fmt: skip
+
+
+def picture(cluster: str, daemons: Sequence[DaemonRates], width: int) -> RenderableType:
+    """All daemons on ``width`` columns; ``cluster`` is what the user calls them."""
+    answering = sum(not daemon.sample.error for daemon in daemons)
+    title = Text(f"{cluster}: {answering} of {len(daemons)} daemons answer", style="bold")
+    return Group(title, *(part for daemon in daemons for part in _daemon(daemon, width)))
+
+
+def _daemon(daemon: DaemonRates, width: int) -> list[RenderableType]:
+    sample = daemon.sample
+    head = Text.assemble((f"\npart {sample.part}", "bold cyan"), f"  {sample.address}")
+    if sample.error:
+        return [head.append(f"  {sample.error}", style="bold red")]
+    shown: list[RenderableType] = [head, Padding(_figures(daemon, width), (0, 0, 0, 2))]
+    if daemon.sessions:
+        shown.append(Padding(_sessions(daemon.sessions), (0, 0, 0, 2)))
+    return shown
+
+
+def _figures(daemon: DaemonRates, width: int) -> Table:
+    counters = daemon.sample.counters
+    buffers, limit = counters.get("buffer_bytes", 0.0), counters.get("buffer_limit_bytes", 0.0)
+    figures = {
+        "CPU": _number(daemon.machine_cpu_percent, " %"),
+        "daemon CPU": _number(daemon.daemon_cpu_percent, " %"),
+        "batches/s": _number(daemon.batches_per_s),
+        "remote": _bytes_per_s(daemon.remote_bytes_per_s),
+        "cache hits": _number(None if daemon.cache_hit_rate is None else 100 * daemon.cache_hit_rate, " %"),
+        "buffers": f"{size(buffers)} of {size(limit)}",
+        "CPU lane": _lane(counters, "cpu"),
+        "net lane": _lane(counters, "net"),
+        "served": f"{_number(daemon.served_requests_per_s)}/s, {_bytes_per_s(daemon.served_bytes_per_s)}",
+    }
+    table = _table()
+    for name in figures:
+        least = _WIDTHS.get(name, 9) if width >= WIDE else None
+        table.add_column(name, justify="right", overflow="fold", min_width=least)
+    table.add_row(*figures.values())
+    return table
+
+
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+
+
+def _lane(counters: Mapping[str, float], lane: str) -> str:
+    """Tasks that wait + tasks that run."""
+    ready, running = counters.get(f"scheduler_ready_{lane}", 0.0), counters.get(f"scheduler_running_{lane}", 0.0)
+    return f"{ready:.0f} + {running:.0f}"
+
+
+def _sessions(sessions: Sequence[SessionRates]) -> Table:
+    table = _table()
+    table.add_column("job", overflow="fold")
+    for name in _SESSION_COLUMNS:
+        table.add_column(name, justify="right", overflow="fold")
+    for session in sessions:
+        s = session.figures
+        job = s.job if s.world_size == 1 else f"{s.job} {s.rank}/{s.world_size}"
+        table.add_row(
+            Text(f"{job}: {s.error}" if s.error else job, style="red" if s.error else ""),
+            str(s.epoch),
+            f"{s.taken:,}/{s.batches:,}",
+            _number(session.batches_per_s),
+            _number(session.seeds_per_s),
+            str(s.queued),
+            str(s.in_flight),
+            size(s.queued_bytes + s.lent_bytes),
+            _number(s.score),
+            _number(s.sigma),
+            _number(s.sample_ms),
+            _number(s.train_ms),
+        )
+    return table
+
+
+def _number(value: float | None, unit: str = "") -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f}{unit}" if abs(value) >= 100 else f"{value:.1f}{unit}"
+
+
+def _bytes_per_s(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{size(value)}/s"

@@ -1,0 +1,137 @@
+"""What a daemon does per second: differences of its counters between two samples. Pure: the clock is the daemon's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from atta.observe.figures import SessionFigures
+
+__all__ = ["DaemonRates", "Sample", "SessionRates", "rates"]
+
+PEER_SERVICES = ("GraphService", "KvService")
+"""What daemons ask of each other."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one daemon said at one moment, or why it did not answer (``error``)."""
+
+    part: int
+    address: str
+    counters: Mapping[str, float] = field(default_factory=dict)
+    sessions: tuple[SessionFigures, ...] = ()
+    at: float = 0.0
+    """Uptime of the daemon in seconds when ``sessions`` was read; that of ``counters`` is among them."""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class SessionRates:
+    """A session and how fast it goes; None where one sample is not enough."""
+
+    figures: SessionFigures
+    batches_per_s: float | None = None
+    seeds_per_s: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self.figures), "batches_per_s": self.batches_per_s, "seeds_per_s": self.seeds_per_s}
+
+
+@dataclass(frozen=True)
+class DaemonRates:
+    """A daemon between two samples; rates are None where the earlier one is missing or from before a restart."""
+
+    sample: Sample
+    sessions: tuple[SessionRates, ...] = ()
+    machine_cpu_percent: float | None = None
+    """Of all cores."""
+    daemon_cpu_percent: float | None = None
+    """Of one core: 250 are two and a half."""
+    batches_per_s: float | None = None
+    remote_bytes_per_s: float | None = None
+    """Received from other daemons."""
+    cache_hit_rate: float | None = None
+    """0 to 1; None also where no row of another partition was asked for."""
+    served_requests_per_s: float | None = None
+    """Of other daemons."""
+    served_bytes_per_s: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        shown = asdict(self)
+        shown.pop("sample")
+        return {
+            "part": self.sample.part,
+            "address": self.sample.address,
+            "error": self.sample.error or None,
+            **shown,
+            "counters": dict(sorted(self.sample.counters.items())),
+            "sessions": [session.to_dict() for session in self.sessions],
+        }
+
+
+def rates(before: Sample | None, after: Sample) -> DaemonRates:
+    """What a daemon has done between two samples of it."""
+    if after.error:
+        return DaemonRates(after)
+    known = {s.session: s for s in before.sessions} if before is not None else {}
+    elapsed = _elapsed(before.at if before is not None and not before.error else None, after.at)
+    sessions = tuple(_session_rates(known.get(session.session), session, elapsed) for session in after.sessions)
+    step = _Step.of(before, after)
+    if step is None:
+        return DaemonRates(after, sessions)
+    asked = step.grown("cache_rows_asked")
+    busy_per_s = step.per_s("machine_busy_seconds") / max(after.counters.get("machine_cores", 1.0), 1.0)
+    return DaemonRates(
+        after,
+        sessions,
+        machine_cpu_percent=min(100.0 * busy_per_s, 100.0),
+        daemon_cpu_percent=100.0 * step.per_s("cpu_s"),
+        batches_per_s=step.per_s("batches"),
+        remote_bytes_per_s=step.per_s("remote_bytes"),
+        cache_hit_rate=step.grown("cache_rows_hit") / asked if asked else None,
+        served_requests_per_s=step.per_s(*step.named("requests")),
+        served_bytes_per_s=step.per_s(*step.named("sent_bytes")),
+    )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The counters of a daemon that has run on between two samples."""
+
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    seconds: float
+
+    @classmethod
+    def of(cls, before: Sample | None, after: Sample) -> _Step | None:
+        if before is None or before.error:
+            return None
+        seconds = _elapsed(before.counters.get("uptime_seconds"), after.counters.get("uptime_seconds", 0.0))
+        return None if seconds is None else cls(before.counters, after.counters, seconds)
+
+    def grown(self, *names: str) -> float:
+        return sum(max(self.after.get(name, 0.0) - self.before.get(name, 0.0), 0.0) for name in names)
+
+    def per_s(self, *names: str) -> float:
+        return self.grown(*names) / self.seconds
+
+    def named(self, kind: str) -> list[str]:
+        """The counters of ``kind`` that count what other daemons asked for."""
+        prefixes = tuple(f"{kind}_{service}." for service in PEER_SERVICES)
+        return [name for name in self.after if name.startswith(prefixes)]
+
+
+def _elapsed(before: float | None, after: float) -> float | None:
+    """Seconds of uptime between two samples; None unless the daemon has run on."""
+    return after - before if before is not None and after > before else None
+
+
+def _session_rates(before: SessionFigures | None, after: SessionFigures, elapsed: float | None) -> SessionRates:
+    if elapsed is None:
+        return SessionRates(after)
+    taken, seeds = (before.taken, before.seeds) if before is not None else (0, 0)
+    return SessionRates(after, (after.taken - taken) / elapsed, (after.seeds - seeds) / elapsed)

@@ -1,0 +1,73 @@
+"""Looks at all daemons of a cluster at once, whichever of them answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from atta import rpc
+from atta.client.cluster import resolve_target
+from atta.client.control import Connection
+from atta.client.rates import DaemonRates, Sample, rates
+from atta.observe.figures import SessionFigures
+from atta.protos.v1 import control_pb2
+
+__all__ = ["Watch"]
+
+
+class Watch:
+    """Samples the daemons of a cluster; a context manager.
+
+    ``target``: as for ``atta.connect``; ``deadline_s``: a daemon that takes longer to answer counts as silent.
+    """
+
+    def __init__(self, target: str | Path | Sequence[str], *, deadline_s: float = 2.0) -> None:
+        self._deadline_s = deadline_s
+        self._connections = {part: Connection(a, deadline_s) for part, a in sorted(resolve_target(target).items())}
+        self._latest: dict[int, Sample] = {}
+
+    def look(self) -> list[DaemonRates]:
+        """Every daemon now, with its rates since the look before."""
+        asked = [(part, *self._ask(connection)) for part, connection in self._connections.items()]
+        seen = []
+        for part, counters, sessions in asked:
+            sample = self._sample(part, counters, sessions)
+            seen.append(rates(self._latest.get(part), sample))
+            self._latest[part] = sample
+        return seen
+
+    def _ask(self, connection: Connection) -> tuple[Any, Any]:
+        return (
+            connection.begin("ControlService.Stats", control_pb2.StatsRequest()),
+            connection.begin("ControlService.Sessions", control_pb2.SessionsRequest()),
+        )
+
+    def _sample(self, part: int, counters: Any, sessions: Any) -> Sample:
+        address = self._connections[part].address
+        try:
+            stats, reply = counters.result(), sessions.result()
+        except grpc.RpcError as error:
+            # A channel waits longer and longer between attempts to connect; a fresh one tries at once.
+            self._connections[part].close()
+            self._connections[part] = Connection(address, self._deadline_s)
+            cause = rpc.error_from(address, error)
+            return Sample(part, address, error=str(cause).removeprefix(f"{address}: "))
+        found = tuple(SessionFigures.of_message(session) for session in reply.sessions)
+        return Sample(part, address, dict(stats.counters), found, reply.uptime_s)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

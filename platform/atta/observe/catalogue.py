@@ -1,0 +1,143 @@
+"""What each of a daemon's figures is: its name for Prometheus, whether it only grows, and what it tells.
+
+Daemons keep flat figures (``ControlService.Stats``); some carry a label in their name, such as ``tasks_join_cpu_total``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["FIGURES", "SESSION_FIGURES", "Family", "family_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric: ``name`` without the prefix ``atta_`` and, for counters, without ``_total``."""
+
+    name: str
+    help: str
+    counter: bool = False
+    labels: tuple[str, ...] = ()
+
+    @property
+    def sample(self) -> str:
+        """The name under which Prometheus finds the values."""
+        return f"atta_{self.name}" + ("_total" if self.counter else "")
+
+
+def _counters(**helps: str) -> dict[str, Family]:
+    return {key: Family(key.removesuffix("_total"), text, counter=True) for key, text in helps.items()}
+
+
+def _gauges(**helps: str) -> dict[str, Family]:
+    return {key: Family(key, text) for key, text in helps.items()}
+
+
+FIGURES: dict[str, Family] = {
+    **_counters(
+        batches="Mini-batches finished.",
+        nodes="Vertices in finished mini-batches.",
+        edges="Edges in finished mini-batches.",
+        remote_rows="Feature rows of other partitions in finished mini-batches that were pulled from their daemons.",
+        cached_rows="Feature rows of other partitions in finished mini-batches that were in the cache.",
+        remote_bytes="Bytes that other daemons sent for finished mini-batches.",
+        cache_rows_asked="Feature rows of other partitions looked up in the cache.",
+        cache_rows_hit="Of those looked up, rows that were there.",
+        scheduler_launched_total="Sampling DAGs launched.",
+        scheduler_finished_total="Sampling DAGs finished.",
+        scheduler_cancelled_total="Sampling DAGs cancelled because their session ended.",
+        task_errors="Tasks that failed; each fails its session.",
+        launch_errors="Mini-batches that could not be started for want of buffers; each fails its session.",
+        sessions_opened="Sessions opened.",
+        sessions_expired="Sessions whose lease ran out.",
+        slots_created="Batch buffers made; in a steady state they are reused.",
+        table_rows_pulled="Rows of mutable tables read.",
+        table_rows_pushed="Rows of mutable tables written.",
+        machine_busy_seconds="Processor time of the machine that was not idle, all cores, in seconds.",
+    ),
+    **_gauges(
+        uptime_seconds="Seconds since the daemon started.",
+        process_resident_bytes="Resident memory of the daemon, mapped files among it.",
+        machine_cores="Processor cores of the machine.",
+        sessions="Open sessions.",
+        sessions_lingering="Closed sessions whose consumers still look at batches.",
+        dags_in_flight="Sampling DAGs launched and not finished.",
+        buffer_bytes="Memory that batch buffers occupy.",
+        buffer_limit_bytes="Memory that batch buffers may occupy (--buffer).",
+        queue_limit_bytes="Bytes of batches in flight or waiting that each session may hold (--queue).",
+        lent_bytes="Bytes of batches that consumers have taken and still look at.",
+        cache_bytes="Memory of cached feature rows of other partitions.",
+        scheduler_sessions="Sessions that the scheduler makes batches for.",
+        scheduler_in_flight="Sampling DAGs launched and not finished, of all sessions.",
+        scheduler_utilisation="CPU utilisation as the launch score sees it, in percent; measured while sessions are open.",
+        tables="Mutable tables.",
+        table_bytes="Memory of mutable tables.",
+        table_clients="Clients that push to mutable tables.",
+    ),
+    "cpu_s": Family("process_cpu_seconds", "Processor time of the daemon, all threads, in seconds.", counter=True),
+    "scheduler_finished": Family("scheduler_queued", "Batches finished and not taken, of all sessions."),
+    "scheduler_finished_bytes": Family("scheduler_queued_bytes", "Bytes of batches finished and not taken."),
+}
+"""By the name of the figure."""
+
+_LABELLED: tuple[tuple[re.Pattern[str], Family], ...] = (
+    (
+        re.compile(r"tasks_([a-z]+)_([a-z]+)_total"),
+        Family("tasks", "Tasks of sampling DAGs started.", counter=True, labels=("kind", "lane")),
+    ),
+    (
+        re.compile(r"cost_([a-z]+)_([a-z]+)_([a-z]+)"),
+        Family(
+            "task_cost_sum",
+            "Over tasks done: n, their number; x, expected cost; y, CPU seconds (lane cpu) or bytes (net); xx, xy, products.",
+            counter=True,
+            labels=("kind", "lane", "sum"),
+        ),
+    ),
+    (
+        re.compile(r"scheduler_ready_([a-z]+)"),
+        Family("scheduler_ready_tasks", "Tasks that wait for a place in their lane.", labels=("lane",)),
+    ),
+    (
+        re.compile(r"scheduler_running_([a-z]+)"),
+        Family("scheduler_running_tasks", "Tasks that run now.", labels=("lane",)),
+    ),
+    (
+        re.compile(r"requests_(\w+)\.(\w+)"),
+        Family("requests", "Requests received.", counter=True, labels=("service", "method")),
+    ),
+    (
+        re.compile(r"request_errors_(\w+)\.(\w+)"),
+        Family("request_errors", "Requests refused or failed.", counter=True, labels=("service", "method")),
+    ),
+    (
+        re.compile(r"sent_bytes_(\w+)\.(\w+)"),
+        Family("sent_bytes", "Bytes of bulk data answered.", counter=True, labels=("service", "method")),
+    ),
+)
+
+SESSION_FIGURES: dict[str, Family] = {
+    "batches": Family("session_batches", "Batches of the session in all."),
+    "taken": Family("session_batches_taken", "Batches that the consumer has taken.", counter=True),
+    "seeds": Family("session_seeds_taken", "Seeds of the batches that the consumer has taken.", counter=True),
+    "queued": Family("session_queued", "Batches finished and not taken."),
+    "in_flight": Family("session_in_flight", "Batches launched and not finished."),
+    "queued_bytes": Family("session_queued_bytes", "Bytes of batches finished and not taken."),
+    "lent_bytes": Family("session_lent_bytes", "Bytes of batches that the consumer has taken and still looks at."),
+    "score": Family("session_launch_score", "Launch score; the next batch is launched when it reaches sigma."),
+    "sigma": Family("session_launch_sigma", "What the launch score has to reach."),
+    "sample_ms": Family("session_sample_milliseconds", "Launch to end of a batch, running mean."),
+    "train_ms": Family("session_train_milliseconds", "The consumer's time per batch, running mean."),
+}
+"""Fields of ``SessionFigures`` that are exported."""
+
+
+def family_of(figure: str) -> tuple[Family, tuple[str, ...]]:
+    """The metric that a figure belongs to, and the values of its labels; figures unknown here are gauges."""
+    if figure in FIGURES:
+        return FIGURES[figure], ()
+    for pattern, family in _LABELLED:
+        if found := pattern.fullmatch(figure):
+            return family, found.groups()
+    return Family(re.sub(r"\W", "_", figure), f"Figure {figure} of the daemon."), ()

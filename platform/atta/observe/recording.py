@@ -1,0 +1,162 @@
+"""What a daemon records of its work: the kinds of entries, and how they travel to whoever looks at them.
+
+In the daemon's ring an entry is a plain tuple ``(kind, *fields)``: cheap to append, and of no interest to the garbage collector.
+On the wire it is one line of JSON. For readers it is one of the types below, which say once what the fields are. All times are
+seconds of the daemon's monotonic clock; ``at`` is when the entry was recorded or what it tells of ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+__all__ = [
+    "BatchMark",
+    "Entry",
+    "MachineSample",
+    "Recording",
+    "ServedSpan",
+    "SessionMark",
+    "SessionSample",
+    "TaskSpan",
+    "from_lines",
+    "to_lines",
+]
+
+
+class TaskSpan(NamedTuple):
+    """A task that has ended."""
+
+    at: float  # ended
+    ready: float  # all that it waits for was done
+    started: float  # on its thread, or its request sent
+    session: str
+    batch: int
+    dag: int
+    kind: str
+    op: str  # operator of the DAG's specification; empty: END
+    lane: str  # "cpu", "net"
+    owner: int  # partition that holds the rows
+    chunk: int
+    chunks: int
+    cost: float  # what the scheduler orders tasks of a DAG by
+    remote_rows: int
+    remote_bytes: int
+    cached_rows: int
+    outcome: str  # "done", "failed", "cancelled": nobody wanted the result any more
+
+
+class ServedSpan(NamedTuple):
+    """A request of another daemon, from its arrival to the end of the answer."""
+
+    at: float  # ended
+    started: float
+    request: str
+    nbytes: int  # of the answer, where it is streamed
+
+
+class BatchMark(NamedTuple):
+    """A step in the life of a batch."""
+
+    at: float
+    what: str  # "launched", "ready" (finished, and so are all before it), "taken" by the consumer, "sent" to it, "cancelled"
+    session: str
+    batch: int
+    dag: int  # -1: not known where it happened
+
+
+class SessionMark(NamedTuple):
+    """A session is opened or closed."""
+
+    at: float
+    what: str  # "opened", "closed"
+    session: str
+    job: str
+    epoch: int
+    batches: int  # in all
+
+
+class SessionSample(NamedTuple):
+    """The coarse level's view of a session; see ``atta.scheduler.SessionView``."""
+
+    at: float
+    session: str
+    score: float
+    sigma: float | None
+    in_flight: int
+    finished: int
+    finished_bytes: int
+    sample_ms: float | None
+    train_ms: float | None
+
+
+class MachineSample(NamedTuple):
+    """The daemon as a whole."""
+
+    at: float
+    utilisation: float  # CPU of the machine, percent, as the launch score takes it
+    buffer_bytes: int  # memory of batch buffers
+    ready_cpu: int
+    ready_net: int
+    running_cpu: int
+    running_net: int
+
+
+Entry = TaskSpan | ServedSpan | BatchMark | SessionMark | SessionSample | MachineSample
+
+_TYPES: dict[str, Any] = {
+    "task": TaskSpan,
+    "served": ServedSpan,
+    "batch": BatchMark,
+    "session": SessionMark,
+    "sample": SessionSample,
+    "machine": MachineSample,
+}
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What one daemon has recorded."""
+
+    part: int
+    address: str
+    now: float  # when it answered, seconds of its monotonic clock
+    offset_ns: int  # wall clock minus monotonic clock
+    capacity: int  # entries that its ring holds; 0: recording is switched off
+    full: bool  # older entries have made room for newer ones
+    entries: tuple[Entry, ...]
+
+
+def to_lines(entries: Iterable[tuple[Any, ...]], limit: int) -> Iterator[str]:
+    """Entries of a ring as lines of JSON, in texts of at most ``limit`` characters (or one entry)."""
+    lines: list[str] = []
+    size = 0
+    for entry in entries:
+        line = _encode(entry)
+        if lines and size + len(line) + 1 > limit:
+            yield "\n".join(lines)
+            lines, size = [], 0
+        lines.append(line)
+        size += len(line) + 1
+    if lines:
+        yield "\n".join(lines)
+
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def from_lines(text: str) -> Iterator[Entry]:
+    """Read a text of ``to_lines``; kinds that only a newer daemon knows are left out.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    for line in text.splitlines():
+        try:
+            kind, *fields = json.loads(line)
+            if kind in _TYPES:
+                yield _TYPES[kind]._make(fields)
+        except TypeError as error:  # no list, or not with as many fields
+            raise ValueError(f"{line[:100]}: {error}") from error

@@ -1,0 +1,89 @@
+"""What a task is going to take, in microseconds, learnt from those that have run.
+
+``Task.cost`` counts edges for one kind of task and bytes for another, so costs of different kinds cannot be compared. A straight
+line per kind and lane, fitted to the latest tasks (least squares, older ones forgotten exponentially), turns them into time.
+Until enough tasks have run, typical figures of one core stand in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atta.samplers.dag import Kind, Lane, Task
+
+__all__ = ["CostModel", "Line"]
+
+FORGETTING = 0.995
+"""Weight of a task after the next one of its kind has run: about the last 200 count."""
+ENOUGH = 8
+"""Tasks of a kind that have to run before its own line is believed."""
+_TYPICAL = {  # microseconds: fixed, per unit of cost
+    Kind.NEIGHBORHOOD: (50.0, 0.01),
+    Kind.FEATURE: (50.0, 0.00025),
+    Kind.JOIN: (50.0, 0.02),
+}
+_ROUND_TRIP_US = 500.0
+
+
+@dataclass(slots=True)
+class Line:
+    """A weighted least-squares line through (cost, microseconds), neither part of it below zero."""
+
+    n: float = 0.0
+    x: float = 0.0
+    xx: float = 0.0
+    y: float = 0.0
+    xy: float = 0.0
+
+    def add(self, x: float, y: float) -> None:
+        """Take in one task; the earlier ones count a little less from now on."""
+        self.n = FORGETTING * self.n + 1.0
+        self.x = FORGETTING * self.x + x
+        self.xx = FORGETTING * self.xx + x * x
+        self.y = FORGETTING * self.y + y
+        self.xy = FORGETTING * self.xy + x * y
+
+    def fit(self) -> tuple[float, float]:
+        """(fixed, per unit); the mean alone where all costs were the same."""
+        spread = self.n * self.xx - self.x * self.x
+        if spread <= 1e-9 * self.n * self.xx:
+            return self.y / self.n, 0.0
+        slope = (self.n * self.xy - self.x * self.y) / spread
+        fixed = (self.y - slope * self.x) / self.n
+        if slope < 0:
+            return self.y / self.n, 0.0
+        return (fixed, slope) if fixed >= 0 else (0.0, self.xy / self.xx)
+
+
+class CostModel:
+    """Estimates per kind and lane. Pure: it is told what tasks took."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[Kind, Lane], Line] = {}
+        self._fits: dict[tuple[Kind, Lane], tuple[float, float]] = {}
+
+    def observe(self, task: Task, seconds: float) -> None:
+        """``task`` took so long from its start to its end."""
+        key = task.kind, task.lane
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = Line()
+        line.add(task.cost, 1e6 * seconds)
+        if line.n >= ENOUGH * FORGETTING**ENOUGH:
+            self._fits[key] = line.fit()
+
+    def estimate(self, task: Task) -> float:
+        """Microseconds that ``task`` is expected to take."""
+        fit = self._fits.get((task.kind, task.lane))
+        if fit is None:
+            fixed, per_unit = _TYPICAL.get(task.kind, (50.0, 0.1))
+            fit = (fixed + _ROUND_TRIP_US * (task.lane is Lane.NET), per_unit)
+        return fit[0] + fit[1] * task.cost
+
+    def stats(self) -> dict[str, float]:
+        """The lines, for whoever watches: ``<kind>_<lane>_fixed_us`` and ``..._per_unit_us``."""
+        found: dict[str, float] = {}
+        for (kind, lane), (fixed, per_unit) in self._fits.items():
+            found[f"{kind.value}_{lane.value}_fixed_us"] = fixed
+            found[f"{kind.value}_{lane.value}_per_unit_us"] = per_unit
+        return found

@@ -1,0 +1,163 @@
+"""What real daemons did, as ``atta trace`` tells it: every task, in its batch, between launch and ready."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import atta
+from atta.observe.recording import BatchMark, MachineSample, ServedSpan, SessionMark, SessionSample, TaskSpan
+from tests.system.conftest import SmallGraph
+
+EPOCHS, BATCHES = 2, 15
+
+
+def atta_trace(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "atta.cli.main", "trace", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster(small_graph: SmallGraph):  # type: ignore[no-untyped-def]
+    with atta.local(small_graph.dataset(2, "random"), threads=2) as cluster:
+        loader = atta.NeighborLoader(cluster, [3, 3], "train", batch_size=8, shuffle=True)
+        for _ in range(EPOCHS):
+            assert len(list(loader)) == BATCHES
+        deadline = time.monotonic() + 10
+        while settled(cluster) != (EPOCHS, EPOCHS * BATCHES) and time.monotonic() < deadline:
+            time.sleep(0.05)  # a daemon notes that a batch is sent a moment after its consumer has all of it
+        yield cluster
+
+
+def settled(cluster: atta.Cluster) -> tuple[int, int]:
+    """Sessions closed and batches sent."""
+    marks = Counter(e.what for e in cluster.trace()[0].entries if isinstance(e, SessionMark | BatchMark))
+    return marks["closed"], marks["sent"]
+
+
+def tasks_run(counters: dict[str, float]) -> float:
+    return sum(value for name, value in counters.items() if name.startswith("tasks_"))
+
+
+def test_every_task_is_recorded_between_its_launch_and_its_batch(cluster: atta.LocalCluster) -> None:
+    home, other = cluster.trace()
+    assert (home.part, other.part) == (0, 1)
+    assert not home.full
+    spans = [entry for entry in home.entries if isinstance(entry, TaskSpan)]
+    marks = {(e.session, e.batch, e.what): e for e in home.entries if isinstance(e, BatchMark)}
+    counters, _ = cluster.stats()
+    kinds = Counter(f"tasks_{span.kind}_{span.lane}_total" for span in spans)
+    assert kinds == {name: value for name, value in counters.items() if name.startswith("tasks_")}
+    assert len({(s.dag, s.kind, s.op, s.owner, s.chunk) for s in spans}) == len(spans)
+    assert Counter(what for _, _, what in marks) == dict.fromkeys(
+        ("launched", "ready", "taken", "sent"), EPOCHS * BATCHES
+    )
+    for span in spans:
+        launched, ready = (marks[span.session, span.batch, what] for what in ("launched", "ready"))
+        assert span.dag == launched.dag == ready.dag
+        assert launched.at <= span.ready <= span.started <= span.at <= ready.at
+    for session, batch, what in marks:
+        if what == "sent":
+            times = [marks[session, batch, name].at for name in ("launched", "ready", "taken", "sent")]
+            assert times == sorted(times)
+    assert {span.owner for span in spans if span.lane == "net"} == {1}
+    assert all(
+        span.remote_rows + span.cached_rows > 0 for span in spans if span.kind == "feature" and span.lane == "net"
+    )
+
+
+def test_the_other_daemon_tells_what_it_served(cluster: atta.LocalCluster) -> None:
+    home, other = cluster.trace()
+    asked = Counter(e.kind for e in home.entries if isinstance(e, TaskSpan) and e.lane == "net" and e.remote_rows)
+    served = Counter(e.request for e in other.entries if isinstance(e, ServedSpan))
+    assert served == {"GraphService.Sample": asked["neighborhood"], "KvService.Pull": asked["feature"]}
+    assert all(e.started <= e.at and e.nbytes > 0 for e in other.entries if isinstance(e, ServedSpan))
+
+
+def test_sessions_and_samples(cluster: atta.LocalCluster) -> None:
+    home, _ = cluster.trace()
+    sessions = [(e.what, e.epoch) for e in home.entries if isinstance(e, SessionMark)]
+    assert sessions == [(what, epoch) for epoch in range(EPOCHS) for what in ("opened", "closed")]
+    for entry in home.entries:
+        if isinstance(entry, SessionSample):
+            assert min(entry.score, entry.in_flight, entry.finished, entry.finished_bytes) >= 0
+        elif isinstance(entry, MachineSample):
+            assert 0 <= entry.utilisation <= 100
+
+
+def test_the_command(cluster: atta.LocalCluster, tmp_path: Path) -> None:
+    out = tmp_path / "trace.json"
+    done = atta_trace("--cluster", str(cluster.cluster_file), "--out", str(out))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "of 2 daemons" in done.stderr
+    events: list[dict[str, Any]] = json.loads(out.read_text())["traceEvents"]
+    assert f"{sum(e['ph'] != 'M' for e in events):,} events" in done.stderr
+    assert all(e.get("ts", 0) >= 0 and e.get("dur", 0) >= 0 for e in events)
+    tasks = [e for e in events if e["ph"] == "X" and e["cat"] not in {"batch", "served"}]
+    assert len(tasks) == sum(map(tasks_run, cluster.stats()))
+    made = {
+        (e["args"]["session"], e["args"]["batch"]): e
+        for e in events
+        if e["ph"] == "X" and e["name"] == f"batch {e['args'].get('batch')}"
+    }
+    assert len(made) == EPOCHS * BATCHES
+    per_batch = defaultdict(list)
+    for event in tasks:
+        per_batch[event["args"]["session"], event["args"]["batch"]].append(event)
+    assert per_batch.keys() == made.keys()
+    for key, batch in made.items():
+        for event in per_batch[key]:
+            assert batch["ts"] <= event["ts"] <= event["ts"] + event["dur"] <= batch["ts"] + batch["dur"] + 1e-3
+            assert event["args"]["dag"] == batch["args"]["dag"]
+
+
+def test_only_what_happens_meanwhile_and_to_stdout(cluster: atta.LocalCluster) -> None:
+    done = atta_trace("--cluster", str(cluster.cluster_file), "--out", "-", "--seconds", "0.2")
+    assert done.returncode == 0
+    assert not [e for e in json.loads(done.stdout)["traceEvents"] if e["ph"] == "X"]
+    assert "nothing happened" in done.stderr
+
+
+def test_the_ring_is_bounded_and_can_be_switched_off(small_graph: SmallGraph, tmp_path: Path) -> None:
+    path = small_graph.dataset(1, "random")
+    for kept in (0, 20):
+        with atta.local(path, threads=1, options=("--trace-events", str(kept))) as cluster:
+            assert len(list(atta.NeighborLoader(cluster, [2], "train", batch_size=16))) == 8
+            (found,) = cluster.trace()
+            assert (found.capacity, len(found.entries)) == (kept, kept)
+            out = tmp_path / f"{kept}.json"
+            done = atta_trace("--cluster", cluster.addresses[0], "--out", str(out))
+            assert done.returncode == (0 if kept else 2)
+            assert out.exists() == bool(kept)
+            assert ("events of 1 daemon," if kept else "--trace-events 0") in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--out", "x.json"), 2, "--cluster"),
+        (("--cluster", "127.0.0.1:1"), 2, "--out"),
+        (("--cluster", "127.0.0.1:1", "--out", "no/such/folder/x.json"), 2, "no/such/folder"),
+        (("--cluster", "127.0.0.1:1", "--out", "/"), 2, "folder"),
+        (("--cluster", "none.toml", "--out", "-"), 2, "none.toml"),
+        (("--cluster", "127.0.0.1:1", "--out", "-", "--seconds", "-1"), 2, "seconds"),
+        (("--cluster", "127.0.0.1:1", "--out", "-"), 1, "127.0.0.1:1"),
+    ],
+)
+def test_errors(arguments: tuple[str, ...], code: int, words: str) -> None:
+    done = atta_trace(*arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

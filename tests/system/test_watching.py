@@ -1,0 +1,201 @@
+"""Watching real daemons: ``atta top``, the figures of sessions, and metrics that the dashboard finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import atta
+from atta.client.watch import Watch
+from atta.observe.catalogue import FIGURES, SESSION_FIGURES, family_of
+from tests.system.conftest import SmallGraph, free_port
+
+DASHBOARD = Path(__file__).parents[2] / "docs/grafana-atta.json"
+
+
+@pytest.fixture(scope="module")
+def pair(small_graph: SmallGraph) -> Iterator[atta.LocalCluster]:
+    with atta.local(small_graph.dataset(2, "metis"), threads=1) as running:
+        yield running
+
+
+def eventually(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 30
+    while not (found := condition()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def top(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "atta.cli.main", "top", "--interval", "200ms", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def scrape(port: int) -> dict[str, dict[str, Any]]:
+    """Samples by name: label values without the partition's -> value; and the types by name of the family."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        text = page.read().decode()
+    found: dict[str, dict[str, Any]] = {"types": {}}
+    for family in text_string_to_metric_families(text):
+        found["types"][family.name] = family.type
+        for sample in family.samples:
+            assert sample.labels["part"] == "0"
+            found.setdefault(sample.name, {})[sample.labels.get("session", "")] = sample.value
+    return found
+
+
+def test_every_metric_of_the_dashboard_is_exported(small_graph: SmallGraph) -> None:
+    port = free_port()
+    wanted = set(re.findall(r"\batta_\w+(?=[{,])", DASHBOARD.read_text()))
+    options = ("--metrics-port", str(port))
+    with atta.local(small_graph.dataset(1, "random"), threads=1, options=options) as cluster:
+        batches = iter(atta.NeighborLoader(cluster, [2], batch_size=4, job="watched"))
+        for _ in range(5):
+            next(batches)
+        assert eventually(lambda: wanted <= set(scrape(port))), sorted(wanted - set(scrape(port)))
+        found = scrape(port)
+        (session,) = found["atta_session_batches"]
+        assert found["atta_session_batches"] == {session: 30}
+        taken = found["atta_session_batches_taken_total"][session]
+        assert 5 <= taken <= 6  # one is asked for ahead
+        assert found["atta_session_seeds_taken_total"] == {session: 4 * taken}
+        assert found["atta_process_cpu_seconds_total"][""] > 0
+        assert found["atta_buffer_limit_bytes"][""] == 4 << 30
+        for family in (*FIGURES.values(), *SESSION_FIGURES.values()):
+            assert found["types"].get(f"atta_{family.name}", "") in {"counter" if family.counter else "gauge", ""}
+        stats = cluster.stats()[0]
+        unknown = [name for name in stats if family_of(name)[0].help.startswith("Figure ")]
+        assert unknown == [], "describe them in atta/observe/catalogue.py"
+        del batches
+        assert eventually(lambda: not any(name.startswith("atta_session_") for name in scrape(port)))
+
+
+def test_scrapes_while_sessions_come_and_go(small_graph: SmallGraph) -> None:
+    port = free_port()
+    options = ("--metrics-port", str(port))
+    with atta.local(small_graph.dataset(1, "random"), threads=1, options=options) as cluster:
+        for epoch in range(10):
+            batches = iter(atta.NeighborLoader(cluster, [2], batch_size=8))
+            next(batches)
+            found = scrape(port)
+            assert found["atta_sessions_opened_total"][""] == epoch + 1
+            assert found["atta_sessions"][""] >= 1
+
+
+def test_sessions_are_seen_with_what_they_do(pair: atta.LocalCluster) -> None:
+    options = {"batch_size": 4, "job": "seen", "rank": 1, "world_size": 2}
+    with Watch(pair.cluster_file) as watch:
+        watch.look()
+        batches = iter(atta.NeighborLoader(pair, [4, 4], **options))  # type: ignore[arg-type]
+        for _ in range(6):
+            next(batches)
+        first, second = watch.look()
+        assert (first.sample.part, first.sessions) == (0, ())
+        (found,) = second.sessions  # at the home of rank 1
+        figures = found.figures
+        assert (figures.job, figures.rank, figures.world_size, figures.epoch, figures.error) == ("seen", 1, 2, 0, "")
+        assert 6 <= figures.taken <= 7
+        assert figures.seeds == 4 * figures.taken
+        assert figures.taken + figures.queued + figures.in_flight <= figures.batches == 15
+        assert figures.lent_bytes > 0
+        assert found.batches_per_s is not None
+        assert found.batches_per_s > 0
+        assert second.batches_per_s is not None
+        assert second.batches_per_s > 0
+        first, _ = watch.look()
+        assert first.sample.counters["requests_GraphService.Sample"] > 0  # part 1 asked for its neighbours
+        del batches
+        assert eventually(lambda: not watch.look()[1].sessions)
+
+
+def test_once_prints_a_picture_and_json_a_document(pair: atta.LocalCluster, tmp_path: Path) -> None:
+    batches = iter(atta.NeighborLoader(pair, [4], batch_size=4, job="pictured"))
+    next(batches)
+    done = top("--cluster", str(pair.cluster_file), "--once", "--json", str(tmp_path / "top.json"))
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2 daemons answer" in done.stdout
+    assert "pictured" in done.stdout
+    document = json.loads((tmp_path / "top.json").read_text())
+    assert [daemon["address"] for daemon in document["daemons"]] == pair.addresses
+    (session,) = document["daemons"][0]["sessions"]
+    assert (session["job"], session["batches"]) == ("pictured", 30)
+    assert all(daemon["batches_per_s"] is not None for daemon in document["daemons"])
+    assert json.loads(top("--cluster", ",".join(pair.addresses), "--json", "-").stdout)["schema"] == 1
+
+
+def test_silent_daemons_stop_nobody(pair: atta.LocalCluster) -> None:
+    silent = f"127.0.0.1:{free_port()}"
+    done = top("--cluster", ",".join([*pair.addresses, silent]), "--once")
+    assert done.returncode == 0, done.stderr
+    assert "2 of 3 daemons answer" in done.stdout
+    assert re.search(rf"part 2 +{silent} +no daemon answers", done.stdout)
+    done = top("--cluster", silent, "--once")
+    assert done.returncode == 1
+    assert "0 of 1 daemons answer" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_daemon_that_hangs_and_one_that_comes_back(small_graph: SmallGraph) -> None:
+    with (
+        atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster,
+        Watch(cluster.addresses, deadline_s=1.0) as watch,
+    ):
+        watch.look()
+        os.kill(cluster.pids[1], signal.SIGSTOP)
+        try:
+            well, hung = watch.look()
+            assert well.batches_per_s == 0
+            assert "deadline" in hung.sample.error
+        finally:
+            os.kill(cluster.pids[1], signal.SIGCONT)
+        assert eventually(lambda: not watch.look()[1].sample.error)
+        assert watch.look()[1].batches_per_s == 0
+
+
+def test_ctrl_c_ends_it_and_leaves_the_terminal_as_it_was(pair: atta.LocalCluster) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "atta.cli.main", "top", "--cluster", str(pair.cluster_file), "--interval", "100ms"]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "160", "LINES": "40"}
+    child = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    try:
+        while shown.count(b"2 of 2 daemons answer") < 2:  # a second picture in place of the first
+            shown += os.read(ours, 1 << 16)
+        child.send_signal(signal.SIGINT)
+        try:
+            while more := os.read(ours, 1 << 16):
+                shown += more
+        except OSError:  # the other end is closed
+            pass
+        assert child.wait(timeout=30) == 0
+    finally:
+        child.kill()
+        child.wait()
+        os.close(ours)
+    assert shown.count(b"\x1b[?1049h") == shown.count(b"\x1b[?1049l") == 1  # the alternate screen
+    assert shown.rindex(b"\x1b[?25h") > shown.index(b"\x1b[?25l")  # the cursor
+    assert b"Traceback" not in shown
+
+
+def test_a_metrics_port_in_use_is_said_so(small_graph: SmallGraph) -> None:
+    port = free_port()
+    data = small_graph.dataset(1, "random")
+    with (
+        atta.local(data, threads=1, options=("--metrics-port", str(port))),
+        pytest.raises(atta.ConfigError, match=f"metrics on port {port}"),
+    ):
+        atta.local(data, threads=1, options=("--metrics-port", str(port)))

@@ -1,0 +1,32 @@
+"""A session's figures to vary in tests."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from atta.observe.figures import SessionFigures
+
+SESSION = SessionFigures(
+    session="5e55",
+    job="train",
+    epoch=2,
+    rank=1,
+    world_size=4,
+    batches=100,
+    taken=10,
+    seeds=1000,
+    queued=3,
+    in_flight=2,
+    queued_bytes=3 << 20,
+    lent_bytes=1 << 20,
+    score=120.5,
+    sigma=80.25,
+    sample_ms=16.5,
+    train_ms=8.25,
+    error="",
+)
+
+
+def session(**changes: Any) -> SessionFigures:
+    return dataclasses.replace(SESSION, **changes)

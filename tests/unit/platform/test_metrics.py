@@ -1,0 +1,102 @@
+"""Metrics for Prometheus: right types, one name for one thing, labels, bounded numbers, and sessions that leave nothing behind."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+import pytest
+from prometheus_client.core import Metric
+
+from atta.errors import ConfigError
+from atta.observe.catalogue import FIGURES, SESSION_FIGURES, family_of
+from atta.observe.figures import ProcessFigures, SessionFigures
+from atta.observe.metrics import MAX_SESSIONS, DaemonCollector, serve_metrics
+from tests.unit.platform.figures import session
+
+
+def scrape(stats: Mapping[str, float], *sessions: SessionFigures) -> dict[str, Metric]:
+    collector = DaemonCollector(3, {"dataset": "beef"}, lambda: (stats, sessions))
+    return {metric.name: metric for metric in collector.collect()}
+
+
+def values(metric: Metric) -> dict[tuple[str, ...], float]:
+    return {tuple(v for k, v in sorted(s.labels.items()) if k != "part"): s.value for s in metric.samples}
+
+
+def test_no_two_figures_share_a_name() -> None:
+    families = [*FIGURES.values(), *SESSION_FIGURES.values(), *(family_of(n)[0] for n in LABELLED)]
+    names = [family.name for family in families]
+    assert len(set(names)) == len(names)
+    assert all(family.help.endswith(".") for family in families)
+    assert not any(family.name.endswith("_total") for family in families)
+
+
+LABELLED = {
+    "tasks_neighborhood_net_total": ("atta_tasks_total", ("neighborhood", "net")),
+    "cost_feature_net_xy": ("atta_task_cost_sum_total", ("feature", "net", "xy")),
+    "scheduler_ready_cpu": ("atta_scheduler_ready_tasks", ("cpu",)),
+    "scheduler_running_net": ("atta_scheduler_running_tasks", ("net",)),
+    "requests_KvService.Pull": ("atta_requests_total", ("KvService", "Pull")),
+    "request_errors_GraphService.Sample": ("atta_request_errors_total", ("GraphService", "Sample")),
+    "sent_bytes_KvService.Pull": ("atta_sent_bytes_total", ("KvService", "Pull")),
+}
+
+
+@pytest.mark.parametrize("figure", LABELLED)
+def test_labels_come_out_of_names(figure: str) -> None:
+    family, labels = family_of(figure)
+    assert (family.sample, labels) == LABELLED[figure]
+    assert len(family.labels) == len(labels)
+
+
+def test_counters_gauges_and_unknown_figures() -> None:
+    found = scrape(
+        {"batches": 5.0, "buffer_bytes": 7.0, "tasks_join_cpu_total": 2.0, "tasks_end_cpu_total": 3.0, "odd.one": 1.0}
+    )
+    assert (found["atta_batches"].type, values(found["atta_batches"])) == ("counter", {(): 5.0})
+    assert (found["atta_buffer_bytes"].type, values(found["atta_buffer_bytes"])) == ("gauge", {(): 7.0})
+    assert values(found["atta_tasks"]) == {("join", "cpu"): 2.0, ("end", "cpu"): 3.0}
+    assert values(found["atta_odd_one"]) == {(): 1.0}
+    assert values(found["atta_task_errors"]) == {(): 0.0}  # counters are there before they first count
+    assert {s.labels["part"] for metric in found.values() for s in metric.samples} == {"3"}
+    assert found["atta_daemon"].samples[0].labels["dataset"] == "beef"
+
+
+def test_sessions_have_series_while_they_are_open() -> None:
+    found = scrape({}, session(session="a", job="x"), session(session="b", job='y"\n', queued=9, sigma=None))
+    assert values(found["atta_session_queued"]) == {("x", "a"): 3, ('y"\n', "b"): 9}
+    assert values(found["atta_session_launch_sigma"]) == {("x", "a"): 80.25}  # what is not known yet is absent
+    assert found["atta_session_batches_taken"].type == "counter"
+    assert {f"atta_{family.name}" for family in SESSION_FIGURES.values()} <= set(found)
+    assert not any(name.startswith("atta_session_") for name in scrape({}))
+
+
+def test_series_of_sessions_are_bounded() -> None:
+    found = scrape({}, *(session(session=str(i), job="j" * 10_000) for i in range(MAX_SESSIONS + 5)))
+    shown = values(found["atta_session_queued"])
+    assert len(shown) == MAX_SESSIONS
+    assert all(len(job) < 100 for job, _ in shown)
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"metrics on port {port}"):
+            serve_metrics(port, DaemonCollector(0, {}, lambda: ({}, ())))
+
+
+def test_figures_cross_the_wire_unknown_ones_too() -> None:
+    for figures in (session(), session(sigma=None, score=0.0, sample_ms=None, error="broken"), session(score=None)):
+        assert SessionFigures.of_message(figures.to_message()) == figures
+
+
+def test_figures_of_the_process() -> None:
+    process = ProcessFigures()
+    first, second = process.stats(), process.stats()
+    assert second["uptime_seconds"] > first["uptime_seconds"] >= 0
+    assert second["machine_busy_seconds"] >= first["machine_busy_seconds"] > 0
+    assert first["process_resident_bytes"] > 1 << 20
+    assert set(first) <= set(FIGURES)

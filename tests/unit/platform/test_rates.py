@@ -1,0 +1,75 @@
+"""Rates are differences of counters over the daemon's own clock, and nothing where two samples do not belong together."""
+
+from __future__ import annotations
+
+import pytest
+
+from atta.client.rates import Sample, rates
+from tests.unit.platform.figures import session
+
+BEFORE = {
+    "uptime_seconds": 100.0, "machine_cores": 4.0, "machine_busy_seconds": 1000.0, "cpu_s": 50.0,
+    "batches": 200.0, "remote_bytes": 1000.0, "cache_rows_asked": 10.0, "cache_rows_hit": 10.0,
+    "requests_GraphService.Sample": 5.0, "requests_SessionService.Next": 7.0, "sent_bytes_KvService.Pull": 100.0,
+}  # fmt: skip
+AFTER = {
+    "uptime_seconds": 102.0, "machine_cores": 4.0, "machine_busy_seconds": 1004.0, "cpu_s": 53.0,
+    "batches": 300.0, "remote_bytes": 5000.0, "cache_rows_asked": 110.0, "cache_rows_hit": 85.0,
+    "requests_GraphService.Sample": 25.0, "requests_SessionService.Next": 999.0, "sent_bytes_KvService.Pull": 300.0,
+    "requests_KvService.Pull": 4.0,
+}  # fmt: skip
+
+
+def sample(counters: dict[str, float], **more: object) -> Sample:
+    return Sample(0, "a:1", counters, **more)  # type: ignore[arg-type]
+
+
+def test_a_daemon_between_two_samples() -> None:
+    found = rates(sample(BEFORE), sample(AFTER))
+    assert found.machine_cpu_percent == 50  # 4 s of 4 cores in 2 s
+    assert found.daemon_cpu_percent == 150
+    assert found.batches_per_s == 50
+    assert found.remote_bytes_per_s == 2000
+    assert found.cache_hit_rate == 0.75
+    assert found.served_requests_per_s == 12  # of peers alone; a method that was never called before counts from 0
+    assert found.served_bytes_per_s == 100
+
+
+def test_a_session_between_two_samples() -> None:
+    before = sample(BEFORE, at=50.0, sessions=(session(taken=10, seeds=1000),))
+    after = sample(AFTER, at=54.0, sessions=(session(taken=30, seeds=2900), session(session="new", taken=2, seeds=200)))
+    old, new = rates(before, after).sessions
+    assert (old.batches_per_s, old.seeds_per_s) == (5, 475)
+    assert (new.batches_per_s, new.seeds_per_s) == (0.5, 50)
+    assert new.figures.session == "new"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        None,
+        Sample(0, "a:1", error="no daemon answers"),
+        sample({**AFTER, "uptime_seconds": 5000.0}, at=5000.0),  # it has been restarted since
+        sample(AFTER, at=54.0),  # no time has passed
+    ],
+)
+def test_without_an_earlier_sample_there_are_no_rates(before: Sample | None) -> None:
+    found = rates(before, sample(AFTER, at=54.0, sessions=(session(),)))
+    assert found.batches_per_s is None
+    assert found.machine_cpu_percent is None
+    assert found.sessions[0].batches_per_s is None
+    assert found.sessions[0].figures == session()
+
+
+def test_no_row_asked_for_is_no_hit_rate() -> None:
+    found = rates(sample(BEFORE), sample({**BEFORE, "uptime_seconds": 101.0}))
+    assert found.cache_hit_rate is None
+    assert found.batches_per_s == 0
+
+
+def test_a_silent_daemon_keeps_its_reason() -> None:
+    found = rates(sample(BEFORE), Sample(3, "b:2", error="no answer within the deadline"))
+    shown = found.to_dict()
+    assert (shown["part"], shown["address"], shown["error"]) == (3, "b:2", "no answer within the deadline")
+    assert shown["sessions"] == []
+    assert shown["batches_per_s"] is None

@@ -1,0 +1,108 @@
+"""The daemon's ring: bounded, in order, of the last seconds when asked, and silent when it is switched off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from atta.daemon.recorder import Recorder
+from atta.observe.recording import (
+    BatchMark,
+    Entry,
+    MachineSample,
+    ServedSpan,
+    SessionMark,
+    SessionSample,
+    TaskSpan,
+    from_lines,
+)
+from atta.samplers.dag import Kind, Lane, Task
+from atta.scheduler import SessionView
+
+STATS = {"utilisation": 40.0, "ready_cpu": 1.0, "ready_net": 2.0, "running_cpu": 3.0, "running_net": 4.0}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def entries(recorder: Recorder, last_s: float = 0.0) -> list[Entry]:
+    return [entry for text in recorder.lines(last_s) for entry in from_lines(text)]
+
+
+def fill(recorder: Recorder) -> None:
+    """One entry of every kind."""
+    recorder.session("opened", "s", job="j", epoch=1, batches=9)
+    recorder.batch("launched", "s", 5, dag=2, at=1.5)
+    recorder.task(Task(Kind.FEATURE, "f", 1, 0, 2, Lane.NET, 8.0), ("s", 5, 2), (1.6, 1.7, 1.8), moved=(1, 2, 3))
+    recorder.sample(2.0, [SessionView("s", 9, 1, 1, 0, 0, 1.0, None, None, 3.0)], STATS, buffer_bytes=64)
+
+
+def test_every_kind_comes_back_as_its_type() -> None:
+    recorder = Recorder(100, Clock())
+    fill(recorder)
+    assert entries(recorder) == [
+        SessionMark(1.0, "opened", "s", "j", 1, 9),
+        BatchMark(1.5, "launched", "s", 5, 2),
+        TaskSpan(1.8, 1.6, 1.7, "s", 5, 2, "feature", "f", "net", 1, 0, 2, 8.0, 1, 2, 3, "done"),
+        MachineSample(2.0, 40.0, 64, 1, 2, 3, 4),
+        SessionSample(2.0, "s", 1.0, None, 1, 0, 0, None, 3.0),
+    ]
+
+
+@pytest.mark.parametrize("capacity", [0, 1, 3, 50])
+def test_the_ring_is_bounded_and_keeps_the_newest(capacity: int) -> None:
+    recorder = Recorder(capacity, Clock())
+    for batch in range(200):
+        recorder.batch("ready", "s", batch)
+        fill(recorder)
+    found = entries(recorder)
+    assert len(found) == capacity
+    assert recorder.full
+    everything = Recorder(10_000, Clock())
+    for batch in range(200):
+        everything.batch("ready", "s", batch)
+        fill(everything)
+    assert not everything.full
+    assert found == entries(everything)[len(entries(everything)) - capacity :]
+
+
+def test_only_the_last_seconds() -> None:
+    recorder = Recorder(100, Clock())
+    for batch in range(10):
+        recorder.batch("ready", "s", batch)  # at 1, 2, ..., 10
+    assert [e.at for e in entries(recorder, 3.0)] == [8.0, 9.0, 10.0]  # it is 11 now
+
+
+def test_served_requests_are_recorded_also_when_they_fail() -> None:
+    recorder = Recorder(10, Clock())
+
+    async def pull(request: Any, context: Any) -> AsyncIterator[bytes]:
+        for size in request:
+            yield bytes(size)
+
+    async def pair(request: Any, context: Any) -> None:
+        raise KeyError(request)
+
+    async def talk() -> list[bytes]:
+        kv = recorder.served("KvService", {"Pull": pull})
+        graph = recorder.served("GraphService", {"Pair": pair})
+        with pytest.raises(KeyError):
+            await graph["Pair"]("x", None)
+        return [reply async for reply in kv["Pull"]([5, 7], None)]
+
+    assert asyncio.run(talk()) == [bytes(5), bytes(7)]
+    assert entries(recorder) == [
+        ServedSpan(2.0, 1.0, "GraphService.Pair", 0),
+        ServedSpan(4.0, 3.0, "KvService.Pull", 12),
+    ]
+    off = Recorder(0)
+    assert off.served("KvService", {"Pull": pull}) == {"Pull": pull}

@@ -1,0 +1,226 @@
+"""Recordings become trace events: rows without overlap, one clock, names, counters, valid JSON."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from atta.observe.recording import (
+    BatchMark,
+    Entry,
+    MachineSample,
+    Recording,
+    ServedSpan,
+    SessionMark,
+    SessionSample,
+    TaskSpan,
+    from_lines,
+    to_lines,
+)
+from atta.observe.timeline import covered_s, document, rows, trace_events
+
+SESSION = "0123456789abcdef"
+
+
+def task(started: float, ended: float, *, batch: int = 3, lane: str = "cpu", owner: int = 0) -> TaskSpan:
+    return TaskSpan(
+        at=ended,
+        ready=started - 0.5,
+        started=started,
+        session=SESSION,
+        batch=batch,
+        dag=batch + 10,
+        kind="feature",
+        op="feature0",
+        lane=lane,
+        owner=owner,
+        chunk=0,
+        chunks=1,
+        cost=12.0,
+        remote_rows=1,
+        remote_bytes=2,
+        cached_rows=3,
+        outcome="done",
+    )
+
+
+def recording(*entries: Entry, part: int = 0, offset_s: float = 1e9, now: float = 100.0) -> Recording:
+    return Recording(part, f"host:{part}", now, int(1e9 * offset_s), 1000, False, entries)
+
+
+def slices(events: list[dict[str, Any]], category: str | None = None) -> list[dict[str, Any]]:
+    return [e for e in events if e["ph"] == "X" and category in {None, e["cat"]}]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_never_overlap_and_are_as_few_as_possible(seed: int) -> None:
+    draw = random.Random(seed)
+    spans = []
+    for _ in range(draw.randint(0, 120)):
+        start = draw.randint(0, 60)
+        spans.append((float(start), float(start + draw.choice([0, 0, 1, 3, 20]))))
+    given = rows(spans)
+    for i, (a, b) in enumerate(spans):
+        for j, (c, d) in enumerate(spans[:i]):
+            assert given[i] != given[j] or b <= c or d <= a
+    most = max((sum(a <= t < b for a, b in spans) for t, _ in spans), default=0)
+    long = [row for row, (a, b) in zip(given, spans, strict=True) if a < b]
+    assert len(set(long)) >= most
+    assert set(given) == set(range(len(set(given))))
+    if all(a < b for a, b in spans):
+        assert len(set(given)) == most
+
+
+def test_slices_of_a_row_do_not_overlap() -> None:
+    draw = random.Random(5)
+    entries: list[Entry] = []
+    for n in range(300):
+        start = draw.uniform(0, 20)
+        end = start + draw.expovariate(3)
+        entries.append(task(start, end, batch=n, lane=draw.choice(["cpu", "net"]), owner=draw.randint(0, 1)))
+        entries.append(ServedSpan(end + 0.1, start + 0.1, "KvService.Pull", 7))
+        entries += [BatchMark(start, "launched", SESSION, n, n), BatchMark(end, "ready", SESSION, n, n)]
+        entries += [BatchMark(end + 1, "taken", SESSION, n, -1), BatchMark(end + 1.5, "sent", SESSION, n, -1)]
+    events = trace_events([recording(*entries), recording(*entries[:100], part=1)])
+    by_row = defaultdict(list)
+    for event in slices(events):
+        by_row[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"], event["cat"]))
+    kinds = {"feature": {"feature"}, "served": {"served"}, "batch": {"batch"}}
+    for found in by_row.values():
+        assert {c for _, _, c in found} in kinds.values()
+        for i, (a, b, _) in enumerate(found):
+            for c, d, _ in found[:i]:
+                assert b <= c + 1e-3 or d <= a + 1e-3  # microseconds
+    assert len(slices(events)) == 300 * (1 + 1 + 3) + len(slices(trace_events([recording(*entries[:100])])))
+
+
+def test_one_clock_for_daemons_that_started_at_different_times() -> None:
+    events = trace_events(
+        [recording(task(5.0, 6.0), offset_s=1000.0), recording(task(905.5, 906.0, batch=4), part=1, offset_s=100.0)]
+    )
+    first, second = slices(events)
+    assert (first["ts"], first["dur"]) == (0.0, 1e6)
+    assert (second["ts"], second["dur"]) == (0.5e6, 0.5e6)
+    assert first["pid"] != second["pid"]
+    assert first["tid"] != second["tid"]
+
+
+def test_a_task_tells_what_it_belongs_to() -> None:
+    (event,) = slices(trace_events([recording(task(5.0, 6.0, lane="net", owner=2))]))
+    assert event["name"] == "feature feature0 from part 2"
+    args = event["args"]
+    assert (args["session"], args["batch"], args["dag"], args["owner"]) == (SESSION[:6], 3, 13, 2)
+    assert args["waited_ms"] == 500
+
+
+def test_names_of_daemons_and_rows() -> None:
+    events = trace_events(
+        [recording(task(1, 3), task(2, 4), task(1, 2, lane="net"), ServedSpan(3, 2, "A.B", 0), part=4)]
+    )
+    names = {e["args"]["name"] for e in events if e["name"] in {"process_name", "thread_name"}}
+    assert names == {"part 4 at host:4", "CPU 1", "CPU 2", "network 1", "served 1"}
+    named = {e["tid"] for e in events if e["name"] == "thread_name"}
+    assert {e["tid"] for e in slices(events)} == named
+
+
+def test_metadata_first_then_events_by_time() -> None:
+    marks = [SessionMark(9.0, "closed", SESSION, "job", 2, 7), BatchMark(3.0, "launched", SESSION, 1, 1)]
+    entries = [task(7, 8), *marks, task(4, 5), SessionSample(6.0, SESSION, 1.5, None, 1, 2, 300, None, 4.0)]
+    events = trace_events([recording(*entries)])
+    first = next(i for i, e in enumerate(events) if e["ph"] != "M")
+    assert all(e["ph"] != "M" for e in events[first:])
+    times = [e["ts"] for e in events[first:]]
+    assert times == sorted(times)
+    assert times[0] == 0
+
+
+def test_counters() -> None:
+    events = trace_events(
+        [
+            recording(
+                SessionMark(1.0, "opened", SESSION, "job", 2, 7),
+                SessionSample(2.0, SESSION, 1.5, 4.0, 1, 2, 300, 20.0, 5.0),
+                MachineSample(2.0, 50.0, 1024, 3, 4, 1, 2),
+                SessionMark(3.0, "closed", SESSION, "job", 2, 7),
+            )
+        ]
+    )
+    counters = defaultdict(list)
+    for event in events:
+        if event["ph"] == "C":
+            counters[event["name"]].append((event["ts"], event["args"]))
+    label = f"{SESSION[:6]} epoch 2"
+    assert counters[f"launch score, {label}"] == [(1e6, {"score": 1.5, "sigma": 4.0}), (2e6, {"score": 0})]
+    assert counters[f"batches, {label}"] == [(1e6, {"in flight": 1, "queue": 2}), (2e6, {"in flight": 0, "queue": 0})]
+    assert counters[f"ms per batch, {label}"] == [(1e6, {"sample": 20.0, "train": 5.0})]
+    assert counters["CPU utilisation"] == [(1e6, {"percent": 50.0})]
+    assert counters["running tasks"] == [(1e6, {"cpu": 1, "network": 2})]
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"),
+    [
+        (
+            {"launched": 1, "ready": 3, "taken": 4, "sent": 6},
+            [("", 1, 3, "done"), (" waits", 3, 4, "done"), (" is sent", 4, 6, "done")],
+        ),
+        ({"launched": 1, "cancelled": 2}, [("", 1, 2, "cancelled")]),
+        ({"launched": 1}, [("", 1, 50, "unfinished")]),
+        ({"launched": 1, "ready": 3}, [("", 1, 3, "done"), (" waits", 3, 50, "unfinished")]),
+        ({"ready": 3, "taken": 4, "sent": 4}, [(" waits", 3, 4, "done"), (" is sent", 4, 4, "done")]),
+        ({"sent": 4}, []),
+    ],
+)  # fmt: skip
+def test_the_life_of_a_batch(marks: dict[str, int], expected: list[tuple[str, int, int, str]]) -> None:
+    entries = [BatchMark(float(at), what, SESSION, 8, -1) for what, at in marks.items()]
+    origin = min(marks.values())
+    found = [
+        (e["name"], e["ts"] / 1e6 + origin, (e["ts"] + e["dur"]) / 1e6 + origin, e["args"]["outcome"])
+        for e in slices(trace_events([recording(*entries, now=50.0)]))
+    ]
+    assert found == [(f"batch 8{suffix}", a, b, outcome) for suffix, a, b, outcome in expected]
+
+
+def test_a_closed_session_ends_its_batches() -> None:
+    entries = [BatchMark(1.0, "launched", SESSION, 8, 0), SessionMark(3.0, "closed", SESSION, "", 0, 9)]
+    (event,) = slices(trace_events([recording(*entries, now=50.0)]))
+    assert event["dur"] == 2e6
+
+
+def test_valid_json_also_of_nothing() -> None:
+    assert json.loads(document(trace_events([]), {}))["traceEvents"] == []
+    assert json.loads(document(trace_events([recording()]), {"a": 'b"'}))["otherData"] == {"a": 'b"'}
+    assert covered_s(recording()) == 0
+    assert covered_s(recording(task(2, 3), ServedSpan(9, 1, "x", 0))) == 8
+    text = document(trace_events([recording(task(2, 3))]), {})
+    assert [e["ph"] for e in json.loads(text)["traceEvents"]].count("X") == 1
+
+
+def test_entries_survive_the_wire_in_bounded_pieces() -> None:
+    entries = [
+        task(1.5, 2.5),
+        BatchMark(1.0, "ready", "é\u2028\n", 2, -1),
+        SessionSample(1, "s", 0.5, None, 0, 0, 0, None, None),
+    ]
+    kinds = {TaskSpan: "task", BatchMark: "batch", SessionSample: "sample"}
+    ring = [(kinds[type(e)], *e) for e in entries] * 50
+    pieces = list(to_lines(ring, 1000))
+    assert len(pieces) > 5
+    assert all(len(piece) <= 1000 for piece in pieces)
+    assert [e for piece in pieces for e in from_lines(piece)] == entries * 50
+    assert list(to_lines([], 10)) == []
+    assert len(list(to_lines(ring[:2], 1))) == 2  # an entry is never cut
+
+
+@pytest.mark.parametrize("text", ["{", '["task",1]', "7", "[]", '["batch",1,2,3,4,5,6]'])
+def test_what_is_no_recording_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        list(from_lines(text))
+
+
+def test_unknown_kinds_are_left_out() -> None:
+    assert list(from_lines('["hiccup",1,2]\n["served",2.0,1.0,"A.B",5]')) == [ServedSpan(2.0, 1.0, "A.B", 5)]
