@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from numpy.typing import ArrayLike
 
 from atta.client.cluster import Cluster
 from atta.client.stream import BatchStream
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.minibatch import LinkLabels, MiniBatch
 from atta.protos.v1 import dag_pb2, session_pb2
 from atta.samplers.methods import Method
@@ -30,6 +32,9 @@ class DagLoader:
     Every iteration opens a session on the daemon nearest to this rank and ends it when the iterator is exhausted, closed or
     garbage-collected; several may run at once. The n-th iteration is epoch n (from 0) unless ``set_epoch`` says otherwise, so a
     shuffled loader shuffles anew, and the same (seed, epoch) yields the same batches on any number of partitions or threads.
+
+    Attributes:
+        epochs: how often it will be iterated in all, None: not known. While one epoch ends, the daemon begins with the next.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class DagLoader:
         transform: Callable[[MiniBatch], Any] | None = None,
         codec: str = "",
         job: str | None = None,
+        epochs: int | None = None,
     ) -> None:
         """See ``NeighborLoader``; ``dag`` comes from ``atta.samplers.spec``, ``input_nodes`` may be a message from
         ``atta.seeds``."""
@@ -65,7 +71,9 @@ class DagLoader:
             raise ConfigError(f"rank {rank} of {world_size} trainers")
         self._cluster = cluster
         self._transform = transform
-        self._epoch = 0
+        self._epoch, self.epochs = 0, epochs
+        self._prepared: tuple[int, Future[BatchStream]] | None = None
+        self._opener: ThreadPoolExecutor | None = None
         self._length: int | None = None
         self._labels: LinkLabels | None = None
         chosen = input_nodes if isinstance(input_nodes, session_pb2.Seeds) else node_seeds(cluster.schema, input_nodes)
@@ -86,9 +94,8 @@ class DagLoader:
         )
 
     def __iter__(self) -> Iterator[Any]:
-        stream = self._open(self._epoch)
-        self._epoch += 1
-        return _Batches(stream, self._made)
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        return _Batches(self._prepared_for(epoch) or self._open(epoch), self._made, partial(self._prepare, epoch + 1))
 
     def __len__(self) -> int:
         """Number of batches per epoch of this rank."""
@@ -108,7 +115,29 @@ class DagLoader:
         """Iterate epoch ``epoch`` from this rank's batch number ``batch`` on: the very batches that an interrupted run lacks."""
         stream = self._open(epoch, start_batch=batch)
         self._epoch = epoch + 1
-        return _Batches(stream, self._made)
+        return _Batches(stream, self._made, partial(self._prepare, epoch + 1))
+
+    def _prepare(self, epoch: int) -> None:
+        """Open the session of an epoch that is to come, in the background: its batches are made while the present one ends."""
+        if self.epochs is None or not epoch < self.epochs or self._prepared is not None:
+            return
+        if self._opener is None:
+            self._opener = ThreadPoolExecutor(1, thread_name_prefix="atta-open")
+        self._prepared = epoch, self._opener.submit(self._open, epoch)
+
+    def _prepared_for(self, epoch: int) -> BatchStream | None:
+        """The session that has been prepared for ``epoch``; another one is closed, and what failed is tried again."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is None:
+            return None
+        try:
+            stream = prepared[1].result()
+        except AttaError:
+            return None
+        if prepared[0] == epoch:
+            return stream
+        stream.close()
+        return None
 
     def _open(self, epoch: int, start_batch: int = 0) -> BatchStream:
         request = session_pb2.OpenRequest()
@@ -174,7 +203,8 @@ class NeighborLoader(DagLoader):
                 over all ranks), ``rank`` and ``world_size`` (default: torchrun's RANK and WORLD_SIZE), ``pad`` (repeat a few
                 seeds so that all ranks get equally many batches; switch off for evaluation), ``edge_ids``, ``transform``
                 (called on every MiniBatch), ``codec`` (fp16, bf16 or int8: float32 rows cross the network between daemons in fewer
-                bytes and with less precision; rows at home and labels stay as they are), ``job`` (a name for logs).
+                bytes and with less precision; rows at home and labels stay as they are), ``job`` (a name for logs), ``epochs``
+                (see ``DagLoader``).
 
         Raises:
             ConfigError: an argument is out of range; UnknownNameError: a node type, edge type, table or split does not exist.
@@ -280,10 +310,16 @@ def hops_of(
 class _Batches(Iterator[Any]):
     """The iterator of one epoch; dropping it ends its session."""
 
-    def __init__(self, stream: BatchStream, made: Callable[[Any], Any]) -> None:
+    def __init__(self, stream: BatchStream, made: Callable[[Any], Any], ending: Callable[[], None]) -> None:
+        """``ending``: called once when no more than a quarter of the batches, or four, are still to come."""
         self._stream, self._made = stream, made
+        self._ending: Callable[[], None] | None = ending
+        self._late = max(4, stream.batches // 4)
 
     def __next__(self) -> Any:
+        if self._ending is not None and self._stream.left <= self._late:
+            self._ending()
+            self._ending = None
         return self._made(next(self._stream))
 
     def __len__(self) -> int:

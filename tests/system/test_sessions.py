@@ -54,6 +54,34 @@ def test_ranks_get_equally_many_batches_and_all_seeds(cluster: atta.Cluster, sma
             assert len(seen) < len(small_graph.train_ids) + 7 * world
 
 
+def test_the_next_epoch_is_prepared_while_one_ends(cluster: atta.Cluster) -> None:
+    options = {"batch_size": 16, "shuffle": True, "rank": 0, "world_size": 1}
+    plain = atta.NeighborLoader(cluster, [3], **options)  # type: ignore[arg-type]
+    wanted = [[b.n_id().tolist() for b in plain] for _ in range(4)]
+    loader = atta.NeighborLoader(cluster, [3], epochs=4, **options)  # type: ignore[arg-type]
+    first = iter(loader)
+    found = [[next(first).n_id().tolist() for _ in range(len(loader) - 1)]]
+    deadline = time.monotonic() + 10
+    while open_sessions(cluster) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert open_sessions(cluster) == 2
+    found[0] += [b.n_id().tolist() for b in first]
+    found += [[b.n_id().tolist() for b in loader] for _ in range(3)]
+    assert found == wanted
+    assert eventually_closed(cluster)  # none is prepared after the last epoch
+
+    loader.set_epoch(1)
+    assert [b.n_id().tolist() for b in loader] == wanted[1]
+    loader.set_epoch(3)  # not the one that has been prepared
+    assert [b.n_id().tolist() for b in loader] == wanted[3]
+    assert eventually_closed(cluster)
+    loader.set_epoch(0)
+    assert [b.n_id().tolist() for b in loader] == wanted[0]
+    del loader, first  # with an epoch prepared
+    gc.collect()
+    assert eventually_closed(cluster)
+
+
 def test_tables_of_the_seeds_alone(cluster: atta.Cluster) -> None:
     options = {"batch_size": 32, "rank": 0, "world_size": 1}
     plain = list(atta.NeighborLoader(cluster, [4, 3], frontier="all", **options))  # type: ignore[arg-type]

@@ -80,7 +80,9 @@ def main() -> None:
         loader = open_loader(config, cluster, seed_tables=labels(cluster) if config.deliver == "dgl" else ())
         for number in range(config.warm_up):
             warm = _epoch(config, loader, number)
-        for number in range(stage.ready(warm)):
+        measured = stage.ready(warm)
+        loader.epochs = config.warm_up + measured
+        for number in range(measured):
             stage.report(_epoch(config, loader, number))
         stage.done()
 

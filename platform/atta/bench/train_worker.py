@@ -80,7 +80,9 @@ def _train(config: TrainerConfig, stage: Stage) -> None:
         loader = open_loader(config, cluster, tables=["x"], seed_tables=["y"], edge_ids=config.deliver == "dgl")
         for number in range(config.warm_up):
             warm = _epoch(config, loader, learner, number)
-        for number in range(stage.ready(warm)):
+        measured = stage.ready(warm)
+        loader.epochs = config.warm_up + measured
+        for number in range(measured):
             stage.report(_epoch(config, loader, learner, number))
         stage.done()
     dist.barrier()

@@ -79,6 +79,11 @@ class BatchStream(Iterator[RawBatch]):
         self._delivered = time.perf_counter()
         return batch
 
+    @property
+    def left(self) -> int:
+        """Batches that have not been delivered yet."""
+        return self._left
+
     def close(self) -> None:
         """End the session; harmless when repeated."""
         self._finalizer.detach()

@@ -148,11 +148,16 @@ class Scheduler:
             raise SchedulerError(f"session {event.session!r} has {event.trainers} trainers")
         if not isinstance(event.batches, range) and len(set(event.batches)) < len(event.batches):
             raise SchedulerError(f"session {event.session!r} names a batch twice")
-        known = self._profiles.get(event.profile) if event.profile else None
+        known = self._known_pace(event.profile) if event.profile else None
         pace = known.inherited(self._config) if known is not None else Pace(batch_bytes=event.batch_bytes or None)
         session = Session(event.session, event.plan, event.batches, event.trainers, event.profile, pace)
         self._sessions[event.session] = session
         self._consider(session, now, actions)
+
+    def _known_pace(self, profile: str) -> Pace | None:
+        """What was measured of the latest session of this profile, which may still be open."""
+        running = [s.pace for s in self._sessions.values() if s.profile == profile and s.pace.finished]
+        return running[-1] if running else self._profiles.get(profile)
 
     def _session_closed(self, event: SessionClosed, actions: list[Action]) -> None:
         session = self._sessions.get(event.session)

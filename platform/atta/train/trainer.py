@@ -84,6 +84,7 @@ class Trainer:
             seed_tables=["y"],
             edge_ids=False,
             job=f"train-{split}-{os.getpid()}",
+            epochs=self.config.epochs if train else None,
         )
 
     def fit(self) -> list[EpochReport]:

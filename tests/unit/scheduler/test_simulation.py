@@ -7,7 +7,8 @@ from functools import cache
 import pytest
 
 from atta.scheduler import SchedulerConfig
-from tests.unit.scheduler.simulator import Machine, Outcome, Workload
+from atta.simulate import Outcome
+from tests.unit.scheduler.simulator import Workload, run
 
 WORKLOADS = {
     "sampling on the CPU": Workload(cores=2, sample_ms=20, rtt_ms=0.5, train_ms=5),
@@ -22,7 +23,7 @@ BATCHES = 150
 def simulated(workload: str, policy: str, depth: int = 1, *, floor: bool = True) -> Outcome:
     work = WORKLOADS[workload]
     config = SchedulerConfig(workers=work.cores, policy=policy, prefetch=depth, pipeline_floor=floor)
-    return Machine(config, work, BATCHES).run()
+    return run(config, work, BATCHES)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -68,7 +69,7 @@ def test_oldest_first_shortens_dags() -> None:
     means = {}
     for policy in ("prefetch", "fifo"):
         config = SchedulerConfig(workers=2, policy=policy, prefetch=64, max_dags=64)
-        machine = Machine(config, work, 32, known=True)
-        means[policy] = machine.run().completion_ms
-        assert machine.most_held == 32
+        outcome = run(config, work, 32, known=True)
+        means[policy] = outcome.completion_ms_mean
+        assert outcome.most_held == 32
     assert means["fifo"] >= 1.2 * means["prefetch"]

@@ -1,0 +1,192 @@
+"""``atta simulate``: what a cluster would do, computed instead of run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, json_option, printer, quiet_option, write_json
+from atta.errors import ConfigError, UnknownNameError
+
+if TYPE_CHECKING:
+    from atta.simulate import Profile, Scenario
+
+__all__ = ["COMMANDS"]
+
+
+_SWEPT: Mapping[str, Callable[[str], Any]] = {
+    "machines": int,
+    "cores": int,
+    "threads": int,
+    "serve-threads": int,
+    "link": lambda text: RATE.convert(text, None, None),
+    "rtt": lambda text: DURATION.convert(text, None, None),
+    "policy": str,
+    "prefetch": int,
+    "requests": int,
+    "queue": lambda text: SIZE.convert(text, None, None),
+    "neighbours": int,
+    "train-ms": float,
+    "train-threads": int,
+    "batch-size": int,
+    "cache-hit": float,
+    "batches": int,
+    "seed": int,
+}
+"""Options that ``--sweep`` can vary, and how their values are read."""
+
+
+@click.command()
+@click.option("--profile", "profile_file", metavar="FILE", help="What batches cost: made by --measure, or by hand.")
+@click.option("--machines", type=click.IntRange(min=1), help="A daemon and trainer each  [default: as measured].")
+@click.option("--cores", type=click.IntRange(min=1), help="Per machine  [default: as measured].")
+@click.option("--threads", type=click.IntRange(min=1), help="Worker threads of a daemon  [default: the cores].")
+@click.option("--serve-threads", type=click.IntRange(min=1), help="Those that serve others  [default: --threads].")
+@click.option("--link", type=RATE, help="Of each machine, each way, e.g. 1gbit  [default: infinitely fast].")
+@click.option("--rtt", type=DURATION, default="0ms", show_default=True, help="Round trip between two machines.")
+@click.option("--policy", help="two-level, sequential, prefetch or fifo  [default: two-level].")
+@click.option("--prefetch", type=click.IntRange(min=1), help="Depth of the policy `prefetch`  [default: 4].")
+@click.option("--requests", type=click.IntRange(min=1), help="To other daemons at once  [default: 16].")
+@click.option("--queue", type=SIZE, help="Most bytes of batches in flight or waiting  [default: 1GiB].")
+@click.option(
+    "--neighbours",
+    type=click.IntRange(min=1),
+    help="Others that a machine's remote vertices lie with, at most  [default: 16].",
+)
+@click.option("--train-ms", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Training on one batch.")
+@click.option(
+    "--train-threads",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Cores busy meanwhile; 0: a device.",
+)
+@click.option(
+    "--lockstep/--independent",
+    default=True,
+    show_default=True,
+    help="Trainers wait for each other after every batch, as under DDP.",
+)
+@click.option("--batch-size", type=click.IntRange(min=1), help="[default: as measured]")
+@click.option("--fan-out", "--num-neighbors", "fan_out", type=INTS, metavar="15,10,5", help="[default: as measured]")
+@click.option("--cache-hit", type=click.FloatRange(0, 1), help="Share of remote rows cached  [default: as measured].")
+@click.option("--batches", type=click.IntRange(min=1), default=50, show_default=True, help="Per machine.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the batches' sizes.")
+@click.option("--sweep", metavar="OPTION=A,B,...", help=f"Simulate for several values of one of: {', '.join(_SWEPT)}.")
+@click.option("--measure", "source", metavar="DATASET|CLUSTER", help="Make a profile by a real run instead; see --out.")
+@click.option("--out", metavar="FILE", help="With --measure: the profile to write.")
+@click.option(
+    "--epochs",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="With --measure: measured after a warm-up.",
+)
+@click.option("--split", default="train", show_default=True, help="With --measure: whose vertices are the seeds.")
+@json_option
+@quiet_option
+def simulate(
+    profile_file: str | None, source: str | None, out: str | None, json_file: str | None, *, quiet: bool, **options: Any
+) -> None:
+    """What a cluster of any size would do, computed with the scheduler that daemons run.
+
+    \b
+    Example: atta simulate --measure data/pl-2p --out profile.json
+             atta simulate --profile profile.json --machines 8 --link 1gbit --rtt 2ms --train-ms 20 --sweep cores=1,2,4
+    """
+    measuring = {name: options.pop(name) for name in ("epochs", "split")}
+    if source is not None:
+        if out is None or profile_file is not None:
+            raise click.UsageError("--measure makes a profile: name it with --out, and leave out --profile")
+        _measure(source, out, {**measuring, **options}, quiet=quiet)
+        return
+    if profile_file is None:
+        raise click.UsageError("--profile FILE says what batches cost; --measure DATASET --out FILE makes one")
+    from atta.simulate import load_profile, simulate
+    from atta.simulate.report import Run, document, table
+
+    profile = load_profile(profile_file)
+    option, values = _sweep(options.pop("sweep"))
+    runs = []
+    for label, value in values:
+        scenario = _scenario(profile, {**options, option.replace("-", "_"): value} if option else options)
+        runs.append(Run(label, scenario, simulate(scenario)))
+    write_json(json_file, document(runs, option, Path(profile_file).name))
+    if not quiet and json_file != "-":
+        printer().print(table(runs, option))
+
+
+def _sweep(text: str | None) -> tuple[str, list[tuple[str, Any]]]:
+    """The option that varies ("" for none) and its values, as text and as read."""
+    if text is None:
+        return "", [("", None)]
+    option, equals, listed = text.partition("=")
+    option = option.strip().removeprefix("--").replace("_", "-")
+    if not equals or not listed:
+        raise ConfigError(f"--sweep {text}: write it like cores=1,2,4")
+    if option not in _SWEPT:
+        raise UnknownNameError.of("option to sweep", option, _SWEPT)
+    found = []
+    for entry in NAMES.convert(listed, None, None):
+        try:
+            value = _SWEPT[option](entry)
+        except ValueError:
+            raise ConfigError(f"--sweep {text}: {entry!r} is no value of --{option}") from None
+        found.append((entry, value))
+    return option, found
+
+
+def _scenario(profile: Profile, options: Mapping[str, Any]) -> Scenario:
+    """The scenario that the options describe."""
+    from atta.scheduler import SchedulerConfig
+    from atta.simulate import Scenario
+
+    def given(**names: str) -> dict[str, Any]:
+        return {field: options[name] for field, name in names.items() if options[name] is not None}
+
+    def either(name: str, default: int) -> int:
+        return default if options[name] is None else int(options[name])
+
+    cores = either("cores", profile.cores)
+    threads = either("threads", cores)
+    scheduling = given(policy="policy", prefetch="prefetch", net_in_flight="requests", queue_bytes="queue")
+    return Scenario(
+        profile,
+        machines=either("machines", profile.parts),
+        cores=cores,
+        rtt_s=options["rtt"],
+        scheduler=SchedulerConfig(workers=threads, log_events=0, **scheduling),
+        serve_threads=either("serve_threads", threads),
+        train_s=1e-3 * options["train_ms"],
+        train_threads=options["train_threads"],
+        lockstep=options["lockstep"],
+        batches=options["batches"],
+        seed=options["seed"],
+        **given(
+            link="link", neighbours="neighbours", batch_size="batch_size", fan_outs="fan_out", cache_hit="cache_hit"
+        ),
+    )
+
+
+def _measure(source: str, out: str, options: Mapping[str, Any], *, quiet: bool) -> None:
+    from rich.console import Console
+
+    from atta.simulate import save_profile
+    from atta.simulate.measure import measure
+
+    profile = measure(
+        source,
+        batch_size=options["batch_size"] or 1024,
+        fan_outs=options["fan_out"] or (15, 10, 5),
+        split=options["split"],
+        epochs=options["epochs"],
+        threads=options["threads"] or 1,
+        say=Console(stderr=True, quiet=quiet).print,
+    )
+    save_profile(out, profile)
+
+
+COMMANDS = [simulate]

@@ -1,0 +1,129 @@
+"""All machines of a scenario on one clock, and what came out."""
+
+from __future__ import annotations
+
+import gc
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from atta.simulate.clock import Clock
+from atta.simulate.machine import Machine, Prices
+from atta.simulate.resources import Network
+from atta.simulate.scenario import Scenario, Workload
+
+__all__ = ["Cluster", "Outcome", "simulate"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Figures of one simulation; means are over machines, shares lie in [0, 1]."""
+
+    seeds_per_s: float
+    """All machines together, from the first batch's launch to the last one's training."""
+    batches_per_s: float
+    """Per machine."""
+    duration_s: float
+    """Simulated, until every trainer has computed on its last batch."""
+    epoch_s: float | None
+    """An epoch at this rate; None where the profile does not say how many seeds it has."""
+    completion_ms_mean: float
+    """Launch to end of a DAG."""
+    completion_ms_p95: float
+    cores_busy: float
+    trainer_busy: float
+    uplinks_busy: float
+    downlinks_busy: float
+    link_bytes_per_batch: float
+    """Sent by a machine."""
+    cpu_ms_per_batch: float
+    """On all cores, serving others included; without training."""
+    most_held: int
+    """Batches in flight or waiting for the trainer, the worst machine."""
+    most_bytes: int
+    """Of finished batches that wait for the trainer, the worst machine."""
+    events: int
+    """What the simulator worked off."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+class Cluster:
+    """Builds the machines; ``run`` simulates them once."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.workload = Workload(scenario)
+        self.clock = Clock()
+        prices, network = Prices(self.workload), Network(self.clock, scenario.link, scenario.rtt_s)
+        self.machines = [
+            Machine(i, scenario, self.workload, prices, clock=self.clock, network=network)
+            for i in range(scenario.machines)
+        ]
+        self._finished = 0
+        self._arrived: list[Machine] = []  # machines whose trainers wait for the others
+        for machine in self.machines:
+            machine.peers = self.machines
+            machine.stepped = self._stepped
+
+    def _stepped(self, machine: Machine) -> None:
+        """A trainer has computed on a batch: it goes on, in lockstep once all others have come as far."""
+        self._finished += machine.finished
+        if self._finished == len(self.machines):
+            self.clock.stop()
+        self._arrived.append(machine)
+        if not self.scenario.lockstep or len(self._arrived) == len(self.machines):
+            ready, self._arrived = self._arrived, []
+            for other in ready:
+                other.proceed()
+
+    def run(self) -> Outcome:
+        """Simulate until every trainer has had its batches."""
+        collecting = gc.isenabled()
+        gc.disable()  # nothing here forms cycles; looking for them takes a tenth of the time
+        try:
+            for machine in self.machines:
+                machine.start()
+            self.clock.run()
+        finally:
+            if collecting:
+                gc.enable()
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
+        scenario, machines, seconds = self.scenario, self.machines, self.clock.now
+        count, batches = len(machines), len(machines) * scenario.batches
+        used = sum(m.cores.used() for m in machines)
+        training = batches * scenario.train_s * scenario.train_threads
+        completions = sorted(s for m in machines for s in m.completions_s)
+        seeds_per_s = batches * self.workload.batch_size / seconds if seconds else 0.0
+        seeds = scenario.profile.epoch_seeds
+
+        def share(part: float, whole: float) -> float:
+            return part / (count * seconds * whole) if seconds else 0.0
+
+        sent, received = sum(m.port.sent for m in machines), sum(m.port.received for m in machines)
+        return Outcome(
+            seeds_per_s=seeds_per_s,
+            batches_per_s=batches / count / seconds if seconds else 0.0,
+            duration_s=seconds,
+            epoch_s=seeds / seeds_per_s if seeds and seeds_per_s else None,
+            completion_ms_mean=1e3 * math.fsum(completions) / len(completions),
+            completion_ms_p95=1e3 * completions[math.ceil(0.95 * len(completions)) - 1],
+            cores_busy=share(used, scenario.cores),
+            trainer_busy=share(sum(m.trained_s for m in machines), 1.0),
+            uplinks_busy=share(sent, scenario.link),
+            downlinks_busy=share(received, scenario.link),
+            link_bytes_per_batch=sent / batches,
+            cpu_ms_per_batch=1e3 * (used - training) / batches,
+            most_held=max(m.most_held for m in machines),
+            most_bytes=max(m.most_bytes for m in machines),
+            events=self.clock.events,
+        )
+
+
+def simulate(scenario: Scenario) -> Outcome:
+    """Run a scenario; the same one gives the same outcome, always."""
+    return Cluster(scenario).run()

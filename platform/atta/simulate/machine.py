@@ -1,0 +1,254 @@
+"""One simulated machine: the shell around the real scheduler, as ``atta.daemon.engine`` is around it in a daemon, and a trainer."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from atta.samplers.dag import Kind, Lane, Share, Task
+from atta.scheduler import (
+    BatchReady,
+    BatchTaken,
+    Event,
+    LaunchDag,
+    RunTask,
+    Scheduler,
+    SessionOpened,
+    TaskDone,
+    Tick,
+    Utilisation,
+    WakeAt,
+)
+from atta.simulate.clock import Clock
+from atta.simulate.profile import Linear
+from atta.simulate.resources import Cores, Network, Pool, Port
+from atta.simulate.scenario import Scenario, Workload
+
+__all__ = ["Machine", "Prices"]
+
+UTILISATION_PERIOD_S = 0.1
+"""As in ``atta.daemon.engine``."""
+LEAST_TRAIN_MS = 1e-3
+"""Consumers that do nothing at all still report some time; 0 would mean that they do not know."""
+
+
+@dataclass(frozen=True)
+class _Local:
+    fixed_s: float
+    per_unit_s: float
+
+
+@dataclass(frozen=True)
+class _Remote:
+    request: float  # bytes per unit
+    answer: float
+    serve: _Local
+    receive: _Local
+
+
+class Prices:
+    """What tasks take in seconds and bytes, looked up by (kind, hop) of their operator; the same for all machines."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.hop = {op.id: op.hop for op in workload.plan.ops} | {"": 0}
+        self.batch_s = 1e-6 * workload.profile.batch_us
+        self.hit = workload.cache_hit
+        self._local: dict[tuple[Kind, int], _Local] = {}
+        self._remote: dict[tuple[Kind, int], _Remote] = {}
+        for hop in range(len(workload.hops)):
+            for kind in Kind:
+                price = workload.remote(kind.value, hop)
+                self._local[kind, hop] = _seconds(workload.local(kind.value, hop))
+                self._remote[kind, hop] = _Remote(
+                    price.request_bytes, price.answer_bytes, _seconds(price.serve), _seconds(price.receive)
+                )
+
+    def local(self, task: Task) -> float:
+        """CPU seconds of a task at home."""
+        price = self._local[task.kind, self.hop[task.op]]
+        return price.fixed_s + price.per_unit_s * task.cost
+
+    def units(self, task: Task) -> float:
+        """Units of cost that a request is about, after the cache."""
+        return task.cost * (1.0 - self.hit) if task.kind is Kind.FEATURE else task.cost
+
+    def remote(self, task: Task) -> _Remote:
+        """Of the request that a task of another owner sends."""
+        return self._remote[task.kind, self.hop[task.op]]
+
+    def copied(self, task: Task) -> float:
+        """CPU seconds to copy what the cache has."""
+        if task.kind is not Kind.FEATURE:
+            return 0.0
+        return self._local[Kind.FEATURE, 0].per_unit_s * task.cost * self.hit
+
+
+def _seconds(cost: Linear) -> _Local:
+    return _Local(1e-6 * cost.fixed_us, 1e-6 * cost.us_per_unit)
+
+
+class Machine:
+    """Runs one session of ``scenario.batches`` batches and serves the other machines."""
+
+    def __init__(
+        self,
+        index: int,
+        scenario: Scenario,
+        workload: Workload,
+        prices: Prices,
+        *,
+        clock: Clock,
+        network: Network,
+    ) -> None:
+        self.index, self.peers = index, list[Machine]()
+        self.cores = Cores(clock, scenario.cores)
+        self.port = Port()
+        self.stepped: Callable[[Machine], None] = Machine.proceed
+        """Called when the trainer has computed on a batch; it takes the next one when told to ``proceed``."""
+        self.completions_s: list[float] = []
+        self.delivered: list[int] = []
+        self.trained_s = 0.0  # time in which the trainer computed
+        self.most_held = self.held = 0  # batches in flight or waiting for the trainer
+        self.most_bytes = self.bytes = 0  # of finished batches
+        self._scheduler = Scheduler(scenario.scheduler, index)
+        self._serving = Pool(self.cores, scenario.serve_threads)
+        self._scenario, self._workload, self._prices = scenario, workload, prices
+        self._clock, self._network = clock, network
+        self._scales = workload.scales(index, scenario.batches)
+        self._dags: dict[int, tuple[int, float]] = {}  # batch, when launched
+        self._wake = 0  # of the tick that counts
+        self._queue: deque[int] = deque()
+        self._training = False
+        self._train_ms = self._started = 0.0
+        self._consumed = 0
+        self._used_s = 0.0  # core seconds up to the last sample of the utilisation
+
+    def start(self) -> None:
+        """The trainer opens its session."""
+        known = float(self._workload.batch_bytes(1.0)) if self._scenario.known_batch_bytes else 0.0
+        self._clock.at(self._clock.now + UTILISATION_PERIOD_S, self._sample_utilisation)
+        self._send(SessionOpened("s", self._workload.plan, range(self._scenario.batches), batch_bytes=known))
+
+    # -- the daemon ----------------------------------------------------------------------------------------------------
+
+    def _send(self, event: Event) -> None:
+        for action in self._scheduler.on(event, self._clock.now):
+            match action:
+                case RunTask(dag=dag, task=task):
+                    if task.lane is Lane.CPU:
+                        self.cores.run(self._prices.local(task), self._task_done, dag, task, self._clock.now)
+                    else:
+                        self._ask(dag, task)
+                case LaunchDag(dag=dag, batch=batch):
+                    self._dags[dag] = batch, self._clock.now
+                    self.held += 1
+                    self.most_held = max(self.most_held, self.held)
+                case BatchReady(batch=batch):
+                    self.cores.run(self._prices.batch_s, self._deliver, batch)
+                case WakeAt(when=when):
+                    self._wake += 1
+                    self._clock.at(when, self._tick, self._wake)
+                case _:
+                    raise AssertionError(f"nothing fails in a simulation, but the scheduler says {action}")
+
+    def _tick(self, number: int) -> None:
+        if number == self._wake:
+            self._send(Tick())
+
+    def _task_done(self, dag: int, task: Task, started: float) -> None:
+        growth: list[Share] = []
+        nbytes = 0
+        if task.kind is Kind.SEED or task.kind is Kind.JOIN:
+            batch, _ = self._dags[dag]
+            hop = self._prices.hop[task.op]
+            growth = self._workload.growth(self.index, batch, hop, self._scales[batch])
+        elif task.kind is Kind.END:
+            batch, launched = self._dags.pop(dag)
+            self.completions_s.append(self._clock.now - launched)
+            nbytes = self._workload.batch_bytes(self._scales[batch])
+            self.bytes += nbytes
+            self.most_bytes = max(self.most_bytes, self.bytes)
+        self._send(TaskDone(dag, task, growth, None, nbytes, self._clock.now - started))
+
+    def _sample_utilisation(self) -> None:
+        if self.finished:
+            return
+        used = self.cores.used()
+        percent = 100.0 * (used - self._used_s) / (self.cores.count * UTILISATION_PERIOD_S)
+        self._used_s = used
+        self._clock.at(self._clock.now + UTILISATION_PERIOD_S, self._sample_utilisation)
+        self._send(Utilisation(percent))
+
+    # -- other daemons: request, queue and CPU at the owner, answer, CPU of receiving ------------------------------------
+
+    def _ask(self, dag: int, task: Task) -> None:
+        units = self._prices.units(task)
+        if units <= 0 < task.cost:  # the cache has everything
+            self.cores.run(self._prices.copied(task), self._task_done, dag, task, self._clock.now)
+            return
+        owner = self.peers[task.owner]
+        nbytes = units * self._prices.remote(task).request
+        self._network.send(self.port, owner.port, nbytes, owner.serve, self, dag, task, self._clock.now)
+
+    def serve(self, other: Machine, dag: int, task: Task, asked: float) -> None:
+        """A request of another machine, sent at ``asked``, has arrived."""
+        price = self._prices.remote(task).serve
+        seconds = price.fixed_s + price.per_unit_s * self._prices.units(task)
+        self._serving.run(seconds, self._answer, other, dag, task, asked)
+
+    def _answer(self, other: Machine, dag: int, task: Task, asked: float) -> None:
+        nbytes = self._prices.units(task) * self._prices.remote(task).answer
+        self._network.send(self.port, other.port, nbytes, other.receive, dag, task, asked)
+
+    def receive(self, dag: int, task: Task, asked: float) -> None:
+        """The answer to a request, sent at ``asked``, has arrived."""
+        price = self._prices.remote(task).receive
+        seconds = price.fixed_s + price.per_unit_s * self._prices.units(task) + self._prices.copied(task)
+        self.cores.run(seconds, self._task_done, dag, task, asked)
+
+    # -- the trainer ---------------------------------------------------------------------------------------------------
+
+    def _deliver(self, batch: int) -> None:
+        self._queue.append(batch)
+        if not self._training:
+            self._take()
+
+    def _take(self) -> None:
+        """The trainer takes a batch whenever it is free, and the next one when it has computed on that."""
+        batch = self._queue.popleft()
+        self.delivered.append(batch)
+        self.held -= 1
+        self.bytes -= self._workload.batch_bytes(self._scales[batch])
+        self._training = True
+        started, threads = self._clock.now, self._scenario.train_threads
+        if threads:
+            left = [threads]
+            for _ in range(threads):
+                self.cores.run(self._scenario.train_s, self._trained_thread, left, started)
+        else:
+            self._clock.at(started + self._scenario.train_s, self._trained, started)
+        self._send(BatchTaken("s", batch, self._train_ms))
+
+    def _trained_thread(self, left: list[int], started: float) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            self._trained(started)
+
+    def _trained(self, started: float) -> None:
+        self.trained_s += self._clock.now - started
+        self._started = started
+        self._consumed += 1
+        self.stepped(self)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the trainer has computed on all batches."""
+        return self._consumed == self._scenario.batches
+
+    def proceed(self) -> None:
+        """Take the next batch as soon as there is one. What consumers report as training includes waiting for each other."""
+        self._train_ms = max(LEAST_TRAIN_MS, 1e3 * (self._clock.now - self._started))
+        self._training = False
+        if self._queue:
+            self._take()

@@ -1,0 +1,216 @@
+"""What mini-batches cost on one machine: the input of a simulation, a JSON file that people can read and write.
+
+docs/simulator.md describes every field. ``load_profile`` names the field that is wrong; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from atta.errors import ConfigError, DataError, UnknownNameError
+
+__all__ = [
+    "FORMAT",
+    "LOCAL_KINDS",
+    "REMOTE_KINDS",
+    "HopSize",
+    "Linear",
+    "Profile",
+    "Remote",
+    "load_profile",
+    "save_profile",
+]
+
+FORMAT, VERSION = "atta-profile", 1
+LOCAL_KINDS = ("seed", "neighborhood", "join", "feature", "end")
+REMOTE_KINDS = ("neighborhood", "feature")
+
+
+@dataclass(frozen=True)
+class Linear:
+    """CPU time: microseconds per task plus microseconds per unit of ``Task.cost``."""
+
+    fixed_us: float = 0.0
+    us_per_unit: float = 0.0
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A request to another daemon; units are those of ``Task.cost`` that no cache has answered."""
+
+    request_bytes: float = 0.0  # per unit
+    answer_bytes: float = 0.0  # per unit
+    serve: Linear = Linear()  # at the owner
+    receive: Linear = Linear()  # at the daemon that asks
+
+
+@dataclass(frozen=True)
+class HopSize:
+    """The vertices that a hop reaches first: mean number per batch, and the share that the batch's own machine holds."""
+
+    new: float
+    home: float = 1.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Batches of one loader, and what their tasks take. Raises ConfigError where a figure makes no sense."""
+
+    batch_size: int
+    fan_outs: tuple[int, ...]
+    hops: tuple[HopSize, ...]
+    """Of the seeds (hop 0), then of every hop."""
+    local: Mapping[str, Linear]
+    """By task kind (``LOCAL_KINDS``); those left out take no time."""
+    remote: Mapping[str, Remote] = field(default_factory=dict)
+    """By task kind (``REMOTE_KINDS``)."""
+    parts: int = 1
+    """Partitions of the dataset that the shares of ``hops`` hold for; 1: for any number."""
+    spread: float = 0.0
+    """Standard deviation of the logarithm of a batch's size."""
+    degree: float = 1.0
+    """Mean in-degree of a vertex that is expanded at home: costs of local tasks."""
+    mean_degree: float = 1.0
+    """Mean in-degree of the graph: what a daemon takes for the vertices of others."""
+    row_bytes: float = 0.0
+    """Table rows fetched per vertex."""
+    batch_bytes: float = 0.0
+    """Size of a finished batch."""
+    batch_us: float = 0.0
+    """CPU time per batch that no task accounts for: event loop, transport, hand-over."""
+    cache_hit: float = 0.0
+    """Share of the remote rows that the cache has answered."""
+    epoch_seeds: int = 0
+    """Seeds of an epoch, all machines together; 0 = unknown."""
+    cores: int = 1
+    """Cores of the machine measured."""
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    """Where and how, for people."""
+
+    def __post_init__(self) -> None:
+        _check_numbers(self, "")
+        for name in ("batch_size", "parts", "cores"):
+            _demand(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        for fan_out in self.fan_outs:
+            _demand(fan_out == -1 or fan_out > 0, "fan_outs", fan_out, "must be positive, or -1 for all neighbours")
+        wanted = len(self.fan_outs) + 1
+        _demand(
+            len(self.hops) == wanted, "hops", f"{len(self.hops)} long", f"must have {wanted} entries: seeds, then hops"
+        )
+        _demand(0 <= self.cache_hit <= 1, "cache_hit", self.cache_hit, "must lie in [0, 1]")
+        for i, hop in enumerate(self.hops):
+            _demand(0 <= hop.home <= 1, f"hops[{i}].home", hop.home, "must lie in [0, 1]")
+        for what, given, known in (("local", self.local, LOCAL_KINDS), ("remote", self.remote, REMOTE_KINDS)):
+            for kind in given:
+                if kind not in known:
+                    raise UnknownNameError.of(f"task kind in {what!r}", kind, known)
+
+
+def load_profile(path: str | Path) -> Profile:
+    """Read a profile.
+
+    Raises:
+        DataError: the file is missing, is no profile, or a field is missing, unknown or makes no sense; names the field.
+    """
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(path, f"cannot read the profile: {error.strerror}") from error
+    except ValueError as error:
+        raise DataError(path, f"is no JSON: {error}") from error
+    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
+        raise DataError(path, f'is no profile: "format" must be "{FORMAT}"')
+    if (version := document.pop("version", None)) != VERSION:
+        raise DataError(path, f"is a profile of version {version}, this Atta reads version {VERSION}")
+    try:
+        made = _value(Profile, document, "")
+    except ConfigError as error:
+        raise DataError(path, str(error)) from error
+    assert isinstance(made, Profile)
+    return made
+
+
+def save_profile(path: str | Path, profile: Profile) -> None:
+    """Write a profile.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    document = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(profile)}
+    try:
+        Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise DataError(path, f"cannot write the profile: {error.strerror}") from error
+
+
+def _demand(holds: bool, name: str, value: object, rule: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name} is {value}, {rule}")
+
+
+def _check_numbers(value: Any, name: str) -> None:
+    """No figure of a profile is negative or infinite, fan-outs excepted."""
+    if isinstance(value, int | float):
+        _demand(math.isfinite(value) and value >= 0, name, value, "must be finite and not negative")
+    elif dataclasses.is_dataclass(value):
+        for f in dataclasses.fields(value):
+            if f.name not in {"fan_outs", "measured"}:
+                _check_numbers(getattr(value, f.name), f"{name}.{f.name}" if name else f.name)
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            _check_numbers(entry, f"{name}.{key}")
+    elif isinstance(value, tuple):
+        for i, entry in enumerate(value):
+            _check_numbers(entry, f"{name}[{i}]")
+
+
+@cache
+def _types(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _value(kind: Any, given: Any, name: str) -> Any:
+    """``given``, as JSON has it, as a value of type ``kind``; ``name`` says where it stands."""
+    origin = typing.get_origin(kind)
+    if dataclasses.is_dataclass(kind):
+        return _record(kind, given, name)
+    if origin is tuple:
+        entry = typing.get_args(kind)[0]
+        _demand(isinstance(given, list), name, _short(given), "must be a list")
+        return tuple(_value(entry, v, f"{name}[{i}]") for i, v in enumerate(given))
+    if origin is not None:  # a mapping
+        _demand(isinstance(given, dict), name, _short(given), "must be an object")
+        entry = typing.get_args(kind)[1]
+        return given if entry is Any else {k: _value(entry, v, f"{name}.{k}") for k, v in given.items()}
+    whole = isinstance(given, int) and not isinstance(given, bool)
+    if kind is int:
+        _demand(whole, name, _short(given), "must be a whole number")
+        return given
+    _demand(whole or isinstance(given, float), name, _short(given), "must be a number")
+    return float(given)
+
+
+def _record(kind: Any, given: Any, name: str) -> Any:
+    _demand(isinstance(given, dict), name or "the profile", _short(given), "must be an object")
+    fields, types = dataclasses.fields(kind), _types(kind)
+    inside = f" of {name}" if name else ""
+    for key in given:
+        if key not in types:
+            raise UnknownNameError.of(f"field{inside}", key, types)
+    for f in fields:
+        if f.name not in given and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"field {f.name!r}{inside} is missing")
+    return kind(**{k: _value(types[k], v, f"{name}.{k}" if name else k) for k, v in given.items()})
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,75 @@
+"""What ``atta simulate`` shows: the figures of one scenario, or of one option over several values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+from atta.simulate.cluster import Outcome
+from atta.simulate.scenario import Scenario
+
+__all__ = ["Run", "document", "table"]
+
+_ROWS: tuple[tuple[str, str, float, str], ...] = (
+    ("seeds/s, all machines", "seeds_per_s", 1, ",.4g"),
+    ("batches/s per machine", "batches_per_s", 1, ",.4g"),
+    ("epoch, s", "epoch_s", 1, ",.4g"),
+    ("simulated, s", "duration_s", 1, ",.4g"),
+    ("DAG completion, mean ms", "completion_ms_mean", 1, ",.4g"),
+    ("DAG completion, p95 ms", "completion_ms_p95", 1, ",.4g"),
+    ("cores busy, %", "cores_busy", 100, ".1f"),
+    ("trainer busy, %", "trainer_busy", 100, ".1f"),
+    ("uplinks busy, %", "uplinks_busy", 100, ".1f"),
+    ("downlinks busy, %", "downlinks_busy", 100, ".1f"),
+    ("MB sent per batch", "link_bytes_per_batch", 1e-6, ",.4g"),
+    ("CPU ms per batch", "cpu_ms_per_batch", 1, ",.4g"),
+    ("most batches held", "most_held", 1, ",d"),
+    ("most MB waiting", "most_bytes", 1e-6, ",.4g"),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One simulation; ``label`` is the value of the option that a sweep varies."""
+
+    label: str
+    scenario: Scenario
+    outcome: Outcome
+
+
+def table(runs: Sequence[Run], option: str = "") -> Table:
+    """One column per run; ``option``: what a sweep varies."""
+    scenario = runs[0].scenario
+    size = f"{scenario.machines} machine" + ("s" if scenario.machines > 1 else "")
+    shown = Table(title="simulated" if option else f"{size}, simulated")
+    shown.add_column("")
+    for run in runs:
+        shown.add_column(f"{option} {run.label}" if option else run.label, justify="right")
+    for name, attribute, scale, style in _ROWS:
+        values = [getattr(run.outcome, attribute) for run in runs]
+        shown.add_row(name, *("unknown" if v is None else format(v * scale, style) for v in values))
+    return shown
+
+
+def document(runs: Sequence[Run], option: str, profile: str) -> dict[str, Any]:
+    """What ``--json`` writes: without times or names of the real world, so that equal scenarios write equal files."""
+    return {
+        "schema": 1,
+        "simulate": option or None,
+        "profile": profile,
+        "runs": [{"value": r.label, "config": _config(r.scenario), "results": r.outcome.to_dict()} for r in runs],
+    }
+
+
+def _config(scenario: Scenario) -> dict[str, Any]:
+    config = asdict(scenario)
+    del config["profile"]
+    if math.isinf(config["link"]):
+        config["link"] = None  # JSON has no infinity
+    config["batch_size"] = scenario.batch_size or scenario.profile.batch_size
+    config["fan_outs"] = list(scenario.fan_outs or scenario.profile.fan_outs)
+    return config

@@ -1,0 +1,145 @@
+"""What the tasks of a machine compete for: cores, a bounded pool of threads, and the network."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from atta.simulate.clock import Clock
+
+__all__ = ["Cores", "Network", "Pool", "Port"]
+
+_EPSILON_S = 1e-9
+"""Work that rounding may leave over; a nanosecond is nothing to a task."""
+
+Then = Callable[..., None]
+
+
+class Cores:
+    """``count`` cores shared evenly by however many threads run: each gets min(1, count / threads) of a core.
+
+    Processor sharing in virtual time: ``_served`` is the CPU time that every thread has got since the beginning, so a thread ends
+    when it passes its start plus its work, whoever came or went in between. A start or end costs O(log threads).
+    """
+
+    def __init__(self, clock: Clock, count: int) -> None:
+        self.count = count
+        self.busy_s = 0.0
+        """Core seconds used, up to the last start or end; ``used`` brings it up to date."""
+        self.asked_s = 0.0
+        """Core seconds asked for."""
+        self._clock = clock
+        self._threads: list[tuple[float, int, Then, tuple[Any, ...]]] = []
+        self._started = 0
+        self._served = 0.0
+        self._at = 0.0
+        self._due = math.inf  # of the pending call of ``_fire``; others are out of date
+
+    def run(self, seconds: float, then: Then, *args: Any) -> None:
+        """Use ``seconds`` of one core, then call ``then(*args)``."""
+        if seconds <= 0:
+            self._clock.at(self._clock.now, then, *args)
+            return
+        self.asked_s += seconds
+        self._advance()
+        self._started += 1
+        heapq.heappush(self._threads, (self._served + seconds, self._started, then, args))
+        self._plan()
+
+    def used(self) -> float:
+        """Core seconds used so far."""
+        self._advance()
+        return self.busy_s
+
+    def _advance(self) -> None:
+        passed = self._clock.now - self._at
+        running = len(self._threads)
+        if passed > 0 and running:
+            if running <= self.count:
+                self._served += passed
+                self.busy_s += passed * running
+            else:
+                self._served += passed * self.count / running
+                self.busy_s += passed * self.count
+        self._at = self._clock.now
+
+    def _plan(self) -> None:
+        """Be called when the first thread ends, unless a call comes sooner anyway (it will plan again)."""
+        left = max(0.0, self._threads[0][0] - self._served)
+        due = self._clock.now + left * max(1.0, len(self._threads) / self.count)
+        if due < self._due:
+            self._due = due
+            self._clock.at(due, self._fire, due)
+
+    def _fire(self, due: float) -> None:
+        if due != self._due:
+            return
+        self._due = math.inf
+        self._advance()
+        threads, limit, ended = self._threads, self._served + _EPSILON_S, []
+        while threads and threads[0][0] <= limit:
+            ended.append(heapq.heappop(threads))
+        if threads:
+            self._plan()
+        for _, _, then, args in ended:
+            then(*args)
+
+
+class Pool:
+    """A bounded number of threads on some cores; who comes first is served first."""
+
+    def __init__(self, cores: Cores, threads: int) -> None:
+        self._cores, self._free = cores, threads
+        self._waiting: deque[tuple[float, Then, tuple[Any, ...]]] = deque()
+
+    def run(self, seconds: float, then: Then, *args: Any) -> None:
+        """As ``Cores.run``, once a thread is free."""
+        if not self._free:
+            self._waiting.append((seconds, then, args))
+            return
+        self._free -= 1
+        self._cores.run(seconds, self._done, then, args)
+
+    def _done(self, then: Then, args: tuple[Any, ...]) -> None:
+        if self._waiting:
+            self._cores.run(self._waiting[0][0], self._done, *self._waiting.popleft()[1:])
+        else:
+            self._free += 1
+        then(*args)
+
+
+class Port:
+    """A machine's full-duplex link to the switch."""
+
+    def __init__(self) -> None:
+        self.sent = self.received = 0.0  # bytes
+        self.up_free = self.down_free = 0.0  # when the last message accepted so far has passed
+
+
+class Network:
+    """Ports on a switch that never blocks. Each direction of a port passes messages one after another, at the link's rate.
+
+    Messages cut through: the receiver's downlink begins when the first byte arrives, half a round trip after the sender's uplink
+    began, and waits for messages whose first byte arrived earlier.
+    """
+
+    def __init__(self, clock: Clock, rate: float, rtt_s: float) -> None:
+        """``rate`` in bytes per second; ``math.inf``: bytes take no time."""
+        self._clock, self._rate, self._way_s = clock, rate, rtt_s / 2
+
+    def send(self, source: Port, target: Port, nbytes: float, then: Then, *args: Any) -> None:
+        """Call ``then(*args)`` when the last byte has arrived."""
+        seconds = nbytes / self._rate
+        start = max(self._clock.now, source.up_free)
+        source.up_free = start + seconds
+        source.sent += nbytes
+        self._clock.at(start + self._way_s, self._arrive, target, seconds, nbytes, then, args)
+
+    def _arrive(self, target: Port, seconds: float, nbytes: float, then: Then, args: tuple[Any, ...]) -> None:
+        start = max(self._clock.now, target.down_free)
+        target.down_free = start + seconds
+        target.received += nbytes
+        self._clock.at(start + seconds, then, *args)

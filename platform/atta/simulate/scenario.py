@@ -1,0 +1,193 @@
+"""What is simulated: a profile in a cluster of given size. ``Workload`` turns it into the sizes of every single batch."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field, replace
+
+from atta.errors import ConfigError
+from atta.samplers.check import check_spec
+from atta.samplers.dag import Share
+from atta.samplers.plan import Plan
+from atta.samplers.spec import Hops, neighbor_spec
+from atta.scheduler import SchedulerConfig
+from atta.simulate.profile import HopSize, Linear, Profile, Remote
+
+__all__ = ["Scenario", "Workload"]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A cluster of equal machines, each with a daemon, its partition and one trainer. Raises ConfigError for nonsense."""
+
+    profile: Profile
+    machines: int = 2
+    cores: int = 2
+    link: float = math.inf
+    """Bytes per second, each way."""
+    rtt_s: float = 0.0
+    scheduler: SchedulerConfig = field(default_factory=lambda: SchedulerConfig(log_events=0))
+    serve_threads: int = 2
+    """Threads of a daemon that answer others."""
+    neighbours: int = 16
+    """A machine's remote vertices lie with so many others at most."""
+    train_s: float = 0.0
+    """Computing on one batch."""
+    train_threads: int = 0
+    """Cores busy meanwhile; 0 = a device elsewhere."""
+    lockstep: bool = True
+    """Trainers wait for each other after every batch, as they exchange gradients under DDP; else each goes on alone."""
+    batch_size: int = 0
+    """Seeds; 0 = the profile's."""
+    fan_outs: tuple[int, ...] = ()
+    """Hop by hop; empty = the profile's."""
+    cache_hit: float | None = None
+    """Share of remote rows found in the cache; None = the profile's."""
+    batches: int = 50
+    """Per machine."""
+    seed: int = 0
+    known_batch_bytes: bool = False
+    """Whether the scheduler is told the size of a batch, so that it need not sample one alone first."""
+
+    def __post_init__(self) -> None:
+        for name in ("machines", "cores", "serve_threads", "neighbours", "batches"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
+        for name in ("rtt_s", "train_s", "train_threads", "batch_size"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}, must be finite and not negative")
+        if not self.link > 0:
+            raise ConfigError(f"link is {self.link} bytes per second, must be positive")
+        if self.cache_hit is not None and not 0 <= self.cache_hit <= 1:
+            raise ConfigError(f"cache_hit is {self.cache_hit}, must lie in [0, 1]")
+        if any(f < 1 and f != -1 for f in self.fan_outs):
+            raise ConfigError(f"fan_outs are {list(self.fan_outs)}: must be positive, or -1 for all neighbours")
+
+
+@dataclass(frozen=True)
+class _Schema:
+    """One type of vertices with one table."""
+
+    node_types: tuple[str, ...] = ("node",)
+    edge_types: tuple[str, ...] = ("node__to__node",)
+    node_tables: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"node": ("x",)})
+    edge_tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def endpoints(self, edge_type: str) -> tuple[str, str]:
+        return "node", "node"
+
+
+class Workload:
+    """A scenario's batches: their plan, what each of their tasks grows, and what tasks cost."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        profile, schema = scenario.profile, _Schema()
+        self.profile = profile
+        self.batch_size = scenario.batch_size or profile.batch_size
+        self.fan_outs = scenario.fan_outs or profile.fan_outs
+        spec = neighbor_spec(schema, Hops(self.fan_outs), seed_type="node")
+        self.plan: Plan = check_spec(spec, schema)
+        self.cache_hit = profile.cache_hit if scenario.cache_hit is None else scenario.cache_hit
+        self.hops = _scaled_hops(profile, self.batch_size, self.fan_outs, scenario.machines)
+        self._edges_ratio = _fan_out_ratios(profile, self.fan_outs)
+        self._around = _ring(scenario.machines, scenario.neighbours)
+        self._seed, self._machines = scenario.seed, scenario.machines
+        self._growing = sum(hop.new for hop in self.hops)
+        self._grew = sum(hop.new for hop in profile.hops)
+
+    def scales(self, machine: int, batches: int) -> list[float]:
+        """How large each batch of a machine is against the mean: log-normal with mean 1, independent of what happens when."""
+        spread, draw = self.profile.spread, random.Random(f"{self._seed}/{machine}")
+        return [draw.lognormvariate(-spread * spread / 2, spread) if spread else 1.0 for _ in range(batches)]
+
+    def growth(self, machine: int, batch: int, hop: int, scale: float) -> list[Share]:
+        """The vertices that a hop (0: the seeds) of one batch reaches first, by owner."""
+        size = self.hops[hop]
+        total = round(size.new * (scale if hop else 1.0))
+        home = min(total, round(total * size.home))
+        away, last = total - home, hop == len(self.hops) - 1
+        degree = 0.0 if last else self.profile.degree
+        mean_degree = 0.0 if last else self.profile.mean_degree
+        row_bytes = self.profile.row_bytes
+        shares = [Share(machine, home, home * degree, home * row_bytes)] if home else []
+        count = len(self._around)
+        if not away or not count:
+            return shares
+        each, more = divmod(away, count)
+        # Those that get one more change from batch to batch, so that no owner is asked for more than others.
+        for place in range(count if each else more):
+            rows = each + (place < more)
+            owner = (machine + self._around[(place + batch + hop) % count]) % self._machines
+            shares.append(Share(owner, rows, rows * mean_degree, rows * row_bytes))
+        return shares
+
+    def batch_bytes(self, scale: float) -> int:
+        """Size of a finished batch: it grows with its vertices."""
+        return round(self.profile.batch_bytes * scale * self._growing / max(1.0, self._grew))
+
+    def local(self, kind: str, hop: int = 0) -> Linear:
+        """CPU time of a task whose data is at home."""
+        cost = self.profile.local.get(kind, Linear())
+        return _sampling(cost, self._edges_ratio[hop]) if kind == "neighborhood" else cost
+
+    def remote(self, kind: str, hop: int = 0) -> Remote:
+        """What a request to another daemon takes."""
+        cost = self.profile.remote.get(kind, Remote())
+        if kind != "neighborhood":
+            return cost
+        ratio = self._edges_ratio[hop]
+        return replace(
+            cost,
+            answer_bytes=cost.answer_bytes * ratio,
+            serve=_sampling(cost.serve, ratio),
+            receive=_sampling(cost.receive, ratio),
+        )
+
+
+def _sampling(cost: Linear, ratio: float) -> Linear:
+    return Linear(cost.fixed_us, cost.us_per_unit * ratio)
+
+
+def _fan_out_ratios(profile: Profile, fan_outs: tuple[int, ...]) -> list[float]:
+    """Per hop (entry 0 is not used): sampled edges per vertex against those of the profile's hop."""
+    if not profile.fan_outs:
+        return [1.0] * (len(fan_outs) + 1)
+
+    def edges(fan_out: int) -> float:
+        return profile.degree if fan_out < 0 else min(fan_out, profile.degree)
+
+    then = [profile.fan_outs[min(i, len(profile.fan_outs) - 1)] for i in range(len(fan_outs))]
+    return [1.0, *(edges(now) / edges(old) if edges(old) else 1.0 for now, old in zip(fan_outs, then, strict=True))]
+
+
+def _scaled_hops(profile: Profile, batch_size: int, fan_outs: tuple[int, ...], machines: int) -> list[HopSize]:
+    """New vertices per hop for other batch sizes and fan-outs: every hop keeps its new vertices per sampled edge."""
+    ratios = _fan_out_ratios(profile, fan_outs)
+    found = [HopSize(float(batch_size), _home(profile.hops[0].home, profile.parts, machines))]
+    for hop in range(1, len(fan_outs) + 1):
+        old = min(hop, len(profile.hops) - 1)
+        if old == 0:
+            raise ConfigError("the profile has no hop: it says nothing about fan-outs")
+        per_vertex = profile.hops[old].new / max(1.0, profile.hops[old - 1].new)
+        home = _home(profile.hops[old].home, profile.parts, machines)
+        found.append(HopSize(found[-1].new * per_vertex * ratios[hop], home))
+    return found
+
+
+def _home(share: float, parts: int, machines: int) -> float:
+    """The home share among ``machines``: the remote one stays as far below that of a random placement, 1 - 1/machines, as it was.
+
+    Shares of a profile of one partition are taken as they are; a machine alone has everything.
+    """
+    if machines == 1:
+        return 1.0
+    if parts in {1, machines}:
+        return share
+    return 1.0 - min(1.0, (1.0 - share) * (1 - 1 / machines) / (1 - 1 / parts))
+
+
+def _ring(machines: int, neighbours: int) -> list[int]:
+    """Distances to the machines that hold a machine's remote vertices: as many on either side, so that all serve alike."""
+    reach = min(neighbours, machines - 1)
+    return [(i // 2 + 1) * (1 if i % 2 == 0 else -1) for i in range(reach)]

@@ -1,0 +1,66 @@
+"""A profile measured by real daemons: what can be counted is exact; what takes time is only there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import atta
+from atta.errors import AttaError
+from atta.partition import Dataset, GraphWriter, partition_graph
+from atta.samplers.predict import predict
+from atta.simulate import Profile, Scenario, load_profile, save_profile, simulate
+from atta.simulate.measure import measure
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """5,000 vertices in communities, 400 of them seeds, in two partitions."""
+    rng, n, m = np.random.default_rng(3), 5000, 40_000
+    folder = tmp_path_factory.mktemp("measure")
+    with GraphWriter(folder / "graph") as out:
+        tables = {"x": rng.random((n, 8), dtype=np.float32)}
+        out.add_nodes("node", n, tables=tables, splits={"train": rng.permutation(n)[:400]})
+        src = rng.integers(0, n, m)
+        dst = np.where(rng.random(m) < 0.8, src // 500 * 500 + rng.integers(0, 500, m), rng.integers(0, n, m))
+        out.add_edges("node__to__node", np.concatenate([src, dst]), np.concatenate([dst, src]))
+    partition_graph(folder / "graph", folder / "data", parts=2, method="ldg")
+    return folder / "data"
+
+
+def check(profile: Profile, data: Path) -> None:
+    dataset = Dataset.open(data)
+    predicted = predict(dataset, [8, 4], batch_size=40, batches=60)
+    assert profile.parts == 2
+    assert profile.epoch_seeds == 400
+    assert profile.row_bytes == pytest.approx(32)
+    assert profile.mean_degree == pytest.approx(16)
+    assert sum(hop.new for hop in profile.hops) == pytest.approx(np.mean([p.rows[0] for p in predicted]), rel=0.1)
+    remote = sum(hop.new * (1 - hop.home) for hop in profile.hops)
+    assert remote == pytest.approx(np.mean([p.remote_rows[0] for p in predicted]), rel=0.15)
+    assert set(profile.remote) == {"neighborhood", "feature"}
+    assert profile.remote["feature"].answer_bytes == pytest.approx(1.0)
+    assert profile.local["neighborhood"].us_per_unit + profile.local["neighborhood"].fixed_us > 0
+    outcome = simulate(Scenario(profile, batches=5))
+    assert outcome.seeds_per_s > 0
+    assert outcome.link_bytes_per_batch > remote * 32
+
+
+def test_a_dataset(data: Path, tmp_path: Path) -> None:
+    profile = measure(data, batch_size=40, fan_outs=(8, 4), epochs=2)
+    check(profile, data)
+    save_profile(tmp_path / "p.json", profile)
+    assert load_profile(tmp_path / "p.json") == profile
+
+
+def test_a_running_cluster(data: Path) -> None:
+    with atta.local(data, threads=1, options=("--cache-share", "0")) as cluster:
+        profile = measure(cluster.cluster_file, batch_size=40, fan_outs=(8, 4), epochs=2)
+    check(profile, data)
+
+
+def test_what_cannot_be_measured_is_refused(data: Path) -> None:
+    with pytest.raises(AttaError):
+        measure(data, batch_size=40, fan_outs=(8,), split="absent")

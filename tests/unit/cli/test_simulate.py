@@ -1,0 +1,81 @@
+"""``atta simulate`` as people call it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from atta.cli.main import cli
+from atta.errors import AttaError, ConfigError, DataError
+from atta.simulate import save_profile
+from tests.unit.simulate.scenarios import PROFILE
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> str:
+    path = tmp_path / "profile.json"
+    save_profile(path, PROFILE)
+    return str(path)
+
+
+def run(*words: str) -> str:
+    done = CliRunner().invoke(cli, ["simulate", *words], standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return done.output
+
+
+def test_table_and_json(profile: str, tmp_path: Path) -> None:
+    words = ("--profile", profile, "--machines", "3", "--link", "1gbit", "--rtt", "2ms", "--batches", "5", "--json")
+    shown = run(*words, str(tmp_path / "one.json"))
+    assert "seeds/s" in shown
+    assert "3 machines" in shown
+    assert run(*words, "-") == (tmp_path / "one.json").read_text(), "the same scenario writes the same file"
+    (only,) = json.loads((tmp_path / "one.json").read_text())["runs"]
+    assert only["results"]["seeds_per_s"] > 0
+    assert only["config"]["link"] == 1.25e8
+    assert only["config"]["cores"] == PROFILE.cores
+
+
+def test_defaults_are_those_of_the_profile(profile: str) -> None:
+    (only,) = json.loads(run("--profile", profile, "--batches", "3", "--json", "-"))["runs"]
+    assert only["config"]["machines"] == PROFILE.parts
+    assert only["config"]["scheduler"]["workers"] == PROFILE.cores
+    assert only["config"]["link"] is None
+
+
+@pytest.mark.parametrize(("option", "values"), [
+    ("cores", "1,2"), ("policy", "two-level,sequential"), ("link", "100mbit,1gbit"), ("rtt", "1ms,10ms"),
+    ("train-ms", "0,25.5"), ("cache-hit", "0,0.5,1"), ("batch_size", "256,512"),
+])  # fmt: skip
+def test_sweeps(profile: str, option: str, values: str) -> None:
+    words = ("--profile", profile, "--batches", "4", "--sweep", f"{option}={values}")
+    document = json.loads(run(*words, "--json", "-"))
+    assert [r["value"] for r in document["runs"]] == values.split(",")
+    assert document["simulate"] == option.replace("_", "-")
+    results = [r["results"] for r in document["runs"]]
+    assert results[0] != results[1]
+    assert f"{document['simulate']} {values.split(',', maxsplit=1)[0]}" in " ".join(run(*words).split())
+
+
+@pytest.mark.parametrize(("words", "error", "said"), [
+    (("--sweep", "polcy=a"), ConfigError, "did you mean 'policy'"),
+    (("--sweep", "cores"), ConfigError, "write it like"),
+    (("--sweep", "cores=one"), ConfigError, "'one' is no value of --cores"),
+    (("--sweep", "cores=0"), ConfigError, "must be at least 1"),
+    (("--policy", "fastest"), ConfigError, "unknown scheduling policy"),
+    (("--profile", "absent.json"), DataError, "cannot read"),
+])  # fmt: skip
+def test_wrong_options(profile: str, words: tuple[str, ...], error: type[AttaError], said: str) -> None:
+    with pytest.raises(error, match=said):
+        run("--profile", profile, *words)
+
+
+def test_needs_a_profile_or_something_to_measure() -> None:
+    for words in ((), ("--measure", "data/x")):
+        done = CliRunner().invoke(cli, ["simulate", *words])
+        assert done.exit_code == 2
+        assert "--out" in done.output

@@ -1,0 +1,210 @@
+"""Whole clusters: determinism, conservation, order, and times that can be computed by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta.samplers.dag import Kind, Lane
+from atta.scheduler import RunTask, Scheduler
+from atta.simulate import Cluster, HopSize, Linear, Outcome, Profile, Scenario, simulate
+from atta.simulate.machine import Machine
+from tests.unit.simulate.scenarios import PROFILE, scenario
+
+POLICIES = ("two-level", "sequential", "prefetch", "fifo")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_same_scenario_gives_the_same_outcome(policy: str) -> None:
+    def run(seed: int) -> Outcome:
+        return simulate(scenario(policy=policy, machines=3, train_threads=1, seed=seed))
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_batch_is_delivered_once_and_in_order(policy: str) -> None:
+    cluster = Cluster(scenario(policy=policy, machines=4))
+    cluster.run()
+    assert all(machine.delivered == list(range(20)) for machine in cluster.machines)
+    assert all(len(machine.completions_s) == 20 for machine in cluster.machines)
+    assert all(machine.held == machine.bytes == 0 for machine in cluster.machines)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    policy=st.sampled_from(POLICIES),
+    machines=st.integers(1, 6),
+    cores=st.integers(1, 4),
+    workers=st.integers(1, 4),
+    neighbours=st.integers(1, 4),
+    train_threads=st.integers(0, 2),
+    lockstep=st.booleans(),
+    cache_hit=st.sampled_from([0.0, 0.5, 1.0]),
+    seed=st.integers(0, 1000),
+)
+def test_work_and_bytes_are_conserved(policy: str, seed: int, **options: int) -> None:
+    cluster = Cluster(scenario(policy=policy, seed=seed, batches=6, **options))
+    outcome = cluster.run()
+    for machine in cluster.machines:
+        assert machine.cores.used() == pytest.approx(machine.cores.asked_s, rel=1e-6)
+        assert machine.delivered == list(range(6))
+        assert machine.most_held <= cluster.scenario.scheduler.dag_cap
+    ports = [machine.port for machine in cluster.machines]
+    assert sum(p.sent for p in ports) == pytest.approx(sum(p.received for p in ports))
+    for share in (outcome.cores_busy, outcome.trainer_busy, outcome.uplinks_busy, outcome.downlinks_busy):
+        assert 0 <= share <= 1 + 1e-9
+
+
+def test_cpu_is_the_sum_of_the_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every task that a scheduler hands out is paid for at the prices of the profile, and nothing else is."""
+    tasks = []
+    original = Scheduler.on
+
+    def on(self: Scheduler, event: object, now: float) -> list[object]:
+        actions = original(self, event, now)
+        tasks.extend(action.task for action in actions if isinstance(action, RunTask))
+        return actions
+
+    monkeypatch.setattr(Scheduler, "on", on)
+    outcome = simulate(scenario(machines=3, cache_hit=0.25, train_s=0.0))
+
+    def price(cost: Linear, units: float) -> float:
+        return cost.fixed_us + cost.us_per_unit * units
+
+    total, nbytes = 3 * 20 * PROFILE.batch_us, 0.0
+    for task in tasks:
+        local = PROFILE.local[task.kind.value]
+        if task.lane is Lane.CPU:
+            total += price(local, task.cost)
+            continue
+        remote = PROFILE.remote[task.kind.value]
+        units = task.cost * (0.75 if task.kind is Kind.FEATURE else 1.0)
+        total += price(remote.serve, units) + price(remote.receive, units)
+        total += local.us_per_unit * (task.cost - units)
+        nbytes += units * (remote.request_bytes + remote.answer_bytes)
+    assert outcome.cpu_ms_per_batch == pytest.approx(1e-3 * total / 60, rel=1e-6)
+    assert outcome.link_bytes_per_batch == pytest.approx(nbytes / 60)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("lockstep", [True, False])
+@pytest.mark.parametrize(("option", "values"), [
+    ("link", (1.25e7, 1.25e8, 1.25e9)), ("cores", (1, 2, 4, 8)), ("rtt_s", (20e-3, 5e-3, 1e-4)),
+])  # fmt: skip
+def test_better_hardware_is_never_slower(policy: str, lockstep: bool, option: str, values: tuple[float, ...]) -> None:
+    fixed = {"policy": policy, "lockstep": lockstep, "machines": 3, "batches": 60, "known_batch_bytes": True}
+    rates = [simulate(scenario(**fixed, **{option: v})).seeds_per_s for v in values]
+    assert all(better >= 0.98 * worse for worse, better in pairwise(rates)), rates
+
+
+def test_one_core_and_no_network_does_one_batch_per_batch_of_cpu() -> None:
+    alone = replace(PROFILE, spread=0.0)
+    outcome = simulate(scenario(alone, workers=1, machines=1, cores=1, batches=100, train_s=0.0))
+    assert outcome.link_bytes_per_batch == 0
+    assert outcome.batches_per_s == pytest.approx(1e3 / outcome.cpu_ms_per_batch, rel=1e-6)
+    hops = [1024.0, 10_000.0, 60_000.0, 100_000.0]
+    cost_us = 200 + 50 + 1500 + sum(30 + 0.0003 * 264 * n for n in hops)
+    cost_us += sum(50 + 0.01 * 30 * n for n in hops[:-1])
+    cost_us += sum(100 + 0.02 * n * min(30, f) for n, f in zip(hops[:-1], (15, 10, 5), strict=True))
+    cost_us += sum(30 for n in hops if n > 65_536)  # its features come in two chunks
+    assert outcome.cpu_ms_per_batch == pytest.approx(1e-3 * cost_us, rel=1e-6)
+
+
+def test_waiting_alone_takes_the_time_that_one_computes() -> None:
+    """No CPU cost, one batch at a time: hops 2 and 3 and the last features are a round trip each, hop 1 is at home."""
+    free = replace(PROFILE, local={}, remote={}, batch_us=0.0)
+    outcome = simulate(scenario(free, policy="sequential", machines=2, batches=10, rtt_s=10e-3, train_s=0.0))
+    assert outcome.completion_ms_mean == pytest.approx(30.0)
+    assert outcome.duration_s == pytest.approx(10 * 30e-3)
+
+
+def test_bytes_take_their_time() -> None:
+    """One remote hop: request and answer of its features pass a link of 1 MB/s; two machines do that at once, full duplex."""
+    small = Profile(
+        batch_size=100,
+        fan_outs=(5,),
+        hops=(HopSize(100, 1.0), HopSize(400, 0.5)),
+        local={},
+        remote={"feature": replace(PROFILE.remote["feature"], request_bytes=0.1, answer_bytes=1.0,
+                                   serve=Linear(2000), receive=Linear(3000))},
+        parts=2,
+        row_bytes=100.0,
+    )  # fmt: skip
+    outcome = simulate(scenario(small, policy="sequential", machines=2, link=1e6, rtt_s=4e-3, batches=5, train_s=0.0))
+    # 200 rows of 100 bytes: 2 ms request + 20 ms answer + round trip + 2 ms serving + 3 ms receiving
+    assert outcome.completion_ms_mean == pytest.approx(2 + 20 + 4 + 2 + 3)
+    assert outcome.link_bytes_per_batch == pytest.approx(22_000)
+
+
+def test_trainers_in_lockstep_are_never_a_batch_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart = dict.fromkeys((True, False), 0)
+    original = Machine._take
+    for lockstep in (True, False):
+        cluster = Cluster(scenario(machines=6, cores=2, link=1e9, batches=30, train_s=0.01, lockstep=lockstep))
+
+        def take(machine: Machine, cluster: Cluster = cluster, lockstep: bool = lockstep) -> None:
+            original(machine)
+            counts = [len(m.delivered) for m in cluster.machines]
+            apart[lockstep] = max(apart[lockstep], max(counts) - min(counts))
+
+        monkeypatch.setattr(Machine, "_take", take)
+        cluster.run()
+        assert all(machine.delivered == list(range(30)) for machine in cluster.machines)
+    assert apart[True] == 1
+    assert apart[False] > 1
+
+
+def test_the_slower_of_trainer_and_sampling_sets_the_pace() -> None:
+    outcome = simulate(scenario(machines=2, batches=100, train_s=0.1))
+    assert outcome.trainer_busy > 0.97
+    assert outcome.batches_per_s == pytest.approx(10, rel=0.03)
+    on_cpu = simulate(scenario(machines=2, batches=60, cores=2, train_s=0.1, train_threads=2))
+    assert on_cpu.cores_busy > 0.9
+
+
+def test_owners_of_a_hop_are_no_more_than_its_vertices_and_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[tuple[int, int, str], set[int]] = {}
+    original = Machine._ask
+
+    def ask(self: Machine, dag: int, task: object) -> None:
+        asked.setdefault((self.index, dag, task.op), set()).add(task.owner)  # type: ignore[attr-defined]
+        original(self, dag, task)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Machine, "_ask", ask)
+    few = replace(PROFILE, hops=(HopSize(8, 1.0), HopSize(10, 0.8), HopSize(100, 0.0), HopSize(100, 0.0)), spread=0.0)
+    simulate(scenario(replace(few, batch_size=8), machines=30, neighbours=6, batches=2))
+    owners = {op: {len(found) for (_, _, o), found in asked.items() if o == op} for op in ("feature1", "feature2")}
+    assert owners == {"feature1": {4}, "feature2": {6}}  # at 30 machines the 2 of 10 remote vertices have become 3.9
+    served = [sum(i in found for found in asked.values()) for i in range(30)]
+    assert max(served) - min(served) <= 4
+
+
+def test_other_batch_sizes_and_fan_outs_scale_the_batch() -> None:
+    whole, half = (Cluster(scenario(batch_size=size, batches=4)) for size in (1024, 512))
+    assert half.workload.hops[3].new == pytest.approx(whole.workload.hops[3].new / 2)
+    assert half.workload.batch_bytes(1.0) == pytest.approx(whole.workload.batch_bytes(1.0) / 2, rel=1e-3)
+    shallow = Cluster(scenario(fan_outs=(15, 5), batches=4))
+    assert [hop.new for hop in shallow.workload.hops] == pytest.approx([1024, 10_000, 30_000])
+    assert shallow.run().cpu_ms_per_batch < whole.run().cpu_ms_per_batch
+
+
+def test_more_machines_keep_less_at_home() -> None:
+    def home(machines: int, parts: int) -> float:
+        profile = replace(PROFILE, parts=parts)
+        return Cluster(scenario(profile, machines=machines)).workload.hops[1].home
+
+    assert home(2, 2) == 0.85
+    assert home(8, 2) == pytest.approx(1 - 0.15 * (7 / 8) / (1 / 2))
+    assert home(1, 2) == 1.0
+
+
+def test_two_hundred_machines() -> None:
+    outcome = simulate(scenario(machines=200, batches=3))
+    assert outcome.events > 50_000
+    assert isinstance(scenario(machines=1000), Scenario)

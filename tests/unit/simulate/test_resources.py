@@ -1,0 +1,93 @@
+"""Cores, pools and links alone: times by hand, and nothing lost or made."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta.simulate.clock import Clock
+from atta.simulate.resources import Cores, Network, Pool, Port
+
+
+def test_calls_come_in_order_of_time_then_of_planning() -> None:
+    clock, seen = Clock(), []
+    for when, name in ((2.0, "c"), (1.0, "a"), (2.0, "d"), (1.0, "b")):
+        clock.at(when, lambda name=name: seen.append((clock.now, name)))
+    clock.run()
+    assert seen == [(1.0, "a"), (1.0, "b"), (2.0, "c"), (2.0, "d")]
+
+
+def test_cores_are_shared_evenly() -> None:
+    clock, ends = Clock(), {}
+    cores = Cores(clock, 2)
+    for name, work in (("short", 1.0), ("long", 2.0), ("longer", 3.0)):
+        cores.run(work, lambda name=name: ends.__setitem__(name, clock.now))
+    clock.run()
+    # Three threads on two cores: 2/3 of a core each until 1.5 s, then two threads with a core each.
+    assert ends == pytest.approx({"short": 1.5, "long": 2.5, "longer": 3.5})
+    assert cores.used() == pytest.approx(6.0)
+
+
+def test_a_pool_serves_who_comes_first() -> None:
+    clock, seen = Clock(), []
+    pool = Pool(Cores(clock, 4), 1)
+    for name, work in (("a", 3.0), ("b", 1.0), ("c", 2.0)):
+        pool.run(work, lambda name=name: seen.append((name, clock.now)))
+    clock.run()
+    assert seen == [("a", pytest.approx(3.0)), ("b", pytest.approx(4.0)), ("c", pytest.approx(6.0))]
+
+
+def test_messages_cut_through_and_wait_at_both_ends() -> None:
+    clock, ends = Clock(), {}
+    network, a, b, c = Network(clock, 100.0, 1.0), Port(), Port(), Port()
+
+    def send(name: str, source: Port, target: Port, nbytes: float) -> None:
+        network.send(source, target, nbytes, lambda: ends.__setitem__(name, clock.now))
+
+    send("a to c", a, c, 100)  # uplink 0 to 1 s, arrives 0.5 to 1.5 s
+    send("a to b", a, b, 100)  # uplink 1 to 2 s, arrives 1.5 to 2.5 s
+    send("b to c", b, c, 200)  # arrives from 0.5 s, but waits for a's message
+    clock.run()
+    assert ends == pytest.approx({"a to c": 1.5, "a to b": 2.5, "b to c": 3.5})
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    jobs=st.lists(st.tuples(st.floats(0, 5), st.floats(0, 3)), min_size=1, max_size=30),
+    count=st.integers(1, 4),
+    threads=st.integers(0, 3),
+)
+def test_work_is_conserved(jobs: list[tuple[float, float]], count: int, threads: int) -> None:
+    clock, ended = Clock(), []
+    cores = Cores(clock, count)
+    target = Pool(cores, threads) if threads else cores
+    for start, work in jobs:
+        clock.at(start, target.run, work, lambda start=start, work=work: ended.append(clock.now - start - work))
+    clock.run()
+    total = sum(work for _, work in jobs)
+    assert len(ended) == len(jobs)
+    assert min(ended) >= -1e-6  # nobody is faster than a core of his own
+    assert cores.used() == pytest.approx(total, abs=1e-6)
+    assert clock.now <= max(start for start, _ in jobs) + total + 1e-6
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    messages=st.lists(
+        st.tuples(st.floats(0, 2), st.integers(0, 3), st.integers(0, 3), st.integers(0, 1000)), min_size=1, max_size=30
+    )
+)
+def test_bytes_are_conserved(messages: list[tuple[float, int, int, int]]) -> None:
+    clock, arrived, rate = Clock(), [], 500.0
+    network, ports = Network(clock, rate, 0.1), [Port() for _ in range(4)]
+    for when, source, target, size in messages:
+        clock.at(when, network.send, ports[source], ports[target], size, arrived.append, size)
+    clock.run()
+    total = sum(size for *_, size in messages)
+    assert sum(p.sent for p in ports) == sum(p.received for p in ports) == sum(arrived) == total
+    busiest = max(max(p.sent, p.received) for p in ports)
+    assert clock.now >= busiest / rate
+    assert math.isfinite(clock.now)
