@@ -2,7 +2,8 @@
 
 Ready tasks are ordered by (DAG id, estimated time, order of arrival); ``costs`` learns the estimates. DAG ids follow launch
 order, so the oldest batch is finished first; cheap tasks go first within a batch, because their successors become ready the
-sooner. Tasks are not interrupted. CPU tasks and requests to other daemons wait in two lanes of the same order, each with its own number of running tasks.
+sooner. Tasks are not interrupted. CPU tasks and requests to other daemons wait in two lanes of the same order, each with its
+own number of running tasks.
 """
 
 from __future__ import annotations
