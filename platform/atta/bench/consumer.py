@@ -105,6 +105,7 @@ def open_loader(config: ConsumerConfig, cluster: atta.Cluster, **options: Any) -
         frontier=config.frontier,
         seed=config.seed,
         job="bench",
+        epochs=config.warm_up,  # no batch of the measured epochs is made beforehand
         **options,
     )
 
