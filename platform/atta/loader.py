@@ -56,6 +56,7 @@ class DagLoader:
         codec: str = "",
         job: str | None = None,
         epochs: int | None = None,
+        weight: float = 1.0,
     ) -> None:
         """See ``NeighborLoader``; ``dag`` comes from ``atta.samplers.spec``, ``input_nodes`` may be a message from
         ``atta.seeds``."""
@@ -69,6 +70,8 @@ class DagLoader:
         world_size = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank {rank} of {world_size} trainers")
+        if not weight > 0:
+            raise ConfigError(f"weight {weight}: must be positive")
         self._cluster = cluster
         self._transform = transform
         self._epoch, self.epochs = 0, epochs
@@ -90,6 +93,7 @@ class DagLoader:
             policy=_POLICIES[seeds],
             edge_ids=edge_ids,
             codec=codec,
+            weight=weight,
             job=job or f"loader-{os.getpid()}-{secrets.token_hex(3)}",
         )
 
@@ -203,7 +207,8 @@ class NeighborLoader(DagLoader):
                 over all ranks), ``rank`` and ``world_size`` (default: torchrun's RANK and WORLD_SIZE), ``pad`` (repeat a few
                 seeds so that all ranks get equally many batches; switch off for evaluation), ``edge_ids``, ``transform``
                 (called on every MiniBatch), ``codec`` (fp16, bf16 or int8: float32 rows cross the network between daemons in fewer
-                bytes and with less precision; rows at home and labels stay as they are), ``job`` (a name for logs), ``epochs``
+                bytes and with less precision; rows at home and labels stay as they are), ``job`` (a name for logs), ``weight``
+                (share of the daemons' workers beside other loaders that keep them busy), ``epochs``
                 (see ``DagLoader``).
 
         Raises:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,7 @@ class ConsumerConfig:
         warm_up: epochs before measuring.
         threads: threads that torch may use.
         seed: of the loader.
+        think_ms: computes on every batch for so long, on a device elsewhere.
     """
 
     addresses: tuple[str, ...]
@@ -48,6 +50,7 @@ class ConsumerConfig:
     warm_up: int
     threads: int
     seed: int
+    think_ms: float = 0.0
 
 
 def _as_dgl(batch: atta.MiniBatch) -> Any:
@@ -83,7 +86,10 @@ def main() -> None:
         measured = stage.ready(warm)
         loader.epochs = config.warm_up + measured
         for number in range(measured):
-            stage.report(_epoch(config, loader, number))
+            epoch = _epoch(config, loader, number)
+            if number + 1 == measured:
+                epoch.queue_bytes = cluster.stats()[config.rank]["scheduler_finished_bytes_peak"]
+            stage.report(epoch)
         stage.done()
 
 
@@ -117,6 +123,8 @@ def _epoch(config: ConsumerConfig, loader: atta.NeighborLoader, number: int) -> 
         for batch in loader:
             deliver(batch)
             count(out, batch)
+            if config.think_ms:
+                time.sleep(config.think_ms / 1e3)
     return out
 
 
@@ -127,6 +135,7 @@ def count(out: Epoch, batch: atta.MiniBatch) -> None:
     out.nodes += batch.num_nodes
     out.edges += batch.num_edges
     out.feature_bytes += sum(rows.nbytes for tables in batch.tables.values() for rows in tables.values())
+    out.make_ms.append(batch.stats.get("make_ms", 0.0))
     out.remote_rows = (out.remote_rows or 0.0) + batch.stats.get("remote_rows", 0.0)
     out.remote_bytes = (out.remote_bytes or 0.0) + batch.stats.get("remote_bytes", 0.0)
 

@@ -22,7 +22,7 @@ from atta.bench.beside import (
 from atta.bench.consumer import DELIVERIES
 from atta.bench.drive import Measured
 from atta.bench.netlab import Host
-from atta.bench.platform_run import run_atta
+from atta.bench.platform_run import cache_options, run_atta
 from atta.bench.report import BenchReport
 from atta.errors import UnknownNameError
 from atta.partition.dataset import Dataset
@@ -110,7 +110,7 @@ def _systems(bench: LoaderBench, hosts: Sequence[Host], frontier: str, deliver: 
             folder,
             frontier=frontier,
             deliver=deliver,
-            cache_share=bench.cache_share if cached else 0,
+            serve=cache_options(bench.cache_share if cached else 0),
         )
 
     systems = {"atta": atta_as(frontier, deliver)}

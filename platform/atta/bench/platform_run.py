@@ -15,9 +15,14 @@ from atta.bench.workload import Recipe, Workload
 from atta.client.local import free_addresses
 from atta.clusterfile import write_cluster
 
-__all__ = ["run_atta"]
+__all__ = ["cache_options", "run_atta"]
 
 _PORT, _RENDEZVOUS_PORT = 7070, 7069
+
+
+def cache_options(share: float | None) -> list[str]:
+    """Options of `atta serve` for a cache of so many rows, in percent of the HALO vertices; None: its default."""
+    return [] if share is None else ["--cache-share", str(share)]
 
 
 def run_atta(
@@ -28,12 +33,14 @@ def run_atta(
     *,
     frontier: str,
     deliver: str,
-    cache_share: float | None,
     recipe: Recipe | None = None,
+    think_ms: float = 0.0,
+    serve: Sequence[str] = (),
 ) -> Measured:
     """Start everything, measure, end everything; partition i and rank i live on ``hosts[i]``, logs in ``folder``.
 
-    ``recipe``: the ranks train by it; None: they only load.
+    ``recipe``: the ranks train by it; None: they only load, and compute on every batch for ``think_ms`` on a device elsewhere.
+    ``serve``: further options of `atta serve`.
 
     Raises:
         AttaError: a process failed or hangs.
@@ -47,9 +54,7 @@ def run_atta(
     training = {} if recipe is None else {"rendezvous": f"tcp://{meeting}", "recipe": asdict(recipe)}
     cluster = folder / "cluster.toml"
     write_cluster(cluster, addresses)
-    options = ["--threads", str(workload.threads)]
-    if cache_share is not None:
-        options += ["--cache-share", str(cache_share)]
+    options = ["--threads", str(workload.threads), *serve]
     with Troupe("atta", folder) as troupe:
         for part, host in enumerate(hosts):
             troupe.extra(f"daemon{part}", host, _serve(data, part, addresses[part], cluster, *options))
@@ -67,6 +72,7 @@ def run_atta(
                 warm_up=workload.warm_up,
                 threads=workload.threads,
                 seed=workload.seed,
+                think_ms=think_ms,
             )
             module = "atta.bench.train_worker" if training else "atta.bench.consumer"
             command = [sys.executable, "-m", module, json.dumps({**asdict(config), **training})]

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 __all__ = ["Epoch", "Stage"]
 
@@ -29,7 +29,8 @@ class Epoch:
     """What one rank did in one epoch; times in seconds, ``start`` and ``stop`` on the machine's monotonic clock.
 
     ``edges`` counts sampled edges, ``nodes`` the vertices of the batches' input sides, ``feature_bytes`` the rows of all tables
-    delivered; ``sampling_s`` and ``fetch_s`` are what the consumer waited for each, where it can tell them apart.
+    delivered; ``make_ms`` is how long each batch was being made, ``queue_bytes`` the most that finished ones have taken until now,
+    where the system can tell. ``sampling_s`` and ``fetch_s`` are what the consumer waited for each, where it can tell them apart.
     """
 
     rank: int
@@ -45,6 +46,8 @@ class Epoch:
     remote_bytes: float | None = None
     sampling_s: float | None = None
     fetch_s: float | None = None
+    queue_bytes: float | None = None
+    make_ms: list[float] = field(default_factory=list)
 
     @contextmanager
     def timed(self) -> Iterator[None]:

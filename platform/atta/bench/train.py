@@ -26,7 +26,7 @@ from atta.bench.beside import (
 )
 from atta.bench.drive import Measured
 from atta.bench.netlab import Host
-from atta.bench.platform_run import run_atta
+from atta.bench.platform_run import cache_options, run_atta
 from atta.bench.report import BenchReport
 from atta.bench.workload import Recipe
 from atta.errors import ConfigError
@@ -141,7 +141,7 @@ def _systems(bench: TrainBench, hosts: Sequence[Host], recipe: Recipe) -> dict[s
             folder,
             frontier=frontier,
             deliver=deliver,
-            cache_share=bench.cache_share,
+            serve=cache_options(bench.cache_share),
             recipe=recipe,
         )
 

@@ -128,6 +128,65 @@ def train(json_file: str | None, plot: str | None, quiet: bool, **options: Any) 
 
 
 @bench.command()
+@click.option("--data", required=True, help="Partitioned dataset; one daemon and one consumer per partition.")
+@click.option("--policies", type=NAMES, default="two-level,sequential,prefetch,fifo", show_default=True)
+@click.option("--depths", type=INTS, default="4", show_default=True, help="`prefetch` runs with each of these.")
+@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
+@click.option("--batch-size", type=int, default=1024, show_default=True)
+@click.option("--rtt", "rtt_s", type=DURATION, default="0s", help="Injected into every request to another daemon.")
+@click.option(
+    "--think", "think_s", type=DURATION, default="0s", help="Consumers compute so long on every batch, elsewhere."
+)
+@click.option("--vs", type=NAMES, default=(), help="Peers to run beside it: dgl (needs root and atta[dgl]).")
+@click.option("--runs", type=int, default=3, show_default=True, help="Rounds; policies alternate within a round.")
+@click.option("--warm-up", type=int, default=3, show_default=True, help="Epochs before measuring, per round.")
+@click.option("--epochs", type=int, default=2, show_default=True, help="Measured per round, at least.")
+@click.option("--seconds", type=DURATION, default="5s", show_default=True, help="Measured per round, at least.")
+@click.option("--split", default="train", show_default=True, help="Whose vertices are the seeds.")
+@click.option("--threads", type=int, default=1, show_default=True, help="Of every daemon and peer process.")
+@click.option(
+    "--netns",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="A network namespace per partition: needs root; auto: where possible.",
+)
+@click.option("--link", metavar="RATE", help="Shape the links between namespaces, e.g. 1gbit.")
+@click.option(
+    "--cache-share",
+    type=click.FloatRange(0, 100),
+    help="Rows that the daemons keep, in percent of the HALO vertices  [default: what fits into 1 GiB].",
+)
+@click.option("--work", metavar="DIR", help="Keep converted graphs here  [default: atta in the user's cache folder].")
+@click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per policy and round.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the sampling.")
+@click.option("--plot", metavar="FILE.png", help="Draw seeds per second.")
+@json_option
+@quiet_option
+def scheduler(
+    json_file: str | None, plot: str | None, quiet: bool, rtt_s: float, think_s: float, **options: Any
+) -> None:
+    """When to begin a batch: the launch score beside simpler policies.
+
+    Example: atta bench scheduler --data data/pl-2p --num-neighbors 10,10 --batch-size 128 --rtt 10ms --depths 1,2,4,8
+    """
+    from rich.console import Console
+
+    from atta.bench.scheduler import SchedulerBench, run
+    from atta.bench.workload import Workload
+
+    console = Console(stderr=True, quiet=quiet)
+    workload = Workload(**{f.name: options.pop(f.name) for f in fields(Workload) if f.name in options})
+    bench = SchedulerBench(workload=workload, rtt_ms=1e3 * rtt_s, think_ms=1e3 * think_s, **options)
+    report = run(bench, console.print)
+    write_json(json_file, report.to_json())
+    if plot:
+        report.plot(plot, "seeds_per_s")
+    if not quiet and json_file != "-":
+        printer().print(report.show())
+
+
+@bench.command()
 @click.option("--dataset", required=True, help="Dataset of one partition.")
 @click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
 @click.option("--batch-size", type=int, default=1024, show_default=True)

@@ -66,6 +66,12 @@ __all__ = ["COMMANDS"]
     show_default=True,
     help="How long to wait for another daemon.",
 )
+@click.option(
+    "--peer-delay",
+    type=DURATION,
+    default="0s",
+    help="Every request to another daemon waits so long first: experiments with distant machines.",
+)
 @click.option("--drain", type=DURATION, default="10s", show_default=True, help="Grace for sessions after SIGTERM.")
 @click.option(
     "--policy",
@@ -104,6 +110,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
     snapshots: str | None,
     lease: float,
     peer_deadline: float,
+    peer_delay: float,
     drain: float,
     policy: str,
     prefetch: int,
@@ -143,6 +150,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
             snapshots=snapshots or "",
             lease_s=lease,
             peer_deadline_s=peer_deadline,
+            peer_delay_s=peer_delay,
             drain_s=drain,
             policy=policy,
             prefetch=prefetch,

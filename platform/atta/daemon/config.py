@@ -43,6 +43,8 @@ class DaemonConfig:
     lease_s: float = 60.0
     """A session whose consumer gives no sign of life for so long is closed."""
     peer_deadline_s: float = 60.0
+    peer_delay_s: float = 0.0
+    """Every request to another daemon waits so long first: experiments with distant machines."""
     drain_s: float = 10.0
     """After SIGTERM, running sessions may go on for so long."""
     max_sessions: int = 256

@@ -113,7 +113,7 @@ class Engine:
         self._record("opened", session)
         batches = [request.seeds.batch_id(i) for i in range(request.first_batch, request.seeds.batches)]
         profile = f"{request.job}/{hash(request.plan)}/{request.seeds.batch_size}"
-        self.post(sched.SessionOpened(session.id, request.plan, batches, profile=profile))
+        self.post(sched.SessionOpened(session.id, request.plan, batches, profile=profile, weight=request.weight))
 
     def close(self, session: Session) -> None:
         """Stop making batches and free what is queued; slots in the consumer's hands stay there."""

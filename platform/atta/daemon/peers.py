@@ -48,8 +48,9 @@ def as_array(data: Any, *, wide: bool) -> np.ndarray:
 class Peer:
     """A connection to the daemon of one partition. Channels reconnect by themselves; every call has a deadline."""
 
-    def __init__(self, part: int, address: str, dataset: Dataset, deadline_s: float) -> None:
-        self.part, self.address, self._deadline_s = part, address, deadline_s
+    def __init__(self, part: int, address: str, dataset: Dataset, deadline_s: float, *, delay_s: float = 0.0) -> None:
+        """``delay_s``: every request waits so long first."""
+        self.part, self.address, self._deadline_s, self._delay_s = part, address, deadline_s, delay_s
         self._dataset_id, self._edge_tables = dataset.dataset_id, dataset.schema.edge_tables
         self._channel = grpc.aio.insecure_channel(address, options=rpc.channel_options())
         self._sample = rpc.stub(self._channel, "GraphService.Sample")
@@ -186,6 +187,8 @@ class Peer:
 
     async def _connected(self) -> None:
         """Wait for the peer to answer; UnavailableError when it does not within ``CONNECT_S`` (and the deadline)."""
+        if self._delay_s:
+            await asyncio.sleep(self._delay_s)
         if self._channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY:
             return
         patience = min(CONNECT_S, self._deadline_s)
@@ -202,8 +205,8 @@ class Peer:
 class Peers:
     """All other daemons of the cluster, by partition."""
 
-    def __init__(self, addresses: Mapping[int, str], dataset: Dataset, deadline_s: float) -> None:
-        self._addresses, self._dataset, self._deadline_s = dict(addresses), dataset, deadline_s
+    def __init__(self, addresses: Mapping[int, str], dataset: Dataset, deadline_s: float, delay_s: float = 0.0) -> None:
+        self._addresses, self._dataset, self._deadline_s, self._delay_s = dict(addresses), dataset, deadline_s, delay_s
         self._peers: dict[int, Peer] = {}
 
     def __getitem__(self, part: int) -> Peer:
@@ -213,7 +216,7 @@ class Peers:
             address = self._addresses.get(part)
             if address is None:
                 raise ConfigError(f"no address is known for the daemon of partition {part}: give it with --peers")
-            peer = self._peers[part] = Peer(part, address, self._dataset, self._deadline_s)
+            peer = self._peers[part] = Peer(part, address, self._dataset, self._deadline_s, delay_s=self._delay_s)
         return peer
 
     async def close(self) -> None:

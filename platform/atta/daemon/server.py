@@ -67,7 +67,7 @@ class Daemon:
         resident = _resident(config, self._dataset)
         shard = Shard(self._dataset, config.part, resident=resident)
         store = Store(self._dataset, config.part, resident=resident)
-        peers = Peers(config.peers, self._dataset, config.peer_deadline_s)
+        peers = Peers(config.peers, self._dataset, config.peer_deadline_s, config.peer_delay_s)
         self._cache = RowCache(
             self._dataset,
             config.part,

@@ -41,6 +41,7 @@ class SessionRequest:
     job: str
     sources: np.ndarray | None = None  # int64, internal ids, by position in the input: the other ends of seed edges
     times: np.ndarray | None = None  # int64, by position in the input
+    weight: float = 1.0  # beside other sessions
     codec: str = ""  # of rows that other daemons send; empty: as they are
     exclude: tuple[tuple[str, bool], ...] = ()  # edge types without the batch's seed edges, and whether in reverse
 

@@ -32,6 +32,7 @@ LONG_POLL_S = 20.0
 LINGER_S = 10.0
 """A closed session waits so long for the slots that its consumer still looks at (usually one: the last batch of an epoch, until
 the first one of the next arrives). After that they are given up: fresh pages cost more, but memory must not pile up."""
+MIN_WEIGHT = 1e-3
 INLINE_CHUNK_BYTES = 4 << 20
 
 
@@ -116,6 +117,7 @@ class SessionService:
             request.job,
             sources=chosen.sources,
             times=chosen.times,
+            weight=_weight(request.weight),
             codec=known_codec(request.codec),
             exclude=chosen.exclude,
         )
@@ -230,6 +232,13 @@ class SessionService:
         if session is None:
             raise UnknownNameError(f"session {name} does not exist (closed, or its lease ran out)")
         return session
+
+
+def _weight(value: float) -> float:
+    """A session's weight, 1 if none is given; ConfigError outside 0.001 to 1000."""
+    if value and not MIN_WEIGHT <= value <= 1 / MIN_WEIGHT:
+        raise ConfigError(f"weight {value:g}: must be {MIN_WEIGHT:g} to {1 / MIN_WEIGHT:g}")
+    return value or 1.0
 
 
 def _messages(delivery: Delivery) -> list[Bulk]:

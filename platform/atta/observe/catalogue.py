@@ -78,6 +78,7 @@ FIGURES: dict[str, Family] = {
     "cpu_s": Family("process_cpu_seconds", "Processor time of the daemon, all threads, in seconds.", counter=True),
     "scheduler_finished": Family("scheduler_queued", "Batches finished and not taken, of all sessions."),
     "scheduler_finished_bytes": Family("scheduler_queued_bytes", "Bytes of batches finished and not taken."),
+    "scheduler_finished_bytes_peak": Family("scheduler_queued_bytes_peak", "The most of these so far."),
 }
 """By the name of the figure."""
 

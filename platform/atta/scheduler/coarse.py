@@ -78,6 +78,7 @@ class Pace:
     train_ms: float | None = None  # running mean: the consumer's time per batch
     sigma: float | None = None  # threshold of the launch score; None until the first batch is finished
     batch_bytes: float | None = None  # estimated size of a batch
+    work_ms: float | None = None  # running mean: time of the tasks of a DAG at home, added up
     finished: int = 0
     largest: int = 0  # bytes
     total_ms: float = 0.0  # of the batches that calibrate sigma
@@ -94,8 +95,8 @@ class Pace:
         sigma = _sigma(self.sample_ms, config)
         return dataclasses.replace(self, sigma=sigma, finished=max(self.finished, config.calibration_batches))
 
-    def sampled(self, ms: float, nbytes: int, config: SchedulerConfig) -> None:
-        """A batch is finished.
+    def sampled(self, ms: float, nbytes: int, config: SchedulerConfig, work_ms: float = 0.0) -> None:
+        """A batch is finished, ``ms`` after its launch; its tasks have kept workers busy for ``work_ms``.
 
         sigma follows from the operating point (C*, Q*) at which the machine should settle: there T_gap equals T_train, so
         the score equals mean T_sample * f(C*) / Q*. It is frozen after the first batches; from then on slower sampling
@@ -105,6 +106,8 @@ class Pace:
         self.largest = max(self.largest, nbytes)
         self.batch_bytes = SIZE_MARGIN * self.largest
         self.sample_ms = _mean(self.sample_ms, ms, config.averaging)
+        if work_ms > 0:
+            self.work_ms = _mean(self.work_ms, work_ms, config.averaging)
         if self.finished <= config.calibration_batches:
             self.total_ms += ms
             self.sigma = _sigma(self.total_ms / self.finished, config)
@@ -132,6 +135,7 @@ class Session:
     trainers: int
     profile: str
     pace: Pace
+    weight: float = 1.0
     launched: int = 0  # position of the next batch to launch
     announced: int = 0  # position of the next batch to announce
     in_flight: int = 0
@@ -154,13 +158,23 @@ class Session:
         return self.launched < len(self.batches)
 
     @property
+    def claim(self) -> float | None:
+        """Batches that are due to this session for each one of a session of claim 1; None while unknown.
+
+        The workers take the tasks of the oldest DAG, so sessions get on in proportion to the DAGs that they have in flight
+        (Little's law). To give each the share of its weight, heavier batches must be in flight in smaller numbers.
+        """
+        return self.weight / self.pace.work_ms if self.pace.work_ms else None
+
+    @property
     def held_bytes(self) -> float:
         """Bytes of finished batches, and the estimate of those in flight."""
         return self.finished_bytes + self.in_flight * (self.pace.batch_bytes or 0.0)
 
-    def within_caps(self, config: SchedulerConfig, free_bytes: float = math.inf) -> bool:
+    def within_caps(self, config: SchedulerConfig, free_bytes: float = math.inf, share: float = 1.0) -> bool:
         """Whether one more DAG keeps the bounds on batches and bytes.
 
+        ``share``: of the most DAGs that a session may have, for the sake of others; enough for the workers remain.
         ``free_bytes``: what all sessions together leave of the buffers. A session that holds something leaves as much as it will
         hold (the dynamic threshold of shared-memory switches, Choudhury and Hahne 1998), so that stalled ones never use up all;
         one that holds nothing may take what there is, and goes beyond its own bounds.
@@ -168,7 +182,7 @@ class Session:
         held = self.in_flight + self.finished
         if held == 0:
             return free_bytes >= min(self.pace.batch_bytes or 0.0, config.buffer_bytes or math.inf)
-        if held >= config.dag_cap:
+        if held >= max(min(2 * config.workers, config.dag_cap), round(share * config.dag_cap)):
             return False
         if self.pace.batch_bytes is None:  # sizes unknown: measure one batch first
             return False

@@ -27,7 +27,7 @@ _ROUND_TRIP_US = 500.0
 
 @dataclass(slots=True)
 class Line:
-    """A weighted least-squares line through (cost, microseconds), neither part of it below zero."""
+    """A weighted least-squares line through points (x, y), neither part of it below zero; the fields are weighted sums."""
 
     n: float = 0.0
     x: float = 0.0
@@ -36,7 +36,7 @@ class Line:
     xy: float = 0.0
 
     def add(self, x: float, y: float) -> None:
-        """Take in one task; the earlier ones count a little less from now on."""
+        """Take in one point; the earlier ones count a little less from now on."""
         self.n = FORGETTING * self.n + 1.0
         self.x = FORGETTING * self.x + x
         self.xx = FORGETTING * self.xx + x * x
@@ -44,10 +44,16 @@ class Line:
         self.xy = FORGETTING * self.xy + x * y
 
     def fit(self) -> tuple[float, float]:
-        """(fixed, per unit); the mean alone where all costs were the same."""
+        """(a, b) of y = a + b x.
+
+        >>> Line(2, 3, 5, 13, 21).fit()  # through (1, 5) and (2, 8)
+        (2.0, 3.0)
+        """
+        if self.n == 0:
+            return 0.0, 0.0
         spread = self.n * self.xx - self.x * self.x
-        if spread <= 1e-9 * self.n * self.xx:
-            return self.y / self.n, 0.0
+        if spread <= 1e-9 * self.n * self.xx:  # all x alike: nothing tells a and b apart
+            return (0.0, self.y / self.x) if self.x > 0 else (self.y / self.n, 0.0)
         slope = (self.n * self.xy - self.x * self.y) / spread
         fixed = (self.y - slope * self.x) / self.n
         if slope < 0:

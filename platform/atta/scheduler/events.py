@@ -37,6 +37,7 @@ class SessionOpened:
     batches: Sequence[int]  # global batch ids, each once; a range will do
     trainers: int = 1  # consumers that drain this one session
     batch_bytes: float = 0.0  # upper bound or estimate of a batch's size; 0 = unknown: one DAG at a time until measured
+    weight: float = 1.0  # share of the workers beside other sessions that could use them as well
     profile: str = ""  # sessions of equal profile inherit the measurements of the one before (epochs of one loader)
 
 

@@ -29,6 +29,7 @@ class Dag:
     batch: int
     instance: DagInstance
     launched: float  # seconds
+    work_s: float = 0.0  # of its tasks at home, so far
     running: set[Task] = field(default_factory=set)
     cancelled: bool = False
 

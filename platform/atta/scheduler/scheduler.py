@@ -76,6 +76,7 @@ class Scheduler:
         self._log: deque[tuple[float, Event, tuple[Action, ...]]] = deque(maxlen=config.log_events)
         self._finished = 0
         self._cancelled = 0
+        self._most_bytes = 0  # of finished batches at any time
         self._taken_bytes = 0  # of batches in the hands of consumers
 
     def on(self, event: Event, now: float) -> list[Action]:
@@ -124,6 +125,7 @@ class Scheduler:
             "in_flight": float(sum(s.in_flight for s in sessions)),
             "finished": float(sum(s.finished for s in sessions)),
             "finished_bytes": float(sum(s.finished_bytes for s in sessions)),
+            "finished_bytes_peak": float(self._most_bytes),
             "launched_total": float(self._next_dag),
             "finished_total": float(self._finished),
             "cancelled_total": float(self._cancelled),
@@ -144,13 +146,15 @@ class Scheduler:
     def _session_opened(self, event: SessionOpened, now: float, actions: list[Action]) -> None:
         if event.session in self._sessions:
             raise SchedulerError(f"session {event.session!r} is open already")
+        if not 0 < event.weight < math.inf:
+            raise SchedulerError(f"session {event.session!r} has the weight {event.weight}")
         if event.trainers < 1:
             raise SchedulerError(f"session {event.session!r} has {event.trainers} trainers")
         if not isinstance(event.batches, range) and len(set(event.batches)) < len(event.batches):
             raise SchedulerError(f"session {event.session!r} names a batch twice")
         known = self._known_pace(event.profile) if event.profile else None
         pace = known.inherited(self._config) if known is not None else Pace(batch_bytes=event.batch_bytes or None)
-        session = Session(event.session, event.plan, event.batches, event.trainers, event.profile, pace)
+        session = Session(event.session, event.plan, event.batches, event.trainers, event.profile, pace, event.weight)
         self._sessions[event.session] = session
         self._consider(session, now, actions)
 
@@ -200,6 +204,8 @@ class Scheduler:
             self.costs.observe(event.task, event.seconds)
         if dag is None:
             return
+        if event.task.lane is Lane.CPU:
+            dag.work_s += event.seconds
         for task in dag.instance.done(event.task, event.growth, event.expand):
             self._lanes[task.lane].push(dag, task, now)
         if dag.instance.finished:
@@ -232,7 +238,8 @@ class Scheduler:
         session.in_flight -= 1
         session.waiting[dag.batch] = (dag.id, nbytes)
         session.finished_bytes += nbytes
-        session.pace.sampled(1e3 * (now - dag.launched), nbytes, self._config)
+        self._most_bytes = max(self._most_bytes, sum(s.finished_bytes for s in self._sessions.values()))
+        session.pace.sampled(1e3 * (now - dag.launched), nbytes, self._config, 1e3 * dag.work_s)
         self._finished += 1
         while session.announced < session.launched:
             batch = session.batches[session.announced]
@@ -256,7 +263,7 @@ class Scheduler:
     def _consider(self, session: Session, now: float, actions: list[Action]) -> None:
         """Launch what is due in a session, and note when to look again."""
         session.check_at = math.inf
-        while session.hungry and session.within_caps(self._config, self._free_bytes()):
+        while session.hungry and session.within_caps(self._config, self._free_bytes(), self._share(session)):
             wait = self._due(session, self._load, now, self._config)
             if wait > 0:
                 if wait < math.inf:
@@ -285,6 +292,11 @@ class Scheduler:
         largest = max([s.pace.batch_bytes or 0.0 for s in sessions], default=0.0)
         unknown = largest * sum(s.in_flight for s in sessions if s.pace.batch_bytes is None)
         return self._config.buffer_bytes - self._taken_bytes - unknown - sum(s.held_bytes for s in sessions)
+
+    def _share(self, session: Session) -> float:
+        """What part of the DAG cap a session may use beside others that have batches left: 1 for the largest claim."""
+        claims = [s.claim or 0.0 for s in self._sessions.values() if s.hungry]
+        return session.claim / max(claims) if len(claims) > 1 and session.claim else 1.0
 
     def _launch(self, session: Session, now: float, actions: list[Action]) -> None:
         number = self._next_dag

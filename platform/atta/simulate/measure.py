@@ -32,9 +32,10 @@ from atta.loader import NeighborLoader
 from atta.minibatch import MiniBatch
 from atta.observe.versions import machine, versions
 from atta.partition.dataset import Dataset
+from atta.scheduler.costs import Line
 from atta.simulate.profile import LOCAL_KINDS, HopSize, Linear, Profile, Remote
 
-__all__ = ["fit", "measure"]
+__all__ = ["measure"]
 
 ID_BYTES = 4.0
 """A vertex in a request."""
@@ -228,24 +229,6 @@ def _totals(cluster: Cluster) -> dict[str, float]:
 # -- from sums to a profile ------------------------------------------------------------------------------------------------
 
 
-def fit(n: float, x: float, xx: float, y: float, xy: float) -> tuple[float, float]:
-    """(a, b) of the least-squares line y = a + b x, neither negative, from n points' sums of x, x², y and x·y.
-
-    >>> fit(2, 3, 5, 13, 21)  # (1, 5) and (2, 8)
-    (2.0, 3.0)
-    """
-    if n == 0:
-        return 0.0, 0.0
-    spread = n * xx - x * x
-    if spread <= 1e-9 * n * xx:  # all x alike: nothing tells a and b apart, so it is all b, or all a where x is 0
-        return (0.0, y / x) if x > 0 else (y / n, 0.0)
-    slope = (n * xy - x * y) / spread
-    fixed = (y - slope * x) / n
-    if slope < 0:
-        return y / n, 0.0
-    return (fixed, slope) if fixed >= 0 else (0.0, xy / xx)
-
-
 def _profile(
     runs: Sequence[_Seen],
     described: _Described,
@@ -305,7 +288,7 @@ def _sum_of(runs: Sequence[_Seen]) -> _Seen:
 
 
 def _cost(seen: _Seen, kind: str) -> Linear:
-    fixed, slope = fit(*(seen.of(kind, "cpu", name) for name in ("n", "x", "xx", "y", "xy")))
+    fixed, slope = Line(*(seen.of(kind, "cpu", name) for name in ("n", "x", "xx", "y", "xy"))).fit()
     return Linear(1e6 * fixed, 1e6 * slope)
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from atta.daemon.task_costs import TaskCosts
 from atta.samplers.dag import Kind, Lane, Task
-from atta.simulate.measure import _Described, _profile, _Seen, fit
+from atta.scheduler.costs import Line
+from atta.simulate.measure import _Described, _profile, _Seen
 
 
 def sums(points: list[tuple[float, float]]) -> tuple[float, float, float, float, float]:
@@ -24,21 +25,21 @@ def sums(points: list[tuple[float, float]]) -> tuple[float, float, float, float,
     xs=st.lists(st.integers(0, 1000), min_size=2, max_size=20, unique=True),
 )
 def test_a_line_is_found_again(fixed: float, slope: float, xs: list[int]) -> None:
-    found = fit(*sums([(float(x), fixed + slope * x) for x in xs]))
+    found = Line(*sums([(float(x), fixed + slope * x) for x in xs])).fit()
     assert found == pytest.approx((fixed, slope), rel=1e-4, abs=1e-3)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3)), max_size=20))
 def test_costs_are_never_negative(points: list[tuple[float, float]]) -> None:
-    fixed, slope = fit(*sums(points))
+    fixed, slope = Line(*sums(points)).fit()
     assert fixed >= 0
     assert slope >= 0
 
 
 def test_points_that_tell_no_slope() -> None:
-    assert fit(0, 0, 0, 0, 0) == (0.0, 0.0)
-    assert fit(*sums([(0.0, 2.0), (0.0, 4.0)])) == (3.0, 0.0)
-    assert fit(*sums([(2.0, 2.0), (2.0, 4.0)])) == (0.0, 1.5)
+    assert Line().fit() == (0.0, 0.0)
+    assert Line(*sums([(0.0, 2.0), (0.0, 4.0)])).fit() == (3.0, 0.0)
+    assert Line(*sums([(2.0, 2.0), (2.0, 4.0)])).fit() == (0.0, 1.5)
 
 
 def test_daemons_sum_by_kind_and_lane() -> None:

@@ -1,0 +1,153 @@
+"""``atta bench scheduler``: launch policies side by side, and how busy each keeps the machine's scarcest resource.
+
+Every policy runs the same daemons, batches and links; only *when* a batch is begun, and which task runs next, differs. A policy is
+right when something is always busy: the cores, a link, or the consumer. Which of them it is depends on the setting, not on the
+policy, so the busiest one is what is compared.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from atta.bench import loader
+from atta.bench.beside import BesideBench, Say, System, add_distdgl, alternate, hosts_of, machine_limits, settings
+from atta.bench.drive import Measured
+from atta.bench.netlab import Host
+from atta.bench.platform_run import cache_options, run_atta
+from atta.bench.report import BenchReport
+from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.partition.dataset import Dataset
+from atta.scheduler.config import POLICIES
+
+__all__ = ["OURS", "SchedulerBench", "bits_per_s", "figures", "run"]
+
+OURS = "two-level"
+_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+_LOADING = ("cpu_percent", "cpu_us_per_seed", "link_bytes_per_seed")
+
+
+@dataclass(frozen=True)
+class SchedulerBench(BesideBench):
+    """Settings of the benchmark; the others are those of ``BesideBench``.
+
+    Attributes:
+        policies: of the daemons' schedulers; ``two-level`` is what the others are compared with.
+        depths: the policy ``prefetch`` runs once with each of these.
+        rtt_ms: every request to another daemon waits so long first. The delay is injected by the daemons, not by the network.
+        think_ms: a consumer computes on every batch for so long, on a device elsewhere.
+    """
+
+    policies: tuple[str, ...] = POLICIES
+    depths: tuple[int, ...] = (4,)
+    rtt_ms: float = 0.0
+    think_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for policy in self.policies:
+            if policy not in POLICIES:
+                raise UnknownNameError.of("scheduling policy", policy, POLICIES)
+        if OURS not in self.policies:
+            raise ConfigError(
+                f"--policies {','.join(self.policies)}: {OURS} must be among them, the others are compared with it"
+            )
+        if not self.depths or min(self.depths) < 1:
+            raise ConfigError(f"--depths {','.join(map(str, self.depths))}: there must be some, each at least 1")
+        for name, value in (("--rtt", self.rtt_ms), ("--think", self.think_ms)):
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"{name} {value:g} ms: must not be negative")
+        if self.beside_dgl and (self.rtt_ms or self.think_ms):
+            raise ConfigError("--vs dgl: only Atta's daemons and consumers can be slowed down by --rtt and --think")
+
+
+def run(bench: SchedulerBench, say: Say = lambda _: None) -> BenchReport:
+    """Run all rounds; ``say`` is told what happens.
+
+    Raises:
+        DataError, ConfigError: the dataset or a setting is wrong.
+        AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
+    """
+    dataset = Dataset.open(bench.data, verify=False)
+    dataset.schema.check_split(dataset.schema.node_types[0], bench.workload.split)
+    with hosts_of(bench, dataset.num_parts) as hosts:
+        if bench.link and hosts[0].interface is None:
+            raise AttaError(f"--link {bench.link}: the links of network namespaces are shaped, and there are none here")
+        config = {**settings(bench, dataset, hosts), "frontier": _frontier(bench)}
+        report = BenchReport("scheduler", config, ours=OURS)
+        systems = _systems(bench, hosts) | add_distdgl(bench, hosts, report, say)
+        measured = partial(figures, bench=bench, hosts=len(hosts))
+        limits_of = partial(machine_limits, bench, dataset, hosts)
+        alternate(systems, bench.runs, report, measured, limits_of=limits_of, say=say)
+    return report
+
+
+def figures(measured: Measured, *, bench: SchedulerBench, hosts: int) -> dict[str, float]:
+    """Figures of one round.
+
+    ``completion_ms`` is the time from a batch's launch to its end; ``busy/cores``, ``busy/link`` and ``busy/consumer`` are shares
+    of the measured time, and ``busiest`` the largest of them. ``queue_bytes`` is what finished batches took at most, per daemon.
+    """
+    found = loader.figures(measured)
+    window = measured.window_s
+    epochs = 1 + max(e["epoch"] for e in measured.epochs)
+    chosen = {"seeds_per_s": found["seeds_per_s"], "epoch_s": window / epochs}
+    if made := sorted(ms for e in measured.epochs for ms in e.get("make_ms") or ()):
+        chosen["completion_ms"] = statistics.fmean(made)
+        chosen["completion_ms_p95"] = made[min(len(made) - 1, math.ceil(0.95 * len(made)))]
+    if queued := [e["queue_bytes"] for e in measured.epochs if e.get("queue_bytes")]:
+        chosen["queue_bytes"] = max(queued)
+    busy = {"cores": found["cpu_percent"] / 100}
+    if bench.link and measured.sent_bytes:
+        busy["link"] = 8 * measured.sent_bytes / (window * hosts * bits_per_s(bench.link))
+    if bench.think_ms:
+        busy["consumer"] = measured.total("batches") * bench.think_ms / 1e3 / (window * hosts)
+    chosen |= {name: found[name] for name in _LOADING if name in found}
+    chosen["busiest"] = max(busy.values())
+    return chosen | {f"busy/{name}": share for name, share in busy.items()}
+
+
+def bits_per_s(rate: str) -> float:
+    """The number in a rate as tc writes it.
+
+    >>> bits_per_s("1.5gbit")
+    1500000000.0
+    """
+    found = re.fullmatch(r"([0-9.]+)([kmg]?)bit", rate)
+    if found is None:
+        raise ConfigError(f"rate {rate!r}: write it like 1gbit or 200mbit")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _frontier(bench: SchedulerBench) -> str:
+    """What a hop expands; as DGL does beside DGL."""
+    return "all" if bench.beside_dgl else "new"
+
+
+def _systems(bench: SchedulerBench, hosts: Sequence[Host]) -> dict[str, System]:
+    """A system per policy, and per depth of the policy ``prefetch``."""
+
+    def daemons(*options: str) -> System:
+        return lambda folder: run_atta(
+            Path(bench.data).resolve(),
+            bench.workload,
+            hosts,
+            folder,
+            frontier=_frontier(bench),
+            deliver="arrays",
+            think_ms=bench.think_ms,
+            serve=(*cache_options(bench.cache_share), "--peer-delay", f"{bench.rtt_ms:g}ms", *options),
+        )
+
+    found: dict[str, System] = {}
+    for policy in bench.policies:
+        if policy == "prefetch":
+            found |= {f"prefetch-{k}": daemons("--policy", policy, "--prefetch", str(k)) for k in bench.depths}
+        else:
+            found[policy] = daemons("--policy", policy)
+    return found

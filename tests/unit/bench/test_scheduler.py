@@ -1,0 +1,71 @@
+"""``atta bench scheduler`` without daemons: settings, and how busy the scarcest resource was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from atta.bench.drive import Measured
+from atta.bench.scheduler import SchedulerBench, bits_per_s, figures
+from atta.bench.workload import Workload
+from atta.errors import ConfigError, UnknownNameError
+
+WORK = Workload((2, 2), 8, warm_up=1, epochs=2, seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"policies": ("fifo",)}, "two-level must be among them"),
+        ({"depths": ()}, "--depths"),
+        ({"depths": (2, 0)}, "--depths 2,0"),
+        ({"rtt_ms": -1.0}, "--rtt -1 ms"),
+        ({"think_ms": float("nan")}, "--think nan"),
+        ({"vs": ("dgl",), "rtt_ms": 1.0}, "--vs dgl: only Atta"),
+        ({"link": "fast"}, "rate 'fast'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        SchedulerBench("somewhere", WORK, **options)
+
+
+def test_an_unknown_policy_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(UnknownNameError, match="sequential"):
+        SchedulerBench("somewhere", WORK, policies=("two-level", "sequentail"))
+
+
+@pytest.mark.parametrize(("rate", "bits"), [("1gbit", 1e9), ("200mbit", 2e8), ("1.5kbit", 1500.0), ("8bit", 8.0)])
+def test_rates(rate: str, bits: float) -> None:
+    assert bits_per_s(rate) == bits
+
+
+def epoch(rank: int, number: int, **more: Any) -> dict[str, Any]:
+    sizes = {"batches": 10, "seeds": 100, "nodes": 500, "edges": 1000, "feature_bytes": 9, "remote_rows": 5.0}
+    times = {"start": 2.0 * number, "stop": 2.0 * number + 2.0}
+    return {"rank": rank, "epoch": number, **times, **sizes, **more}
+
+
+def test_the_busiest_resource_is_named() -> None:
+    bench = SchedulerBench("somewhere", WORK, link="1mbit", think_ms=50.0)
+    epochs = [
+        epoch(r, n, make_ms=[1.0] * 9 + [11.0], queue_bytes=100.0 * r + n or None) for r in range(2) for n in range(2)
+    ]
+    # Four seconds, two hosts: 250,000 bytes are a quarter of what two links of 1 Mbit/s take, 20 batches of 50 ms each a quarter.
+    found = figures(Measured(epochs[:2], epochs, 2.0, 1.0, 4.0, 250_000), bench=bench, hosts=2)
+    assert found["epoch_s"] == 2.0
+    assert found["seeds_per_s"] == 100.0
+    assert found["busy/link"] == pytest.approx(0.25)
+    assert found["busy/consumer"] == pytest.approx(40 * 0.05 / 8)
+    assert found["busiest"] == max(found["busy/link"], found["busy/consumer"], found["busy/cores"])
+    assert found["completion_ms"] == pytest.approx(2.0)
+    assert found["completion_ms_p95"] == 11.0
+    assert found["queue_bytes"] == 101.0
+
+
+def test_peers_without_such_figures_have_none() -> None:
+    epochs = [epoch(r, 0) for r in range(2)]
+    found = figures(Measured(epochs, epochs, 2.0, 1.0, 2.0, 0), bench=SchedulerBench("somewhere", WORK), hosts=2)
+    assert set(found) >= {"seeds_per_s", "epoch_s", "busy/cores", "busiest"}
+    assert not {"completion_ms", "queue_bytes", "busy/link", "busy/consumer"} & set(found)
