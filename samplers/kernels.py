@@ -32,6 +32,7 @@ __all__ = [
     "split_by_owner",
     "split_cached",
     "validate_csc",
+    "widen_ids",
 ]
 
 Group = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
@@ -290,6 +291,11 @@ def split_cached(
     Returns slots (int32) and positions of those, then rows, positions and slots (-1: none) of the others; all in order.
     """
     return _native.split_cached(index.native, present, need, base, _flat(rows, np.int64), _flat(positions, np.int64))
+
+
+def widen_ids(ids: np.ndarray, out: np.ndarray) -> None:
+    """Copy ``ids`` (int32 [n]) to ``out`` (int64 [n]), past the caches where there are many: ``out`` is not read soon."""
+    _native.widen_ids(ids, out)
 
 
 def retain_heap() -> bool:

@@ -11,10 +11,20 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Scratch"]
+from atta.samplers import kernels
+
+__all__ = ["Scratch", "widen_into"]
 
 _LEAST_BYTES = 64 << 10
 """Smaller arrays come from the allocator, which keeps their pages by itself."""
+
+
+def widen_into(out: np.ndarray, array: np.ndarray) -> None:
+    """Copy integers of any width to ``out`` (int64, one dimension)."""
+    if array.dtype == np.int32 and array.flags.c_contiguous:
+        kernels.widen_ids(array, out)
+    else:
+        out[...] = array
 
 
 class _Loan:
@@ -51,9 +61,9 @@ class Scratch:
         return array
 
     def widened(self, array: np.ndarray) -> np.ndarray:
-        """A copy of ``array`` as int64."""
+        """A copy of ``array`` (one dimension) as int64."""
         out = self.empty(array.shape, np.int64)
-        out[...] = array
+        widen_into(out, array)
         return out
 
     def _back(self, memory: np.ndarray) -> None:

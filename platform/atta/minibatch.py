@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atta.errors import ConfigError
-from atta.samplers.scratch import Scratch
+from atta.samplers.scratch import Scratch, widen_into
 
 if TYPE_CHECKING:
     from atta.client.stream import RawBatch
@@ -93,8 +93,8 @@ class MiniBatch:
         """int64 [2, edges]: local ids, source row first."""
         name = self._edge_type(edge_type)
         out = self._scratch.empty((2, len(self._raw.arrays[f"row/{name}"])), np.int64)
-        out[0] = self._raw.arrays[f"row/{name}"]
-        out[1] = self._raw.arrays[f"col/{name}"]
+        widen_into(out[0], self._raw.arrays[f"row/{name}"])
+        widen_into(out[1], self._raw.arrays[f"col/{name}"])
         return out
 
     def e_id(self, edge_type: str | None = None) -> np.ndarray | None:

@@ -69,6 +69,24 @@ inline void stream_end() {
 #endif
 }
 
+// out[i] = ids[i]. Twice as many bytes are written as read, so most of the time goes into lines that are read only to be
+// overwritten; streaming stores do without. `out` is aligned to its elements.
+inline void widen_ids(const std::int32_t* ids, std::int64_t* out, std::size_t count) {
+  std::size_t i = 0;
+#ifdef __SSE2__
+  if (count * sizeof *out >= kColdBytes) {
+    for (; i < count && reinterpret_cast<std::uintptr_t>(out + i) % kWord != 0; ++i) out[i] = ids[i];
+    for (; i + 4 <= count; i += 4) {
+      const __m128i four = _mm_loadu_si128(reinterpret_cast<const __m128i*>(ids + i)), sign = _mm_srai_epi32(four, 31);
+      _mm_stream_si128(reinterpret_cast<__m128i*>(out + i), _mm_unpacklo_epi32(four, sign));
+      _mm_stream_si128(reinterpret_cast<__m128i*>(out + i + 2), _mm_unpackhi_epi32(four, sign));
+    }
+    stream_end();
+  }
+#endif
+  for (; i < count; ++i) out[i] = ids[i];
+}
+
 // out[to(i)] = table[from(i)] for i in 0..count. `cold`: the target is large and will not be read soon.
 template <class From, class To>
 void move_rows(const std::byte* table, std::byte* out, std::size_t row_bytes, std::size_t count, bool cold, From from, To to) {

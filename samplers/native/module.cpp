@@ -425,6 +425,13 @@ nb::object count_ids(Vector ids, std::size_t limit) {
 // ---- memory ---------------------------------------------------------------------------------------------------------------------
 
 // Freed blocks up to 32 MiB stay mapped: fresh pages cost about eight times a copy, and buffers of the same sizes come back anyway.
+void widen_array(nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> ids,
+                 nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) {
+  if (ids.size() != out.size()) bad("out", "must be as long as ids");
+  nb::gil_scoped_release unlocked;
+  atta::widen_ids(ids.data(), out.data(), ids.size());
+}
+
 bool retain_heap() {
 #ifdef __GLIBC__
   return mallopt(M_MMAP_THRESHOLD, 32 << 20) == 1 && mallopt(M_TRIM_THRESHOLD, 1 << 30) == 1 && mallopt(M_ARENA_MAX, 4) == 1;
@@ -467,6 +474,7 @@ NB_MODULE(_native, m) {
   m.def("pack_rows", &pack_rows, "prefix"_a, "tables"_a, "rows"_a);
   m.def("scatter_rows", &scatter_rows, "rows"_a, "positions"_a, "out"_a);
   m.def("count_ids", &count_ids, "ids"_a, "limit"_a);
+  m.def("widen_ids", &widen_array, "ids"_a, "out"_a);
   m.def("retain_heap", &retain_heap);
   m.def("advise_huge", &advise_huge, "array"_a);
   nb::class_<atta::Compactor> compactor(m, "Compactor");

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 
 import numpy as np
+import pytest
 
+from atta.samplers import kernels
 from atta.samplers.scratch import Scratch
 
 BIG = 100_000
@@ -40,6 +42,21 @@ def test_widened_equals_astype() -> None:
         wide = scratch.widened(ids)
         assert wide.dtype == np.int64
         assert np.array_equal(wide, ids)
+
+
+def test_many_ids_are_widened_wherever_they_lie() -> None:
+    ids = np.random.default_rng(0).integers(-(2**31), 2**31, 300_003).astype(np.int32)
+    room = np.zeros(len(ids) + 2, np.int64)
+    for skip_in, skip_out, cut in ((0, 0, 0), (1, 1, 0), (2, 1, 3), (3, 0, 1)):
+        part = ids[skip_in : len(ids) - cut]
+        room[:] = 7
+        out = room[skip_out : skip_out + len(part)]
+        kernels.widen_ids(part, out)
+        assert np.array_equal(out, part)
+        assert np.all(room[skip_out + len(part) :] == 7)
+        assert np.all(room[:skip_out] == 7)
+    with pytest.raises(ValueError, match="as long as ids"):
+        kernels.widen_ids(ids, room)
 
 
 def test_kept_memory_is_bounded() -> None:
