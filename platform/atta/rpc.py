@@ -90,6 +90,7 @@ METHODS: dict[str, Method] = {
     **_table(
         "GraphService",
         Sample=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, True, frozenset({3, 4, 5, 8})),
+        SampleOnce=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, False, frozenset({3, 4, 5, 8})),
         Pair=(graph_pb2.PairRequest, graph_pb2.PairReply),
         Probe=(graph_pb2.ProbeRequest, graph_pb2.ProbeReply),
     ),

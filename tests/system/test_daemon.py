@@ -23,6 +23,7 @@ from atta import rpc
 from atta.protos.v1 import graph_pb2, kv_pb2
 from tests.system.conftest import SmallGraph, free_port
 
+TOO_MUCH = {"edge_type": "node__to__node", "rows": bytes(800), "fan_out": 1 << 20}
 MINUS_1 = np.int32(-1).tobytes()
 
 
@@ -66,6 +67,9 @@ def test_metrics(daemon: Any) -> None:
         ("GraphService.Sample", {"edge_type": "node__to__node", "fan_out": -7}, "INVALID_ARGUMENT", "-7"),
         ("GraphService.Sample", {"edge_type": "node__to__node", "rows": MINUS_1, "fan_out": -1}, "INVALID_ARGUMENT", "row"),
         ("GraphService.Sample", {"edge_type": "node__to__node", "rows": MINUS_1, "fan_out": 1}, "INVALID_ARGUMENT", "row -1"),
+        ("GraphService.SampleOnce", {"edge_type": "a__b__c", "fan_out": 2}, "NOT_FOUND", "a__b__c"),
+        ("GraphService.SampleOnce", graph_pb2.SampleRequest(), "FAILED_PRECONDITION", "none named"),
+        ("GraphService.SampleOnce", TOO_MUCH, "INVALID_ARGUMENT", "one chunk"),
     ],
 )  # fmt: skip
 def test_bad_requests_get_a_reason_and_the_daemon_goes_on(
@@ -77,11 +81,25 @@ def test_bad_requests_get_a_reason_and_the_daemon_goes_on(
             request_ = kv_pb2.PullRequest(dataset_id=cluster.dataset_id, pulls=[request_])
         else:
             request_ = graph_pb2.SampleRequest(dataset_id=cluster.dataset_id, edge_types=[request_])
+    call = rpc.stub(channel, name)
+    ask = list if rpc.METHODS[name].streams else (lambda answer: answer)
     with pytest.raises(grpc.RpcError) as caught:
-        list(rpc.stub(channel, name)(request_, timeout=10))
+        ask(call(request_, timeout=10))
     assert caught.value.code().name == code
     assert words in caught.value.details()
     assert len(list(atta.NeighborLoader(cluster, [2], batch_size=64))) == 2
+
+
+def test_one_message_equals_the_stream(daemon: Any) -> None:
+    cluster, channel, _ = daemon
+    rows = np.arange(40, dtype=np.int32).tobytes()
+    question = {"edge_type": "node__to__node", "rows": rows, "fan_out": 3, "stream_key": 5}
+    request = graph_pb2.SampleRequest(dataset_id=cluster.dataset_id, edge_types=[question])
+    once = rpc.stub(channel, "GraphService.SampleOnce")(request, timeout=10)
+    (chunk,) = rpc.stub(channel, "GraphService.Sample")(request, timeout=10)
+    assert once.message == chunk.message
+    assert {k: bytes(v) for k, v in once.payloads.items()} == {k: bytes(v) for k, v in chunk.payloads.items()}
+    assert len(once.payloads[4]) > 0
 
 
 def test_random_bytes_do_not_bring_the_daemon_down(daemon: Any) -> None:

@@ -116,7 +116,7 @@ def test_sessions_are_seen_with_what_they_do(pair: atta.LocalCluster) -> None:
         assert second.batches_per_s is not None
         assert second.batches_per_s > 0
         first, _ = watch.look()
-        assert first.sample.counters["requests_GraphService.Sample"] > 0  # part 1 asked for its neighbours
+        assert first.sample.counters["requests_GraphService.SampleOnce"] > 0  # part 1 asked for its neighbours
         del batches
         assert eventually(lambda: not watch.look()[1].sessions)
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from atta import rpc
 from atta.client.control import Connection
-from atta.daemon.data_services import CHUNK_BYTES
+from atta.daemon.chunks import CHUNK_BYTES
 from atta.daemon.peers import Peer
 from atta.daemon.slots import SlotPool
 from atta.errors import AttaError

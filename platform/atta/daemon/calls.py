@@ -29,7 +29,10 @@ class Calls:
         async def unary(request: Any, context: Any) -> Any:
             self._begun(name)
             try:
-                return await handler(request, context)
+                reply = await handler(request, context)
+                if isinstance(reply, bytes):
+                    self._counts[f"sent_bytes_{name}"] += len(reply)
+                return reply
             except Exception:
                 self._counts[f"request_errors_{name}"] += 1
                 raise

@@ -1,12 +1,12 @@
 """What a daemon answers its peers: rows of its graph shard and of its tables.
 
-Answers are streamed in chunks of about ``CHUNK_BYTES``: large enough for gRPC's best throughput, small enough that copying one
-overlaps with sending another.
+Answers are streamed in chunks of about ``CHUNK_BYTES``; one that fits into a single chunk may be asked for as such.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from atta.daemon.chunks import CHUNK_BYTES, sampled_rows
 from atta.daemon.guard import guarded, guarded_stream
 from atta.daemon.peers import as_array
 from atta.errors import ConfigError, WrongDatasetError
@@ -26,9 +27,8 @@ from atta.samplers.methods import Method
 from atta.samplers.resolve import METHODS as METHODS_ON_WIRE
 from atta.samplers.shard import Shard
 
-__all__ = ["CHUNK_BYTES", "DataService", "GraphService", "KvService"]
+__all__ = ["DataService", "GraphService", "KvService"]
 
-CHUNK_BYTES = 4 << 20
 SMALL_BYTES = 128 << 10
 MAX_FAN_OUT = 1 << 20
 MAX_PAIRS = 1 << 24
@@ -116,6 +116,21 @@ class GraphService(DataService):
     @guarded_stream
     async def sample(self, request: Any, context: Any) -> AsyncIterator[bytes]:
         """``GraphService.Sample``."""
+        for nbytes, index, question, first, stop in self._pieces(request):
+            yield await self.run(nbytes, self._answer, index, question, first, stop)
+
+    @guarded
+    async def sample_once(self, request: Any, context: Any) -> bytes:
+        """``GraphService.SampleOnce``."""
+        pieces = list(itertools.islice(self._pieces(request), 2))
+        if len(pieces) != 1:
+            raise ConfigError("SampleOnce: the answer is not one chunk: ask by Sample")
+        ((nbytes, *piece),) = pieces
+        answer: bytes = await self.run(nbytes, self._answer, *piece)
+        return answer
+
+    def _pieces(self, request: Any) -> Iterator[tuple[int, int, _Question, int, int]]:
+        """The checked questions, cut: (bytes of the answer, index, question, first row, end)."""
         self.check_dataset(request.dataset_id)
         for index, part in enumerate(request.edge_types):
             self._shard.dataset.schema.check_edge_type(part.edge_type)
@@ -132,7 +147,7 @@ class GraphService(DataService):
             bounded = part.fan_out >= 0 and question.method is not Method.LABOR
             for first, stop in self._split(question, bounded=bounded):
                 nbytes = 8 * (stop - first) * part.fan_out if bounded else CHUNK_BYTES
-                yield await self.run(nbytes, self._answer, index, question, first, stop)
+                yield nbytes, index, question, first, stop
 
     def _answer(self, index: int, question: _Question, first: int, stop: int) -> bytes:
         part, chosen = question.part, slice(first, stop)
@@ -163,12 +178,12 @@ class GraphService(DataService):
         """Cut the rows so that no answer gets much longer than a chunk; a single huge row stays whole."""
         rows, fan_out, edge_type = question.rows, question.part.fan_out, question.part.edge_type
         tables = self._shard.dataset.schema.edge_tables[edge_type]
-        per_edge = 8 + sum(tables[name].row_bytes for name in question.part.tables if name in tables)
+        table_bytes = sum(tables[name].row_bytes for name in question.part.tables if name in tables)
         if bounded:
-            step = max(1, CHUNK_BYTES // max(4, per_edge * fan_out + 4))
+            step = sampled_rows(fan_out, table_bytes)
             yield from ((at, min(at + step, len(rows))) for at in range(0, len(rows), step))
             return
-        sizes = np.cumsum(per_edge * self._shard.degrees(edge_type, rows) + 4)
+        sizes = np.cumsum((8 + table_bytes) * self._shard.degrees(edge_type, rows) + 4)
         at = 0
         while at < len(rows):
             done = sizes[at - 1] if at else 0

@@ -10,10 +10,12 @@ import grpc
 import numpy as np
 
 from atta import rpc
+from atta.daemon.chunks import sampled_rows
 from atta.errors import ConfigError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.samplers.batch import FeatureItem, SampleItem
+from atta.samplers.methods import Method
 from atta.samplers.resolve import METHODS
 from atta.samplers.shard import Answer
 
@@ -54,6 +56,7 @@ class Peer:
         self._dataset_id, self._edge_tables = dataset.dataset_id, dataset.schema.edge_tables
         self._channel = grpc.aio.insecure_channel(address, options=rpc.channel_options())
         self._sample = rpc.stub(self._channel, "GraphService.Sample")
+        self._sample_once = rpc.stub(self._channel, "GraphService.SampleOnce")
         self._pair = rpc.stub(self._channel, "GraphService.Pair")
         self._pull = rpc.stub(self._channel, "KvService.Pull")
         self._probe = rpc.stub(self._channel, "GraphService.Probe")
@@ -75,7 +78,10 @@ class Peer:
                 rows=rows,
                 wide_rows=wide,
             )
-        async for bulk in self._stream(self._sample, request):
+        answers = (
+            self._once(self._sample_once, request) if self._is_one_chunk(items) else self._stream(self._sample, request)
+        )
+        async for bulk in answers:
             chunk = bulk.message
             if chunk.edge_type >= len(items):
                 raise RemoteError(self.address, f"answers edge type {chunk.edge_type} of {len(items)}")
@@ -87,6 +93,13 @@ class Peer:
             answer = self._with_tables(answer, items[chunk.edge_type], bulk.payloads.get(8, b""))
             nbytes = sum(len(view) for view in bulk.payloads.values())
             yield items[chunk.edge_type], chunk.first_row, answer, nbytes
+
+    def _is_one_chunk(self, items: Sequence[SampleItem]) -> bool:
+        """Whether the peer is going to answer with one message."""
+        if len(items) != 1 or items[0].fan_out < 0 or items[0].method is Method.LABOR:
+            return False
+        tables = self._edge_tables[items[0].edge_type]
+        return len(items[0].rows) <= sampled_rows(items[0].fan_out, sum(tables[n].row_bytes for n in items[0].tables))
 
     def _with_tables(self, answer: Answer, item: SampleItem, data: Any) -> Answer:
         """``answer`` with the rows of edge tables that came as ``data``, table after table."""
@@ -166,6 +179,14 @@ class Peer:
             if chunk.first_row + chunk.rows > len(item.rows):
                 raise RemoteError(self.address, f"answers more than {len(item.rows)} rows")
             yield chunk.pull, chunk.first_row, chunk.rows, bulk.payloads.get(4, b"")
+
+    async def _once(self, method: Any, request: Any) -> AsyncIterator[Any]:
+        """The only answer to a request; gRPC itself asks again where the connection breaks."""
+        await self._connected()
+        try:
+            yield await method(request, timeout=self._deadline_s)
+        except grpc.aio.AioRpcError as error:
+            raise rpc.error_from(self.address, error) from error
 
     async def _stream(self, method: Any, request: Any) -> AsyncIterator[Any]:
         """The answers to a request; it is made again where the connection breaks before the first one has come."""

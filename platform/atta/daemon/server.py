@@ -111,7 +111,10 @@ class Daemon:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         graph, kv, sessions, served = self._graph, self._kv, self._sessions, self._engine.recorder.served
         methods: dict[str, dict[str, Callable[..., Any]]] = {
-            "GraphService": served("GraphService", {"Sample": graph.sample, "Pair": graph.pair, "Probe": graph.probe}),
+            "GraphService": served(
+                "GraphService",
+                {"Sample": graph.sample, "SampleOnce": graph.sample_once, "Pair": graph.pair, "Probe": graph.probe},
+            ),
             "KvService": served("KvService", {"Pull": kv.pull, "ListTables": kv.list_tables}),
             "TableService": self._tables.methods(),
             "SessionService": {

@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from atta.daemon.data_services import CHUNK_BYTES, DataService
+from atta.daemon.chunks import CHUNK_BYTES
+from atta.daemon.data_services import DataService
 from atta.daemon.guard import guarded, guarded_stream
 from atta.daemon.peers import as_array
 from atta.errors import ConfigError
