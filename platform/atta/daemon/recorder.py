@@ -87,11 +87,13 @@ class Recorder:
 
     def _unary(self, name: str, handler: Callable[..., Any]) -> Callable[..., Any]:
         async def wrapper(request: Any, context: Any) -> Any:
-            started = self.clock()
+            started, nbytes = self.clock(), 0
             try:
-                return await handler(request, context)
+                reply = await handler(request, context)
+                nbytes = len(reply) if isinstance(reply, bytes) else 0
+                return reply
             finally:
-                self._ring.append(("served", self.clock(), started, name, 0))
+                self._ring.append(("served", self.clock(), started, name, nbytes))
 
         return wrapper
 
