@@ -45,7 +45,7 @@ def render(document: dict[str, Any], command: str, source: Path) -> str:
         f"Runs: {document['runs']}, medians (minimum to maximum); all figures: [{source.name}]({source.name})",
         "",
         *([about, ""] if about else []),
-        *tables(document["results"], document["ratios"], document.get("ours", "atta")),
+        *tables(document["results"], document["ratios"], document.get("ours") or whose(document)),
         "",
         "| limit of the machine | measured in the same runs |",
         "|---|---|",
@@ -55,6 +55,12 @@ def render(document: dict[str, Any], command: str, source: Path) -> str:
     if (source.with_suffix(".png")).exists():
         lines += [f"![{document['bench']}]({source.stem}.png)", ""]
     return "\n".join(lines)
+
+
+def whose(document: dict[str, Any]) -> str:
+    """The system that ratios are about: the one that is compared with no other."""
+    compared = {system for ratios in document["ratios"].values() for system in ratios}
+    return next((system for system in document["results"] if system not in compared), "atta")
 
 
 def tables(results: dict[str, Any], ratios: dict[str, dict[str, float]], ours: str) -> list[str]:

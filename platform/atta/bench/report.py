@@ -92,6 +92,7 @@ class BenchReport:
         return {
             "schema": 1,
             "bench": self.bench,
+            "ours": self.ours,
             "started": self.started,
             "machine": machine(),
             "versions": versions(),
