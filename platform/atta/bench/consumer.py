@@ -50,7 +50,7 @@ class ConsumerConfig:
     warm_up: int
     threads: int
     seed: int
-    think_ms: float = 0.0
+    think_ms: float
 
 
 def _as_dgl(batch: atta.MiniBatch) -> Any:
