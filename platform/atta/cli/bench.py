@@ -12,6 +12,22 @@ from atta.cli.output import DURATION, INTS, NAMES, json_option, printer, quiet_o
 __all__ = ["COMMANDS"]
 
 
+# Options of every benchmark that runs beside a peer.
+vs_option = click.option("--vs", type=NAMES, default=(), help="Peers to run beside it: dgl (needs root and atta[dgl]).")
+split_option = click.option("--split", default="train", show_default=True, help="Whose vertices are the seeds.")
+netns_option = click.option(
+    "--netns",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="A network namespace per partition: needs root; auto: where possible.",
+)
+link_option = click.option("--link", metavar="RATE", help="Shape the links between namespaces, e.g. 1gbit.")
+work_option = click.option(
+    "--work", metavar="DIR", help="Keep converted graphs here  [default: atta in the user's cache folder]."
+)
+
+
 @click.group()
 def bench() -> None:
     """Measure against physical limits and peers, all in one run."""
@@ -21,21 +37,15 @@ def bench() -> None:
 @click.option("--data", required=True, help="Partitioned dataset; one daemon and one consumer per partition.")
 @click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
 @click.option("--batch-size", type=int, default=1024, show_default=True)
-@click.option("--vs", type=NAMES, default=(), help="Peers to run beside it: dgl (needs root and atta[dgl]).")
+@vs_option
 @click.option("--runs", type=int, default=5, show_default=True, help="Rounds; systems alternate within a round.")
 @click.option("--warm-up", type=int, default=6, show_default=True, help="Epochs before measuring, per round.")
 @click.option("--epochs", type=int, default=2, show_default=True, help="Measured per round, at least.")
 @click.option("--seconds", type=DURATION, default="10s", show_default=True, help="Measured per round, at least.")
-@click.option("--split", default="train", show_default=True, help="Whose vertices are the seeds.")
+@split_option
 @click.option("--threads", type=int, default=1, show_default=True, help="Of every daemon and peer process.")
-@click.option(
-    "--netns",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    show_default=True,
-    help="A network namespace per partition: needs root; auto: where possible.",
-)
-@click.option("--link", metavar="RATE", help="Shape the links between namespaces, e.g. 1gbit.")
+@netns_option
+@link_option
 @click.option(
     "--frontier", type=click.Choice(["new", "all"]), help="What a hop expands  [default: all beside dgl, else new]."
 )
@@ -50,7 +60,7 @@ def bench() -> None:
     help="Rows that Atta's daemons keep, in percent of the HALO vertices; unless 0, Atta also runs without that cache  "
     "[default: what fits into 1 GiB].",
 )
-@click.option("--work", metavar="DIR", help="Keep converted graphs here  [default: atta in the user's cache folder].")
+@work_option
 @click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per system and round.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the sampling.")
 @click.option("--plot", metavar="FILE.png", help="Draw seeds per second.")
@@ -82,26 +92,20 @@ def loader(json_file: str | None, plot: str | None, quiet: bool, **options: Any)
 @click.option("--batch-size", type=int, default=1024, show_default=True, help="Seeds per trainer and step.")
 @click.option("--hidden", type=int, default=32, show_default=True, help="Width of the hidden layers.")
 @click.option("--lr", type=float, default=0.003, show_default=True, help="Learning rate of Adam.")
-@click.option("--vs", type=NAMES, default=(), help="Peers to run beside it: dgl (needs root and atta[dgl]).")
+@vs_option
 @click.option("--runs", type=int, default=3, show_default=True, help="Rounds; systems alternate within a round.")
 @click.option("--warm-up", type=int, default=1, show_default=True, help="Epochs before measuring, per round.")
 @click.option("--epochs", type=int, default=3, show_default=True, help="Measured per round.")
-@click.option("--split", default="train", show_default=True, help="Whose vertices are the seeds.")
+@split_option
 @click.option("--threads", type=int, default=1, show_default=True, help="Of every daemon, trainer and peer process.")
-@click.option(
-    "--netns",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    show_default=True,
-    help="A network namespace per partition: needs root; auto: where possible.",
-)
-@click.option("--link", metavar="RATE", help="Shape the links between namespaces, e.g. 1gbit.")
+@netns_option
+@link_option
 @click.option(
     "--cache-share",
     type=click.FloatRange(0, 100),
     help="Rows that Atta's daemons keep, in percent of the HALO vertices  [default: what fits into 1 GiB].",
 )
-@click.option("--work", metavar="DIR", help="Keep converted graphs here  [default: atta in the user's cache folder].")
+@work_option
 @click.option("--timeout", "timeout_s", type=DURATION, default="20m", show_default=True, help="Per system and round.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the sampling and the initial weights.")
 @click.option("--plot", metavar="FILE.png", help="Draw seconds per epoch.")
@@ -137,27 +141,21 @@ def train(json_file: str | None, plot: str | None, quiet: bool, **options: Any) 
 @click.option(
     "--think", "think_s", type=DURATION, default="0s", help="Consumers compute so long on every batch, elsewhere."
 )
-@click.option("--vs", type=NAMES, default=(), help="Peers to run beside it: dgl (needs root and atta[dgl]).")
+@vs_option
 @click.option("--runs", type=int, default=3, show_default=True, help="Rounds; policies alternate within a round.")
 @click.option("--warm-up", type=int, default=3, show_default=True, help="Epochs before measuring, per round.")
 @click.option("--epochs", type=int, default=2, show_default=True, help="Measured per round, at least.")
 @click.option("--seconds", type=DURATION, default="5s", show_default=True, help="Measured per round, at least.")
-@click.option("--split", default="train", show_default=True, help="Whose vertices are the seeds.")
+@split_option
 @click.option("--threads", type=int, default=1, show_default=True, help="Of every daemon and peer process.")
-@click.option(
-    "--netns",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    show_default=True,
-    help="A network namespace per partition: needs root; auto: where possible.",
-)
-@click.option("--link", metavar="RATE", help="Shape the links between namespaces, e.g. 1gbit.")
+@netns_option
+@link_option
 @click.option(
     "--cache-share",
     type=click.FloatRange(0, 100),
     help="Rows that the daemons keep, in percent of the HALO vertices  [default: what fits into 1 GiB].",
 )
-@click.option("--work", metavar="DIR", help="Keep converted graphs here  [default: atta in the user's cache folder].")
+@work_option
 @click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per policy and round.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the sampling.")
 @click.option("--plot", metavar="FILE.png", help="Draw seeds per second.")
@@ -292,7 +290,7 @@ def kv(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> 
 @click.option("--data", required=True, help="Partitioned dataset, all of it on this machine.")
 @click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
 @click.option("--batch-size", type=int, default=1024, show_default=True)
-@click.option("--split", default="train", show_default=True, help="Whose vertices are the seeds.")
+@split_option
 @click.option(
     "--shares", type=INTS, default="1,2,5,10,20,50,100", show_default=True, help="Sizes, percent of the HALO vertices."
 )
