@@ -9,12 +9,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SampleRequest(_message.Message):
-    __slots__ = ("dataset_id", "edge_types")
+    __slots__ = ("dataset_id", "edge_types", "age_ms")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     EDGE_TYPES_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     edge_types: _containers.RepeatedCompositeFieldContainer[EdgeSample]
-    def __init__(self, dataset_id: _Optional[str] = ..., edge_types: _Optional[_Iterable[_Union[EdgeSample, _Mapping]]] = ...) -> None: ...
+    age_ms: int
+    def __init__(self, dataset_id: _Optional[str] = ..., edge_types: _Optional[_Iterable[_Union[EdgeSample, _Mapping]]] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class EdgeSample(_message.Message):
     __slots__ = ("edge_type", "fan_out", "replace", "stream_key", "rows", "wide_rows", "method", "trees", "times", "tables")

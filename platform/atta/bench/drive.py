@@ -37,7 +37,7 @@ class Measured:
         cpu_s: processor seconds of all its processes.
         rank_cpu_s: those of the ranks among them.
         wall_s: seconds from "go" to the last "done".
-        sent_bytes: bytes that left the hosts by their network interfaces; 0 on loopback.
+        sent_bytes: of every rank, bytes that left its host by its network interface; 0 on loopback.
     """
 
     warm_ups: list[dict[str, Any]]
@@ -45,7 +45,7 @@ class Measured:
     cpu_s: float
     rank_cpu_s: float
     wall_s: float
-    sent_bytes: int
+    sent_bytes: tuple[int, ...]
 
     def total(self, name: str) -> float:
         """Sum of one figure over ranks and epochs (absent ones count 0)."""
@@ -138,7 +138,7 @@ class Troupe:
         self._good = True
         wall = time.monotonic() - start
         servers, ranks = _cpu_seconds(self._extras) - servers, _cpu_seconds(self._ranks) - ranks
-        return Measured(ready, reports, servers + ranks, ranks, wall, sum(e["sent_bytes"] for e in done))
+        return Measured(ready, reports, servers + ranks, ranks, wall, tuple(e["sent_bytes"] for e in done))
 
     def _await(self, kind: str, deadline: float, others: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
         """One event ``kind`` of every rank; other events go to ``others``."""

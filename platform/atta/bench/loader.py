@@ -88,8 +88,8 @@ def figures(measured: Measured) -> dict[str, float]:
         found["remote_rows_per_seed"] = remote
     if (remote := measured.per_seed("remote_bytes")) is not None:
         found["remote_bytes_per_seed"] = remote
-    if measured.sent_bytes:
-        found["link_bytes_per_seed"] = measured.sent_bytes / seeds
+    if sent := sum(measured.sent_bytes):
+        found["link_bytes_per_seed"] = sent / seeds
     found["cpu_percent"] = 100 * measured.cpu_s / (measured.wall_s * len(os.sched_getaffinity(0)))
     found["cpu_us_per_seed"] = 1e6 * measured.cpu_s / seeds
     found["consumer_cpu_us_per_seed"] = 1e6 * measured.rank_cpu_s / seeds

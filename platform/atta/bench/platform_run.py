@@ -34,12 +34,11 @@ def run_atta(
     frontier: str,
     deliver: str,
     recipe: Recipe | None = None,
-    think_ms: float = 0.0,
     serve: Sequence[str] = (),
 ) -> Measured:
     """Start everything, measure, end everything; partition i and rank i live on ``hosts[i]``, logs in ``folder``.
 
-    ``recipe``: the ranks train by it; None: they only load, and compute on every batch for ``think_ms`` on a device elsewhere.
+    ``recipe``: the ranks train by it; None: they only load.
     ``serve``: further options of `atta serve`.
 
     Raises:
@@ -72,7 +71,7 @@ def run_atta(
                 warm_up=workload.warm_up,
                 threads=workload.threads,
                 seed=workload.seed,
-                think_ms=think_ms,
+                think_ms=workload.think_ms,
             )
             module = "atta.bench.train_worker" if training else "atta.bench.consumer"
             command = [sys.executable, "-m", module, json.dumps({**asdict(config), **training})]

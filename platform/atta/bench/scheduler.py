@@ -40,13 +40,11 @@ class SchedulerBench(BesideBench):
         policies: of the daemons' schedulers; ``two-level`` is what the others are compared with.
         depths: the policy ``prefetch`` runs once with each of these.
         rtt_ms: every request to another daemon waits so long first. The delay is injected by the daemons, not by the network.
-        think_ms: a consumer computes on every batch for so long, on a device elsewhere.
     """
 
     policies: tuple[str, ...] = POLICIES
     depths: tuple[int, ...] = (4,)
     rtt_ms: float = 0.0
-    think_ms: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,11 +57,10 @@ class SchedulerBench(BesideBench):
             )
         if not self.depths or min(self.depths) < 1:
             raise ConfigError(f"--depths {','.join(map(str, self.depths))}: there must be some, each at least 1")
-        for name, value in (("--rtt", self.rtt_ms), ("--think", self.think_ms)):
-            if not 0 <= value < math.inf:
-                raise ConfigError(f"{name} {value:g} ms: must not be negative")
-        if self.beside_dgl and (self.rtt_ms or self.think_ms):
-            raise ConfigError("--vs dgl: only Atta's daemons and consumers can be slowed down by --rtt and --think")
+        if not 0 <= self.rtt_ms < math.inf:
+            raise ConfigError(f"--rtt {self.rtt_ms:g} ms: must not be negative")
+        if self.beside_dgl and self.rtt_ms:
+            raise ConfigError("--vs dgl: only Atta's daemons can be slowed down by --rtt")
 
 
 def run(bench: SchedulerBench, say: Say = lambda _: None) -> BenchReport:
@@ -90,8 +87,9 @@ def run(bench: SchedulerBench, say: Say = lambda _: None) -> BenchReport:
 def figures(measured: Measured, *, bench: SchedulerBench, hosts: int) -> dict[str, float]:
     """Figures of one round.
 
-    ``completion_ms`` is the time from a batch's launch to its end; ``busy/cores``, ``busy/link`` and ``busy/consumer`` are shares
-    of the measured time, and ``busiest`` the largest of them. ``queue_bytes`` is what finished batches took at most, per daemon.
+    ``completion_ms`` is the time from a batch's launch to its end; ``busy/cores``, ``busy/link`` (of the link and direction that
+    carries most) and ``busy/consumer`` (computing, and taking batches in) are shares of the measured time, ``busiest`` the largest
+    of them. ``queue_bytes`` is what finished batches took at most, per daemon.
     """
     found = loader.figures(measured)
     window = measured.window_s
@@ -103,10 +101,11 @@ def figures(measured: Measured, *, bench: SchedulerBench, hosts: int) -> dict[st
     if queued := [e["queue_bytes"] for e in measured.epochs if e.get("queue_bytes")]:
         chosen["queue_bytes"] = max(queued)
     busy = {"cores": found["cpu_percent"] / 100}
-    if bench.link and measured.sent_bytes:
-        busy["link"] = 8 * measured.sent_bytes / (window * hosts * bits_per_s(bench.link))
-    if bench.think_ms:
-        busy["consumer"] = measured.total("batches") * bench.think_ms / 1e3 / (window * hosts)
+    if bench.link and any(measured.sent_bytes):
+        busy["link"] = 8 * max(measured.sent_bytes) / (window * bits_per_s(bench.link))
+    if think_ms := bench.workload.think_ms:
+        at_work_s = measured.total("batches") * think_ms / 1e3 + measured.rank_cpu_s
+        busy["consumer"] = min(1.0, at_work_s / (window * hosts))
     chosen |= {name: found[name] for name in _LOADING if name in found}
     chosen["busiest"] = max(busy.values())
     return chosen | {f"busy/{name}": share for name, share in busy.items()}
@@ -140,7 +139,6 @@ def _systems(bench: SchedulerBench, hosts: Sequence[Host]) -> dict[str, System]:
             folder,
             frontier=_frontier(bench),
             deliver="arrays",
-            think_ms=bench.think_ms,
             serve=(*cache_options(bench.cache_share), "--peer-delay", f"{bench.rtt_ms:g}ms", *options),
         )
 

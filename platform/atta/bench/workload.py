@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from atta.errors import ConfigError
@@ -23,6 +24,7 @@ class Workload:
         threads: threads that a process of a system may compute with.
         timeout_s: a system that takes longer (from its start) has failed.
         seed: of everything random, where the system lets one choose.
+        think_ms: a consumer computes on every batch for so long, on a device elsewhere; for loading only.
     """
 
     num_neighbors: tuple[int, ...]
@@ -34,6 +36,7 @@ class Workload:
     threads: int = 1
     timeout_s: float = 600.0
     seed: int = 0
+    think_ms: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.num_neighbors or any(f < 1 and f != -1 for f in self.num_neighbors):
@@ -45,6 +48,8 @@ class Workload:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
         if self.seconds < 0 or self.timeout_s <= 0:
             raise ConfigError("--seconds and --timeout must be positive")
+        if not 0 <= self.think_ms < math.inf:
+            raise ConfigError(f"--think {self.think_ms:g} ms: must not be negative")
 
 
 @dataclass(frozen=True)

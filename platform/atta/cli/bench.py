@@ -174,8 +174,9 @@ def scheduler(
     from atta.bench.workload import Workload
 
     console = Console(stderr=True, quiet=quiet)
-    workload = Workload(**{f.name: options.pop(f.name) for f in fields(Workload) if f.name in options})
-    bench = SchedulerBench(workload=workload, rtt_ms=1e3 * rtt_s, think_ms=1e3 * think_s, **options)
+    chosen = {f.name: options.pop(f.name) for f in fields(Workload) if f.name in options}
+    workload = Workload(**chosen, think_ms=1e3 * think_s)
+    bench = SchedulerBench(workload=workload, rtt_ms=1e3 * rtt_s, **options)
     report = run(bench, console.print)
     write_json(json_file, report.to_json())
     if plot:

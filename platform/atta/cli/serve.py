@@ -18,6 +18,9 @@ __all__ = ["COMMANDS"]
 @click.option("--peers", type=click.Path(dir_okay=False), help="Cluster file with the addresses of all daemons.")
 @click.option("--threads", type=click.IntRange(min=1), help="Worker threads  [default: number of cores].")
 @click.option(
+    "--requests", type=click.IntRange(min=1), default=16, show_default=True, help="To other daemons, at a time."
+)
+@click.option(
     "--memory",
     type=click.Choice(["auto", "copy", "map"]),
     default="auto",
@@ -99,6 +102,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
     listen: str,
     peers: str | None,
     threads: int | None,
+    requests: int,
     memory: str,
     buffer: int,
     queue: int,
@@ -138,6 +142,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
             listen=listen,
             peers=read_cluster(peers) if peers else {},
             threads=threads or len(os.sched_getaffinity(0)),
+            requests=requests,
             verify=verify,
             memory=memory,
             buffer_bytes=buffer,

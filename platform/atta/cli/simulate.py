@@ -43,6 +43,7 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
 @click.option("--profile", "profile_file", metavar="FILE", help="What batches cost: made by --measure, or by hand.")
 @click.option("--machines", type=click.IntRange(min=1), help="A daemon and trainer each  [default: as measured].")
 @click.option("--cores", type=click.IntRange(min=1), help="Per machine  [default: as measured].")
+@click.option("--shared-cores", is_flag=True, help="All machines share the cores of one computer, as namespaces do.")
 @click.option("--threads", type=click.IntRange(min=1), help="Worker threads of a daemon  [default: the cores].")
 @click.option("--serve-threads", type=click.IntRange(min=1), help="Those that serve others  [default: --threads].")
 @click.option("--link", type=RATE, help="Of each machine, each way, e.g. 1gbit  [default: infinitely fast].")
@@ -157,6 +158,7 @@ def _scenario(profile: Profile, options: Mapping[str, Any]) -> Scenario:
         profile,
         machines=either("machines", profile.parts),
         cores=cores,
+        shared_cores=options["shared_cores"],
         rtt_s=options["rtt"],
         scheduler=SchedulerConfig(workers=threads, log_events=0, **scheduling),
         serve_threads=either("serve_threads", threads),

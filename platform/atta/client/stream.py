@@ -14,6 +14,7 @@ import numpy as np
 from atta import rpc
 from atta.client.control import Connection
 from atta.client.keeper import SessionKeeper, SessionState
+from atta.client.pace import ConsumerPace
 from atta.client.slots import SlotMaps
 from atta.errors import DeadlineError, RemoteError, UnavailableError
 from atta.protos.v1 import session_pb2
@@ -51,8 +52,7 @@ class BatchStream(Iterator[RawBatch]):
         self._state.session = self.session
         self._sequence = 0
         self._left = self.batches - int(request.start_batch)
-        self._train_ms = 0.0
-        self._delivered: float | None = None
+        self._pace = ConsumerPace()
         self._finalizer = weakref.finalize(self, keeper.discard, self._state)
         keeper.keep(self._state, float(reply.lease_s))
         if self._left:
@@ -62,10 +62,8 @@ class BatchStream(Iterator[RawBatch]):
         if not self._left or self._state.closed:
             self.close()
             raise StopIteration
-        now = time.perf_counter()
-        if self._delivered is not None:
-            busy = 1e3 * (now - self._delivered)
-            self._train_ms = busy if self._train_ms == 0 else 0.8 * self._train_ms + 0.2 * busy
+        self._pace.done()
+        asked = time.perf_counter()
         try:
             batch = self._receive()
         except BaseException:
@@ -75,8 +73,8 @@ class BatchStream(Iterator[RawBatch]):
         self._left -= 1
         if self._left:
             self._ask()
-        batch.stats["wait_ms"] = 1e3 * (time.perf_counter() - now)
-        self._delivered = time.perf_counter()
+        batch.stats["wait_ms"] = 1e3 * (time.perf_counter() - asked)
+        self._pace.arrived()
         return batch
 
     @property
@@ -94,7 +92,7 @@ class BatchStream(Iterator[RawBatch]):
             session=self.session,
             sequence=self._sequence,
             released=self._state.take_released(),
-            train_ms=self._train_ms,
+            train_ms=self._pace.ms,
         )
         self._state.call = self._state.connection.start("SessionService.Next", request, timeout=NEXT_DEADLINE_S)
 

@@ -18,6 +18,8 @@ class DaemonConfig:
     peers: Mapping[int, str] = field(default_factory=dict)
     threads: int = 2
     """Worker threads for the tasks of this daemon's own DAGs; as many again serve other daemons."""
+    requests: int = 16
+    """Tasks that may wait for other daemons at a time."""
     verify: bool = True
     """Check every file's checksum at start (one read of the partition)."""
     memory: str = "auto"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from atta.daemon.chunks import CHUNK_BYTES, sampled_rows
 from atta.daemon.guard import guarded, guarded_stream
 from atta.daemon.peers import as_array
+from atta.daemon.turns import Outlets, TurnPool, began
 from atta.errors import ConfigError, WrongDatasetError
 from atta.kvstore.store import Store, known_codec, wire_bytes
 from atta.protos import wire
@@ -38,7 +39,7 @@ _PROBE = graph_pb2.ProbeRequest
 class DataService:
     """What services over a daemon's data share: whose data it is, and threads to work on it."""
 
-    def __init__(self, dataset_id: str, pool: ThreadPoolExecutor, address: str) -> None:
+    def __init__(self, dataset_id: str, pool: TurnPool, address: str) -> None:
         self._dataset_id, self._pool, self.address = dataset_id, pool, address
 
     def check_dataset(self, dataset_id: str) -> None:
@@ -48,18 +49,21 @@ class DataService:
                 self.address, f"this daemon serves dataset {self._dataset_id}, not {dataset_id or '(none named)'}"
             )
 
-    async def run(self, nbytes: int, function: Any, *args: Any) -> Any:
-        """Make an answer of about ``nbytes``: on a thread, unless handing it over takes longer than the work."""
+    async def run(self, nbytes: int, function: Any, *args: Any, since: float | None = None) -> Any:
+        """Make an answer of about ``nbytes``: on a thread, unless handing it over takes longer than the work.
+
+        ``since``: when the batch was begun that it is for; answers for the oldest come first. None: now.
+        """
         if nbytes <= SMALL_BYTES:
             return function(*args)
-        return await self.in_pool(function, *args)
+        return await self.in_pool(function, *args, since=since)
 
-    async def in_turn(self, jobs: Iterable[tuple[Any, ...]]) -> AsyncIterator[Any]:
+    async def in_turn(self, jobs: Iterable[tuple[Any, ...]], since: float | None = None) -> AsyncIterator[Any]:
         """Answers of ``jobs``, each the arguments of ``run``; the next one is made while the present one is being sent."""
         coming: asyncio.Task[Any] | None = None
         try:
             for job in jobs:
-                ready, coming = coming, asyncio.ensure_future(self.run(*job))
+                ready, coming = coming, asyncio.ensure_future(self.run(*job, since=since))
                 if ready is not None:
                     yield await ready
             if coming is not None:
@@ -68,9 +72,9 @@ class DataService:
             if coming is not None:
                 coming.cancel()
 
-    async def in_pool(self, function: Any, *args: Any) -> Any:
+    async def in_pool(self, function: Any, *args: Any, since: float | None = None) -> Any:
         """Call ``function`` on a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+        return await asyncio.wrap_future(self._pool.submit(since or time.monotonic(), function, *args))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +113,18 @@ def _joined(tables: Mapping[str, np.ndarray]) -> Any:
 class GraphService(DataService):
     """Sampling over this daemon's core vertices."""
 
-    def __init__(self, shard: Shard, pool: ThreadPoolExecutor, address: str) -> None:
+    def __init__(self, shard: Shard, pool: TurnPool, outlets: Outlets, address: str) -> None:
         super().__init__(shard.dataset.dataset_id, pool, address)
-        self._shard = shard
+        self._shard, self._outlets = shard, outlets
 
     @guarded_stream
     async def sample(self, request: Any, context: Any) -> AsyncIterator[bytes]:
         """``GraphService.Sample``."""
-        for nbytes, index, question, first, stop in self._pieces(request):
-            yield await self.run(nbytes, self._answer, index, question, first, stop)
+        since = began(request.age_ms)
+        for nbytes, *piece in self._pieces(request):
+            answer = await self.run(nbytes, self._answer, *piece, since=since)
+            async with self._outlets.turn(context.peer(), since):
+                yield answer
 
     @guarded
     async def sample_once(self, request: Any, context: Any) -> bytes:
@@ -126,7 +133,7 @@ class GraphService(DataService):
         if len(pieces) != 1:
             raise ConfigError("SampleOnce: the answer is not one chunk: ask by Sample")
         ((nbytes, *piece),) = pieces
-        answer: bytes = await self.run(nbytes, self._answer, *piece)
+        answer: bytes = await self.run(nbytes, self._answer, *piece, since=began(request.age_ms))
         return answer
 
     def _pieces(self, request: Any) -> Iterator[tuple[int, int, _Question, int, int]]:
@@ -231,14 +238,15 @@ class GraphService(DataService):
 class KvService(DataService):
     """Rows of this daemon's tables."""
 
-    def __init__(self, store: Store, dataset_id: str, pool: ThreadPoolExecutor, address: str) -> None:
+    def __init__(self, store: Store, dataset_id: str, pool: TurnPool, outlets: Outlets, *, address: str) -> None:
         super().__init__(dataset_id, pool, address)
-        self._store = store
+        self._store, self._outlets = store, outlets
 
     @guarded_stream
     async def pull(self, request: Any, context: Any) -> AsyncIterator[bytes]:
         """``KvService.Pull``."""
         self.check_dataset(request.dataset_id)
+        since = began(request.age_ms)
         for index, pull in enumerate(request.pulls):
             rows = as_array(pull.rows, wide=pull.wide_rows)
             tables = [self._store.table(pull.node_type, name) for name in pull.tables]
@@ -253,8 +261,9 @@ class KvService(DataService):
                 nbytes = len(part) * row_bytes
                 prefix = wire.prefix(kv_pb2.PullChunk(pull=index, first_row=first, rows=len(part)), 4, nbytes)
                 jobs.append((nbytes, self._store.pack, tables, part, prefix, codec))
-            async for answer in self.in_turn(jobs):
-                yield answer
+            async for answer in self.in_turn(jobs, since):
+                async with self._outlets.turn(context.peer(), since):
+                    yield answer
 
     @guarded
     async def list_tables(self, request: Any, context: Any) -> Any:

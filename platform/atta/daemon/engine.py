@@ -7,6 +7,7 @@ The scheduler (``atta.scheduler``, pure) decides; this file owns the threads, th
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ from atta.daemon.session import Delivery, Session
 from atta.daemon.session_figures import session_figures
 from atta.daemon.slots import Slot, SlotPool
 from atta.daemon.task_costs import TaskCosts
-from atta.daemon.tasks import Outcome, run_local, run_program, run_remote
+from atta.daemon.tasks import Outcome, Remote, run_local, run_program, run_remote
 from atta.errors import AttaError
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
@@ -83,9 +84,11 @@ class Engine:
         self.counters: dict[str, float] = {}
         self._costs = TaskCosts()
         self.recorder = Recorder(config.trace_events)
+        self._oldest_first = sched.oldest_first(config.policy)
         self._scheduler = sched.Scheduler(
             sched.SchedulerConfig(
                 workers=config.threads,
+                net_in_flight=config.requests,
                 queue_bytes=config.queue_bytes,
                 buffer_bytes=config.buffer_bytes,
                 policy=config.policy,
@@ -233,8 +236,10 @@ class Engine:
             if task.kind is Kind.BATCH or task.owner == self.shard.part:
                 result = await run_program(running.state, task, self._access, self._workers)
             else:
-                peer, codec = self.peers[task.owner], running.session.request.codec
-                result = await run_remote(running.state, task, peer, self.cache, self._copiers, codec=codec)
+                age_ms = math.ceil(1e3 * (started - running.launched)) if self._oldest_first else 0
+                codec = running.session.request.codec
+                remote = Remote(self.peers[task.owner], self.cache, self._copiers, codec, age_ms)
+                result = await run_remote(running.state, task, remote)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -317,6 +322,7 @@ class Engine:
         return {
             **self.counters,
             **self._costs.stats(),
+            **self.peers.stats(),
             "cpu_s": time.process_time(),
             **{f"scheduler_{k}": v for k, v in self._scheduler.stats().items()},
             "sessions": float(len(self._sessions)),

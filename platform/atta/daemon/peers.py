@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -11,6 +12,7 @@ import numpy as np
 
 from atta import rpc
 from atta.daemon.chunks import sampled_rows
+from atta.daemon.hedges import Hedges
 from atta.errors import ConfigError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2, kv_pb2
@@ -26,6 +28,7 @@ PROBE_ROWS = 1 << 17
 CONNECT_S = 15.0
 """A peer that is starting, or restarting, is waited for so long; one that stays away fails the batch, not the deadline."""
 ATTEMPTS = 3
+_END: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 _INT32_MAX = np.iinfo(np.int32).max
 
 
@@ -47,23 +50,41 @@ def as_array(data: Any, *, wide: bool) -> np.ndarray:
     return np.frombuffer(data, dtype=dtype)
 
 
+class _Link:
+    """One connection to a daemon, and what can be asked over it."""
+
+    def __init__(self, address: str) -> None:
+        # Channels to one address would share their connection.
+        self.channel = grpc.aio.insecure_channel(
+            address, options=[*rpc.channel_options(), ("grpc.use_local_subchannel_pool", 1)]
+        )
+        self._stubs: dict[str, Any] = {}
+
+    def __getitem__(self, method: str) -> Any:
+        if method not in self._stubs:
+            self._stubs[method] = rpc.stub(self.channel, method)
+        return self._stubs[method]
+
+
 class Peer:
-    """A connection to the daemon of one partition. Channels reconnect by themselves; every call has a deadline."""
+    """The daemon of one partition. Channels reconnect by themselves; every call has a deadline, and a late one is made twice."""
 
     def __init__(self, part: int, address: str, dataset: Dataset, deadline_s: float, *, delay_s: float = 0.0) -> None:
         """``delay_s``: every request waits so long first."""
         self.part, self.address, self._deadline_s, self._delay_s = part, address, deadline_s, delay_s
         self._dataset_id, self._edge_tables = dataset.dataset_id, dataset.schema.edge_tables
-        self._channel = grpc.aio.insecure_channel(address, options=rpc.channel_options())
-        self._sample = rpc.stub(self._channel, "GraphService.Sample")
-        self._sample_once = rpc.stub(self._channel, "GraphService.SampleOnce")
-        self._pair = rpc.stub(self._channel, "GraphService.Pair")
-        self._pull = rpc.stub(self._channel, "KvService.Pull")
-        self._probe = rpc.stub(self._channel, "GraphService.Probe")
+        self._link = _Link(address)
+        self._spare: _Link | None = None
+        self.hedges = Hedges()
 
-    async def sample(self, items: Sequence[SampleItem]) -> AsyncIterator[tuple[SampleItem, int, Answer, int]]:
-        """Expand ``items``; yields (item, first row, answer, bytes received) chunk by chunk."""
-        request = graph_pb2.SampleRequest(dataset_id=self._dataset_id)
+    async def sample(
+        self, items: Sequence[SampleItem], *, age_ms: int = 0
+    ) -> AsyncIterator[tuple[SampleItem, int, Answer, int]]:
+        """Expand ``items``; yields (item, first row, answer, bytes received) chunk by chunk.
+
+        ``age_ms``: since the batch was begun that they are for; peers serve the oldest first. 0: in order of arrival.
+        """
+        request = graph_pb2.SampleRequest(dataset_id=self._dataset_id, age_ms=age_ms)
         for item in items:
             rows, wide = rows_to_wire(item.rows)
             request.edge_types.add(
@@ -78,10 +99,8 @@ class Peer:
                 rows=rows,
                 wide_rows=wide,
             )
-        answers = (
-            self._once(self._sample_once, request) if self._is_one_chunk(items) else self._stream(self._sample, request)
-        )
-        async for bulk in answers:
+        method = "GraphService.SampleOnce" if self._is_one_chunk(items) else "GraphService.Sample"
+        async for bulk in self._answers(method, request):
             chunk = bulk.message
             if chunk.edge_type >= len(items):
                 raise RemoteError(self.address, f"answers edge type {chunk.edge_type} of {len(items)}")
@@ -132,7 +151,7 @@ class Peer:
                 operands=b"" if operands is None else operands[part].tobytes(),
             )
             try:
-                reply = await self._probe(request, timeout=self._deadline_s)
+                reply = await self._link["GraphService.Probe"](request, timeout=self._deadline_s)
             except grpc.aio.AioRpcError as error:
                 raise rpc.error_from(self.address, error) from error
             answers.append(as_array(reply.values, wide=True))
@@ -154,7 +173,7 @@ class Peer:
         )
         await self._connected()
         try:
-            reply = await self._pair(request, timeout=self._deadline_s)
+            reply = await self._link["GraphService.Pair"](request, timeout=self._deadline_s)
         except grpc.aio.AioRpcError as error:
             raise rpc.error_from(self.address, error) from error
         ids = as_array(reply.ids, wide=True)
@@ -162,16 +181,18 @@ class Peer:
             raise RemoteError(self.address, f"answers {len(ids)} pairs for {len(rows)} x {count}")
         return ids
 
-    async def pull(self, items: Sequence[FeatureItem], codec: str = "") -> AsyncIterator[tuple[int, int, int, Any]]:
-        """Pull rows, float32 ones in ``codec``, chunk by chunk.
+    async def pull(
+        self, items: Sequence[FeatureItem], codec: str = "", *, age_ms: int = 0
+    ) -> AsyncIterator[tuple[int, int, int, Any]]:
+        """Pull rows, float32 ones in ``codec``, chunk by chunk; ``age_ms`` as for ``sample``.
 
         Yields (index of the item, first row, number of rows, their bytes table by table).
         """
-        request = kv_pb2.PullRequest(dataset_id=self._dataset_id)
+        request = kv_pb2.PullRequest(dataset_id=self._dataset_id, age_ms=age_ms)
         for item in items:
             rows, wide = rows_to_wire(item.rows)
             request.pulls.add(node_type=item.node_type, tables=item.tables, rows=rows, wide_rows=wide, codec=codec)
-        async for bulk in self._stream(self._pull, request):
+        async for bulk in self._answers("KvService.Pull", request):
             chunk = bulk.message
             if chunk.pull >= len(items):
                 raise RemoteError(self.address, f"answers pull {chunk.pull} of {len(items)}")
@@ -180,47 +201,85 @@ class Peer:
                 raise RemoteError(self.address, f"answers more than {len(item.rows)} rows")
             yield chunk.pull, chunk.first_row, chunk.rows, bulk.payloads.get(4, b"")
 
-    async def _once(self, method: Any, request: Any) -> AsyncIterator[Any]:
-        """The only answer to a request; gRPC itself asks again where the connection breaks."""
-        await self._connected()
-        try:
-            yield await method(request, timeout=self._deadline_s)
-        except grpc.aio.AioRpcError as error:
-            raise rpc.error_from(self.address, error) from error
-
-    async def _stream(self, method: Any, request: Any) -> AsyncIterator[Any]:
+    async def _answers(self, method: str, request: Any) -> AsyncIterator[Any]:
         """The answers to a request; it is made again where the connection breaks before the first one has come."""
         for attempt in range(ATTEMPTS):
             await self._connected()
-            call = method(request, timeout=self._deadline_s)
-            begun = False
+            call, begun = None, False
             try:
-                async for message in call:
+                call, message = await self._first(method, request)
+                while message is not _END:
                     begun = True
                     yield message
+                    message = await call.read() if rpc.METHODS[method].streams else _END
                 return
             except grpc.aio.AioRpcError as failure:
                 error = rpc.error_from(self.address, failure)
                 if begun or attempt == ATTEMPTS - 1 or not isinstance(error, UnavailableError):
                     raise error from failure
             finally:
-                call.cancel()
+                if call is not None:
+                    call.cancel()
+
+    async def _first(self, method: str, request: Any) -> tuple[Any, Any]:
+        """The call and its first answer (EOF: there is none); when it is late, whichever of two calls answers first."""
+        started = time.monotonic()
+        calls = [self._call(self._link, method, request)]
+        try:
+            late = self.hedges.patience(method)
+            if late is not None:
+                await asyncio.wait({calls[0][1]}, timeout=late)
+                if not calls[0][1].done() and self.hedges.take():
+                    self._spare = self._spare or _Link(self.address)
+                    calls.append(self._call(self._spare, method, request))
+            call, answer = await _sooner(calls)
+        finally:
+            for other, reading in calls:
+                if not reading.done():
+                    other.cancel()
+                    reading.cancel()
+        self.hedges.answered(method, time.monotonic() - started)
+        self.hedges.won += call is not calls[0][0]
+        return call, answer
+
+    def _call(self, link: _Link, method: str, request: Any) -> tuple[Any, asyncio.Future[Any]]:
+        call = link[method](request, timeout=self._deadline_s)
+        first: Awaitable[Any] = call.read() if rpc.METHODS[method].streams else call
+        return call, asyncio.ensure_future(first)
 
     async def _connected(self) -> None:
         """Wait for the peer to answer; UnavailableError when it does not within ``CONNECT_S`` (and the deadline)."""
         if self._delay_s:
             await asyncio.sleep(self._delay_s)
-        if self._channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY:
+        if self._link.channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY:
             return
         patience = min(CONNECT_S, self._deadline_s)
         try:
-            await asyncio.wait_for(self._channel.channel_ready(), patience)
+            await asyncio.wait_for(self._link.channel.channel_ready(), patience)
         except TimeoutError:
             raise UnavailableError(self.address, f"no daemon answers (waited {patience:g} s)") from None
 
     async def close(self) -> None:
-        """Close the channel."""
-        await self._channel.close(grace=None)
+        """Close the connections."""
+        for link in (self._link, self._spare):
+            if link is not None:
+                await link.channel.close(grace=None)
+
+
+async def _sooner(calls: Sequence[tuple[Any, asyncio.Future[Any]]]) -> tuple[Any, Any]:
+    """The call that answers first and its answer; an error counts only when no other call can answer any more.
+
+    Raises AioRpcError: that of the first call, if all have failed.
+    """
+    if len(calls) > 1:
+        waiting = {reading for _, reading in calls}
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if any(reading.exception() is None for reading in done):
+                break
+    good = [(call, reading) for call, reading in calls if reading.done() and reading.exception() is None]
+    call, reading = (good or calls)[0]
+    return call, await reading
 
 
 class Peers:
@@ -239,6 +298,14 @@ class Peers:
                 raise ConfigError(f"no address is known for the daemon of partition {part}: give it with --peers")
             peer = self._peers[part] = Peer(part, address, self._dataset, self._deadline_s, delay_s=self._delay_s)
         return peer
+
+    def stats(self) -> dict[str, float]:
+        """Counters."""
+        hedges = [peer.hedges for peer in self._peers.values()]
+        return {
+            "hedged_total": float(sum(h.sent for h in hedges)),
+            "hedges_won_total": float(sum(h.won for h in hedges)),
+        }
 
     async def close(self) -> None:
         """Close all channels."""

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from atta.daemon.engine import Engine
 from atta.daemon.peers import Peers
 from atta.daemon.session_service import SessionService
 from atta.daemon.table_service import TableService
+from atta.daemon.turns import Outlets, TurnPool
 from atta.errors import ConfigError
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
@@ -77,10 +78,10 @@ class Daemon:
             fan_outs=config.cache_fanouts,
         )
         self._engine = Engine(config, self._dataset, shard, store, peers, cache=self._cache)
-        self._serving = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-serve")
+        self._serving, outlets = TurnPool(config.threads, "atta-serve"), Outlets()
         self._sessions = SessionService(config, self._engine, config.listen)
-        self._graph = GraphService(shard, self._serving, config.listen)
-        self._kv = KvService(store, self._dataset.dataset_id, self._serving, config.listen)
+        self._graph = GraphService(shard, self._serving, outlets, config.listen)
+        self._kv = KvService(store, self._dataset.dataset_id, self._serving, outlets, address=config.listen)
         tables = Tables(config.table_bytes)
         snapshots = Path(config.snapshots) if config.snapshots else None
         self._tables = TableService(self._dataset, config.part, tables, self._serving, snapshots=snapshots)
@@ -191,7 +192,7 @@ class Daemon:
             chore.cancel()
         await self._server.stop(grace=1.0)
         await self._engine.shutdown()
-        self._serving.shutdown(wait=True)
+        self._serving.shutdown()
         log.info("stopped")
         self._stopped.set()
 

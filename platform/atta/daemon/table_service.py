@@ -17,7 +17,6 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from atta.daemon.chunks import CHUNK_BYTES
 from atta.daemon.data_services import DataService
 from atta.daemon.guard import guarded, guarded_stream
 from atta.daemon.peers import as_array
+from atta.daemon.turns import TurnPool
 from atta.errors import ConfigError
 from atta.kvstore import codecs
 from atta.kvstore.mutable import MutableTable
@@ -91,9 +91,7 @@ class _EdgeIndex:
 class TableService(DataService):
     """``TableService`` of a daemon."""
 
-    def __init__(
-        self, dataset: Dataset, part: int, tables: Tables, pool: ThreadPoolExecutor, *, snapshots: Path | None
-    ) -> None:
+    def __init__(self, dataset: Dataset, part: int, tables: Tables, pool: TurnPool, *, snapshots: Path | None) -> None:
         """``snapshots``: the folder below which they are kept; None: nowhere."""
         super().__init__(dataset.dataset_id, pool, f"part {part}")
         self._dataset, self._part, self._tables = dataset, part, tables

@@ -22,7 +22,7 @@ from atta.samplers.batch import BatchState, FeatureItem
 from atta.samplers.dag import Kind, Share, Task
 from atta.samplers.shard import Shard
 
-__all__ = ["Outcome", "run_local", "run_program", "run_remote"]
+__all__ = ["Outcome", "Remote", "run_local", "run_program", "run_remote"]
 
 SMALL_BYTES = 128 << 10
 """Copies up to this size are made at once: handing them to a thread takes longer."""
@@ -99,13 +99,22 @@ async def _on(pool: Executor, function: Callable[..., Any], *args: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
 
 
-async def run_remote(
-    state: BatchState, task: Task, peer: Peer, cache: RowCache, pool: Executor, *, codec: str = ""
-) -> Outcome:
-    """Run a task whose rows a peer owns. ``pool`` does the copying, so that the event loop stays free.
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """How a task's rows are asked for and taken in."""
 
-    ``codec``: of float32 rows on the way. What a codec has altered is not kept for sessions that want rows as they are.
-    """
+    peer: Peer
+    cache: RowCache
+    pool: Executor  # does the copying, so that the event loop stays free
+    codec: str = (
+        ""  # of float32 rows on the way; what it has altered is not kept for sessions that want rows as they are
+    )
+    age_ms: int = 0  # since the batch was begun; 0: in order of arrival
+
+
+async def run_remote(state: BatchState, task: Task, remote: Remote) -> Outcome:
+    """Run a task whose rows a peer owns."""
+    peer = remote.peer
     match task.kind:
         case Kind.POSITIVE | Kind.NEGATIVE:
             op, rows, positions, key = state.pair_item(task)
@@ -114,19 +123,19 @@ async def run_remote(
             state.accept_pairs(task, positions, ids)
             return Outcome(remote_rows=len(rows), remote_bytes=ids.nbytes)
         case Kind.NEIGHBORHOOD:
-            return await _sample(state, task, peer)
+            return await _sample(state, task, remote)
         case Kind.FEATURE:
-            return await _pull(state, task, peer, cache, pool, codec=codec)
+            return await _pull(state, task, remote)
         case _:
             raise AssertionError(f"{task} runs at home")
 
 
-async def _sample(state: BatchState, task: Task, peer: Peer) -> Outcome:
-    items = state.sample_items(task)
+async def _sample(state: BatchState, task: Task, remote: Remote) -> Outcome:
+    peer, items = remote.peer, state.sample_items(task)
     if not items:
         return Outcome()
     answered, received = dict.fromkeys(map(id, items), 0), 0
-    async for item, first_row, answer, nbytes in peer.sample(items):
+    async for item, first_row, answer, nbytes in peer.sample(items, age_ms=remote.age_ms):
         try:
             state.accept(task, item, first_row, answer)
         except ValueError as error:
@@ -138,7 +147,8 @@ async def _sample(state: BatchState, task: Task, peer: Peer) -> Outcome:
     return Outcome(remote_rows=sum(len(item.rows) for item in items), remote_bytes=received)
 
 
-async def _pull(state: BatchState, task: Task, peer: Peer, cache: RowCache, pool: Executor, *, codec: str) -> Outcome:
+async def _pull(state: BatchState, task: Task, remote: Remote) -> Outcome:
+    peer, cache, pool, codec = remote.peer, remote.cache, remote.pool, remote.codec
     loop = asyncio.get_running_loop()
     pulls: list[tuple[FeatureItem, list[np.ndarray], np.ndarray | None]] = []
     copies: list[Awaitable[None]] = []
@@ -157,7 +167,7 @@ async def _pull(state: BatchState, task: Task, peer: Peer, cache: RowCache, pool
             pulls.append((missing, outs, found.missing_slots))
     wanted, got, received = sum(len(item.rows) for item, _, _ in pulls), 0, 0
     if pulls:
-        async for index, first, count, data in peer.pull([item for item, _, _ in pulls], codec):
+        async for index, first, count, data in peer.pull([item for item, _, _ in pulls], codec, age_ms=remote.age_ms):
             item, outs, slots = pulls[index]
             if len(data) != (due := count * sum(wire_bytes(out[:1], codec) for out in outs)):
                 raise RemoteError(peer.address, f"sends {len(data)} bytes for {count} rows of {due} bytes")

@@ -41,6 +41,7 @@ from atta.scheduler.events import (
     Utilisation,
     WakeAt,
 )
+from atta.scheduler.fine import oldest_first
 from atta.scheduler.scheduler import Scheduler, SchedulerConfig
 from atta.scheduler.views import SessionView
 
@@ -64,4 +65,5 @@ __all__ = [
     "Tick",
     "Utilisation",
     "WakeAt",
+    "oldest_first",
 ]

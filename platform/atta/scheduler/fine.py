@@ -17,7 +17,7 @@ from atta.samplers.dag import DagInstance, Task
 from atta.scheduler.coarse import Session
 from atta.scheduler.costs import CostModel
 
-__all__ = ["ORDERS", "Dag", "LaneQueue", "TaskOrder"]
+__all__ = ["ORDERS", "Dag", "LaneQueue", "TaskOrder", "oldest_first"]
 
 
 @dataclass(eq=False, slots=True)
@@ -54,6 +54,11 @@ ORDERS: dict[str, TaskOrder] = {
     "prefetch": oldest_then_cheapest,
     "fifo": first_come,
 }
+
+
+def oldest_first(policy: str) -> bool:
+    """Whether a policy prefers older batches; then other daemons are asked to do so, too."""
+    return ORDERS[policy] is oldest_then_cheapest
 
 
 class LaneQueue:

@@ -9,7 +9,7 @@ from typing import Any
 
 from atta.simulate.clock import Clock
 from atta.simulate.machine import Machine, Prices
-from atta.simulate.resources import Network
+from atta.simulate.resources import Cores, Network
 from atta.simulate.scenario import Scenario, Workload
 
 __all__ = ["Cluster", "Outcome", "simulate"]
@@ -58,8 +58,18 @@ class Cluster:
         self.workload = Workload(scenario)
         self.clock = Clock()
         prices, network = Prices(self.workload), Network(self.clock, scenario.link, scenario.rtt_s)
+        apart = range(1 if scenario.shared_cores else scenario.machines)
+        self._cores = [Cores(self.clock, scenario.cores) for _ in apart]
         self.machines = [
-            Machine(i, scenario, self.workload, prices, clock=self.clock, network=network)
+            Machine(
+                i,
+                scenario,
+                self.workload,
+                prices,
+                clock=self.clock,
+                network=network,
+                cores=self._cores[i % len(self._cores)],
+            )
             for i in range(scenario.machines)
         ]
         self._finished = 0
@@ -95,7 +105,7 @@ class Cluster:
     def _outcome(self) -> Outcome:
         scenario, machines, seconds = self.scenario, self.machines, self.clock.now
         count, batches = len(machines), len(machines) * scenario.batches
-        used = sum(m.cores.used() for m in machines)
+        used = sum(cores.used() for cores in self._cores)
         training = batches * scenario.train_s * scenario.train_threads
         completions = sorted(s for m in machines for s in m.completions_s)
         seeds_per_s = batches * self.workload.batch_size / seconds if seconds else 0.0
@@ -112,7 +122,7 @@ class Cluster:
             epoch_s=seeds / seeds_per_s if seeds and seeds_per_s else None,
             completion_ms_mean=1e3 * math.fsum(completions) / len(completions),
             completion_ms_p95=1e3 * completions[math.ceil(0.95 * len(completions)) - 1],
-            cores_busy=share(used, scenario.cores),
+            cores_busy=share(used, scenario.cores * len(self._cores) / count),
             trainer_busy=share(sum(m.trained_s for m in machines), 1.0),
             uplinks_busy=share(sent, scenario.link),
             downlinks_busy=share(received, scenario.link),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from atta.scheduler import (
     Tick,
     Utilisation,
     WakeAt,
+    oldest_first,
 )
 from atta.simulate.clock import Clock
 from atta.simulate.profile import Linear
@@ -100,9 +102,10 @@ class Machine:
         *,
         clock: Clock,
         network: Network,
+        cores: Cores,
     ) -> None:
         self.index, self.peers = index, list[Machine]()
-        self.cores = Cores(clock, scenario.cores)
+        self.cores = cores
         self.port = Port()
         self.stepped: Callable[[Machine], None] = Machine.proceed
         """Called when the trainer has computed on a batch; it takes the next one when told to ``proceed``."""
@@ -112,6 +115,7 @@ class Machine:
         self.most_held = self.held = 0  # batches in flight or waiting for the trainer
         self.most_bytes = self.bytes = 0  # of finished batches
         self._scheduler = Scheduler(scenario.scheduler, index)
+        self._oldest_first = oldest_first(scenario.scheduler.policy)
         self._serving = Pool(self.cores, scenario.serve_threads)
         self._scenario, self._workload, self._prices = scenario, workload, prices
         self._clock, self._network = clock, network
@@ -187,19 +191,21 @@ class Machine:
         if units <= 0 < task.cost:  # the cache has everything
             self.cores.run(self._prices.copied(task), self._task_done, dag, task, self._clock.now)
             return
-        owner = self.peers[task.owner]
+        owner, now = self.peers[task.owner], self._clock.now
         nbytes = units * self._prices.remote(task).request
-        self._network.send(self.port, owner.port, nbytes, owner.serve, self, dag, task, self._clock.now)
+        # Requests overtake answers: they are a few packets among others'.
+        since = self._dags[dag][1] if self._oldest_first else now
+        self._network.send(-math.inf, self.port, owner.port, nbytes, owner.serve, self, dag, task, (since, now))
 
-    def serve(self, other: Machine, dag: int, task: Task, asked: float) -> None:
-        """A request of another machine, sent at ``asked``, has arrived."""
+    def serve(self, other: Machine, dag: int, task: Task, times: tuple[float, float]) -> None:
+        """A request of another machine has arrived; ``times``: when its batch was begun, and when it was sent."""
         price = self._prices.remote(task).serve
         seconds = price.fixed_s + price.per_unit_s * self._prices.units(task)
-        self._serving.run(seconds, self._answer, other, dag, task, asked)
+        self._serving.run(times[0], seconds, self._answer, other, dag, task, times)
 
-    def _answer(self, other: Machine, dag: int, task: Task, asked: float) -> None:
+    def _answer(self, other: Machine, dag: int, task: Task, times: tuple[float, float]) -> None:
         nbytes = self._prices.units(task) * self._prices.remote(task).answer
-        self._network.send(self.port, other.port, nbytes, other.receive, dag, task, asked)
+        self._network.send(times[0], self.port, other.port, nbytes, other.receive, dag, task, times[1])
 
     def receive(self, dag: int, task: Task, asked: float) -> None:
         """The answer to a request, sent at ``asked``, has arrived."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 from atta.simulate.clock import Clock
@@ -25,8 +25,8 @@ class Cores:
     when it passes its start plus its work, whoever came or went in between. A start or end costs O(log threads).
     """
 
-    def __init__(self, clock: Clock, count: int) -> None:
-        self.count = count
+    def __init__(self, clock: Clock, cores: int) -> None:
+        self.count = cores
         self.busy_s = 0.0
         """Core seconds used, up to the last start or end; ``used`` brings it up to date."""
         self.asked_s = 0.0
@@ -89,23 +89,25 @@ class Cores:
 
 
 class Pool:
-    """A bounded number of threads on some cores; who comes first is served first."""
+    """A bounded number of threads on some cores; the oldest batch is served first, as in a daemon (``atta.daemon.turns``)."""
 
     def __init__(self, cores: Cores, threads: int) -> None:
         self._cores, self._free = cores, threads
-        self._waiting: deque[tuple[float, Then, tuple[Any, ...]]] = deque()
+        self._waiting: list[tuple[float, int, float, Then, tuple[Any, ...]]] = []
+        self._arrivals = count()
 
-    def run(self, seconds: float, then: Then, *args: Any) -> None:
-        """As ``Cores.run``, once a thread is free."""
+    def run(self, since: float, seconds: float, then: Then, *args: Any) -> None:
+        """As ``Cores.run``, once a thread is free, for a batch that was begun at ``since``."""
         if not self._free:
-            self._waiting.append((seconds, then, args))
+            heapq.heappush(self._waiting, (since, next(self._arrivals), seconds, then, args))
             return
         self._free -= 1
         self._cores.run(seconds, self._done, then, args)
 
     def _done(self, then: Then, args: tuple[Any, ...]) -> None:
         if self._waiting:
-            self._cores.run(self._waiting[0][0], self._done, *self._waiting.popleft()[1:])
+            _, _, seconds, following, others = heapq.heappop(self._waiting)
+            self._cores.run(seconds, self._done, following, others)
         else:
             self._free += 1
         then(*args)
@@ -116,27 +118,38 @@ class Port:
 
     def __init__(self) -> None:
         self.sent = self.received = 0.0  # bytes
-        self.up_free = self.down_free = 0.0  # when the last message accepted so far has passed
+        self.sending = False
+        self.waiting: list[tuple[float, int, Port, float, Then, tuple[Any, ...]]] = []  # messages to send
+        self.down_free = 0.0  # when the last message accepted so far has arrived
 
 
 class Network:
     """Ports on a switch that never blocks. Each direction of a port passes messages one after another, at the link's rate.
 
-    Messages cut through: the receiver's downlink begins when the first byte arrives, half a round trip after the sender's uplink
-    began, and waits for messages whose first byte arrived earlier.
+    A port sends those of the oldest batch first, and receives in the order of the first bytes. Messages cut through: the
+    receiver's downlink begins when the first byte arrives, half a round trip after the sender's uplink began.
     """
 
     def __init__(self, clock: Clock, rate: float, rtt_s: float) -> None:
         """``rate`` in bytes per second; ``math.inf``: bytes take no time."""
         self._clock, self._rate, self._way_s = clock, rate, rtt_s / 2
+        self._arrivals = count()
 
-    def send(self, source: Port, target: Port, nbytes: float, then: Then, *args: Any) -> None:
-        """Call ``then(*args)`` when the last byte has arrived."""
+    def send(self, since: float, source: Port, target: Port, nbytes: float, *then: Any) -> None:
+        """Call ``then[0](*then[1:])`` when the last byte has arrived; ``since``: when the batch was begun that it is for."""
+        heapq.heappush(source.waiting, (since, next(self._arrivals), target, nbytes, then[0], then[1:]))
+        if not source.sending:
+            self._next(source)
+
+    def _next(self, source: Port) -> None:
+        source.sending = bool(source.waiting)
+        if not source.sending:
+            return
+        _, _, target, nbytes, then, args = heapq.heappop(source.waiting)
         seconds = nbytes / self._rate
-        start = max(self._clock.now, source.up_free)
-        source.up_free = start + seconds
         source.sent += nbytes
-        self._clock.at(start + self._way_s, self._arrive, target, seconds, nbytes, then, args)
+        self._clock.at(self._clock.now + seconds, self._next, source)
+        self._clock.at(self._clock.now + self._way_s, self._arrive, target, seconds, nbytes, then, args)
 
     def _arrive(self, target: Port, seconds: float, nbytes: float, then: Then, args: tuple[Any, ...]) -> None:
         start = max(self._clock.now, target.down_free)

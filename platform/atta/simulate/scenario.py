@@ -24,6 +24,8 @@ class Scenario:
     profile: Profile
     machines: int = 2
     cores: int = 2
+    shared_cores: bool = False
+    """All machines run on one computer and share its cores, as network namespaces do."""
     link: float = math.inf
     """Bytes per second, each way."""
     rtt_s: float = 0.0

@@ -115,7 +115,7 @@ def test_figures_refer_to_the_whole_window() -> None:
         return {"start": start, "stop": stop, "seeds": 100, "edges": 1000, "batches": 2, "nodes": 50, **more}
 
     warm = [epoch(0, 1, remote_rows=30.0), epoch(0, 1, remote_rows=10.0)]
-    measured = Measured(warm, [epoch(2, 4), epoch(4, 6), epoch(2, 5), epoch(5, 7)], 5.0, 2.0, 10.0, 8000)
+    measured = Measured(warm, [epoch(2, 4), epoch(4, 6), epoch(2, 5), epoch(5, 7)], 5.0, 2.0, 10.0, (5000, 3000))
     found = figures(measured)
     assert found["seeds_per_s"] == 400 / 5  # from 2 to 7, although no rank worked all of it
     assert found["edges_per_seed"] == 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,6 @@ WORK = Workload((2, 2), 8, warm_up=1, epochs=2, seconds=0)
         ({"depths": ()}, "--depths"),
         ({"depths": (2, 0)}, "--depths 2,0"),
         ({"rtt_ms": -1.0}, "--rtt -1 ms"),
-        ({"think_ms": float("nan")}, "--think nan"),
         ({"vs": ("dgl",), "rtt_ms": 1.0}, "--vs dgl: only Atta"),
         ({"link": "fast"}, "rate 'fast'"),
     ],
@@ -29,6 +29,12 @@ WORK = Workload((2, 2), 8, warm_up=1, epochs=2, seconds=0)
 def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         SchedulerBench("somewhere", WORK, **options)
+
+
+@pytest.mark.parametrize("think_ms", [-1.0, float("nan"), float("inf")])
+def test_consumers_take_a_time_that_makes_sense(think_ms: float) -> None:
+    with pytest.raises(ConfigError, match="--think"):
+        replace(WORK, think_ms=think_ms)
 
 
 def test_an_unknown_policy_is_refused_with_a_suggestion() -> None:
@@ -48,16 +54,16 @@ def epoch(rank: int, number: int, **more: Any) -> dict[str, Any]:
 
 
 def test_the_busiest_resource_is_named() -> None:
-    bench = SchedulerBench("somewhere", WORK, link="1mbit", think_ms=50.0)
+    bench = SchedulerBench("somewhere", replace(WORK, think_ms=50.0), link="1mbit")
     epochs = [
         epoch(r, n, make_ms=[1.0] * 9 + [11.0], queue_bytes=100.0 * r + n or None) for r in range(2) for n in range(2)
     ]
-    # Four seconds, two hosts: 250,000 bytes are a quarter of what two links of 1 Mbit/s take, 20 batches of 50 ms each a quarter.
-    found = figures(Measured(epochs[:2], epochs, 2.0, 1.0, 4.0, 250_000), bench=bench, hosts=2)
+    # Four seconds, two hosts: 125,000 bytes are a quarter of what a link of 1 Mbit/s takes, 20 batches of 50 ms each a quarter.
+    found = figures(Measured(epochs[:2], epochs, 2.0, 1.0, 4.0, (125_000, 60_000)), bench=bench, hosts=2)
     assert found["epoch_s"] == 2.0
     assert found["seeds_per_s"] == 100.0
     assert found["busy/link"] == pytest.approx(0.25)
-    assert found["busy/consumer"] == pytest.approx(40 * 0.05 / 8)
+    assert found["busy/consumer"] == pytest.approx((40 * 0.05 + 1.0) / 8)
     assert found["busiest"] == max(found["busy/link"], found["busy/consumer"], found["busy/cores"])
     assert found["completion_ms"] == pytest.approx(2.0)
     assert found["completion_ms_p95"] == 11.0
@@ -66,6 +72,6 @@ def test_the_busiest_resource_is_named() -> None:
 
 def test_peers_without_such_figures_have_none() -> None:
     epochs = [epoch(r, 0) for r in range(2)]
-    found = figures(Measured(epochs, epochs, 2.0, 1.0, 2.0, 0), bench=SchedulerBench("somewhere", WORK), hosts=2)
+    found = figures(Measured(epochs, epochs, 2.0, 1.0, 2.0, (0, 0)), bench=SchedulerBench("somewhere", WORK), hosts=2)
     assert set(found) >= {"seeds_per_s", "epoch_s", "busy/cores", "busiest"}
     assert not {"completion_ms", "queue_bytes", "busy/link", "busy/consumer"} & set(found)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 from atta.daemon.table_service import TableService
+from atta.daemon.turns import TurnPool
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
@@ -25,7 +25,7 @@ DATASET: Any = SimpleNamespace(dataset_id="d", num_parts=1)
 
 async def started(tables: Tables, folder: Path) -> TableService:
     """A service whose answers are made on a single thread."""
-    service = TableService(DATASET, 0, tables, ThreadPoolExecutor(1), snapshots=folder)
+    service = TableService(DATASET, 0, tables, TurnPool(1, "test"), snapshots=folder)
     await service.create(table_pb2.CreateTableRequest(dataset_id="d", spec=json.dumps(SPEC.to_dict())), None)
     return service
 

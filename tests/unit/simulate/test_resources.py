@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -31,13 +32,19 @@ def test_cores_are_shared_evenly() -> None:
     assert cores.used() == pytest.approx(6.0)
 
 
-def test_a_pool_serves_who_comes_first() -> None:
+def test_a_pool_serves_the_oldest_batch_and_then_who_comes_first() -> None:
     clock, seen = Clock(), []
     pool = Pool(Cores(clock, 4), 1)
-    for name, work in (("a", 3.0), ("b", 1.0), ("c", 2.0)):
-        pool.run(work, lambda name=name: seen.append((name, clock.now)))
+    for name, since, work in (("a", 5.0, 3.0), ("b", 4.0, 1.0), ("c", 4.0, 2.0), ("d", 1.0, 1.0)):
+        pool.run(since, work, lambda name=name: seen.append((name, clock.now)))
     clock.run()
-    assert seen == [("a", pytest.approx(3.0)), ("b", pytest.approx(4.0)), ("c", pytest.approx(6.0))]
+    # a had the thread before the others came.
+    assert seen == [
+        ("a", pytest.approx(3.0)),
+        ("d", pytest.approx(4.0)),
+        ("b", pytest.approx(5.0)),
+        ("c", pytest.approx(7.0)),
+    ]
 
 
 def test_messages_cut_through_and_wait_at_both_ends() -> None:
@@ -45,13 +52,22 @@ def test_messages_cut_through_and_wait_at_both_ends() -> None:
     network, a, b, c = Network(clock, 100.0, 1.0), Port(), Port(), Port()
 
     def send(name: str, source: Port, target: Port, nbytes: float) -> None:
-        network.send(source, target, nbytes, lambda: ends.__setitem__(name, clock.now))
+        network.send(0.0, source, target, nbytes, lambda: ends.__setitem__(name, clock.now))
 
     send("a to c", a, c, 100)  # uplink 0 to 1 s, arrives 0.5 to 1.5 s
     send("a to b", a, b, 100)  # uplink 1 to 2 s, arrives 1.5 to 2.5 s
     send("b to c", b, c, 200)  # arrives from 0.5 s, but waits for a's message
     clock.run()
     assert ends == pytest.approx({"a to c": 1.5, "a to b": 2.5, "b to c": 3.5})
+
+
+def test_a_port_sends_for_the_oldest_batch_first() -> None:
+    clock, ends = Clock(), {}
+    network, a, b = Network(clock, 100.0, 0.0), Port(), Port()
+    for name, since in (("first", 9.0), ("young", 7.0), ("old", 3.0)):
+        network.send(since, a, b, 100.0, lambda name=name: ends.__setitem__(name, clock.now))
+    clock.run()
+    assert ends == pytest.approx({"first": 1.0, "old": 2.0, "young": 3.0})
 
 
 @settings(max_examples=60, deadline=None)
@@ -63,9 +79,9 @@ def test_messages_cut_through_and_wait_at_both_ends() -> None:
 def test_work_is_conserved(jobs: list[tuple[float, float]], count: int, threads: int) -> None:
     clock, ended = Clock(), []
     cores = Cores(clock, count)
-    target = Pool(cores, threads) if threads else cores
+    run = partial(Pool(cores, threads).run, 0.0) if threads else cores.run
     for start, work in jobs:
-        clock.at(start, target.run, work, lambda start=start, work=work: ended.append(clock.now - start - work))
+        clock.at(start, run, work, lambda start=start, work=work: ended.append(clock.now - start - work))
     clock.run()
     total = sum(work for _, work in jobs)
     assert len(ended) == len(jobs)
@@ -84,7 +100,7 @@ def test_bytes_are_conserved(messages: list[tuple[float, int, int, int]]) -> Non
     clock, arrived, rate = Clock(), [], 500.0
     network, ports = Network(clock, rate, 0.1), [Port() for _ in range(4)]
     for when, source, target, size in messages:
-        clock.at(when, network.send, ports[source], ports[target], size, arrived.append, size)
+        clock.at(when, network.send, when, ports[source], ports[target], size, arrived.append, size)
     clock.run()
     total = sum(size for *_, size in messages)
     assert sum(p.sent for p in ports) == sum(p.received for p in ports) == sum(arrived) == total

@@ -52,6 +52,7 @@ def run_distdgl(
                 tables=tables,
                 warm_up=workload.warm_up,
                 threads=workload.threads,
+                think_ms=workload.think_ms,
             )
             env = _environment(partitions, ips, len(hosts), host, workload.threads)
             troupe.rank(host, [*command, json.dumps({**asdict(config), **training})], {**env, "DGL_ROLE": "client"})

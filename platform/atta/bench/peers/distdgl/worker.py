@@ -38,6 +38,7 @@ class WorkerConfig:
         tables: tables to fetch for every vertex; ``y`` only for the seeds.
         warm_up: epochs before measuring.
         threads: threads that torch and DGL may use in this process.
+        think_ms: computes on every batch for so long, on a device elsewhere.
     """
 
     config: str
@@ -50,6 +51,7 @@ class WorkerConfig:
     tables: tuple[str, ...]
     warm_up: int
     threads: int
+    think_ms: float
 
 
 def main() -> None:
@@ -125,6 +127,8 @@ def _epoch(config: WorkerConfig, graph: Any, loader: Any, number: int, *, remote
             sampling += sampled - before
             fetching += fetched - sampled
             count(out, blocks, rows, graph if remote else None)
+            if config.think_ms:
+                time.sleep(config.think_ms / 1e3)
             before = time.monotonic()
     out.sampling_s, out.fetch_s = sampling, fetching
     return out
