@@ -7,9 +7,10 @@
     score   = T_gap * f(C) * balance                   T_gap: milliseconds since the session's last launch
     launch if score >= sigma, else look again within 5 ms
 
-Besides the score: caps on batches and bytes (``Session.within_caps``), and two rules that launch at once. Liveness: nothing
-is in flight and nothing finished. Pipeline floor: fewer batches are in flight or finished than training takes while one
-batch is being sampled (Little's law), so the queue must run dry. Times are milliseconds here, seconds outside.
+Besides the score: caps on batches and bytes (``Session.within_caps``), and three rules, the first that applies. Saturation: workers
+or links have enough waiting for them, do not launch: another batch would make none of them faster and all of them later. Liveness:
+nothing is in flight and nothing finished, launch. Pipeline floor: fewer batches are in flight or finished than training takes while
+one batch is being sampled (Little's law), so the queue must run dry: launch. Times are milliseconds here, seconds outside.
 """
 
 from __future__ import annotations
@@ -55,10 +56,14 @@ def launch_score(
 
 
 class Load:
-    """Running mean of the CPU utilisation over a short window; unknown counts as idle: nothing speaks against a launch."""
+    """How busy the machine is. The CPU utilisation is a running mean over a short window; unknown counts as idle.
+
+    ``saturated``: the scheduler's own tasks keep workers or links busy for some time, whatever is launched.
+    """
 
     def __init__(self, window_s: float) -> None:
         self.percent = 0.0
+        self.saturated = False
         self._window_s = window_s
         self._at: float | None = None
 
@@ -145,6 +150,7 @@ class Session:
     finished_bytes: int = 0  # of both
     dags: dict[int, None] = field(default_factory=dict)  # launched and not announced, in launch order
     check_at: float = math.inf  # when to consider the next launch
+    turn: float = 0.0  # milliseconds of work per weight, see ``charge``
     closed: bool = False
 
     @property
@@ -157,24 +163,25 @@ class Session:
         """Whether there are batches left to launch."""
         return self.launched < len(self.batches)
 
-    @property
-    def claim(self) -> float | None:
-        """Batches that are due to this session for each one of a session of claim 1; None while unknown.
+    def charge(self, turn: float) -> float:
+        """A batch is launched when ``turn`` has been reached; where it begins, from which the turn goes on.
 
-        The workers take the tasks of the oldest DAG, so sessions get on in proportion to the DAGs that they have in flight
-        (Little's law). To give each the share of its weight, heavier batches must be in flight in smaller numbers.
+        Start-time fair queueing (Goyal, Vin and Cheng 1996): a batch takes its session's turn forward by its work at home over
+        the session's weight, and the session whose turn is the earliest launches next. One that did not want anything for a
+        while has no credit for it.
         """
-        return self.weight / self.pace.work_ms if self.pace.work_ms else None
+        start = max(turn, self.turn)
+        self.turn = start + (self.pace.work_ms or 0.0) / self.weight
+        return start
 
     @property
     def held_bytes(self) -> float:
         """Bytes of finished batches, and the estimate of those in flight."""
         return self.finished_bytes + self.in_flight * (self.pace.batch_bytes or 0.0)
 
-    def within_caps(self, config: SchedulerConfig, free_bytes: float = math.inf, share: float = 1.0) -> bool:
+    def within_caps(self, config: SchedulerConfig, free_bytes: float = math.inf) -> bool:
         """Whether one more DAG keeps the bounds on batches and bytes.
 
-        ``share``: of the most DAGs that a session may have, for the sake of others; enough for the workers remain.
         ``free_bytes``: what all sessions together leave of the buffers. A session that holds something leaves as much as it will
         hold (the dynamic threshold of shared-memory switches, Choudhury and Hahne 1998), so that stalled ones never use up all;
         one that holds nothing may take what there is, and goes beyond its own bounds.
@@ -182,7 +189,7 @@ class Session:
         held = self.in_flight + self.finished
         if held == 0:
             return free_bytes >= min(self.pace.batch_bytes or 0.0, config.buffer_bytes or math.inf)
-        if held >= max(min(2 * config.workers, config.dag_cap), round(share * config.dag_cap)):
+        if held >= config.dag_cap:
             return False
         if self.pace.batch_bytes is None:  # sizes unknown: measure one batch first
             return False
@@ -197,6 +204,8 @@ def by_score(session: Session, load: Load, now: float, config: SchedulerConfig) 
     """ByteGNN's launch score with the rules of liveness and pipeline floor."""
     pace = session.pace
     held = session.in_flight + session.finished
+    if load.saturated:
+        return math.inf
     if held == 0 or pace.sigma is None or (config.pipeline_floor and held < pace.depth):
         return 0.0
     gap_ms = 1e3 * (now - session.last_launch)

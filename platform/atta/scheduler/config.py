@@ -28,6 +28,9 @@ class SchedulerConfig:
     """Per session: finished batches plus the estimated size of those in flight."""
     buffer_bytes: int = 0
     """All sessions together: the same, and the batches that consumers have taken and still look at; 0 = no bound."""
+    fetch_bytes: int = 32 << 20
+    """Policy "two-level": nothing is launched while so many bytes of rows are to come from other daemons: they keep a link of 25
+    Gbit/s busy for 10 ms."""
     max_dags: int = 0
     """Per session: DAGs in flight plus finished batches; 0 = max(16, 2 x workers)."""
     policy: str = "two-level"
@@ -58,7 +61,15 @@ class SchedulerConfig:
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise UnknownNameError.of("scheduling policy", self.policy, POLICIES)
-        for name in ("workers", "net_in_flight", "chunk_rows", "queue_bytes", "prefetch", "calibration_batches"):
+        for name in (
+            "workers",
+            "net_in_flight",
+            "chunk_rows",
+            "queue_bytes",
+            "fetch_bytes",
+            "prefetch",
+            "calibration_batches",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
         for name in ("buffer_bytes", "max_dags", "log_events"):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from atta.samplers.dag import DagInstance, Task
+from atta.samplers.dag import DagInstance, Kind, Task
 from atta.scheduler.coarse import Session
 from atta.scheduler.costs import CostModel
 
@@ -62,11 +62,13 @@ def oldest_first(policy: str) -> bool:
 
 
 class LaneQueue:
-    """The ready tasks of one lane and the number of those running. Tasks of cancelled DAGs are dropped when met."""
+    """The ready tasks of one lane and the number of those running."""
 
     def __init__(self, width: int, order: TaskOrder, costs: CostModel) -> None:
         self.width = width
         self.running = 0
+        self.fetching = 0.0
+        """Bytes of the rows that its tasks fetch, those that run and those that wait."""
         self._order, self._costs = order, costs
         self._arrivals = count()
         self._heap: list[tuple[tuple[int, float], int, Dag, Task, float]] = []
@@ -74,21 +76,37 @@ class LaneQueue:
     def __len__(self) -> int:
         return len(self._heap)
 
+    @property
+    def backlog(self) -> int:
+        """Tasks that wait, without those that go to idle workers at once."""
+        return len(self._heap) - (self.width - self.running)
+
     def push(self, dag: Dag, task: Task, now: float) -> None:
         """Add a task that is ready since ``now``."""
+        self.fetching += _row_bytes(task)
         key = self._order(dag.id, self._costs.estimate(task))
         heapq.heappush(self._heap, (key, next(self._arrivals), dag, task, now))
 
     def take(self) -> tuple[Dag, Task, float] | None:
         """The next task to run, now counted as running, and since when it is ready; None: the lane is full, or nothing is ready."""
-        while self.running < self.width and self._heap:
-            _, _, dag, task, ready = heapq.heappop(self._heap)
-            if not dag.cancelled:
-                self.running += 1
-                dag.running.add(task)
-                return dag, task, ready
-        return None
+        if self.running == self.width or not self._heap:
+            return None
+        _, _, dag, task, ready = heapq.heappop(self._heap)
+        self.running += 1
+        dag.running.add(task)
+        return dag, task, ready
 
-    def release(self) -> None:
+    def drop_cancelled(self) -> None:
+        """Forget the tasks of cancelled DAGs that wait."""
+        self.fetching -= sum(_row_bytes(entry[3]) for entry in self._heap if entry[2].cancelled)
+        self._heap = [entry for entry in self._heap if not entry[2].cancelled]
+        heapq.heapify(self._heap)
+
+    def release(self, task: Task) -> None:
         """A running task has answered."""
         self.running -= 1
+        self.fetching -= _row_bytes(task)
+
+
+def _row_bytes(task: Task) -> float:
+    return task.cost if task.kind is Kind.FEATURE else 0.0

@@ -69,6 +69,8 @@ class Scheduler:
         self._profiles: OrderedDict[str, Pace] = OrderedDict()
         self._dags: dict[int, Dag] = {}
         self._next_dag = 0
+        self._turn = 0.0  # of the latest launch, see ``Session.charge``
+        self._held_back: dict[str, Session] = {}  # those that wait for lanes to run low
         self._checks: list[tuple[float, int, Session]] = []  # heap; an entry counts if it is its session's check_at
         self._sequence = count()
         self._wake: float | None = None  # the wake-up that the shell holds
@@ -108,6 +110,7 @@ class Scheduler:
                 self._consider_all(now, actions)
         self._check_due_sessions(now, actions)
         self._run_ready_tasks(actions)
+        self._consider_held_back(now, actions)
         self._ask_for_wake_up(now, actions)
         self._log.append((now, event, tuple(actions)))
         return actions
@@ -170,6 +173,7 @@ class Scheduler:
 
     def _close(self, session: Session, actions: list[Action]) -> None:
         del self._sessions[session.name]
+        self._held_back.pop(session.name, None)
         session.closed = True
         if session.profile and session.pace.finished:
             self._profiles[session.profile] = session.pace
@@ -184,6 +188,8 @@ class Scheduler:
                 dag.cancelled = True
                 if not dag.running:
                     del self._dags[number]
+        for lane in self._lanes.values():
+            lane.drop_cancelled()
 
     def _batch_taken(self, event: BatchTaken, now: float, actions: list[Action]) -> None:
         session = self._sessions.get(event.session)
@@ -225,7 +231,7 @@ class Scheduler:
         if dag is None or task not in dag.running:
             raise SchedulerError(f"DAG {number}: {task} is not running")
         dag.running.remove(task)
-        self._lanes[task.lane].release()
+        self._lanes[task.lane].release(task)
         if not dag.cancelled:
             return dag
         if not dag.running:
@@ -263,14 +269,31 @@ class Scheduler:
     def _consider(self, session: Session, now: float, actions: list[Action]) -> None:
         """Launch what is due in a session, and note when to look again."""
         session.check_at = math.inf
-        while session.hungry and session.within_caps(self._config, self._free_bytes(), self._share(session)):
+        self._held_back.pop(session.name, None)
+        while session.hungry and session.within_caps(self._config, self._free_bytes()):
+            # Those that wait for the lanes have their turns first.
+            earlier = any(other.turn < session.turn for other in self._held_back.values())
+            self._load.saturated = earlier or self._saturated()
             wait = self._due(session, self._load, now, self._config)
             if wait > 0:
                 if wait < math.inf:
                     session.check_at = now + wait
                     heapq.heappush(self._checks, (session.check_at, next(self._sequence), session))
+                elif self._load.saturated:
+                    self._held_back[session.name] = session
                 return
             self._launch(session, now, actions)
+
+    def _saturated(self) -> bool:
+        """Whether a task waits for every worker, requests for their turn, or enough rows are to come to keep any link busy."""
+        cpu, net = self._lanes[Lane.CPU], self._lanes[Lane.NET]
+        return cpu.backlog >= cpu.width or net.backlog > 0 or net.fetching >= self._config.fetch_bytes
+
+    def _consider_held_back(self, now: float, actions: list[Action]) -> None:
+        """Lanes have run low: those that waited for it, in turn."""
+        while self._held_back and not self._saturated():
+            self._consider(min(self._held_back.values(), key=lambda s: s.turn), now, actions)
+            self._run_ready_tasks(actions)
 
     def waits_for_room(self, session: str) -> bool:
         """Whether a session holds nothing and could go on if others left something of the buffers."""
@@ -293,11 +316,6 @@ class Scheduler:
         unknown = largest * sum(s.in_flight for s in sessions if s.pace.batch_bytes is None)
         return self._config.buffer_bytes - self._taken_bytes - unknown - sum(s.held_bytes for s in sessions)
 
-    def _share(self, session: Session) -> float:
-        """What part of the DAG cap a session may use beside others that have batches left: 1 for the largest claim."""
-        claims = [s.claim or 0.0 for s in self._sessions.values() if s.hungry]
-        return session.claim / max(claims) if len(claims) > 1 and session.claim else 1.0
-
     def _launch(self, session: Session, now: float, actions: list[Action]) -> None:
         number = self._next_dag
         self._next_dag += 1
@@ -308,6 +326,7 @@ class Scheduler:
         session.launched += 1
         session.in_flight += 1
         session.last_launch = now
+        self._turn = session.charge(self._turn)
         actions.append(LaunchDag(number, session.name, batch))
         for task in dag.instance.start():
             self._lanes[task.lane].push(dag, task, now)

@@ -164,6 +164,23 @@ class Shell:
             assert book.ready == book.batches
             assert book.taken == len(book.batches)
 
+    @property
+    def saturated(self) -> bool:
+        """Whether, by the shell's own books, a launch must wait: another task for every worker, or many bytes to come."""
+        if self.config.policy != "two-level":
+            return False
+        idle = self.config.workers - sum(task.lane is Lane.CPU for _, task in self.running)
+        waiting = [entry[3] for entry in self.ready[Lane.NET]] + [
+            task for _, task in self.running if task.lane is Lane.NET
+        ]
+        fetching = sum(task.cost for task in waiting if task.kind is Kind.FEATURE)
+        idle_net = self.config.net_in_flight - sum(task.lane is Lane.NET for _, task in self.running)
+        return (
+            len(self.ready[Lane.CPU]) - idle >= self.config.workers
+            or len(self.ready[Lane.NET]) > idle_net
+            or fetching >= self.config.fetch_bytes
+        )
+
     # -- what it checks ----------------------------------------------------------------------------------------------
 
     def send(self, event: Event) -> list[Action]:
@@ -183,6 +200,7 @@ class Shell:
                 book = self.books[session]
                 assert batch == book.batches[book.launched], "batches are launched in order, once"
                 self._check_buffers(book)
+                assert not self.saturated, "a launch that makes nothing faster"
                 book.launched += 1
                 book.in_flight += 1
                 nbytes = self.rng.randint(round(self.size / 1.1), self.size)
@@ -251,6 +269,8 @@ class Shell:
             held = book.in_flight + len(book.sizes)
             assert held <= self.config.dag_cap
             assert sum(book.sizes.values()) <= max(self.config.queue_bytes, self.size)
+            if self.saturated:
+                continue  # sessions wait for their turns; whenever a task is done, they are considered
             if held == 0 and not self.config.buffer_bytes:
                 assert book.launched == len(book.batches), "nothing in flight, nothing finished, and no launch"
             elif book.launched < len(book.batches) and book.in_flight == 0 and held < self.config.dag_cap:

@@ -172,6 +172,24 @@ def test_liveness_and_calibration_launch_at_once() -> None:
     assert by_score(fresh, load, 0.0, CONFIG) == 0, "no threshold is known yet"
 
 
+def test_nothing_is_launched_while_lanes_are_saturated() -> None:
+    load = Load(0.1)
+    load.saturated = True
+    hungry = Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0)
+    for made in (session(), session(in_flight=1, pace=hungry), session(in_flight=1, pace=Pace(batch_bytes=5.0))):
+        assert by_score(made, load, 1e6, CONFIG) == math.inf
+
+
+def test_turns_go_forward_by_work_over_weight_and_idle_sessions_save_nothing() -> None:
+    light, heavy = session(pace=Pace(work_ms=2.0)), session(pace=Pace(work_ms=6.0), weight=3.0)
+    turn = 0.0
+    for _ in range(5):
+        turn = light.charge(turn)
+    assert (turn, light.turn) == (8.0, 10.0)
+    assert heavy.charge(turn) == 8.0, "it begins now, however long it has wanted nothing"
+    assert heavy.turn == 10.0
+
+
 def test_pipeline_floor_keeps_as_many_as_training_takes_meanwhile() -> None:
     load = Load(0.1)
     load.sample(100, 0)

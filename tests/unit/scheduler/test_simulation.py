@@ -63,6 +63,13 @@ def test_the_trainer_hardly_waits_when_it_is_the_bottleneck() -> None:
     assert simulated("training on the CPU", "two-level").trainer_busy > 0.97
 
 
+@pytest.mark.parametrize(("workload", "times"), [("sampling on the CPU", 3.0), ("waiting for the network", 1.3)])
+def test_batches_are_made_sooner_than_by_launching_as_many_as_allowed(workload: str, times: float) -> None:
+    ours, fifo = simulated(workload, "two-level"), simulated(workload, "fifo")
+    assert ours.batches_per_s >= 0.98 * fifo.batches_per_s
+    assert fifo.completion_ms_mean >= times * ours.completion_ms_mean
+
+
 def test_oldest_first_shortens_dags() -> None:
     """32 DAGs of mixed sizes at once: mean time to completion against first come, first served."""
     work = Workload(cores=2, sample_ms=20, rtt_ms=1, train_ms=0.1, spread=0.8)
