@@ -26,7 +26,6 @@ class ConsumerConfig:
     Attributes:
         addresses: of the daemons, by partition.
         rank, world_size: of the consumer.
-        interface: network interface whose bytes count; None: none.
         num_neighbors: fan-outs, counted from the seeds.
         batch_size: seeds per batch.
         split: whose vertices are the seeds.
@@ -41,7 +40,6 @@ class ConsumerConfig:
     addresses: tuple[str, ...]
     rank: int
     world_size: int
-    interface: str | None
     num_neighbors: tuple[int, ...]
     batch_size: int
     split: str
@@ -73,7 +71,7 @@ def main() -> None:
     config = ConsumerConfig(**json.loads(sys.argv[1]))
     if config.deliver not in DELIVERIES:
         raise UnknownNameError.of("delivery", config.deliver, DELIVERIES)
-    stage = Stage(config.interface)
+    stage = Stage()
     if config.deliver != "arrays":
         import torch
 

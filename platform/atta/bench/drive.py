@@ -20,11 +20,35 @@ import psutil
 from atta.bench.netlab import Host
 from atta.errors import AttaError
 
-__all__ = ["Measured", "Troupe"]
+__all__ = ["Measured", "Troupe", "Usage"]
 
 _POLL_S = 0.5
 _END_S = 20.0
 _GRACE_S = 2.0  # in which processes that depend on each other go down together
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a system used in a stretch of time.
+
+    Attributes:
+        seconds: its length.
+        cpu_s: processor seconds of all its processes.
+        rank_cpu_s: those of the ranks among them.
+        sent_bytes: rank by rank, bytes that left its host by its network interface; 0 on loopback.
+    """
+
+    seconds: float
+    cpu_s: float
+    rank_cpu_s: float
+    sent_bytes: tuple[int, ...]
+
+    def since(self, earlier: Usage) -> Usage:
+        """The difference of two readings."""
+        sent = tuple(now - then for now, then in zip(self.sent_bytes, earlier.sent_bytes, strict=True))
+        return Usage(
+            self.seconds - earlier.seconds, self.cpu_s - earlier.cpu_s, self.rank_cpu_s - earlier.rank_cpu_s, sent
+        )
 
 
 @dataclass(frozen=True)
@@ -34,18 +58,14 @@ class Measured:
     Attributes:
         warm_ups: every rank's last epoch before, see ``stage.Epoch``.
         epochs: every rank's measured epochs.
-        cpu_s: processor seconds of all its processes.
-        rank_cpu_s: those of the ranks among them.
-        wall_s: seconds from "go" to the last "done".
-        sent_bytes: of every rank, bytes that left its host by its network interface; 0 on loopback.
+        whole: from "go" to the last "done".
+        together: while all are at work: from when every rank has done one of its epochs (if there are more) to the first "done".
     """
 
     warm_ups: list[dict[str, Any]]
     epochs: list[dict[str, Any]]
-    cpu_s: float
-    rank_cpu_s: float
-    wall_s: float
-    sent_bytes: tuple[int, ...]
+    whole: Usage
+    together: Usage
 
     def total(self, name: str) -> float:
         """Sum of one figure over ranks and epochs (absent ones count 0)."""
@@ -70,6 +90,7 @@ class _Child:
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    interface: str | None = None
 
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()[-12:]
@@ -113,7 +134,7 @@ class Troupe:
         name = f"rank{len(self._ranks)}"
         with (log := self._logs / f"{name}.log").open("wb") as out:
             process = host.popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=out)
-        child = _Child(name, process, log)
+        child = _Child(name, process, log, host.interface)
         self._ranks.append(child)
         threading.Thread(target=self._listen, args=(child,), daemon=True).start()
 
@@ -126,24 +147,34 @@ class Troupe:
             AttaError: a process ended early, or all was not done after ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
-        ready = self._await("ready", deadline)
+        ready = [self._next(deadline)[1] for _ in self._ranks]
         slowest = max(1e-3, *(e["stop"] - e["start"] for e in ready))
         count = max(epochs, math.ceil(seconds / slowest))
-        servers, ranks = _cpu_seconds(self._extras), _cpu_seconds(self._ranks)
-        start = time.monotonic()
+        start = self._reading()
         for child in self._ranks:
             self._send(child, f"go {count}\n")
         reports: list[dict[str, Any]] = []
-        done = self._await("done", deadline, reports)
+        steady, begun, ended = start, set[str](), list[Usage]()
+        while len(ended) < len(self._ranks):
+            child, event = self._next(deadline)
+            if event["event"] == "done":
+                ended.append(self._reading())
+                continue
+            reports.append(event)
+            if child.name not in begun and len(begun) == len(self._ranks) - 1 and not ended and count > 1:
+                steady = self._reading()
+            begun.add(child.name)
         self._good = True
-        wall = time.monotonic() - start
-        servers, ranks = _cpu_seconds(self._extras) - servers, _cpu_seconds(self._ranks) - ranks
-        return Measured(ready, reports, servers + ranks, ranks, wall, tuple(e["sent_bytes"] for e in done))
+        return Measured(ready, reports, ended[-1].since(start), ended[0].since(steady))
 
-    def _await(self, kind: str, deadline: float, others: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
-        """One event ``kind`` of every rank; other events go to ``others``."""
-        found: list[dict[str, Any]] = []
-        while len(found) < len(self._ranks):
+    def _reading(self) -> Usage:
+        ranks = _cpu_seconds(self._ranks)
+        sent = tuple(_sent_bytes(child) for child in self._ranks)
+        return Usage(time.monotonic(), _cpu_seconds(self._extras) + ranks, ranks, sent)
+
+    def _next(self, deadline: float) -> tuple[_Child, dict[str, Any]]:
+        """What a rank says next."""
+        while True:
             try:
                 child, event = self._events.get(timeout=_POLL_S)
             except queue.Empty:
@@ -151,11 +182,7 @@ class Troupe:
                 continue
             if event is None:
                 raise self._cause(child)
-            if event["event"] == kind:
-                found.append(event)
-            elif others is not None:
-                others.append(event)
-        return found
+            return child, event
 
     def _cause(self, first: _Child) -> AttaError:
         """Whose end it was: trainers that exchange gradients go down together, and all but one only say that they lost another."""
@@ -225,6 +252,17 @@ def _cpu_seconds(children: Sequence[_Child]) -> float:
                 times = member.cpu_times()
                 total += times.user + times.system
     return total
+
+
+def _sent_bytes(child: _Child) -> int:
+    """Bytes that have left a rank's host by its interface so far."""
+    if child.interface is None:
+        return 0
+    for line in Path(f"/proc/{child.process.pid}/net/dev").read_text(encoding="ascii").splitlines():
+        name, _, figures = line.partition(":")
+        if name.strip() == child.interface:
+            return int(figures.split()[8])  # eight receive columns come first
+    return 0
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:

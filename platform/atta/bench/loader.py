@@ -88,11 +88,12 @@ def figures(measured: Measured) -> dict[str, float]:
         found["remote_rows_per_seed"] = remote
     if (remote := measured.per_seed("remote_bytes")) is not None:
         found["remote_bytes_per_seed"] = remote
-    if sent := sum(measured.sent_bytes):
+    used = measured.whole
+    if sent := sum(used.sent_bytes):
         found["link_bytes_per_seed"] = sent / seeds
-    found["cpu_percent"] = 100 * measured.cpu_s / (measured.wall_s * len(os.sched_getaffinity(0)))
-    found["cpu_us_per_seed"] = 1e6 * measured.cpu_s / seeds
-    found["consumer_cpu_us_per_seed"] = 1e6 * measured.rank_cpu_s / seeds
+    found["cpu_percent"] = 100 * used.cpu_s / (used.seconds * len(os.sched_getaffinity(0)))
+    found["cpu_us_per_seed"] = 1e6 * used.cpu_s / seeds
+    found["consumer_cpu_us_per_seed"] = 1e6 * used.rank_cpu_s / seeds
     if sampling := measured.total("sampling_s"):
         found["sampling_share"] = sampling / (sampling + measured.total("fetch_s"))
     found["measured_s"] = window

@@ -62,7 +62,6 @@ def run_atta(
                 addresses=tuple(addresses),
                 rank=rank,
                 world_size=len(hosts),
-                interface=host.interface,
                 num_neighbors=workload.num_neighbors,
                 batch_size=workload.batch_size,
                 split=workload.split,

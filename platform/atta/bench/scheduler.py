@@ -8,6 +8,7 @@ policy, so the busiest one is what is compared.
 from __future__ import annotations
 
 import math
+import os
 import re
 import statistics
 from collections.abc import Sequence
@@ -88,10 +89,10 @@ def figures(measured: Measured, *, bench: SchedulerBench, hosts: int) -> dict[st
     """Figures of one round.
 
     ``completion_ms`` is the time from a batch's launch to its end; ``busy/cores``, ``busy/link`` (of the link and direction that
-    carries most) and ``busy/consumer`` (computing, and taking batches in) are shares of the measured time, ``busiest`` the largest
-    of them. ``queue_bytes`` is what finished batches took at most, per daemon.
+    carries most) and ``busy/consumer`` (computing, and taking batches in) are shares of the time in which all consumers are at
+    work, ``busiest`` the largest of them. ``queue_bytes`` is what finished batches took at most, per daemon.
     """
-    found = loader.figures(measured)
+    found, together = loader.figures(measured), measured.together
     window = measured.window_s
     epochs = 1 + max(e["epoch"] for e in measured.epochs)
     chosen = {"seeds_per_s": found["seeds_per_s"], "epoch_s": window / epochs}
@@ -100,12 +101,14 @@ def figures(measured: Measured, *, bench: SchedulerBench, hosts: int) -> dict[st
         chosen["completion_ms_p95"] = made[min(len(made) - 1, math.ceil(0.95 * len(made)))]
     if queued := [e["queue_bytes"] for e in measured.epochs if e.get("queue_bytes")]:
         chosen["queue_bytes"] = max(queued)
-    busy = {"cores": found["cpu_percent"] / 100}
-    if bench.link and any(measured.sent_bytes):
-        busy["link"] = 8 * max(measured.sent_bytes) / (window * bits_per_s(bench.link))
+    busy = {"cores": together.cpu_s / (together.seconds * len(os.sched_getaffinity(0)))}
+    if bench.link and any(together.sent_bytes):
+        busy["link"] = 8 * max(together.sent_bytes) / (together.seconds * bits_per_s(bench.link))
     if think_ms := bench.workload.think_ms:
-        at_work_s = measured.total("batches") * think_ms / 1e3 + measured.rank_cpu_s
-        busy["consumer"] = min(1.0, at_work_s / (window * hosts))
+        # While all are at work each has done a share of its batches.
+        alone_s = sum(e["stop"] - e["start"] for e in measured.epochs)
+        thought = measured.total("batches") * think_ms / 1e3 / alone_s
+        busy["consumer"] = min(1.0, thought + together.rank_cpu_s / (together.seconds * hosts))
     chosen |= {name: found[name] for name in _LOADING if name in found}
     chosen["busiest"] = max(busy.values())
     return chosen | {f"busy/{name}": share for name, share in busy.items()}

@@ -4,7 +4,7 @@
       {"event": "ready", ...}               →     waits until all are ready
                                             ←     go 5
       {"event": "epoch", ...}               →     five times
-      {"event": "done", "sent_bytes": ...}  →     waits until all are done
+      {"event": "done"}                     →     waits until all are done
                                             ←     end of input
 
 Lines of JSON on standard output; what libraries print there goes to standard error instead. Imports nothing but Python's own
@@ -60,12 +60,9 @@ class Epoch:
 class Stage:
     """Standard input and output, used as the module docstring says."""
 
-    def __init__(self, interface: str | None) -> None:
-        """``interface``: count the bytes that leave the host by it; None: do not count."""
-        self._interface = interface
+    def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)
-        self._sent = 0
 
     def ready(self, warm_up: Epoch) -> int:
         """Report for measuring, with the last epoch of warming up, and wait.
@@ -76,7 +73,6 @@ class Stage:
         words = sys.stdin.readline().split()
         if len(words) != 2 or words[0] != "go":
             sys.exit(0)
-        self._sent = _sent_bytes(self._interface)
         return int(words[1])
 
     def report(self, epoch: Epoch) -> None:
@@ -85,19 +81,9 @@ class Stage:
 
     def done(self) -> None:
         """Report the end and stay until the benchmark has read everything it wants to know about this process."""
-        self._emit({"event": "done", "sent_bytes": _sent_bytes(self._interface) - self._sent})
+        self._emit({"event": "done"})
         sys.stdin.readline()
 
     def _emit(self, event: Mapping[str, object]) -> None:
         self._out.write(json.dumps(event) + "\n")
         self._out.flush()
-
-
-def _sent_bytes(interface: str | None) -> int:
-    """Bytes that have left this network namespace by ``interface`` so far."""
-    with open("/proc/self/net/dev", encoding="ascii") as file:
-        for line in file:
-            name, _, figures = line.partition(":")
-            if name.strip() == interface:
-                return int(figures.split()[8])  # eight receive columns come first
-    return 0

@@ -67,7 +67,7 @@ def main() -> None:
     config = TrainerConfig(**{**told, "recipe": Recipe(**told["recipe"])})
     if config.deliver not in WAYS:
         raise UnknownNameError.of("delivery", config.deliver, WAYS)
-    stage = Stage(config.interface)
+    stage = Stage()
     with ending_at_once():
         _train(config, stage)
 

@@ -125,7 +125,7 @@ def test_servers_and_trainers_deliver_every_seed(partitions: Path, tmp_path: Pat
     assert measured.total("seeds") == 2 * 120
     assert measured.total("feature_bytes") == 24 * measured.total("nodes") + 8 * measured.total("seeds")
     assert 0 < measured.total("edges") <= measured.total("seeds") * (3 + (1 + 3) * 2)  # DGL expands the seeds again
-    assert measured.sent_bytes > 0
+    assert min(measured.whole.sent_bytes) > 0
 
 
 @pytest.mark.slow

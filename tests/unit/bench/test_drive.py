@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from atta.bench.drive import Measured, Troupe
+from atta.bench.drive import Measured, Troupe, Usage
 from atta.bench.loader import figures
 from atta.bench.netlab import loopback
 from atta.errors import AttaError
@@ -19,7 +19,7 @@ RANK = """
 import sys, time
 from atta.bench.stage import Epoch, Stage
 rank, seconds = int(sys.argv[1]), float(sys.argv[2])
-stage = Stage(None)
+stage = Stage()
 print("libraries chatter")
 def epoch(number):
     out = Epoch(rank, number)
@@ -115,7 +115,12 @@ def test_figures_refer_to_the_whole_window() -> None:
         return {"start": start, "stop": stop, "seeds": 100, "edges": 1000, "batches": 2, "nodes": 50, **more}
 
     warm = [epoch(0, 1, remote_rows=30.0), epoch(0, 1, remote_rows=10.0)]
-    measured = Measured(warm, [epoch(2, 4), epoch(4, 6), epoch(2, 5), epoch(5, 7)], 5.0, 2.0, 10.0, (5000, 3000))
+    measured = Measured(
+        warm,
+        [epoch(2, 4), epoch(4, 6), epoch(2, 5), epoch(5, 7)],
+        Usage(10.0, 5.0, 2.0, (5000, 3000)),
+        Usage(9.0, 5.0, 2.0, (5000, 2000)),
+    )
     found = figures(measured)
     assert found["seeds_per_s"] == 400 / 5  # from 2 to 7, although no rank worked all of it
     assert found["edges_per_seed"] == 10

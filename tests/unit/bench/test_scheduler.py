@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from atta.bench.drive import Measured
+from atta.bench.drive import Measured, Usage
 from atta.bench.scheduler import SchedulerBench, bits_per_s, figures
 from atta.bench.workload import Workload
 from atta.errors import ConfigError, UnknownNameError
@@ -59,7 +59,11 @@ def test_the_busiest_resource_is_named() -> None:
         epoch(r, n, make_ms=[1.0] * 9 + [11.0], queue_bytes=100.0 * r + n or None) for r in range(2) for n in range(2)
     ]
     # Four seconds, two hosts: 125,000 bytes are a quarter of what a link of 1 Mbit/s takes, 20 batches of 50 ms each a quarter.
-    found = figures(Measured(epochs[:2], epochs, 2.0, 1.0, 4.0, (125_000, 60_000)), bench=bench, hosts=2)
+    found = figures(
+        Measured(epochs[:2], epochs, Usage(4.0, 2.0, 1.0, (130_000, 70_000)), Usage(4.0, 2.0, 1.0, (125_000, 60_000))),
+        bench=bench,
+        hosts=2,
+    )
     assert found["epoch_s"] == 2.0
     assert found["seeds_per_s"] == 100.0
     assert found["busy/link"] == pytest.approx(0.25)
@@ -72,6 +76,10 @@ def test_the_busiest_resource_is_named() -> None:
 
 def test_peers_without_such_figures_have_none() -> None:
     epochs = [epoch(r, 0) for r in range(2)]
-    found = figures(Measured(epochs, epochs, 2.0, 1.0, 2.0, (0, 0)), bench=SchedulerBench("somewhere", WORK), hosts=2)
+    found = figures(
+        Measured(epochs, epochs, Usage(2.0, 2.0, 1.0, (0, 0)), Usage(2.0, 2.0, 1.0, (0, 0))),
+        bench=SchedulerBench("somewhere", WORK),
+        hosts=2,
+    )
     assert set(found) >= {"seeds_per_s", "epoch_s", "busy/cores", "busiest"}
     assert not {"completion_ms", "queue_bytes", "busy/link", "busy/consumer"} & set(found)

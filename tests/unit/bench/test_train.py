@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.bench.drive import Measured
+from atta.bench.drive import Measured, Usage
 from atta.bench.train import PHASES, TrainBench, figures, run
 from atta.bench.workload import Recipe, Workload
 from atta.errors import AttaError, ConfigError, UnknownNameError
@@ -77,7 +77,9 @@ def test_phases_add_up_to_the_epoch_and_the_last_epoch_is_judged() -> None:
     spent = {"wait_s": 1.0, "copy_s": 0.25, "compute_s": 1.5, "sync_s": 0.25}
     first = [lesson(r, 0, 10.0, 14.0, loss_sum=300.0, right=10, **spent) for r in range(2)]
     second = [lesson(r, 1, 14.0, 18.0, loss_sum=200.0, right=60 + r, **spent) for r in range(2)]
-    found = figures(Measured(first, first + second, 6.0, 4.0, 8.0, (5000, 3000)))
+    found = figures(
+        Measured(first, first + second, Usage(8.0, 6.0, 4.0, (5000, 3000)), Usage(8.0, 6.0, 4.0, (5000, 3000)))
+    )
     assert found["epoch_s"] == 4.0
     assert found["seeds_per_s"] == 400 / 8
     assert found["steps"] == 2

@@ -46,7 +46,6 @@ def run_distdgl(
                 rank=rank,
                 world_size=len(hosts),
                 rendezvous=f"tcp://{hosts[0].address}:{_RENDEZVOUS_PORT}",
-                interface=host.interface,
                 num_neighbors=workload.num_neighbors,
                 batch_size=workload.batch_size,
                 tables=tables,

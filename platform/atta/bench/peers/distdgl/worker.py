@@ -32,7 +32,6 @@ class WorkerConfig:
         config: partition configuration (JSON file).
         rank, world_size: of the trainer.
         rendezvous: ``tcp://host:port`` of rank 0 for gloo.
-        interface: network interface whose bytes count.
         num_neighbors: fan-outs, counted from the seeds.
         batch_size: seeds per batch.
         tables: tables to fetch for every vertex; ``y`` only for the seeds.
@@ -45,7 +44,6 @@ class WorkerConfig:
     rank: int
     world_size: int
     rendezvous: str
-    interface: str | None
     num_neighbors: tuple[int, ...]
     batch_size: int
     tables: tuple[str, ...]
@@ -67,7 +65,7 @@ def play(read: Callable[[dict[str, Any]], Config], run: Callable[[Config, Stage]
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])  # serves, and ends the process
         return
     config = read(json.loads(sys.argv[1]))
-    stage = Stage(config.interface)
+    stage = Stage()
     dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
     run(config, stage)
 
