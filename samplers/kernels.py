@@ -16,6 +16,7 @@ from atta import _native
 
 __all__ = [
     "Compactor",
+    "admit",
     "advise_huge",
     "count_ids",
     "degree_sum",
@@ -193,6 +194,11 @@ class Compactor:
         local: np.ndarray = self.native.insert(_ids(ids))
         return local
 
+    def find(self, ids: np.ndarray) -> np.ndarray:
+        """int32 [len(ids)]: local ids, -1 for those that were never inserted."""
+        local: np.ndarray = self.native.find(_ids(ids))
+        return local
+
     def ids(self, start: int, stop: int) -> np.ndarray:
         """int64 [stop - start]: the ids numbered ``start`` ... ``stop - 1`` (a copy)."""
         found: np.ndarray = self.native.ids(start, stop)
@@ -276,6 +282,38 @@ class Compactor:
         of_tree = None if trees is None else _flat(trees, np.int32)
         frontier = _flat(frontier_local, np.int32)
         return self.native.stitch(prepared, frontier, out_row, out_col, out_edge_ids, of_tree, sources)
+
+
+def admit(
+    members: Compactor,
+    targets: np.ndarray,
+    counts: np.ndarray,
+    sources: np.ndarray,
+    keys: np.ndarray,
+    *,
+    limit: int,
+    stream_key: int = 0,
+    scores: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which in-neighbours each of ``targets`` admits: the ``limit`` lowest of the different ones that are no ``members`` yet.
+
+    ``targets`` int64 [m], their in-edges ``counts`` int32 [m] and ``sources`` int64 [sum(counts)], ``keys`` int64 [N] user ids of
+    all vertices. They are ordered by ``scores`` (uint64, one per source), ties by user id; without scores by a hash of
+    (``stream_key``, user id of the target, user id of the source): every set of ``limit`` is as likely as any other then.
+
+    Targets choose independently, so two may admit the same vertex. Returns how many each admits, int32 [m], and whom, int64
+    [sum], the lowest first.
+    """
+    return _native.admit(
+        members.native,
+        _flat(targets, np.int64),
+        _flat(counts, np.int32),
+        _flat(sources, np.int64),
+        _flat(keys, np.int64),
+        limit,
+        stream_key,
+        None if scores is None else _flat(scores, np.uint64),
+    )
 
 
 def count_ids(ids: np.ndarray, limit: int) -> np.ndarray:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from atta.links import LinkNeighborLoader, NegativeSampling
     from atta.loader import BatchLoader, DagLoader, NeighborLoader
     from atta.minibatch import MiniBatch
+    from atta.server_graph import ServerLoader, server_subgraph
     from atta.tensor import DistTensor
 
 __all__ = [
@@ -55,12 +56,14 @@ __all__ = [
     "OptimiserSpec",
     "QuotaExceededError",
     "RemoteError",
+    "ServerLoader",
     "UnavailableError",
     "UnknownNameError",
     "WrongDatasetError",
     "__version__",
     "connect",
     "local",
+    "server_subgraph",
 ]
 
 _HOMES = {
@@ -75,8 +78,10 @@ _HOMES = {
     "NegativeSampling": "atta.links",
     "NeighborLoader": "atta.loader",
     "OptimiserSpec": "atta.kvstore.spec",
+    "ServerLoader": "atta.server_graph",
     "connect": "atta.client.cluster",
     "local": "atta.client.local",
+    "server_subgraph": "atta.server_graph",
 }
 
 

@@ -12,7 +12,7 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2
 
-__all__ = ["InputNodes", "as_ids", "edge_type_name", "link_seeds", "node_seeds", "sized_seeds", "typed"]
+__all__ = ["InputNodes", "as_ids", "edge_type_name", "link_seeds", "node_seeds", "part_seeds", "sized_seeds", "typed"]
 
 InputNodes = str | ArrayLike | tuple[str, str | ArrayLike | None] | None
 
@@ -55,6 +55,11 @@ def sized_seeds(schema: Schema, node_type: str | None, batches: Sequence[ArrayLi
         raise ConfigError("batches: there are none")
     sizes = np.array([len(batch) for batch in ids], dtype=np.int64)
     return session_pb2.Seeds(node_type=name, ids=np.concatenate(ids).tobytes(), sizes=sizes.tobytes())
+
+
+def part_seeds(node_type: str, part: int) -> session_pb2.Seeds:
+    """One batch: the vertices of a type that belong to partition ``part``, by ascending user id."""
+    return session_pb2.Seeds(node_type=node_type, part=part)
 
 
 def link_seeds(

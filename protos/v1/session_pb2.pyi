@@ -57,13 +57,14 @@ class OpenRequest(_message.Message):
     def __init__(self, dataset_id: _Optional[str] = ..., dag: _Optional[_Union[_dag_pb2.DagSpec, _Mapping]] = ..., seeds: _Optional[_Union[Seeds, _Mapping]] = ..., batch_size: _Optional[int] = ..., seed: _Optional[int] = ..., epoch: _Optional[int] = ..., shuffle: _Optional[bool] = ..., drop_last: _Optional[bool] = ..., pad: _Optional[bool] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., policy: _Optional[_Union[SeedPolicy, str]] = ..., shared_memory: _Optional[bool] = ..., start_batch: _Optional[int] = ..., edge_ids: _Optional[bool] = ..., job: _Optional[str] = ..., codec: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class Seeds(_message.Message):
-    __slots__ = ("node_type", "split", "ids", "links", "batches", "all", "times", "sizes")
+    __slots__ = ("node_type", "split", "ids", "links", "batches", "all", "part", "times", "sizes")
     NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     ALL_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
     node_type: str
@@ -72,9 +73,10 @@ class Seeds(_message.Message):
     links: Links
     batches: int
     all: bool
+    part: int
     times: bytes
     sizes: bytes
-    def __init__(self, node_type: _Optional[str] = ..., split: _Optional[str] = ..., ids: _Optional[bytes] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., batches: _Optional[int] = ..., all: _Optional[bool] = ..., times: _Optional[bytes] = ..., sizes: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, node_type: _Optional[str] = ..., split: _Optional[str] = ..., ids: _Optional[bytes] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., batches: _Optional[int] = ..., all: _Optional[bool] = ..., part: _Optional[int] = ..., times: _Optional[bytes] = ..., sizes: _Optional[bytes] = ...) -> None: ...
 
 class Links(_message.Message):
     __slots__ = ("edge_type", "sources", "targets", "exclude", "exclude_reverse")
@@ -135,7 +137,7 @@ class BatchChunk(_message.Message):
     def __init__(self, header: _Optional[_Union[BatchHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class BatchHeader(_message.Message):
-    __slots__ = ("last", "pending", "batch", "arrays", "buffer_bytes", "slot", "stats")
+    __slots__ = ("last", "pending", "batch", "arrays", "buffer_bytes", "slot", "stats", "unlaunched")
     class StatsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +152,7 @@ class BatchHeader(_message.Message):
     BUFFER_BYTES_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
+    UNLAUNCHED_FIELD_NUMBER: _ClassVar[int]
     last: bool
     pending: bool
     batch: int
@@ -157,7 +160,8 @@ class BatchHeader(_message.Message):
     buffer_bytes: int
     slot: SharedSlot
     stats: _containers.ScalarMap[str, float]
-    def __init__(self, last: _Optional[bool] = ..., pending: _Optional[bool] = ..., batch: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[_common_pb2.ArrayRef, _Mapping]]] = ..., buffer_bytes: _Optional[int] = ..., slot: _Optional[_Union[SharedSlot, _Mapping]] = ..., stats: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    unlaunched: int
+    def __init__(self, last: _Optional[bool] = ..., pending: _Optional[bool] = ..., batch: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[_common_pb2.ArrayRef, _Mapping]]] = ..., buffer_bytes: _Optional[int] = ..., slot: _Optional[_Union[SharedSlot, _Mapping]] = ..., stats: _Optional[_Mapping[str, float]] = ..., unlaunched: _Optional[int] = ...) -> None: ...
 
 class SharedSlot(_message.Message):
     __slots__ = ("index", "path", "capacity", "nonce")

@@ -100,6 +100,20 @@ nb::object compactor_insert(atta::Compactor& self, Vector ids) {
   return local.release();
 }
 
+// Local ids without inserting anything; -1: unknown.
+nb::object compactor_find(const atta::Compactor& self, Vector ids) {
+  constexpr std::size_t kAhead = 16;
+  Buffer<std::int32_t> local(ids.size());
+  with_ids("ids", ids, [&](const auto* p) {
+    nb::gil_scoped_release unlocked;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (i + kAhead < ids.size()) self.request(static_cast<std::int64_t>(p[i + kAhead]));
+      local.data[i] = self.find(static_cast<std::int64_t>(p[i]));
+    }
+  });
+  return local.release();
+}
+
 nb::object compactor_ids(atta::Compactor& self, std::size_t start, std::size_t stop) {
   if (start > stop || stop > self.size()) bad("stop", "passes the number of ids");
   Buffer<std::int64_t> out(stop - start);
@@ -457,6 +471,7 @@ std::uint64_t stream_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t 
 
 void bind_sampling(nb::module_& m, nb::class_<Compactor>& compactor);
 void bind_walks(nb::module_& m);
+void bind_admission(nb::module_& m);
 void bind_partition(nb::module_& m);
 void bind_tables(nb::module_& m);
 void bind_reference(nb::module_& m);
@@ -482,6 +497,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("size", &atta::Compactor::size)
       .def("reset", &atta::Compactor::reset)
       .def("insert", &compactor_insert, "ids"_a)
+      .def("find", &compactor_find, "ids"_a)
       .def("in_trees", &compactor_in_trees, "start"_a, "stop"_a, "sources"_a)
       .def("ids", &compactor_ids, "start"_a, "stop"_a)
       .def("stitch", &compactor_stitch, "groups"_a, "frontier_local"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none(),
@@ -489,6 +505,7 @@ NB_MODULE(_native, m) {
   m.def("split_cached", &split_cached, "index"_a, "present"_a, "need"_a, "base"_a, "rows"_a, "positions"_a);
   bind_sampling(m, compactor);
   bind_walks(m);
+  bind_admission(m);
   bind_partition(m);
   bind_tables(m);
   bind_reference(m);

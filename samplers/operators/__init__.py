@@ -10,6 +10,7 @@ from atta.samplers.operators.layers import FastGcn, Ladies
 from atta.samplers.operators.local import Subgraph, sample_locally
 from atta.samplers.operators.pagerank import PageRank
 from atta.samplers.operators.saint import SaintEdges, SaintNodes, SaintWalks
+from atta.samplers.operators.server import Closure, ExpansionAware
 from atta.samplers.operators.shadow import Shadow
 from atta.samplers.operators.subgraph import first_seen, induced_subgraph
 from atta.samplers.operators.walks import PinSage, Walks
@@ -19,10 +20,12 @@ __all__ = [
     "BUILT_IN",
     "Batch",
     "Bounds",
+    "Closure",
     "Contains",
     "DegreeSums",
     "Degrees",
     "Expand",
+    "ExpansionAware",
     "FastGcn",
     "Induced",
     "Ladies",
@@ -56,5 +59,7 @@ BUILT_IN: dict[str, type] = {
     "walks": Walks,
     "pinsage": PinSage,
     "pagerank": PageRank,
+    "closure": Closure,
+    "expansion-aware": ExpansionAware,
 }
 """The operators that come with Atta, by the names under which daemons know them."""

@@ -47,6 +47,11 @@ def test_tables(demo: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert "torch.Size([1000, 16])" in capsys.readouterr().out
 
 
+def test_cooperative_training(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(blocks("cooperative.md"), "cooperative.md", "exec"), {"__name__": "document"})
+    assert len(capsys.readouterr().out.splitlines()) == 10
+
+
 def test_the_operator_in_the_document_is_the_example() -> None:
     text = (ROOT / "examples" / "own_operator" / "atta_snowball.py").read_text()
     without_docstrings = re.sub(r'^ +""".*"""\n(\n(?=    \w))?', "", text, flags=re.MULTILINE)

@@ -30,6 +30,7 @@ LAYERS = (
         "atta.blocks",
         "atta.pyg",
         "atta.compare",
+        "atta.server_graph",
         "atta.tensor",
         "atta.embedding",
     ),

@@ -48,7 +48,7 @@ def choose_seeds(dataset: Dataset, seeds: Any) -> ChosenSeeds:
     if seeds.node_type not in dataset.schema.node_types:
         raise UnknownNameError.of("node type", seeds.node_type, dataset.schema.node_types)
     times, sizes = _longs("times", seeds.times), _longs("sizes", seeds.sizes)
-    if (seeds.times or seeds.sizes) and seeds.WhichOneof("source") in ("split", "all", "batches"):
+    if (seeds.times or seeds.sizes) and seeds.WhichOneof("source") in ("split", "all", "batches", "part"):
         raise ConfigError("seeds: times and sizes go with ids, a split has no order")
     match seeds.WhichOneof("source"):
         case "split":
@@ -57,6 +57,8 @@ def choose_seeds(dataset: Dataset, seeds: Any) -> ChosenSeeds:
         case "all":
             everything = np.arange(dataset.schema.node_counts[seeds.node_type])
             return ChosenSeeds(everything, np.asarray(dataset.ids(seeds.node_type)))
+        case "part":
+            return _part(dataset, seeds)
         case "batches":
             if not 1 <= seeds.batches <= MAX_BATCHES:
                 raise ConfigError(f"{seeds.batches} batches: must be 1 to {MAX_BATCHES}")
@@ -71,6 +73,15 @@ def choose_seeds(dataset: Dataset, seeds: Any) -> ChosenSeeds:
     if seeds.times and len(times) != len(chosen.internal):
         raise ConfigError(f"seeds: {len(times)} times for {len(chosen.internal)} seeds")
     return replace(chosen, times=times if seeds.times else None, sizes=sizes if seeds.sizes else None)
+
+
+def _part(dataset: Dataset, seeds: Any) -> ChosenSeeds:
+    if not seeds.part < dataset.num_parts:
+        raise ConfigError(f"seeds: partition {seeds.part} of {dataset.num_parts}")
+    first, stop = dataset.book.range(seeds.node_type, seeds.part)
+    keys = np.asarray(dataset.ids(seeds.node_type)[first:stop])
+    order = np.argsort(keys, kind="stable")
+    return ChosenSeeds(first + order, keys[order], sizes=np.array([stop - first]))
 
 
 def _links(dataset: Dataset, seeds: Any) -> ChosenSeeds:

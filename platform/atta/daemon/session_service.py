@@ -91,8 +91,10 @@ class SessionService:
         source = request.seeds.WhichOneof("source")
         if plan.links != (source == "links"):
             raise ConfigError("seeds: the DAG starts from edges, or the session does, but not both")
-        if source == "batches" and not any(op.operator is not None for op in plan.ops):
-            raise ConfigError("seeds: only a batch operator can do without them")
+        if source in ("batches", "part") and not any(op.operator is not None for op in plan.ops):
+            raise ConfigError(
+                "seeds: only a batch operator can do without them, or with a partition's vertices at once"
+            )
         if request.seeds.node_type != plan.seed.node_type:
             raise ConfigError(
                 f"seeds are of node type {request.seeds.node_type!r}, the DAG starts at {plan.seed.node_type!r}"
@@ -103,7 +105,8 @@ class SessionService:
         seeds = self._plan_seeds(request, chosen)
         if request.start_batch > seeds.batches:
             raise ConfigError(f"start batch {request.start_batch} of {seeds.batches}")
-        if not seeds.batch_size <= self._config.max_batch_size:
+        # A partition is as large as it is, and this daemon holds one.
+        if source != "part" and not seeds.batch_size <= self._config.max_batch_size:
             raise ConfigError(f"batch size {seeds.batch_size}: at most {self._config.max_batch_size}")
         layout = layout_of(plan, dataset.schema, seeds.batch_size, edge_ids=request.edge_ids)
         return SessionRequest(
@@ -162,7 +165,7 @@ class SessionService:
             if fresh:
                 self._engine.taken(session, delivery.batch, request.train_ms)
             try:
-                for bulk in _messages(delivery):
+                for bulk in _messages(delivery, self._engine.unlaunched(session)):
                     yield bulk
             finally:  # a consumer that has all it needs does not wait for the end of the answer
                 if fresh:
@@ -241,10 +244,10 @@ def _weight(value: float) -> float:
     return value or 1.0
 
 
-def _messages(delivery: Delivery) -> list[Bulk]:
+def _messages(delivery: Delivery, unlaunched: int) -> list[Bulk]:
     """The header of a batch and, unless it lies in shared memory, its bytes."""
     out, slot = delivery.out, delivery.slot
-    header = session_pb2.BatchHeader(batch=delivery.batch, stats=delivery.stats)
+    header = session_pb2.BatchHeader(batch=delivery.batch, stats=delivery.stats, unlaunched=unlaunched)
     filled = {name: out.filled(name) for name in out.arrays}
     offset = 0
     for name, array in filled.items():

@@ -30,8 +30,13 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("walks", {"length": 3, "p": 1e-9, "q": 1e9}),
     ("pinsage", {"count": 3}),
     ("pagerank", {"count": 4, "epsilon": 1e-6}),
+    ("closure", {"hops": 2}),
+    ("expansion-aware", {"fanout": 2}),
+    ("expansion-aware", {"max_hop": 3, "fanout": 1, "select": "degree"}),
 ]
 SEEDLESS = ("saint-nodes", "saint-edges")
+SETTLED = ("induced", "pagerank", "closure", "expansion-aware")
+"""The same batch whatever its number."""
 
 
 def some_seeds(graph: Graph, rng: np.random.Generator) -> np.ndarray:
@@ -60,7 +65,7 @@ def test_larger_graphs_relabelled(name: str, options: dict[str, Any], seed: int)
     sampled = graph.sample(operator, seeds)
     assert in_user_ids(graph, sampled) == in_user_ids(other, other.sample(operator, new[seeds]))
     again = in_user_ids(graph, graph.sample(operator, seeds, 1))
-    if name != "induced" and name != "pagerank" and options.get("num_neighbors") != -1:
+    if name not in SETTLED and options.get("num_neighbors") != -1:
         assert again != in_user_ids(graph, sampled)  # every batch draws anew
 
 
@@ -119,6 +124,17 @@ def test_nothing_to_do(name: str, options: dict[str, Any]) -> None:
         ("pagerank", '{"count": 3, "epsilon": 0.0}', r"epsilon 0\.0"),
         ("pagerank", '{"count": 3, "epsilon": NaN}', "epsilon nan"),
         ("induced", '{"x": 1}', "x"),
+        ("closure", "{}", "hops"),
+        ("closure", '{"hops": -1}', "hops -1"),
+        ("closure", '{"hops": 5000}', "hops 5000"),
+        ("closure", '{"hops": 1.5}', r"hops 1\.5"),
+        ("expansion-aware", '{"max_hop": -1}', "max_hop -1"),
+        ("expansion-aware", '{"max_hop": true}', "max_hop True"),
+        ("expansion-aware", '{"fanout": -2}', "fanout -2"),
+        ("expansion-aware", '{"fanout": 1e9}', r"fanout 1000000000\.0"),
+        ("expansion-aware", '{"select": "random"}', "selection.*random"),
+        ("expansion-aware", '{"select": ["degree"]}', "selection"),
+        ("expansion-aware", '{"resample": -1}', "resample -1"),
     ],
 )
 def test_bad_options_are_refused(name: str, options: str, words: str) -> None:

@@ -31,6 +31,9 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("walks", {"length": 4, "p": 0.25, "q": 3.0, "restart": 0.2}),
     ("pinsage", {"count": 3}),
     ("pagerank", {"count": 4, "epsilon": 1e-6}),
+    ("closure", {"hops": 2}),
+    ("expansion-aware", {"fanout": 2}),
+    ("expansion-aware", {"max_hop": 2, "fanout": 1, "select": "degree"}),
 ]
 
 

@@ -1,0 +1,204 @@
+"""What a server, a machine with several trainers, computes on: GraNNDis' shared preloading and expansion-aware sampling.
+
+Both start from the batch's seeds, the server's *inner* vertices, admit others hop by hop along in-edges, and return the subgraph
+induced on all of them: an edge between two vertices of the batch is never left out. Its vertices are the seeds in their order, then
+hop by hop what was admitted, by ascending user id; edges are ordered by target and, for one target, by user id of the source.
+
+``extra["hop"]``, int32 [n], is the hop that admitted a vertex, 0 for the seeds; ``extra["degree"]``, int64 [n], its in-degree in
+the whole graph (parallel edges count), which a GCN normalises by: degrees within the subgraph would be wrong at its rim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from atta.errors import UnknownNameError
+from atta.samplers import kernels
+from atta.samplers.hashing import hash_string, stream_key
+from atta.samplers.operators.base import Batch, Bounds, Sampled
+from atta.samplers.operators.options import MAX_EDGES, MAX_VERTICES, check_whole
+from atta.samplers.operators.subgraph import first_seen
+from atta.samplers.requests import Degrees, Expand, Neighbors, Program
+
+__all__ = ["Closure", "ExpansionAware"]
+
+_MAX_HOPS = 1024
+"""A network of 112 layers is the deepest in the paper; hops beyond the graph's diameter cost nothing."""
+_SELECTIONS = ("uniform", "degree")
+
+
+@dataclass(frozen=True)
+class Closure:
+    """All that ``hops`` layers over the seeds depend on (shared preloading; GraNNDis, Song et al., PACT 2024, section 4.2).
+
+    Every vertex from which a path of at most ``hops`` edges leads to a seed; ``extra["hop"]`` is the length of the shortest, so all
+    in-edges of vertices with hop < ``hops`` are there, and layer l of L is exact for the vertices with hop <= L - l.
+
+    Raises ConfigError for ``hops`` outside 0..1024.
+    """
+
+    hops: int
+
+    def __post_init__(self) -> None:
+        check_whole("hops", self.hops, 0, _MAX_HOPS)
+
+    def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
+        return _grow(batch, self.hops, _everybody)
+
+    def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
+        """See ``Operator``."""
+        return _bounds(min(nodes, seeds) if self.hops == 0 else nodes, edges)
+
+
+@dataclass(frozen=True)
+class ExpansionAware:
+    """Expansion-aware sampling: few vertices from outside the server, every edge among those that it has (section 4.3).
+
+    Let A(0) be the seeds. In hop h = 1 ... ``max_hop`` each vertex v that hop h - 1 has admitted (in hop 1: each seed) admits at
+    most ``fanout`` of its candidates C(v), the different in-neighbours of v outside A(h - 1), and all of them where they are no
+    more; A(h) is A(h - 1) and whatever any v has admitted. Candidates are relative to A(h - 1) and the v choose independently:
+    several may admit the same vertex, none sees what others of its hop admit, and so nothing depends on an order. Edges between
+    vertices of the result are never sampled. ``fanout`` -1 admits all: the result is that of ``Closure(max_hop)``.
+
+    ``select`` says whom v admits:
+
+    - ``"uniform"``: the lowest by a hash of (seed, ``resample``, user id of v, user id of the candidate). It gives every candidate
+      of v an independent number, so each set of ``fanout`` candidates is equally likely: C(v) is sampled uniformly without
+      replacement, a candidate with probability fanout / |C(v)|.
+    - ``"degree"``: those with the highest in-degrees in the whole graph, ties by the lower user id. An early version of the paper
+      is silent about the choice; the later one prefers candidates with many edges.
+
+    With one hop, a larger ``fanout`` admits all that a smaller one does. Epoch and number of the batch have no part in the draws:
+    as in the paper a server samples once, and ``resample`` = 1, 2, ... draws anew.
+
+    Raises ConfigError for ``max_hop`` outside 0..1024 or ``fanout`` outside -1..2**24, UnknownNameError for another ``select``.
+    """
+
+    max_hop: int = 1
+    fanout: int = 15
+    select: str = "uniform"
+    resample: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole("max_hop", self.max_hop, 0, _MAX_HOPS)
+        check_whole("fanout", self.fanout, -1, MAX_VERTICES)
+        check_whole("resample", self.resample, 0, (1 << 63) - 1)
+        if self.select not in _SELECTIONS:
+            raise UnknownNameError.of("selection (select)", self.select, _SELECTIONS)
+
+    def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
+        return _grow(batch, 0 if self.fanout == 0 else self.max_hop, _everybody if self.fanout < 0 else self._choose)
+
+    def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
+        """See ``Operator``."""
+        reached = fresh = min(nodes, seeds)
+        for _ in range(self.max_hop):
+            if reached >= nodes:
+                break
+            fresh = nodes if self.fanout < 0 else fresh * self.fanout
+            reached = min(nodes, reached + fresh)
+        return _bounds(reached, edges)
+
+    def _choose(self, grown: _Grown, frontier: np.ndarray, found: Neighbors) -> Program[np.ndarray]:
+        scores = None
+        if self.select == "degree":
+            scores = yield from _by_degree(grown.strangers(found.sources), found.sources)
+        key = stream_key(grown.batch.seed, self.resample, 0, 0, hash_string("expansion-aware"))
+        keys = grown.batch.keys
+        _, chosen = kernels.admit(
+            grown.members, frontier, found.counts, found.sources, keys, limit=self.fanout, stream_key=key, scores=scores
+        )
+        return chosen
+
+
+@dataclass
+class _Grown:
+    """The vertices so far, and the in-edges of those that have been expanded, hop by hop."""
+
+    batch: Batch
+    members: kernels.Compactor = field(default_factory=kernels.Compactor)
+    ends: list[int] = field(default_factory=lambda: [0])
+    found: list[Neighbors] = field(default_factory=list)
+
+    def admit(self, vertices: np.ndarray) -> None:
+        """Add a hop: different vertices that are no members yet."""
+        self.members.insert(vertices)
+        self.ends.append(self.members.size)
+
+    def strangers(self, sources: np.ndarray) -> np.ndarray:
+        """Which of ``sources`` (int64 [E]) are no members: bool [E]."""
+        return np.asarray(self.members.find(sources) < 0)
+
+    def expand(self) -> Program[np.ndarray]:
+        """Ask for all in-edges of the last hop's vertices; returns these."""
+        frontier = self.members.ids(self.ends[-2], self.ends[-1])
+        if len(frontier):
+            found: Neighbors = yield Expand(frontier)
+            self.found.append(found)
+        return frontier
+
+    def sampled(self) -> Sampled:
+        """The subgraph induced on the members, all of which have been expanded."""
+        parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        degrees = [np.empty(0, dtype=np.int64)]
+        first = 0
+        for found in self.found:
+            row = self.members.find(found.sources)
+            col = np.repeat(np.arange(first, first + len(found.counts), dtype=np.int32), found.counts)
+            inside = row >= 0
+            parts.append((row[inside], col[inside], found.edge_ids[inside]))
+            degrees.append(found.counts.astype(np.int64))
+            first += len(found.counts)
+        none = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
+        row, col, edge_ids = (np.concatenate(arrays) for arrays in zip(none, *parts, strict=True))
+        hop = np.repeat(np.arange(len(self.ends) - 1, dtype=np.int32), np.diff(self.ends))
+        extra: dict[str, np.ndarray] = {"hop": hop, "degree": np.concatenate(degrees)}
+        return Sampled(self.members.ids(0, self.members.size), row, col, edge_ids, extra=extra)
+
+
+def _grow(
+    batch: Batch, hops: int, choose: Callable[[_Grown, np.ndarray, Neighbors], Program[np.ndarray]]
+) -> Program[Sampled]:
+    """Admit hop by hop what ``choose`` says of a frontier and its in-edges: vertices that are no members, repeats allowed.
+
+    Every member's in-edges are asked for once. Whom no vertex admits now may come in by another way later, so all are kept until
+    the members are known.
+    """
+    grown = _Grown(batch)
+    grown.admit(batch.seeds)
+    for _ in range(hops):
+        frontier = yield from grown.expand()
+        if not len(frontier):
+            return grown.sampled()
+        chosen = yield from choose(grown, frontier, grown.found[-1])
+        fresh = first_seen(chosen)
+        grown.admit(fresh[np.argsort(batch.keys[fresh])])
+    yield from grown.expand()
+    return grown.sampled()
+
+
+def _everybody(grown: _Grown, frontier: np.ndarray, found: Neighbors) -> Program[np.ndarray]:
+    """All strangers among the in-neighbours."""
+    yield from ()  # nothing to ask
+    return np.asarray(found.sources[grown.strangers(found.sources)])
+
+
+def _by_degree(strangers: np.ndarray, sources: np.ndarray) -> Program[np.ndarray]:
+    """Scores of ``sources`` (int64 [E]): uint64 [E], the lower the higher the in-degree; only those of ``strangers`` matter."""
+    different = kernels.Compactor()
+    at = different.insert(sources[strangers])
+    scores = np.zeros(len(sources), dtype=np.uint64)
+    if different.size:
+        degrees = yield Degrees(different.ids(0, different.size))
+        scores[strangers] = ~degrees.astype(np.uint64)[at]
+    return scores
+
+
+def _bounds(vertices: int, edges: int) -> Bounds:
+    extra = {"hop": ("int32", (vertices,)), "degree": ("int64", (vertices,))}
+    return Bounds(vertices, min(edges, MAX_EDGES), extra)
