@@ -316,13 +316,12 @@ class _Batches(Iterator[Any]):
     """The iterator of one epoch; dropping it ends its session."""
 
     def __init__(self, stream: BatchStream, made: Callable[[Any], Any], ending: Callable[[], None]) -> None:
-        """``ending``: called once when no more than a quarter of the batches, or four, are still to come."""
+        """``ending``: called once when the daemon has begun the last batch, so that it could begin another epoch."""
         self._stream, self._made = stream, made
         self._ending: Callable[[], None] | None = ending
-        self._late = max(4, stream.batches // 4)
 
     def __next__(self) -> Any:
-        if self._ending is not None and self._stream.left <= self._late:
+        if self._ending is not None and not self._stream.unlaunched:
             self._ending()
             self._ending = None
         return self._made(next(self._stream))

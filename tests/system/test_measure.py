@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,7 @@ from atta.partition import Dataset, GraphWriter, partition_graph
 from atta.samplers.predict import predict
 from atta.simulate import Profile, Scenario, load_profile, save_profile, simulate
 from atta.simulate.measure import measure
+from atta.simulate.traced import profile_of_trace
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +69,23 @@ def test_a_running_cluster(data: Path) -> None:
 def test_what_cannot_be_measured_is_refused(data: Path) -> None:
     with pytest.raises(AttaError):
         measure(data, batch_size=40, fan_outs=(8,), split="absent")
+
+
+def test_a_trace_tells_the_same_sizes(data: Path, tmp_path: Path) -> None:
+    """What a job's daemons have recorded, beside what is measured and predicted."""
+    target = tmp_path / "trace.json"
+    with atta.local(data, threads=1, options=("--cache-share", "0")) as cluster:
+        for rank in range(2):
+            for _ in atta.NeighborLoader(
+                cluster, [8, 4], "train", batch_size=40, shuffle=True, rank=rank, world_size=2
+            ):
+                pass
+        subprocess.run(
+            [sys.executable, "-m", "atta.cli.main", "trace", "--cluster", str(cluster.cluster_file), "--out", str(target)],
+            check=True, timeout=60, capture_output=True,
+        )  # fmt: skip
+    profile = profile_of_trace(target)
+    assert profile.batch_size == 40
+    assert profile.fan_outs == (8, 4)
+    assert profile.cores == os.cpu_count()
+    check(dataclasses.replace(profile, epoch_seeds=400), data)

@@ -105,9 +105,9 @@ def figures(measured: Measured, *, bench: SchedulerBench, hosts: int) -> dict[st
     if bench.link and any(together.sent_bytes):
         busy["link"] = 8 * max(together.sent_bytes) / (together.seconds * bits_per_s(bench.link))
     if think_ms := bench.workload.think_ms:
-        # While all are at work each has done a share of its batches.
-        alone_s = sum(e["stop"] - e["start"] for e in measured.epochs)
-        thought = measured.total("batches") * think_ms / 1e3 / alone_s
+        # The first epoch begins with nothing prepared.
+        later = [e for e in measured.epochs if e["epoch"]] or measured.epochs
+        thought = sum(e["batches"] for e in later) * think_ms / 1e3 / sum(e["stop"] - e["start"] for e in later)
         busy["consumer"] = min(1.0, thought + together.rank_cpu_s / (together.seconds * hosts))
     chosen |= {name: found[name] for name in _LOADING if name in found}
     chosen["busiest"] = max(busy.values())

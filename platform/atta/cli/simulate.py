@@ -41,6 +41,9 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
 
 @click.command()
 @click.option("--profile", "profile_file", metavar="FILE", help="What batches cost: made by --measure, or by hand.")
+@click.option(
+    "--trace", "trace_file", metavar="FILE", help="What batches cost, from a file of `atta trace`; instead of --profile."
+)
 @click.option("--machines", type=click.IntRange(min=1), help="A daemon and trainer each  [default: as measured].")
 @click.option("--cores", type=click.IntRange(min=1), help="Per machine  [default: as measured].")
 @click.option("--shared-cores", is_flag=True, help="All machines share the cores of one computer, as namespaces do.")
@@ -90,7 +93,14 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
 @json_option
 @quiet_option
 def simulate(
-    profile_file: str | None, source: str | None, out: str | None, json_file: str | None, *, quiet: bool, **options: Any
+    profile_file: str | None,
+    trace_file: str | None,
+    source: str | None,
+    out: str | None,
+    json_file: str | None,
+    *,
+    quiet: bool,
+    **options: Any,
 ) -> None:
     """What a cluster of any size would do, computed with the scheduler that daemons run.
 
@@ -100,22 +110,27 @@ def simulate(
     """
     measuring = {name: options.pop(name) for name in ("epochs", "split")}
     if source is not None:
-        if out is None or profile_file is not None:
-            raise click.UsageError("--measure makes a profile: name it with --out, and leave out --profile")
+        if out is None or profile_file is not None or trace_file is not None:
+            raise click.UsageError("--measure makes a profile: name it with --out, and leave out --profile and --trace")
         _measure(source, out, {**measuring, **options}, quiet=quiet)
         return
-    if profile_file is None:
-        raise click.UsageError("--profile FILE says what batches cost; --measure DATASET --out FILE makes one")
+    if (profile_file is None) == (trace_file is None):
+        raise click.UsageError("--profile FILE (made by --measure DATASET --out FILE) or --trace FILE says what batches cost")
     from atta.simulate import load_profile, simulate
     from atta.simulate.report import Run, document, table
+    from atta.simulate.traced import profile_of_trace
 
-    profile = load_profile(profile_file)
+    if profile_file is not None:
+        profile = load_profile(profile_file)
+    else:
+        assert trace_file is not None
+        profile = profile_of_trace(trace_file, batch_size=options["batch_size"], fan_outs=options["fan_out"] or ())
     option, values = _sweep(options.pop("sweep"))
     runs = []
     for label, value in values:
         scenario = _scenario(profile, {**options, option.replace("-", "_"): value} if option else options)
         runs.append(Run(label, scenario, simulate(scenario)))
-    write_json(json_file, document(runs, option, Path(profile_file).name))
+    write_json(json_file, document(runs, option, Path(profile_file or trace_file or "").name))
     if not quiet and json_file != "-":
         printer().print(table(runs, option))
 

@@ -44,10 +44,11 @@ def trace(target: str, out: str, seconds: float) -> None:
         time.sleep(seconds)
         recordings = cluster.trace(time.monotonic() - begun if seconds else 0.0)
         dataset = cluster.dataset_id
+        cores = max(int(figures["machine_cores"]) for figures in cluster.stats())
     if not any(recording.capacity for recording in recordings):
         raise ConfigError("the daemons record nothing: they were started with --trace-events 0")
     events = trace_events(recordings)
-    write_text("--out", out, document(events, {"writer": f"atta {__version__}", "dataset_id": dataset}))
+    write_text("--out", out, document(events, {"writer": f"atta {__version__}", "dataset_id": dataset, "cores": cores}))
     told = sum(event["ph"] != "M" for event in events)  # the others are names
     click.echo(_summary(out, recordings, seconds, events=told), err=True)
 

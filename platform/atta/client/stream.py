@@ -52,6 +52,8 @@ class BatchStream(Iterator[RawBatch]):
         self._state.session = self.session
         self._sequence = 0
         self._left = self.batches - int(request.start_batch)
+        self.unlaunched = self._left
+        """Batches that the daemon had not begun when it sent the latest one."""
         self._pace = ConsumerPace()
         self._finalizer = weakref.finalize(self, keeper.discard, self._state)
         keeper.keep(self._state, float(reply.lease_s))
@@ -129,6 +131,7 @@ class BatchStream(Iterator[RawBatch]):
             raise rpc.error_from(self._state.connection.address, error) from error
         except StopIteration as error:
             raise RemoteError(self._state.connection.address, "sends no batch") from error
+        self.unlaunched = int(header.unlaunched)
         arrays = {}
         for ref in header.arrays:
             dtype, shape = np.dtype(ref.dtype), tuple(ref.shape)

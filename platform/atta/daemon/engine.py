@@ -115,7 +115,7 @@ class Engine:
         request = session.request
         self._record("opened", session)
         batches = [request.seeds.batch_id(i) for i in range(request.first_batch, request.seeds.batches)]
-        profile = f"{request.job}/{hash(request.plan)}/{request.seeds.batch_size}"
+        profile = f"{request.job}/{request.seeds.rank}/{hash(request.plan)}/{request.seeds.batch_size}"
         self.post(sched.SessionOpened(session.id, request.plan, batches, profile=profile, weight=request.weight))
 
     def close(self, session: Session) -> None:
@@ -127,7 +127,9 @@ class Engine:
 
     def _record(self, what: str, session: Session) -> None:
         request = session.request
-        self.recorder.session(what, session.id, job=request.job, epoch=request.epoch, batches=session.batches)
+        hops = [sum(count for _, count in op.fan_outs) for op in request.plan.neighborhoods]
+        of = request.job, request.epoch, session.batches, request.seeds.batch_size, ",".join(map(str, hops))
+        self.recorder.session(what, session.id, *of)
 
     def taken(self, session: Session, batch: int, train_ms: float) -> None:
         """The consumer has taken a batch out of the queue."""
@@ -138,6 +140,10 @@ class Engine:
     def waits_for_room(self, session: Session) -> bool:
         """Whether the session has no batch, and other batches leave it no memory to make one."""
         return self._scheduler.waits_for_room(session.id)
+
+    def unlaunched(self, session: Session) -> int:
+        """Batches of the session that have not been begun."""
+        return self._scheduler.unlaunched(session.id)
 
     def fail(self, session: Session, error: AttaError) -> None:
         """Make no further batches; the consumer learns why."""

@@ -60,9 +60,9 @@ class Recorder:
         """A step in the life of a batch, just now or at ``at``."""
         self._ring.append(("batch", self.clock() if at is None else at, what, session, batch, dag))
 
-    def session(self, what: str, session: str, *, job: str, epoch: int, batches: int) -> None:
-        """A session is opened or closed."""
-        self._ring.append(("session", self.clock(), what, session, job, epoch, batches))
+    def session(self, what: str, session: str, *of: Any) -> None:
+        """A session is opened or closed; ``of``: the other fields of a ``SessionMark``, from ``job`` on."""
+        self._ring.append(("session", self.clock(), what, session, *of))
 
     def sample(
         self, at: float, sessions: Iterable[SessionView], scheduler: Mapping[str, float], *, buffer_bytes: int

@@ -76,6 +76,8 @@ class SessionMark(NamedTuple):
     job: str
     epoch: int
     batches: int  # in all
+    batch_size: int = 0  # seeds; 0: not known
+    fan_outs: str = ""  # hop by hop, "15,10,5"; where a hop has several edge types, the sum
 
 
 class SessionSample(NamedTuple):

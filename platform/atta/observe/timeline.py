@@ -204,7 +204,8 @@ class _Daemon:
 
     def _session_mark(self, mark: SessionMark) -> Iterator[Event]:
         label = self.label(mark.session)
-        args = {"job": mark.job, "epoch": mark.epoch, "batches": mark.batches}
+        args = {"session": label, "job": mark.job, "epoch": mark.epoch, "batches": mark.batches}
+        args |= {"batch size": mark.batch_size, "fan-outs": mark.fan_outs}
         at = {"pid": self._pid, "tid": 0, "ts": self.ns(mark.at) / 1e3}
         yield {"ph": "i", "s": "p", "name": f"session {label} {mark.what}", "cat": "session", **at, "args": args}
         if mark.what == "closed":  # or its last figures would stay until the end of the timeline

@@ -9,8 +9,9 @@
 
 Besides the score: caps on batches and bytes (``Session.within_caps``), and three rules, the first that applies. Saturation: workers
 or links have enough waiting for them, do not launch: another batch would make none of them faster and all of them later. Liveness:
-nothing is in flight and nothing finished, launch. Pipeline floor: fewer batches are in flight or finished than training takes while
-one batch is being sampled (Little's law), so the queue must run dry: launch. Times are milliseconds here, seconds outside.
+nothing is in flight and nothing finished, launch. Pipeline floor: no more batches are in flight or finished than training takes
+while one batch is being sampled (Little's law), and one, so the queue would run dry: launch. Times are milliseconds here, seconds
+outside.
 """
 
 from __future__ import annotations
@@ -151,12 +152,21 @@ class Session:
     dags: dict[int, None] = field(default_factory=dict)  # launched and not announced, in launch order
     check_at: float = math.inf  # when to consider the next launch
     turn: float = 0.0  # milliseconds of work per weight, see ``charge``
+    before: Session | None = None  # the one of this profile that was open already: its batches are taken first
     closed: bool = False
 
     @property
     def finished(self) -> int:
         """Q: finished batches that have not been taken."""
         return len(self.waiting) + len(self.queue)
+
+    @property
+    def line(self) -> tuple[int, int]:
+        """Batches finished, and in flight or finished, that the consumer has before it: also those of the session before."""
+        finished, held = self.finished, self.in_flight + self.finished
+        if self.before is None or self.before.closed:
+            return finished, held
+        return finished + self.before.finished, held + self.before.in_flight + self.before.finished
 
     @property
     def hungry(self) -> bool:
@@ -203,17 +213,17 @@ LaunchRule = Callable[[Session, Load, float, SchedulerConfig], float]
 def by_score(session: Session, load: Load, now: float, config: SchedulerConfig) -> float:
     """ByteGNN's launch score with the rules of liveness and pipeline floor."""
     pace = session.pace
-    held = session.in_flight + session.finished
+    finished, held = session.line
     if load.saturated:
         return math.inf
-    if held == 0 or pace.sigma is None or (config.pipeline_floor and held < pace.depth):
+    if held == 0 or pace.sigma is None or (config.pipeline_floor and held < pace.depth + 1):
         return 0.0
     gap_ms = 1e3 * (now - session.last_launch)
     # The score is proportional to the gap, so the gap at which it reaches sigma is known.
     per_ms = launch_score(
         1.0,
         utilisation=load.percent,
-        queued=session.finished,
+        queued=finished,
         sample_ms=pace.sample_ms,
         train_ms=pace.train_ms,
         config=config,

@@ -158,6 +158,8 @@ class Scheduler:
         known = self._known_pace(event.profile) if event.profile else None
         pace = known.inherited(self._config) if known is not None else Pace(batch_bytes=event.batch_bytes or None)
         session = Session(event.session, event.plan, event.batches, event.trainers, event.profile, pace, event.weight)
+        earlier = [s for s in self._sessions.values() if s.profile and s.profile == event.profile]
+        session.before = earlier[-1] if earlier else None
         self._sessions[event.session] = session
         self._consider(session, now, actions)
 
@@ -174,7 +176,7 @@ class Scheduler:
     def _close(self, session: Session, actions: list[Action]) -> None:
         del self._sessions[session.name]
         self._held_back.pop(session.name, None)
-        session.closed = True
+        session.closed, session.before = True, None
         if session.profile and session.pace.finished:
             self._profiles[session.profile] = session.pace
             self._profiles.move_to_end(session.profile)
@@ -198,6 +200,7 @@ class Scheduler:
         if event.batch not in session.queue:
             raise SchedulerError(f"batch {event.batch} of session {event.session!r} is not in the output queue")
         session.finished_bytes -= session.queue.pop(event.batch)
+        session.before = None  # whoever takes batches of this one does not wait for others
         if event.train_ms > 0:
             session.pace.trained(event.train_ms, session.trainers, self._config)
         self._consider(session, now, actions)
@@ -294,6 +297,11 @@ class Scheduler:
         while self._held_back and not self._saturated():
             self._consider(min(self._held_back.values(), key=lambda s: s.turn), now, actions)
             self._run_ready_tasks(actions)
+
+    def unlaunched(self, session: str) -> int:
+        """Batches of a session that have not been launched; 0 if it is not open."""
+        found = self._sessions.get(session)
+        return len(found.batches) - found.launched if found is not None else 0
 
     def waits_for_room(self, session: str) -> bool:
         """Whether a session holds nothing and could go on if others left something of the buffers."""

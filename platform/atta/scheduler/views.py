@@ -34,7 +34,7 @@ def view(session: Session, load: Load, now: float, config: SchedulerConfig) -> S
         score = launch_score(
             1e3 * max(now - session.last_launch, 0.0),
             utilisation=load.percent,
-            queued=session.finished,
+            queued=session.line[0],
             sample_ms=pace.sample_ms,
             train_ms=pace.train_ms,
             config=config,

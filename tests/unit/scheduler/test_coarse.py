@@ -167,9 +167,21 @@ def test_liveness_and_calibration_launch_at_once() -> None:
     load = Load(0.1)
     load.sample(100, 0)
     assert by_score(session(), load, 0.0, CONFIG) == 0, "nothing in flight, nothing finished"
-    assert by_score(session(in_flight=2), load, 0.0, CONFIG) > 0
+    assert by_score(session(in_flight=3), load, 0.0, CONFIG) > 0
     fresh = session(in_flight=1, pace=Pace(batch_bytes=5.0))
     assert by_score(fresh, load, 0.0, CONFIG) == 0, "no threshold is known yet"
+
+
+def test_the_next_epoch_counts_what_its_consumer_has_before_it() -> None:
+    load = Load(0.1)
+    present = session(in_flight=1, queue=dict.fromkeys(range(3), 0))
+    following = session(before=present)
+    assert following.line == (3, 4)
+    alone = session(in_flight=1, queue=dict.fromkeys(range(3), 0))
+    assert by_score(following, load, 1e-4, CONFIG) == by_score(alone, load, 1e-4, CONFIG) > 0
+    present.closed = True
+    assert following.line == (0, 0)
+    assert by_score(following, load, 1e-4, CONFIG) == 0, "nothing is left of the epoch before"
 
 
 def test_nothing_is_launched_while_lanes_are_saturated() -> None:
@@ -195,8 +207,8 @@ def test_pipeline_floor_keeps_as_many_as_training_takes_meanwhile() -> None:
     load.sample(100, 0)
     slow = Pace(sample_ms=70, train_ms=20, sigma=1e9, batch_bytes=1.0)  # training takes 3.5 batches meanwhile
     assert slow.depth == 3.5
-    assert by_score(session(in_flight=2, queue={1: 0}, pace=slow), load, 0.0, CONFIG) == 0
-    assert by_score(session(in_flight=3, queue={1: 0}, pace=slow), load, 0.0, CONFIG) > 0
+    assert by_score(session(in_flight=3, queue={1: 0}, pace=slow), load, 0.0, CONFIG) == 0
+    assert by_score(session(in_flight=4, queue={1: 0}, pace=slow), load, 0.0, CONFIG) > 0
     plain = SchedulerConfig(pipeline_floor=False)
     assert by_score(session(in_flight=2, queue={1: 0}, pace=slow), load, 0.0, plain) > 0
     assert Pace(sample_ms=70).depth == 0

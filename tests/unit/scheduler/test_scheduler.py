@@ -262,6 +262,23 @@ def test_stalled_sessions_leave_room_for_later_ones() -> None:
     shell.drain()
 
 
+def test_who_takes_batches_of_the_later_session_does_not_wait_for_the_earlier_one() -> None:
+    """Somebody has left an epoch in the middle, and keeps its iterator."""
+    shell = Shell(SchedulerConfig(workers=2), seed=1)
+    shell.open("left", "one", batches=40, profile="loader", batch_bytes=1000)
+    shell.open("new", "one", batches=40, profile="loader", batch_bytes=1000)
+    for _ in range(5000):
+        if shell.running:
+            shell.finish(shell.rng.randrange(len(shell.running)))
+        elif shell.books["new"].taken < len(shell.books["new"].ready):
+            shell.take("new", 1.0)
+        elif shell.wake is not None:
+            shell.tick()
+        shell.now += 1e-4
+    assert shell.books["new"].taken == 40
+    assert shell.books["left"].taken == 0
+
+
 def test_measurements_outlive_a_session_of_the_same_profile() -> None:
     shell = Shell(SchedulerConfig(workers=2))
     shell.open("epoch0", "one", batches=20, profile="loader")
