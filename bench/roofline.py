@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--vs", default="", help="dgl: DistDGL beside it")
     parser.add_argument("--work", help="keeps graphs converted for DistDGL")
     parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--warm-up", type=int, default=3)
+    parser.add_argument("--warm-up", type=int, default=6)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--again", action="store_true")

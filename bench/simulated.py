@@ -2,9 +2,10 @@
 
     python bench/simulated.py --data DATASET-2p --data4 DATASET-4p [--out bench/results]
 
-Costs are measured once per dataset and fan-out, by ``atta simulate --measure``: without links, round trips, computing consumers or a
-cache, under one policy. The settings that are compared differ from that in all of these; nothing is fitted to them. Namespaces share
-the machine's cores, so do the simulated machines. Writes OUT/simulated.json and OUT/simulated.md. Bound: 15 %.
+Costs are measured once per dataset, fan-outs and batch size, by ``atta simulate --measure`` in namespaces with links that are not
+shaped: without round trips, computing consumers or a cache, under one policy. The settings that are compared differ from that;
+nothing is fitted to them. Namespaces share the machine's cores, so do the simulated machines. Writes OUT/simulated.json and
+OUT/simulated.md. Bound: 15 %.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import datetime
 import json
 import math
 import statistics
+import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
@@ -21,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from atta.bench.netlab import NetLab
-from atta.bench.platform_run import cache_options, run_atta
+from atta.bench.platform_run import cache_options, run_atta, serve_command
 from atta.bench.scheduler import bits_per_s
 from atta.bench.workload import Workload
+from atta.clusterfile import write_cluster
 from atta.observe.versions import machine, versions
 from atta.scheduler import SchedulerConfig
-from atta.simulate import Profile, Scenario, simulate
-from atta.simulate.measure import measure
+from atta.simulate import Profile, Scenario, load_profile, simulate
 
 RESULTS = Path(__file__).resolve().parent / "results"
 BOUND = 0.15
@@ -89,7 +91,7 @@ def main() -> None:
         key = setting.machines, setting.fan_outs, setting.batch_size
         if key not in profiles:
             print(f"== measuring costs: {setting.machines} partitions, fan-outs {setting.fan_outs}", file=sys.stderr)
-            profiles[key] = measure(data[setting.machines], batch_size=setting.batch_size, fan_outs=setting.fan_outs)
+            profiles[key] = costs(setting, data[setting.machines])
         rounds = [real(setting, data[setting.machines], arguments.seconds) for _ in range(arguments.rounds)]
         figures = {"measured": statistics.median(rounds), "simulated": simulated(setting, profiles[key])}
         found.append(asdict(setting) | {"name": setting.name} | figures)
@@ -98,10 +100,41 @@ def main() -> None:
     write(found, f"python bench/simulated.py {' '.join(sys.argv[1:])}", arguments.out)
 
 
+def costs(setting: Setting, data: str) -> Profile:
+    """The profile of batches like those of ``setting``, measured where real daemons run, too."""
+    with NetLab(setting.machines) as lab, tempfile.TemporaryDirectory() as folder:
+        addresses = [f"{host.address}:7070" for host in lab.hosts]
+        cluster, out = Path(folder) / "cluster.toml", Path(folder) / "profile.json"
+        write_cluster(cluster, addresses)
+        daemons = []
+        for part, (host, address) in enumerate(zip(lab.hosts, addresses, strict=True)):
+            options = ["--threads", "1", "--peer-delay", "0s", *cache_options(0)]
+            command = serve_command(Path(data).resolve(), part, address, cluster, *options)
+            daemons.append(host.popen(command, stdin=subprocess.PIPE))
+        words = ["--batch-size", str(setting.batch_size), "--fan-out", ",".join(map(str, setting.fan_outs))]
+        command = [
+            sys.executable,
+            "-m",
+            "atta.cli.main",
+            "simulate",
+            "--measure",
+            str(cluster),
+            "--out",
+            str(out),
+            *words,
+        ]
+        found = lab.hosts[0].popen([*command, "--epochs", "4"], stdout=subprocess.DEVNULL)
+        if found.wait(timeout=300):
+            raise SystemExit("the costs could not be measured")
+        for daemon in daemons:
+            daemon.communicate(timeout=30)
+        return load_profile(out)
+
+
 def real(setting: Setting, data: str, seconds: float) -> float:
     """Seeds per second of real daemons, without a cache."""
     workload = Workload(
-        setting.fan_outs, setting.batch_size, warm_up=2, seconds=seconds, threads=1, think_ms=setting.think_ms
+        setting.fan_outs, setting.batch_size, warm_up=8, seconds=seconds, threads=1, think_ms=setting.think_ms
     )
     serve = ["--peer-delay", f"{setting.rtt_ms:g}ms", "--policy", setting.policy, "--prefetch", str(setting.prefetch)]
     with NetLab(setting.machines, rate=setting.link) as lab, tempfile.TemporaryDirectory() as folder:

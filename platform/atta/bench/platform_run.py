@@ -15,7 +15,7 @@ from atta.bench.workload import Recipe, Workload
 from atta.client.local import free_addresses
 from atta.clusterfile import write_cluster
 
-__all__ = ["cache_options", "run_atta"]
+__all__ = ["cache_options", "run_atta", "serve_command"]
 
 _PORT, _RENDEZVOUS_PORT = 7070, 7069
 
@@ -56,7 +56,7 @@ def run_atta(
     options = ["--threads", str(workload.threads), *serve]
     with Troupe("atta", folder) as troupe:
         for part, host in enumerate(hosts):
-            troupe.extra(f"daemon{part}", host, _serve(data, part, addresses[part], cluster, *options))
+            troupe.extra(f"daemon{part}", host, serve_command(data, part, addresses[part], cluster, *options))
         for rank, host in enumerate(hosts):
             config = ConsumerConfig(
                 addresses=tuple(addresses),
@@ -88,7 +88,8 @@ def _environment(host: Host, threads: int) -> dict[str, str]:
     }
 
 
-def _serve(data: Path, part: int, address: str, cluster: Path, *options: str) -> list[str]:
+def serve_command(data: Path, part: int, address: str, cluster: Path, *options: str) -> list[str]:
+    """The command of a daemon that ends when its standard input does."""
     return [
         *(sys.executable, "-m", "atta.cli.main", "serve", "--data", str(data), "--part", str(part)),
         *("--listen", address, "--peers", str(cluster), *options),
