@@ -1,0 +1,115 @@
+"""What a server holds for one step: a subgraph, its features, and which of its vertices the loss is taken of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.errors import ConfigError, UnknownNameError
+from atta.samplers.server import ServerGraph as Extracted
+
+__all__ = ["Longs", "ServerGraph"]
+
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ServerGraph:
+    """The subgraph of one server (GraNNDis, shared preloading and cooperative batching, sections 4.2 and 4.4).
+
+    Vertices have the numbers 0 to n-1 here. Where they came from does not matter: the L-hop closure of the server's inner
+    vertices, an expansion-aware sample of it, or the closure of one co-batch.
+
+    Attributes:
+        global_ids: int64 [n], the vertices' ids in the whole graph.
+        edges: int64 [2, m], sources and targets.
+        features: float [n, d].
+        labels: int64 [n]; read only where ``loss_mask`` is set.
+        loss_mask: bool [n], the targets: training vertices that no other server counts, hence inner ones only.
+        in_degrees: int64 [n], how many in-edges a vertex has in the *whole* graph, self-loops not counted.
+        distance: int64 [n], hops to the nearest vertex whose output is wanted; 0 for the inner vertices (of a co-batch: its
+            targets) themselves.
+
+    Raises:
+        ConfigError: shapes or types do not fit, an edge names a vertex that is not there, or a target is not an inner vertex:
+            its own server takes its loss as well, and it would count twice.
+    """
+
+    global_ids: Longs
+    edges: Longs
+    features: npt.NDArray[np.floating]
+    labels: Longs
+    loss_mask: npt.NDArray[np.bool_]
+    in_degrees: Longs
+    distance: Longs
+
+    def __post_init__(self) -> None:
+        n = len(self.global_ids)
+        for field in fields(self):
+            array = getattr(self, field.name)
+            shape = {"edges": (2, self.edges.shape[-1]), "features": (n, self.features.shape[-1])}.get(field.name, (n,))
+            if array.shape != shape:
+                raise ConfigError(f"{field.name}: has shape {array.shape}, expected {shape} for {n} vertices")
+            kind = {"features": np.floating, "loss_mask": np.bool_}.get(field.name, np.int64)
+            if not np.issubdtype(array.dtype, kind):
+                raise ConfigError(f"{field.name}: has type {array.dtype}, expected {kind.__name__}")
+        if self.edges.size and (self.edges.min() < 0 or self.edges.max() >= n):
+            raise ConfigError(f"edges: name vertices {self.edges.min()} to {self.edges.max()}, there are {n}")
+        outside = int((self.loss_mask & (self.distance != 0)).sum())
+        if outside:
+            raise ConfigError(
+                f"loss_mask: marks {outside} vertices outside the inner set, whose own server counts them too"
+            )
+
+    @classmethod
+    def of(cls, found: Extracted, *, features: str = "x", labels: str = "y", split: str = "train") -> ServerGraph:
+        """What ``atta.server_subgraph`` or one of its co-batches found: targets are the inner vertices in ``split``.
+
+        features, labels: names of node tables; features that are not float32 or float64 become float32.
+
+        Raises:
+            UnknownNameError: no such table or split.
+            ConfigError: features are no rows of numbers, or labels not one per vertex.
+        """
+        for name in (features, labels):
+            if name not in found.tables:
+                raise UnknownNameError.of("node table", name, found.tables)
+        if split not in found.splits:
+            raise UnknownNameError.of("split", split, found.splits)
+        x, y = found.tables[features], found.tables[labels]
+        if x.ndim != 2 or y.size != found.num_nodes:
+            raise ConfigError(
+                f"{features} has shape {x.shape}, {labels} {y.shape}: expected a row and a label per vertex"
+            )
+        # All edges among its vertices are there, hence also the loops, which it counts in degrees and GCN does not.
+        loops = np.bincount(found.col[found.row == found.col], minlength=found.num_nodes)
+        return cls(
+            global_ids=found.n_id,
+            edges=np.stack([found.row, found.col]).astype(np.int64),
+            features=x if x.dtype in (np.float32, np.float64) else x.astype(np.float32),
+            labels=y.reshape(-1).astype(np.int64),
+            loss_mask=found.splits[split] & found.inner,
+            in_degrees=found.degree - loops,
+            distance=found.hop.astype(np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.global_ids)
+
+    @property
+    def num_targets(self) -> int:
+        """Vertices that the loss is taken of."""
+        return int(self.loss_mask.sum())
+
+    def exact_layers(self) -> int | None:
+        """How many layers a model may have for its gradient to be that of the whole graph; None: any number.
+
+        A layer's output at a vertex needs all its in-edges, and L layers ask for that up to L-1 hops out. So it is the distance of
+        the nearest vertex that misses an in-edge.
+        """
+        source, target = self.edges
+        present = np.bincount(target[source != target], minlength=len(self))
+        short = self.distance[present < self.in_degrees]
+        return int(short.min()) if len(short) else None

@@ -1,0 +1,102 @@
+"""Who talks to whom: trainers within a server, and all of them across servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from atta.errors import ConfigError
+
+__all__ = ["Place", "ServerGroups"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank stands when every ``trainers`` consecutive ranks form a server, as torchrun numbers them.
+
+    Raises:
+        ConfigError: the ranks do not divide into servers, or there is no such rank.
+    """
+
+    rank: int
+    world_size: int
+    trainers: int
+
+    def __post_init__(self) -> None:
+        if self.trainers < 1 or self.world_size < 1 or self.world_size % self.trainers:
+            raise ConfigError(f"{self.world_size} trainers cannot form servers of {self.trainers}")
+        if not 0 <= self.rank < self.world_size:
+            raise ConfigError(f"rank {self.rank}: there are {self.world_size}, from 0 on")
+
+    @property
+    def servers(self) -> int:
+        """How many servers there are."""
+        return self.world_size // self.trainers
+
+    @property
+    def server(self) -> int:
+        """The rank's server."""
+        return self.rank // self.trainers
+
+    @property
+    def local_rank(self) -> int:
+        """Which trainer of its server the rank is."""
+        return self.rank % self.trainers
+
+    @property
+    def leader(self) -> int:
+        """First rank of the server, which speaks for it."""
+        return self.server * self.trainers
+
+    def members(self, server: int) -> list[int]:
+        """Ranks of a server."""
+        return list(range(server * self.trainers, (server + 1) * self.trainers))
+
+    def leaders(self) -> list[int]:
+        """First rank of every server."""
+        return list(range(0, self.world_size, self.trainers))
+
+
+class ServerGroups:
+    """The process groups of a rank: ``inside`` its server, and across everything by way of the servers' leaders.
+
+    Sums go inside first, then once per server over the slow link, then inside again: a server sends what one trainer would, however
+    many it has (GraNNDis section 4.2: gradients are all that leaves a server).
+
+    Attributes:
+        place: where this rank stands.
+        inside: process group of the server's trainers; a rank's number in it is its ``local_rank``.
+    """
+
+    def __init__(self, trainers: int) -> None:
+        """Make the groups; all ranks of the default process group must call this, with the same ``trainers`` per server.
+
+        Raises ConfigError when the ranks do not divide into servers.
+        """
+        self.place = Place(dist.get_rank(), dist.get_world_size(), trainers)
+        # Every rank must take part in making every group, in the same order, also of those that it is not in.
+        insides = [dist.new_group(self.place.members(server)) for server in range(self.place.servers)]
+        self.inside = insides[self.place.server]
+        self._leaders = dist.new_group(self.place.leaders())
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over all ranks of everything, in place; every rank gets the same bits."""
+        place = self.place
+        if place.trainers > 1:
+            dist.reduce(tensor, place.leader, group=self.inside)
+        if place.servers > 1 and place.rank == place.leader:
+            dist.all_reduce(tensor, group=self._leaders)
+        if place.trainers > 1:
+            dist.broadcast(tensor, place.leader, group=self.inside)
+        return tensor
+
+    def broadcast_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Give every rank the tensor of rank 0, in place."""
+        place = self.place
+        if place.servers > 1 and place.rank == place.leader:
+            dist.broadcast(tensor, 0, group=self._leaders)
+        if place.trainers > 1:
+            dist.broadcast(tensor, place.leader, group=self.inside)
+        return tensor

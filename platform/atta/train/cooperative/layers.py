@@ -1,0 +1,175 @@
+"""One message-passing layer on a trainer's rows."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch_geometric.nn import GCNConv, SAGEConv
+from torch_geometric.nn.conv import MessagePassing
+
+from atta.errors import ConfigError
+from atta.train.cooperative.exchange import CooperativeGraph, Part, exchange, start_exchange
+
+__all__ = ["Exchanged", "check_layer"]
+
+
+class Exchanged(torch.nn.Module):
+    """A layer that fetches what it reads from the other trainers of the server before it computes.
+
+    ``Exchanged(layer)(h, graph)`` takes own rows [o, channels] and returns own rows [o, out channels]. The layer is called as
+    ``layer((read, own), edge_index)`` with read [o + r, channels], which every PyG layer accepts that can tell sources from
+    targets. With anything but a ``CooperativeGraph`` in second place the layer is called as it is, so a model made of these also
+    runs on a whole graph.
+
+    ``GCNConv`` is computed with the degrees that vertices have in the *whole* graph: those of the subgraph give another function.
+    SAGE and GCN compute interior rows while remote ones are on their way.
+
+    Attributes:
+        layer: the wrapped layer.
+    """
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        """Raises ConfigError for a PyG layer that cannot tell sources from targets."""
+        super().__init__()
+        check_layer(layer)
+        self.layer: Any = layer
+
+    def reset_parameters(self) -> None:
+        """As the layer's own."""
+        self.layer.reset_parameters()
+
+    def forward(self, h: torch.Tensor, graph: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Own rows [o, out channels].
+
+        Raises:
+            ConfigError: edge weights or edge features are given: a server's subgraph has none.
+        """
+        if not isinstance(graph, CooperativeGraph):
+            plain: torch.Tensor = self.layer(h, graph, *args, **kwargs)
+            return plain
+        extra = [str(i) for i, a in enumerate(args, 2) if a is not None] + [
+            k for k, a in kwargs.items() if a is not None
+        ]
+        if extra:
+            raise ConfigError(f"{type(self.layer).__name__}: argument {', '.join(extra)} has no cooperative form")
+        if type(self.layer) is GCNConv:
+            return _gcn(self.layer, h, graph)
+        if type(self.layer) is SAGEConv:
+            return _sage(self.layer, h, graph)
+        out: torch.Tensor = self.layer((exchange(h, graph), h), graph.edge_index)
+        return out
+
+
+def check_layer(layer: torch.nn.Module) -> None:
+    """Refuse PyG layers that see one set of vertices only; most of them also reach several hops far in one call.
+
+    Raises:
+        ConfigError: names the layer; also for ``GCNConv(improved=True)``, whose weights differ between PyG's versions, and for
+            layers that pass messages against the edges.
+    """
+    if isinstance(layer, MessagePassing) and layer.flow != "source_to_target":
+        raise ConfigError(
+            f"{type(layer).__name__}: flow {layer.flow!r} has no cooperative form; edges lie with their targets"
+        )
+    if type(layer) is GCNConv:
+        if layer.improved:
+            raise ConfigError("GCNConv(improved=True): has no cooperative form; take improved=False")
+        return
+    if not isinstance(layer, MessagePassing):
+        return
+    first = next(iter(inspect.signature(layer.forward).parameters.values()), None)
+    if first is not None and first.annotation in (torch.Tensor, "Tensor", "torch.Tensor"):
+        raise ConfigError(
+            f"{type(layer).__name__}: takes one set of vertices, where a trainer reads more than it computes; "
+            "take a layer that accepts a pair (x_source, x_target)"
+        )
+
+
+def _sage(layer: SAGEConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Tensor:
+    sparse = _as_matrix(layer, h)
+
+    def rows(read: torch.Tensor, part: Part) -> torch.Tensor:
+        edges = (
+            graph.cached(("ones", part.first, part.sources, h.dtype), lambda: _ones(part, h))
+            if sparse
+            else part.edge_index
+        )
+        out: torch.Tensor = layer((read, h[part.first : part.last]), edges)
+        return out
+
+    if graph.group is None:
+        return rows(h, graph.whole)
+    pending = start_exchange(h, graph)
+    interior = rows(h, graph.interior)
+    return torch.cat([interior, rows(torch.cat([h, pending.finish()]), graph.boundary)])
+
+
+def _gcn(layer: GCNConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Tensor:
+    def rows(z: torch.Tensor, part: Part) -> torch.Tensor:
+        key = ("gcn", part.first, part.sources, h.dtype, layer.normalize, layer.add_self_loops, _as_matrix(layer, h))
+        edges, weights = graph.cached(key, lambda: _gcn_edges(layer, part, graph, h))
+        # The layer's own forward refuses that it reads more rows than it computes; what it does is this.
+        out: torch.Tensor = layer.propagate(
+            edges, x=z, edge_weight=weights, size=(part.sources, part.last - part.first)
+        )
+        return out
+
+    if graph.group is None:
+        out = rows(layer.lin(h), graph.whole)
+    else:
+        pending = start_exchange(h, graph)
+        z = layer.lin(h)
+        interior = rows(z, graph.interior)
+        z = torch.cat([z, layer.lin(pending.finish())])
+        out = torch.cat([interior, rows(z, graph.boundary)])
+    return out if layer.bias is None else out + layer.bias
+
+
+def _as_matrix(layer: MessagePassing, h: torch.Tensor) -> bool:
+    """Whether rows can be summed up as they are read, by a product with a sparse matrix."""
+    return h.device.type == "cpu" and layer.aggr in ("add", "sum", "mean")
+
+
+def _ones(part: Part, like: torch.Tensor) -> torch.Tensor:
+    weights = torch.ones(part.edge_index.shape[1], dtype=like.dtype, device=like.device)
+    return _compressed(part.edge_index, weights, part)
+
+
+def _gcn_edges(
+    layer: GCNConv, part: Part, graph: CooperativeGraph, like: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Edges of a part and their weights; on the CPU as one matrix, with which rows are summed up as they are read.
+
+    PyG's ``gcn_norm`` with the degrees of the whole graph: d counts the in-edges and the loop that is added.
+    """
+    source, target = part.edge_index
+    weights = torch.ones(len(source), dtype=like.dtype, device=like.device)
+    if layer.normalize:
+        loop = 1.0 if layer.add_self_loops else 0.0
+        no_loop = source != target + part.first
+        if not layer.add_self_loops and not bool(no_loop.all()):
+            raise ConfigError(
+                "GCNConv(add_self_loops=False): the graph has self-loops, which degrees do not count; remove them"
+            )
+        scale = (graph.in_degrees.to(like.dtype) + loop).pow(-0.5)
+        scale = scale.masked_fill(scale == float("inf"), 0.0)
+        source, target = source[no_loop], target[no_loop]
+        weights = scale[source] * scale[target + part.first]
+        if loop:
+            own = torch.arange(part.last - part.first, device=like.device)
+            source, target = torch.cat([source, own + part.first]), torch.cat([target, own])
+            weights = torch.cat([weights, scale[part.first : part.last] ** 2])
+            order = torch.argsort(target, stable=True)
+            source, target, weights = source[order], target[order], weights[order]
+    edges = torch.stack([source, target])
+    return (_compressed(edges, weights, part), None) if _as_matrix(layer, like) else (edges, weights)
+
+
+def _compressed(edges: torch.Tensor, weights: torch.Tensor, part: Part) -> torch.Tensor:
+    """Adjacency [targets, sources] in CSR: from a list of edges PyG would copy one row per edge first."""
+    targets = part.last - part.first
+    starts = torch.zeros(targets + 1, dtype=torch.int64)
+    torch.cumsum(torch.bincount(edges[1], minlength=targets), 0, out=starts[1:])
+    return torch.sparse_csr_tensor(starts, edges[0], weights, size=(targets, part.sources), check_invariants=False)

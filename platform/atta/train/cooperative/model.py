@@ -1,0 +1,99 @@
+"""Any PyG model on a trainer's rows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _NormBase
+from torch_geometric import nn as pyg
+from torch_geometric.nn.conv import MessagePassing
+
+from atta.errors import ConfigError, UnknownNameError
+from atta.train.cooperative.exchange import CooperativeGraph
+from atta.train.cooperative.layers import Exchanged
+
+__all__ = ["CooperativeModel"]
+
+_OVER_ROWS = (
+    _NormBase,  # batch and instance normalisation of torch
+    pyg.BatchNorm,
+    pyg.HeteroBatchNorm,
+    pyg.InstanceNorm,
+    pyg.GraphNorm,
+    pyg.GraphSizeNorm,
+    pyg.PairNorm,
+    pyg.MeanSubtractionNorm,
+    pyg.DiffGroupNorm,
+)
+"""Normalisations whose result for a row depends on which other rows are there."""
+
+
+class CooperativeModel(torch.nn.Module):
+    """A model whose message-passing layers fetch what they read from the other trainers (GraNNDis section 4.4).
+
+    The rule for a model of one's own: ``forward(x, edge_index)`` does nothing with its second argument but hand it to
+    message-passing layers, and everything else treats every row alike. Here x holds the trainer's own rows and a
+    ``CooperativeGraph`` stands for ``edge_index``; between layers (activation, dropout, row-wise normalisation, residuals, jumping
+    knowledge) nothing changes.
+
+    The module itself stays as it is: its weights, their names and its plain use on a whole graph. What runs here is a copy of its
+    containers that shares every weight, with each layer in its ``Exchanged`` form.
+
+    Attributes:
+        module: the model as it was given.
+    """
+
+    def __init__(self, module: torch.nn.Module, layers: Sequence[str] | None = None) -> None:
+        """``layers``: names of the submodules that read neighbours, as in ``named_modules``; None: every PyG message-passing layer.
+
+        Raises:
+            ConfigError: no such layer; one that cannot tell sources from targets; or a normalisation over rows (BatchNorm and the
+                like): rows of other servers' vertices would enter its statistics, so the gradient would be another.
+            UnknownNameError: ``layers`` names something that does not exist.
+        """
+        super().__init__()
+        self.module = module
+        _refuse_norms_over_rows(module)
+        named = dict(module.named_modules())
+        for name in layers or ():
+            if name not in named:
+                raise UnknownNameError.of("layer", name, named)
+        self._chosen = None if layers is None else {named[name] for name in layers}
+        if _twin(module, self._chosen) is module and not any(isinstance(m, Exchanged) for m in module.modules()):
+            raise ConfigError(
+                f"{type(module).__name__}: has no message-passing layer; name those that read neighbours in layers="
+            )
+
+    def forward(self, x: torch.Tensor, graph: CooperativeGraph, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """The module's output for own rows: [o, out channels] from x [o, channels]. Extra arguments reach the module unchanged."""
+        # Made anew in each call, which is cheap, so that it follows train(), eval() and any change to the module.
+        out: torch.Tensor = _twin(self.module, self._chosen)(x, graph, *args, **kwargs)
+        return out
+
+
+def _twin(module: torch.nn.Module, chosen: set[torch.nn.Module] | None) -> torch.nn.Module:
+    """``module`` with its layers exchanged; what holds no layer is the very same object, what does is a shallow copy."""
+    if isinstance(module, Exchanged):
+        return module
+    if module in chosen if chosen is not None else isinstance(module, MessagePassing):
+        return Exchanged(module)
+    children = {name: child and _twin(child, chosen) for name, child in module._modules.items()}
+    if all(child is module._modules[name] for name, child in children.items()):
+        return module
+    twin = copy.copy(module)
+    twin.__dict__["_modules"] = children
+    return twin
+
+
+def _refuse_norms_over_rows(module: torch.nn.Module) -> None:
+    for name, child in module.named_modules():
+        over_graph = isinstance(child, pyg.LayerNorm) and child.mode == "graph"
+        if over_graph or isinstance(child, _OVER_ROWS):
+            hint = "; for GENConv: norm='layer'" if "mlp" in name else ""
+            raise ConfigError(
+                f"{name or 'the model'}: {type(child).__name__} normalises over rows, which breaks equality with the whole graph; "
+                f"take one that normalises each row, such as torch.nn.LayerNorm (or PyG's with mode='node'){hint}"
+            )

@@ -1,0 +1,124 @@
+"""One training step: loss on own targets, backward through the server, sum of gradients over everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from atta.errors import ConfigError
+from atta.train.cooperative.exchange import CooperativeGraph
+from atta.train.cooperative.groups import ServerGroups
+from atta.train.cooperative.views import WorkerView
+
+__all__ = [
+    "LossSum",
+    "TrainerBatch",
+    "backward",
+    "broadcast_weights",
+    "count_targets",
+    "sum_gradients",
+    "summed_cross_entropy",
+]
+
+LossSum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Scores [t, classes] and labels [t] to the *sum* of the losses, a scalar; t may be 0."""
+
+
+@dataclass(frozen=True)
+class TrainerBatch:
+    """What a trainer computes a step on; with the whole graph in one batch it is made once and stays on the device.
+
+    Attributes:
+        x: float [o, d], features of own vertices.
+        y: int64 [t], labels of own targets.
+        targets: int64 [t], own rows that the loss is taken of.
+        graph: edges and exchange.
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+    targets: torch.Tensor
+    graph: CooperativeGraph
+
+    @classmethod
+    def of(
+        cls,
+        view: WorkerView,
+        group: dist.ProcessGroup | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        transport: str = "auto",
+    ) -> TrainerBatch:
+        """Put a view on a device; raises ConfigError as ``CooperativeGraph`` does."""
+        graph = CooperativeGraph(view, group, device=device, transport=transport)
+        x, y, targets = (
+            torch.from_numpy(a).to(device) for a in (view.features, view.labels[view.targets], view.targets)
+        )
+        return cls(x, y, targets, graph)
+
+
+def count_targets(batch: TrainerBatch, groups: ServerGroups | None) -> int:
+    """Targets of all trainers of all servers in this step; what the sum of losses is divided by."""
+    count = torch.tensor(len(batch.targets), dtype=torch.int64, device=batch.x.device)
+    return int(count if groups is None else groups.sum_(count))
+
+
+def summed_cross_entropy(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross entropy, added up over rows."""
+    return F.cross_entropy(scores, labels, reduction="sum")
+
+
+def backward(
+    model: torch.nn.Module,
+    batch: TrainerBatch,
+    groups: ServerGroups | None,
+    num_targets: int,
+    loss: LossSum = summed_cross_entropy,
+) -> torch.Tensor:
+    """Forward and backward of one step; leaves in every parameter's ``grad`` the gradient of the mean loss over all targets.
+
+    With complete subgraphs (``ServerGraph.exact_layers``) that is the gradient of the whole graph in one process, on every trainer
+    the same bits (GraNNDis section 4.2). Earlier gradients are replaced. ``optimizer.step()`` is left to the caller.
+
+    model: called as ``model(x, graph)``, usually a ``CooperativeModel``, with equal weights everywhere (``broadcast_weights``);
+    groups: None for a single trainer; num_targets: of all trainers (``count_targets``). Every trainer must call this, also one
+    without vertices or targets. Returns the mean loss over all targets, a scalar without graph.
+
+    Raises:
+        ConfigError: there are no targets.
+    """
+    if num_targets < 1:
+        raise ConfigError("there are no targets: no training vertex is in any server's inner set")
+    for parameter in model.parameters():
+        parameter.grad = None
+    scores = model(batch.x, batch.graph)
+    mean = loss(scores.index_select(0, batch.targets), batch.y) / num_targets
+    mean.backward()
+    total = mean.detach().clone()
+    if groups is not None:
+        sum_gradients(model.parameters(), groups, total)
+    return total
+
+
+def sum_gradients(parameters: Iterable[torch.nn.Parameter], groups: ServerGroups, *more: torch.Tensor) -> None:
+    """Add up gradients over all trainers of all servers, and the tensors ``more``, in place; one message per number type.
+
+    All trainers run the same model, so a parameter without gradient has none anywhere.
+    """
+    tensors = [p.grad for p in parameters if p.grad is not None] + list(more)
+    for dtype in dict.fromkeys(t.dtype for t in tensors):
+        alike = [t for t in tensors if t.dtype == dtype]
+        flat = groups.sum_(torch.cat([t.reshape(-1) for t in alike]))
+        for tensor, total in zip(alike, flat.split([t.numel() for t in alike]), strict=True):
+            tensor.copy_(total.view_as(tensor))
+
+
+def broadcast_weights(model: torch.nn.Module, groups: ServerGroups) -> None:
+    """Give every trainer the parameters and buffers of rank 0."""
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            groups.broadcast_(tensor)

@@ -1,0 +1,108 @@
+"""What one trainer computes, reads and sends, in arrays; no torch and no communication here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.errors import ConfigError
+from atta.train.cooperative.graph import Longs, ServerGraph
+
+__all__ = ["WorkerView", "worker_view"]
+
+
+@dataclass(frozen=True)
+class WorkerView:
+    """A trainer's share of its server's subgraph (GraNNDis section 4.4).
+
+    Its rows are its own vertices, then the *remote* ones: vertices of other trainers of the server that it reads. Own vertices that
+    read nothing remote (*interior*) come first, so that they can be computed while remote rows are on their way. Every edge lies
+    with the owner of its target.
+
+    Attributes:
+        trainer: which trainer of the server this is.
+        own: int64 [o], server-local numbers of the own vertices, interior ones first.
+        interior: how many of them are interior.
+        remote: int64 [r], server-local numbers of the remote vertices, by owner, ascending within each.
+        receive_counts: int64 [N], rows received from each trainer of the server, adds up to r.
+        send_rows: int64 [s], own rows that others read, by reader, in the order of the reader's ``remote``.
+        send_counts: int64 [N], rows sent to each trainer, adds up to s.
+        edge_index: int64 [2, e], rows of sources (below o + r) and of targets (below o), targets ascending.
+        in_degrees: int64 [o + r], as in ``ServerGraph``.
+        features: float [o, d], of the own vertices.
+        labels: int64 [o].
+        targets: int64 [t], own rows that the loss is taken of, ascending.
+        global_ids: int64 [o].
+    """
+
+    trainer: int
+    own: Longs
+    interior: int
+    remote: Longs
+    receive_counts: Longs
+    send_rows: Longs
+    send_counts: Longs
+    edge_index: Longs
+    in_degrees: Longs
+    features: npt.NDArray[np.floating]
+    labels: Longs
+    targets: Longs
+    global_ids: Longs
+
+    @property
+    def trainers(self) -> int:
+        """Trainers of the server."""
+        return len(self.receive_counts)
+
+
+def worker_view(graph: ServerGraph, owner: npt.NDArray[np.integer], trainer: int, trainers: int) -> WorkerView:
+    """The share of ``trainer`` when ``owner`` (integers [n], below ``trainers``) says who computes which vertex.
+
+    Every trainer of the server calls this with the same graph and owners; no message is needed for their lists to fit.
+
+    Raises:
+        ConfigError: no such trainer, or ``owner`` does not name a trainer for every vertex.
+    """
+    n = len(graph)
+    if not 0 <= trainer < trainers:
+        raise ConfigError(f"trainer {trainer}: there are {trainers}, from 0 on")
+    if owner.shape != (n,) or (n and not 0 <= owner.min() <= owner.max() < trainers):
+        raise ConfigError(f"owner: must name one of {trainers} trainers for each of {n} vertices")
+    source, target = graph.edges
+    mine = owner[target] == trainer
+    read_from = owner[source]
+
+    reads_remote = np.zeros(n, np.bool_)
+    reads_remote[target[mine & (read_from != trainer)]] = True
+    own = np.flatnonzero(owner == trainer)
+    own = own[np.argsort(reads_remote[own], kind="stable")]
+    remote = np.unique(source[mine & (read_from != trainer)])
+    remote = remote[np.argsort(owner[remote], kind="stable")]
+
+    row = np.full(n, -1, np.int64)
+    row[own] = np.arange(len(own))
+    row[remote] = len(own) + np.arange(len(remote))
+    edge_index = row[graph.edges[:, mine]]
+    edge_index = edge_index[:, np.argsort(edge_index[1], kind="stable")]
+
+    # A reader takes each row once, however many of its vertices read it: count pairs of reader and vertex, not edges.
+    given = ~mine & (read_from == trainer)
+    pairs = np.unique(owner[target[given]].astype(np.int64) * max(1, n) + source[given])
+    reader, sent = np.divmod(pairs, max(1, n))
+    return WorkerView(
+        trainer=trainer,
+        own=own,
+        interior=int((~reads_remote[own]).sum()),
+        remote=remote,
+        receive_counts=np.bincount(owner[remote], minlength=trainers),
+        send_rows=row[sent],
+        send_counts=np.bincount(reader, minlength=trainers),
+        edge_index=edge_index,
+        in_degrees=graph.in_degrees[np.concatenate([own, remote])],
+        features=graph.features[own],
+        labels=graph.labels[own],
+        targets=np.flatnonzero(graph.loss_mask[own]),
+        global_ids=graph.global_ids[own],
+    )

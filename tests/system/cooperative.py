@@ -1,0 +1,319 @@
+"""Shared by the tests of cooperative training: a small graph, subgraphs of it made by networkx, and what each trainer process runs.
+
+``python -m tests.system.cooperative FOLDER RANK`` is one of four trainers; it runs all cases and leaves ``RANK.pt``.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch_geometric.nn import GAT, GCN, GATConv, GINConv, GraphSAGE
+from torch_geometric.utils import scatter
+
+from atta.train.cooperative import (
+    CooperativeModel,
+    DeepGNN,
+    ServerGraph,
+    ServerGroups,
+    TrainerBatch,
+    backward,
+    broadcast_weights,
+    count_targets,
+    exchange,
+    split_vertices,
+    start_exchange,
+    worker_view,
+)
+
+WORLD = 4
+VERTICES, CHANNELS, CLASSES = 240, 5, 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """One step, by ``4 / trainers`` servers.
+
+    Attributes:
+        model: a name in ``MODELS``.
+        layers: of the model.
+        trainers: per server.
+        missing: hops that the subgraph lacks.
+        degrees: ``subgraph`` gives the model degrees in the subgraph: a mistake.
+        loss: ``all`` takes the loss of all training vertices in the subgraph: a mistake; ``even`` is a co-batch: even ids.
+        owners: ``random`` (nearly every vertex reads remote rows), ``split``, or ``one``: a trainer of each server has no vertex.
+        steps: of Adam; 0: the gradient only.
+    """
+
+    model: str
+    layers: int = 2
+    trainers: int = 2
+    missing: int = 0
+    degrees: str = "global"
+    loss: str = "inner"
+    owners: str = "random"
+    transport: str = "auto"
+    dropout: float = 0.0
+    dtype: str = "float64"
+    steps: int = 0
+
+    @property
+    def name(self) -> str:
+        return "-".join(str(value) for value in vars(self).values())
+
+
+class OwnLayer(torch.nn.Module):
+    """A layer that PyG does not know, with no type annotation that tells what it takes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(2 * width, width)
+
+    def forward(self, x, edge_index):  # type: ignore[no-untyped-def]
+        read, own = x if isinstance(x, tuple) else (x, x)
+        gathered = scatter(read[edge_index[0]].tanh(), edge_index[1], 0, len(own), reduce="sum")
+        return self.linear(torch.cat([own, gathered], dim=1))
+
+
+class OwnModel(torch.nn.Module):
+    """A user's module: layers by hand, two branches side by side, one layer used twice, a normalisation of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = torch.nn.Sequential(torch.nn.Linear(CHANNELS, 8), torch.nn.LayerNorm(8), torch.nn.ReLU())
+        self.attention = GATConv(8, 4, heads=2)
+        self.isomorphism = GINConv(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()))
+        self.custom = OwnLayer(8)
+        self.decoder = torch.nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor, edge_index: Any) -> torch.Tensor:
+        h = self.encoder(x)
+        h = h + self.attention(h, edge_index) * self.isomorphism(h, edge_index)
+        h = self.custom(self.custom(h, edge_index).relu(), edge_index)
+        return self.decoder(h)
+
+
+def deep(case: Case, kind: str, checkpointed: bool) -> DeepGNN:
+    return DeepGNN(
+        CHANNELS, 8, CLASSES, num_layers=case.layers, kind=kind, dropout=case.dropout, checkpointed=checkpointed
+    )
+
+
+def reentrant(case: Case) -> DeepGNN:
+    """PyG's own checkpointing of the convolutions alone."""
+    model = deep(case, "deepergcn", False)
+    for layer in model.layers:
+        layer.ckpt_grad = True
+    return model
+
+
+MODELS: dict[str, Callable[[Case], torch.nn.Module]] = {
+    "sage": lambda c: GraphSAGE(CHANNELS, 8, c.layers, CLASSES, dropout=c.dropout),
+    "sage-max": lambda c: GraphSAGE(CHANNELS, 8, c.layers, CLASSES, dropout=c.dropout, aggr="max"),
+    "gcn": lambda c: GCN(CHANNELS, 8, c.layers, CLASSES, dropout=c.dropout),
+    "gcn-jumping": lambda c: GCN(CHANNELS, 8, c.layers, CLASSES, jk="cat"),
+    "gat": lambda c: GAT(CHANNELS, 8, c.layers, CLASSES, heads=2, dropout=c.dropout),
+    "resgcn": lambda c: deep(c, "resgcn+", False),
+    "resgcn-checkpointed": lambda c: deep(c, "resgcn+", True),
+    "deepergcn": lambda c: deep(c, "deepergcn", False),
+    "deepergcn-checkpointed": lambda c: deep(c, "deepergcn", True),
+    "deepergcn-reentrant": reentrant,
+    "own": lambda c: OwnModel(),
+}
+OWN_LAYERS = ("attention", "isomorphism", "custom")
+
+EXACT = (
+    *(Case(model) for model in ("sage", "sage-max", "gcn", "gcn-jumping", "gat")),
+    *(Case(model, layers=4) for model in MODELS if model.startswith(("resgcn", "deepergcn"))),
+    Case("own", layers=3),
+    Case("gcn", layers=3, owners="split"),
+    Case("resgcn-checkpointed", layers=28),
+    *(Case(model, owners="one") for model in ("sage", "gcn", "gat", "deepergcn-checkpointed")),
+    *(Case(model, transport="collective") for model in ("sage", "gat")),
+    *(Case(model, trainers=n, loss="even") for model in ("sage", "gcn", "gat") for n in (1, 2, 4)),
+    *(Case(model, trainers=n, steps=5, owners="split") for model, n in (("sage", 2), ("gcn", 4))),
+)
+SINGLE = tuple(Case(model, dtype="float32") for model in ("sage", "gcn", "gat"))
+WRONG = (
+    *(Case(model, missing=1) for model in ("sage", "gcn", "gat")),
+    Case("gcn", degrees="subgraph"),
+    *(Case(model, loss="all") for model in ("sage", "gcn")),
+)
+RECOMPUTED = tuple(Case(model, layers=4, dropout=0.5) for model in ("resgcn", "resgcn-checkpointed"))
+
+
+def build(case: Case) -> torch.nn.Module:
+    torch.manual_seed(7)
+    return MODELS[case.model](case).to(getattr(torch, case.dtype))
+
+
+@cache
+def whole() -> dict[str, np.ndarray]:
+    """A ring in which vertices read near ones, with some far edges, loops, parallel edges and vertices that read nothing."""
+    rng = np.random.default_rng(11)
+    target = rng.integers(0, VERTICES, 3 * VERTICES)
+    reach = np.where(rng.random(len(target)) < 0.02, VERTICES // 2, 5)
+    source = (target + rng.integers(-reach, reach + 1)) % VERTICES  # some of these are loops
+    edges = np.stack([source, target])
+    edges = np.concatenate([edges, edges[:, :20]], axis=1)[:, rng.permutation(len(target) + 20)]
+    edges = edges[:, ~np.isin(edges[1], [3, 50, 200])]
+    return {
+        "edges": edges,
+        "x": rng.standard_normal((VERTICES, CHANNELS)),
+        "y": rng.integers(0, CLASSES, VERTICES),
+        "train": rng.random(VERTICES) < 0.6,
+    }
+
+
+def wanted(case: Case) -> np.ndarray:
+    """Training vertices of the step, all servers together."""
+    graph = whole()
+    return graph["train"] & (np.arange(VERTICES) % 2 == 0) if case.loss == "even" else graph["train"]
+
+
+def server_graph(case: Case, server: int) -> ServerGraph:
+    """What the server needs, found by networkx: everything within as many in-hops as the model has layers."""
+    graph, servers = whole(), WORLD // case.trainers
+    edges, train = graph["edges"], wanted(case)
+    inner = np.arange(VERTICES) * servers // VERTICES == server
+    roots = inner & train if case.loss == "even" else inner
+    against = nx.DiGraph(list(zip(*edges[::-1].tolist(), strict=True)))
+    against.add_nodes_from(range(VERTICES))
+    hops = case.layers - case.missing
+    distances = nx.multi_source_dijkstra_path_length(against, set(np.flatnonzero(roots).tolist()), hops, weight=None)
+    ids = np.random.default_rng(server).permutation(sorted(distances))
+    local = {int(v): i for i, v in enumerate(ids)}
+    kept = [(local[s], local[t]) for s, t in edges.T.tolist() if s in local and t in local]
+    inside = np.array(kept, np.int64).reshape(-1, 2).T
+    degrees = np.bincount(edges[1][edges[0] != edges[1]], minlength=VERTICES)[ids]
+    if case.degrees == "subgraph":
+        degrees = np.bincount(inside[1][inside[0] != inside[1]], minlength=len(ids))
+    distance = np.array([distances[int(v)] for v in ids], np.int64)
+    return ServerGraph(
+        global_ids=ids.astype(np.int64),
+        edges=np.ascontiguousarray(inside),
+        features=graph["x"][ids].astype(case.dtype),
+        labels=graph["y"][ids],
+        loss_mask=train[ids] if case.loss == "all" else (train & inner)[ids],
+        in_degrees=degrees,
+        distance=np.zeros_like(distance) if case.loss == "all" else distance,
+    )
+
+
+def owners(case: Case, graph: ServerGraph, server: int) -> np.ndarray:
+    if case.owners == "split":
+        return split_vertices(graph, case.trainers)
+    most = case.trainers - 1 if case.owners == "one" else case.trainers
+    return np.random.default_rng(100 + server).integers(0, most, len(graph))
+
+
+def run_case(case: Case, groups: ServerGroups) -> dict[str, Any]:
+    """The step of this trainer: gradients (or weights after ``steps``), loss, bytes."""
+    place = groups.place
+    graph = server_graph(case, place.server)
+    view = worker_view(graph, owners(case, graph, place.server), place.local_rank, case.trainers)
+    batch = TrainerBatch.of(view, groups.inside, transport=case.transport)
+    model = CooperativeModel(build(case), OWN_LAYERS if case.model == "own" else None)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(place.rank)  # what rank 0 holds is what counts
+    broadcast_weights(model, groups)
+    torch.manual_seed(place.rank)
+    targets = count_targets(batch, groups)
+    loss = backward(model, batch, groups, targets)
+    sent = batch.graph.exchanged_bytes
+    result = {n: p.grad.clone() for n, p in model.module.named_parameters()}
+    if case.steps:
+        optimizer = torch.optim.Adam(model.parameters(), 0.01)
+        for _ in range(case.steps):
+            loss = backward(model, batch, groups, targets)
+            optimizer.step()
+        result = {n: p.detach() for n, p in model.module.named_parameters()}
+    return {"result": result, "loss": float(loss), "bytes": sent}
+
+
+def check_exchange(groups: ServerGroups, transport: str) -> dict[str, Any]:
+    """Derivatives of a function of exchanged rows, by backward and by differences; all trainers move the same number at a time."""
+    case, place = Case("sage"), groups.place
+    graph = server_graph(case, place.server)
+    owner = owners(case, graph, place.server)
+    view = worker_view(graph, owner, place.local_rank, 2)
+    batch = TrainerBatch.of(view, groups.inside, transport=transport)
+    width = 3
+    full = torch.from_numpy(np.random.default_rng(5).standard_normal((len(graph), width)))
+    rows = len(view.own) + len(view.remote)
+    factors = torch.from_numpy(np.random.default_rng(place.rank).standard_normal((rows, width)))
+
+    def value(numbers: torch.Tensor) -> torch.Tensor:
+        return (factors * exchange(numbers[torch.from_numpy(view.own)], batch.graph)).sin().sum()
+
+    found = exchange(full[torch.from_numpy(view.own)], batch.graph)
+    expected = full[torch.from_numpy(np.concatenate([view.own, view.remote]))]
+    forward_bytes = batch.graph.exchanged_bytes
+    full.requires_grad_()
+    value(full).backward()
+    round_bytes = batch.graph.exchanged_bytes - forward_bytes
+    by_backward = full.grad.clone()
+    dist.all_reduce(by_backward, group=groups.inside)
+    differences = []
+    step = 1e-5
+    for row in range(0, len(graph), 17):
+        moved = []
+        for sign in (1, -1):
+            numbers = full.detach().clone()
+            numbers[row, row % width] += sign * step
+            total = value(numbers)
+            dist.all_reduce(total, group=groups.inside)
+            moved.append(total)
+        differences.append(abs(float((moved[0] - moved[1]) / (2 * step) - by_backward[row, row % width])))
+    return {
+        "rows": bool(torch.equal(found, expected)),
+        "error": max(differences),
+        "forward_bytes": forward_bytes,
+        "round_bytes": round_bytes,
+        "width": width,
+        "own": torch.from_numpy(view.own),
+    }
+
+
+def halves(groups: ServerGroups) -> bool:
+    """Two exchanges under way at once, finished in the other order than they were started."""
+    case, place = Case("sage"), groups.place
+    graph = server_graph(case, place.server)
+    view = worker_view(graph, owners(case, graph, place.server), place.local_rank, 2)
+    batch = TrainerBatch.of(view, groups.inside)
+    full = torch.arange(float(len(graph)))[:, None]
+    own, remote = torch.from_numpy(view.own), torch.from_numpy(view.remote)
+    first, second = start_exchange(full[own], batch.graph), start_exchange(-full[own], batch.graph)
+    return torch.equal(second.finish(), -full[remote]) and torch.equal(first.finish(), full[remote])
+
+
+def main(folder: Path, rank: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", timedelta(seconds=60), rank=rank, world_size=WORLD)
+    groups = {trainers: ServerGroups(trainers) for trainers in (1, 2, 4)}
+    results: dict[str, Any] = {
+        case.name: run_case(case, groups[case.trainers]) for case in (*EXACT, *SINGLE, *WRONG, *RECOMPUTED)
+    }
+    results["exchange"] = {t: check_exchange(groups[2], t) for t in ("messages", "collective")}
+    results["halves"] = halves(groups[2])
+    torch.save(results, folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), int(sys.argv[2]))
+    except BaseException:
+        traceback.print_exc()
+        raise SystemExit(1) from None

@@ -1,0 +1,248 @@
+"""Models for cooperative training in one process: what is accepted, what is refused and why, and that nothing else changes."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric import nn as pyg
+
+from atta.errors import ConfigError, UnknownNameError
+from atta.samplers.graph import LocalGraph
+from atta.samplers.operators.server import Closure
+from atta.samplers.server import server_subgraph
+from atta.train.cooperative import (
+    CooperativeGraph,
+    CooperativeModel,
+    DeepGNN,
+    Exchanged,
+    ServerGraph,
+    TrainerBatch,
+    backward,
+    count_targets,
+    worker_view,
+)
+from atta.train.cooperative.exchange import _Transfer
+
+VERTICES = 30
+
+
+@pytest.fixture
+def graph(rng: np.random.Generator) -> ServerGraph:
+    edges = rng.integers(0, VERTICES, (2, 90))
+    edges = edges[:, edges[0] != edges[1]]
+    return ServerGraph(
+        global_ids=np.arange(VERTICES),
+        edges=edges,
+        features=rng.standard_normal((VERTICES, 5)),
+        labels=rng.integers(0, 3, VERTICES),
+        loss_mask=rng.random(VERTICES) < 0.5,
+        in_degrees=np.bincount(edges[1], minlength=VERTICES),
+        distance=np.zeros(VERTICES, np.int64),
+    )
+
+
+@pytest.fixture
+def batch(graph: ServerGraph) -> TrainerBatch:
+    return TrainerBatch.of(worker_view(graph, np.zeros(VERTICES, np.int64), 0, 1))
+
+
+def two_layers(middle: torch.nn.Module) -> torch.nn.Module:
+    arguments = "x, edge_index"
+    return pyg.Sequential(
+        arguments, [(pyg.SAGEConv(5, 8), f"{arguments} -> x"), middle, (pyg.SAGEConv(8, 3), f"{arguments} -> x")]
+    ).double()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pyg.GraphSAGE(5, 8, 2, 3, norm="LayerNorm", norm_kwargs={"mode": "node"}),
+        pyg.GCN(5, 8, 2, 3, jk="lstm"),
+        pyg.GAT(5, 8, 2, 3, heads=2),
+        pyg.GIN(5, 8, 2, 3, norm=None),
+        DeepGNN(5, 8, 3, num_layers=112, kind="deepergcn", dropout=0.0),
+        two_layers(torch.nn.ReLU()),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_a_single_trainer_computes_what_the_model_does(model: torch.nn.Module, batch: TrainerBatch) -> None:
+    model = model.double()
+    plain, names = copy.deepcopy(model), list(model.state_dict())
+    cooperative = CooperativeModel(model)
+    loss = backward(cooperative, batch, None, count_targets(batch, None))
+    view = batch.graph.view
+    x, edges = torch.from_numpy(view.features), torch.from_numpy(view.edge_index)
+    expected = torch.nn.functional.cross_entropy(plain(x, edges)[batch.targets], batch.y)
+    expected.backward()
+    torch.testing.assert_close(loss, expected.detach())
+    for (name, mine), theirs in zip(model.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, msg=name)
+    # The model itself is as it was: same names, and it still runs without any of this.
+    assert list(model.state_dict()) == names
+    torch.testing.assert_close(model(x, edges), plain(x, edges))
+
+
+@pytest.mark.parametrize("kind", [pyg.GCN, pyg.GAT, pyg.GraphSAGE])
+def test_an_extracted_closure_gives_the_gradient_of_the_whole_graph(rng: np.random.Generator, kind: Any) -> None:
+    """Loops among the edges, of inner vertices and of others; targets are inner training vertices, and a co-batch of them."""
+    n = 400
+    target = np.sort(rng.integers(0, n, 900))
+    source = (target + rng.integers(-3, 4, len(target))) % n
+    local = LocalGraph.from_csc(np.searchsorted(target, np.arange(n + 1)), source)
+    whole = server_subgraph(local, rng.permutation(n // 3), Closure(2))
+    x, y, train = rng.standard_normal((n, 5)), rng.integers(0, 3, n), rng.random(n) < 0.5
+    whole = replace(whole, tables={"x": x[whole.n_id], "y": y[whole.n_id, None]}, splits={"train": train[whole.n_id]})
+    some = np.flatnonzero(whole.inner & whole.splits["train"])[:20]
+    for found, seeds in ((whole, np.flatnonzero(train[: n // 3])), (whole.co_batch(some, 2), whole.n_id[some])):
+        graph = ServerGraph.of(found)
+        exact = graph.exact_layers()
+        assert exact is None or exact >= 2
+        assert set(graph.global_ids[graph.loss_mask].tolist()) == set(seeds.tolist())
+        model = kind(5, 8, 2, 3).double()
+        batch = TrainerBatch.of(worker_view(graph, np.zeros(len(graph), np.int64), 0, 1))
+        backward(CooperativeModel(model), batch, None, graph.num_targets)
+        mine = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        model.zero_grad()
+        scores = model(torch.from_numpy(x), torch.from_numpy(np.stack([source, target])))[seeds]
+        torch.nn.functional.cross_entropy(scores, torch.from_numpy(y[seeds])).backward()
+        torch.testing.assert_close(mine, [p.grad for p in model.parameters()])
+
+
+def test_what_was_extracted_without_labels_is_refused(rng: np.random.Generator) -> None:
+    local = LocalGraph.from_csc(np.array([0, 1, 2]), np.array([1, 0]))
+    found = server_subgraph(local, np.arange(2), Closure(1))
+    tables, splits = {"x": np.ones((2, 3)), "y": np.zeros(2)}, {"train": np.ones(2, np.bool_)}
+    with pytest.raises(UnknownNameError, match="unknown node table 'x'"):
+        ServerGraph.of(replace(found, splits=splits))
+    with pytest.raises(UnknownNameError, match="unknown split 'train'"):
+        ServerGraph.of(replace(found, tables=tables))
+    with pytest.raises(ConfigError, match="expected a row and a label per vertex"):
+        ServerGraph.of(replace(found, tables=tables | {"y": np.zeros((2, 2))}, splits=splits))
+
+
+def test_train_and_eval_reach_the_layers(batch: TrainerBatch) -> None:
+    model = CooperativeModel(pyg.GraphSAGE(5, 64, 2, 3, dropout=0.5).double())
+    assert not torch.equal(model(batch.x, batch.graph), model(batch.x, batch.graph))
+    model.eval()
+    assert torch.equal(model(batch.x, batch.graph), model(batch.x, batch.graph))
+
+
+@pytest.mark.parametrize("kind", [pyg.SAGEConv, pyg.GCNConv])
+def test_interior_rows_are_computed_while_others_travel(
+    kind: type, batch: TrainerBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward: send, compute, wait. Backward: send gradients, compute, wait."""
+    events: list[str] = []
+
+    class Nothing(_Transfer):
+        def wait(self) -> torch.Tensor:
+            events.append("wait")
+            return super().wait()
+
+    def send(rows: torch.Tensor, *, back: bool) -> _Transfer:
+        events.append("back" if back else "send")
+        return Nothing(rows, rows.new_empty((0, *rows.shape[1:])), [])
+
+    def computed(_: torch.nn.Module, inputs: Any, out: torch.Tensor) -> None:
+        events.append("compute")
+        out.register_hook(lambda _: events.append("compute"))
+
+    monkeypatch.setattr(batch.graph, "group", object())
+    monkeypatch.setattr(batch.graph, "send", send)
+    # All rows are interior here; the other half has none.
+    layer = kind(5, 3).double()
+    layer.register_propagate_forward_hook(lambda m, i, out: computed(m, i, out) if len(out) else None)
+    Exchanged(layer)(batch.x.requires_grad_(), batch.graph).sum().backward()
+    assert events == ["send", "compute", "wait", "back", "compute", "wait"]
+
+
+def test_layers_of_ones_own(batch: TrainerBatch) -> None:
+    """Both ways to write a module by hand give what wrapping gives."""
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = Exchanged(pyg.GATConv(5, 3))
+
+        def forward(self, x: torch.Tensor, graph: Any) -> torch.Tensor:
+            return self.layer(x, graph)
+
+    module = Wrapped().double()
+    by_hand = module.layer.layer(batch.graph.exchange(batch.x), batch.graph.edge_index)
+    assert torch.equal(CooperativeModel(module)(batch.x, batch.graph), by_hand)
+    on_the_whole = module(batch.x, batch.graph.edge_index)  # no cooperative graph: the layer as it is
+    torch.testing.assert_close(on_the_whole, by_hand)
+
+
+@pytest.mark.parametrize(
+    ("norm", "name"),
+    [
+        (torch.nn.BatchNorm1d(8), "BatchNorm1d"),
+        (pyg.BatchNorm(8), "BatchNorm"),
+        (pyg.GraphNorm(8), "GraphNorm"),
+        (pyg.PairNorm(), "PairNorm"),
+        (pyg.LayerNorm(8), "LayerNorm"),
+        (torch.nn.InstanceNorm1d(8), "InstanceNorm1d"),
+    ],
+)
+def test_normalisation_over_rows_is_refused(norm: torch.nn.Module, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} normalises over rows, which breaks equality"):
+        CooperativeModel(two_layers(norm))
+
+
+def test_the_batch_norm_inside_gen_conv_is_refused() -> None:
+    with pytest.raises(ConfigError, match="for GENConv: norm='layer'"):
+        CooperativeModel(pyg.DeepGCNLayer(pyg.GENConv(8, 8), torch.nn.LayerNorm(8), torch.nn.ReLU()))
+
+
+@pytest.mark.parametrize(
+    ("layer", "cause"),
+    [
+        (pyg.APPNP(3, 0.1), "APPNP: takes one set of vertices"),
+        (pyg.TAGConv(5, 3), "TAGConv: takes one set of vertices"),
+        (pyg.SAGEConv(5, 3, flow="target_to_source"), "SAGEConv: flow 'target_to_source'"),
+        (pyg.GCNConv(5, 3, improved=True), r"improved=True\): has no cooperative form"),
+    ],
+)
+def test_layers_that_cannot_tell_sources_from_targets_are_refused(layer: torch.nn.Module, cause: str) -> None:
+    with pytest.raises(ConfigError, match=cause):
+        CooperativeModel(layer)
+
+
+def test_other_mistakes_name_their_cause(batch: TrainerBatch, graph: ServerGraph) -> None:
+    with pytest.raises(ConfigError, match="has no message-passing layer"):
+        CooperativeModel(torch.nn.Linear(5, 3))
+    with pytest.raises(UnknownNameError, match="did you mean 'convs'"):
+        CooperativeModel(pyg.GraphSAGE(5, 8, 2, 3), layers=["conv"])
+    with pytest.raises(ConfigError, match="argument edge_weight has no cooperative form"):
+        CooperativeModel(pyg.GCN(5, 8, 2, 3).double())(batch.x, batch.graph, torch.ones(3))
+    with pytest.raises(ConfigError, match="trainer 1 of 2, the group has this as 0 of 1"):
+        CooperativeGraph(worker_view(graph, np.arange(VERTICES) % 2, 1, 2))
+    with pytest.raises(ConfigError, match="transport 'fax'"):
+        CooperativeGraph(batch.graph.view, transport="fax")
+    with pytest.raises(ConfigError, match="there are no targets"):
+        backward(CooperativeModel(pyg.SAGEConv(5, 3).double()), batch, None, 0)
+    with pytest.raises(UnknownNameError, match="deep model"):
+        DeepGNN(5, 8, 3, kind="resgcn")
+    with pytest.raises(ConfigError, match="num_layers 0"):
+        DeepGNN(5, 8, 3, num_layers=0)
+
+
+def test_loops_without_their_weights_are_refused(rng: np.random.Generator) -> None:
+    loops = ServerGraph(
+        global_ids=np.arange(2),
+        edges=np.array([[0, 1], [0, 0]]),
+        features=rng.standard_normal((2, 5)),
+        labels=np.zeros(2, np.int64),
+        loss_mask=np.ones(2, np.bool_),
+        in_degrees=np.array([1, 0]),
+        distance=np.zeros(2, np.int64),
+    )
+    batch = TrainerBatch.of(worker_view(loops, np.zeros(2, np.int64), 0, 1))
+    with pytest.raises(ConfigError, match="has self-loops"):
+        CooperativeModel(pyg.GCNConv(5, 3, add_self_loops=False).double())(batch.x, batch.graph)

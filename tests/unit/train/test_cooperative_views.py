@@ -1,0 +1,176 @@
+"""Who computes which vertex of a server's subgraph, and what trainers read and send: no processes, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta.errors import ConfigError
+from atta.train.cooperative import Place, ServerGraph, WorkerView, split_vertices, worker_view
+from atta.train.cooperative.split import boundary_sizes
+
+
+def subgraph(vertices: int, edges: np.ndarray, rng: np.random.Generator) -> ServerGraph:
+    return ServerGraph(
+        global_ids=rng.permutation(1000 + vertices)[:vertices].astype(np.int64),
+        edges=edges.astype(np.int64).reshape(2, -1),
+        features=rng.standard_normal((vertices, 3)).astype(np.float32),
+        labels=rng.integers(0, 4, vertices),
+        loss_mask=rng.random(vertices) < 0.5,
+        in_degrees=np.bincount(edges[1][edges[0] != edges[1]].astype(np.int64), minlength=vertices),
+        distance=np.zeros(vertices, np.int64),
+    )
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[ServerGraph, int, int]:
+    """A graph of any shape, a number of trainers, a seed."""
+    vertices, trainers, seed = draw(st.integers(0, 90)), draw(st.integers(1, 5)), draw(st.integers(0, 1000))
+    rng = np.random.default_rng(seed)
+    count = draw(st.integers(0, 6 * vertices))
+    edges = (rng.random((2, count)) ** draw(st.sampled_from([1, 3])) * vertices).astype(np.int64)
+    return subgraph(vertices, edges, rng), trainers, seed
+
+
+def communities(rng: np.random.Generator) -> ServerGraph:
+    """2,000 vertices in 20 communities, ids shuffled, with in-degrees that differ widely."""
+    target = (rng.random(24_000) ** 2 * 2000).astype(np.int64)
+    near = (target // 100) * 100 + rng.integers(0, 100, len(target))
+    source = np.where(rng.random(len(target)) < 0.9, near, rng.integers(0, 2000, len(target)))
+    return subgraph(2000, rng.permutation(2000)[np.stack([source, target])], rng)
+
+
+@given(graphs())
+@settings(max_examples=60)
+def test_every_vertex_gets_one_trainer_and_always_the_same(drawn: tuple[ServerGraph, int, int]) -> None:
+    graph, trainers, seed = drawn
+    owner = split_vertices(graph, trainers, seed=seed)
+    assert owner.shape == (len(graph),)
+    assert set(owner.tolist()) <= set(range(trainers))
+    assert np.array_equal(owner, split_vertices(graph, trainers, seed=seed))
+
+
+@pytest.mark.parametrize("trainers", [2, 3, 4, 8])
+def test_shares_are_even_and_boundaries_small(rng: np.random.Generator, trainers: int) -> None:
+    graph = communities(rng)
+    owner = split_vertices(graph, trainers)
+    vertices = np.bincount(owner, minlength=trainers)
+    edges = np.bincount(owner[graph.edges[1]], minlength=trainers)
+    boundary = boundary_sizes(graph, owner, trainers)
+    assert vertices.max() <= 1.031 * vertices.mean() + 1
+    assert edges.max() <= 1.09 * edges.mean() + 1
+    assert boundary.max() <= 1.6 * boundary.mean()
+    arbitrary = boundary_sizes(graph, rng.permutation(owner), trainers)
+    assert boundary.max() < 0.75 * arbitrary.max()
+
+
+def test_more_tries_do_not_make_it_worse(rng: np.random.Generator) -> None:
+    graph = communities(rng)
+    busiest = [boundary_sizes(graph, split_vertices(graph, 4, tries=n), 4).max() for n in (1, 2, 4)]
+    assert busiest == sorted(busiest, reverse=True)
+
+
+@given(graphs(), st.booleans())
+@settings(max_examples=80)
+def test_views_fit_together(drawn: tuple[ServerGraph, int, int], split: bool) -> None:
+    """Against sets and loops over edges: what is computed, read and sent, by whom."""
+    graph, trainers, seed = drawn
+    arbitrary = np.random.default_rng(seed).integers(0, trainers, len(graph))
+    owner = split_vertices(graph, trainers) if split else arbitrary
+    views = [worker_view(graph, owner, t, trainers) for t in range(trainers)]
+    edges = graph.edges.T.tolist()
+
+    assert sorted(v for view in views for v in view.own.tolist()) == list(range(len(graph)))
+    found: list[tuple[int, int]] = []
+    for t, view in enumerate(views):
+        rows = [*view.own.tolist(), *view.remote.tolist()]
+        found += [(rows[s], rows[d]) for s, d in view.edge_index.T.tolist()]
+        assert (view.edge_index[1] < len(view.own)).all()
+        assert (np.diff(view.edge_index[1]) >= 0).all()
+        assert set(view.own.tolist()) == {v for v in range(len(graph)) if owner[v] == t}
+        assert sorted(view.remote.tolist()) == sorted({s for s, d in edges if owner[d] == t and owner[s] != t})
+        readers = {d for s, d in edges if owner[d] == t and owner[s] != t}
+        assert set(view.own[view.interior :].tolist()) == readers
+        check_rows(graph, view)
+    assert sorted(found) == sorted((s, d) for s, d in edges)
+
+    for t, sender in enumerate(views):
+        assert sender.receive_counts[t] == sender.send_counts[t] == 0
+        for r, reader in enumerate(views):
+            sent = sender.own[np.split(sender.send_rows, np.cumsum(sender.send_counts)[:-1])[r]]
+            received = np.split(reader.remote, np.cumsum(reader.receive_counts)[:-1])[t]
+            assert sent.tolist() == received.tolist()
+    sizes = [int(view.receive_counts.sum() + view.send_counts.sum()) for view in views]
+    assert boundary_sizes(graph, owner, trainers).tolist() == sizes
+
+
+def check_rows(graph: ServerGraph, view: WorkerView) -> None:
+    assert np.array_equal(view.features, graph.features[view.own])
+    assert np.array_equal(view.global_ids, graph.global_ids[view.own])
+    assert np.array_equal(view.labels, graph.labels[view.own])
+    assert np.array_equal(view.in_degrees, graph.in_degrees[np.concatenate([view.own, view.remote])])
+    assert view.targets.tolist() == [i for i, v in enumerate(view.own.tolist()) if graph.loss_mask[v]]
+
+
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_ranks_form_servers(servers: int, trainers: int) -> None:
+    places = [Place(rank, servers * trainers, trainers) for rank in range(servers * trainers)]
+    assert [(p.server, p.local_rank) for p in places] == [(s, t) for s in range(servers) for t in range(trainers)]
+    for place in places:
+        assert place.servers == servers
+        members = place.members(place.server)
+        assert members[place.local_rank] == place.rank
+        assert members[0] == place.leader
+        assert place.leaders() == [p.rank for p in places if p.local_rank == 0]
+    assert sorted(r for s in range(servers) for r in places[0].members(s)) == list(range(servers * trainers))
+
+
+@pytest.mark.parametrize(("rank", "world", "trainers"), [(0, 4, 3), (4, 4, 2), (-1, 4, 2), (0, 4, 0), (0, 0, 1)])
+def test_ranks_that_form_no_servers(rank: int, world: int, trainers: int) -> None:
+    with pytest.raises(ConfigError):
+        Place(rank, world, trainers)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"labels": np.zeros(3, np.int64)}, "labels: has shape"),
+        ({"in_degrees": np.zeros(4, np.float32)}, "in_degrees: has type float32"),
+        ({"features": np.zeros((4, 2), np.int64)}, "features: has type int64"),
+        ({"features": np.zeros((3, 2), np.float32)}, "features: has shape"),
+        ({"edges": np.array([[0], [4]])}, "edges: name vertices 0 to 4, there are 4"),
+        ({"edges": np.zeros(4, np.int64)}, "edges: has shape"),
+        ({"distance": np.array([0, 1, 1, 0])}, "loss_mask: marks 2 vertices outside the inner set"),
+    ],
+)
+def test_wrong_subgraphs_are_refused(rng: np.random.Generator, changes: dict[str, Any], cause: str) -> None:
+    graph = subgraph(4, np.array([[0, 1, 2], [1, 2, 3]]), rng)
+    with pytest.raises(ConfigError, match=cause):
+        replace(graph, loss_mask=np.ones(4, np.bool_), **changes)
+
+
+def test_wrong_owners_are_refused(rng: np.random.Generator) -> None:
+    graph = subgraph(4, np.array([[0, 1, 2], [1, 2, 3]]), rng)
+    for owner, trainer in ((np.zeros(3, int), 0), (np.full(4, 2), 0), (np.full(4, -1), 0), (np.zeros(4, int), 2)):
+        with pytest.raises(ConfigError):
+            worker_view(graph, owner, trainer, 2)
+    with pytest.raises(ConfigError):
+        split_vertices(graph, 0)
+    with pytest.raises(ConfigError):
+        split_vertices(graph, 2, tries=0)
+
+
+def test_exact_layers_is_the_distance_of_the_first_missing_edge(rng: np.random.Generator) -> None:
+    # 3 -> 2 -> 1 -> 0, and a loop, which does not count
+    chain = subgraph(4, np.array([[1, 2, 3, 0], [0, 1, 2, 0]]), rng)
+    chain = replace(chain, loss_mask=np.array([True, False, False, False]), distance=np.arange(4))
+    assert chain.exact_layers() is None
+    for missing in range(4):
+        lacking = chain.in_degrees.copy()
+        lacking[missing] += 1
+        assert replace(chain, in_degrees=lacking).exact_layers() == missing
