@@ -112,18 +112,9 @@ def costs(setting: Setting, data: str) -> Profile:
             command = serve_command(Path(data).resolve(), part, address, cluster, *options)
             daemons.append(host.popen(command, stdin=subprocess.PIPE))
         words = ["--batch-size", str(setting.batch_size), "--fan-out", ",".join(map(str, setting.fan_outs))]
-        command = [
-            sys.executable,
-            "-m",
-            "atta.cli.main",
-            "simulate",
-            "--measure",
-            str(cluster),
-            "--out",
-            str(out),
-            *words,
-        ]
-        found = lab.hosts[0].popen([*command, "--epochs", "4"], stdout=subprocess.DEVNULL)
+        words += ["--data", data, "--out", str(out), "--epochs", "4"]
+        command = [sys.executable, "-m", "atta.cli.main", "simulate", "--measure", str(cluster), *words]
+        found = lab.hosts[0].popen(command, stdout=subprocess.DEVNULL)
         if found.wait(timeout=300):
             raise SystemExit("the costs could not be measured")
         for daemon in daemons:

@@ -42,7 +42,10 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
 @click.command()
 @click.option("--profile", "profile_file", metavar="FILE", help="What batches cost: made by --measure, or by hand.")
 @click.option(
-    "--trace", "trace_file", metavar="FILE", help="What batches cost, from a file of `atta trace`; instead of --profile."
+    "--trace",
+    "trace_file",
+    metavar="FILE",
+    help="What batches cost, from a file of `atta trace`; instead of --profile.",
 )
 @click.option("--machines", type=click.IntRange(min=1), help="A daemon and trainer each  [default: as measured].")
 @click.option("--cores", type=click.IntRange(min=1), help="Per machine  [default: as measured].")
@@ -89,6 +92,7 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
     show_default=True,
     help="With --measure: measured after a warm-up.",
 )
+@click.option("--data", help="With --measure CLUSTER: the dataset that it serves, for shares at home hop by hop.")
 @click.option("--split", default="train", show_default=True, help="With --measure: whose vertices are the seeds.")
 @json_option
 @quiet_option
@@ -108,14 +112,16 @@ def simulate(
     Example: atta simulate --measure data/pl-2p --out profile.json
              atta simulate --profile profile.json --machines 8 --link 1gbit --rtt 2ms --train-ms 20 --sweep cores=1,2,4
     """
-    measuring = {name: options.pop(name) for name in ("epochs", "split")}
+    measuring = {name: options.pop(name) for name in ("epochs", "split", "data")}
     if source is not None:
         if out is None or profile_file is not None or trace_file is not None:
             raise click.UsageError("--measure makes a profile: name it with --out, and leave out --profile and --trace")
         _measure(source, out, {**measuring, **options}, quiet=quiet)
         return
     if (profile_file is None) == (trace_file is None):
-        raise click.UsageError("--profile FILE (made by --measure DATASET --out FILE) or --trace FILE says what batches cost")
+        raise click.UsageError(
+            "--profile FILE (made by --measure DATASET --out FILE) or --trace FILE says what batches cost"
+        )
     from atta.simulate import load_profile, simulate
     from atta.simulate.report import Run, document, table
     from atta.simulate.traced import profile_of_trace
@@ -196,6 +202,7 @@ def _measure(source: str, out: str, options: Mapping[str, Any], *, quiet: bool) 
 
     profile = measure(
         source,
+        data=options["data"],
         batch_size=options["batch_size"] or 1024,
         fan_outs=options["fan_out"] or (15, 10, 5),
         split=options["split"],

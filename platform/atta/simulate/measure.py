@@ -80,6 +80,7 @@ class _Seen:
 def measure(
     source: str | Path,
     *,
+    data: str | Path | None = None,
     batch_size: int = 1024,
     fan_outs: Sequence[int] = (15, 10, 5),
     split: str = "train",
@@ -89,13 +90,15 @@ def measure(
 ) -> Profile:
     """Measure the batches of one trainer per partition of ``source``: a partitioned dataset, or a cluster (file or addresses).
 
+    ``data``: the dataset that a cluster serves; without it the shares at home are known as a mean over all hops only.
     ``threads``: worker threads of a daemon that is started here. Every run has one more epoch before its measured ``epochs``.
 
     Raises:
         DataError, ConfigError: the dataset or a setting is wrong.
         RemoteError: a daemon failed.
     """
-    dataset = Dataset.open(source, parts=[], verify=False) if Path(source).is_dir() else None
+    served = source if Path(source).is_dir() else data
+    dataset = None if served is None else Dataset.open(served, parts=[], verify=False)
     hops = tuple(fan_outs)
     settings = [("batches", batch_size, hops), ("small batches", max(1, batch_size // SMALLER), hops)]
     if len(hops) > 1:
@@ -103,15 +106,17 @@ def measure(
     runs = []
     for name, size, some in settings:
         say(f"measuring {name}: {size} seeds, fan-outs {','.join(map(str, some))}, {epochs} epochs after a warm-up")
-        with _opened(source, dataset, threads) as cluster:
+        with _opened(source, threads) as cluster:
+            if dataset is not None and cluster.dataset_id != dataset.dataset_id:
+                raise ConfigError(f"the cluster serves dataset {cluster.dataset_id}, {served} is {dataset.dataset_id}")
             runs.append(_run(cluster, dataset, some, split, size=size, epochs=epochs))
             described = _Described.of(cluster, split)
     return _profile(runs, described, batch_size, hops, measured=_provenance(source, epochs, threads))
 
 
-def _opened(source: str | Path, dataset: Dataset | None, threads: int) -> Cluster:
+def _opened(source: str | Path, threads: int) -> Cluster:
     """Running daemons, or new ones that keep no rows of others: what moves is what batches ask for."""
-    if dataset is None:
+    if not Path(source).is_dir():
         return connect(source if isinstance(source, Path) else str(source))
     return local(source, threads=threads, verify=False, options=("--cache-share", "0"))
 
