@@ -16,7 +16,7 @@ if [ ! -e "$graph-2p/manifest.json" ]; then
   atta partition "$graph" "$graph-2p" --parts 2 --method metis
 fi
 say "loader: two daemons and two consumers, DistDGL beside them"
-bench="atta bench loader --data $graph-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl --runs $runs"
+bench="atta bench loader --data $graph-2p --num-neighbors 15,10,5 --batch-size 1024 --warm-up 12 --vs dgl --runs $runs"
 $bench --work data/peers --json "$results/loader.json" --plot "$results/loader.png"
 python bench/record.py "$results/loader.json" --command "$bench"
 say "launch policies: bound by latency, then by a link of 1 Gbit/s"
@@ -28,6 +28,17 @@ if [ "$(id -u)" -eq 0 ]; then
   $bench --work data/peers --json "$results/scheduler-1gbit.json" --plot "$results/scheduler-1gbit.png"
   python bench/record.py "$results/scheduler-1gbit.json" --command "$bench"
 fi
+if [ "$(id -u)" -eq 0 ]; then
+  say "the busiest resource under every policy (long: 12 settings, 5 systems each)"
+  python bench/roofline.py --data "$graph-2p" --depths 4 --vs dgl --work data/peers
+  if [ ! -e "$graph-4p/manifest.json" ]; then
+    atta partition "$graph" "$graph-4p" --parts 4 --method metis
+  fi
+  say "the simulator beside real daemons"
+  python bench/simulated.py --data "$graph-2p" --data4 "$graph-4p"
+fi
+say "branches of a DAG at once"
+python bench/branches.py --data "$graph-2p" --rounds "$runs"
 say "a consumer that changes its speed"
 python bench/step.py --data "$graph-2p"
 say "processor time of scheduling"

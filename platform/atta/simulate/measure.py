@@ -54,6 +54,8 @@ class _Seen:
     fresh: list[float] = field(default_factory=list)  # vertices by hop, seeds first
     home: list[float] = field(default_factory=list)  # those of them at home; empty: unknown
     sizes: list[float] = field(default_factory=list)  # vertices of each full batch
+    owners: np.ndarray = field(default_factory=lambda: np.zeros(0))  # vertices by owner; empty: unknown
+    by_rank: list[_Seen] = field(default_factory=list)  # what was added up
     totals: dict[str, float] = field(default_factory=dict)  # counters of all daemons: growth in the measured epochs
     cpu_s: float = 0.0  # of the consumers' waiting and taking
 
@@ -117,7 +119,7 @@ def measure(
 def _opened(source: str | Path, threads: int) -> Cluster:
     """Running daemons, or new ones that keep no rows of others: what moves is what batches ask for."""
     if not Path(source).is_dir():
-        return connect(source if isinstance(source, Path) else str(source))
+        return connect(source if isinstance(source, Path) else str(source), wait=True)
     return local(source, threads=threads, verify=False, options=("--cache-share", "0"))
 
 
@@ -192,8 +194,9 @@ def _count(seen: _Seen, batch: MiniBatch, dataset: Dataset | None, rank: int, si
         steps = np.asarray(batch.num_sampled_nodes(node_type), dtype=np.float64)
         fresh = _added(fresh, steps)
         if dataset is not None:
-            internal = dataset.to_internal(node_type, batch.n_id(node_type))
-            mine = (dataset.book.owner(node_type, internal) == rank).astype(np.float64)
+            owners = dataset.book.owner(node_type, dataset.to_internal(node_type, batch.n_id(node_type)))
+            seen.owners = _added(seen.owners, np.bincount(owners, minlength=dataset.num_parts))
+            mine = (owners == rank).astype(np.float64)
             ends = np.cumsum(steps).astype(np.int64)
             home = _added(home, np.array([part.sum() for part in np.split(mine, ends[:-1])]))
     seen.batches += 1
@@ -212,7 +215,7 @@ def _added(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> 
 
 
 def _merged(parts: Sequence[_Seen]) -> _Seen:
-    whole = _Seen()
+    whole = _Seen(by_rank=list(parts))
     for part in parts:
         whole.batches += part.batches
         whole.nbytes += part.nbytes
@@ -270,6 +273,7 @@ def _profile(
         local=local_costs,
         remote=remote if described.parts > 1 else {},
         parts=described.parts,
+        placement=_placement(main.by_rank),
         spread=float(np.std(np.log(main.sizes))) if len(main.sizes) > 1 else 0.0,
         degree=main.of("neighborhood", "cpu", "x") / frontier if frontier > 0 else described.mean_degree,
         mean_degree=described.mean_degree,
@@ -281,6 +285,16 @@ def _profile(
         cores=len(os.sched_getaffinity(0)),
         measured={**measured, "dataset_id": described.dataset_id, "batches": [run.batches for run in runs]},
     )
+
+
+def _placement(ranks: Sequence[_Seen]) -> tuple[tuple[float, ...], ...]:
+    """See ``Profile.placement``; empty where owners are unknown."""
+    if len(ranks) < 2 or any(not len(seen.owners) for seen in ranks):
+        return ()
+    rows = np.array([seen.owners / max(1, seen.batches) for seen in ranks])
+    np.fill_diagonal(rows, 0.0)
+    mean = rows.sum() / len(rows)
+    return tuple(tuple(map(float, row / mean)) for row in rows) if mean else ()
 
 
 def _sum_of(runs: Sequence[_Seen]) -> _Seen:

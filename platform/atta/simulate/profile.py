@@ -74,6 +74,9 @@ class Profile:
     """By task kind (``REMOTE_KINDS``)."""
     parts: int = 1
     """Partitions of the dataset that the shares of ``hops`` hold for; 1: for any number."""
+    placement: tuple[tuple[float, ...], ...] = ()
+    """[parts][parts]: remote vertices of a batch of one machine that another holds, against the mean number of remote vertices of a
+    batch; empty: all alike. Counts where as many machines are simulated as were measured."""
     spread: float = 0.0
     """Standard deviation of the logarithm of a batch's size."""
     degree: float = 1.0
@@ -104,6 +107,13 @@ class Profile:
         wanted = len(self.fan_outs) + 1
         _demand(
             len(self.hops) == wanted, "hops", f"{len(self.hops)} long", f"must have {wanted} entries: seeds, then hops"
+        )
+        square = all(len(row) == len(self.placement) for row in self.placement)
+        _demand(
+            square and len(self.placement) in {0, self.parts},
+            "placement",
+            "uneven",
+            "must have a row and a column per part",
         )
         _demand(0 <= self.cache_hit <= 1, "cache_hit", self.cache_hit, "must lie in [0, 1]")
         for i, hop in enumerate(self.hops):

@@ -105,24 +105,32 @@ class Workload:
 
     def growth(self, machine: int, batch: int, hop: int, scale: float) -> list[Share]:
         """The vertices that a hop (0: the seeds) of one batch reaches first, by owner."""
-        size = self.hops[hop]
+        size, last = self.hops[hop], hop == len(self.hops) - 1
         total = round(size.new * (scale if hop else 1.0))
-        home = min(total, round(total * size.home))
-        away, last = total - home, hop == len(self.hops) - 1
+        placement = self.profile.placement
+        if len(placement) == self._machines > 1:
+            parts = [round(total * (1 - size.home) * share) for share in placement[machine]]
+            away = [(owner, rows) for owner, rows in enumerate(parts) if rows]
+        else:
+            away = self._evenly(machine, total - min(total, round(total * size.home)), batch + hop)
+        home = max(0, total - sum(rows for _, rows in away))
         degree = 0.0 if last else self.profile.degree
         mean_degree = 0.0 if last else self.profile.mean_degree
         row_bytes = self.profile.row_bytes
         shares = [Share(machine, home, home * degree, home * row_bytes)] if home else []
+        return shares + [Share(owner, rows, rows * mean_degree, rows * row_bytes) for owner, rows in away]
+
+    def _evenly(self, machine: int, away: int, turn: int) -> list[tuple[int, int]]:
+        """So many remote vertices by owner: (machine, vertices)."""
         count = len(self._around)
         if not away or not count:
-            return shares
+            return []
         each, more = divmod(away, count)
         # Those that get one more change from batch to batch, so that no owner is asked for more than others.
-        for place in range(count if each else more):
-            rows = each + (place < more)
-            owner = (machine + self._around[(place + batch + hop) % count]) % self._machines
-            shares.append(Share(owner, rows, rows * mean_degree, rows * row_bytes))
-        return shares
+        return [
+            ((machine + self._around[(place + turn) % count]) % self._machines, each + (place < more))
+            for place in range(count if each else more)
+        ]
 
     def batch_bytes(self, scale: float) -> int:
         """Size of a finished batch: it grows with its vertices."""

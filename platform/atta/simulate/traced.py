@@ -1,6 +1,6 @@
 """``atta simulate --trace``: a profile from what running daemons have recorded (a file of ``atta trace``).
 
-The trace has every task with its cost and its time, and what requests to other daemons brought. Sizes of batches are therefore exact.
+The trace has every task with its cost and its time, and what requests to other daemons brought, so sizes of batches are exact.
 Times are those of the wall clock: on a machine whose cores were all taken they are too long, and the work that belongs to no task
 (transport, event loop) is not in them; typical figures stand in for it. ``atta simulate --measure`` measures both.
 """

@@ -204,6 +204,22 @@ def test_more_machines_keep_less_at_home() -> None:
     assert home(1, 2) == 1.0
 
 
+def test_measured_owners_are_asked_as_much_as_they_were() -> None:
+    """Machine 0 wants twice the mean from machine 1, machine 1 a third of it from machine 2, machine 2 the rest."""
+    placement = ((0.0, 2.0, 0.0), (0.0, 0.0, 1 / 3), (1 / 3, 1 / 3, 0.0))
+    workload = Cluster(scenario(replace(PROFILE, parts=3, placement=placement), machines=3)).workload
+    hop = workload.hops[2]
+    away = hop.new * (1 - hop.home)
+    for machine, row in enumerate(placement):
+        shares = {share.owner: share.rows for share in workload.growth(machine, 0, 2, 1.0)}
+        assert sum(shares.values()) == pytest.approx(hop.new, abs=2)
+        for owner, factor in enumerate(row):
+            assert shares.get(owner, 0) == pytest.approx(away * factor, abs=1) or owner == machine
+    # Another number of machines has no such owners: all are asked alike.
+    others = Cluster(scenario(replace(PROFILE, parts=3, placement=placement), machines=4)).workload.growth(0, 0, 2, 1.0)
+    assert len({share.rows for share in others if share.owner}) <= 2
+
+
 def test_two_hundred_machines() -> None:
     outcome = simulate(scenario(machines=200, batches=3))
     assert outcome.events > 50_000
