@@ -7,6 +7,8 @@ runs=${RUNS:-5}
 graph=data/powerlaw-245k
 results=bench/results
 say() { printf '\n== %s\n' "$1"; }
+say "do the peers run at all?"
+python -m pytest -q -m peer
 if [ ! -e "$graph/graph.json" ]; then
   say "generating a power-law graph of 245,000 vertices and 12 million edges in $graph"
   atta generate powerlaw "$graph" --nodes 245000 --edges 12000000 --features 100 --classes 47 --seed 0

@@ -70,6 +70,7 @@ def test_trainers_on_loopback(dataset: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.netns
+@pytest.mark.peer
 @pytest.mark.slow
 def test_distdgl_learns_the_same(dataset: Path, tmp_path: Path) -> None:
     pytest.importorskip("dgl")

@@ -117,6 +117,7 @@ def test_a_failed_conversion_leaves_nothing(tmp_path: Path, graph: Path) -> None
 
 
 @pytest.mark.netns
+@pytest.mark.peer
 @pytest.mark.slow
 def test_servers_and_trainers_deliver_every_seed(partitions: Path, tmp_path: Path) -> None:
     workload = Workload((3, 2), 16, warm_up=1, epochs=2, seconds=0, timeout_s=100)
