@@ -478,6 +478,8 @@ void bind_reference(nb::module_& m);
 
 NB_MODULE(_native, m) {
   m.doc() = "Atta's native kernels; typed and documented in atta.samplers.kernels.";
+  // At exit objects that threads still hold are no leaks; nanobind would print a page about each process that ends in the middle of work.
+  nb::set_leak_warnings(false);
   m.def("mix64", &atta::mix64, "x"_a);
   m.def("stream_key", &stream_key, "seed"_a, "epoch"_a, "batch"_a, "hop"_a, "name"_a);
   m.def("validate_csc", &validate_csc, "indptr"_a, "indices"_a, "num_sources"_a);

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from atta.cli.output import DURATION, INTS, SIZE, json_option, printer, write_json
@@ -133,6 +131,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
     from atta.daemon.config import DaemonConfig
     from atta.daemon.server import serve as run
     from atta.logs import configure
+    from atta.observe.processor import usable_cores
 
     configure(format=log_format, level=log_level)
     run(
@@ -141,7 +140,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
             part=part,
             listen=listen,
             peers=read_cluster(peers) if peers else {},
-            threads=threads or len(os.sched_getaffinity(0)),
+            threads=threads or usable_cores(),
             requests=requests,
             verify=verify,
             memory=memory,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from atta.client.cluster import Cluster
 from atta.client.control import Connection, Description
 from atta.clusterfile import write_cluster
 from atta.errors import AttaError, ConfigError, DataError, DeadlineError, RemoteError, UnavailableError
+from atta.observe.processor import usable_cores
 from atta.partition.dataset import Dataset
 
 __all__ = ["LocalCluster", "free_addresses", "local"]
@@ -79,7 +79,7 @@ def local(
         RemoteError: a daemon did not come up; carries its last words.
     """
     dataset = Dataset.open(path, parts=[], verify=False)
-    threads = threads or max(1, len(os.sched_getaffinity(0)) // dataset.num_parts)
+    threads = threads or max(1, usable_cores() // dataset.num_parts)
     folder = tempfile.TemporaryDirectory(prefix="atta-local-")
     addresses = free_addresses(dataset.num_parts)
     write_cluster(Path(folder.name) / "cluster.toml", addresses)

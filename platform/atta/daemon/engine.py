@@ -13,7 +13,6 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-import psutil
 import structlog
 
 from atta import scheduler as sched
@@ -30,6 +29,7 @@ from atta.errors import AttaError
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
 from atta.observe.figures import SessionFigures
+from atta.observe.processor import ProcessorLoad
 from atta.partition.dataset import Dataset
 from atta.samplers.batch import BatchState, StreamPosition
 from atta.samplers.dag import Kind, Lane, Task
@@ -312,11 +312,11 @@ class Engine:
 
     async def watch_utilisation(self) -> None:
         """Feed the machine's CPU utilisation to the launch score until cancelled."""
-        psutil.cpu_percent(None)
+        load = ProcessorLoad()
         while True:
             await asyncio.sleep(UTILISATION_PERIOD_S)
             if self._sessions:
-                self.post(sched.Utilisation(psutil.cpu_percent(None)))
+                self.post(sched.Utilisation(load.percent()))
                 self._sample()
 
     def _sample(self) -> None:
