@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +11,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from atta.cli.output import INTS, NAMES, json_option, printer, quiet_option, write_json
+from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, json_option, printer, quiet_option, write_json
+from atta.cli.strategy import plan_strategy
 from atta.cli.work import duration, overwrite_option, say, work_progress
 from atta.cli.work import size as size_text
 from atta.compare import compare, explain, plot
@@ -120,13 +122,40 @@ def _comparison_table(entries: list[dict[str, Any]]) -> Table:
     return table
 
 
+def _strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Attach the options of ``plan_strategy``."""
+    at_least_one = click.IntRange(1)
+    models = click.Choice(["sage", "gcn", "gat", "resgcn+", "deepergcn"])
+    choices: dict[str, dict[str, Any]] = {
+        "--strategy": {"type": click.Choice(["auto"]), "help": "Rank training strategies instead of partitionings."},
+        "--data": {"help": "Partitioned dataset to train on."},
+        "--servers": {"type": at_least_one, "default": 1, "help": "Machines."},
+        "--trainers-per-server": {"type": at_least_one, "default": 1, "help": "Trainers of each."},
+        "--model": {"type": models, "default": "sage", "help": "What is trained."},
+        "--layers": {"type": at_least_one, "default": 3, "help": "Of the model."},
+        "--hidden": {"type": at_least_one, "default": 256, "help": "Width of hidden layers."},
+        "--link": {"type": RATE, "help": "What one server's link carries, such as 1gbit."},
+        "--memory": {"type": SIZE, "help": "Per trainer  [default: of this machine, shared by a server's trainers]."},
+        "--num-neighbors": {"type": INTS, "help": "Fan-outs of mini-batches  [default: 15,10,5; or 10 per layer]."},
+        "--batch-size": {"type": at_least_one, "default": 1024, "help": "Seeds per trainer and mini-batch."},
+        "--eas": {
+            "type": INTS,
+            "multiple": True,
+            "metavar": "MAX_HOP,FANOUT",
+            "help": "Expansion-aware sampling to look at; several times  [default: 1,5 1,15 2,15 3,25].",
+        },
+        "--co-batches": {"type": INTS, "default": "2,4,8,16", "help": "Numbers of co-batches to look at."},
+        "--probe": {"type": DURATION, "default": 10.0, "help": "Seconds of measuring."},
+    }
+    for name, given in reversed(choices.items()):
+        command = click.option(name, show_default="default" in given, **given)(command)
+    return command
+
+
 @click.command("plan", epilog="Example: atta plan --nodes 111000000 --edges 3200000000 --row-bytes 512 --parts 16")
-@click.option("--nodes", type=click.IntRange(0), required=True, help="Vertices.")
+@click.option("--nodes", type=click.IntRange(0), help="Vertices.")
 @click.option(
-    "--edges",
-    type=click.IntRange(0),
-    required=True,
-    help="Stored edges; an undirected one in both directions counts twice.",
+    "--edges", type=click.IntRange(0), help="Stored edges; an undirected one in both directions counts twice."
 )
 @click.option(
     "--row-bytes", type=click.IntRange(0), default=400, show_default=True, help="Of all node tables, per vertex."
@@ -139,21 +168,36 @@ def _comparison_table(entries: list[dict[str, Any]]) -> Table:
     "--halo-ratio", type=click.FloatRange(0), default=1.5, show_default=True, help="HALO vertices per vertex."
 )
 @click.option("--parts", type=click.IntRange(1), default=4, show_default=True, help="Partitions.")
+@_strategy_options
 @json_option
 @quiet_option
 def plan_(
-    nodes: int,
-    edges: int,
+    nodes: int | None,
+    edges: int | None,
     *,
     row_bytes: int,
     edge_bytes: int,
     directed: bool,
     halo_ratio: float,
     parts: int,
+    strategy: str | None,
+    data: str | None,
     json_file: str | None,
     quiet: bool,
+    **options: Any,
 ) -> None:
-    """Estimate memory, disk and time that partitioning a graph takes, from its counts alone."""
+    """Estimate what partitioning a graph takes, from its counts alone; or with --strategy how to train on a dataset.
+
+    With --strategy auto sizes are counted in the dataset --data, this machine is measured for about --probe seconds, and training
+    strategies are ranked by predicted seconds per epoch.
+    """
+    if strategy is not None:
+        plan_strategy(data, json_file=json_file, quiet=quiet, **options)
+        return
+    if data is not None:
+        raise ConfigError("--data: goes with --strategy auto; for partitioning give --nodes and --edges")
+    if nodes is None or edges is None:
+        raise click.UsageError(f"Missing option '--{'nodes' if nodes is None else 'edges'}'.")
     size = GraphSize(nodes, edges, row_bytes, edge_bytes, symmetric=not directed, halo_ratio=halo_ratio)
     found = [estimate(size, method, parts) for method in PLANNED]
     here = psutil.virtual_memory().total

@@ -1,0 +1,157 @@
+"""``atta plan --strategy auto``: which strategy of ``atta train`` suits the user's machines, with the figures behind the choice."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+import psutil
+from rich.table import Table
+
+from atta.cli.output import printer, write_json
+from atta.cli.work import size as size_text
+from atta.errors import ConfigError
+
+if TYPE_CHECKING:
+    from atta.train.planning import Advice, Forecast, Network, Question, Setting, Sizes
+
+__all__ = ["plan_strategy"]
+
+_FAN_OUTS: tuple[int, ...] = (15, 10, 5)
+
+
+def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **options: Any) -> None:
+    """Count, measure, predict, print; ``options`` are those of ``atta plan`` with their names.
+
+    Raises:
+        ConfigError: an option is missing or makes no sense, or nothing fits.
+        DataError: the dataset is damaged.
+    """
+    if data is None:
+        raise ConfigError("--strategy: needs --data, a partitioned dataset (without one, see --nodes and --edges)")
+    servers, trainers = options["servers"], options["trainers_per_server"]
+    link = options["link"]
+    if link is None and servers > 1:
+        raise ConfigError("--strategy: needs --link, what one server's link carries, such as 1gbit")
+    if link == 0:
+        raise ConfigError("--link: must be more than 0")
+    if not options["probe"] > 0:
+        raise ConfigError("--probe: must be more than 0")
+    try:
+        from atta.train.planning.probe import measure
+    except ImportError as error:
+        raise ConfigError("planning a strategy needs torch and torch_geometric: install atta[train]") from error
+    from atta.partition.dataset import Dataset
+    from atta.train.planning import Machines, advise, count_sizes, forecasts, open_servers
+    from atta.train.planning.paper import fitted_alpha
+
+    dataset = Dataset.open(data, verify=False)
+    network, question = _network(dataset, options), _question(options)
+    machines = Machines(servers, trainers, options["memory"] or psutil.virtual_memory().total / trainers)
+    whole = open_servers(dataset, servers)
+    sizes = count_sizes(whole, question)
+    rates = measure(whole, question, network, link=link or math.inf, seconds=options["probe"])
+    ranked = forecasts(sizes, machines, network, rates)
+    advice = advise(ranked)
+    alpha = fitted_alpha(sizes.closure_by_hop, sizes.vertices, sizes.edges / max(1, sizes.vertices))
+    command = _command(data, advice.chosen, network, servers * trainers)
+    document = {
+        "schema": 1,
+        "data": data,
+        "machines": _plain(asdict(machines)),
+        "network": asdict(network),
+        "sizes": _sizes(sizes) | {"alpha": alpha},
+        "rates": _plain(asdict(rates)),
+        "strategies": [_plain(asdict(f)) | {"seconds": f.seconds} for f in ranked],
+        "chosen": advice.chosen.name,
+        "because": list(advice.sentences),
+        "command": command,
+    }
+    write_json(json_file, document)
+    if not quiet and json_file != "-":
+        _print(ranked, advice, sizes, alpha)
+        click.echo(command)
+
+
+def _network(dataset: Any, options: dict[str, Any]) -> Network:
+    from atta.train.planning import Network
+
+    tables = dataset.schema.node_tables[dataset.schema.node_types[0]]
+    shape: tuple[int, ...] = tables["x"].row_shape if "x" in tables else ()
+    if len(shape) != 1:
+        raise ConfigError(f"{dataset.path}: has no features (a node table x with one row of numbers per vertex)")
+    classes = dataset.schema.num_classes or 2
+    return Network(options["model"], options["layers"], options["hidden"], shape[0], classes)
+
+
+def _question(options: dict[str, Any]) -> Question:
+    from atta.train.planning import Question
+    from atta.train.planning.count import SETTINGS
+
+    layers = options["layers"]
+    fan_outs = options["num_neighbors"] or (_FAN_OUTS if layers == len(_FAN_OUTS) else _FAN_OUTS[1:2])
+    return Question(
+        servers=options["servers"],
+        trainers=options["trainers_per_server"],
+        layers=layers,
+        settings=_settings(options["eas"]) or SETTINGS,
+        co_batches=options["co_batches"],
+        num_neighbors=fan_outs * layers if len(fan_outs) == 1 else fan_outs,
+        batch_size=options["batch_size"],
+    )
+
+
+def _settings(given: tuple[tuple[int, ...], ...]) -> list[Setting]:
+    from atta.samplers.operators.server import ExpansionAware
+    from atta.train.planning import Setting
+
+    for pair in given:
+        if len(pair) != 2:
+            raise ConfigError(f"--eas {','.join(map(str, pair))}: give MAX_HOP,FANOUT, such as 1,15")
+        ExpansionAware(*pair)  # refuses what is out of range
+    return [Setting(*pair) for pair in given]
+
+
+def _command(data: str, chosen: Forecast, network: Network, trainers: int) -> str:
+    """What to type; ``--trainers`` is the number of all trainers."""
+    model = ("--model", network.model, "--layers", str(network.layers), "--hidden", str(network.hidden))
+    return shlex.join(("atta", "train", "--data", data, *model, "--trainers", str(trainers), *chosen.options))
+
+
+def _plain(figures: dict[str, Any]) -> dict[str, Any]:
+    """As JSON has it: nothing is infinite there."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in figures.items()}
+
+
+def _sizes(sizes: Sizes) -> dict[str, Any]:
+    plain = asdict(sizes)
+    plain["sampled"] = [
+        {"max_hop": s.max_hop, "fanout": s.fanout} | asdict(share) for s, share in sizes.sampled.items()
+    ]
+    plain["co_batches"] = [{"co_batches": n} | asdict(share) for n, share in sizes.co_batches.items()]
+    return plain
+
+
+def _print(ranked: list[Forecast], advice: Advice, sizes: Sizes, alpha: float | None) -> None:
+    table = Table(
+        "strategy", "gradients", "steps", "s/epoch", "compute", "internal", "external", "sampling", "redundancy",
+        "memory per trainer", "fits", title="Predicted seconds per epoch, the fastest that fits first",
+    )  # fmt: skip
+    for f in ranked:
+        figures = (f.seconds, f.compute, f.internal, f.external, f.sampling)
+        exact, fits = "exact" if f.exact else "sampled", "yes" if f.fits else "no"
+        texts = (f"{value:.3g}" for value in figures)
+        table.add_row(f.name, exact, str(f.steps), *texts, f"{f.redundancy:.2f}", size_text(f.memory), fits)
+    console = printer()
+    console.print(table)
+    grown = ", ".join(f"{n / max(1.0, sizes.closure_by_hop[0]):.2f}" for n in sizes.closure_by_hop[1:6])
+    fit = "" if alpha is None else f" (alpha {alpha:.2f})"
+    console.print(f"a server's vertices grow to {grown} times as many within 1, 2, ... hops{fit}")
+    if not sizes.whole_split:
+        console.print(
+            "large graph: METIS saw some of its edges, so rows between trainers of a server are rather too many"
+        )
+    console.print(" ".join(advice.sentences))

@@ -1,0 +1,32 @@
+"""Which training strategy suits the user's machines: sizes are counted, speeds measured, seconds predicted, the choice explained.
+
+Reading order: ``sizes`` (what is counted of a partitioned graph), ``rates`` (how fast the machines are), ``forecast`` (seconds and
+memory of each strategy, from these two), ``explain`` (the choice in sentences, and the options of ``atta train``), ``count`` and
+``shares`` (sizes of a dataset), ``probe`` and ``wire`` (rates of this machine), ``paper`` (the equations of GraNNDis, section 4).
+
+``sizes``, ``rates``, ``forecast``, ``explain`` and ``paper`` are pure: no files, no clock, no torch.
+"""
+
+from atta.train.planning.count import Question, Servers, count_sizes, open_servers
+from atta.train.planning.explain import Advice, advise
+from atta.train.planning.forecast import Forecast, forecasts
+from atta.train.planning.rates import Machines, Network, Rates
+from atta.train.planning.sizes import MiniBatch, Setting, Share, Sizes
+
+__all__ = [
+    "Advice",
+    "Forecast",
+    "Machines",
+    "MiniBatch",
+    "Network",
+    "Question",
+    "Rates",
+    "Servers",
+    "Setting",
+    "Share",
+    "Sizes",
+    "advise",
+    "count_sizes",
+    "forecasts",
+    "open_servers",
+]

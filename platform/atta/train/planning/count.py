@@ -1,0 +1,242 @@
+"""Sizes of a partitioned dataset, counted in this process without daemons; of a large one only some servers are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.errors import ConfigError
+from atta.partition.dataset import Dataset
+from atta.samplers import kernels
+from atta.samplers.graph import LocalGraph
+from atta.samplers.hashing import stream_key
+from atta.samplers.operators.server import Closure, ExpansionAware
+from atta.samplers.requests import Expand, LocalAccess
+from atta.samplers.server import ServerGraph, server_subgraph
+from atta.train.planning.shares import largest, received_rows, share_of, split_trainers
+from atta.train.planning.sizes import PAPER_SETTING, MiniBatch, Setting, Share, Sizes
+
+__all__ = ["SETTINGS", "Question", "Servers", "count_sizes", "mini_batch_of", "open_servers"]
+
+SETTINGS = (Setting(1, 5), PAPER_SETTING, Setting(2, 15), Setting(3, 25))
+"""Around what the paper trains with, 1 hop and 15 neighbours, and what it compares that with."""
+
+_EXTRACTED_EDGES = 50_000_000
+"""Edges of all servers' closures together, above which only some servers are looked at."""
+_DIVIDED_EDGES = 1_000_000
+"""Edges of a subgraph that METIS sees: more would take longer than people wait for a plan."""
+
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to count.
+
+    Attributes:
+        servers, trainers: machines, and trainers on each.
+        layers: of the model; a closure has as many hops.
+        settings: of expansion-aware sampling; those of more hops than layers are left out.
+        co_batches: numbers of co-batches per epoch.
+        rule: whose subgraph co-batches are taken from.
+        num_neighbors, batch_size: of mini-batches; no fan-outs: no mini-batches.
+        batches: sampled per server.
+        split: whose vertices are trained on; all vertices where there is no such split.
+        divided_edges: of a server's subgraph, that METIS sees when it divides it among trainers; random ones of more.
+        extracted_edges: of closures, above which not all servers are looked at.
+    """
+
+    servers: int
+    trainers: int
+    layers: int
+    settings: Sequence[Setting] = SETTINGS
+    co_batches: Sequence[int] = (2, 4, 8, 16)
+    rule: Setting = PAPER_SETTING
+    num_neighbors: Sequence[int] = ()
+    batch_size: int = 1024
+    batches: int = 4
+    split: str = "train"
+    seed: int = 0
+    divided_edges: int = _DIVIDED_EDGES
+    extracted_edges: int = _EXTRACTED_EDGES
+
+    def __post_init__(self) -> None:
+        if min(self.servers, self.trainers, self.layers, self.batch_size, self.batches, *self.co_batches) < 1:
+            raise ConfigError("servers, trainers, layers, batch sizes and numbers of batches must be at least 1")
+        if any(k < -1 or k == 0 for k in self.num_neighbors) or len(self.num_neighbors) not in (0, self.layers):
+            raise ConfigError(
+                f"num_neighbors {list(self.num_neighbors)}: one per layer ({self.layers}), -1 or at least 1"
+            )
+
+
+@dataclass(frozen=True)
+class Servers:
+    """A graph in one piece and which of its vertices each server answers for.
+
+    Attributes:
+        graph: all in-edges, by internal ids.
+        ranges: int64 [servers + 1], server s has the vertices from ``ranges[s]`` up to ``ranges[s + 1]``.
+        targets: ascending internal ids of training vertices, int64.
+    """
+
+    graph: LocalGraph
+    ranges: Longs
+    targets: Longs
+
+    def inner(self, server: int) -> Longs:
+        """A server's own vertices."""
+        return np.arange(self.ranges[server], self.ranges[server + 1])
+
+    def own_targets(self, server: int) -> Longs:
+        """A server's own training vertices."""
+        first, last = np.searchsorted(self.targets, self.ranges[server : server + 2])
+        return self.targets[first:last]
+
+
+def open_servers(dataset: Dataset, servers: int, split: str = "train") -> Servers:
+    """Put the partitions of a dataset together again; a server has one of them, or a single server all. About 12 bytes per edge.
+
+    Raises:
+        ConfigError: there is not one partition per server, or the graph has several node or edge types.
+    """
+    schema = dataset.schema
+    if servers not in (1, dataset.num_parts):
+        raise ConfigError(
+            f"{dataset.path}: has {dataset.num_parts} partitions for {servers} servers; "
+            f"each needs one (atta partition --parts {servers})"
+        )
+    if len(schema.edge_types) != 1 or len(schema.node_types) != 1:
+        raise ConfigError(f"{dataset.path}: planning needs a graph with one node type and one edge type")
+    (edge_type,), (node_type,) = schema.edge_types, schema.node_types
+    parts = [dataset.part(p).csc(edge_type) for p in range(dataset.num_parts)]
+    starts = np.cumsum([0, *(len(p.indices) for p in parts)])
+    indptr = np.concatenate([[0], *(p.indptr[1:] + start for p, start in zip(parts, starts, strict=False))])
+    indices = np.concatenate([p.indices for p in parts])
+    numbers = np.arange(len(indices), dtype=np.int32 if len(indices) < 1 << 31 else np.int64)
+    graph = LocalGraph.from_csc(indptr, indices, keys=dataset.ids(node_type), edge_ids=numbers)
+    known = split in schema.splits[node_type]
+    targets = np.asarray(dataset.split(node_type, split)) if known else np.arange(graph.num_nodes)
+    return Servers(graph, dataset.book.offsets[node_type][:: dataset.num_parts // servers], targets)
+
+
+def count_sizes(whole: Servers, question: Question) -> Sizes:
+    """Count what every strategy computes and sends. The same arguments give the same result.
+
+    Raises:
+        ConfigError: the question is for another number of servers.
+    """
+    if len(whole.ranges) != question.servers + 1:
+        raise ConfigError(f"the graph is that of {len(whole.ranges) - 1} servers, not {question.servers}")
+    counted = [_Server(whole, server, question) for server in _looked_at(whole, question)]
+    edges = len(whole.graph.indices)
+    settings = [s for s in dict.fromkeys(question.settings) if s.max_hop <= question.layers]
+    closures = [server.subgraph(Closure(question.layers)) for server in counted]
+    bases = [server.subgraph(_rule(question.rule, question.layers)) for server in counted]
+    hops = [np.cumsum(np.bincount(c.hop, minlength=question.layers + 1)) for c in closures]
+    by_number = {n: [s.co_batch(b, n) for s, b in zip(counted, bases, strict=True)] for n in question.co_batches}
+    batches = [found for server in counted for found in server.mini_batches()] if question.num_neighbors else []
+    return Sizes(
+        vertices=whole.graph.num_nodes,
+        edges=edges,
+        targets=len(whole.targets),
+        exchanged=largest([server.exchanged() for server in counted]),
+        closure=largest([s.share(c) for s, c in zip(counted, closures, strict=True)]),
+        closure_by_hop=tuple(float(n) for n in np.mean(hops, axis=0)),
+        sampled={s: largest([c.share(c.subgraph(_rule(s, question.layers))) for c in counted]) for s in settings},
+        co_batches={n: largest([s for s in found if s]) for n, found in by_number.items() if any(found)},
+        co_batch_rule=question.rule,
+        mini_batch=_mean(batches),
+        batch_size=question.batch_size,
+        num_neighbors=tuple(question.num_neighbors),
+        counted_servers=len(counted),
+        whole_split=question.trainers == 1 or max(len(c.row) for c in closures) <= question.divided_edges,
+    )
+
+
+def mini_batch_of(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: int = 0) -> MiniBatch:
+    """Sample one mini-batch; all its vertices count as remote, ``_Server`` knows which of them are not."""
+    return _drawn(whole, seeds, num_neighbors, number)[0]
+
+
+def _looked_at(whole: Servers, question: Question) -> Sequence[int]:
+    most = max(1, question.extracted_edges // max(1, len(whole.graph.indices)))
+    return range(0, question.servers, -(-question.servers // most))
+
+
+def _rule(setting: Setting, layers: int) -> ExpansionAware:
+    return ExpansionAware(min(setting.max_hop, layers), setting.fanout)
+
+
+@dataclass(frozen=True)
+class _Server:
+    """One server's counts."""
+
+    whole: Servers
+    number: int
+    question: Question
+
+    def subgraph(self, rule: Closure | ExpansionAware) -> ServerGraph:
+        return server_subgraph(self.whole.graph, self.whole.inner(self.number), rule, seed=self.question.seed)
+
+    def share(self, graph: ServerGraph) -> Share:
+        return share_of(graph, self._owner(graph), self.question.trainers)
+
+    def _owner(self, graph: ServerGraph) -> npt.NDArray[np.int32]:
+        return split_trainers(graph, self.question.trainers, most_edges=self.question.divided_edges)
+
+    def exchanged(self) -> Share:
+        """Own vertices only; whatever else their in-edges read comes before every layer, to each trainer that reads it."""
+        graph, inner = self.whole.graph, self.subgraph(Closure(0))
+        owner = self._owner(inner)
+        first, last = self.whole.ranges[self.number : self.number + 2]
+        bounds = graph.indptr[first : last + 1]
+        sources = graph.indices[bounds[0] : bounds[-1]]
+        outside = (sources < first) | (sources >= last)
+        reader = np.repeat(owner, np.diff(bounds))[outside]
+        external = received_rows(reader, sources[outside], self.question.trainers).sum()
+        own = share_of(inner, owner, self.question.trainers)
+        return replace(own, edges=float(len(sources)), external=float(external))
+
+    def co_batch(self, base: ServerGraph, batches: int) -> Share | None:
+        """One of ``batches`` co-batches within ``base``; None where there are fewer targets."""
+        targets = self._rng(batches).permutation(self.whole.own_targets(self.number) - self.whole.ranges[self.number])
+        if len(targets) < batches:
+            return None
+        return self.share(base.co_batch(targets[: -(-len(targets) // batches)], self.question.layers))
+
+    def mini_batches(self) -> Iterator[MiniBatch]:
+        """What trainers sample who take their seeds from this server's targets."""
+        targets, rng = self.whole.own_targets(self.number), self._rng(0)
+        seeds = min(self.question.batch_size, -(-len(targets) // self.question.trainers))
+        first, last = self.whole.ranges[self.number : self.number + 2]
+        for number in range(self.question.batches if seeds else 0):
+            some = rng.choice(targets, seeds, replace=False)
+            found, vertices = _drawn(self.whole, some, self.question.num_neighbors, number)
+            yield replace(found, remote=float(((vertices < first) | (vertices >= last)).sum()))
+
+    def _rng(self, purpose: int) -> np.random.Generator:
+        return np.random.default_rng([self.question.seed, self.number, purpose])
+
+
+def _drawn(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: int) -> tuple[MiniBatch, Longs]:
+    access, known = LocalAccess(whole.graph), kernels.Compactor()
+    known.insert(seeds)
+    ends, edges = [0, known.size], []
+    for hop, fan_out in enumerate(num_neighbors, start=1):
+        frontier = known.ids(ends[-2], ends[-1])
+        found = access.answer(Expand(frontier, fan_out, stream_key=stream_key(0, 0, number, hop, 0)))
+        known.insert(found.sources)
+        edges.append(float(len(found.sources)))
+        ends.append(known.size)
+    vertices = known.ids(0, known.size)
+    return MiniBatch(tuple(float(n) for n in np.diff(ends)), tuple(edges), float(len(vertices))), vertices
+
+
+def _mean(batches: Sequence[MiniBatch]) -> MiniBatch | None:
+    if not batches:
+        return None
+    vertices, edges = (np.mean([getattr(b, name) for b in batches], axis=0) for name in ("vertices", "edges"))
+    return MiniBatch(tuple(vertices.tolist()), tuple(edges.tolist()), float(np.mean([b.remote for b in batches])))

@@ -1,0 +1,112 @@
+"""The choice in sentences: what was chosen, which term dominates, and what would have to change for another one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from atta.errors import ConfigError
+from atta.train.planning.forecast import Forecast
+
+__all__ = ["Advice", "advise"]
+
+_CAUSES = {
+    "compute": "computing",
+    "internal": "rows between trainers of a server",
+    "external": "the link between servers",
+    "sampling": "sampling",
+}
+_WORTH_SAYING = 1000.0
+"""A link that would have to be this many times faster or slower is another machine."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The chosen strategy and why: two to four sentences."""
+
+    chosen: Forecast
+    sentences: tuple[str, ...]
+
+
+def advise(ranked: Sequence[Forecast]) -> Advice:
+    """Choose the first of ``ranked`` (see ``forecasts``).
+
+    Raises:
+        ConfigError: nothing fits into the memory; names what comes closest.
+    """
+    if not ranked:
+        raise ConfigError("there is no strategy to choose from")
+    chosen = ranked[0]
+    if not chosen.fits:
+        least = min(ranked, key=lambda f: f.memory)
+        raise ConfigError(
+            f"nothing fits into the memory of a trainer: {least.name}, the smallest, takes {_bytes(least.memory)}; "
+            "take more servers or trainers, fewer layers or a smaller hidden width"
+        )
+    term = max(chosen.terms, key=lambda name: chosen.terms[name])
+    share = chosen.terms[term] / chosen.seconds if chosen.seconds else 0.0
+    said = [f"{chosen.name} takes about {_seconds(chosen.seconds)} per epoch, {share:.0%} of it for {_CAUSES[term]}."]
+    said += _next_best(chosen, ranked)
+    said += _other_link(chosen, ranked)
+    said += _more_memory(chosen, ranked)
+    return Advice(chosen, tuple(said))
+
+
+def _next_best(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
+    """The fastest of another kind, so that it does not merely say that another fan-out comes next."""
+    others = [f for f in ranked if f.fits and (f.exact if not chosen.exact else f.kind != chosen.kind)]
+    if not others:
+        return []
+    other = others[0]
+    role = "the fastest with exact gradients" if not chosen.exact else "the next other kind"
+    worst = max(other.terms, key=lambda name: other.terms[name])
+    return [
+        f"{_first_upper(role)}, {other.name}, takes {_ratio(other.seconds, chosen.seconds)} the time, "
+        f"most of it for {_CAUSES[worst]}."
+    ]
+
+
+def _other_link(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
+    """The nearest link speed at which another kind would be chosen.
+
+    A strategy takes a + e x, with e its seconds on the link and 1 / x the factor by which the link gets faster: lines in x.
+    """
+    crossings: list[tuple[float, Forecast]] = []
+    for other in ranked:
+        if not other.fits or other.kind == chosen.kind or other.external == chosen.external:
+            continue
+        fixed = (other.seconds - other.external) - (chosen.seconds - chosen.external)
+        x = fixed / (chosen.external - other.external)
+        if x > 0 and 1 / _WORTH_SAYING <= x <= _WORTH_SAYING:
+            crossings.append((1 / x, other))
+    if not crossings:
+        return ["No other kind of strategy would win with a faster or slower link alone."]
+    factor, other = min(crossings, key=lambda c: abs(math.log(c[0])))
+    speed = f"{factor:.3g} times as fast" if factor > 1 else f"{1 / factor:.3g} times slower"
+    return [f"With a link {speed}, {other.name} would overtake it."]
+
+
+def _more_memory(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
+    faster = [f for f in ranked if not f.fits and f.seconds < chosen.seconds]
+    if not faster:
+        return []
+    least = min(faster, key=lambda f: f.memory)
+    return [f"{least.name} would be faster, but needs {_bytes(least.memory)} per trainer."]
+
+
+def _first_upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _ratio(of: float, to: float) -> str:
+    return f"{of / to:.2g} times" if to else "more than"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"
+
+
+def _bytes(count: float) -> str:
+    power = min(4, max(0, int(math.log2(max(1.0, count)) // 10)))
+    return f"{count / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

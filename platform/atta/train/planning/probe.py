@@ -1,0 +1,224 @@
+"""How fast this machine is: a few training steps on a piece of the graph, rows between two processes, and sampling."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from atta.samplers.operators.server import ExpansionAware
+from atta.samplers.server import server_subgraph
+from atta.train.config import TrainConfig
+from atta.train.cooperative import (
+    CooperativeModel,
+    TrainerBatch,
+    TrainingGraph,
+    backward,
+    split_vertices,
+    worker_view,
+)
+from atta.train.models import whole_model
+from atta.train.planning.count import Question, Servers, mini_batch_of
+from atta.train.planning.rates import Network, Rates
+from atta.train.planning.shares import split_trainers
+from atta.train.planning.wire import internal_bytes_per_s
+
+__all__ = ["Cost", "fit_cost", "measure", "piece"]
+
+_PIECE_EDGES = 100_000
+"""Edges of the piece per second of measuring: a piece that stays in the caches would be computed faster than a graph is."""
+_FEWEST_EDGES, _MOST_EDGES = 20_000, 2_000_000
+_EXTRACTED_VERTICES = 20_000
+_PROBED_LAYERS = 4
+"""Layers of the probed model: more are alike."""
+_COMPUTE_SHARE = 0.6
+_WIRE_SHARE = 0.2
+"""Of the time that is given; the rest is left to sampling and to starting processes."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one layer takes, in seconds or bytes: ``fixed`` per vertex and ``per_edge``."""
+
+    per_vertex: float
+    per_edge: float
+
+
+def fit_cost(vertices: int, edges: tuple[int, int], costs: tuple[float, float]) -> Cost:
+    """The line through two measurements on the same vertices with many and with few edges; neither part is below 0.
+
+    A measurement that says that edges are free, or cost more than everything together, is noise: then the part that remains takes
+    all of the larger cost.
+    """
+    (many, few), (large, small) = edges, costs
+    per_edge = (large - small) / (many - few) if many > few else 0.0
+    rest = large - many * per_edge
+    if per_edge <= 0:
+        return Cost(large / vertices, 0.0)
+    if rest <= 0:
+        return Cost(0.0, large / many)
+    return Cost(rest / vertices, per_edge)
+
+
+def measure(
+    whole: Servers,
+    question: Question,
+    network: Network,
+    *,
+    link: float,
+    seconds: float = 10.0,
+    device: str | None = None,
+) -> Rates:
+    """Measure all rates in about ``seconds`` (and a few more, to start processes).
+
+    Trainers of a CPU share its cores, so a step runs with a trainer's share of them, but alone: where memory is the bottleneck,
+    several together are slower than this says.
+
+    link: bytes per second over a server's link; device: of the steps, None: a GPU if there is one.
+
+    Raises:
+        AttaError: the processes that exchange rows failed.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    layers = min(network.layers, _PROBED_LAYERS)
+    cores = max(1, (os.cpu_count() or 1) // question.trainers)
+    model = _model(replace(network, layers=layers))
+    times, kept, edges = [], [], []
+    with _threads(cores), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        most = int(min(_MOST_EDGES, max(_FEWEST_EDGES, _PIECE_EDGES * seconds)))
+        for share in (1, 2):
+            graph = piece(whole, network, most_edges=most, every=share)
+            step, count = _stepper(model, graph, device)
+            kept.append(count())
+            edges.append(graph.edges.shape[1])
+            times.append(_timed(step, seconds * _COMPUTE_SHARE / 2))
+        vertices = len(graph) * layers
+        per_step = fit_cost(vertices, (edges[0] * layers, edges[1] * layers), (times[0], times[1]))
+        memory = fit_cost(vertices, (edges[0] * layers, edges[1] * layers), (kept[0], kept[1]))
+        drawing, extracting = _drawing(whole, question), _extracting(whole, question)
+    internal = internal_bytes_per_s(seconds * _WIRE_SHARE) if question.trainers > 1 else float("inf")
+    whole_model = _model(network)
+    return Rates(
+        vertices=_rate(per_step.per_vertex),
+        edges=_rate(per_step.per_edge),
+        internal=internal / network.row_bytes,
+        external=link / network.row_bytes,
+        drawing=drawing,
+        extracting=extracting,
+        kept_per_vertex=memory.per_vertex,
+        kept_per_edge=memory.per_edge,
+        parameters=float(sum(p.numel() for p in whole_model.parameters())),
+    )
+
+
+def piece(whole: Servers, network: Network, *, most_edges: int = _MOST_EDGES, every: int = 1) -> TrainingGraph:
+    """Some vertices with the in-degrees that they have, each in-edge led to one of them: what computing takes depends on no more.
+
+    every: keep one in so many in-edges of each vertex, of about ``most_edges``.
+    """
+    indptr, rng = whole.graph.indptr, np.random.default_rng(0)
+    some = rng.permutation(whole.graph.num_nodes)[:most_edges]
+    degrees = indptr[some + 1] - indptr[some]
+    n = max(1, int(np.searchsorted(np.cumsum(degrees), most_edges, side="right")))
+    degrees = -(-degrees[:n] // every)
+    col = np.repeat(np.arange(len(degrees)), degrees)
+    row = rng.integers(0, len(degrees), len(col))
+    n = len(degrees)
+    return TrainingGraph(
+        global_ids=np.arange(n),
+        edges=np.stack([row, col]),
+        features=rng.standard_normal((n, network.inputs), dtype=np.float32),
+        labels=rng.integers(0, network.classes, n),
+        loss_mask=np.ones(n, np.bool_),
+        in_degrees=np.bincount(col[row != col], minlength=n),
+        distance=np.zeros(n, np.int64),
+    )
+
+
+def _model(network: Network) -> torch.nn.Module:
+    settings: dict[str, Any] = {"model": network.model, "layers": network.layers, "hidden": network.hidden}
+    return whole_model(TrainConfig(data="-", strategy="full", **settings), network.inputs, network.classes)
+
+
+def _stepper(
+    model: torch.nn.Module, graph: TrainingGraph, device: str
+) -> tuple[Callable[[], None], Callable[[], float]]:
+    """A training step, and what counts the bytes that it keeps for backward."""
+    view = worker_view(graph, split_vertices(graph, 1), 0, 1)
+    batch = TrainerBatch.of(view, device=device)
+    trained = CooperativeModel(model.to(device))
+    targets = len(batch.targets)
+
+    def step() -> None:
+        backward(trained, batch, None, targets)
+        if device != "cpu":
+            torch.cuda.synchronize()
+
+    def count() -> float:
+        known = {t.untyped_storage().data_ptr() for t in (*trained.parameters(), batch.x, batch.graph.edge_index)}
+        kept: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.layout == torch.strided:
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() not in known:
+                    kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            step()
+        return float(sum(kept.values()))
+
+    return step, count
+
+
+def _drawing(whole: Servers, question: Question) -> float:
+    if not question.num_neighbors or not len(whole.targets):
+        return float("inf")
+    seeds = whole.targets[: question.batch_size]
+    begin = time.perf_counter()
+    found = mini_batch_of(whole, seeds, question.num_neighbors)
+    return max(1.0, sum(found.edges)) / (time.perf_counter() - begin)
+
+
+def _extracting(whole: Servers, question: Question) -> float:
+    inner = whole.inner(0)[:_EXTRACTED_VERTICES]
+    begin = time.perf_counter()
+    found = server_subgraph(whole.graph, inner, ExpansionAware(*question.rule))
+    split_trainers(found, question.trainers, most_edges=question.divided_edges)
+    return max(1.0, float(len(found.row))) / (time.perf_counter() - begin)
+
+
+def _timed(step: Callable[[], None], seconds: float) -> float:
+    """Median seconds of a step after one that warms up; at least one is taken."""
+    end = time.perf_counter() + seconds
+    step()
+    taken: list[float] = []
+    while not taken or time.perf_counter() < end:
+        begin = time.perf_counter()
+        step()
+        taken.append(time.perf_counter() - begin)
+    return median(taken)
+
+
+def _rate(seconds: float) -> float:
+    return 1 / seconds if seconds else float("inf")
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,110 @@
+"""How fast machines are, in the units of the model: rows of the hidden width per second."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from atta.errors import ConfigError
+
+__all__ = ["FLOAT_BYTES", "MODELS", "Machines", "Network", "Rates"]
+
+FLOAT_BYTES = 4
+MODELS = ("sage", "gcn", "gat", "resgcn+", "deepergcn")
+_DEEP = ("resgcn+", "deepergcn")
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Servers, and ``trainers`` on each; ``memory`` bytes per trainer. Raises ConfigError for fewer than one of each."""
+
+    servers: int
+    trainers: int
+    memory: float = math.inf
+
+    def __post_init__(self) -> None:
+        if self.servers < 1 or self.trainers < 1 or not self.memory > 0:
+            raise ConfigError(
+                f"servers {self.servers}, trainers {self.trainers}, memory {self.memory}: must be positive"
+            )
+
+
+@dataclass(frozen=True)
+class Network:
+    """The model that is trained; ``inputs`` and ``classes`` are widths of features and scores.
+
+    Raises ConfigError for an unknown model or a width below 1.
+    """
+
+    model: str
+    layers: int
+    hidden: int
+    inputs: int
+    classes: int = 2
+
+    def __post_init__(self) -> None:
+        if self.model not in MODELS:
+            raise ConfigError(f"model {self.model!r}: must be one of {', '.join(MODELS)}")
+        if min(self.layers, self.hidden, self.inputs, self.classes) < 1:
+            raise ConfigError("layers and widths must be at least 1")
+
+    @property
+    def deep(self) -> bool:
+        """Whether a linear layer brings features to the hidden width before the first neighbours are read."""
+        return self.model in _DEEP
+
+    @property
+    def trims(self) -> bool:
+        """Whether mini-batches compute one hop fewer in each layer; a GCN needs degrees and cannot."""
+        return self.model in ("sage", "gat")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of the hidden width."""
+        return FLOAT_BYTES * self.hidden
+
+    @property
+    def feature_rows(self) -> float:
+        """A row of features, in rows of the hidden width."""
+        return self.inputs / self.hidden
+
+    @property
+    def exchanges(self) -> float:
+        """How many times per step a boundary row travels, forward and back, in rows of the hidden width.
+
+        Features need no gradient, so what the first layer reads does not come back unless it has been computed.
+        """
+        return 2.0 * (self.layers - 1) + (2.0 if self.deep else self.feature_rows)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What was measured. A device computes v rows and e edges of a layer, forward and backward, in v / vertices + e / edges.
+
+    Attributes:
+        vertices: C of the paper, rows per second and layer of one trainer while all trainers of the server compute.
+        edges: edges per second and layer; infinite: their cost is in ``vertices``.
+        internal: rows per second that a trainer receives from another of its server while it sends as many.
+        external: rows per second over a server's link, shared by its trainers.
+        drawing: edges per second at which a trainer's mini-batches are sampled.
+        extracting: edges per second at which a co-batch is extracted and divided among trainers.
+        kept_per_vertex, kept_per_edge: bytes that a layer keeps for backward.
+        parameters: numbers in the model, all of which are summed up in each step.
+    """
+
+    vertices: float
+    internal: float
+    external: float
+    edges: float = math.inf
+    drawing: float = math.inf
+    extracting: float = math.inf
+    kept_per_vertex: float = 0.0
+    kept_per_edge: float = 0.0
+    parameters: float = 0.0
+
+    def __post_init__(self) -> None:
+        speeds = (self.vertices, self.internal, self.external, self.edges, self.drawing, self.extracting)
+        if not all(speed > 0 for speed in speeds):
+            raise ConfigError("rates must be positive")
+        if min(self.kept_per_vertex, self.kept_per_edge, self.parameters) < 0:
+            raise ConfigError("kept bytes and parameters must not be negative")

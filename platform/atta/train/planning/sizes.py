@@ -1,0 +1,108 @@
+"""What is counted of a graph before anything is predicted: how much each strategy computes and what it has to send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from atta.errors import ConfigError
+
+__all__ = ["PAPER_SETTING", "MiniBatch", "Setting", "Share", "Sizes"]
+
+
+class Setting(NamedTuple):
+    """Bounds of expansion-aware sampling (GraNNDis, section 4.3); ``fanout`` -1 admits all."""
+
+    max_hop: int
+    fanout: int
+
+
+PAPER_SETTING = Setting(1, 15)
+"""What the paper trains with."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a server computes on in one step. Largest figures are over servers, for everybody waits for the slowest.
+
+    Attributes:
+        vertices, edges: of the largest server's subgraph.
+        mean_vertices: over servers.
+        internal: rows that the busiest trainer receives before each layer from trainers of its own server.
+        external: rows that the busiest server receives before each layer from other servers; 0 where only gradients leave.
+        preloaded: vertices of the largest server that other servers own, whose features it fetches once.
+    """
+
+    vertices: float
+    edges: float
+    mean_vertices: float
+    internal: float
+    external: float = 0.0
+    preloaded: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not all(value >= 0 for value in vars(self).values()):
+            raise ConfigError(f"a server's share cannot have negative sizes: {self}")
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """A trainer's mini-batch, means over sampled ones.
+
+    Attributes:
+        vertices: that each hop reaches first, the seeds first: [hops + 1].
+        edges: that each hop draws: [hops].
+        remote: vertices whose features lie on other servers.
+    """
+
+    vertices: tuple[float, ...]
+    edges: tuple[float, ...]
+    remote: float
+
+    def __post_init__(self) -> None:
+        if len(self.vertices) != len(self.edges) + 1 or min(*self.vertices, *self.edges, self.remote) < 0:
+            raise ConfigError("a mini-batch has one more number of vertices than of edges, none of them negative")
+
+    def work(self, trimmed: bool) -> tuple[float, float]:
+        """Rows and edges that all layers compute together; one hop fewer per layer when ``trimmed``, everything otherwise."""
+        hops = len(self.edges)
+        if not trimmed:
+            return hops * sum(self.vertices), hops * sum(self.edges)
+        rows = sum(sum(self.vertices[: hops - layer]) for layer in range(hops))
+        return rows, sum(sum(self.edges[: hops - layer]) for layer in range(hops))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Counts of a partitioned graph for one number of servers, of trainers on each, and of layers.
+
+    Attributes:
+        vertices, edges, targets: of the whole graph; targets are its training vertices.
+        exchanged: full-graph training in which servers exchange boundary rows (``Share.external``).
+        closure: shared preloading, all that L layers over a server's vertices depend on.
+        closure_by_hop: vertices within 0 ... L hops of a server's own, means over servers.
+        sampled: expansion-aware sampling by setting.
+        co_batches: one co-batch by number of co-batches per epoch; its closure within ``co_batch_rule``'s subgraph.
+        co_batch_rule: the setting whose subgraph co-batches are taken from.
+        mini_batch: None where there is nothing to train on.
+        batch_size, num_neighbors: of the mini-batch.
+        counted_servers: how many servers were looked at.
+        whole_split: whether METIS saw all edges when it divided shares among trainers, as in training; otherwise some of them, and
+            internal rows are too many rather than too few.
+    """
+
+    vertices: int
+    edges: int
+    targets: int
+    exchanged: Share
+    closure: Share
+    closure_by_hop: tuple[float, ...]
+    sampled: Mapping[Setting, Share] = field(default_factory=dict)
+    co_batches: Mapping[int, Share] = field(default_factory=dict)
+    co_batch_rule: Setting = PAPER_SETTING
+    mini_batch: MiniBatch | None = None
+    batch_size: int = 1024
+    num_neighbors: tuple[int, ...] = ()
+    counted_servers: int = 1
+    whole_split: bool = True

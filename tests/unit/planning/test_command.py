@@ -1,0 +1,109 @@
+"""``atta plan --strategy auto`` on a small dataset with a short probe, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from atta.cli.main import cli
+from atta.partition.generate import GenerateOptions, generate
+from atta.partition.run import partition_graph
+from atta.train.planning.probe import fit_cost, piece
+from atta.train.planning.rates import Network
+from atta.train.planning.sizes import Setting
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("planning")
+    generate("sbm", folder / "graph", GenerateOptions(nodes=600, edges=4000, features=8, classes=3))
+    partition_graph(folder / "graph", folder / "data", parts=2, method="random")
+    return folder / "data"
+
+
+def plan(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["plan", *map(str, arguments)])
+
+
+def test_it_ranks_and_explains(data: Path, tmp_path: Path) -> None:
+    common = ("--strategy", "auto", "--data", data, "--servers", 2, "--trainers-per-server", 2, "--hidden", 8)
+    report = tmp_path / "plan.json"
+    done = plan(*common, "--link", "100mbit", "--probe", "50ms", "--co-batches", "2", "--json", report)
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(report.read_text())
+    assert {f["kind"] for f in found["strategies"]} == {
+        "mini-batch", "exchange", "preloading", "expansion-aware", "cooperative",
+    }  # fmt: skip
+    assert found["strategies"][0]["name"] == found["chosen"]
+    assert found["rates"]["external"] == pytest.approx(100e6 / 8 / 32)
+    assert found["rates"]["vertices"] or found["rates"]["edges"]
+    assert found["rates"]["internal"] > 0
+    assert found["rates"]["parameters"] == 2 * 8 * 8 + 8 + 2 * 8 * 8 + 8 + 2 * 8 * 3 + 3  # three SAGE layers
+    assert found["rates"]["kept_per_vertex"] + found["rates"]["kept_per_edge"] > 0
+    assert found["sizes"]["vertices"] == 600
+    assert [s["max_hop"] for s in found["sizes"]["sampled"]] == [1, 1, 2, 3]
+    assert found["command"] in done.output
+    assert "per epoch" in done.output
+    assert "--trainers 4" in found["command"]
+
+
+def test_a_deep_model_on_one_server(data: Path) -> None:
+    done = plan(
+        *("--strategy", "auto", "--data", data, "--model", "resgcn+", "--layers", 6, "--hidden", 8),
+        *("--probe", "20ms", "--co-batches", "2", "--eas", "1,3", "--json", "-"),
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert {f["kind"] for f in found["strategies"]} == {"preloading", "expansion-aware", "cooperative"}
+    assert found["rates"]["internal"] is None  # one trainer has nobody to ask
+    assert [(s["max_hop"], s["fanout"]) for s in found["sizes"]["sampled"]] == [(1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
+    [
+        (["--strategy", "auto"], "needs --data"),
+        (["--strategy", "auto", "--data", "{data}", "--servers", "2"], "needs --link"),
+        (["--strategy", "auto", "--data", "{data}", "--servers", "3", "--link", "1gbit"], "2 partitions for 3 servers"),
+        (["--strategy", "auto", "--data", "{data}", "--probe", "0"], "--probe"),
+        (["--strategy", "auto", "--data", "{data}", "--num-neighbors", "5,5"], "one per layer"),
+        (["--strategy", "auto", "--data", "{data}", "--eas", "1"], "MAX_HOP,FANOUT"),
+        (["--strategy", "auto", "--data", "{data}", "--eas", "1,-2"], "fanout"),
+        (["--data", "{data}"], "goes with --strategy"),
+        (["--nodes", "5"], "Missing option '--edges'"),
+        ([], "Missing option '--nodes'"),
+    ],
+)
+def test_what_is_refused(data: Path, arguments: list[str], cause: str) -> None:
+    done = plan(*(a.format(data=data) for a in arguments))
+    assert done.exit_code != 0
+    assert cause in done.output + str(done.exception)
+
+
+def test_partitioning_is_planned_as_before() -> None:
+    done = plan("--nodes", 1000, "--edges", 10_000)
+    assert done.exit_code == 0
+    assert "Partitioning, estimated" in done.output
+
+
+def test_costs_by_two_measurements() -> None:
+    assert vars(fit_cost(10, (100, 50), (3.0, 2.0))) == pytest.approx({"per_vertex": 0.1, "per_edge": 0.02})
+    assert vars(fit_cost(10, (100, 50), (2.0, 3.0))) == pytest.approx({"per_vertex": 0.2, "per_edge": 0.0})
+    assert vars(fit_cost(10, (100, 50), (3.0, 1.0))) == pytest.approx({"per_vertex": 0.0, "per_edge": 0.03})
+    assert vars(fit_cost(10, (0, 0), (3.0, 3.0))) == pytest.approx({"per_vertex": 0.3, "per_edge": 0.0})
+
+
+def test_a_piece_has_the_degrees_of_the_graph(data: Path) -> None:
+    from atta.partition.dataset import Dataset
+    from atta.train.planning import open_servers
+
+    whole = open_servers(Dataset.open(data), 2)
+    some = piece(whole, Network("sage", 2, 8, inputs=8))
+    assert len(some) == 600
+    assert some.edges.shape[1] == len(whole.graph.indices)
+    assert abs(piece(whole, Network("sage", 2, 8, 8), every=2).edges.shape[1] / some.edges.shape[1] - 0.5) < 0.1
+    assert Setting(1, 15) == (1, 15)

@@ -1,0 +1,192 @@
+"""Counts against networkx and sets, on small graphs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta.errors import ConfigError
+from atta.samplers.graph import LocalGraph
+from atta.samplers.operators.server import Closure
+from atta.samplers.server import server_subgraph
+from atta.train.planning.count import Question, Servers, count_sizes, mini_batch_of
+from atta.train.planning.shares import largest, received_rows, share_of, split_trainers
+from atta.train.planning.sizes import Setting, Share, Sizes
+from tests.unit.operators.oracles import Graph, graphs
+
+
+def servers_of(graph: Graph, servers: int) -> Servers:
+    return Servers(graph.local, np.arange(servers + 1) * graph.nodes // servers, np.arange(0, graph.nodes, 2))
+
+
+def random_graph(nodes: int, edges: int, seed: int) -> Graph:
+    rng = np.random.default_rng(seed)
+    return Graph(rng.integers(0, nodes, edges), rng.integers(0, nodes, edges), np.arange(nodes))
+
+
+def ask(graph: Graph, servers: int, trainers: int = 1, layers: int = 2, **more: object) -> Sizes:
+    question = Question(servers, trainers, layers, **more)  # type: ignore[arg-type]
+    return count_sizes(servers_of(graph, servers), question)
+
+
+def reached(graph: Graph, inner: range, hops: int) -> set[int]:
+    """Everybody within ``hops`` in-edges, by networkx."""
+    against = nx.DiGraph()
+    against.add_nodes_from(range(graph.nodes))
+    against.add_edges_from(zip(graph.dst.tolist(), graph.src.tolist(), strict=True))
+    return {v for start in inner for v in nx.single_source_shortest_path_length(against, start, cutoff=hops)}
+
+
+def ranges(graph: Graph, servers: int) -> list[range]:
+    bounds = (np.arange(servers + 1) * graph.nodes // servers).tolist()
+    return [range(a, b) for a, b in pairwise(bounds)]
+
+
+@given(graph=graphs(), servers=st.integers(1, 3), layers=st.integers(1, 4))
+@settings(max_examples=50)
+def test_closures_hop_by_hop(graph: Graph, servers: int, layers: int) -> None:
+    found = ask(graph, servers, layers=layers)
+    per_hop = [[reached(graph, inner, h) for inner in ranges(graph, servers)] for h in range(layers + 1)]
+    assert found.closure_by_hop == pytest.approx([np.mean([len(s) for s in sets]) for sets in per_hop])
+    assert found.closure.vertices == max(len(s) for s in per_hop[-1])
+    assert found.closure.mean_vertices == pytest.approx(np.mean([len(s) for s in per_hop[-1]]))
+    pairs = list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+    assert found.closure.edges == max(sum(s in v and d in v for s, d in pairs) for v in per_hop[-1])
+    outside = [len(v) - len(r) for v, r in zip(per_hop[-1], ranges(graph, servers), strict=True)]
+    assert found.closure.preloaded == max(outside)
+    assert (found.vertices, found.edges, found.targets) == (graph.nodes, len(pairs), len(range(0, graph.nodes, 2)))
+
+
+@given(graph=graphs(), servers=st.integers(2, 4))
+@settings(max_examples=50)
+def test_rows_that_servers_exchange(graph: Graph, servers: int) -> None:
+    found = ask(graph, servers).exchanged
+    read = [
+        {s for s, d in zip(graph.src.tolist(), graph.dst.tolist(), strict=True) if d in inner and s not in inner}
+        for inner in ranges(graph, servers)
+    ]
+    assert found.external == max(len(rows) for rows in read)
+    into = [sum(d in inner for d in graph.dst.tolist()) for inner in ranges(graph, servers)]
+    assert found.edges == max(into)
+    assert found.internal == 0
+
+
+@given(graph=graphs(), servers=st.integers(1, 3), layers=st.integers(1, 3))
+@settings(max_examples=50)
+def test_without_bounds_sampling_is_the_closure(graph: Graph, servers: int, layers: int) -> None:
+    found = ask(graph, servers, layers=layers, settings=[Setting(layers, -1), Setting(layers + 1, -1)])
+    assert found.sampled == {Setting(layers, -1): found.closure}
+
+
+@given(graph=graphs(), servers=st.integers(2, 3))
+@settings(max_examples=50)
+def test_larger_fanouts_are_larger(graph: Graph, servers: int) -> None:
+    some = [Setting(1, k) for k in (0, 1, 3, -1)]
+    found = ask(graph, servers, settings=some)
+    sizes = [found.sampled[s].vertices for s in some]
+    assert sizes == sorted(sizes)
+    assert sizes[0] == max(len(r) for r in ranges(graph, servers))
+    assert sizes[-1] <= found.closure.vertices
+
+
+@pytest.mark.parametrize("seen", [10**6, 500, 0])
+def test_rows_that_trainers_exchange(seen: int) -> None:
+    graph = random_graph(200, 800, seed=1)
+    share = ask(graph, 2, trainers=3, divided_edges=seen)
+    assert share.whole_split is (seen > 500)
+    found = server_subgraph(graph.local, np.arange(100), Closure(2))
+    n = found.num_nodes
+    owner = (np.arange(n) * 3 // n).astype(np.int32)
+    read = defaultdict(set)
+    for row, col in zip(found.row.tolist(), found.col.tolist(), strict=True):
+        if owner[row] != owner[col]:
+            read[int(owner[col])].add(row)
+    in_order = share_of(found, owner, 3)
+    assert in_order.internal == max(len(rows) for rows in read.values())
+    assert 0 < share.closure.internal <= n
+    assert np.abs(np.bincount(split_trainers(found, 3, most_edges=seen)) - n / 3).max() < 0.1 * n
+
+
+def test_external_rows_go_to_each_trainer_that_reads_them() -> None:
+    # Vertex 3 is of the other server and read by both trainers of the first, whatever the split: 0 and 1 are one each.
+    graph = Graph(np.array([2, 2, 3, 3]), np.array([0, 1, 0, 1]), np.arange(4))
+    found = count_sizes(Servers(graph.local, np.array([0, 2, 4]), np.arange(4)), Question(2, 2, 1, settings=()))
+    assert found.exchanged.external == 4
+    assert received_rows(np.array([0, 1, 1, 1]), np.array([7, 7, 7, 2]), 3).tolist() == [1, 2, 0]
+    assert received_rows(np.array([], int), np.array([], int), 2).tolist() == [0, 0]
+
+
+def test_mini_batches_by_sets() -> None:
+    graph = random_graph(60, 200, seed=2)
+    whole = servers_of(graph, 2)
+    found = mini_batch_of(whole, np.array([3, 40]), [-1, -1])
+    hops = [reached_from(graph, [3, 40], h) for h in range(3)]
+    assert found.vertices == (2, len(hops[1]) - 2, len(hops[2]) - len(hops[1]))
+    into = [sum(d in h for d in graph.dst.tolist()) for h in (hops[0], hops[1] - hops[0])]
+    assert list(found.edges) == into
+
+
+def reached_from(graph: Graph, seeds: list[int], hops: int) -> set[int]:
+    return {v for seed in seeds for v in reached(graph, range(seed, seed + 1), hops)}
+
+
+def test_means_of_mini_batches_and_what_is_remote() -> None:
+    graph = random_graph(400, 3000, seed=3)
+    found = ask(graph, 2, trainers=2, num_neighbors=(-1, -1), batch_size=8)
+    assert found.mini_batch is not None
+    assert found.mini_batch.vertices[0] == 8
+    assert 0 < found.mini_batch.remote < sum(found.mini_batch.vertices)
+    alone = ask(graph, 1, num_neighbors=(2, 2), batch_size=8)
+    assert alone.mini_batch is not None
+    assert alone.mini_batch.remote == 0
+    assert alone.mini_batch.edges[0] <= 16
+
+
+def test_co_batches_shrink_with_their_number() -> None:
+    graph = random_graph(400, 1200, seed=4)
+    found = ask(graph, 2, co_batches=(1, 2, 8, 1000), rule=Setting(1, 3), settings=[Setting(1, 3)])
+    assert list(found.co_batches) == [1, 2, 8]  # a server has 100 targets
+    sizes = [found.co_batches[n].vertices for n in (1, 2, 8)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] <= found.sampled[Setting(1, 3)].vertices
+
+
+def test_the_share_of_exchanged_rows_grows_with_servers() -> None:
+    graph = random_graph(1200, 12_000, seed=5)
+    shares = [(e.external / e.vertices) for e in (ask(graph, n, settings=()).exchanged for n in (1, 2, 4, 8))]
+    assert shares == sorted(shares)
+    assert shares[0] == 0
+
+
+def test_large_graphs_are_looked_at_by_sample() -> None:
+    graph = random_graph(80, 400, seed=6)
+    assert ask(graph, 4).counted_servers == 4
+    assert ask(graph, 4, extracted_edges=800).counted_servers == 2
+    assert ask(graph, 4, extracted_edges=1).counted_servers == 1
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    graph = random_graph(300, 2000, seed=7)
+    first, second = (ask(graph, 2, trainers=2, num_neighbors=(5, 5)) for _ in range(2))
+    assert first == second
+
+
+def test_the_slowest_counts() -> None:
+    assert largest([Share(1, 8, 1, 3, 9, 0), Share(5, 2, 5, 1, 4, 7)]) == Share(5, 8, 3, 3, 9, 7)
+
+
+def test_questions_that_make_no_sense() -> None:
+    with pytest.raises(ConfigError, match="at least 1"):
+        Question(0, 1, 1)
+    with pytest.raises(ConfigError, match="one per layer"):
+        Question(1, 1, 3, num_neighbors=(5, 5))
+    empty = Servers(LocalGraph.from_edges([], [], 4), np.array([0, 4]), np.arange(4))
+    with pytest.raises(ConfigError, match="1 servers, not 2"):
+        count_sizes(empty, Question(2, 1, 1))
+    assert count_sizes(empty, Question(1, 2, 3)).closure == Share(4, 0, 4, 0)

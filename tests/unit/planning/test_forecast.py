@@ -1,0 +1,194 @@
+"""Predictions against sums worked out by hand; what more link and more memory may never do; the sentences."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.errors import ConfigError
+from atta.train import TrainConfig
+from atta.train.planning.explain import advise
+from atta.train.planning.forecast import Forecast, forecasts
+from atta.train.planning.rates import Machines, Network, Rates
+from atta.train.planning.sizes import MiniBatch, Setting, Share, Sizes
+
+NETWORK = Network("sage", layers=3, hidden=10, inputs=20)
+MACHINES = Machines(2, 2)
+RATES = Rates(vertices=100, edges=1000, internal=200, external=50, drawing=400, extracting=800, parameters=40)
+SIZES = Sizes(
+    vertices=1000,
+    edges=8000,
+    targets=400,
+    exchanged=Share(500, 4000, 500, 60, 150),
+    closure=Share(900, 7600, 850, 120, preloaded=400),
+    closure_by_hop=(500, 700, 800, 850),
+    sampled={Setting(1, 15): Share(600, 4800, 600, 80, preloaded=100)},
+    co_batches={4: Share(200, 1600, 200, 30, preloaded=20)},
+    mini_batch=MiniBatch((50, 100, 200, 400), (110, 220, 440), remote=300),
+    batch_size=50,
+    num_neighbors=(5, 4, 3),
+)
+
+
+def by_kind(
+    sizes: Sizes = SIZES, machines: Machines = MACHINES, network: Network = NETWORK, rates: Rates = RATES
+) -> dict:
+    return {f.kind: f for f in forecasts(sizes, machines, network, rates)}
+
+
+def test_exchange_by_hand() -> None:
+    found = by_kind()["exchange"]
+    # A row travels there and back before layers 2 and 3, and once as features of twice the width: 6 rows.
+    assert NETWORK.exchanges == 6
+    assert found.compute == pytest.approx(3 * (250 / 100 + 2000 / 1000))
+    gradients = 40 / 10  # rows; half of a sum goes each way, between two
+    assert found.internal == pytest.approx((60 * 6 + gradients) / 200)
+    assert found.external == pytest.approx((150 * 6 + gradients) / 50)
+    assert found.sampling == found.preload == 0
+    assert (found.steps, found.redundancy, found.exact) == (1, 1.0, True)
+
+
+def test_preloading_sends_gradients_only() -> None:
+    found = by_kind()["preloading"]
+    assert found.compute == pytest.approx(3 * (450 / 100 + 3800 / 1000))
+    assert found.internal == pytest.approx((120 * 6 + 4) / 200)
+    assert found.external == pytest.approx(4 / 50)
+    assert found.preload == pytest.approx(400 * 2 / 50)
+    assert found.redundancy == pytest.approx(1.7)
+
+
+def test_co_batches_by_hand() -> None:
+    found = by_kind()["cooperative"]
+    assert found.steps == 4
+    assert found.compute == pytest.approx(4 * 3 * (100 / 100 + 800 / 1000))
+    assert found.internal == pytest.approx(4 * (30 * 6 + 4) / 200)
+    assert found.external == pytest.approx(4 * 4 / 50)
+    assert found.sampling == pytest.approx(4 * 1600 / 800)
+    assert found.redundancy == pytest.approx(2 * 4 * 200 / 1000)
+
+
+def test_mini_batches_by_hand() -> None:
+    found = by_kind()["mini-batch"]
+    rows, edges = (350 + 150 + 50), (770 + 330 + 110)  # the last hop is read, not computed
+    assert found.steps == 2  # 400 targets, 4 trainers of 50
+    assert found.compute == pytest.approx(2 * (rows / 100 + edges / 1000))
+    assert found.external == pytest.approx((2 * 300 * 2 * 2 + 2 * 4) / 50)  # both trainers of a server use its link
+    assert found.sampling == pytest.approx(2 * 770 / 400)
+    assert found.redundancy == pytest.approx(4 * 2 * rows / 3000)
+
+
+def test_a_gcn_computes_whole_mini_batches() -> None:
+    found = by_kind(network=replace(NETWORK, model="gcn"))["mini-batch"]
+    assert found.compute == pytest.approx(2 * 3 * (750 / 100 + 770 / 1000))
+
+
+def test_memory_by_hand() -> None:
+    rates = replace(RATES, kept_per_vertex=100, kept_per_edge=2)
+    found = by_kind(rates=rates)["exchange"]
+    features, edges, weights = 250 * 80, 2000 * 16, 4 * 4 * 40
+    received = (60 + 150 / 2) * 3 * 40
+    assert found.memory == pytest.approx(features + edges + weights + received + 4 * (250 * 100 + 2000 * 2))
+
+
+def test_deep_models_encode_first_and_have_no_mini_batches() -> None:
+    deep = replace(NETWORK, model="resgcn+")
+    assert deep.exchanges == 6
+    assert "mini-batch" not in by_kind(network=deep)
+
+
+def test_one_server_has_nobody_to_exchange_with() -> None:
+    found = by_kind(machines=Machines(1, 2))
+    assert "exchange" not in found
+    assert found["preloading"].external == 0
+
+
+SPEED = st.floats(1, 1e6)
+SHARES = st.builds(Share, *[st.floats(0, 1e6)] * 4, st.floats(0, 1e5), st.floats(0, 1e5))
+ANY_SIZES = st.builds(
+    lambda a, b, c, d: replace(SIZES, exchanged=a, closure=b, sampled={Setting(1, 15): c}, co_batches={4: d}),
+    *[SHARES] * 4,
+)
+ANY_RATES = st.builds(Rates, *[SPEED] * 6, st.floats(0, 1e3), st.floats(0, 1e2), st.floats(0, 1e6))
+
+
+@given(sizes=ANY_SIZES, rates=ANY_RATES, faster=st.floats(1, 1e3))
+def test_more_link_never_hurts(sizes: Sizes, rates: Rates, faster: float) -> None:
+    before, after = by_kind(sizes, rates=rates), by_kind(sizes, rates=replace(rates, external=rates.external * faster))
+    assert all(after[k].seconds <= before[k].seconds * (1 + 1e-12) for k in before)
+    best = [
+        forecasts(sizes, MACHINES, NETWORK, r)[0].seconds
+        for r in (rates, replace(rates, external=rates.external * faster))
+    ]
+    assert best[1] <= best[0] * (1 + 1e-12)
+
+
+@given(sizes=ANY_SIZES, rates=ANY_RATES, memory=st.floats(1, 1e12), more=st.floats(1, 1e3))
+def test_more_memory_never_removes_a_strategy(sizes: Sizes, rates: Rates, memory: float, more: float) -> None:
+    few, many = (
+        {f.name for f in forecasts(sizes, Machines(2, 2, m), NETWORK, rates) if f.fits} for m in (memory, memory * more)
+    )
+    assert few <= many
+
+
+@given(sizes=ANY_SIZES, rates=ANY_RATES, memory=st.floats(1e3, 1e12))
+def test_the_choice_fits_and_is_the_fastest_that_does(sizes: Sizes, rates: Rates, memory: float) -> None:
+    ranked = forecasts(sizes, Machines(2, 2, memory), NETWORK, rates)
+    fitting = [f for f in ranked if f.fits]
+    if not fitting:
+        with pytest.raises(ConfigError, match="nothing fits"):
+            advise(ranked)
+        return
+    advice = advise(ranked)
+    assert advice.chosen.fits
+    assert advice.chosen.seconds == min(f.seconds for f in fitting)
+    assert all(said.endswith(".") for said in advice.sentences)
+
+
+def plain(kind: str, compute: float, external: float, memory: float = 1.0, fits: bool = True) -> Forecast:
+    return Forecast(kind, kind, (), kind != "expansion-aware", 1, compute, 0, external, 0, 0, memory, fits, 1)
+
+
+def test_the_link_at_which_another_wins() -> None:
+    ranked = [plain("expansion-aware", 2, 0), plain("exchange", 1, 4)]  # 1 + 4x = 2 at x = 1/4
+    said = " ".join(advise(ranked).sentences)
+    assert "With a link 4 times as fast, exchange would overtake it" in said
+    assert "100% of it for computing" in said
+    assert "takes 2.5 times the time, most of it for the link" in said
+    ranked = [plain("exchange", 1, 1), plain("expansion-aware", 4, 0)]  # 1 + x = 4 at x = 3
+    assert "With a link 3 times slower, expansion-aware" in " ".join(advise(ranked).sentences)
+    ranked = [plain("expansion-aware", 1, 0), plain("exchange", 2, 0)]
+    assert "No other kind" in " ".join(advise(ranked).sentences)
+
+
+def test_what_memory_keeps_out() -> None:
+    ranked = [plain("exchange", 1, 4), plain("preloading", 2, 0, memory=3 * 2**30, fits=False)]
+    assert "preloading would be faster, but needs 3 GiB per trainer." in advise(ranked).sentences
+
+
+@pytest.mark.parametrize("kind", ["mini-batch", "exchange", "preloading", "expansion-aware", "cooperative"])
+def test_options_are_those_of_training(kind: str) -> None:
+    """``--co-batches 4`` and the like are settings that a run accepts together."""
+    options = by_kind()[kind].options
+    names = [name.removeprefix("--").replace("-", "_") for name in options[::2]]
+    values = [tuple(map(int, v.split(","))) if "," in v else int(v) if v.isdigit() else v for v in options[1::2]]
+    config = TrainConfig(data="d", trainers=4, layers=3, **dict(zip(names, values, strict=True)))
+    assert config.depth == 3
+
+
+def test_bad_figures_are_refused() -> None:
+    with pytest.raises(ConfigError, match="positive"):
+        replace(RATES, internal=0)
+    with pytest.raises(ConfigError, match="positive"):
+        replace(RATES, external=math.nan)
+    with pytest.raises(ConfigError, match="negative"):
+        Share(-1, 1, 1, 1)
+    with pytest.raises(ConfigError, match="one more"):
+        MiniBatch((1, 2), (1, 2), 0)
+    with pytest.raises(ConfigError, match="model"):
+        replace(NETWORK, model="mlp")
+    with pytest.raises(ConfigError, match="servers"):
+        Machines(0, 1)
