@@ -24,9 +24,9 @@ from torch_geometric.utils import scatter
 from atta.train.cooperative import (
     CooperativeModel,
     DeepGNN,
-    ServerGraph,
     ServerGroups,
     TrainerBatch,
+    TrainingGraph,
     backward,
     broadcast_weights,
     count_targets,
@@ -181,7 +181,7 @@ def wanted(case: Case) -> np.ndarray:
     return graph["train"] & (np.arange(VERTICES) % 2 == 0) if case.loss == "even" else graph["train"]
 
 
-def server_graph(case: Case, server: int) -> ServerGraph:
+def server_graph(case: Case, server: int) -> TrainingGraph:
     """What the server needs, found by networkx: everything within as many in-hops as the model has layers."""
     graph, servers = whole(), WORLD // case.trainers
     edges, train = graph["edges"], wanted(case)
@@ -199,7 +199,7 @@ def server_graph(case: Case, server: int) -> ServerGraph:
     if case.degrees == "subgraph":
         degrees = np.bincount(inside[1][inside[0] != inside[1]], minlength=len(ids))
     distance = np.array([distances[int(v)] for v in ids], np.int64)
-    return ServerGraph(
+    return TrainingGraph(
         global_ids=ids.astype(np.int64),
         edges=np.ascontiguousarray(inside),
         features=graph["x"][ids].astype(case.dtype),
@@ -210,7 +210,7 @@ def server_graph(case: Case, server: int) -> ServerGraph:
     )
 
 
-def owners(case: Case, graph: ServerGraph, server: int) -> np.ndarray:
+def owners(case: Case, graph: TrainingGraph, server: int) -> np.ndarray:
     if case.owners == "split":
         return split_vertices(graph, case.trainers)
     most = case.trainers - 1 if case.owners == "one" else case.trainers

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from atta.cli.output import INTS, json_option, quiet_option, write_json
+from atta.cli.output import INTS, SIZE, json_option, quiet_option, write_json
 
 __all__ = ["COMMANDS"]
 
@@ -14,17 +14,56 @@ __all__ = ["COMMANDS"]
 @click.command()
 @click.option("--data", help="Partitioned dataset; its daemons are started for the run.")
 @click.option("--cluster", help="Cluster file (or addresses) of daemons that run already.")
-@click.option("--model", type=click.Choice(["sage", "gcn", "gat"]), default="sage", show_default=True)
-@click.option("--strategy", type=click.Choice(["minibatch"]), default="minibatch", show_default=True)
+@click.option(
+    "--model",
+    type=click.Choice(["sage", "gcn", "gat", "resgcn+", "deepergcn"]),
+    default="sage",
+    show_default=True,
+    help="The last two are deep ones, for full and cooperative.",
+)
+@click.option(
+    "--strategy",
+    type=click.Choice(["minibatch", "full", "cooperative"]),
+    default="minibatch",
+    show_default=True,
+    help="Sampled batches per trainer; all vertices in one step; large batches shared by the trainers of a server.",
+)
 @click.option("--trainers", type=int, default=1, show_default=True, help="Trainer processes on this machine.")
 @click.option("--epochs", type=int, default=10, show_default=True)
 @click.option(
-    "--num-neighbors", type=INTS, default="15,10,5", show_default=True, help="Fan-outs from the seeds; -1 = all."
+    "--num-neighbors",
+    type=INTS,
+    default="15,10,5",
+    show_default=True,
+    help="minibatch: fan-outs from the seeds; -1 = all.",
 )
 @click.option(
-    "--layers", type=int, help="Model layers  [default: one per hop]; with a single fan-out it holds for all."
+    "--layers", type=int, help="Model layers  [default: one per hop, or 3]; with a single fan-out it holds for all."
 )
-@click.option("--batch-size", type=int, default=1024, show_default=True, help="Seeds per trainer and step.")
+@click.option("--batch-size", type=int, default=1024, show_default=True, help="minibatch: seeds per trainer and step.")
+@click.option(
+    "--trainers-per-server",
+    type=int,
+    help="full, cooperative: trainers that share a subgraph  [default: all]; a server has one partition, or all.",
+)
+@click.option(
+    "--eas",
+    type=INTS,
+    metavar="MAX_HOP,FANOUT",
+    help="full, cooperative: sample outside the server's own vertices, such as 1,15  [default: exact closure].",
+)
+@click.option(
+    "--resample-every",
+    type=int,
+    default=0,
+    show_default=True,
+    help="full, cooperative: epochs after which --eas draws anew; 0 = never.",
+)
+@click.option("--co-batches", type=int, help="cooperative: steps per epoch.")
+@click.option("--memory", type=SIZE, help="cooperative: memory per trainer, from which --co-batches follows.")
+@click.option(
+    "--checkpoint-layers", is_flag=True, help="Deep models: recompute activations in backward, to save memory."
+)
 @click.option("--hidden", type=int, default=256, show_default=True)
 @click.option("--heads", type=int, default=4, show_default=True, help="Attention heads (gat).")
 @click.option("--lr", type=float, default=0.01, show_default=True)
@@ -36,11 +75,15 @@ __all__ = ["COMMANDS"]
     type=click.Choice(["local", "global"]),
     default="local",
     show_default=True,
-    help="Seeds from near, or of all.",
+    help="minibatch: seeds from near, or of all.",
 )
 @click.option("--eval-every", type=int, default=1, show_default=True, help="Epochs between evaluations.")
-@click.option("--eval-num-neighbors", type=INTS, help="Fan-outs of validation and test  [default: --num-neighbors].")
-@click.option("--eval-batch-size", type=int, help="[default: --batch-size]")
+@click.option(
+    "--eval-num-neighbors",
+    type=INTS,
+    help="minibatch: fan-outs of validation and test  [default: --num-neighbors].",
+)
+@click.option("--eval-batch-size", type=int, help="minibatch: [default: --batch-size]")
 @click.option("--patience", type=int, help="Stop after so many evaluations without a better validation accuracy.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--threads", type=int, help="Worker threads per daemon started here.")
@@ -49,9 +92,11 @@ __all__ = ["COMMANDS"]
 @json_option
 @quiet_option
 def train(json_file: str | None, quiet: bool, **options: Any) -> None:
-    """Train a model with distributed sampling, one hop per layer.
+    """Train a model on a partitioned graph: sampled mini-batches, or whole servers.
 
     Example: atta train --data data/demo-2p --model sage --trainers 2 --epochs 5 --num-neighbors 15,10,5
+
+    Example: atta train --data data/demo-2p --strategy full --trainers 4 --trainers-per-server 2 --layers 3 --eas 1,15
     """
     from atta.train import TrainConfig, fit
 
@@ -64,7 +109,8 @@ def train(json_file: str | None, quiet: bool, **options: Any) -> None:
                 f"best epoch {best.epoch + 1}: val {best.val_accuracy or 0:.4f}, test accuracy {best.test_accuracy:.4f}"
             )
         rates = sorted(e.seeds_per_s for e in report.epochs)
-        click.echo(f"median throughput {rates[len(rates) // 2]:,.0f} seeds/s over {len(rates)} epochs")
+        what = "seeds" if report.config.strategy == "minibatch" else "training vertices"
+        click.echo(f"median throughput {rates[len(rates) // 2]:,.0f} {what}/s over {len(rates)} epochs")
 
 
 COMMANDS = [train]

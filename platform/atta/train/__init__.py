@@ -1,9 +1,12 @@
-"""``atta train``: PyG models, DistributedDataParallel, distributed sampling.
+"""``atta train``: PyG models on sampled mini-batches, or on the subgraphs of whole servers.
 
-Reading order: ``config`` (every setting), ``launch`` (daemons and trainer processes), ``worker`` (one trainer process),
-``trainer`` (the training loop), ``models`` (which PyG model), ``transfer`` (batches to the device), ``step`` (one step),
-``timing`` and ``allreduce`` (where the time goes), ``checkpoint``, ``failure`` (which of several is the cause), ``report`` (what is
-printed and written).
+Reading order: ``config`` (every setting), ``launch`` (daemons and trainer processes), ``worker`` (one trainer process), ``loop``
+(epochs, evaluation and checkpoints of any strategy), ``models`` (which PyG model), ``checkpoint``, ``failure`` (which of several is
+the cause), ``report`` (what is printed and written), ``timing`` (where the time goes).
+
+Mini-batches: ``trainer`` (an epoch), ``transfer`` (batches to the device), ``step`` (one step) and ``allreduce``. Whole servers:
+``server_trainer`` (an epoch), ``servers`` (subgraphs, whole or in co-batches), ``memory`` (how many of them), and the package
+``cooperative``.
 """
 
 from atta.train.config import TrainConfig

@@ -20,7 +20,7 @@ __all__ = ["BEST", "LAST", "load_checkpoint", "save_best", "save_checkpoint"]
 LAST = "checkpoint.pt"
 BEST = "best.pt"
 VERSION = 1
-_SHAPE = ("model", "hidden", "heads", "depth")  # settings that decide which weights there are
+_SHAPE = ("strategy", "model", "hidden", "heads", "depth")  # settings that decide which weights there are
 
 
 def save_checkpoint(

@@ -37,6 +37,7 @@ def fit(config: TrainConfig) -> TrainReport:
         AttaError: a trainer failed; the message names the rank and the cause.
     """
     with _addresses(config) as addresses, tempfile.TemporaryDirectory(prefix="atta-train-") as folder:
+        config.check_parts(len(addresses))
         task = {"config": config.to_dict(), "addresses": addresses}
         (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
         _launch(config.trainers, Path(folder))

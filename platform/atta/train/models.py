@@ -8,13 +8,29 @@ from typing import Any
 import torch
 from torch_geometric.nn.models import GAT, GCN, GraphSAGE
 
-from atta.train.config import TrainConfig
+from atta.train.config import DEEP_MODELS, TrainConfig
+from atta.train.cooperative.deep import DeepGNN
 
-__all__ = ["SampledModel", "build_model"]
+__all__ = ["SampledModel", "build_model", "whole_model"]
 
 
 def build_model(config: TrainConfig, in_channels: int, num_classes: int) -> SampledModel:
-    """The model of ``config``: one layer per hop."""
+    """The model of ``config`` for sampled batches: one layer per hop."""
+    return SampledModel(whole_model(config, in_channels, num_classes))
+
+
+def whole_model(config: TrainConfig, in_channels: int, num_classes: int) -> torch.nn.Module:
+    """The model of ``config`` as ``model(x, edge_index)``, on any graph."""
+    if config.model in DEEP_MODELS:
+        return DeepGNN(
+            in_channels,
+            config.hidden,
+            num_classes,
+            num_layers=config.depth,
+            kind=config.model,
+            dropout=config.dropout,
+            checkpointed=config.checkpoint_layers,
+        )
     common: dict[str, Any] = {
         "in_channels": in_channels,
         "hidden_channels": config.hidden,
@@ -23,8 +39,10 @@ def build_model(config: TrainConfig, in_channels: int, num_classes: int) -> Samp
         "dropout": config.dropout,
     }
     if config.model == "gat":
-        return SampledModel(GAT(**common, heads=config.heads, v2=False))
-    return SampledModel({"sage": GraphSAGE, "gcn": GCN}[config.model](**common))
+        gat: torch.nn.Module = GAT(**common, heads=config.heads, v2=False)
+        return gat
+    model: torch.nn.Module = {"sage": GraphSAGE, "gcn": GCN}[config.model](**common)
+    return model
 
 
 class SampledModel(torch.nn.Module):
@@ -38,7 +56,7 @@ class SampledModel(torch.nn.Module):
         gnn: the PyG model.
     """
 
-    def __init__(self, gnn: GraphSAGE | GCN | GAT) -> None:
+    def __init__(self, gnn: torch.nn.Module) -> None:
         super().__init__()
         self.gnn: Any = gnn
 

@@ -9,12 +9,18 @@ from typing import Any
 from atta.observe.versions import machine, versions
 from atta.train.config import TrainConfig
 
-__all__ = ["PHASES", "EpochReport", "TrainReport", "best_epoch", "stalled"]
+__all__ = ["PHASES", "SERVER_PHASES", "EpochReport", "TrainReport", "best_epoch", "stalled"]
 
 PHASES = ("sample", "fetch", "wait", "copy", "compute", "sync")
 """Seconds per epoch, mean over trainers. ``sample`` and ``fetch`` are spent by daemons, overlapping everything else; ``wait`` is
 what of them the trainer noticed; ``copy`` turns batches into tensors on the device; ``sync`` is the part of the gradient
 all-reduce that backward did not hide; ``compute`` is forward, backward and optimiser without it."""
+
+SERVER_PHASES = ("sample", "fetch", "copy", "compute", "exchange", "sync", "external")
+"""Seconds per epoch of ``full`` and ``cooperative``, of the servers' first trainers, mean over servers; they follow each other and
+add up to the epoch. ``sample`` extracts subgraphs and divides them, ``fetch`` hands the shares to the other trainers, ``copy`` puts
+this trainer's on the device; ``exchange`` waits for rows and gradients of other trainers of the server, ``sync`` adds up gradients
+within the server, ``external`` between servers; ``compute`` is everything else."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +33,12 @@ class EpochReport:
         loss: mean cross-entropy over the epoch's seeds, as they were trained on (with dropout).
         seeds_per_s, edges_per_s: seeds and sampled edges of all trainers per second.
         remote_bytes: what daemons sent each other for this epoch's training batches.
-        breakdown: seconds by phase, see ``PHASES``.
+        breakdown: seconds by phase, see ``PHASES`` and ``SERVER_PHASES``.
         eval_seconds: of validation and test, 0 when there was none.
         val_accuracy, test_accuracy: in [0, 1]; None when not evaluated after this epoch.
+        steps: of the optimiser; 0: not counted.
+        exchanged_bytes: rows and gradients that trainers sent within their servers.
+        peak_memory_bytes: of each trainer since it began, by rank: of the process on the CPU, of tensors on a GPU.
     """
 
     epoch: int
@@ -42,6 +51,9 @@ class EpochReport:
     eval_seconds: float = 0.0
     val_accuracy: float | None = None
     test_accuracy: float | None = None
+    steps: int = 0
+    exchanged_bytes: float = 0.0
+    peak_memory_bytes: list[int] = field(default_factory=list)
 
     def line(self) -> str:
         """The epoch in one line for people."""
@@ -50,7 +62,7 @@ class EpochReport:
             for name, value in (("val", self.val_accuracy), ("test", self.test_accuracy))
             if value is not None
         )
-        phases = " ".join(f"{p} {self.breakdown[p]:.2f}" for p in PHASES)
+        phases = " ".join(f"{phase} {seconds:.2f}" for phase, seconds in self.breakdown.items())
         speed = f"{self.seconds:7.2f} s  {self.seeds_per_s:9,.0f} seeds/s"
         return f"epoch {self.epoch + 1:3d}  loss {self.loss:.4f}{accuracy}  {speed}  [s: {phases}]"
 
@@ -92,6 +104,7 @@ class TrainReport:
             "schema": 1,
             "strategy": self.config.strategy,
             "model": self.config.model,
+            "evaluation": self.config.evaluation,
             "epochs": [asdict(e) for e in self.epochs],
             "best": {"epoch": best.epoch, "val_accuracy": best.val_accuracy, "test_accuracy": best.test_accuracy},
             "config": self.config.to_dict(),

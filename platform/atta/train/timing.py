@@ -1,14 +1,16 @@
-"""Where a trainer's time goes, on the CPU's clock or on the GPU's."""
+"""Where a trainer's time goes, on the CPU's clock or on the GPU's, and how much memory it took."""
 
 from __future__ import annotations
 
+import resource
 import time
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 
-__all__ = ["Moment", "Stopwatch", "add_daemon_time"]
+__all__ = ["Moment", "Stopwatch", "add_daemon_time", "peak_memory"]
 
 Moment = float | torch.cuda.Event
 """A point in time: seconds on the CPU, an event in the current stream on CUDA."""
@@ -61,3 +63,16 @@ def add_daemon_time(watch: Stopwatch, stats: Mapping[str, float]) -> None:
     """Count what daemons spent on a batch, by its ``stats``, as ``sample`` (sampling, joining) and ``fetch`` (rows, network)."""
     for phase, names in (("sample", ("sample_ms", "join_ms")), ("fetch", ("fetch_ms", "network_ms"))):
         watch.add_seconds(phase, 1e-3 * sum(stats.get(name, 0.0) for name in names))
+
+
+def peak_memory(device: torch.device) -> int:
+    """Most bytes so far: of this process where it computes on the CPU, of its tensors on a GPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:  # what getrusage says may be the peak of the process that started this one
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) << 10
+    except OSError:
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

@@ -29,12 +29,16 @@ if TYPE_CHECKING:
 __all__ = ["keep_freed_memory", "main", "run"]
 
 
-def run(config: TrainConfig, addresses: Sequence[str]) -> list[EpochReport]:
-    """Train as one rank of the process group that the environment describes; returns the figures of all epochs."""
+def run(config: TrainConfig, addresses: Sequence[str], folder: Path) -> list[EpochReport]:
+    """Train as one rank of the process group that the environment describes; returns the figures of all epochs.
+
+    ``folder``: where the trainers of this machine leave files for each other.
+    """
     import torch
     import torch.distributed as dist
 
     import atta
+    from atta.train.server_trainer import ServerTrainer
     from atta.train.trainer import Trainer
 
     trainers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -44,7 +48,10 @@ def run(config: TrainConfig, addresses: Sequence[str]) -> list[EpochReport]:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     with atta.connect(list(addresses)) as cluster:
-        epochs = Trainer(config, cluster, device).fit()
+        if config.strategy == "minibatch":
+            epochs = Trainer(config, cluster, device).fit()
+        else:
+            epochs = ServerTrainer(config, cluster, device, folder).fit()
     dist.destroy_process_group()
     return epochs
 
@@ -69,7 +76,7 @@ def main(folder: str) -> int:
     rank = os.environ.get("RANK", "0")
     try:
         task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))
-        epochs = run(TrainConfig.from_dict(task["config"]), task["addresses"])
+        epochs = run(TrainConfig.from_dict(task["config"]), task["addresses"], Path(folder))
     except KeyboardInterrupt:
         return 130
     except BaseException as error:

@@ -72,6 +72,13 @@ def test_another_model_is_named(tmp_path: Path) -> None:
         load_checkpoint(tmp_path, other, *trained(0, other), CPU)
 
 
+def test_another_strategy_is_named(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, CONFIG, *trained(1), [EPOCH])
+    other = TrainConfig(data="x", strategy="full", layers=2, hidden=4)
+    with pytest.raises(DataError, match="strategy minibatch, not full"):
+        load_checkpoint(tmp_path, other, *trained(0), CPU)
+
+
 class Evil:
     def __reduce__(self) -> Any:
         return os.system, ("touch hacked",)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from atta.cli.train import train
 from atta.errors import ConfigError, UnknownNameError
+from atta.samplers.operators import Closure, ExpansionAware
 from atta.train import TrainConfig
 
 
@@ -43,6 +44,29 @@ def config(**settings: Any) -> TrainConfig:
         ({"resume": True}, "--checkpoint"),
         ({"data": None}, "--cluster"),
         ({"cluster": "both.toml"}, "--data"),
+        ({"strategy": "full", "batch_size": 5}, "--batch-size: belongs to --strategy minibatch, not full"),
+        ({"strategy": "full", "num_neighbors": (5,)}, "--num-neighbors: belongs to --strategy minibatch"),
+        ({"strategy": "cooperative", "co_batches": 2, "seeds": "global"}, "--seeds: belongs to --strategy minibatch"),
+        ({"eas": (1, 15)}, "--eas: belongs to --strategy full or cooperative, not minibatch"),
+        ({"trainers_per_server": 1}, "--trainers-per-server: belongs to --strategy full or cooperative"),
+        ({"checkpoint_layers": True}, "--checkpoint-layers: belongs to --strategy full or cooperative"),
+        ({"strategy": "full", "co_batches": 1}, "--co-batches: belongs to --strategy cooperative, not full"),
+        ({"strategy": "full", "memory": 10**9}, "--memory: belongs to --strategy cooperative, not full"),
+        ({"strategy": "cooperative"}, "--co-batches R (steps per epoch) or --memory SIZE"),
+        ({"strategy": "cooperative", "co_batches": 2, "memory": 10**9}, "give either --co-batches"),
+        ({"strategy": "cooperative", "co_batches": 0}, "--co-batches 0"),
+        ({"strategy": "full", "trainers": 3, "trainers_per_server": 2}, "--trainers 3: cannot form servers of"),
+        ({"strategy": "full", "resample_every": 5}, "--resample-every: goes with --eas"),
+        ({"strategy": "full", "eas": (1, 5), "resample_every": -1}, "--resample-every -1"),
+        ({"strategy": "full", "eas": (1,)}, "--eas 1: give MAX_HOP,FANOUT"),
+        ({"strategy": "full", "eas": (-1, 5)}, "--eas -1,5: max_hop"),
+        ({"strategy": "full", "layers": 1001}, "--layers 1001"),
+        (
+            {"strategy": "full", "checkpoint_layers": True},
+            "--checkpoint-layers: only for --model resgcn+ and deepergcn",
+        ),
+        ({"model": "resgcn+"}, "--model resgcn+: needs --strategy full or cooperative"),
+        ({"model": "gat", "hidden": 10, "heads": 4}, "--hidden 10: gat divides it among --heads 4"),
     ],
 )
 def test_senseless_settings_are_named(settings: dict[str, Any], named: str) -> None:
@@ -72,6 +96,25 @@ def test_one_fan_out_holds_for_every_layer() -> None:
     assert config(num_neighbors=(7, 5), layers=2).depth == 2
 
 
+def test_servers_follow_from_trainers_and_partitions() -> None:
+    assert config(strategy="full", trainers=4).servers == 1
+    two = config(strategy="full", trainers=4, trainers_per_server=2)
+    assert (two.servers, two.server_size) == (2, 2)
+    two.check_parts(2)
+    with pytest.raises(ConfigError, match="make 2 servers, the dataset has 3 partitions; take --trainers 6 "):
+        two.check_parts(3)
+    config(strategy="full", trainers=4).check_parts(3)
+    config(trainers=2).check_parts(3)
+
+
+def test_who_joins_a_server() -> None:
+    assert config(strategy="full").rule(7) == Closure(3)
+    assert config(strategy="full", layers=112).rule(0) == Closure(112)
+    assert config(strategy="full", eas=(2, 5)).rule(7) == ExpansionAware(2, 5)
+    drawn = [config(strategy="full", eas=(2, 5), resample_every=3).rule(epoch) for epoch in range(7)]
+    assert [getattr(rule, "resample", None) for rule in drawn] == [0, 0, 0, 1, 1, 1, 2]
+
+
 @given(
     st.fixed_dictionaries(
         {
@@ -86,6 +129,11 @@ def test_one_fan_out_holds_for_every_layer() -> None:
 )
 def test_settings_survive_the_way_to_the_trainers(settings: dict[str, Any]) -> None:
     before = config(**settings)
+    assert TrainConfig.from_dict(json.loads(json.dumps(before.to_dict()))) == before
+
+
+def test_settings_of_servers_survive_too() -> None:
+    before = config(strategy="full", eas=(1, 15), resample_every=2, model="resgcn+", checkpoint_layers=True)
     assert TrainConfig.from_dict(json.loads(json.dumps(before.to_dict()))) == before
 
 

@@ -20,8 +20,8 @@ from atta.train.cooperative import (
     CooperativeModel,
     DeepGNN,
     Exchanged,
-    ServerGraph,
     TrainerBatch,
+    TrainingGraph,
     backward,
     count_targets,
     worker_view,
@@ -32,10 +32,10 @@ VERTICES = 30
 
 
 @pytest.fixture
-def graph(rng: np.random.Generator) -> ServerGraph:
+def graph(rng: np.random.Generator) -> TrainingGraph:
     edges = rng.integers(0, VERTICES, (2, 90))
     edges = edges[:, edges[0] != edges[1]]
-    return ServerGraph(
+    return TrainingGraph(
         global_ids=np.arange(VERTICES),
         edges=edges,
         features=rng.standard_normal((VERTICES, 5)),
@@ -47,7 +47,7 @@ def graph(rng: np.random.Generator) -> ServerGraph:
 
 
 @pytest.fixture
-def batch(graph: ServerGraph) -> TrainerBatch:
+def batch(graph: TrainingGraph) -> TrainerBatch:
     return TrainerBatch.of(worker_view(graph, np.zeros(VERTICES, np.int64), 0, 1))
 
 
@@ -99,7 +99,7 @@ def test_an_extracted_closure_gives_the_gradient_of_the_whole_graph(rng: np.rand
     whole = replace(whole, tables={"x": x[whole.n_id], "y": y[whole.n_id, None]}, splits={"train": train[whole.n_id]})
     some = np.flatnonzero(whole.inner & whole.splits["train"])[:20]
     for found, seeds in ((whole, np.flatnonzero(train[: n // 3])), (whole.co_batch(some, 2), whole.n_id[some])):
-        graph = ServerGraph.of(found)
+        graph = TrainingGraph.of(found)
         exact = graph.exact_layers()
         assert exact is None or exact >= 2
         assert set(graph.global_ids[graph.loss_mask].tolist()) == set(seeds.tolist())
@@ -118,11 +118,11 @@ def test_what_was_extracted_without_labels_is_refused(rng: np.random.Generator) 
     found = server_subgraph(local, np.arange(2), Closure(1))
     tables, splits = {"x": np.ones((2, 3)), "y": np.zeros(2)}, {"train": np.ones(2, np.bool_)}
     with pytest.raises(UnknownNameError, match="unknown node table 'x'"):
-        ServerGraph.of(replace(found, splits=splits))
+        TrainingGraph.of(replace(found, splits=splits))
     with pytest.raises(UnknownNameError, match="unknown split 'train'"):
-        ServerGraph.of(replace(found, tables=tables))
+        TrainingGraph.of(replace(found, tables=tables))
     with pytest.raises(ConfigError, match="expected a row and a label per vertex"):
-        ServerGraph.of(replace(found, tables=tables | {"y": np.zeros((2, 2))}, splits=splits))
+        TrainingGraph.of(replace(found, tables=tables | {"y": np.zeros((2, 2))}, splits=splits))
 
 
 def test_train_and_eval_reach_the_layers(batch: TrainerBatch) -> None:
@@ -214,7 +214,7 @@ def test_layers_that_cannot_tell_sources_from_targets_are_refused(layer: torch.n
         CooperativeModel(layer)
 
 
-def test_other_mistakes_name_their_cause(batch: TrainerBatch, graph: ServerGraph) -> None:
+def test_other_mistakes_name_their_cause(batch: TrainerBatch, graph: TrainingGraph) -> None:
     with pytest.raises(ConfigError, match="has no message-passing layer"):
         CooperativeModel(torch.nn.Linear(5, 3))
     with pytest.raises(UnknownNameError, match="did you mean 'convs'"):
@@ -234,7 +234,7 @@ def test_other_mistakes_name_their_cause(batch: TrainerBatch, graph: ServerGraph
 
 
 def test_loops_without_their_weights_are_refused(rng: np.random.Generator) -> None:
-    loops = ServerGraph(
+    loops = TrainingGraph(
         global_ids=np.arange(2),
         edges=np.array([[0, 1], [0, 0]]),
         features=rng.standard_normal((2, 5)),

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError
-from atta.train.cooperative import Place, ServerGraph, WorkerView, split_vertices, worker_view
+from atta.train.cooperative import Place, TrainingGraph, WorkerView, split_vertices, worker_view
 from atta.train.cooperative.split import boundary_sizes
 
 
-def subgraph(vertices: int, edges: np.ndarray, rng: np.random.Generator) -> ServerGraph:
-    return ServerGraph(
+def subgraph(vertices: int, edges: np.ndarray, rng: np.random.Generator) -> TrainingGraph:
+    return TrainingGraph(
         global_ids=rng.permutation(1000 + vertices)[:vertices].astype(np.int64),
         edges=edges.astype(np.int64).reshape(2, -1),
         features=rng.standard_normal((vertices, 3)).astype(np.float32),
@@ -28,7 +28,7 @@ def subgraph(vertices: int, edges: np.ndarray, rng: np.random.Generator) -> Serv
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> tuple[ServerGraph, int, int]:
+def graphs(draw: st.DrawFn) -> tuple[TrainingGraph, int, int]:
     """A graph of any shape, a number of trainers, a seed."""
     vertices, trainers, seed = draw(st.integers(0, 90)), draw(st.integers(1, 5)), draw(st.integers(0, 1000))
     rng = np.random.default_rng(seed)
@@ -37,7 +37,7 @@ def graphs(draw: st.DrawFn) -> tuple[ServerGraph, int, int]:
     return subgraph(vertices, edges, rng), trainers, seed
 
 
-def communities(rng: np.random.Generator) -> ServerGraph:
+def communities(rng: np.random.Generator) -> TrainingGraph:
     """2,000 vertices in 20 communities, ids shuffled, with in-degrees that differ widely."""
     target = (rng.random(24_000) ** 2 * 2000).astype(np.int64)
     near = (target // 100) * 100 + rng.integers(0, 100, len(target))
@@ -47,7 +47,7 @@ def communities(rng: np.random.Generator) -> ServerGraph:
 
 @given(graphs())
 @settings(max_examples=60)
-def test_every_vertex_gets_one_trainer_and_always_the_same(drawn: tuple[ServerGraph, int, int]) -> None:
+def test_every_vertex_gets_one_trainer_and_always_the_same(drawn: tuple[TrainingGraph, int, int]) -> None:
     graph, trainers, seed = drawn
     owner = split_vertices(graph, trainers, seed=seed)
     assert owner.shape == (len(graph),)
@@ -77,7 +77,7 @@ def test_more_tries_do_not_make_it_worse(rng: np.random.Generator) -> None:
 
 @given(graphs(), st.booleans())
 @settings(max_examples=80)
-def test_views_fit_together(drawn: tuple[ServerGraph, int, int], split: bool) -> None:
+def test_views_fit_together(drawn: tuple[TrainingGraph, int, int], split: bool) -> None:
     """Against sets and loops over edges: what is computed, read and sent, by whom."""
     graph, trainers, seed = drawn
     arbitrary = np.random.default_rng(seed).integers(0, trainers, len(graph))
@@ -109,7 +109,7 @@ def test_views_fit_together(drawn: tuple[ServerGraph, int, int], split: bool) ->
     assert boundary_sizes(graph, owner, trainers).tolist() == sizes
 
 
-def check_rows(graph: ServerGraph, view: WorkerView) -> None:
+def check_rows(graph: TrainingGraph, view: WorkerView) -> None:
     assert np.array_equal(view.features, graph.features[view.own])
     assert np.array_equal(view.global_ids, graph.global_ids[view.own])
     assert np.array_equal(view.labels, graph.labels[view.own])

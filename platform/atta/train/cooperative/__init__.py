@@ -9,16 +9,17 @@ vertices that it answers for and everything that their outputs depend on, so one
        layer by layer, own rows only
 
 What is computed is the gradient of the whole graph in one process, not an approximation, as long as the subgraph is complete;
-``ServerGraph.exact_layers`` says for how many layers it is.
+``TrainingGraph.exact_layers`` says for how many layers it is.
 
 Reading order: ``graph`` (what a server holds), ``split`` (who computes which vertex), ``views`` (what a trainer reads and
 sends), ``groups`` (who talks to whom), ``exchange`` (rows and gradients within a server), ``layers`` and ``model`` (PyG layers
-and whole models on a trainer's rows), ``deep`` (ResGCN+ and DeeperGCN), ``step`` (one training step).
+and whole models on a trainer's rows), ``deep`` (ResGCN+ and DeeperGCN), ``step`` (one training step), ``shares`` (shares on their
+way to the trainers).
 """
 
 from atta.train.cooperative.deep import DeepGNN
 from atta.train.cooperative.exchange import CooperativeGraph, exchange, start_exchange
-from atta.train.cooperative.graph import ServerGraph
+from atta.train.cooperative.graph import TrainingGraph
 from atta.train.cooperative.groups import Place, ServerGroups
 from atta.train.cooperative.layers import Exchanged
 from atta.train.cooperative.model import CooperativeModel
@@ -32,9 +33,9 @@ __all__ = [
     "DeepGNN",
     "Exchanged",
     "Place",
-    "ServerGraph",
     "ServerGroups",
     "TrainerBatch",
+    "TrainingGraph",
     "WorkerView",
     "backward",
     "broadcast_weights",

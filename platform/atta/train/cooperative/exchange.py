@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from atta.errors import ConfigError
 from atta.train.cooperative.views import WorkerView
+from atta.train.timing import Stopwatch
 
 __all__ = ["CooperativeGraph", "Part", "PendingExchange", "exchange", "start_exchange"]
 
@@ -50,6 +51,7 @@ class CooperativeGraph:
         in_degrees: int64 [o + r], in the whole graph.
         whole, interior, boundary: own rows all together, those that read own rows only, and the others.
         exchanged_bytes: what this trainer has sent to the others of its server so far, forward and backward.
+        watch: where waiting for the others counts, as phase ``exchange``; None: nowhere.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class CooperativeGraph:
         self._collective = transport == "collective"
         self._cache: dict[Any, Any] = {}
         self.exchanged_bytes = 0
+        self.watch: Stopwatch | None = None
 
         self.edge_index = self._tensor(view.edge_index)
         self.in_degrees = self._tensor(view.in_degrees)
@@ -188,7 +191,10 @@ class PendingExchange:
     def arrived(self) -> torch.Tensor:
         """Wait for what was last sent on behalf of this exchange."""
         assert self.transfer is not None
+        watch = self.graph.watch or Stopwatch(self.graph.device)
+        start = watch.now()
         rows, self.transfer = self.transfer.wait(), None
+        watch.add("exchange", start, watch.now())
         return rows
 
 

@@ -10,13 +10,13 @@ import numpy.typing as npt
 from atta.errors import ConfigError, UnknownNameError
 from atta.samplers.server import ServerGraph as Extracted
 
-__all__ = ["Longs", "ServerGraph"]
+__all__ = ["Longs", "TrainingGraph"]
 
 Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class ServerGraph:
+class TrainingGraph:
     """The subgraph of one server (GraNNDis, shared preloading and cooperative batching, sections 4.2 and 4.4).
 
     Vertices have the numbers 0 to n-1 here. Where they came from does not matter: the L-hop closure of the server's inner
@@ -64,7 +64,7 @@ class ServerGraph:
             )
 
     @classmethod
-    def of(cls, found: Extracted, *, features: str = "x", labels: str = "y", split: str = "train") -> ServerGraph:
+    def of(cls, found: Extracted, *, features: str = "x", labels: str = "y", split: str = "train") -> TrainingGraph:
         """What ``atta.server_subgraph`` or one of its co-batches found: targets are the inner vertices in ``split``.
 
         features, labels: names of node tables; features that are not float32 or float64 become float32.

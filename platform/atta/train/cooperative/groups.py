@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from atta.errors import ConfigError
+from atta.train.timing import Stopwatch
 
 __all__ = ["Place", "ServerGroups"]
 
@@ -68,6 +69,7 @@ class ServerGroups:
     Attributes:
         place: where this rank stands.
         inside: process group of the server's trainers; a rank's number in it is its ``local_rank``.
+        watch: where ``sum_`` counts its time, as phases ``sync`` (inside) and ``external``; None: nowhere.
     """
 
     def __init__(self, trainers: int) -> None:
@@ -76,6 +78,7 @@ class ServerGroups:
         Raises ConfigError when the ranks do not divide into servers.
         """
         self.place = Place(dist.get_rank(), dist.get_world_size(), trainers)
+        self.watch: Stopwatch | None = None
         # Every rank must take part in making every group, in the same order, also of those that it is not in.
         insides = [dist.new_group(self.place.members(server)) for server in range(self.place.servers)]
         self.inside = insides[self.place.server]
@@ -84,12 +87,19 @@ class ServerGroups:
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over all ranks of everything, in place; every rank gets the same bits."""
         place = self.place
+        watch = self.watch or Stopwatch(tensor.device)
+        moments = [watch.now()]
         if place.trainers > 1:
             dist.reduce(tensor, place.leader, group=self.inside)
+        moments.append(watch.now())
         if place.servers > 1 and place.rank == place.leader:
             dist.all_reduce(tensor, group=self._leaders)
+        moments.append(watch.now())
         if place.trainers > 1:
             dist.broadcast(tensor, place.leader, group=self.inside)
+        moments.append(watch.now())
+        for phase, start, end in zip(("sync", "external", "sync"), moments, moments[1:], strict=False):
+            watch.add(phase, start, end)
         return tensor
 
     def broadcast_(self, tensor: torch.Tensor) -> torch.Tensor:

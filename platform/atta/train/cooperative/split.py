@@ -9,7 +9,7 @@ from atta import _native
 from atta.errors import ConfigError
 from atta.partition.balance import capacities
 from atta.partition.methods.metis_child import part_graph
-from atta.train.cooperative.graph import Longs, ServerGraph
+from atta.train.cooperative.graph import Longs, TrainingGraph
 
 __all__ = ["boundary_sizes", "split_vertices"]
 
@@ -23,7 +23,7 @@ Rows = tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]
 """Starts of the rows, and neighbours without direction."""
 
 
-def split_vertices(graph: ServerGraph, trainers: int, *, seed: int = 0, tries: int = 3) -> npt.NDArray[np.int32]:
+def split_vertices(graph: TrainingGraph, trainers: int, *, seed: int = 0, tries: int = 3) -> npt.NDArray[np.int32]:
     """Trainer of each vertex, int32 [n] (GraNNDis section 4.4, "fetch then split").
 
     METIS cuts few edges while vertices and in-edges, which is what computing a layer takes, are both even; then vertices are moved
@@ -48,7 +48,7 @@ def split_vertices(graph: ServerGraph, trainers: int, *, seed: int = 0, tries: i
     return min(found, key=lambda owner: int(boundary_sizes(graph, owner, trainers).max()))
 
 
-def boundary_sizes(graph: ServerGraph, owner: npt.NDArray[np.integer], trainers: int) -> Longs:
+def boundary_sizes(graph: TrainingGraph, owner: npt.NDArray[np.integer], trainers: int) -> Longs:
     """Rows that each trainer receives and sends before a layer, int64 [trainers]."""
     source, target = graph.edges
     cut = owner[source] != owner[target]

@@ -81,8 +81,8 @@ def backward(
 ) -> torch.Tensor:
     """Forward and backward of one step; leaves in every parameter's ``grad`` the gradient of the mean loss over all targets.
 
-    With complete subgraphs (``ServerGraph.exact_layers``) that is the gradient of the whole graph in one process, on every trainer
-    the same bits (GraNNDis section 4.2). Earlier gradients are replaced. ``optimizer.step()`` is left to the caller.
+    With complete subgraphs (``TrainingGraph.exact_layers``) that is the gradient of the whole graph in one process, on every
+    trainer the same bits (GraNNDis section 4.2). Earlier gradients are replaced. ``optimizer.step()`` is left to the caller.
 
     model: called as ``model(x, graph)``, usually a ``CooperativeModel``, with equal weights everywhere (``broadcast_weights``);
     groups: None for a single trainer; num_targets: of all trainers (``count_targets``). Every trainer must call this, also one

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError
-from atta.train.cooperative.graph import Longs, ServerGraph
+from atta.train.cooperative.graph import Longs, TrainingGraph
 
 __all__ = ["WorkerView", "worker_view"]
 
@@ -30,7 +30,7 @@ class WorkerView:
         send_rows: int64 [s], own rows that others read, by reader, in the order of the reader's ``remote``.
         send_counts: int64 [N], rows sent to each trainer, adds up to s.
         edge_index: int64 [2, e], rows of sources (below o + r) and of targets (below o), targets ascending.
-        in_degrees: int64 [o + r], as in ``ServerGraph``.
+        in_degrees: int64 [o + r], as in ``TrainingGraph``.
         features: float [o, d], of the own vertices.
         labels: int64 [o].
         targets: int64 [t], own rows that the loss is taken of, ascending.
@@ -57,7 +57,7 @@ class WorkerView:
         return len(self.receive_counts)
 
 
-def worker_view(graph: ServerGraph, owner: npt.NDArray[np.integer], trainer: int, trainers: int) -> WorkerView:
+def worker_view(graph: TrainingGraph, owner: npt.NDArray[np.integer], trainer: int, trainers: int) -> WorkerView:
     """The share of ``trainer`` when ``owner`` (integers [n], below ``trainers``) says who computes which vertex.
 
     Every trainer of the server calls this with the same graph and owners; no message is needed for their lists to fit.

@@ -1,0 +1,112 @@
+"""What every strategy has in common: epochs, evaluation now and then, reports, checkpoints, when to stop."""
+
+from __future__ import annotations
+
+import abc
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import atta
+from atta.errors import ConfigError
+from atta.train.checkpoint import load_checkpoint, save_best, save_checkpoint
+from atta.train.config import TrainConfig
+from atta.train.display import Display
+from atta.train.report import EpochReport, best_epoch, stalled
+
+__all__ = ["EpochLoop"]
+
+
+class EpochLoop(abc.ABC):
+    """The epochs of one rank; the process group must exist.
+
+    All ranks hold the same reports: figures are reduced before anyone looks at them, so decisions that follow from them (the best
+    epoch, when to stop) need no further message.
+
+    Attributes:
+        rank, world: this trainer's number and how many there are.
+        channels, classes: of the model's input and output.
+        splits: which of val and test have members.
+        model: what checkpoints hold the weights of; ``optimizer`` is saved with it. Sub-classes set both.
+    """
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+
+    def __init__(self, config: TrainConfig, cluster: atta.Cluster, device: torch.device) -> None:
+        """Raises ConfigError where the dataset cannot be trained on."""
+        self.config, self.cluster, self.device = config, cluster, device
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.display = Display(config.verbose and self.rank == 0)
+        self.channels, self.classes = self._task()
+
+    def _task(self) -> tuple[int, int]:
+        """Number of input channels and of classes."""
+        schema = self.cluster.schema
+        node_type = schema.node_types[0]
+        tables = schema.node_tables[node_type]
+        if len(schema.node_types) > 1 or len(schema.edge_types) > 1:
+            raise ConfigError("the models of atta train take graphs with one node type and one edge type")
+        if "x" not in tables or "y" not in tables or not schema.num_classes:
+            raise ConfigError("training needs the node tables x (features) and y (integer labels)")
+        if len(tables["x"].row_shape) != 1:
+            raise ConfigError(
+                f"training needs one row of features per vertex, x has rows of shape {tables['x'].row_shape}"
+            )
+        self.splits = [s for s in ("val", "test") if schema.splits[node_type].get(s)]
+        return tables["x"].row_shape[0], schema.num_classes
+
+    def fit(self) -> list[EpochReport]:
+        """All epochs, those of a resumed checkpoint included."""
+        config, epochs = self.config, self._restore()
+        for epoch in range(len(epochs), config.epochs):
+            # Dropout must not depend on what ran before: a resumed run then repeats the very same epoch.
+            torch.manual_seed((config.seed * 1_000_003 + epoch) * self.world + self.rank)
+            figures = self.train_epoch(epoch)
+            if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
+                start = time.perf_counter()
+                accuracy: dict[str, Any] = {f"{s}_accuracy": a for s, a in self.accuracies().items()}
+                figures = replace(figures, eval_seconds=self._max(time.perf_counter() - start), **accuracy)
+            epochs.append(figures)
+            self.display.line(figures.line())
+            self._save(epochs)
+            if config.patience is not None and stalled(epochs, config.patience):
+                self.display.line(f"no better validation accuracy for {config.patience} evaluations: stopping")
+                break
+        return epochs
+
+    @abc.abstractmethod
+    def train_epoch(self, epoch: int) -> EpochReport:
+        """Train for one epoch; figures are reduced over all ranks."""
+
+    @abc.abstractmethod
+    def accuracies(self) -> Mapping[str, float]:
+        """Accuracy on each of ``splits``, every vertex predicted once."""
+
+    def _restore(self) -> list[EpochReport]:
+        if not (self.config.resume and self.config.checkpoint):
+            return []
+        return load_checkpoint(self.config.checkpoint, self.config, self.model, self.optimizer, self.device)
+
+    def _save(self, epochs: Sequence[EpochReport]) -> None:
+        folder = self.config.checkpoint
+        if folder is None or self.rank != 0:
+            return
+        if best_epoch(epochs) is epochs[-1]:
+            save_best(folder, self.config, self.model, epochs[-1])
+        save_checkpoint(folder, self.config, self.model, self.optimizer, epochs)
+
+    def _sum(self, values: Sequence[float]) -> list[float]:
+        """Each number added up over all ranks."""
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor)
+        return [float(v) for v in tensor.tolist()]
+
+    def _max(self, value: float) -> float:
+        tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return float(tensor)

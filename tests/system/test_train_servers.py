@@ -1,0 +1,224 @@
+"""``full`` and ``cooperative`` with real daemons and trainers: losses of the whole graph, runs that repeat, named failures."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from torch_geometric.nn import GCN
+
+import atta
+from atta.partition import Graph, partition_graph
+from atta.partition.generate import GenerateOptions, generate
+from atta.train import EpochReport, TrainConfig, fit
+from atta.train.server_trainer import ServerTrainer
+
+CLASSES, CHANNELS, VERTICES = 4, 12, 600
+TRAINING = 240
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("servers") / "graph"
+    shares = {"train": 0.4, "val": 0.2, "test": 0.4}
+    sizes = {"nodes": VERTICES, "edges": 6000, "features": CHANNELS, "classes": CLASSES, "seed": 3}
+    generate("sbm", folder, GenerateOptions(**sizes, **shares, inter=0.3, signal=0.5))  # type: ignore[arg-type]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(graph: Path) -> Iterator[str]:
+    """Two daemons for all runs; a run that starts its own is in ``test_train``."""
+    partition_graph(graph, graph.parent / "parts", parts=2, method="metis", seed=0)
+    with atta.local(graph.parent / "parts", threads=1) as running:
+        yield str(running.cluster_file)
+
+
+@pytest.fixture(scope="module")
+def config(cluster: str) -> TrainConfig:
+    """Two servers of two trainers."""
+    return TrainConfig(
+        cluster=cluster,
+        strategy="full",
+        trainers=4,
+        trainers_per_server=2,
+        model="gcn",
+        layers=2,
+        hidden=16,
+        dropout=0.0,
+        seed=1,
+        device="cpu",
+        verbose=False,
+    )
+
+
+def whole_graph(graph: Path, config: TrainConfig) -> tuple[list[float], list[float]]:
+    """Losses of each epoch and test accuracies after it, of PyG's model on the whole graph in this process."""
+    opened = Graph.open(graph)
+    x = torch.from_numpy(np.array(opened.table("node", "x"))).float()
+    y = torch.from_numpy(np.array(opened.table("node", "y"))).long().reshape(-1)
+    train, test = (torch.from_numpy(np.array(opened.split("node", s))).long() for s in ("train", "test"))
+    found = opened.edges(opened.schema.edge_types[0])
+    edges = torch.from_numpy(np.stack([np.array(found.src), np.array(found.dst)]).astype(np.int64))
+    torch.manual_seed(config.seed)
+    model = GCN(CHANNELS, config.hidden, config.depth, CLASSES)
+    optimizer = torch.optim.Adam(model.parameters(), config.lr)
+    losses, accuracies = [], []
+    for _ in range(config.epochs):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x, edges)[train], y[train])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        accuracies.append((model(x, edges)[test].argmax(1) == y[test]).float().mean().item())
+    return losses, accuracies
+
+
+def test_full_is_the_whole_graph_in_one_process(config: TrainConfig, graph: Path) -> None:
+    config = replace(config, epochs=6, eval_every=3)
+    report = fit(config)
+    losses, accuracies = whole_graph(graph, config)
+    assert [e.loss for e in report.epochs] == pytest.approx(losses, rel=1e-4)
+    assert [e.test_accuracy is None for e in report.epochs] == [True, True, False] * 2
+    for epoch, expected in zip(report.epochs, accuracies, strict=True):
+        assert epoch.test_accuracy is None or epoch.test_accuracy == pytest.approx(expected, abs=2.5 / TRAINING)
+
+    assert report.to_json()["evaluation"] == "exact closure of 2 hops"
+    for epoch in report.epochs:
+        spent = epoch.breakdown
+        assert list(spent) == ["sample", "fetch", "copy", "compute", "exchange", "sync", "external"]
+        assert all(seconds >= 0 for seconds in spent.values())
+        assert sum(spent.values()) <= epoch.seconds * 1.01
+        assert spent["compute"] > 0
+        assert spent["external"] > 0
+        assert (spent["sample"] > 0) == (epoch.epoch == 0)  # extracted once, then resident
+        assert (epoch.remote_bytes > 0) == (epoch.epoch == 0)
+        assert epoch.steps == 1
+        assert epoch.seeds_per_s * epoch.seconds == pytest.approx(TRAINING)
+        assert epoch.exchanged_bytes > 0
+        assert len(epoch.peak_memory_bytes) == 4
+        assert min(epoch.peak_memory_bytes) > 1 << 20
+
+
+def test_cooperative_learns_repeats_and_resumes(config: TrainConfig, tmp_path: Path) -> None:
+    config = replace(
+        config,
+        strategy="cooperative",
+        trainers=2,  # one server with both partitions
+        co_batches=2,
+        model="resgcn+",
+        layers=3,
+        checkpoint_layers=True,
+        dropout=0.2,
+        epochs=8,
+        eval_every=2,
+    )
+    through = fit(config).epochs
+    assert [e.steps for e in through] == [2] * 8
+    assert all(e.seeds_per_s * e.seconds == pytest.approx(TRAINING) for e in through)
+    assert all(e.breakdown["sample"] > 0 for e in through)
+    assert all(e.exchanged_bytes > 0 for e in through)
+    assert through[-1].loss < 0.8 * through[0].loss
+    accuracy = through[-1].test_accuracy
+    assert accuracy is not None
+    assert accuracy > 1.5 / CLASSES
+    assert accuracy * TRAINING == pytest.approx(round(accuracy * TRAINING))  # 240 test vertices, each counted once
+
+    first = replace(config, epochs=4, checkpoint=str(tmp_path), resume=True)
+    assert len(fit(first).epochs) == 4
+    resumed = fit(replace(first, epochs=8)).epochs
+    assert [e.loss for e in resumed] == [e.loss for e in through]
+    assert [e.test_accuracy for e in resumed] == [e.test_accuracy for e in through]
+
+
+def test_expansion_aware_samples_in_co_batches(config: TrainConfig) -> None:
+    config = replace(config, strategy="cooperative", co_batches=2, trainers=2, trainers_per_server=1)
+    config = replace(config, model="sage", lr=0.02, eas=(1, 3), resample_every=6, epochs=12, eval_every=12)
+    report = fit(config)
+    accuracy = report.epochs[-1].test_accuracy
+    assert accuracy is not None
+    assert accuracy > 1.8 / CLASSES
+    assert accuracy * TRAINING == pytest.approx(
+        round(accuracy * TRAINING)
+    )  # 240 test vertices, each counted by one server
+    assert report.to_json()["evaluation"] == "expansion-aware sample, as trained: max_hop 1, fanout 3"
+    assert [e.epoch for e in report.epochs if e.remote_bytes > 0] == [0, 6]  # drawn anew
+    assert [e.steps for e in report.epochs] == [2] * 12
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process: what needs no second trainer is quicker to see here."""
+    dist.init_process_group("gloo", f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_one_server_with_all_partitions_and_little_memory(config: TrainConfig, tmp_path: Path) -> None:
+    def fitted(memory: int) -> list[EpochReport]:
+        settings = replace(
+            config, strategy="cooperative", trainers=1, trainers_per_server=None, epochs=2, memory=memory
+        )
+        with atta.connect(str(settings.cluster)) as cluster:
+            return ServerTrainer(settings, cluster, torch.device("cpu"), tmp_path).fit()
+
+    epochs = fitted(1 << 20)
+    assert epochs[0].steps == 1
+    epochs = fitted(400_000)
+    assert 1 < epochs[0].steps < TRAINING
+    assert epochs[0].steps == epochs[1].steps
+    assert epochs[0].breakdown["external"] < 1e-3
+    assert epochs[-1].loss < math.log(CLASSES)
+    assert epochs[-1].test_accuracy is not None
+    assert epochs[-1].test_accuracy * TRAINING == pytest.approx(round(epochs[-1].test_accuracy * TRAINING))
+    with pytest.raises(atta.ConfigError, match=r"--memory 1 KiB: with 240 co-batches, .* needs [0-9]+ KiB"):
+        fitted(1000)
+
+
+@pytest.mark.usefixtures("alone")
+def test_more_steps_than_training_vertices(config: TrainConfig, tmp_path: Path) -> None:
+    settings = replace(config, strategy="cooperative", trainers=1, trainers_per_server=None, co_batches=241)
+    with atta.connect(str(settings.cluster)) as cluster:
+        trainer = ServerTrainer(settings, cluster, torch.device("cpu"), tmp_path)
+        with pytest.raises(atta.ConfigError, match="--co-batches 241: a server has only 240 training vertices"):
+            trainer.fit()
+
+
+def test_servers_must_go_with_partitions(config: TrainConfig) -> None:
+    with pytest.raises(atta.ConfigError, match="make 4 servers, the dataset has 2 partitions; take --trainers 2 "):
+        fit(replace(config, trainers_per_server=1))
+
+
+def test_a_killed_trainer_ends_the_job_with_the_cause(cluster: str) -> None:
+    options = ["--strategy", "cooperative", "--co-batches", "2", "--trainers", "4", "--trainers-per-server", "2"]
+    size = ["--epochs", "100000", "--layers", "2", "--hidden", "8", "--eval-every", "1000", "--device", "cpu"]
+    command = [sys.executable, "-m", "atta.cli.main", "train", "--cluster", cluster, *options, *size]
+    job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert job.stderr is not None
+        assert job.stderr.readline().startswith("epoch   1")
+        children = psutil.Process(job.pid).children(recursive=True)
+        trainers = [c for c in children if "atta.train.worker" in c.cmdline()]
+        assert len(trainers) == 4
+        start = time.monotonic()
+        trainers[1].kill()
+        _, said = job.communicate(timeout=90)
+        assert time.monotonic() - start < 30
+    finally:
+        job.kill()
+    assert job.returncode == 1
+    last = [line for line in said.splitlines() if not line.startswith("epoch")]
+    assert len(last) == 1, said
+    assert last[0].startswith("atta: error: trainer ")
+    assert "was killed by SIGKILL" in last[0]
