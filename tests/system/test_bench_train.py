@@ -49,7 +49,15 @@ def test_trainers_on_loopback(dataset: Path, tmp_path: Path) -> None:
     """Twice: every round learns the same. DistDGL is asked for, but has no namespaces here."""
     pytest.importorskip("dgl")
     target = tmp_path / "train.json"
-    options = {"num-neighbors": "4,3", "batch-size": 30, "lr": 0.02, "epochs": 5, "runs": 2, "netns": "off", "vs": "dgl"}
+    options = {
+        "num-neighbors": "4,3",
+        "batch-size": 30,
+        "lr": 0.02,
+        "epochs": 5,
+        "runs": 2,
+        "netns": "off",
+        "vs": "dgl",
+    }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "atta.cli.main", "bench", "train", "--data", str(dataset), "--work", str(tmp_path)]
     done = subprocess.run(
@@ -59,7 +67,15 @@ def test_trainers_on_loopback(dataset: Path, tmp_path: Path) -> None:
     document = json.loads(target.read_text())
     assert document["bench"] == "train"
     assert "namespaces" in document["results"]["dgl"]["error"]
-    expected = {"deliver": "dgl", "frontier": "all", "channels": 12, "classes": CLASSES, "layers": 2, "hidden": 32, "lr": 0.02}
+    expected = {
+        "deliver": "dgl",
+        "frontier": "all",
+        "channels": 12,
+        "classes": CLASSES,
+        "layers": 2,
+        "hidden": 32,
+        "lr": 0.02,
+    }
     assert {name: document["config"][name] for name in expected} == expected
     for system in ("atta", "atta-pyg"):
         figures = document["results"][system]

@@ -1,8 +1,8 @@
 """How much of the processor this process may use, and how much of that is in use: by affinity and control groups.
 
-In a container the machine's own figures mislead: eight idle cores are of no use to a process whose control group may use two. What
-counts is the tightest of the limits that hold: cores of the affinity mask, or the quota of a control group (version 1 or 2) that the
-process is in.
+In a container the machine's own figures mislead: eight idle cores are of no use to a process whose control group may use two.
+What counts is the tightest of the limits that hold: cores of the affinity mask, or the quota of a control group (version 1 or 2)
+that the process is in.
 """
 
 from __future__ import annotations
