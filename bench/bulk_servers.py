@@ -27,6 +27,7 @@ import numpy as np
 from atta import rpc
 from atta.daemon.data_services import DataService
 from atta.daemon.peers import as_array
+from atta.daemon.turns import TurnPool
 from atta.protos import wire
 from atta.protos.v1 import kv_pb2
 from atta.samplers import kernels
@@ -129,7 +130,7 @@ def serve_sync(source: Source, config: ServerConfig) -> None:
 
 def serve_aio(source: Source, config: ServerConfig) -> None:
     """grpc.aio's server, as in a daemon; it names its process to those who look for a certain one behind a shared port."""
-    service = DataService("", source.pool, "")
+    service = DataService("", TurnPool(1, "serve"), "")
     identity = (("pid", str(os.getpid())),)
 
     async def pull(request: Any, context: Any) -> AsyncIterator[bytes]:

@@ -45,8 +45,8 @@ def test_policies_on_loopback(dataset: Path, tmp_path: Path) -> None:
     assert set(document["results"]) == {"two-level", "sequential", "prefetch-1", "prefetch-4"}
     assert document["config"]["rtt_ms"] == 4.0
     for figures in document["results"].values():
-        # Two hops and three fetches one after another: no batch is made in less than three round trips.
-        assert figures["completion_ms"]["median"] > 3 * 4.0
+        # The second hop and its rows wait for each other; seeds that lie elsewhere, as in most batches, cost a third round trip.
+        assert figures["completion_ms"]["median"] > 2 * 4.0
         assert figures["completion_ms_p95"]["median"] >= figures["completion_ms"]["median"] / 2
         assert figures["queue_bytes"]["median"] > 0
         assert 0 < figures["busy/consumer"]["median"] <= 1

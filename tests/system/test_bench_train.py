@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -126,7 +127,7 @@ def test_nothing_is_left_behind(dataset: Path, how: str) -> None:
         assert job.returncode == 130
         assert "Traceback" not in said
     deadline = time.monotonic() + 30
-    while any(c.is_running() and c.status() != psutil.STATUS_ZOMBIE for c in children):
+    while any(psutil.pid_exists(c.pid) and c.is_running() and c.status() != psutil.STATUS_ZOMBIE for c in children):
         assert time.monotonic() < deadline, "children outlive the job"
         time.sleep(0.1)
 
@@ -138,7 +139,8 @@ def wait_for_trainers(job: subprocess.Popen[str]) -> list[psutil.Process]:
         time.sleep(0.2)
         assert job.poll() is None
         found = psutil.Process(job.pid).children()
-        trainers = sorted((c for c in found if "atta.bench.train_worker" in c.cmdline()), key=lambda c: c.create_time())
-        if len(trainers) == 2 and all(len(c.net_connections()) >= 2 for c in trainers):
-            return trainers
+        with contextlib.suppress(psutil.Error):  # a process that probes the machine has just ended
+            trainers = [c for c in found if "atta.bench.train_worker" in c.cmdline()]
+            if len(trainers) == 2 and all(len(c.net_connections()) >= 2 for c in trainers):
+                return sorted(trainers, key=lambda c: c.create_time())
     raise AssertionError("no trainers")

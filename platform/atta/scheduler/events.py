@@ -38,10 +38,9 @@ class SessionOpened:
     trainers: int = 1  # consumers that drain this one session
     batch_bytes: float = 0.0  # upper bound or estimate of a batch's size; 0 = unknown: one DAG at a time until measured
     weight: float = 1.0  # share of the workers beside other sessions that could use them as well
-    profile: str = (
-        ""  # sessions of equal profile are one consumer's, one after another (epochs of a loader): they inherit what
-    )
-    # has been measured, and until batches of the later one are taken those of the one before count as being in its queue
+    profile: str = ""
+    """Sessions of equal profile are one consumer's, one after another (epochs of a loader): they inherit what has been measured,
+    and until batches of the later one are taken those of the one before count as being in its queue."""
 
 
 @dataclass(frozen=True, slots=True)
