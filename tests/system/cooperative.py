@@ -286,6 +286,30 @@ def check_exchange(groups: ServerGroups, transport: str) -> dict[str, Any]:
     }
 
 
+def check_fixed(groups: ServerGroups) -> dict[str, bool]:
+    """Features travel once: a second step sends less by just them, its gradients are the same, and other rows still travel."""
+    case, place = Case("sage"), groups.place
+    graph = server_graph(case, place.server)
+    view = worker_view(graph, owners(case, graph, place.server), place.local_rank, 2)
+    batch = TrainerBatch.of(view, groups.inside)
+    model = CooperativeModel(build(case))
+    broadcast_weights(model, groups)
+    targets = count_targets(batch, groups)
+    sent, gradients = [], []
+    for _ in range(2):
+        before = batch.graph.exchanged_bytes
+        backward(model, batch, groups, targets)
+        sent.append(batch.graph.exchanged_bytes - before)
+        gradients.append({n: p.grad.clone() for n, p in model.named_parameters()})
+    features = int(view.send_counts.sum()) * batch.x.shape[1] * batch.x.element_size()
+    others = exchange(2 * batch.x, batch.graph)[len(view.own) :]
+    return {
+        "less": sent[0] - sent[1] == features > 0,
+        "same": all(torch.equal(g, gradients[1][n]) for n, g in gradients[0].items()),
+        "others": torch.equal(others, 2 * exchange(batch.x, batch.graph)[len(view.own) :]),
+    }
+
+
 def halves(groups: ServerGroups) -> bool:
     """Two exchanges under way at once, finished in the other order than they were started."""
     case, place = Case("sage"), groups.place
@@ -306,6 +330,7 @@ def main(folder: Path, rank: int) -> None:
         case.name: run_case(case, groups[case.trainers]) for case in (*EXACT, *SINGLE, *WRONG, *RECOMPUTED)
     }
     results["exchange"] = {t: check_exchange(groups[2], t) for t in ("messages", "collective")}
+    results["fixed"] = check_fixed(groups[2])
     results["halves"] = halves(groups[2])
     torch.save(results, folder / f"{rank}.pt")
     dist.destroy_process_group()

@@ -134,3 +134,8 @@ def test_bytes_are_those_of_the_rows_that_are_read(results: list[dict[str, Any]]
 
 def test_exchanges_may_overlap(results: list[dict[str, Any]]) -> None:
     assert [found["halves"] for found in results] == [True] * WORLD
+
+
+def test_features_travel_once(results: list[dict[str, Any]]) -> None:
+    for found in results:
+        assert found["fixed"] == {"less": True, "same": True, "others": True}

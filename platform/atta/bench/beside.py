@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from atta.bench import limits
 from atta.bench.drive import Measured
@@ -40,6 +41,7 @@ PEERS = ("dgl",)
 System = Callable[[Path], Measured]
 """Runs one system once; the folder is for its logs."""
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -141,10 +143,10 @@ def add_distdgl(
 
 
 def alternate(
-    systems: dict[str, System],
+    systems: dict[str, Callable[[Path], T]],
     runs: int,
     report: BenchReport,
-    figures: Callable[[Measured], dict[str, float]],
+    figures: Callable[[T], dict[str, float]],
     *,
     limits_of: Callable[[], dict[str, float]],
     say: Say,

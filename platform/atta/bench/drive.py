@@ -20,7 +20,7 @@ import psutil
 from atta.bench.netlab import Host
 from atta.errors import AttaError
 
-__all__ = ["Measured", "Troupe", "Usage"]
+__all__ = ["Measured", "Troupe", "Usage", "sent_bytes"]
 
 _POLL_S = 0.5
 _END_S = 20.0
@@ -169,7 +169,7 @@ class Troupe:
 
     def _reading(self) -> Usage:
         ranks = _cpu_seconds(self._ranks)
-        sent = tuple(_sent_bytes(child) for child in self._ranks)
+        sent = tuple(sent_bytes(child.process.pid, child.interface) for child in self._ranks)
         return Usage(time.monotonic(), _cpu_seconds(self._extras) + ranks, ranks, sent)
 
     def _next(self, deadline: float) -> tuple[_Child, dict[str, Any]]:
@@ -254,13 +254,13 @@ def _cpu_seconds(children: Sequence[_Child]) -> float:
     return total
 
 
-def _sent_bytes(child: _Child) -> int:
-    """Bytes that have left a rank's host by its interface so far."""
-    if child.interface is None:
+def sent_bytes(pid: int, interface: str | None) -> int:
+    """Bytes that have left the host of a process by the interface so far; None: there is none, so nothing has."""
+    if interface is None:
         return 0
-    for line in Path(f"/proc/{child.process.pid}/net/dev").read_text(encoding="ascii").splitlines():
+    for line in Path(f"/proc/{pid}/net/dev").read_text(encoding="ascii").splitlines():
         name, _, figures = line.partition(":")
-        if name.strip() == child.interface:
+        if name.strip() == interface:
             return int(figures.split()[8])  # eight receive columns come first
     return 0
 

@@ -22,10 +22,13 @@ from typing import IO, Any
 
 from atta.errors import AttaError, ConfigError
 
-__all__ = ["Host", "NetLab", "loopback", "no_namespaces"]
+__all__ = ["Host", "NetLab", "bits_per_s", "loopback", "no_namespaces"]
 
 _TOOLS = ("ip", "tc", "nsenter", "setpriv", "unshare")
 _RATE = re.compile(r"[1-9][0-9]*(\.[0-9]+)?[kmg]?bit")
+_UNITS = {"k": 1e3, "m": 1e6, "g": 1e9}
+_SLOW = 2e8
+"""Bits per second up to which a bucket of 256 kB would hold what a link carries in 10 ms or more."""
 _SUBNET = "10.77.0"
 _START_S = 10.0
 
@@ -62,6 +65,15 @@ class Host:
         return subprocess.Popen(words, env=full, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
 
 
+def bits_per_s(rate: str) -> float:
+    """What a rate such as ``"1gbit"`` says; raises ConfigError for anything else."""
+    if not _RATE.fullmatch(rate):
+        raise ConfigError(f"rate {rate!r}: write it like 1gbit or 200mbit")
+    number = rate.removesuffix("bit")
+    unit = _UNITS.get(number[-1], 1.0)
+    return float(number.rstrip("kmg")) * unit
+
+
 def loopback(count: int) -> list[Host]:
     """``count`` hosts that are all this machine: told apart by ports only."""
     return [Host("127.0.0.1") for _ in range(count)]
@@ -94,8 +106,8 @@ class NetLab:
         """
         if not 1 <= count <= 250:
             raise ConfigError(f"{count} hosts: must be 1 to 250")
-        if rate is not None and not _RATE.fullmatch(rate):
-            raise ConfigError(f"rate {rate!r}: write it like 1gbit or 200mbit")
+        if rate is not None:
+            bits_per_s(rate)
         self._count, self._rate = count, rate
         self._shm = f"size={shm_bytes}" if shm_bytes else "size=25%"
         self._holders: list[_Holder] = []
@@ -137,7 +149,8 @@ class NetLab:
         host.run("ip", "route", "add", "default", "dev", "eth0")  # some programs find their own address by it
         if self._rate is not None:
             # One bucket per direction. The burst must hold what the kernel hands over at once (64 KiB with segmentation offload).
-            shape = ("root", "tbf", "rate", self._rate, "burst", "256kb", "latency", "50ms")
+            burst = "256kb" if bits_per_s(self._rate) > _SLOW else "64kb"
+            shape = ("root", "tbf", "rate", self._rate, "burst", burst, "latency", "50ms")
             switch.run("tc", "qdisc", "add", "dev", port, *shape)
             host.run("tc", "qdisc", "add", "dev", "eth0", *shape)
 

@@ -34,11 +34,15 @@ class BenchReport:
     """Collects the rounds of one benchmark; ``ours`` is the system that ratios are about.
 
     Not every system needs to have every figure. Figures of different sections (see ``section_of``) are shown apart.
+
+    Attributes:
+        costs: figures whose ratio is theirs / ours, so that more than 1 is better.
     """
 
     bench: str
     config: dict[str, Any]
     ours: str = "atta"
+    costs: frozenset[str] = frozenset()
     rounds: dict[str, list[Figures]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     limit_rounds: list[Figures] = field(default_factory=list)
@@ -66,14 +70,15 @@ class BenchReport:
         self.rounds.pop(system, None)
 
     def ratios(self) -> dict[str, dict[str, float]]:
-        """Figure -> other system (or "limit") -> median over rounds of ours / theirs."""
+        """Figure -> other system (or "limit") -> median over rounds of ours / theirs, of costs theirs / ours."""
         ours = self.rounds.get(self.ours, [])
         found: dict[str, dict[str, float]] = {}
         for system, rounds in self.rounds.items():
             if system == self.ours or not ours:
                 continue
             for name in ours[0].keys() & rounds[0].keys():
-                pairs = [a[name] / b[name] for a, b in zip(ours, rounds, strict=False) if b[name]]
+                both = zip(ours, rounds, strict=False) if name not in self.costs else zip(rounds, ours, strict=False)
+                pairs = [a[name] / b[name] for a, b in both if b[name]]
                 if pairs:
                     found.setdefault(name, {})[system] = statistics.median(pairs)
         for name, limit in self.limit_of.items():

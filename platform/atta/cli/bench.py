@@ -186,6 +186,66 @@ def scheduler(
 
 
 @bench.command()
+@click.option("--data", required=True, help="Partitioned dataset; a server per partition.")
+@click.option("--servers", type=int, default=2, show_default=True)
+@click.option("--trainers-per-server", type=int, default=2, show_default=True)
+@click.option(
+    "--strategies",
+    type=NAMES,
+    default="cooperative,full,minibatch",
+    show_default=True,
+    help="Also: preload. full exchanges rows between servers; ratios are about cooperative, or the first.",
+)
+@click.option(
+    "--model", type=click.Choice(["sage", "gcn", "gat", "resgcn+", "deepergcn"]), default="sage", show_default=True
+)
+@click.option("--layers", type=int, default=3, show_default=True)
+@click.option("--hidden", type=int, default=64, show_default=True)
+@click.option("--lr", type=float, default=0.01, show_default=True)
+@click.option("--dropout", type=float, default=0.0, show_default=True)
+@click.option("--eas", type=INTS, metavar="MAX_HOP,FANOUT", default="1,15", show_default=True, help="Of cooperative.")
+@click.option("--co-batches", type=int, default=1, show_default=True, help="Steps per epoch of cooperative.")
+@click.option(
+    "--num-neighbors", type=INTS, default="10", show_default=True, help="Of mini-batches, per layer or for all."
+)
+@click.option(
+    "--batch-size", type=int, default=1024, show_default=True, help="Of mini-batches: seeds per trainer and step."
+)
+@click.option(
+    "--external-share",
+    type=float,
+    help="Shape the links between servers so that full spends this share of its time in them: needs root.",
+)
+@click.option("--link", metavar="RATE", help="Shape them to this rate, e.g. 100mbit: needs root.")
+@click.option("--target", type=float, help="Report the time to this test accuracy; every epoch is evaluated then.")
+@vs_option
+@click.option("--runs", type=int, default=3, show_default=True, help="Rounds; strategies alternate within a round.")
+@click.option("--warm-up", type=int, default=2, show_default=True, help="Epochs before measuring, per round.")
+@click.option("--epochs", type=int, default=10, show_default=True, help="Measured per round.")
+@work_option
+@click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per strategy and round.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--plot", metavar="FILE.png", help="Draw seconds per epoch.")
+@json_option
+@quiet_option
+def strategies(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> None:
+    """An epoch by mini-batches, by the whole graph, and by whole servers, over a slow link between servers.
+
+    Example: atta bench strategies --data data/demo-2p --layers 3 --eas 1,15 --external-share 0.65 --json strategies.json
+    """
+    from rich.console import Console
+
+    from atta.bench.strategies import StrategiesBench, run
+
+    report = run(StrategiesBench(**options), Console(stderr=True, quiet=quiet).print)
+    write_json(json_file, report.to_json())
+    if plot:
+        report.plot(plot, "epoch_seconds")
+    if not quiet and json_file != "-":
+        printer().print(report.show())
+
+
+@bench.command()
 @click.option("--dataset", required=True, help="Dataset of one partition.")
 @click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
 @click.option("--batch-size", type=int, default=1024, show_default=True)

@@ -28,7 +28,7 @@ __all__ = ["COMMANDS"]
     show_default=True,
     help="Sampled batches per trainer; all vertices in one step; large batches shared by the trainers of a server.",
 )
-@click.option("--trainers", type=int, default=1, show_default=True, help="Trainer processes on this machine.")
+@click.option("--trainers", type=int, default=1, show_default=True, help="Trainer processes, on all machines together.")
 @click.option("--epochs", type=int, default=10, show_default=True)
 @click.option(
     "--num-neighbors",
@@ -85,22 +85,32 @@ __all__ = ["COMMANDS"]
 )
 @click.option("--eval-batch-size", type=int, help="minibatch: [default: --batch-size]")
 @click.option("--patience", type=int, help="Stop after so many evaluations without a better validation accuracy.")
+@click.option("--nnodes", type=int, default=1, show_default=True, help="Machines; give this command on each of them.")
+@click.option("--node-rank", type=int, default=0, show_default=True, help="Which of the machines this is.")
+@click.option(
+    "--rdzv-endpoint", metavar="HOST:PORT", help="Where the machines meet: an address of machine 0, free there."
+)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--threads", type=int, help="Worker threads per daemon started here.")
 @click.option("--checkpoint", metavar="DIR", help="Write a checkpoint after every epoch.")
 @click.option("--resume", is_flag=True, help="Continue from the checkpoint, if there is one.")
 @json_option
 @quiet_option
-def train(json_file: str | None, quiet: bool, **options: Any) -> None:
+def train(
+    json_file: str | None, quiet: bool, nnodes: int, node_rank: int, rdzv_endpoint: str | None, **options: Any
+) -> None:
     """Train a model on a partitioned graph: sampled mini-batches, or whole servers.
 
     Example: atta train --data data/demo-2p --model sage --trainers 2 --epochs 5 --num-neighbors 15,10,5
 
     Example: atta train --data data/demo-2p --strategy full --trainers 4 --trainers-per-server 2 --layers 3 --eas 1,15
-    """
-    from atta.train import TrainConfig, fit
 
-    report = fit(TrainConfig(**options, verbose=not quiet))
+    Example: atta train --cluster cluster.toml --trainers 4 --nnodes 2 --node-rank 0 --rdzv-endpoint 10.0.0.1:29400
+    """
+    from atta.train import Nodes, TrainConfig, fit
+
+    nodes = Nodes(nnodes, node_rank, rdzv_endpoint)
+    report = fit(TrainConfig(**options, verbose=not quiet), nodes)
     write_json(json_file, report.to_json())
     if not quiet and json_file != "-":
         best = report.best

@@ -14,10 +14,11 @@ from atta.errors import AttaError
 __all__ = ["first_cause"]
 
 
-def first_cause(folder: Path, exit_codes: Mapping[int, int]) -> AttaError:
+def first_cause(folder: Path, exit_codes: Mapping[int, int], *, others: bool = False) -> AttaError:
     """The error to raise for a failed run.
 
-    folder: where failed ranks left ``failure-RANK.json``; exit_codes: of the ranks that did not end well, negative for signals.
+    folder: where failed ranks left ``failure-RANK.json``; exit_codes: of the ranks that did not end well, negative for signals;
+    others: there are trainers on other machines, which leave their files there.
 
     A rank that dies takes the others along: they see a broken connection, or the launcher's SIGTERM. So Atta's own errors come
     first, then signals that the launcher did not send, then whatever happened first.
@@ -37,6 +38,9 @@ def first_cause(folder: Path, exit_codes: Mapping[int, int]) -> AttaError:
             f"trainer {min(killed)}" if len(killed) == 1 else "a trainer"
         )  # the launcher stops the others by SIGTERM too
         return AttaError(f"{who} was stopped by SIGTERM")
+    if others and records and all(_lost_connection(r) for r in records):
+        ranks = ", ".join(str(r["rank"]) for r in sorted(records, key=lambda r: r["rank"]))
+        return AttaError(f"trainers {ranks} lost those of another machine: the cause is reported there")
     if records:
         first = next((r for r in records if not _lost_connection(r)), records[0])
         error = AttaError(f"trainer {first['rank']} failed: {first['kind']}: {first['message']}")

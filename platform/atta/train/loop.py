@@ -90,7 +90,14 @@ class EpochLoop(abc.ABC):
     def _restore(self) -> list[EpochReport]:
         if not (self.config.resume and self.config.checkpoint):
             return []
-        return load_checkpoint(self.config.checkpoint, self.config, self.model, self.optimizer, self.device)
+        folder = self.config.checkpoint
+        epochs = load_checkpoint(folder, self.config, self.model, self.optimizer, self.device)
+        most, least = self._max(len(epochs)), -self._max(-len(epochs))
+        if most > least:
+            raise ConfigError(
+                f"--checkpoint {folder}: not all trainers see the same one; several machines must share it"
+            )
+        return epochs
 
     def _save(self, epochs: Sequence[EpochReport]) -> None:
         folder = self.config.checkpoint

@@ -1,6 +1,7 @@
 """A trainer process: ``python -m atta.train.worker FOLDER``, started by ``atta.train.launch`` through torch's elastic launcher.
 
-``FOLDER/task.json`` says what to do. Rank 0 leaves ``epochs.json`` there, a rank that fails ``failure-RANK.json``.
+``FOLDER/task.json`` says what to do. The first trainer of a machine leaves ``epochs.json`` there, a rank that fails
+``failure-RANK.json``.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def main(folder: str) -> int:
         }
         (Path(folder) / f"failure-{rank}.json").write_text(json.dumps(failure), encoding="utf-8")
         return 1
-    if rank == "0":
+    if os.environ.get("LOCAL_RANK", "0") == "0":
         (Path(folder) / "epochs.json").write_text(json.dumps([asdict(e) for e in epochs]), encoding="utf-8")
     return 0
 

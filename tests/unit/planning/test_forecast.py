@@ -42,20 +42,21 @@ def by_kind(
 
 def test_exchange_by_hand() -> None:
     found = by_kind()["exchange"]
-    # A row travels there and back before layers 2 and 3, and once as features of twice the width: 6 rows.
-    assert NETWORK.exchanges == 6
+    # A row travels there and back before layers 2 and 3; features, of twice the width, only before the first epoch.
+    assert NETWORK.exchanges == 4
     assert found.compute == pytest.approx(3 * (250 / 100 + 2000 / 1000))
     gradients = 40 / 10  # rows; half of a sum goes each way, between two
-    assert found.internal == pytest.approx((60 * 6 + gradients) / 200)
-    assert found.external == pytest.approx((150 * 6 + gradients) / 50)
-    assert found.sampling == found.preload == 0
+    assert found.internal == pytest.approx((60 * 4 + gradients) / 200)
+    assert found.external == pytest.approx((150 * 4 + gradients) / 50)
+    assert found.preload == pytest.approx(150 * 2 / 50)
+    assert found.sampling == 0
     assert (found.steps, found.redundancy, found.exact) == (1, 1.0, True)
 
 
 def test_preloading_sends_gradients_only() -> None:
     found = by_kind()["preloading"]
     assert found.compute == pytest.approx(3 * (450 / 100 + 3800 / 1000))
-    assert found.internal == pytest.approx((120 * 6 + 4) / 200)
+    assert found.internal == pytest.approx((120 * 4 + 4) / 200)
     assert found.external == pytest.approx(4 / 50)
     assert found.preload == pytest.approx(400 * 2 / 50)
     assert found.redundancy == pytest.approx(1.7)

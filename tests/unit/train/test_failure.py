@@ -71,3 +71,13 @@ def test_a_trainer_writes_down_why_it_failed(tmp_path: Path, monkeypatch: pytest
     assert type(error) is ConfigError
     assert "--lr -1" in str(error)
     assert isinstance(error, AttaError)
+
+
+def test_what_happened_on_another_machine_is_told_there(tmp_path: Path) -> None:
+    record(tmp_path, 1, "RuntimeError", GLOO, 1.0)
+    record(tmp_path, 0, "DistBackendError", "peer is gone", 2.0)
+    expected = "trainers 0, 1 lost those of another machine: the cause is reported there"
+    assert str(first_cause(tmp_path, {0: 1, 1: 1}, others=True)) == expected
+    assert str(first_cause(tmp_path, {0: 1, 1: -signal.SIGKILL}, others=True)).startswith("trainer 1 was killed")
+    record(tmp_path, 0, "ZeroDivisionError", "by zero", 3.0)
+    assert "ZeroDivisionError" in str(first_cause(tmp_path, {0: 1, 1: 1}, others=True))

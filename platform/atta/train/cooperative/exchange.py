@@ -50,6 +50,7 @@ class CooperativeGraph:
         edge_index: int64 [2, e], sources in own and remote rows, targets in own rows.
         in_degrees: int64 [o + r], in the whole graph.
         whole, interior, boundary: own rows all together, those that read own rows only, and the others.
+        fixed: rows [o, ...] that never change, or None: what others read of them travels once. The features of a batch are.
         exchanged_bytes: what this trainer has sent to the others of its server so far, forward and backward.
         watch: where waiting for the others counts, as phase ``exchange``; None: nowhere.
     """
@@ -88,6 +89,8 @@ class CooperativeGraph:
             transport = "messages" if dist.get_backend(self.group) == "gloo" else "collective"
         self._collective = transport == "collective"
         self._cache: dict[Any, Any] = {}
+        self.fixed: torch.Tensor | None = None
+        self.fixed_rows: torch.Tensor | None = None  # the remote ones, once they are here
         self.exchanged_bytes = 0
         self.watch: Stopwatch | None = None
 
@@ -171,21 +174,28 @@ class _Transfer:
 
 
 class PendingExchange:
-    """An exchange under way, made by ``start_exchange``."""
+    """An exchange under way, made by ``start_exchange``; of fixed rows only the first one sends anything."""
 
     def __init__(self, graph: CooperativeGraph, h: torch.Tensor) -> None:
         self.graph = graph
         self.transfer: _Transfer | None = None
-        # The token carries no number: it makes autograd run the backward of start after that of finish.
-        token: torch.Tensor = _Start.apply(h, self)  # type: ignore[no-untyped-call]
-        self._token = token
+        self._keep = h is graph.fixed and not h.requires_grad
+        self._kept = graph.fixed_rows if self._keep else None
+        if self._kept is None:
+            # The token carries no number: it makes autograd run the backward of start after that of finish.
+            token: torch.Tensor = _Start.apply(h, self)  # type: ignore[no-untyped-call]
+            self._token = token
 
     def finish(self) -> torch.Tensor:
         """Wait for the remote rows: [r, ...]. Must be called once, and its result must take part in the loss even if r is 0.
 
         A trainer that reads nothing may be read by others: it must wait for their gradients all the same.
         """
+        if self._kept is not None:
+            return self._kept
         rows: torch.Tensor = _Finish.apply(self._token, self)  # type: ignore[no-untyped-call]
+        if self._keep:
+            self.graph.fixed_rows = rows
         return rows
 
     def arrived(self) -> torch.Tensor:

@@ -58,6 +58,7 @@ class TrainerBatch:
         x, y, targets = (
             torch.from_numpy(a).to(device) for a in (view.features, view.labels[view.targets], view.targets)
         )
+        graph.fixed = x
         return cls(x, y, targets, graph)
 
 

@@ -107,7 +107,10 @@ class _Model:
         self, kind: str, name: str, share: Share, options: tuple[str, ...], *, exact: bool = False, steps: int = 1
     ) -> Forecast:
         """A server's trainers share one subgraph per step."""
-        trainers, layers, width = self.machines.trainers, self.network.layers, self.network.exchanges
+        trainers, layers = self.machines.trainers, self.network.layers
+        # Co-batches are new in every step; what is trained on as a whole exchanges its features once.
+        again, once = (self.network.feature_exchanges, 0.0) if steps > 1 else (0.0, self.network.feature_exchanges)
+        width = self.network.exchanges + again
         rows, edges = share.vertices / trainers, share.edges / trainers
         received = share.internal + share.external / trainers
         inside, outside = self._gradients(steps)
@@ -123,7 +126,7 @@ class _Model:
             external=outside + steps * share.external * width / self.rates.external,
             # What is trained on as a whole is extracted once; co-batches are extracted anew in every epoch.
             sampling=steps * share.edges / self.rates.extracting if steps > 1 else 0.0,
-            preload=share.preloaded * self.network.feature_rows / self.rates.external,
+            preload=(share.preloaded * self.network.feature_rows + share.external * once) / self.rates.external,
             memory=kept + self._memory(rows, edges, (layers + 1) * rows, (layers + 1) * edges),
             redundancy=self.machines.servers * steps * share.mean_vertices / max(1, self.sizes.vertices),
         )

@@ -72,9 +72,14 @@ class Network:
     def exchanges(self) -> float:
         """How many times per step a boundary row travels, forward and back, in rows of the hidden width.
 
-        Features need no gradient, so what the first layer reads does not come back unless it has been computed.
+        What is computed; see ``feature_exchanges`` for the features, which the first layer of models that are not deep reads.
         """
-        return 2.0 * (self.layers - 1) + (2.0 if self.deep else self.feature_rows)
+        return 2.0 * (self.layers if self.deep else self.layers - 1)
+
+    @property
+    def feature_exchanges(self) -> float:
+        """The same for features: sent when a subgraph is new, and kept while it is computed on; no gradients come back."""
+        return 0.0 if self.deep else self.feature_rows
 
 
 @dataclass(frozen=True)

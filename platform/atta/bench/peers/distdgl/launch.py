@@ -1,4 +1,4 @@
-"""Run DistDGL on the hosts of a NetLab: one server and one trainer per host."""
+"""Run DistDGL on the hosts of a NetLab: one server per host, and as many trainers as wanted."""
 
 from __future__ import annotations
 
@@ -20,12 +20,18 @@ _SERVER_PORT, _RENDEZVOUS_PORT = 30_050, 29_777
 
 
 def run_distdgl(
-    partitions: Path, workload: Workload, hosts: Sequence[Host], folder: Path, *, recipe: Recipe | None = None
+    partitions: Path,
+    workload: Workload,
+    hosts: Sequence[Host],
+    folder: Path,
+    *,
+    recipe: Recipe | None = None,
+    trainers: int = 1,
 ) -> Measured:
     """Start everything, measure, end everything.
 
     ``partitions`` comes from ``partition.prepare`` with as many parts as there are hosts; ``folder`` is for logs; ``recipe``: the
-    trainers train by it, else they only load.
+    trainers train by it, else they only load; ``trainers``: of each host.
 
     Raises:
         AttaError: a process failed or hangs.
@@ -38,13 +44,13 @@ def run_distdgl(
     training = {} if recipe is None else {"recipe": asdict(recipe)}
     with Troupe("dgl", folder) as troupe:
         for index, host in enumerate(hosts):
-            env = _environment(partitions, ips, len(hosts), host, workload.threads)
+            env = _environment(partitions, ips, len(hosts) * trainers, host, workload.threads)
             troupe.extra(f"server{index}", host, command, {**env, "DGL_ROLE": "server", "DGL_SERVER_ID": str(index)})
-        for rank, host in enumerate(hosts):
+        for rank, host in enumerate(host for host in hosts for _ in range(trainers)):
             config = WorkerConfig(
                 config=str(partitions),
                 rank=rank,
-                world_size=len(hosts),
+                world_size=len(hosts) * trainers,
                 rendezvous=f"tcp://{hosts[0].address}:{_RENDEZVOUS_PORT}",
                 num_neighbors=workload.num_neighbors,
                 batch_size=workload.batch_size,
@@ -53,18 +59,18 @@ def run_distdgl(
                 threads=workload.threads,
                 think_ms=workload.think_ms,
             )
-            env = _environment(partitions, ips, len(hosts), host, workload.threads)
+            env = _environment(partitions, ips, len(hosts) * trainers, host, workload.threads)
             troupe.rank(host, [*command, json.dumps({**asdict(config), **training})], {**env, "DGL_ROLE": "client"})
         return troupe.measure(epochs=workload.epochs, seconds=workload.seconds, timeout_s=workload.timeout_s)
 
 
-def _environment(partitions: Path, ips: Path, machines: int, host: Host, threads: int) -> dict[str, str]:
+def _environment(partitions: Path, ips: Path, clients: int, host: Host, threads: int) -> dict[str, str]:
     return {
         "DGLBACKEND": "pytorch",
         "DGL_DIST_MODE": "distributed",
         "DGL_IP_CONFIG": str(ips),
         "DGL_NUM_SERVER": "1",  # per machine
-        "DGL_NUM_CLIENT": str(machines),  # one trainer per machine, which samples by itself:
+        "DGL_NUM_CLIENT": str(clients),  # trainers, which sample by themselves:
         "DGL_NUM_SAMPLER": "0",  # sampler processes were seen to hang with this version
         "DGL_CONF_PATH": str(partitions),
         "DGL_GRAPH_FORMAT": "csc",

@@ -1,0 +1,335 @@
+"""``atta bench strategies``: an epoch by mini-batches, by the whole graph, and by whole servers, over a slow link between servers.
+
+Every system is ``atta train`` on the same partitions, a server with its trainers per host:
+
+===========  ==================================================================================================
+minibatch    each trainer samples its own batches
+full         exact full-graph training that exchanges rows before every layer, also between servers: what GraNNDis
+             compares itself with
+preload      exact full-graph training, each server with all that its vertices depend on
+cooperative  whole servers with expansion-aware sampling, in one step or in co-batches
+===========  ==================================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from atta.bench.beside import PEERS, Say, alternate
+from atta.bench.flow import flow_bytes_per_s
+from atta.bench.netlab import Host, NetLab, bits_per_s, loopback, no_namespaces
+from atta.bench.report import BenchReport
+from atta.bench.train_run import Trained, run_training
+from atta.bench.workfolder import work_folder
+from atta.bench.workload import Recipe, Workload
+from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.partition.dataset import Dataset
+from atta.train.config import TrainConfig
+
+__all__ = ["STRATEGIES", "StrategiesBench", "external_rate", "figures", "run"]
+
+STRATEGIES = ("cooperative", "full", "preload", "minibatch")
+_KBIT = 1e3
+_TRIES = 3
+_CLOSE = 0.02
+"""A share of external time so near the one asked for is good enough."""
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class StrategiesBench:
+    """Settings of the benchmark.
+
+    Attributes:
+        data: partitioned dataset, as many partitions as servers.
+        servers, trainers_per_server: how many; each server is a host of its own where namespaces are possible.
+        strategies: of ``STRATEGIES``; the ratios are about ``cooperative``, without it about the first.
+        vs: peers: dgl.
+        model, layers, hidden, lr, dropout, seed: as for ``atta train``.
+        eas: (hops, new neighbours per vertex) of ``cooperative``.
+        co_batches: its steps per epoch.
+        num_neighbors, batch_size: of ``minibatch`` and DistDGL.
+        external_share: shape the links so that ``full`` spends this share of its time in them.
+        link: rate of the links instead, e.g. ``"100mbit"``; None of both: unshaped.
+        target: test accuracy, the time to which is reported; None: none.
+        runs: rounds; systems alternate within a round.
+        warm_up, epochs: not counted, and counted, per round.
+        timeout_s: a system that takes longer has failed.
+        work: folder that keeps graphs converted for peers; None: ``atta`` in the user's cache folder.
+    """
+
+    data: str
+    servers: int = 2
+    trainers_per_server: int = 2
+    strategies: tuple[str, ...] = ("cooperative", "full", "minibatch")
+    vs: tuple[str, ...] = ()
+    model: str = "sage"
+    layers: int = 3
+    hidden: int = 64
+    lr: float = 0.01
+    dropout: float = 0.0
+    eas: tuple[int, int] = (1, 15)
+    co_batches: int = 1
+    num_neighbors: tuple[int, ...] = (10,)
+    batch_size: int = 1024
+    external_share: float | None = None
+    link: str | None = None
+    target: float | None = None
+    runs: int = 3
+    warm_up: int = 2
+    epochs: int = 10
+    timeout_s: float = 600.0
+    seed: int = 0
+    work: str | None = None
+
+    def __post_init__(self) -> None:
+        for what, given, known in (("strategy", self.strategies, STRATEGIES), ("peer", self.vs, PEERS)):
+            for name in given:
+                if name not in known:
+                    raise UnknownNameError.of(what, name, known)
+        if not self.strategies:
+            raise ConfigError("--strategies: name at least one")
+        for name in ("servers", "trainers_per_server", "runs", "warm_up", "epochs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
+        self._check_share()
+        if self.link is not None:
+            bits_per_s(self.link)
+        if self.target is not None and not 0 < self.target <= 1:
+            raise ConfigError(f"--target {self.target}: must lie between 0 and 1")
+        if self.vs and self.model != "sage":
+            raise ConfigError(f"--vs dgl: trains sage here, not {self.model}")
+        for name in self.strategies:
+            TrainConfig(data=self.data, **self.settings(name))  # type: ignore[arg-type]
+
+    def _check_share(self) -> None:
+        if self.external_share is None:
+            return
+        if self.link is not None:
+            raise ConfigError("--external-share and --link: give one of them, the first finds the second")
+        if not 0 < self.external_share < 1:
+            raise ConfigError(f"--external-share {self.external_share}: must lie between 0 and 1")
+        if "full" not in self.strategies or self.servers == 1:
+            raise ConfigError(
+                "--external-share: is that of `full` between servers, so name it, and take at least 2 servers"
+            )
+
+    @property
+    def fan_outs(self) -> tuple[int, ...]:
+        """Of mini-batches, one per layer."""
+        return self.num_neighbors * self.layers if len(self.num_neighbors) == 1 else self.num_neighbors
+
+    def settings(self, strategy: str) -> dict[str, object]:
+        """Of ``TrainConfig``, for one of ``STRATEGIES``."""
+        everybody = self.servers * self.trainers_per_server
+        common = {
+            **{name: getattr(self, name) for name in ("model", "layers", "hidden", "lr", "dropout", "seed")},
+            "trainers": everybody,
+            "epochs": self.warm_up + self.epochs,
+            "eval_every": 1 if self.target is not None else self.warm_up + self.epochs,
+        }
+        own: dict[str, dict[str, object]] = {
+            "minibatch": {"strategy": "minibatch", "num_neighbors": self.fan_outs, "batch_size": self.batch_size},
+            "full": {"strategy": "full", "trainers_per_server": everybody},
+            "preload": {"strategy": "full", "trainers_per_server": self.trainers_per_server},
+            "cooperative": {
+                **{"strategy": "cooperative", "trainers_per_server": self.trainers_per_server},
+                **{"eas": self.eas, "co_batches": self.co_batches},
+            },
+        }
+        return common | own[strategy]
+
+    def options(self, strategy: str) -> list[str]:
+        """Of ``atta train``."""
+        words = []
+        for name, value in self.settings(strategy).items():
+            if name != "trainers":
+                text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+                words += [f"--{name.replace('_', '-')}", text]
+        return words
+
+
+def run(bench: StrategiesBench, say: Say = lambda _: None) -> BenchReport:
+    """Run all rounds; ``say`` is told what happens.
+
+    Raises:
+        DataError, ConfigError: the dataset or a setting is wrong.
+        AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
+    """
+    for package in ("torch", "torch_geometric"):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError("training needs torch and torch_geometric: install atta[train]")
+    dataset = Dataset.open(bench.data, verify=False)
+    if dataset.num_parts != bench.servers:
+        raise ConfigError(
+            f"--servers {bench.servers}: the dataset has {dataset.num_parts} partitions, one per server is needed"
+        )
+    link, alone = bench.link, None
+    if bench.external_share is not None:
+        say("measuring full without a slow link")
+        alone, link = _calibrated(bench, say)
+    counts = {"vertices": dataset.schema.node_counts, "edges": dataset.schema.edge_counts}
+    config = {**asdict(bench), "link": link, "dataset_id": dataset.dataset_id, **counts}
+    with _hosts(bench, link) as hosts:
+        config["netns"] = "off" if hosts[0].interface is None else "on"
+        ours = "cooperative" if "cooperative" in bench.strategies else bench.strategies[0]
+        report = BenchReport("strategies", config, ours, frozenset({"epoch_seconds", "seconds_to_target"}))
+        systems: dict[str, Callable[[Path], Figures]] = {
+            name: partial(_strategy, bench, name, hosts, alone) for name in bench.strategies
+        }
+        systems |= _distdgl(bench, dataset, hosts, report, say)
+        alternate(systems, bench.runs, report, lambda found: found, limits_of=lambda: _limits(hosts), say=say)
+    return report
+
+
+def figures(trained: Trained, warm_up: int, target: float | None = None) -> Figures:
+    """Figures of a run, of the epochs after ``warm_up``: medians over epochs, of memory the largest trainer's peak.
+
+    ``link_bytes`` is what the busiest host sent in an epoch; ``set_up_link_bytes`` what it sent before the end of the first one.
+    """
+    counted, sent = trained.epochs[warm_up:], trained.sent_bytes[warm_up:]
+    last = trained.epochs[-1]
+    found = {
+        "epoch_seconds": statistics.median(e["seconds"] for e in counted),
+        "steps": float(last["steps"]),
+        "link_bytes": statistics.median(max(hosts) for hosts in sent),
+        "set_up_link_bytes": float(max(trained.sent_bytes[0])),
+        "exchanged_bytes": float(last["exchanged_bytes"]),
+        "peak_memory_bytes": float(max(last["peak_memory_bytes"], default=0)),
+        "loss": last["loss"],
+    }
+    found |= {name: last[name] for name in ("val_accuracy", "test_accuracy") if last[name] is not None}
+    for phase in counted[0]["breakdown"]:
+        found[f"phases/{phase}_s"] = statistics.median(e["breakdown"][phase] for e in counted)
+    if target is not None and (seconds := _seconds_to(trained, target)) is not None:
+        found["seconds_to_target"] = seconds
+    return found
+
+
+def _seconds_to(trained: Trained, target: float) -> float | None:
+    """Training time until the test accuracy was reached; None: it was not."""
+    seconds = 0.0
+    for epoch in trained.epochs:
+        seconds += epoch["seconds"]
+        if (epoch["test_accuracy"] or 0.0) >= target:
+            return seconds
+    return None
+
+
+def external_rate(seconds: float, sent_bytes: float, share: float) -> float:
+    """Bits per second of a link that takes ``share`` of an epoch for ``sent_bytes`` if all else takes ``seconds``."""
+    return 8 * sent_bytes * (1 - share) / (share * seconds)
+
+
+def _calibrated(bench: StrategiesBench, say: Say) -> tuple[float, str]:
+    """Seconds of an epoch of ``full`` on unshaped links, and the rate with which links take the share asked for.
+
+    Bytes over rate is only nearly what a link adds: some of it is hidden behind computing, and messages wait for each other. So
+    the rate is corrected by what was measured with it.
+    """
+    assert bench.external_share is not None
+    with _hosts(bench, None) as hosts:
+        found = _measured(bench, "full", hosts)
+    alone = found["epoch_seconds"]
+    wanted = alone * bench.external_share / (1 - bench.external_share)  # seconds that the link adds
+    rate = external_rate(alone, found["link_bytes"], bench.external_share)
+    for _ in range(_TRIES):
+        link = f"{max(1, round(rate / _KBIT))}kbit"
+        with _hosts(bench, link) as hosts:
+            seconds = _measured(bench, "full", hosts)["epoch_seconds"]
+        share = 1 - alone / seconds
+        say(f"with {link} full spends {100 * share:.0f} % of its time in the links")
+        if abs(share - bench.external_share) <= _CLOSE:
+            break
+        rate *= max(0.1, (seconds - alone) / wanted)
+    return alone, link
+
+
+def _measured(bench: StrategiesBench, strategy: str, hosts: Sequence[Host]) -> Figures:
+    with tempfile.TemporaryDirectory(prefix="atta-bench-full-") as folder:
+        return _strategy(bench, strategy, hosts, None, Path(folder))
+
+
+def _strategy(bench: StrategiesBench, name: str, hosts: Sequence[Host], alone: float | None, folder: Path) -> Figures:
+    """Figures of one run of a strategy; ``alone``: seconds of an epoch of ``full`` without a slow link."""
+    trained = run_training(
+        Path(bench.data).resolve(),
+        bench.options(name),
+        hosts,
+        folder,
+        trainers=bench.trainers_per_server,
+        timeout_s=bench.timeout_s,
+    )
+    found = figures(trained, bench.warm_up, bench.target)
+    if name == "full" and alone is not None:
+        found["external_share"] = 1 - alone / found["epoch_seconds"]
+    return found
+
+
+@contextlib.contextmanager
+def _hosts(bench: StrategiesBench, link: str | None) -> Iterator[list[Host]]:
+    """A host per server, inside the block."""
+    if bench.link is None and bench.external_share is None and no_namespaces():
+        yield loopback(bench.servers)
+        return
+    with NetLab(bench.servers, rate=link) as lab:
+        yield list(lab.hosts)
+
+
+def _limits(hosts: Sequence[Host]) -> Figures:
+    return {"link_bytes_per_s": flow_bytes_per_s(hosts[0], hosts[-1], "tcp")}
+
+
+def _distdgl(
+    bench: StrategiesBench, dataset: Dataset, hosts: Sequence[Host], report: BenchReport, say: Say
+) -> dict[str, Callable[[Path], Figures]]:
+    """DistDGL's mini-batches where they are asked for; if it cannot run, the report says why."""
+    if "dgl" not in bench.vs:
+        return {}
+    from atta.bench import train
+    from atta.bench.peers.distdgl.launch import run_distdgl
+    from atta.bench.peers.distdgl.partition import prepare
+
+    workload = Workload(
+        bench.fan_outs,
+        bench.batch_size,
+        warm_up=bench.warm_up,
+        epochs=bench.epochs,
+        seconds=0.0,
+        timeout_s=bench.timeout_s,
+        seed=bench.seed,
+    )
+    schema = dataset.schema
+    channels = schema.node_tables[schema.node_types[0]]["x"].row_shape[0]
+    recipe = Recipe(channels, schema.num_classes or 2, bench.layers, bench.hidden, lr=bench.lr, seed=bench.seed)
+    try:
+        if hosts[0].interface is None:
+            raise AttaError(no_namespaces() or "DistDGL runs only in network namespaces")
+        say("converting the graph for DistDGL")
+        partitions = prepare(Path(bench.data).resolve(), len(hosts), workload.split, work_folder(bench.work))
+    except AttaError as error:
+        report.fail("dgl", str(error))
+        return {}
+
+    def measure(folder: Path) -> Figures:
+        measured = run_distdgl(partitions, workload, hosts, folder, recipe=recipe, trainers=bench.trainers_per_server)
+        found = train.figures(measured)
+        busiest = max(measured.whole.sent_bytes) / (1 + max(e["epoch"] for e in measured.epochs))
+        phases = {f"phases/{phase}_s": found[f"trainer/{phase}_s"] for phase in train.PHASES}
+        same = {
+            "epoch_seconds": found["epoch_s"],
+            "steps": found["steps"],
+            "link_bytes": busiest,
+            "loss": found["loss"],
+        }
+        return same | phases
+
+    return {"dgl": measure}

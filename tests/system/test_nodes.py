@@ -1,0 +1,148 @@
+"""``atta train`` and ``atta bench strategies`` on several machines: each gives the command, all get the figures of one machine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import atta
+from atta.client.local import free_addresses
+from atta.partition import partition_graph
+from atta.partition.generate import GenerateOptions, generate
+
+ATTA = (sys.executable, "-m", "atta.cli.main")
+OPTIONS = ("--model", "sage", "--layers", "2", "--hidden", "8", "--dropout", "0", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("torch_geometric")
+    folder = tmp_path_factory.mktemp("nodes")
+    shares = {"train": 0.4, "val": 0.2, "test": 0.4}
+    sizes = {"nodes": 400, "edges": 4000, "features": 6, "classes": 3, "seed": 5}
+    generate("sbm", folder / "graph", GenerateOptions(**sizes, **shares, inter=0.2))  # type: ignore[arg-type]
+    partition_graph(folder / "graph", folder / "parts", parts=2, method="metis", seed=0)
+    return folder / "parts"
+
+
+@pytest.fixture(scope="module")
+def cluster(parts: Path) -> Iterator[str]:
+    with atta.local(parts, threads=1) as running:
+        yield str(running.cluster_file)
+
+
+def start(cluster: str, *words: str) -> subprocess.Popen[str]:
+    command = [*ATTA, "train", "--cluster", cluster, "--trainers", "4", *OPTIONS, *words]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def losses(report: Path) -> list[float]:
+    return [e["loss"] for e in json.loads(report.read_text())["epochs"]]
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        ("--strategy", "minibatch", "--num-neighbors", "3", "--batch-size", "16"),
+        ("--strategy", "full", "--trainers-per-server", "2"),
+        ("--strategy", "full", "--trainers-per-server", "4"),  # exchanges rows between the machines
+    ],
+    ids=lambda words: words[-1],
+)
+def test_two_machines_train_as_one(cluster: str, tmp_path: Path, strategy: Sequence[str]) -> None:
+    words = (*strategy, "--epochs", "2")
+    alone = start(cluster, *words, "--json", str(tmp_path / "alone.json"))
+    assert alone.wait(60) == 0, alone.communicate()[1]
+    (endpoint,) = free_addresses(1)
+    nodes = []
+    for rank in (1, 0):
+        place = ("--nnodes", "2", "--node-rank", str(rank), "--rdzv-endpoint", endpoint)
+        nodes.append(start(cluster, *words, *place, "--json", str(tmp_path / f"{rank}.json")))
+    for node in nodes:
+        assert node.wait(60) == 0, node.communicate()[1]
+    found = losses(tmp_path / "0.json")
+    assert len(found) == 2
+    assert losses(tmp_path / "1.json") == found
+    assert found == pytest.approx(losses(tmp_path / "alone.json"), rel=1e-3)
+
+
+def test_a_killed_trainer_is_named_where_it_was(cluster: str) -> None:
+    (endpoint,) = free_addresses(1)
+    words = ("--strategy", "full", "--trainers-per-server", "2", "--epochs", "100000", "--eval-every", "100000")
+    nodes = [
+        start(cluster, *words, "--nnodes", "2", "--node-rank", str(rank), "--rdzv-endpoint", endpoint)
+        for rank in (0, 1)
+    ]
+    try:
+        assert nodes[0].stderr is not None
+        assert nodes[0].stderr.readline().startswith("epoch")
+        trainers = [
+            p for p in psutil.Process(nodes[1].pid).children(recursive=True) if "atta.train.worker" in p.cmdline()
+        ]
+        assert len(trainers) == 2
+        began = time.monotonic()
+        trainers[0].send_signal(signal.SIGKILL)
+        words_of = [node.communicate(timeout=30)[1] for node in nodes]
+        assert time.monotonic() - began < 30
+    finally:
+        for node in nodes:
+            node.kill()
+            node.wait()
+    assert [node.returncode for node in nodes] == [1, 1]
+    assert "was killed by SIGKILL" in words_of[1]
+    assert "lost those of another machine: the cause is reported there" in words_of[0]
+
+
+def bench(parts: Path, target: Path, *words: str) -> dict[str, Any]:
+    command = [
+        *ATTA,
+        "bench",
+        "strategies",
+        "--data",
+        str(parts),
+        "--layers",
+        "2",
+        "--hidden",
+        "8",
+        "--batch-size",
+        "16",
+    ]
+    more = ["--num-neighbors", "3", "--runs", "1", "--warm-up", "1", "--epochs", "3", "--json", str(target)]
+    done = subprocess.run([*command, *more, *words], capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(target.read_text())
+    return document
+
+
+def test_bench_without_links(parts: Path, tmp_path: Path) -> None:
+    """One trainer per server, so that it is quick. Exact strategies learn the same as each other."""
+    words = ("--trainers-per-server", "1", "--strategies", "cooperative,full,preload,minibatch", "--target", "0.4")
+    found = bench(parts, tmp_path / "s.json", *words)
+    results = found["results"]
+    assert results["preload"]["loss"]["median"] == pytest.approx(results["full"]["loss"]["median"], rel=1e-4)
+    assert results["full"]["exchanged_bytes"]["median"] > 0
+    assert results["preload"]["exchanged_bytes"]["median"] == 0
+    assert set(found["ratios"]["epoch_seconds"]) == {"full", "preload", "minibatch"}
+    for figures in results.values():
+        assert figures["epoch_seconds"]["median"] > 0
+        assert figures["test_accuracy"]["median"] > 0.35
+
+
+@pytest.mark.netns
+def test_only_gradients_cross_the_links(parts: Path, tmp_path: Path) -> None:
+    found = bench(parts, tmp_path / "s.json", "--strategies", "cooperative,full", "--link", "50mbit")
+    cooperative, full = (found["results"][name]["link_bytes"]["median"] for name in ("cooperative", "full"))
+    weights = 2 * 6 * 8 + 8 + 2 * 8 * 3 + 3  # two layers of SAGE, from 6 features to 3 classes
+    # Sums of two servers cross each way once: weights and one loss, and another number; the rest is messages' headers and
+    # acknowledgements.
+    assert 4 * weights < cooperative < 4 * weights + 6000
+    assert full > 2 * cooperative

@@ -1,0 +1,82 @@
+"""The benchmark of strategies: settings, the rate of the links, figures of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from atta.bench.netlab import bits_per_s
+from atta.bench.report import BenchReport
+from atta.bench.strategies import STRATEGIES, StrategiesBench, external_rate, figures
+from atta.bench.train_run import Trained
+from atta.errors import ConfigError, UnknownNameError
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"strategies": ("ful",)}, "full"),
+        ({"strategies": ()}, "--strategies"),
+        ({"vs": ("pyg",)}, "pyg"),
+        ({"vs": ("dgl",), "model": "gcn"}, "sage"),
+        ({"servers": 0}, "--servers 0"),
+        ({"epochs": 0}, "--epochs 0"),
+        ({"external_share": 0.5, "link": "1gbit"}, "one of them"),
+        ({"external_share": 1.0}, "--external-share 1.0"),
+        ({"external_share": 0.5, "strategies": ("cooperative",)}, "name it"),
+        ({"external_share": 0.5, "servers": 1}, "at least 2 servers"),
+        ({"link": "fast"}, "fast"),
+        ({"target": 1.5}, "--target 1.5"),
+        ({"eas": (1,)}, "--eas 1"),
+        ({"num_neighbors": (5, 5)}, "2 hops for 3 layers"),
+    ],
+)
+def test_nonsense_is_refused(settings: dict[str, Any], word: str) -> None:
+    with pytest.raises((ConfigError, UnknownNameError), match=word):
+        StrategiesBench("d", **settings)
+
+
+def test_every_strategy_is_a_command() -> None:
+    bench = StrategiesBench("d", strategies=STRATEGIES, num_neighbors=(5,))
+    options = {name: " ".join(bench.options(name)) for name in STRATEGIES}
+    assert "--strategy full --trainers-per-server 4" in options["full"]  # one group over both servers
+    assert "--strategy full --trainers-per-server 2" in options["preload"]
+    assert "--strategy cooperative --trainers-per-server 2 --eas 1,15 --co-batches 1" in options["cooperative"]
+    assert "--strategy minibatch --num-neighbors 5,5,5 --batch-size 1024" in options["minibatch"]
+    assert all("--epochs 12 --eval-every 12" in words and "--trainers " not in words for words in options.values())
+    assert "--eval-every 1" in " ".join(StrategiesBench("d", target=0.5).options("full"))
+
+
+def test_rate_of_the_links() -> None:
+    rate = external_rate(2.0, 1e6, 0.8)  # 8 s more for 1 MB
+    assert rate == pytest.approx(1e6)
+    assert [bits_per_s(r) for r in ("1gbit", "1.5mbit", "20kbit", "300bit")] == [1e9, 1.5e6, 2e4, 300.0]
+
+
+def epoch(seconds: float, accuracy: float | None, **more: Any) -> dict[str, Any]:
+    base = {"loss": 0.5, "steps": 2, "exchanged_bytes": 7.0, "peak_memory_bytes": [3, 9, 4]}
+    phases = {"breakdown": {"compute": seconds / 2, "external": seconds / 4}}
+    return base | phases | {"seconds": seconds, "val_accuracy": accuracy, "test_accuracy": accuracy} | more
+
+
+def test_figures_are_of_the_epochs_after_the_warm_up() -> None:
+    run = Trained(
+        [epoch(9.0, 0.1), epoch(1.0, 0.5), epoch(3.0, 0.7), epoch(2.0, 0.8)], [[100, 900], [10, 20], [40, 30], [1, 2]]
+    )
+    found = figures(run, 1, target=0.7)
+    assert found["epoch_seconds"] == 2.0
+    assert found["link_bytes"] == 20
+    assert found["set_up_link_bytes"] == 900
+    assert (found["peak_memory_bytes"], found["test_accuracy"], found["phases/compute_s"]) == (9, 0.8, 1.0)
+    assert found["seconds_to_target"] == 13.0
+    assert "seconds_to_target" not in figures(run, 1, target=0.9)
+    without = figures(Trained([epoch(1.0, None)] * 2, [[0], [0]]), 1)
+    assert "test_accuracy" not in without
+
+
+def test_costs_are_compared_the_other_way_round() -> None:
+    report = BenchReport("strategies", {}, "cooperative", frozenset({"epoch_seconds"}))
+    report.add("cooperative", {"epoch_seconds": 2.0, "steps": 1.0})
+    report.add("full", {"epoch_seconds": 5.0, "steps": 4.0})
+    assert report.ratios() == {"epoch_seconds": {"full": 2.5}, "steps": {"full": 0.25}}
