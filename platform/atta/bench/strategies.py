@@ -218,7 +218,7 @@ def _seconds_to(trained: Trained, target: float) -> float | None:
     """Training time until the test accuracy was reached; None: it was not."""
     seconds = 0.0
     for epoch in trained.epochs:
-        seconds += epoch["seconds"]
+        seconds += float(epoch["seconds"])
         if (epoch["test_accuracy"] or 0.0) >= target:
             return seconds
     return None

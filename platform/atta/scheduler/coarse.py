@@ -7,8 +7,10 @@
     score   = T_gap * f(C) * balance                   T_gap: milliseconds since the session's last launch
     launch if score >= sigma, else look again within 5 ms
 
-Besides the score: caps on batches and bytes (``Session.within_caps``), and three rules, the first that applies. Saturation: workers
-or links have enough waiting for them, do not launch: another batch would make none of them faster and all of them later. Liveness:
+Besides the score: caps on batches and bytes (``Session.within_caps``), and four rules, the first that applies. Saturation: workers
+or links have enough waiting for them, do not launch: another batch would make none of them faster and all of them later. Growth: so
+many batches at once as never before take memory that nobody has touched, so their number grows by steps (``Session.may_grow``).
+Liveness:
 nothing is in flight and nothing finished, launch. Pipeline floor: no more batches are in flight or finished than training takes
 while one batch is being sampled (Little's law), and one, so the queue would run dry: launch. Times are milliseconds here, seconds
 outside.
@@ -27,6 +29,8 @@ from atta.scheduler.config import SchedulerConfig
 __all__ = ["LAUNCH_RULES", "LaunchRule", "Load", "Pace", "Session", "balance", "headroom", "launch_score"]
 
 _C = 100.0 / math.log(101.0)
+_ALWAYS = 2
+"""Batches that a session may hold in any case: one that is being made, one that is being used."""
 SIZE_MARGIN = 1.125
 """The next batches may be so much larger than the largest one seen; sizes within a session differ by a few percent."""
 
@@ -59,12 +63,14 @@ def launch_score(
 class Load:
     """How busy the machine is. The CPU utilisation is a running mean over a short window; unknown counts as idle.
 
-    ``saturated``: the scheduler's own tasks keep workers or links busy for some time, whatever is launched.
+    ``saturated``: the scheduler's own tasks keep workers or links busy for some time, whatever is launched; ``idle``: a worker has
+    nothing to do.
     """
 
     def __init__(self, window_s: float) -> None:
         self.percent = 0.0
         self.saturated = False
+        self.idle = True
         self._window_s = window_s
         self._at: float | None = None
 
@@ -87,6 +93,8 @@ class Pace:
     work_ms: float | None = None  # running mean: time of the tasks of a DAG at home, added up
     finished: int = 0
     largest: int = 0  # bytes
+    most: int = 0  # batches in flight or finished at once, ever
+    grown_at: int = 0  # ``finished`` when there were more of them for the last time
     total_ms: float = 0.0  # of the batches that calibrate sigma
 
     @property
@@ -150,6 +158,7 @@ class Session:
     queue: dict[int, int] = field(default_factory=dict)  # announced and not taken: batch -> bytes
     finished_bytes: int = 0  # of both
     dags: dict[int, None] = field(default_factory=dict)  # launched and not announced, in launch order
+    growing: int = 0  # of those in flight, how many were more at once than ever
     check_at: float = math.inf  # when to consider the next launch
     turn: float = 0.0  # milliseconds of work per weight, see ``charge``
     before: Session | None = None  # the one of this profile that was open already: its batches are taken first
@@ -167,6 +176,30 @@ class Session:
         if self.before is None or self.before.closed:
             return finished, held
         return finished + self.before.finished, held + self.before.in_flight + self.before.finished
+
+    def grown(self) -> bool:
+        """A batch has been launched: whether there are more at once than ever, now remembered."""
+        held = self.line[1]
+        if held <= self.pace.most:
+            return False
+        self.pace.most, self.pace.grown_at = held, self.pace.finished
+        self.growing += 1
+        return True
+
+    def may_grow(self, load: Load, config: SchedulerConfig) -> bool:
+        """Whether one more batch at once is worth its memory, should there never have been so many.
+
+        Buffers are used again, and touching a new one can take longer than making a batch. So once it is known how many a profile
+        has, there is one more only now and then; and by steps where that helps, with a worker and the machine idle. With none in
+        flight it is the score that decides how many finished ones wait.
+        """
+        pace = self.pace
+        if self.in_flight == 0 or self.line[1] < max(_ALWAYS, pace.most):
+            return True
+        if pace.finished < config.growth_batches or pace.finished - pace.grown_at >= config.growth_batches:
+            return True
+        idle = load.idle and load.percent < config.target_utilisation
+        return idle and self.growing < max(1, pace.most // 4)
 
     @property
     def hungry(self) -> bool:
@@ -214,7 +247,7 @@ def by_score(session: Session, load: Load, now: float, config: SchedulerConfig) 
     """ByteGNN's launch score with the rules of liveness and pipeline floor."""
     pace = session.pace
     finished, held = session.line
-    if load.saturated:
+    if load.saturated or not session.may_grow(load, config):
         return math.inf
     if held == 0 or pace.sigma is None or (config.pipeline_floor and held < pace.depth + 1):
         return 0.0

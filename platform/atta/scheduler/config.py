@@ -31,6 +31,9 @@ class SchedulerConfig:
     fetch_bytes: int = 32 << 20
     """Policy "two-level": nothing is launched while so many bytes of rows are to come from other daemons: they keep a link of 25
     Gbit/s busy for 10 ms."""
+    growth_batches: int = 128
+    """Policy "two-level": how many batches a profile has at once is found out during so many; later it may become one more once in
+    so many, besides for workers that idle."""
     max_dags: int = 0
     """Per session: DAGs in flight plus finished batches; 0 = max(16, 2 x workers)."""
     policy: str = "two-level"
@@ -69,6 +72,7 @@ class SchedulerConfig:
             "fetch_bytes",
             "prefetch",
             "calibration_batches",
+            "growth_batches",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")

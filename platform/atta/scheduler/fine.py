@@ -32,6 +32,7 @@ class Dag:
     work_s: float = 0.0  # of its tasks at home, so far
     running: set[Task] = field(default_factory=set)
     cancelled: bool = False
+    grows: bool = False  # was launched as one more at once than ever before
 
 
 TaskOrder = Callable[[int, float], tuple[int, float]]

@@ -245,6 +245,7 @@ class Scheduler:
         del self._dags[dag.id]
         session = dag.session
         session.in_flight -= 1
+        session.growing -= dag.grows
         session.waiting[dag.batch] = (dag.id, nbytes)
         session.finished_bytes += nbytes
         self._most_bytes = max(self._most_bytes, sum(s.finished_bytes for s in self._sessions.values()))
@@ -275,14 +276,15 @@ class Scheduler:
         self._held_back.pop(session.name, None)
         while session.hungry and session.within_caps(self._config, self._free_bytes()):
             # Those that wait for the lanes have their turns first.
-            earlier = any(other.turn < session.turn for other in self._held_back.values())
+            earlier = any(other.turn < session.turn for other in self._able())
             self._load.saturated = earlier or self._saturated()
+            self._load.idle = self._lanes[Lane.CPU].backlog < 0
             wait = self._due(session, self._load, now, self._config)
             if wait > 0:
                 if wait < math.inf:
                     session.check_at = now + wait
                     heapq.heappush(self._checks, (session.check_at, next(self._sequence), session))
-                elif self._load.saturated:
+                elif self._load.saturated or not session.may_grow(self._load, self._config):
                     self._held_back[session.name] = session
                 return
             self._launch(session, now, actions)
@@ -294,9 +296,16 @@ class Scheduler:
 
     def _consider_held_back(self, now: float, actions: list[Action]) -> None:
         """Lanes have run low: those that waited for it, in turn."""
-        while self._held_back and not self._saturated():
-            self._consider(min(self._held_back.values(), key=lambda s: s.turn), now, actions)
+        while not self._saturated() and (able := self._able()):
+            self._consider(min(able, key=lambda s: s.turn), now, actions)
             self._run_ready_tasks(actions)
+
+    def _able(self) -> list[Session]:
+        """Sessions that wait for the lanes, without those that must not grow now."""
+        if not self._held_back:
+            return []
+        self._load.idle = self._lanes[Lane.CPU].backlog < 0
+        return [s for s in self._held_back.values() if s.may_grow(self._load, self._config)]
 
     def unlaunched(self, session: str) -> int:
         """Batches of a session that have not been launched; 0 if it is not open."""
@@ -334,6 +343,7 @@ class Scheduler:
         session.launched += 1
         session.in_flight += 1
         session.last_launch = now
+        dag.grows = session.grown()
         self._turn = session.charge(self._turn)
         actions.append(LaunchDag(number, session.name, batch))
         for task in dag.instance.start():

@@ -192,6 +192,36 @@ def test_nothing_is_launched_while_lanes_are_saturated() -> None:
         assert by_score(made, load, 1e6, CONFIG) == math.inf
 
 
+def test_more_batches_than_ever_come_by_steps_for_idle_workers() -> None:
+    load, old = Load(0.1), CONFIG.growth_batches
+    hungry = Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0, most=3, finished=2 * old, grown_at=old + 1)
+    made = session(in_flight=3, pace=hungry)
+    load.idle = False
+    assert by_score(made, load, 1e6, CONFIG) == math.inf
+    assert by_score(session(in_flight=2, pace=hungry), load, 1e6, CONFIG) == 0, "there have been three before"
+    assert by_score(session(queue=dict.fromkeys(range(3), 0), pace=hungry), load, 1e6, CONFIG) == 0, "none in flight"
+    assert by_score(session(in_flight=3, pace=Pace(sigma=1e-9, finished=old - 1, most=3)), load, 1e6, CONFIG) == 0, (
+        "in the beginning"
+    )
+    load.idle = True
+    assert by_score(made, load, 1e6, CONFIG) == 0
+    made.in_flight += 1
+    assert made.grown()
+    assert (hungry.most, made.growing, hungry.grown_at) == (4, 1, 2 * old)
+    assert by_score(made, load, 1e6, CONFIG) == math.inf, "the fourth has not been finished"
+    made.growing = 0
+    assert by_score(made, load, 1e6, CONFIG) == 0
+    load.sample(100, 0.0)
+    assert by_score(made, load, 1e6, CONFIG) == math.inf, "the machine is busy, whoever keeps it so"
+    hungry.finished += old
+    assert by_score(made, load, 1e6, CONFIG) == 0, "now and then there may be one more"
+    hungry.grown_at, hungry.most = hungry.finished, 12
+    made.in_flight, made.growing = 12, 2
+    assert by_score(made, Load(0.1), 1e6, CONFIG) == 0, "of many a quarter may be new"
+    made.growing = 3
+    assert by_score(made, Load(0.1), 1e6, CONFIG) == math.inf
+
+
 def test_turns_go_forward_by_work_over_weight_and_idle_sessions_save_nothing() -> None:
     light, heavy = session(pace=Pace(work_ms=2.0)), session(pace=Pace(work_ms=6.0), weight=3.0)
     turn = 0.0
@@ -205,7 +235,7 @@ def test_turns_go_forward_by_work_over_weight_and_idle_sessions_save_nothing() -
 def test_pipeline_floor_keeps_as_many_as_training_takes_meanwhile() -> None:
     load = Load(0.1)
     load.sample(100, 0)
-    slow = Pace(sample_ms=70, train_ms=20, sigma=1e9, batch_bytes=1.0)  # training takes 3.5 batches meanwhile
+    slow = Pace(sample_ms=70, train_ms=20, sigma=1e9, batch_bytes=1.0, most=9)  # training takes 3.5 batches meanwhile
     assert slow.depth == 3.5
     assert by_score(session(in_flight=3, queue={1: 0}, pace=slow), load, 0.0, CONFIG) == 0
     assert by_score(session(in_flight=4, queue={1: 0}, pace=slow), load, 0.0, CONFIG) > 0
