@@ -31,7 +31,7 @@ class SchedulerConfig:
     fetch_bytes: int = 32 << 20
     """Policy "two-level": nothing is launched while so many bytes of rows are to come from other daemons: they keep a link of 25
     Gbit/s busy for 10 ms."""
-    growth_batches: int = 128
+    growth_batches: int = 256
     """Policy "two-level": how many batches a profile has at once is found out during so many; later it may become one more once in
     so many, besides for workers that idle."""
     max_dags: int = 0
