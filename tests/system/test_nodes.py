@@ -41,7 +41,7 @@ def cluster(parts: Path) -> Iterator[str]:
 
 
 def start(cluster: str, *words: str) -> subprocess.Popen[str]:
-    command = [*ATTA, "train", "--cluster", cluster, "--trainers", "4", *OPTIONS, *words]
+    command = [*ATTA, "train", "--cluster", cluster, "--trainers", "2", *OPTIONS, *words]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
@@ -53,10 +53,9 @@ def losses(report: Path) -> list[float]:
     "strategy",
     [
         ("--strategy", "minibatch", "--num-neighbors", "3", "--batch-size", "16"),
-        ("--strategy", "full", "--trainers-per-server", "2"),
-        ("--strategy", "full", "--trainers-per-server", "4"),  # exchanges rows between the machines
+        ("--strategy", "full", "--trainers-per-server", "2"),  # exchanges rows between the machines
     ],
-    ids=lambda words: words[-1],
+    ids=lambda words: words[1],
 )
 def test_two_machines_train_as_one(cluster: str, tmp_path: Path, strategy: Sequence[str]) -> None:
     words = (*strategy, "--epochs", "2")
@@ -77,7 +76,7 @@ def test_two_machines_train_as_one(cluster: str, tmp_path: Path, strategy: Seque
 
 def test_a_killed_trainer_is_named_where_it_was(cluster: str) -> None:
     (endpoint,) = free_addresses(1)
-    words = ("--strategy", "full", "--trainers-per-server", "2", "--epochs", "100000", "--eval-every", "100000")
+    words = ("--strategy", "full", "--trainers-per-server", "1", "--epochs", "100000", "--eval-every", "100000")
     nodes = [
         start(cluster, *words, "--nnodes", "2", "--node-rank", str(rank), "--rdzv-endpoint", endpoint)
         for rank in (0, 1)
@@ -88,7 +87,7 @@ def test_a_killed_trainer_is_named_where_it_was(cluster: str) -> None:
         trainers = [
             p for p in psutil.Process(nodes[1].pid).children(recursive=True) if "atta.train.worker" in p.cmdline()
         ]
-        assert len(trainers) == 2
+        assert len(trainers) == 1
         began = time.monotonic()
         trainers[0].send_signal(signal.SIGKILL)
         words_of = [node.communicate(timeout=30)[1] for node in nodes]
@@ -125,7 +124,7 @@ def bench(parts: Path, target: Path, *words: str) -> dict[str, Any]:
 
 def test_bench_without_links(parts: Path, tmp_path: Path) -> None:
     """One trainer per server, so that it is quick. Exact strategies learn the same as each other."""
-    words = ("--trainers-per-server", "1", "--strategies", "cooperative,full,preload,minibatch", "--target", "0.4")
+    words = ("--trainers-per-server", "1", "--strategies", "cooperative,full,preload,minibatch", "--eval-every", "1")
     found = bench(parts, tmp_path / "s.json", *words)
     results = found["results"]
     assert results["preload"]["loss"]["median"] == pytest.approx(results["full"]["loss"]["median"], rel=1e-4)

@@ -14,12 +14,13 @@ cooperative  whole servers with expansion-aware sampling, in one step or in co-b
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
+import itertools
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 from atta.bench.beside import PEERS, Say, alternate
@@ -32,12 +33,15 @@ from atta.bench.workload import Recipe, Workload
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition.dataset import Dataset
 from atta.train.config import TrainConfig
+from atta.train.report import EpochReport, best_epoch
 
 __all__ = ["STRATEGIES", "StrategiesBench", "external_rate", "figures", "run"]
 
 STRATEGIES = ("cooperative", "full", "preload", "minibatch")
 _KBIT = 1e3
 _TRIES = 3
+_CALIBRATING = 20
+"""Epochs that are enough to know how long one takes."""
 _CLOSE = 0.02
 """A share of external time so near the one asked for is good enough."""
 
@@ -59,8 +63,9 @@ class StrategiesBench:
         num_neighbors, batch_size: of ``minibatch`` and DistDGL.
         external_share: shape the links so that ``full`` spends this share of its time in them.
         link: rate of the links instead, e.g. ``"100mbit"``; None of both: unshaped.
+        eval_every: epochs between evaluations; None: after the last one only.
         target: test accuracy, the time to which is reported; None: none.
-        runs: rounds; systems alternate within a round.
+        runs: rounds; systems alternate within a round, and each round has another seed.
         warm_up, epochs: not counted, and counted, per round.
         timeout_s: a system that takes longer has failed.
         work: folder that keeps graphs converted for peers; None: ``atta`` in the user's cache folder.
@@ -82,6 +87,7 @@ class StrategiesBench:
     batch_size: int = 1024
     external_share: float | None = None
     link: str | None = None
+    eval_every: int | None = None
     target: float | None = None
     runs: int = 3
     warm_up: int = 2
@@ -131,10 +137,10 @@ class StrategiesBench:
         """Of ``TrainConfig``, for one of ``STRATEGIES``."""
         everybody = self.servers * self.trainers_per_server
         common = {
-            **{name: getattr(self, name) for name in ("model", "layers", "hidden", "lr", "dropout", "seed")},
+            **{name: getattr(self, name) for name in ("model", "layers", "hidden", "lr", "dropout")},
             "trainers": everybody,
             "epochs": self.warm_up + self.epochs,
-            "eval_every": 1 if self.target is not None else self.warm_up + self.epochs,
+            "eval_every": self.eval_every or self.warm_up + self.epochs,
         }
         own: dict[str, dict[str, object]] = {
             "minibatch": {"strategy": "minibatch", "num_neighbors": self.fan_outs, "batch_size": self.batch_size},
@@ -147,9 +153,9 @@ class StrategiesBench:
         }
         return common | own[strategy]
 
-    def options(self, strategy: str) -> list[str]:
+    def options(self, strategy: str, seed: int) -> list[str]:
         """Of ``atta train``."""
-        words = []
+        words = ["--seed", str(seed)]
         for name, value in self.settings(strategy).items():
             if name != "trainers":
                 text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -182,9 +188,7 @@ def run(bench: StrategiesBench, say: Say = lambda _: None) -> BenchReport:
         config["netns"] = "off" if hosts[0].interface is None else "on"
         ours = "cooperative" if "cooperative" in bench.strategies else bench.strategies[0]
         report = BenchReport("strategies", config, ours, frozenset({"epoch_seconds", "seconds_to_target"}))
-        systems: dict[str, Callable[[Path], Figures]] = {
-            name: partial(_strategy, bench, name, hosts, alone) for name in bench.strategies
-        }
+        systems = {name: _system(bench, name, hosts, alone) for name in bench.strategies}
         systems |= _distdgl(bench, dataset, hosts, report, say)
         alternate(systems, bench.runs, report, lambda found: found, limits_of=lambda: _limits(hosts), say=say)
     return report
@@ -193,6 +197,7 @@ def run(bench: StrategiesBench, say: Say = lambda _: None) -> BenchReport:
 def figures(trained: Trained, warm_up: int, target: float | None = None) -> Figures:
     """Figures of a run, of the epochs after ``warm_up``: medians over epochs, of memory the largest trainer's peak.
 
+    Accuracies are those at the best validation.
     ``link_bytes`` is what the busiest host sent in an epoch; ``set_up_link_bytes`` what it sent before the end of the first one.
     """
     counted, sent = trained.epochs[warm_up:], trained.sent_bytes[warm_up:]
@@ -206,7 +211,8 @@ def figures(trained: Trained, warm_up: int, target: float | None = None) -> Figu
         "peak_memory_bytes": float(max(last["peak_memory_bytes"], default=0)),
         "loss": last["loss"],
     }
-    found |= {name: last[name] for name in ("val_accuracy", "test_accuracy") if last[name] is not None}
+    if (best := best_epoch(EpochReport(**e) for e in trained.epochs)) is not None:
+        found |= {"val_accuracy": best.val_accuracy or 0.0, "test_accuracy": best.test_accuracy or 0.0}
     for phase in counted[0]["breakdown"]:
         found[f"phases/{phase}_s"] = statistics.median(e["breakdown"][phase] for e in counted)
     if target is not None and (seconds := _seconds_to(trained, target)) is not None:
@@ -236,15 +242,16 @@ def _calibrated(bench: StrategiesBench, say: Say) -> tuple[float, str]:
     the rate is corrected by what was measured with it.
     """
     assert bench.external_share is not None
+    short = dataclasses.replace(bench, epochs=min(bench.epochs, _CALIBRATING), eval_every=None, target=None)
     with _hosts(bench, None) as hosts:
-        found = _measured(bench, "full", hosts)
+        found = _measured(short, "full", hosts)
     alone = found["epoch_seconds"]
     wanted = alone * bench.external_share / (1 - bench.external_share)  # seconds that the link adds
     rate = external_rate(alone, found["link_bytes"], bench.external_share)
     for _ in range(_TRIES):
         link = f"{max(1, round(rate / _KBIT))}kbit"
         with _hosts(bench, link) as hosts:
-            seconds = _measured(bench, "full", hosts)["epoch_seconds"]
+            seconds = _measured(short, "full", hosts)["epoch_seconds"]
         share = 1 - alone / seconds
         say(f"with {link} full spends {100 * share:.0f} % of its time in the links")
         if abs(share - bench.external_share) <= _CLOSE:
@@ -255,23 +262,24 @@ def _calibrated(bench: StrategiesBench, say: Say) -> tuple[float, str]:
 
 def _measured(bench: StrategiesBench, strategy: str, hosts: Sequence[Host]) -> Figures:
     with tempfile.TemporaryDirectory(prefix="atta-bench-full-") as folder:
-        return _strategy(bench, strategy, hosts, None, Path(folder))
+        return _system(bench, strategy, hosts, None)(Path(folder))
 
 
-def _strategy(bench: StrategiesBench, name: str, hosts: Sequence[Host], alone: float | None, folder: Path) -> Figures:
-    """Figures of one run of a strategy; ``alone``: seconds of an epoch of ``full`` without a slow link."""
-    trained = run_training(
-        Path(bench.data).resolve(),
-        bench.options(name),
-        hosts,
-        folder,
-        trainers=bench.trainers_per_server,
-        timeout_s=bench.timeout_s,
-    )
-    found = figures(trained, bench.warm_up, bench.target)
-    if name == "full" and alone is not None:
-        found["external_share"] = 1 - alone / found["epoch_seconds"]
-    return found
+def _system(bench: StrategiesBench, name: str, hosts: Sequence[Host], alone: float | None) -> Callable[[Path], Figures]:
+    """Runs a strategy once per call; ``alone``: seconds of an epoch of ``full`` without a slow link."""
+    data, seeds = Path(bench.data).resolve(), itertools.count(bench.seed)
+
+    def measure(folder: Path) -> Figures:
+        options = bench.options(name, next(seeds))
+        trained = run_training(
+            data, options, hosts, folder, trainers=bench.trainers_per_server, timeout_s=bench.timeout_s
+        )
+        found = figures(trained, bench.warm_up, bench.target)
+        if name == "full" and alone is not None:
+            found["external_share"] = 1 - alone / found["epoch_seconds"]
+        return found
+
+    return measure
 
 
 @contextlib.contextmanager

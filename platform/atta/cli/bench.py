@@ -217,14 +217,15 @@ def scheduler(
     help="Shape the links between servers so that full spends this share of its time in them: needs root.",
 )
 @click.option("--link", metavar="RATE", help="Shape them to this rate, e.g. 100mbit: needs root.")
-@click.option("--target", type=float, help="Report the time to this test accuracy; every epoch is evaluated then.")
+@click.option("--eval-every", type=int, help="Epochs between evaluations  [default: after the last one].")
+@click.option("--target", type=float, help="Report the time to this test accuracy, as --eval-every sees it.")
 @vs_option
 @click.option("--runs", type=int, default=3, show_default=True, help="Rounds; strategies alternate within a round.")
 @click.option("--warm-up", type=int, default=2, show_default=True, help="Epochs before measuring, per round.")
 @click.option("--epochs", type=int, default=10, show_default=True, help="Measured per round.")
 @work_option
 @click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per strategy and round.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the first round; each round takes the next.")
 @click.option("--plot", metavar="FILE.png", help="Draw seconds per epoch.")
 @json_option
 @quiet_option

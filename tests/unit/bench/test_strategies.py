@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from atta.bench.report import BenchReport
 from atta.bench.strategies import STRATEGIES, StrategiesBench, external_rate, figures
 from atta.bench.train_run import Trained
 from atta.errors import ConfigError, UnknownNameError
+from atta.train.report import EpochReport
 
 
 @pytest.mark.parametrize(
@@ -39,13 +41,14 @@ def test_nonsense_is_refused(settings: dict[str, Any], word: str) -> None:
 
 def test_every_strategy_is_a_command() -> None:
     bench = StrategiesBench("d", strategies=STRATEGIES, num_neighbors=(5,))
-    options = {name: " ".join(bench.options(name)) for name in STRATEGIES}
+    options = {name: " ".join(bench.options(name, 7)) for name in STRATEGIES}
     assert "--strategy full --trainers-per-server 4" in options["full"]  # one group over both servers
     assert "--strategy full --trainers-per-server 2" in options["preload"]
     assert "--strategy cooperative --trainers-per-server 2 --eas 1,15 --co-batches 1" in options["cooperative"]
     assert "--strategy minibatch --num-neighbors 5,5,5 --batch-size 1024" in options["minibatch"]
     assert all("--epochs 12 --eval-every 12" in words and "--trainers " not in words for words in options.values())
-    assert "--eval-every 1" in " ".join(StrategiesBench("d", target=0.5).options("full"))
+    assert all(words.startswith("--seed 7 ") for words in options.values())
+    assert "--eval-every 4" in " ".join(StrategiesBench("d", eval_every=4).options("full", 0))
 
 
 def test_rate_of_the_links() -> None:
@@ -55,14 +58,23 @@ def test_rate_of_the_links() -> None:
 
 
 def epoch(seconds: float, accuracy: float | None, **more: Any) -> dict[str, Any]:
-    base = {"loss": 0.5, "steps": 2, "exchanged_bytes": 7.0, "peak_memory_bytes": [3, 9, 4]}
-    phases = {"breakdown": {"compute": seconds / 2, "external": seconds / 4}}
-    return base | phases | {"seconds": seconds, "val_accuracy": accuracy, "test_accuracy": accuracy} | more
+    report = EpochReport(
+        *(0, seconds, 0.5, 1.0, 1.0, 0.0, {"compute": seconds / 2, "external": seconds / 4}),
+        **{
+            "val_accuracy": accuracy,
+            "test_accuracy": accuracy,
+            "steps": 2,
+            "exchanged_bytes": 7.0,
+            "peak_memory_bytes": [3, 9, 4],
+        },
+        **more,
+    )
+    return asdict(report)
 
 
 def test_figures_are_of_the_epochs_after_the_warm_up() -> None:
     run = Trained(
-        [epoch(9.0, 0.1), epoch(1.0, 0.5), epoch(3.0, 0.7), epoch(2.0, 0.8)], [[100, 900], [10, 20], [40, 30], [1, 2]]
+        [epoch(9.0, 0.1), epoch(1.0, 0.5), epoch(3.0, 0.8), epoch(2.0, 0.7)], [[100, 900], [10, 20], [40, 30], [1, 2]]
     )
     found = figures(run, 1, target=0.7)
     assert found["epoch_seconds"] == 2.0
@@ -70,7 +82,7 @@ def test_figures_are_of_the_epochs_after_the_warm_up() -> None:
     assert found["set_up_link_bytes"] == 900
     assert (found["peak_memory_bytes"], found["test_accuracy"], found["phases/compute_s"]) == (9, 0.8, 1.0)
     assert found["seconds_to_target"] == 13.0
-    assert "seconds_to_target" not in figures(run, 1, target=0.9)
+    assert "seconds_to_target" not in figures(run, 1, target=0.95)
     without = figures(Trained([epoch(1.0, None)] * 2, [[0], [0]]), 1)
     assert "test_accuracy" not in without
 
