@@ -49,6 +49,21 @@ say "training: two daemons and two trainers, DistDGL training the same model bes
 bench="atta bench train --data $graph-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl --runs $runs"
 $bench --work data/peers --json "$results/train.json" --plot "$results/train.png"
 python bench/record.py "$results/train.json" --command "$bench"
+if [ "$(id -u)" -eq 0 ] && [ -n "${DATA_ROOT:-}" ]; then
+  say "strategies over links that take 65 % of exact full-graph training, on real graphs from $DATA_ROOT"
+  strategies() { # name, options of the import, options of the benchmark
+    if [ ! -e "data/$1-2p/manifest.json" ]; then
+      atta import npz "$DATA_ROOT/$1" "data/$1" $2 --overwrite
+      atta partition "data/$1" "data/$1-2p" --parts 2 --method metis
+    fi
+    bench="atta bench strategies --data data/$1-2p --strategies cooperative,full,preload,minibatch --vs dgl $3"
+    bench="$bench --layers 3 --hidden 64 --eas 1,15 --external-share 0.65 --epochs 150 --eval-every 5 --runs 3"
+    $bench --work data/peers --json "$results/strategies-$1.json" --plot "$results/strategies-$1.png"
+    python bench/record.py "$results/strategies-$1.json" --command "$bench"
+  }
+  strategies amazon_computers "--undirected --normalize-features" "--dropout 0.5"
+  strategies facebook_pagepage --undirected "--dropout 0.3"
+fi
 products=data/powerlaw-2m
 if [ ! -e "$products-1p/manifest.json" ]; then
   say "generating a power-law graph of 2.45 million vertices and 123 million edges in $products (3 minutes)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import signal
 import sys
 import tempfile
@@ -69,6 +70,7 @@ def _addresses(config: TrainConfig, nodes: Nodes) -> Iterator[list[str]]:
 
 def _launch(trainers: int, nodes: Nodes, folder: Path) -> None:
     """Run this machine's trainers to their end."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of addresses without a name, for one
     try:
         from torch.distributed import DistError
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
