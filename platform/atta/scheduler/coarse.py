@@ -29,8 +29,8 @@ from atta.scheduler.config import SchedulerConfig
 __all__ = ["LAUNCH_RULES", "LaunchRule", "Load", "Pace", "Session", "balance", "headroom", "launch_score"]
 
 _C = 100.0 / math.log(101.0)
-_ALWAYS = 2
-"""Batches that a session may hold in any case: one that is being made, one that is being used."""
+_ALWAYS = 4
+"""Batches that a session may hold in any case."""
 SIZE_MARGIN = 1.125
 """The next batches may be so much larger than the largest one seen; sizes within a session differ by a few percent."""
 
@@ -64,13 +64,14 @@ class Load:
     """How busy the machine is. The CPU utilisation is a running mean over a short window; unknown counts as idle.
 
     ``saturated``: the scheduler's own tasks keep workers or links busy for some time, whatever is launched; ``idle``: a worker has
-    nothing to do.
+    nothing to do; ``shared``: there are sessions of several jobs.
     """
 
     def __init__(self, window_s: float) -> None:
         self.percent = 0.0
         self.saturated = False
         self.idle = True
+        self.shared = False
         self._window_s = window_s
         self._at: float | None = None
 
@@ -189,17 +190,18 @@ class Session:
     def may_grow(self, load: Load, config: SchedulerConfig) -> bool:
         """Whether one more batch at once is worth its memory, should there never have been so many.
 
-        Buffers are used again, and touching a new one can take longer than making a batch. So once it is known how many a profile
-        has, there is one more only now and then; and by steps where that helps, with a worker and the machine idle. With none in
-        flight it is the score that decides how many finished ones wait.
+        Buffers are used again, and touching a new one can take longer than making a batch. So beyond four batches there is one more
+        while a worker and the machine are idle, as many again at a time in the beginning (as in TCP's slow start the number
+        doubles with what has been finished), later a quarter; and else only now and then. With none in flight it is the score that
+        decides how many finished ones wait; with several jobs, their turns.
         """
         pace = self.pace
-        if self.in_flight == 0 or self.line[1] < max(_ALWAYS, pace.most):
+        if load.shared or self.in_flight == 0 or self.line[1] < max(_ALWAYS, pace.most):
             return True
-        if pace.finished < config.growth_batches or pace.finished - pace.grown_at >= config.growth_batches:
+        if pace.finished - pace.grown_at >= config.growth_batches:
             return True
         idle = load.idle and load.percent < config.target_utilisation
-        return idle and self.growing < max(1, pace.most // 4)
+        return idle and self.growing < (pace.most if pace.finished < config.growth_batches else max(1, pace.most // 4))
 
     @property
     def hungry(self) -> bool:

@@ -32,8 +32,8 @@ class SchedulerConfig:
     """Policy "two-level": nothing is launched while so many bytes of rows are to come from other daemons: they keep a link of 25
     Gbit/s busy for 10 ms."""
     growth_batches: int = 256
-    """Policy "two-level": how many batches a profile has at once is found out during so many; later it may become one more once in
-    so many, besides for workers that idle."""
+    """Policy "two-level": where no worker idles, a profile has one batch more at once than ever before only once in so many; its
+    first so many are the beginning."""
     max_dags: int = 0
     """Per session: DAGs in flight plus finished batches; 0 = max(16, 2 x workers)."""
     policy: str = "two-level"

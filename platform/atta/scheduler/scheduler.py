@@ -278,7 +278,7 @@ class Scheduler:
             # Those that wait for the lanes have their turns first.
             earlier = any(other.turn < session.turn for other in self._able())
             self._load.saturated = earlier or self._saturated()
-            self._load.idle = self._lanes[Lane.CPU].backlog < 0
+            self._look_at_workers()
             wait = self._due(session, self._load, now, self._config)
             if wait > 0:
                 if wait < math.inf:
@@ -300,11 +300,16 @@ class Scheduler:
             self._consider(min(able, key=lambda s: s.turn), now, actions)
             self._run_ready_tasks(actions)
 
+    def _look_at_workers(self) -> None:
+        sessions = self._sessions.values()
+        self._load.idle = self._lanes[Lane.CPU].backlog < 0
+        self._load.shared = len(sessions) > 1 and len({s.profile or s.name for s in sessions}) > 1
+
     def _able(self) -> list[Session]:
         """Sessions that wait for the lanes, without those that must not grow now."""
         if not self._held_back:
             return []
-        self._load.idle = self._lanes[Lane.CPU].backlog < 0
+        self._look_at_workers()
         return [s for s in self._held_back.values() if s.may_grow(self._load, self._config)]
 
     def unlaunched(self, session: str) -> int:

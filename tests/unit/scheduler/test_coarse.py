@@ -142,7 +142,7 @@ def test_a_session_inherits_the_pace_of_the_one_before() -> None:
 
 
 def session(**options: object) -> Session:
-    pace = Pace(sample_ms=40, train_ms=20, sigma=200.0, batch_bytes=10.0)
+    pace = Pace(sample_ms=40, train_ms=20, sigma=200.0, batch_bytes=10.0, most=CONFIG.dag_cap)
     made = Session("s", PLANS["one"], range(100), 1, "", pace)
     made.last_launch = 0.0
     for name, value in options.items():
@@ -194,32 +194,27 @@ def test_nothing_is_launched_while_lanes_are_saturated() -> None:
 
 def test_more_batches_than_ever_come_by_steps_for_idle_workers() -> None:
     load, old = Load(0.1), CONFIG.growth_batches
-    hungry = Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0, most=3, finished=2 * old, grown_at=old + 1)
-    made = session(in_flight=3, pace=hungry)
+    hungry = Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0, most=5, finished=2 * old, grown_at=2 * old)
+    made = session(in_flight=5, pace=hungry)
     load.idle = False
     assert by_score(made, load, 1e6, CONFIG) == math.inf
-    assert by_score(session(in_flight=2, pace=hungry), load, 1e6, CONFIG) == 0, "there have been three before"
-    assert by_score(session(queue=dict.fromkeys(range(3), 0), pace=hungry), load, 1e6, CONFIG) == 0, "none in flight"
-    assert by_score(session(in_flight=3, pace=Pace(sigma=1e-9, finished=old - 1, most=3)), load, 1e6, CONFIG) == 0, (
-        "in the beginning"
-    )
-    load.idle = True
+    assert by_score(session(in_flight=4, pace=hungry), load, 1e6, CONFIG) == 0, "there have been five before"
+    assert by_score(session(in_flight=3, pace=Pace(sigma=1e-9)), load, 1e6, CONFIG) == 0, "four are always allowed"
+    assert by_score(session(queue=dict.fromkeys(range(5), 0), pace=hungry), load, 1e6, CONFIG) == 0, "none in flight"
+    load.shared = True
+    assert by_score(made, load, 1e6, CONFIG) == 0, "it is a matter of turns"
+    load.shared, load.idle = False, True
     assert by_score(made, load, 1e6, CONFIG) == 0
     made.in_flight += 1
     assert made.grown()
-    assert (hungry.most, made.growing, hungry.grown_at) == (4, 1, 2 * old)
-    assert by_score(made, load, 1e6, CONFIG) == math.inf, "the fourth has not been finished"
-    made.growing = 0
-    assert by_score(made, load, 1e6, CONFIG) == 0
+    assert (hungry.most, made.growing) == (6, 1)
+    assert by_score(made, load, 1e6, CONFIG) == math.inf, "the sixth has not been finished"
+    hungry.finished = old - 1
+    assert by_score(made, load, 1e6, CONFIG) == 0, "the number may double in the beginning"
     load.sample(100, 0.0)
     assert by_score(made, load, 1e6, CONFIG) == math.inf, "the machine is busy, whoever keeps it so"
-    hungry.finished += old
+    hungry.finished = hungry.grown_at + old
     assert by_score(made, load, 1e6, CONFIG) == 0, "now and then there may be one more"
-    hungry.grown_at, hungry.most = hungry.finished, 12
-    made.in_flight, made.growing = 12, 2
-    assert by_score(made, Load(0.1), 1e6, CONFIG) == 0, "of many a quarter may be new"
-    made.growing = 3
-    assert by_score(made, Load(0.1), 1e6, CONFIG) == math.inf
 
 
 def test_turns_go_forward_by_work_over_weight_and_idle_sessions_save_nothing() -> None:
