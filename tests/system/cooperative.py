@@ -310,6 +310,17 @@ def check_fixed(groups: ServerGroups) -> dict[str, bool]:
     }
 
 
+def check_crossing(groups: ServerGroups) -> dict[str, Any]:
+    """Bytes of an exchange and its way back to trainers on the other machine, of four trainers on two."""
+    graph = server_graph(Case("sage", trainers=4), 0)
+    owner = np.random.default_rng(3).integers(0, 4, len(graph))
+    view = worker_view(graph, owner, groups.place.local_rank, 4)
+    batch = TrainerBatch.of(view, groups.inside, machines=2)
+    rows = torch.zeros(len(view.own), 5, dtype=torch.float64, requires_grad=True)
+    exchange(rows, batch.graph).sum().backward()
+    return {"bytes": batch.graph.crossed_bytes, "owner": torch.from_numpy(owner)}
+
+
 def halves(groups: ServerGroups) -> bool:
     """Two exchanges under way at once, finished in the other order than they were started."""
     case, place = Case("sage"), groups.place
@@ -331,6 +342,7 @@ def main(folder: Path, rank: int) -> None:
     }
     results["exchange"] = {t: check_exchange(groups[2], t) for t in ("messages", "collective")}
     results["fixed"] = check_fixed(groups[2])
+    results["crossing"] = check_crossing(groups[4])
     results["halves"] = halves(groups[2])
     torch.save(results, folder / f"{rank}.pt")
     dist.destroy_process_group()

@@ -132,6 +132,16 @@ def test_bytes_are_those_of_the_rows_that_are_read(results: list[dict[str, Any]]
             assert ours["round_bytes"] == (len(sent) + len(received)) * row
 
 
+def test_bytes_that_cross_are_those_between_machines(results: list[dict[str, Any]]) -> None:
+    owner = results[0]["crossing"]["owner"].tolist()
+    read = {(s, owner[t]) for s, t in harness.server_graph(Case("sage", trainers=4), 0).edges.T.tolist()}
+    for rank, found in enumerate(results):
+        sent = sum(owner[s] == rank and reader // 2 != rank // 2 for s, reader in read)
+        received = sum(reader == rank and owner[s] // 2 != rank // 2 for s, reader in read)
+        assert sent > 0
+        assert found["crossing"]["bytes"] == (sent + received) * 5 * 8
+
+
 def test_exchanges_may_overlap(results: list[dict[str, Any]]) -> None:
     assert [found["halves"] for found in results] == [True] * WORLD
 

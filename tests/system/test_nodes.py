@@ -54,6 +54,7 @@ def losses(report: Path) -> list[float]:
     [
         ("--strategy", "minibatch", "--num-neighbors", "3", "--batch-size", "16"),
         ("--strategy", "full", "--trainers-per-server", "2"),  # exchanges rows between the machines
+        ("--strategy", "cooperative", "--co-batches", "3", "--trainers-per-server", "2"),
     ],
     ids=lambda words: words[1],
 )
@@ -69,6 +70,9 @@ def test_two_machines_train_as_one(cluster: str, tmp_path: Path, strategy: Seque
     for node in nodes:
         assert node.wait(60) == 0, node.communicate()[1]
     found = losses(tmp_path / "0.json")
+    for epoch in json.loads((tmp_path / "0.json").read_text())["epochs"]:
+        assert (epoch["crossed_bytes"] > 0) == (strategy[-1] == "4")
+        assert epoch["crossed_bytes"] <= epoch["exchanged_bytes"]
     assert len(found) == 2
     assert losses(tmp_path / "1.json") == found
     assert found == pytest.approx(losses(tmp_path / "alone.json"), rel=1e-3)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -18,9 +22,12 @@ import torch.distributed as dist
 from torch_geometric.nn import GCN
 
 import atta
+from atta.client.local import free_addresses
 from atta.partition import Graph, partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from atta.train import EpochReport, TrainConfig, fit
+from atta.train import EpochReport, TrainConfig, fit, servers, worker
+from atta.train.cooperative.shares import Share, divide
+from atta.train.failure import first_cause
 from atta.train.server_trainer import ServerTrainer
 
 CLASSES, CHANNELS, VERTICES = 4, 12, 600
@@ -106,6 +113,7 @@ def test_full_is_the_whole_graph_in_one_process(config: TrainConfig, graph: Path
         assert epoch.steps == 1
         assert epoch.seeds_per_s * epoch.seconds == pytest.approx(TRAINING)
         assert epoch.exchanged_bytes > 0
+        assert epoch.crossed_bytes == 0  # servers are machines
         assert len(epoch.peak_memory_bytes) == 4
         assert min(epoch.peak_memory_bytes) > 1 << 20
 
@@ -165,13 +173,13 @@ def alone(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alone")
-def test_one_server_with_all_partitions_and_little_memory(config: TrainConfig, tmp_path: Path) -> None:
+def test_one_server_with_all_partitions_and_little_memory(config: TrainConfig) -> None:
     def fitted(memory: int) -> list[EpochReport]:
         settings = replace(
             config, strategy="cooperative", trainers=1, trainers_per_server=None, epochs=2, memory=memory
         )
         with atta.connect(str(settings.cluster)) as cluster:
-            return ServerTrainer(settings, cluster, torch.device("cpu"), tmp_path).fit()
+            return ServerTrainer(settings, cluster, torch.device("cpu")).fit()
 
     epochs = fitted(1 << 20)
     assert epochs[0].steps == 1
@@ -187,12 +195,65 @@ def test_one_server_with_all_partitions_and_little_memory(config: TrainConfig, t
 
 
 @pytest.mark.usefixtures("alone")
-def test_more_steps_than_training_vertices(config: TrainConfig, tmp_path: Path) -> None:
+def test_more_steps_than_training_vertices(config: TrainConfig) -> None:
     settings = replace(config, strategy="cooperative", trainers=1, trainers_per_server=None, co_batches=241)
     with atta.connect(str(settings.cluster)) as cluster:
-        trainer = ServerTrainer(settings, cluster, torch.device("cpu"), tmp_path)
+        trainer = ServerTrainer(settings, cluster, torch.device("cpu"))
         with pytest.raises(atta.ConfigError, match="--co-batches 241: a server has only 240 training vertices"):
             trainer.fit()
+
+
+@pytest.mark.usefixtures("alone")
+def test_co_batches_handed_out_ahead_are_those_of_a_single_trainer(config: TrainConfig) -> None:
+    settings = replace(config, strategy="cooperative", co_batches=3, trainers_per_server=None, epochs=3, eval_every=2)
+    with atta.connect(str(settings.cluster)) as cluster:
+        expected = ServerTrainer(replace(settings, trainers=1), cluster, torch.device("cpu")).fit()
+    found = fit(replace(settings, trainers=3)).epochs
+    assert [e.loss for e in found] == pytest.approx([e.loss for e in expected], rel=1e-4)
+    for mine, single in zip(found, expected, strict=True):
+        assert (mine.test_accuracy is None) == (single.test_accuracy is None)
+        assert mine.test_accuracy == pytest.approx(single.test_accuracy, abs=2.5 / TRAINING)
+        assert sum(mine.breakdown.values()) <= mine.seconds * 1.01
+
+
+def train_until_a_share_is_wrong(rank: int, folder: str, port: int) -> None:
+    """A trainer process, whose third division of a co-batch fails."""
+    calls = itertools.count()
+
+    def failing(*arguments: Any, **named: Any) -> Iterator[Share]:
+        if next(calls) == 2:
+            raise atta.ConfigError("the third co-batch cannot be divided")
+        return divide(*arguments, **named)
+
+    servers.divide = failing  # type: ignore[attr-defined]
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os._exit(worker.main(folder))
+
+
+def test_a_failure_ahead_is_reported_with_its_cause(config: TrainConfig, tmp_path: Path) -> None:
+    settings = replace(config, strategy="cooperative", co_batches=4, trainers=2)
+    with atta.connect(str(settings.cluster)) as cluster:
+        task = {"config": settings.to_dict(), "addresses": cluster.addresses}
+    (tmp_path / "task.json").write_text(json.dumps(task))
+    port = int(free_addresses(1)[0].rpartition(":")[2])
+    started = torch.multiprocessing.get_context("spawn")
+    trainers = [
+        started.Process(target=train_until_a_share_is_wrong, args=(rank, str(tmp_path), port)) for rank in range(2)
+    ]
+    for trainer in trainers:
+        trainer.start()
+    try:
+        for trainer in trainers:
+            trainer.join(60)
+        assert [trainer.exitcode for trainer in trainers] == [1, 1]
+    finally:
+        for trainer in trainers:
+            trainer.kill()
+    cause = first_cause(tmp_path, {0: 1, 1: 1})
+    assert type(cause) is atta.ConfigError
+    assert str(cause) == "the third co-batch cannot be divided"
+    assert "train_epoch" in json.loads((tmp_path / "failure-0.json").read_text())["traceback"]
 
 
 def test_servers_must_go_with_partitions(config: TrainConfig) -> None:

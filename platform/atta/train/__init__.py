@@ -5,8 +5,8 @@ Reading order: ``config`` (every setting), ``nodes`` (on which machines), ``laun
 ``failure`` (which of several is the cause), ``report`` (what is printed and written), ``timing`` (where the time goes).
 
 Mini-batches: ``trainer`` (an epoch), ``transfer`` (batches to the device), ``step`` (one step) and ``allreduce``. Whole servers:
-``server_trainer`` (an epoch), ``servers`` (subgraphs, whole or in co-batches), ``memory`` (how many of them), and the package
-``cooperative``.
+``server_trainer`` (an epoch), ``servers`` (subgraphs, whole or in co-batches), ``ahead`` (the next one, in the background),
+``memory`` (how many of them), and the package ``cooperative``.
 """
 
 from atta.train.config import TrainConfig

@@ -18,9 +18,10 @@ all-reduce that backward did not hide; ``compute`` is forward, backward and opti
 
 SERVER_PHASES = ("sample", "fetch", "copy", "compute", "exchange", "sync", "external")
 """Seconds per epoch of ``full`` and ``cooperative``, of the servers' first trainers, mean over servers; they follow each other and
-add up to the epoch. ``sample`` extracts subgraphs and divides them, ``fetch`` hands the shares to the other trainers, ``copy`` puts
-this trainer's on the device; ``exchange`` waits for rows and gradients of other trainers of the server, ``sync`` adds up gradients
-within the server, ``external`` between servers; ``compute`` is everything else."""
+add up to the epoch. ``sample`` extracts subgraphs and divides them, ``fetch`` hands the shares to the other trainers: of co-batches
+only what the trainer waited for counts, the rest overlaps with the step before. ``copy`` puts this trainer's share on the device;
+``exchange`` waits for rows and gradients of other trainers of the server, ``sync`` adds up gradients within the server,
+``external`` between servers; ``compute`` is everything else."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class EpochReport:
         val_accuracy, test_accuracy: in [0, 1]; None when not evaluated after this epoch.
         steps: of the optimiser; 0: not counted.
         exchanged_bytes: rows and gradients that trainers sent within their servers.
+        crossed_bytes: as much of it as went to other machines; 0 when servers are machines.
         peak_memory_bytes: of each trainer since it began, by rank: of the process on the CPU, of tensors on a GPU.
     """
 
@@ -53,6 +55,7 @@ class EpochReport:
     test_accuracy: float | None = None
     steps: int = 0
     exchanged_bytes: float = 0.0
+    crossed_bytes: float = 0.0
     peak_memory_bytes: list[int] = field(default_factory=list)
 
     def line(self) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -21,6 +21,7 @@ from atta.train.cooperative import (
     broadcast_weights,
     count_targets,
 )
+from atta.train.cooperative.groups import machines_per_server
 from atta.train.cooperative.shares import Share
 from atta.train.loop import EpochLoop
 from atta.train.memory import Size, estimate
@@ -41,22 +42,20 @@ class ServerTrainer(EpochLoop):
     With one step per epoch everything stays on the device until another sample is drawn.
     """
 
-    def __init__(self, config: TrainConfig, cluster: atta.Cluster, device: torch.device, folder: Path) -> None:
-        """Build groups and model; ``folder`` is one that all trainers of a server see.
-
-        Raises ConfigError where the dataset cannot be trained on.
-        """
+    def __init__(self, config: TrainConfig, cluster: atta.Cluster, device: torch.device) -> None:
+        """Build groups and model. Raises ConfigError where the dataset cannot be trained on, or servers do not go with machines."""
         super().__init__(config, cluster, device)
         schema = cluster.schema
         if not schema.splits[schema.node_types[0]].get("train"):
             raise ConfigError("the dataset has no training vertices")
-        self.groups = ServerGroups(config.server_size)
+        trainers_here = int(os.environ.get("LOCAL_WORLD_SIZE", str(config.trainers)))  # set by torch's launcher
+        self.groups = ServerGroups(config.server_size, machines_per_server(config.server_size, trainers_here))
         torch.manual_seed(config.seed)
         self.model = whole_model(config, self.channels, self.classes).to(device)
         self.cooperative = CooperativeModel(self.model)
         broadcast_weights(self.cooperative, self.groups)
         self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
-        self.data = ServerData(config, cluster, self.groups, device, folder)
+        self.data = ServerData(config, cluster, self.groups, device)
         self._weights = sum(p.numel() for p in self.model.parameters())
         self._resident: Work | None = None
 
@@ -70,10 +69,11 @@ class ServerTrainer(EpochLoop):
             self._resident = None
         fetched += self.data.remote_bytes
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
-        targets = edges = sent = 0
+        targets = edges = sent = crossed = 0
         with self.display.batches(f"epoch {epoch + 1}", self.data.batches) as advance:
             for _, batch in self._steps(epoch, watch):
-                graph, before = batch.graph, batch.graph.exchanged_bytes
+                graph = batch.graph
+                sent, crossed = sent - graph.exchanged_bytes, crossed - graph.crossed_bytes
                 graph.watch = watch
                 count = count_targets(batch, self.groups)
                 loss_sum += backward(self.cooperative, batch, self.groups, count) * count
@@ -81,12 +81,14 @@ class ServerTrainer(EpochLoop):
                 graph.watch = None
                 targets += count
                 edges += graph.edge_index.shape[1]
-                sent += graph.exchanged_bytes - before
+                sent, crossed = sent + graph.exchanged_bytes, crossed + graph.crossed_bytes
                 advance()
         watch.add("all", begin, watch.now())
         self.groups.watch = None
         seconds = self._max(time.perf_counter() - start)
-        total_edges, total_sent, total_fetched, *spent = self._sum([edges, sent, fetched, *self._leader_seconds(watch)])
+        total_edges, total_sent, total_crossed, total_fetched, *spent = self._sum(
+            [edges, sent, crossed, fetched, *self._leader_seconds(watch)]
+        )
         return EpochReport(
             epoch,
             seconds,
@@ -97,6 +99,7 @@ class ServerTrainer(EpochLoop):
             breakdown={p: s / self.config.servers for p, s in zip(SERVER_PHASES, spent, strict=True)},
             steps=self.data.batches,
             exchanged_bytes=total_sent,
+            crossed_bytes=total_crossed,
             peak_memory_bytes=self._peaks(),
         )
 
@@ -139,7 +142,8 @@ class ServerTrainer(EpochLoop):
 
     def _on_device(self, share: Share, watch: Stopwatch) -> Work:
         start = watch.now()
-        batch = TrainerBatch.of(share.view, self.groups.inside, device=self.device)
+        machines = self.groups.place.machines
+        batch = TrainerBatch.of(share.view, self.groups.inside, device=self.device, machines=machines)
         watch.add("copy", start, watch.now())
         return share, batch
 

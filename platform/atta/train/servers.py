@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,11 @@ import atta
 from atta.errors import ConfigError
 from atta.samplers.operators.server import Closure
 from atta.samplers.server import ServerGraph
+from atta.train.ahead import one_ahead
 from atta.train.config import TrainConfig
 from atta.train.cooperative.groups import ServerGroups
-from atta.train.cooperative.shares import Handover, Share, divide
+from atta.train.cooperative.handover import Handover
+from atta.train.cooperative.shares import Share, divide
 from atta.train.cooperative.views import WorkerView
 from atta.train.memory import fewest_batches
 from atta.train.timing import Stopwatch
@@ -36,24 +38,29 @@ def divide_targets(targets: Longs, batches: int, seed: int, epoch: int) -> list[
     return [np.sort(group) for group in np.array_split(order, batches)]
 
 
+class _Ready(NamedTuple):
+    """A share, and when its server's part was divided, by ``time.perf_counter``; handing out came after that."""
+
+    share: Share
+    divided: float
+
+
 class ServerData:
     """What a trainer computes on, step by step. The server's first trainer extracts and divides, the others receive.
 
-    All trainers of all servers call the same methods in the same order.
+    With several steps per epoch the next share is made, or received, in the background while the present one is in use. All
+    trainers of all servers call the same methods in the same order.
 
     Attributes:
         batches: steps per epoch; known after ``prepare``.
         remote_bytes: what daemons sent each other for this server's extractions so far; 0 on all but its first trainer.
     """
 
-    def __init__(
-        self, config: TrainConfig, cluster: atta.Cluster, groups: ServerGroups, device: torch.device, folder: Path
-    ) -> None:
-        """``folder``: one that all trainers of a server see."""
+    def __init__(self, config: TrainConfig, cluster: atta.Cluster, groups: ServerGroups, device: torch.device) -> None:
         self.config, self.cluster, self.groups, self.device = config, cluster, groups, device
         self.batches = 0
         self.remote_bytes = 0.0
-        self._handover = Handover(groups, folder)
+        self._handover = Handover(groups)
         self._leads = groups.place.local_rank == 0
         self._found: ServerGraph | None = None
         self._drawn: int | None = None
@@ -94,47 +101,49 @@ class ServerData:
 
     def whole(self, watch: Stopwatch) -> Share:
         """This trainer's share of the whole subgraph, for runs of one step per epoch; the rest is let go."""
-        share = self._share(watch, lambda found: found)
+        start = time.perf_counter()
+        ready = self._share(lambda found: found)
+        _count(watch, start, ready)
         self._found = None
-        return share
+        return ready.share
 
     def steps(self, epoch: int, watch: Stopwatch) -> Iterator[Share]:
         """This trainer's share of each co-batch of an epoch."""
         groups = divide_targets(self._members("train"), self.batches, self.config.seed, epoch)
-        for targets in groups:
-            yield self._of_targets(targets, watch)
+        return self._each(groups, watch)
 
     def evaluation(self, watch: Stopwatch) -> Iterator[Share]:
         """This trainer's share of co-batches of the validation and test vertices: as many as in training, so that they fit too."""
         members = self._members("val", "test")
         count = torch.tensor(min(self.batches, len(members)), device=self.device)
         dist.broadcast(count, self.groups.place.leader, group=self.groups.inside)  # the others hold no members
-        if int(count):
-            for targets in np.array_split(members, int(count)):
-                yield self._of_targets(targets, watch)
+        return self._each(np.array_split(members, int(count)) if int(count) else [], watch)
 
-    def _of_targets(self, targets: Longs, watch: Stopwatch) -> Share:
-        return self._share(watch, lambda found: found.co_batch(targets, self.config.depth))
-
-    def _share(self, watch: Stopwatch, part: Callable[[ServerGraph], ServerGraph]) -> Share:
-        """Divide a part of the subgraph and hand it out, or receive one's share of it."""
+    def _each(self, groups: Sequence[Longs], watch: Stopwatch) -> Iterator[Share]:
+        """This trainer's share of what each group of targets depends on, one ahead of the one in use."""
         start = time.perf_counter()
+        for ready in one_ahead(map(self._of_targets, groups)):
+            _count(watch, start, ready)
+            yield ready.share
+            start = time.perf_counter()
+
+    def _of_targets(self, targets: Longs) -> _Ready:
+        return self._share(lambda found: found.co_batch(targets, self.config.depth))
+
+    def _share(self, part: Callable[[ServerGraph], ServerGraph]) -> _Ready:
+        """Divide a part of the subgraph and hand it out, or receive one's share of it."""
         if not self._leads:
-            share = self._handover.take()
-            watch.add_seconds("fetch", time.perf_counter() - start)
-            return share
+            return _Ready(self._handover.take(), 0.0)
         assert self._found is not None
         tries = 1 if self.batches > 1 else 3  # a split that is used once is not worth three attempts
         shares = self._divide(part(self._found), tries)
-        share = next(shares)
-        divided = time.perf_counter()
+        ready = _Ready(next(shares), time.perf_counter())
         self._handover.give(shares)
-        watch.add_seconds("sample", divided - start)
-        watch.add_seconds("fetch", time.perf_counter() - divided)
-        return share
+        return ready
 
     def _divide(self, found: ServerGraph, tries: int) -> Iterator[Share]:
-        return divide(found, self.config.server_size, seed=self.config.seed, tries=tries)
+        place = self.groups.place
+        return divide(found, place.trainers, place.machines, seed=self.config.seed, tries=tries)
 
     def _extract(self, epoch: int) -> ServerGraph:
         config, cluster, server = self.config, self.cluster, self.groups.place.server
@@ -179,3 +188,11 @@ class ServerData:
         tensor = torch.tensor(value, dtype=torch.int64, device=self.device)
         dist.all_reduce(tensor, op=operation)
         return int(tensor)
+
+
+def _count(watch: Stopwatch, start: float, ready: _Ready) -> None:
+    """Count the time from ``start`` until now, in which the trainer did nothing but wait for a share."""
+    now = time.perf_counter()
+    divided = min(max(start, ready.divided), now)
+    watch.add_seconds("sample", divided - start)
+    watch.add_seconds("fetch", now - divided)

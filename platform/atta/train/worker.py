@@ -30,11 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["keep_freed_memory", "main", "run"]
 
 
-def run(config: TrainConfig, addresses: Sequence[str], folder: Path) -> list[EpochReport]:
-    """Train as one rank of the process group that the environment describes; returns the figures of all epochs.
-
-    ``folder``: where the trainers of this machine leave files for each other.
-    """
+def run(config: TrainConfig, addresses: Sequence[str]) -> list[EpochReport]:
+    """Train as one rank of the process group that the environment describes; returns the figures of all epochs."""
     import torch
     import torch.distributed as dist
 
@@ -52,7 +49,7 @@ def run(config: TrainConfig, addresses: Sequence[str], folder: Path) -> list[Epo
         if config.strategy == "minibatch":
             epochs = Trainer(config, cluster, device).fit()
         else:
-            epochs = ServerTrainer(config, cluster, device, folder).fit()
+            epochs = ServerTrainer(config, cluster, device).fit()
     dist.destroy_process_group()
     return epochs
 
@@ -77,7 +74,7 @@ def main(folder: str) -> int:
     rank = os.environ.get("RANK", "0")
     try:
         task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))
-        epochs = run(TrainConfig.from_dict(task["config"]), task["addresses"], Path(folder))
+        epochs = run(TrainConfig.from_dict(task["config"]), task["addresses"])
     except KeyboardInterrupt:
         return 130
     except BaseException as error:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -99,3 +103,24 @@ def test_choosing_what_to_balance(messy_graph, tmp_path):
     quality = Dataset.open(tmp_path / "data").quality
     assert quality["balance"]["val"] < 1.1
     assert quality["balance"]["train"] < 1.1
+
+
+IN_A_THREAD = """
+import os, signal, threading
+import numpy as np
+from atta.train.cooperative import TrainingGraph, split_vertices
+
+rng, n = np.random.default_rng(0), 60_000
+nothing = np.zeros(n, np.int64)
+edges, features = rng.integers(0, n, (2, 10 * n)), np.zeros((n, 0), np.float32)
+graph = TrainingGraph(nothing, edges, features, nothing, nothing > 0, nothing, nothing)
+thread = threading.Thread(target=lambda: split_vertices(graph, 4), daemon=True)
+thread.start()
+threading.Timer(0.7, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+thread.join()
+"""
+
+
+def test_sigterm_ends_a_process_that_runs_metis_in_a_thread() -> None:
+    pytest.importorskip("torch_geometric")
+    assert subprocess.run([sys.executable, "-c", IN_A_THREAD], check=False).returncode == -signal.SIGTERM

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError
 from atta.train.cooperative import Place, TrainingGraph, WorkerView, split_vertices, worker_view
+from atta.train.cooperative.groups import machines_per_server
 from atta.train.cooperative.split import boundary_sizes
 
 
@@ -67,6 +68,41 @@ def test_shares_are_even_and_boundaries_small(rng: np.random.Generator, trainers
     assert boundary.max() <= 1.6 * boundary.mean()
     arbitrary = boundary_sizes(graph, rng.permutation(owner), trainers)
     assert boundary.max() < 0.75 * arbitrary.max()
+
+
+def crossing(graph: TrainingGraph, machine: np.ndarray) -> int:
+    """Rows that machines read of each other: each once per reading machine."""
+    pairs = zip(*graph.edges.tolist(), strict=True)
+    return len({(s, machine[d]) for s, d in pairs if machine[s] != machine[d]})
+
+
+@pytest.mark.parametrize(("trainers", "machines"), [(4, 2), (8, 2), (6, 3), (2, 2)])
+def test_machines_are_divided_first(rng: np.random.Generator, trainers: int, machines: int) -> None:
+    graph = communities(rng)
+    owner = split_vertices(graph, trainers, machines)
+    assert np.array_equal(owner, split_vertices(graph, trainers, machines))
+    vertices = np.bincount(owner, minlength=trainers)
+    edges = np.bincount(owner[graph.edges[1]], minlength=trainers)
+    assert vertices.max() <= 1.031 * vertices.mean() + 1
+    assert edges.max() <= 1.09 * edges.mean() + 1
+    machine = owner * machines // trainers
+    crossed = crossing(graph, machine)
+    assert crossed <= crossing(graph, split_vertices(graph, trainers) * machines // trainers)
+    assert crossed < 0.75 * crossing(graph, rng.permutation(machine))
+    within = boundary_sizes(graph, owner, trainers)
+    assert within.max() < 0.8 * boundary_sizes(graph, rng.permutation(owner), trainers).max()
+
+
+@given(graphs(), st.integers(1, 3))
+@settings(max_examples=40)
+def test_any_graph_is_divided_among_machines(drawn: tuple[TrainingGraph, int, int], machines: int) -> None:
+    graph, each, seed = drawn
+    owner = split_vertices(graph, each * machines, machines, seed=seed)
+    assert owner.shape == (len(graph),)
+    assert owner.dtype == np.int32
+    assert set(owner.tolist()) <= set(range(each * machines))
+    if len(graph):
+        assert np.bincount(owner).max() <= 1.031 * len(graph) / (each * machines) + 2  # one more in either step
 
 
 def test_more_tries_do_not_make_it_worse(rng: np.random.Generator) -> None:
@@ -130,10 +166,19 @@ def test_ranks_form_servers(servers: int, trainers: int) -> None:
     assert sorted(r for s in range(servers) for r in places[0].members(s)) == list(range(servers * trainers))
 
 
-@pytest.mark.parametrize(("rank", "world", "trainers"), [(0, 4, 3), (4, 4, 2), (-1, 4, 2), (0, 4, 0), (0, 0, 1)])
-def test_ranks_that_form_no_servers(rank: int, world: int, trainers: int) -> None:
+@pytest.mark.parametrize(
+    "wrong", [(0, 4, 3), (4, 4, 2), (-1, 4, 2), (0, 4, 0), (0, 0, 1), (0, 6, 3, 2), (0, 4, 2, 0), (0, 4, 2, 4)]
+)
+def test_ranks_that_form_no_servers(wrong: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError):
-        Place(rank, world, trainers)
+        Place(*wrong)
+
+
+def test_servers_are_whole_machines_or_machines_whole_servers() -> None:
+    assert [machines_per_server(size, 4) for size in (1, 2, 4, 8, 12)] == [1, 1, 1, 2, 3]
+    for size in (3, 5, 6, 10):
+        with pytest.raises(ConfigError, match=f"--trainers-per-server {size}: a machine has 4 trainers"):
+            machines_per_server(size, 4)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +208,10 @@ def test_wrong_owners_are_refused(rng: np.random.Generator) -> None:
         split_vertices(graph, 0)
     with pytest.raises(ConfigError):
         split_vertices(graph, 2, tries=0)
+    with pytest.raises(ConfigError):
+        split_vertices(graph, 2, 0)
+    with pytest.raises(ConfigError, match="3 trainers: cannot be on 2 machines"):
+        split_vertices(graph, 3, 2)
 
 
 def test_exact_layers_is_the_distance_of_the_first_missing_edge(rng: np.random.Generator) -> None:

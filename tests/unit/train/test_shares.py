@@ -1,18 +1,20 @@
-"""What each trainer of a server gets, and that files carry it unchanged."""
+"""What each trainer of a server gets, and that messages carry it unchanged."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from atta.errors import DataError
+from atta.errors import RemoteError
 from atta.samplers.graph import LocalGraph
 from atta.samplers.operators.server import Closure
 from atta.samplers.server import ServerGraph, server_subgraph
-from atta.train.cooperative.shares import Share, divide
+from atta.train.cooperative.handover import arrays_of, header_of, room_for, share_of
+from atta.train.cooperative.shares import divide
 from atta.train.servers import divide_targets
 
 VERTICES = 60
@@ -43,22 +45,50 @@ def test_every_inner_vertex_of_a_split_is_in_one_share(found: ServerGraph) -> No
     assert {share.view.features.dtype for share in shares} == {np.dtype(np.float32)}
 
 
-def test_files_carry_shares_unchanged(found: ServerGraph, tmp_path: Path) -> None:
-    for i, share in enumerate(divide(found, 2)):
-        path = tmp_path / f"{i}.npz"
-        share.save(path)
-        again = Share.load(path)
+def test_messages_carry_shares_unchanged(found: ServerGraph) -> None:
+    for share in divide(found, 2):
+        sent = arrays_of(share)
+        received = room_for(header_of(sent), "trainer 0")
+        for name, array in sent.items():  # what sending does: bytes, array by array
+            received[name].reshape(-1).view(np.uint8)[:] = np.frombuffer(array.tobytes(), np.uint8)
+        again = share_of(received)
         for field in fields(share.view):
             mine, its = getattr(share.view, field.name), getattr(again.view, field.name)
             assert type(mine) is type(its)
             assert np.array_equal(mine, its)
+            assert np.asarray(mine).dtype == np.asarray(its).dtype
         assert again.splits.keys() == share.splits.keys()
         assert all(np.array_equal(rows, share.splits[name]) for name, rows in again.splits.items())
 
 
-def test_a_folder_that_is_gone_is_named(found: ServerGraph, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"absent.*cannot hand over"):
-        next(divide(found, 1)).save(tmp_path / "absent" / "x.npz")
+def entries(found: ServerGraph) -> list[Any]:
+    parsed: list[Any] = json.loads(header_of(arrays_of(next(divide(found, 2)))))
+    return parsed
+
+
+def test_headers_that_are_not_of_a_share_are_refused(found: ServerGraph) -> None:
+    right = entries(found)
+    places = {name: i for i, (name, _, _) in enumerate(right)}
+    assert room_for(json.dumps(right).encode(), "trainer 0").keys() == places.keys()
+    changes: list[tuple[str, list[Any]]] = [
+        ("own", ["own", "|O", [3]]),
+        ("own", ["own", "<i4", [3]]),
+        ("own", ["own", "nonsense", [3]]),
+        ("own", ["own", "<i8", [-1]]),
+        ("own", ["own", "<i8", [1.5]]),
+        ("own", ["own", "<i8", [True]]),
+        ("own", ["own", "<i8", [3, 3]]),
+        ("own", ["own", "<i8"]),
+        ("own", ["other", "<i8", [3]]),
+        ("features", ["features", "<i8", [3, 3]]),
+        ("split/val", ["val", "<i8", [3]]),
+        ("split/val", ["split/train", "<i8", [3]]),
+    ]
+    wrong = [[*right[: places[name]], entry, *right[places[name] + 1 :]] for name, entry in changes]
+    texts = [json.dumps(header).encode() for header in (*wrong, right[1:], {}, 7, None, [[]])]
+    for text in (*texts, b"", b"\xff", json.dumps(right).encode()[:-1]):
+        with pytest.raises(RemoteError, match="trainer 4: sent something that is no share"):
+            room_for(text, "trainer 4")
 
 
 def test_targets_are_divided_evenly_and_the_same_way_each_time() -> None:

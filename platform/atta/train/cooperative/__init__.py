@@ -13,8 +13,8 @@ What is computed is the gradient of the whole graph in one process, not an appro
 
 Reading order: ``graph`` (what a server holds), ``split`` (who computes which vertex), ``views`` (what a trainer reads and
 sends), ``groups`` (who talks to whom), ``exchange`` (rows and gradients within a server), ``layers`` and ``model`` (PyG layers
-and whole models on a trainer's rows), ``deep`` (ResGCN+ and DeeperGCN), ``step`` (one training step), ``shares`` (shares on their
-way to the trainers).
+and whole models on a trainer's rows), ``deep`` (ResGCN+ and DeeperGCN), ``step`` (one training step), ``shares`` (who gets
+what of a subgraph) and ``handover`` (shares on their way to the trainers).
 """
 
 from atta.train.cooperative.deep import DeepGNN

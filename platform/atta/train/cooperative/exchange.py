@@ -8,8 +8,10 @@ computed in between.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,7 @@ class CooperativeGraph:
         whole, interior, boundary: own rows all together, those that read own rows only, and the others.
         fixed: rows [o, ...] that never change, or None: what others read of them travels once. The features of a batch are.
         exchanged_bytes: what this trainer has sent to the others of its server so far, forward and backward.
+        crossed_bytes: as much of it as went to trainers on other machines.
         watch: where waiting for the others counts, as phase ``exchange``; None: nowhere.
     """
 
@@ -62,11 +65,13 @@ class CooperativeGraph:
         *,
         device: torch.device | str = "cpu",
         transport: str = "auto",
+        machines: int = 1,
     ) -> None:
         """``group``: the server's trainers, ``ServerGroups.inside``; None: the view is that of the only trainer.
 
         ``transport``: ``collective`` is one all-to-all, ``messages`` one send and one receive per pair of trainers that share rows;
         ``auto`` takes messages with gloo, which lacked uneven all-to-alls for long, and the collective otherwise.
+        ``machines``: that the server spans, as in ``Place``; only ``crossed_bytes`` depends on it.
 
         Raises:
             ConfigError: the group has not as many trainers as the view, or this is another of them; unknown transport.
@@ -91,7 +96,9 @@ class CooperativeGraph:
         self._cache: dict[Any, Any] = {}
         self.fixed: torch.Tensor | None = None
         self.fixed_rows: torch.Tensor | None = None  # the remote ones, once they are here
-        self.exchanged_bytes = 0
+        self.exchanged_bytes = self.crossed_bytes = 0
+        machine = np.arange(view.trainers) * machines // view.trainers
+        self._elsewhere: list[bool] = (machine != machine[view.trainer]).tolist()
         self.watch: Stopwatch | None = None
 
         self.edge_index = self._tensor(view.edge_index)
@@ -126,7 +133,9 @@ class CooperativeGraph:
         sent, received = self._send_counts, self._receive_counts
         if back:
             sent, received = received, sent
-        self.exchanged_bytes += rows.numel() * rows.element_size()
+        row_bytes = rows.element_size() * math.prod(rows.shape[1:])
+        self.exchanged_bytes += len(rows) * row_bytes
+        self.crossed_bytes += sum(compress(sent, self._elsewhere)) * row_bytes
         into = rows.new_empty((sum(received), *rows.shape[1:]))
         if self.group is None:
             works: list[Any] = []

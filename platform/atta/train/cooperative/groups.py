@@ -10,24 +10,33 @@ import torch.distributed as dist
 from atta.errors import ConfigError
 from atta.train.timing import Stopwatch
 
-__all__ = ["Place", "ServerGroups"]
+__all__ = ["Place", "ServerGroups", "machines_per_server"]
 
 
 @dataclass(frozen=True)
 class Place:
     """Where a rank stands when every ``trainers`` consecutive ranks form a server, as torchrun numbers them.
 
+    Attributes:
+        rank: from 0.
+        world_size: number of ranks.
+        trainers: per server.
+        machines: that a server spans, with equally many consecutive trainers on each.
+
     Raises:
-        ConfigError: the ranks do not divide into servers, or there is no such rank.
+        ConfigError: the ranks do not divide into servers, or a server's trainers into machines, or there is no such rank.
     """
 
     rank: int
     world_size: int
     trainers: int
+    machines: int = 1
 
     def __post_init__(self) -> None:
         if self.trainers < 1 or self.world_size < 1 or self.world_size % self.trainers:
             raise ConfigError(f"{self.world_size} trainers cannot form servers of {self.trainers}")
+        if self.machines < 1 or self.trainers % self.machines:
+            raise ConfigError(f"the {self.trainers} trainers of a server cannot be on {self.machines} machines alike")
         if not 0 <= self.rank < self.world_size:
             raise ConfigError(f"rank {self.rank}: there are {self.world_size}, from 0 on")
 
@@ -60,6 +69,19 @@ class Place:
         return list(range(0, self.world_size, self.trainers))
 
 
+def machines_per_server(server_size: int, trainers_here: int) -> int:
+    """How many machines a server of ``server_size`` trainers spans when each machine has ``trainers_here``.
+
+    Raises:
+        ConfigError: a server would have a whole machine and a part of another.
+    """
+    if server_size % trainers_here and trainers_here % server_size:
+        raise ConfigError(
+            f"--trainers-per-server {server_size}: a machine has {trainers_here} trainers; take a multiple or a divisor of that"
+        )
+    return max(1, server_size // trainers_here)
+
+
 class ServerGroups:
     """The process groups of a rank: ``inside`` its server, and across everything by way of the servers' leaders.
 
@@ -69,19 +91,22 @@ class ServerGroups:
     Attributes:
         place: where this rank stands.
         inside: process group of the server's trainers; a rank's number in it is its ``local_rank``.
+        handover: the same trainers once more, for arrays in the machine's memory (gloo): what it carries may overlap with what
+            ``inside`` does, in another thread.
         watch: where ``sum_`` counts its time, as phases ``sync`` (inside) and ``external``; None: nowhere.
     """
 
-    def __init__(self, trainers: int) -> None:
-        """Make the groups; all ranks of the default process group must call this, with the same ``trainers`` per server.
+    def __init__(self, trainers: int, machines: int = 1) -> None:
+        """Make the groups; all ranks of the default process group must call this, with the same numbers.
 
-        Raises ConfigError when the ranks do not divide into servers.
+        trainers: per server; machines: that a server spans. Raises ConfigError as ``Place`` does.
         """
-        self.place = Place(dist.get_rank(), dist.get_world_size(), trainers)
+        self.place = Place(dist.get_rank(), dist.get_world_size(), trainers, machines)
         self.watch: Stopwatch | None = None
         # Every rank must take part in making every group, in the same order, also of those that it is not in.
-        insides = [dist.new_group(self.place.members(server)) for server in range(self.place.servers)]
-        self.inside = insides[self.place.server]
+        servers = [self.place.members(server) for server in range(self.place.servers)]
+        self.inside = [dist.new_group(members) for members in servers][self.place.server]
+        self.handover = [dist.new_group(members, backend="gloo") for members in servers][self.place.server]
         self._leaders = dist.new_group(self.place.leaders())
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:

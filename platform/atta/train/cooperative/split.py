@@ -9,6 +9,7 @@ from atta import _native
 from atta.errors import ConfigError
 from atta.partition.balance import capacities
 from atta.partition.methods.metis_child import part_graph
+from atta.partition.methods.metis_signals import sigterm_kept
 from atta.train.cooperative.graph import Longs, TrainingGraph
 
 __all__ = ["boundary_sizes", "split_vertices"]
@@ -18,12 +19,14 @@ TINY = 16
 
 _SLACK = np.array([0.03, 0.08])  # vertices, in-edges; a hub is hard to place
 _PASSES = 3
+_AMONG_MACHINES = 0.75  # of the slack: a larger share of it cuts fewer edges there, where a cut costs most
 
+Owners = npt.NDArray[np.int32]
 Rows = tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]
 """Starts of the rows, and neighbours without direction."""
 
 
-def split_vertices(graph: TrainingGraph, trainers: int, *, seed: int = 0, tries: int = 3) -> npt.NDArray[np.int32]:
+def split_vertices(graph: TrainingGraph, trainers: int, machines: int = 1, *, seed: int = 0, tries: int = 3) -> Owners:
     """Trainer of each vertex, int32 [n] (GraNNDis section 4.4, "fetch then split").
 
     METIS cuts few edges while vertices and in-edges, which is what computing a layer takes, are both even; then vertices are moved
@@ -31,45 +34,85 @@ def split_vertices(graph: TrainingGraph, trainers: int, *, seed: int = 0, tries:
     one: so of ``tries`` results the one is taken whose busiest trainer exchanges the fewest rows. The same arguments give the same
     result. A trainer may get no vertex when there are few.
 
+    machines: that the server spans, with equally many consecutive trainers on each. Vertices are divided among machines first,
+    which are far from each other, then those of each machine among its trainers.
+
     Raises:
-        ConfigError: fewer than one trainer or try.
+        ConfigError: fewer than one trainer, machine or try; trainers that do not divide into machines.
     """
-    if trainers < 1 or tries < 1:
-        raise ConfigError(f"trainers {trainers}, tries {tries}: must be at least 1")
-    if trainers == 1 or not len(graph):
-        return np.zeros(len(graph), np.int32)
-    source, target = graph.edges
-    rows = _native.union_rows([(source, target, 0, 0)], len(graph), True)
-    weights = np.stack([np.ones(len(graph), np.int64), np.bincount(target, minlength=len(graph))], axis=1)
-    weights = np.ascontiguousarray(weights[:, weights.any(axis=0)])  # METIS takes no constraint that says nothing
-    if len(graph) < TINY * trainers or not len(rows[1]):
-        return _evened(rows, _in_order(len(graph), trainers), weights, trainers)
-    found = [_by_metis(rows, weights, trainers, seed + attempt) for attempt in range(tries)]
-    return min(found, key=lambda owner: int(boundary_sizes(graph, owner, trainers).max()))
+    if min(trainers, machines, tries) < 1:
+        raise ConfigError(f"trainers {trainers}, machines {machines}, tries {tries}: must be at least 1")
+    if trainers % machines:
+        raise ConfigError(f"{trainers} trainers: cannot be on {machines} machines alike")
+    in_edges = np.bincount(graph.edges[1], minlength=len(graph))
+    each = trainers // machines
+    if machines == 1 or each == 1:
+        return _split(graph.edges, in_edges, trainers, seed=seed, tries=tries, slack=_SLACK)
+    machine = _split(graph.edges, in_edges, machines, seed=seed, tries=tries, slack=_AMONG_MACHINES * _SLACK)
+    owner, rest = machine * np.int32(each), (1 - _AMONG_MACHINES) * _SLACK
+    for m in range(machines):
+        here = machine == m
+        within = graph.edges[:, here[graph.edges].all(axis=0)]
+        edges = (np.cumsum(here) - 1)[within]
+        owner[here] += _split(edges, in_edges[here], each, seed=seed, tries=tries, slack=rest)
+    rows, weights = _union(graph.edges, in_edges)
+    _native.even_owners(*rows, owner, trainers, weights.reshape(-1), _room(weights, trainers, _SLACK))
+    return owner
 
 
 def boundary_sizes(graph: TrainingGraph, owner: npt.NDArray[np.integer], trainers: int) -> Longs:
     """Rows that each trainer receives and sends before a layer, int64 [trainers]."""
-    source, target = graph.edges
+    return _boundary_sizes(graph.edges, owner, trainers)
+
+
+def _boundary_sizes(edges: Longs, owner: npt.NDArray[np.integer], trainers: int) -> Longs:
+    source, target = edges
+    n = max(1, len(owner))
     cut = owner[source] != owner[target]
-    pairs = np.unique(owner[target[cut]].astype(np.int64) * max(1, len(graph)) + source[cut])
-    reader, row = np.divmod(pairs, max(1, len(graph)))
+    pairs = np.unique(owner[target[cut]].astype(np.int64) * n + source[cut])
+    reader, row = np.divmod(pairs, n)
     sizes: Longs = np.bincount(reader, minlength=trainers) + np.bincount(owner[row], minlength=trainers)
     return sizes
 
 
-def _by_metis(rows: Rows, weights: Longs, trainers: int, seed: int) -> npt.NDArray[np.int32]:
+def _split(
+    edges: Longs, in_edges: Longs, trainers: int, *, seed: int, tries: int, slack: npt.NDArray[np.float64]
+) -> Owners:
+    """Divide vertices once; ``in_edges`` [n] may count more than ``edges`` [2, m] has: those from vertices that are not here."""
+    n = len(in_edges)
+    if trainers == 1 or not n:
+        return np.zeros(n, np.int32)
+    rows, weights = _union(edges, in_edges)
+    room = _room(weights, trainers, slack)
+    if n < TINY * trainers or not len(rows[1]):
+        return _evened(rows, _in_order(n, trainers), weights, room, trainers)
+    found = [_by_metis(rows, weights, room, trainers, seed + attempt) for attempt in range(tries)]
+    return min(found, key=lambda owner: int(_boundary_sizes(edges, owner, trainers).max()))
+
+
+def _union(edges: Longs, in_edges: Longs) -> tuple[Rows, Longs]:
+    """Edges without direction, and what is to be even: weights [n, constraints]."""
+    rows = _native.union_rows([(edges[0], edges[1], 0, 0)], len(in_edges), True)
+    weights = np.stack([np.ones(len(in_edges), np.int64), in_edges], axis=1)
+    return rows, np.ascontiguousarray(weights[:, weights.any(axis=0)])  # METIS takes no constraint that says nothing
+
+
+def _room(weights: Longs, trainers: int, slack: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return capacities(weights, trainers, slack[: weights.shape[1]])
+
+
+def _by_metis(rows: Rows, weights: Longs, room: npt.NDArray[np.float64], trainers: int, seed: int) -> Owners:
     starts, neighbours, counts = _native.merge_rows(*rows)
-    owner = part_graph(starts, neighbours, weights, counts, parts=trainers, seed=seed)
-    return _evened(rows, owner.astype(np.int32), weights, trainers)
+    with sigterm_kept():
+        owner = part_graph(starts, neighbours, weights, counts, parts=trainers, seed=seed)
+    return _evened(rows, owner.astype(np.int32), weights, room, trainers)
 
 
-def _in_order(vertices: int, trainers: int) -> npt.NDArray[np.int32]:
+def _in_order(vertices: int, trainers: int) -> Owners:
     return (np.arange(vertices, dtype=np.int64) * trainers // vertices).astype(np.int32)
 
 
-def _evened(rows: Rows, owner: npt.NDArray[np.int32], weights: Longs, trainers: int) -> npt.NDArray[np.int32]:
-    room = capacities(weights, trainers, _SLACK[: weights.shape[1]])
+def _evened(rows: Rows, owner: Owners, weights: Longs, room: npt.NDArray[np.float64], trainers: int) -> Owners:
     _native.even_owners(*rows, owner, trainers, weights.reshape(-1), room)
     for _ in range(_PASSES):
         if not _native.refine_owners(*rows, owner, trainers, weights.reshape(-1), room):

@@ -52,9 +52,10 @@ class TrainerBatch:
         *,
         device: torch.device | str = "cpu",
         transport: str = "auto",
+        machines: int = 1,
     ) -> TrainerBatch:
-        """Put a view on a device; raises ConfigError as ``CooperativeGraph`` does."""
-        graph = CooperativeGraph(view, group, device=device, transport=transport)
+        """Put a view on a device; arguments and ConfigError are those of ``CooperativeGraph``."""
+        graph = CooperativeGraph(view, group, device=device, transport=transport, machines=machines)
         x, y, targets = (
             torch.from_numpy(a).to(device) for a in (view.features, view.labels[view.targets], view.targets)
         )

@@ -1,0 +1,125 @@
+"""Shares on their way from the first trainer of a server to the others, as messages.
+
+A share is a header, which names arrays with their types and shapes (JSON, preceded by its length), and then the bytes of each
+array as they lie in memory. Nothing is pickled, and the receiver checks the header before it makes room for what follows. Only the
+first trainer ever holds what belongs to others, and of that no more than the share that it is sending.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+from atta.errors import RemoteError
+from atta.train.cooperative.groups import ServerGroups
+from atta.train.cooperative.shares import Share
+from atta.train.cooperative.views import WorkerView
+
+__all__ = ["Handover", "arrays_of", "header_of", "room_for", "share_of"]
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+_SPLIT = "split/"
+_NUMBERS = ("trainer", "interior")
+_DIMENSIONS = {f.name: 1 for f in fields(WorkerView)} | dict.fromkeys(_NUMBERS, 0) | {"edge_index": 2, "features": 2}
+_LONGEST_HEADER = 1 << 20
+_WRONG = "sent something that is no share; do all machines have the same version of Atta?"
+
+
+def arrays_of(share: Share) -> Arrays:
+    """The arrays of a share by name, in C order."""
+    view = {name: getattr(share.view, name) for name in _DIMENSIONS}
+    splits = {_SPLIT + name: rows for name, rows in share.splits.items()}
+    return {name: np.asarray(values, order="C") for name, values in (view | splits).items()}
+
+
+def share_of(arrays: Arrays) -> Share:
+    """The inverse of ``arrays_of``."""
+    view: dict[str, Any] = {name: arrays[name] for name in _DIMENSIONS}
+    view |= {name: int(view[name]) for name in _NUMBERS}
+    return Share(WorkerView(**view), {n.removeprefix(_SPLIT): a for n, a in arrays.items() if n.startswith(_SPLIT)})
+
+
+def header_of(arrays: Arrays) -> bytes:
+    """Names, types and shapes of the arrays in their order, as JSON."""
+    return json.dumps([[name, a.dtype.str, list(a.shape)] for name, a in arrays.items()]).encode()
+
+
+def room_for(header: bytes, peer: str) -> Arrays:
+    """Arrays to receive a share into, as its header says.
+
+    ``peer``: who sent it, for errors.
+
+    Raises:
+        RemoteError: the header is not that of a share: no JSON, an array too few, too many or twice, another type or shape.
+    """
+    try:
+        entries = [(name, np.dtype(dtype), tuple(shape)) for name, dtype, shape in json.loads(header)]
+        names = [name for name, _, _ in entries]
+        right = len(set(names)) == len(names) and names[: len(_DIMENSIONS)] == list(_DIMENSIONS)
+        if right and all(_fits(*entry) for entry in entries):
+            return {name: np.empty(shape, dtype) for name, dtype, shape in entries}
+    except (ValueError, TypeError, AttributeError):
+        pass
+    raise RemoteError(peer, _WRONG)
+
+
+def _fits(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+    if name not in _DIMENSIONS and not name.startswith(_SPLIT):
+        return False
+    types = ("<f4", "<f8") if name == "features" else ("<i8",)
+    whole = all(type(size) is int and size >= 0 for size in shape)
+    return whole and dtype.str in types and len(shape) == _DIMENSIONS.get(name, 1)
+
+
+class Handover:
+    """Hands shares from the first trainer of a server to the others; all of them must call it equally often.
+
+    It may work in another thread than training: its messages have a process group of their own, ``ServerGroups.handover``.
+    """
+
+    def __init__(self, groups: ServerGroups) -> None:
+        self._place, self._group = groups.place, groups.handover
+
+    def give(self, shares: Iterable[Share]) -> None:
+        """Send the shares of the other trainers, by the first one; each has left before the next is made."""
+        for trainer, share in enumerate(shares, 1):
+            arrays = arrays_of(share)
+            header = np.frombuffer(bytearray(header_of(arrays)), np.uint8)
+            for message in (np.array([len(header)]), header, *arrays.values()):
+                if message.size:  # of nothing there is no message
+                    dist.send(_bytes(message), self._place.leader + trainer, group=self._group)
+
+    def take(self) -> Share:
+        """Wait for one's share, as any other trainer.
+
+        Raises:
+            RemoteError: what arrives is no share.
+        """
+        peer = f"trainer {self._place.leader}"
+        length = np.zeros(1, np.int64)
+        self._receive(length)
+        if not 0 < length[0] <= _LONGEST_HEADER:
+            raise RemoteError(peer, _WRONG)
+        header = np.empty(length[0], np.uint8)
+        self._receive(header)
+        arrays = room_for(header.tobytes(), peer)
+        for array in arrays.values():
+            if array.size:
+                self._receive(array)
+        return share_of(arrays)
+
+    def _receive(self, into: npt.NDArray[Any]) -> None:
+        dist.recv(_bytes(into), self._place.leader, group=self._group)
+
+
+def _bytes(array: npt.NDArray[Any]) -> torch.Tensor:
+    """The memory of an array in C order."""
+    return torch.from_numpy(array.reshape(-1).view(np.uint8))
