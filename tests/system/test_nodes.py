@@ -71,7 +71,8 @@ def test_two_machines_train_as_one(cluster: str, tmp_path: Path, strategy: Seque
         assert node.wait(60) == 0, node.communicate()[1]
     found = losses(tmp_path / "0.json")
     for epoch in json.loads((tmp_path / "0.json").read_text())["epochs"]:
-        assert (epoch["crossed_bytes"] > 0) == (strategy[-1] == "4")
+        assert epoch["crossed_bytes"] == epoch["exchanged_bytes"]
+        assert (epoch["crossed_bytes"] > 0) == (strategy[1] != "minibatch")
         assert epoch["crossed_bytes"] <= epoch["exchanged_bytes"]
     assert len(found) == 2
     assert losses(tmp_path / "1.json") == found

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from atta.cli.train import train
 from atta.errors import ConfigError, UnknownNameError
 from atta.samplers.operators import Closure, ExpansionAware
-from atta.train import TrainConfig
+from atta.train import Nodes, TrainConfig
 
 
 def config(**settings: Any) -> TrainConfig:
@@ -145,7 +145,8 @@ def test_an_unknown_setting_is_refused() -> None:
 def test_the_command_line_offers_every_setting_with_the_same_default(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[TrainConfig] = []
 
-    def fit(given_config: TrainConfig) -> None:
+    def fit(given_config: TrainConfig, nodes: Nodes) -> None:
+        assert nodes == Nodes()
         seen.append(given_config)
         raise ConfigError("seen enough")
 
@@ -153,4 +154,5 @@ def test_the_command_line_offers_every_setting_with_the_same_default(monkeypatch
     CliRunner().invoke(train, ["--data", "somewhere"])
     assert seen == [config()]
     offered = {p.name for p in train.params} - {"json_file", "quiet", "help"}
-    assert offered == {f.name for f in dataclasses.fields(TrainConfig)} - {"verbose"}
+    where = {"nnodes", "node_rank", "rdzv_endpoint"}
+    assert offered == {f.name for f in dataclasses.fields(TrainConfig)} - {"verbose"} | where
