@@ -143,10 +143,11 @@ def test_bench_without_links(parts: Path, tmp_path: Path) -> None:
 
 @pytest.mark.netns
 def test_only_gradients_cross_the_links(parts: Path, tmp_path: Path) -> None:
-    found = bench(parts, tmp_path / "s.json", "--strategies", "cooperative,full", "--link", "50mbit")
-    cooperative, full = (found["results"][name]["link_bytes"]["median"] for name in ("cooperative", "full"))
-    weights = 2 * 6 * 8 + 8 + 2 * 8 * 3 + 3  # two layers of SAGE, from 6 features to 3 classes
-    # Sums of two servers cross each way once: weights and one loss, and another number; the rest is messages' headers and
-    # acknowledgements.
-    assert 4 * weights < cooperative < 4 * weights + 6000
+    words = ("--strategies", "cooperative,full", "--link", "50mbit", "--hidden", "64")
+    results = bench(parts, tmp_path / "s.json", *words)["results"]
+    cooperative, full = (results[name]["link_bytes"]["median"] for name in ("cooperative", "full"))
+    weights = 2 * 6 * 64 + 64 + 2 * 64 * 3 + 3  # two layers of SAGE, from 6 features to 3 classes
+    # Sums over two servers cross each way once. Beside the weights there are a dozen single numbers, of which all trainers learn,
+    # in messages of about a hundred bytes each.
+    assert 4 * weights < cooperative < 4 * weights + 20_000
     assert full > 2 * cooperative
