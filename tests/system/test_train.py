@@ -17,6 +17,7 @@ import atta
 from atta.partition import Graph, partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import TrainConfig, TrainReport, fit
+from atta.train.cooperative import DeepGNN
 
 CLASSES = 5
 
@@ -120,6 +121,28 @@ def test_patience_ends_the_run(config: TrainConfig) -> None:
 def test_evaluation_can_be_rare(config: TrainConfig) -> None:
     epochs = fit(replace(config, epochs=5, eval_every=3, model="gcn", eval_num_neighbors=(-1,))).epochs
     assert [e.val_accuracy is not None for e in epochs] == [False, False, True, False, True]
+
+
+def test_a_deep_model_on_batches_of_everything_is_the_whole_graph(config: TrainConfig, graph: Path) -> None:
+    deep = replace(config, model="resgcn+", layers=20, num_neighbors=(-1,), batch_size=150, dropout=0.0, epochs=3)
+    deep = replace(deep, lr=0.001, eval_every=3, checkpoint_layers=True)
+    opened = Graph.open(graph)
+    x = torch.from_numpy(np.array(opened.table("node", "x"))).float()
+    y = torch.from_numpy(np.array(opened.table("node", "y"))).long()
+    train = torch.from_numpy(np.array(opened.split("node", "train"))).long()
+    found = opened.edges(opened.schema.edge_types[0])
+    edges = torch.from_numpy(np.stack([np.array(found.src), np.array(found.dst)]).astype(np.int64))
+    torch.manual_seed(config.seed)
+    model = DeepGNN(x.shape[1], config.hidden, CLASSES, num_layers=20, dropout=0.0)
+    optimizer = torch.optim.Adam(model.parameters(), deep.lr)
+    losses = []
+    for _ in range(deep.epochs):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x, edges)[train], y[train])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert [e.loss for e in fit(deep).epochs] == pytest.approx(losses, rel=1e-3)
 
 
 def test_bad_input_reaches_the_caller_as_its_own_error(config: TrainConfig, tmp_path: Path) -> None:
