@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -158,31 +156,6 @@ def test_a_graph_without_training_vertices(config: TrainConfig, tmp_path: Path) 
     partition_graph(tmp_path / "graph", tmp_path / "parts", parts=2, method="random", seed=0)
     with pytest.raises(atta.ConfigError, match="train"):
         fit(replace(config, data=str(tmp_path / "parts")))
-
-
-def test_a_killed_trainer_ends_the_job_with_the_cause(dataset: Path) -> None:
-    options = ["--trainers", "2", "--epochs", "100000", "--num-neighbors", "5,5", "--batch-size", "32", "--hidden", "8"]
-    command = [sys.executable, "-m", "atta.cli.main", "train", "--data", str(dataset), *options]
-    job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        assert job.stderr is not None
-        assert job.stderr.readline().startswith("epoch   1")
-        children = psutil.Process(job.pid).children(recursive=True)
-        trainers = [c for c in children if "atta.train.worker" in c.cmdline()]
-        assert len(trainers) == 2
-        trainers[1].kill()
-        _, said = job.communicate(timeout=90)
-    finally:
-        job.kill()
-    assert job.returncode == 1
-    last = [line for line in said.splitlines() if not line.startswith("epoch")]
-    assert len(last) == 1, said
-    assert last[0].startswith("atta: error: trainer ")
-    assert "was killed by SIGKILL" in last[0]
-    deadline = time.monotonic() + 30
-    while any(c.is_running() and c.status() != psutil.STATUS_ZOMBIE for c in children):
-        assert time.monotonic() < deadline, "children outlive the job"
-        time.sleep(0.1)
 
 
 def test_the_documented_script_runs_as_it_stands(dataset: Path, tmp_path: Path) -> None:
