@@ -177,15 +177,16 @@ class PendingExchange:
         self.graph = graph
         self.transfer: _Transfer | None = None
         # The token carries no number: it makes autograd run the backward of start after that of finish.
-        token: torch.Tensor = _Start.apply(h, self)  # type: ignore[no-untyped-call]
-        self._token = token
+        self._token: torch.Tensor | None = _Start.apply(h, self)  # type: ignore[no-untyped-call]
 
     def finish(self) -> torch.Tensor:
         """Wait for the remote rows: [r, ...]. Must be called once, and its result must take part in the loss even if r is 0.
 
         A trainer that reads nothing may be read by others: it must wait for their gradients all the same.
         """
-        rows: torch.Tensor = _Finish.apply(self._token, self)  # type: ignore[no-untyped-call]
+        # The token's history refers to this object: kept here, everything before it would live until the garbage collector comes.
+        token, self._token = self._token, None
+        rows: torch.Tensor = _Finish.apply(token, self)  # type: ignore[no-untyped-call]
         return rows
 
     def arrived(self) -> torch.Tensor:

@@ -13,6 +13,7 @@ from atta.errors import ConfigError
 from atta.train.cooperative.exchange import CooperativeGraph
 from atta.train.cooperative.groups import ServerGroups
 from atta.train.cooperative.views import WorkerView
+from atta.train.heap import give_back_freed
 
 __all__ = [
     "LossSum",
@@ -54,6 +55,8 @@ class TrainerBatch:
         transport: str = "auto",
     ) -> TrainerBatch:
         """Put a view on a device; raises ConfigError as ``CooperativeGraph`` does."""
+        if torch.device(device).type == "cpu":
+            give_back_freed()  # by the batch before, which had other sizes
         graph = CooperativeGraph(view, group, device=device, transport=transport)
         x, y, targets = (
             torch.from_numpy(a).to(device) for a in (view.features, view.labels[view.targets], view.targets)
