@@ -58,8 +58,8 @@ class SchemaLike(Protocol):
 class SpecLimits:
     """Bounds on what a client may ask for; a daemon checks them before it does any work."""
 
-    operators: int = 64
-    hops: int = 16
+    operators: int = 512
+    hops: int = 128  # deep models have one per layer; 112 layers are what GraNNDis trains
     fan_out: int = 100_000  # neighbours per vertex and edge type
     negatives: int = 10_000  # vertices per seed
     name_length: int = 128  # characters of an operator id

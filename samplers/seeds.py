@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from atta.errors import ConfigError
 from atta.samplers.hashing import hash_string, permutation, stream_key
 
-__all__ = ["SeedPlan", "SeedPolicy", "home_of", "plan_seeds", "plan_sized"]
+__all__ = ["SeedPlan", "SeedPolicy", "home_of", "local_counts", "plan_seeds", "plan_sized"]
 
 Ints = NDArray[np.int64]
 
@@ -91,6 +91,11 @@ class _Request:
 def home_of(rank: int, world: int, parts: int) -> int:
     """The partition whose daemon serves ``rank``: contiguous ranks share a home."""
     return rank * parts // world
+
+
+def local_counts(seeds: int, world: int) -> list[int]:
+    """How many of ``seeds`` each of ``world`` ranks has with the policy LOCAL, before padding: [W], they differ by at most one."""
+    return [seeds * (rank + 1) // world - seeds * rank // world for rank in range(world)]
 
 
 def plan_seeds(

@@ -132,6 +132,8 @@ def server_subgraph(
 
 def _members(cluster: Cluster, node_type: str, split: str) -> np.ndarray:
     """User ids of a split, int64."""
+    if cluster.schema.splits.get(node_type, {}).get(split) == 0:  # daemons refuse to go through no vertices
+        return np.empty(0, np.int64)
     seeds_alone = neighbor_spec(cluster.schema, Hops([]), seed_type=node_type, tables={})
     loader = DagLoader(
         cluster, seeds_alone, input_nodes=(node_type, split), batch_size=_TOGETHER, rank=0, world_size=1, edge_ids=False

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import atta
 from atta.errors import ConfigError, UnknownNameError
+from atta.partition import partition_graph
+from atta.partition.generate import GenerateOptions, generate
 from atta.samplers.graph import LocalGraph
 from atta.samplers.operators import Closure, ExpansionAware
 from atta.samplers.server import Rule, ServerGraph
@@ -101,6 +105,15 @@ def test_repeated_ids_and_chosen_tables(placements: dict[str, atta.LocalCluster]
         assert set(found.splits) == {"val"}
         assert found.e_id is None
         assert found.co_batch([0], 1).e_id is None
+
+
+def test_a_split_without_members(tmp_path: Path) -> None:
+    options = GenerateOptions(nodes=60, edges=300, features=4, classes=2, train=0.5, val=0.0, test=0.0)
+    generate("sbm", tmp_path / "graph", options)
+    partition_graph(tmp_path / "graph", tmp_path / "parts", parts=1, method="random")
+    with atta.local(tmp_path / "parts", threads=1) as cluster:
+        found = atta.server_subgraph(cluster, part=0)
+    assert {name: int(mask.sum()) for name, mask in found.splits.items()} == {"train": 30, "val": 0, "test": 0}
 
 
 def test_what_is_wrong_is_named(placements: dict[str, atta.LocalCluster], small_graph: SmallGraph) -> None:

@@ -17,6 +17,7 @@ from atta.partition.dataset import Dataset
 from atta.partition.generate import KINDS, GenerateOptions, generate
 from atta.partition.importers import IMPORTERS, import_graph
 from atta.partition.report import describe
+from atta.samplers.placement import placement
 from atta.samplers.predict import predict
 
 __all__ = ["COMMANDS"]
@@ -119,6 +120,9 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
 @click.option("--batch-size", type=int, default=1024, show_default=True, help="Seeds per predicted batch.")
 @click.option("--batches", type=int, default=8, show_default=True, help="Sampled per partition for the prediction.")
 @click.option("--split", default="train", show_default=True, help="Whose vertices are the seeds of these batches.")
+@click.option(
+    "--trainers-per-server", type=int, help="Show the placement with so many trainers for each partition  [default: 1]."
+)
 @json_option
 @quiet_option
 def inspect_(
@@ -129,11 +133,17 @@ def inspect_(
     batch_size: int,
     batches: int,
     split: str,
+    trainers_per_server: int | None,
     json_file: str | None,
     quiet: bool,
 ) -> None:
     """Verify and describe the graph folder or partitioned dataset PATH."""
     report = describe(path, parts or None)
+    if report["kind"] == "dataset":
+        servers = placement(report["quality"]["parts"], 1 if trainers_per_server is None else trainers_per_server)
+        report["placement"] = [asdict(server) for server in servers]
+    elif trainers_per_server is not None:
+        raise ConfigError("--trainers-per-server: needs a partitioned dataset, servers have partitions")
     if num_neighbors:
         if report["kind"] != "dataset" or parts:
             raise ConfigError("--num-neighbors: needs a partitioned dataset with all its partitions")
@@ -160,6 +170,7 @@ def _print_report(report: dict[str, Any]) -> None:
         )
         console.print(f"edge cut {quality['edge_cut']:.2%}, HALO ratio {quality['halo_ratio']:.3f}")
         console.print(f"balance (maximum / mean): {balance}")
+        console.print(_placement_table(report["placement"]))
     if "prediction" in report:
         console.print(_prediction_table(report["prediction"]))
         parts = report["prediction"]["parts"]
@@ -213,6 +224,26 @@ def _parts_table(report: dict[str, Any]) -> Table:
         sizes = (size_text(report["parts"][index][key]) for key in ("disk_bytes", "memory_bytes"))
         table.add_row(str(index), *(f"{figure:,}" for figure in figures), *sizes)
     return table
+
+
+def _placement_table(servers: list[dict[str, Any]]) -> Table:
+    table = Table(
+        "server", "partition", "vertices", "in-edges", "training vertices", "HALO", "trainers", "each trains on",
+        title="Placement with atta train",
+    )  # fmt: skip
+    for place in servers:
+        ranks = [t["rank"] for t in place["trainers"]]
+        each = [t["training_vertices"] for t in place["trainers"]]
+        figures = (place[key] for key in ("vertices", "in_edges", "training_vertices", "halo"))
+        number = str(place["server"])
+        table.add_row(number, number, *(f"{f:,}" for f in figures), _span(ranks), _span(each))
+    return table
+
+
+def _span(numbers: list[int]) -> str:
+    """``3``, or ``3 to 5``."""
+    least, most = min(numbers), max(numbers)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 COMMANDS: list[click.Command] = [import_, generate_, inspect_]

@@ -10,6 +10,7 @@ from typing import Any
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.samplers.operators.server import Closure, ExpansionAware
+from atta.samplers.plan import SpecLimits
 from atta.samplers.server import Rule
 
 __all__ = ["DEEP_MODELS", "DEVICES", "MODELS", "STRATEGIES", "TrainConfig"]
@@ -26,7 +27,7 @@ _AT_LEAST_ONE = (
 )
 _BELONGS = {
     "minibatch": ("num_neighbors", "batch_size", "seeds", "eval_num_neighbors", "eval_batch_size"),
-    "full or cooperative": ("trainers_per_server", "eas", "resample_every", "checkpoint_layers"),
+    "full or cooperative": ("trainers_per_server", "eas", "resample_every"),
     "cooperative": ("co_batches", "memory"),
 }
 """Settings that only some strategies look at; any other one belongs to all."""
@@ -120,10 +121,20 @@ class TrainConfig:
         self._check_belonging()
         if self.model == "gat" and self.hidden % self.heads:
             raise ConfigError(f"--hidden {self.hidden}: gat divides it among --heads {self.heads}, which does not go")
+        if self.checkpoint_layers and self.model not in DEEP_MODELS:
+            raise ConfigError(f"--checkpoint-layers: only for --model {' and '.join(DEEP_MODELS)}, not {self.model}")
         if self.strategy == "minibatch":
-            for name in ("num_neighbors", "eval_num_neighbors"):
-                self._check_fan_outs(name)
-            return
+            self._check_mini_batches()
+        else:
+            self._check_servers()
+
+    def _check_mini_batches(self) -> None:
+        if self.depth > SpecLimits.hops:
+            raise ConfigError(f"--layers {self.depth}: mini-batches have a hop per layer, at most {SpecLimits.hops}")
+        for name in ("num_neighbors", "eval_num_neighbors"):
+            self._check_fan_outs(name)
+
+    def _check_servers(self) -> None:
         if self.depth > _MOST_LAYERS:
             raise ConfigError(f"--layers {self.depth}: must be at most {_MOST_LAYERS}")
         if self.trainers % self.server_size:
@@ -144,12 +155,8 @@ class TrainConfig:
                 raise ConfigError(f"--eas {text}: {error}") from error
         if self.strategy == "cooperative" and (self.co_batches is None) == (self.memory is None):
             raise ConfigError("--strategy cooperative: give either --co-batches R (steps per epoch) or --memory SIZE")
-        if self.checkpoint_layers and self.model not in DEEP_MODELS:
-            raise ConfigError(f"--checkpoint-layers: only for --model {' and '.join(DEEP_MODELS)}, not {self.model}")
 
     def _check_belonging(self) -> None:
-        if self.strategy == "minibatch" and self.model in DEEP_MODELS:
-            raise ConfigError(f"--model {self.model}: needs --strategy full or cooperative")
         defaults = {f.name: f.default for f in dataclasses.fields(self)}
         for strategies, names in _BELONGS.items():
             for name in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ from atta.errors import AttaError
 
 __all__ = ["first_cause"]
 
+_NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "cuda out of memory", "bad_alloc", "bad allocation")
+
 
 def first_cause(folder: Path, exit_codes: Mapping[int, int], *, others: bool = False) -> AttaError:
     """The error to raise for a failed run.
@@ -20,10 +23,13 @@ def first_cause(folder: Path, exit_codes: Mapping[int, int], *, others: bool = F
     folder: where failed ranks left ``failure-RANK.json``; exit_codes: of the ranks that did not end well, negative for signals;
     others: there are trainers on other machines, which leave their files there.
 
-    A rank that dies takes the others along: they see a broken connection, or the launcher's SIGTERM. So Atta's own errors come
-    first, then signals that the launcher did not send, then whatever happened first.
+    A rank that dies takes the others along: they see a broken connection, or the launcher's SIGTERM. So want of memory comes
+    first, then Atta's own errors, then signals that the launcher did not send, then whatever happened first.
     """
     records = _records(folder)
+    for record in records:
+        if _out_of_memory(record):
+            return _with_trace(AttaError(_memory_message(record)), record)
     for record in records:
         kind = getattr(atta.errors, record["kind"], None)
         if isinstance(kind, type) and issubclass(kind, AttaError):
@@ -59,6 +65,21 @@ def _records(folder: Path) -> list[dict[str, Any]]:
             continue
         records.append({**record, "rank": int(path.stem.removeprefix("failure-"))})
     return sorted(records, key=lambda r: (r["time"], r["rank"]))
+
+
+def _out_of_memory(record: Mapping[str, Any]) -> bool:
+    """True for what Python, C++ and torch's allocators say when there is none left."""
+    text = record["message"].lower()
+    return record["kind"] in ("MemoryError", "OutOfMemoryError") or any(words in text for words in _NO_MEMORY)
+
+
+def _memory_message(record: Mapping[str, Any]) -> str:
+    asked = re.search(r"tried to allocate ([0-9.]+ \w+)", record["message"], re.IGNORECASE)
+    for_what = f" when it asked for {asked[1]} more" if asked else ""
+    return (
+        f"trainer {record['rank']} ran out of memory{for_what}; take smaller batches (--batch-size, or more --co-batches), "
+        "--strategy cooperative, or --checkpoint-layers for deep models"
+    )
 
 
 def _lost_connection(record: Mapping[str, Any]) -> bool:

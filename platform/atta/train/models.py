@@ -73,6 +73,8 @@ class SampledModel(torch.nn.Module):
             # Its weights need the degrees of vertices whose in-edges a later layer no longer reads.
             scores: torch.Tensor = self.gnn(x, edge_index)
             return scores[: nodes_per_hop[0]]
+        if isinstance(self.gnn, DeepGNN):
+            return self._deep(self.gnn, x, edge_index, nodes_per_hop, edges_per_hop)
         sparse = isinstance(self.gnn, GraphSAGE) and x.device.type == "cpu"
         layers = list(self.gnn.convs)
         for done, layer in enumerate(layers):
@@ -84,6 +86,20 @@ class SampledModel(torch.nn.Module):
             if hops > 1:
                 x = self.gnn.dropout(self.gnn.act(x))
         return x
+
+    @staticmethod
+    def _deep(
+        gnn: DeepGNN, x: torch.Tensor, edge_index: torch.Tensor, nodes: Sequence[int], edges: Sequence[int]
+    ) -> torch.Tensor:
+        """A residual layer has as many rows as it reads, so rows are cut off before each layer rather than within it.
+
+        The outermost rows of a layer's result lack their neighbours; the next layer does not read them.
+        """
+        h = gnn.encoder(x)
+        for done in range(len(gnn.layers)):
+            hops = len(gnn.layers) - done
+            h = gnn.layer(done, h[: sum(nodes[: hops + 1])], edge_index[:, : sum(edges[:hops])])
+        return gnn.scores(h[: nodes[0]])
 
 
 def _rows(edges: torch.Tensor, targets: int, sources: int, dtype: torch.dtype) -> torch.Tensor:

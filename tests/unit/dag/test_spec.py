@@ -104,7 +104,7 @@ def test_seeds_alone_and_options() -> None:
         ({"tables": {"paper": ["z"]}}, UnknownNameError, "table"),
         ({"tables": {"paper": "x"}}, ConfigError, "list of table names"),
         ({"hops": Hops([5], frontier="some")}, ConfigError, "'new' or 'all'"),
-        ({"hops": Hops([1] * 17)}, ConfigError, "17 hops"),
+        ({"hops": Hops([1] * 129)}, ConfigError, "129 hops"),
     ],
 )
 def test_builder_names_the_fault(options: dict[str, object], error: type[Exception], words: str) -> None:

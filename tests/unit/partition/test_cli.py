@@ -10,6 +10,8 @@ from click.testing import CliRunner
 
 from atta.cli import data, partition
 from atta.errors import ConfigError, DataError
+from atta.partition import Dataset
+from atta.samplers.seeds import plan_seeds
 
 GENERATE = ["generate", "powerlaw", "g", "--nodes", "500", "--edges", "4000", "--features", "8", "--classes", "3"]
 
@@ -43,6 +45,37 @@ def test_generate_partition_inspect(atta):
     atta("inspect", "g", "--json", "out.json", "-q")
     with open("out.json") as file:
         assert json.load(file)["kind"] == "graph"
+
+
+def test_placement_of_servers_and_trainers(atta):
+    atta(*GENERATE)
+    atta("partition", "g", "d", "--parts", "2", "--method", "metis", "-q")
+    report = json.loads(atta("inspect", "d", "--trainers-per-server", "3", "--json", "-").output)
+    dataset = Dataset.open("d")
+    offsets, train = dataset.book.offsets["node"], dataset.split("node", "train")
+    for server, place in enumerate(report["placement"]):
+        inside = (train >= offsets[server]) & (train < offsets[server + 1])
+        part = dataset.part(server)
+        assert place["server"] == server
+        assert place["vertices"] == offsets[server + 1] - offsets[server]
+        assert place["in_edges"] == len(part.csc("node__to__node").indices)
+        assert place["training_vertices"] == inside.sum()
+        assert place["halo"] == len(part.halo("node"))
+        for number, trainer in enumerate(place["trainers"]):
+            rank = 3 * server + number
+            given = plan_seeds(train, train, batch_size=7, parts=2, rank=rank, world=6, pad=False)
+            assert trainer == {"rank": rank, "training_vertices": len(given.seeds)}
+    assert len(report["placement"]) == 2
+    shown = atta("inspect", "d", "--trainers-per-server", "3").output
+    assert "Placement" in shown
+    assert "3 to 5" in shown
+    alone = json.loads(atta("inspect", "d", "--json", "-").output)["placement"]
+    assert [[t["rank"] for t in place["trainers"]] for place in alone] == [[0], [1]]
+    for senseless in ("0", "-1", "1025"):
+        with pytest.raises(ConfigError, match=f"--trainers-per-server {senseless}: must be 1 to 1024"):
+            atta("inspect", "d", "--trainers-per-server", senseless)
+    with pytest.raises(ConfigError, match="--trainers-per-server: needs a partitioned dataset"):
+        atta("inspect", "g", "--trainers-per-server", "2")
 
 
 def test_inspect_of_one_part(atta, tmp_path):

@@ -58,7 +58,7 @@ def test_a_deep_model_on_one_server(data: Path) -> None:
     )
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)
-    assert {f["kind"] for f in found["strategies"]} == {"preloading", "expansion-aware", "cooperative"}
+    assert {f["kind"] for f in found["strategies"]} == {"mini-batch", "preloading", "expansion-aware", "cooperative"}
     assert found["rates"]["internal"] is None  # one trainer has nobody to ask
     assert [(s["max_hop"], s["fanout"]) for s in found["sizes"]["sampled"]] == [(1, 3)]
 

@@ -95,10 +95,16 @@ def test_memory_by_hand() -> None:
     assert found.memory == pytest.approx(features + edges + weights + received + 4 * (250 * 100 + 2000 * 2))
 
 
-def test_deep_models_encode_first_and_have_no_mini_batches() -> None:
+def test_deep_models_encode_first_and_compute_what_they_read() -> None:
     deep = replace(NETWORK, model="resgcn+")
     assert deep.exchanges == 6
-    assert "mini-batch" not in by_kind(network=deep)
+    rows, edges = (750 + 350 + 150), (770 + 330 + 110)
+    assert by_kind(network=deep)["mini-batch"].compute == pytest.approx(2 * (rows / 100 + edges / 1000))
+
+
+def test_no_mini_batches_of_more_hops_than_daemons_take() -> None:
+    assert "mini-batch" in by_kind(network=replace(NETWORK, model="resgcn+", layers=128))
+    assert "mini-batch" not in by_kind(network=replace(NETWORK, model="resgcn+", layers=129))
 
 
 def test_one_server_has_nobody_to_exchange_with() -> None:

@@ -49,7 +49,7 @@ def config(**settings: Any) -> TrainConfig:
         ({"strategy": "cooperative", "co_batches": 2, "seeds": "global"}, "--seeds: belongs to --strategy minibatch"),
         ({"eas": (1, 15)}, "--eas: belongs to --strategy full or cooperative, not minibatch"),
         ({"trainers_per_server": 1}, "--trainers-per-server: belongs to --strategy full or cooperative"),
-        ({"checkpoint_layers": True}, "--checkpoint-layers: belongs to --strategy full or cooperative"),
+        ({"checkpoint_layers": True}, "--checkpoint-layers: only for --model resgcn+ and deepergcn, not sage"),
         ({"strategy": "full", "co_batches": 1}, "--co-batches: belongs to --strategy cooperative, not full"),
         ({"strategy": "full", "memory": 10**9}, "--memory: belongs to --strategy cooperative, not full"),
         ({"strategy": "cooperative"}, "--co-batches R (steps per epoch) or --memory SIZE"),
@@ -65,7 +65,7 @@ def config(**settings: Any) -> TrainConfig:
             {"strategy": "full", "checkpoint_layers": True},
             "--checkpoint-layers: only for --model resgcn+ and deepergcn",
         ),
-        ({"model": "resgcn+"}, "--model resgcn+: needs --strategy full or cooperative"),
+        ({"num_neighbors": (5,), "layers": 129}, "--layers 129: mini-batches have a hop per layer, at most 128"),
         ({"model": "gat", "hidden": 10, "heads": 4}, "--hidden 10: gat divides it among --heads 4"),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +28,7 @@ from atta.train.cooperative import (
     count_targets,
     worker_view,
 )
-from atta.train.cooperative.exchange import _Transfer
+from atta.train.cooperative.exchange import _Transfer, start_exchange
 
 VERTICES = 30
 
@@ -159,6 +161,26 @@ def test_interior_rows_are_computed_while_others_travel(
     layer.register_propagate_forward_hook(lambda m, i, out: computed(m, i, out) if len(out) else None)
     Exchanged(layer)(batch.x.requires_grad_(), batch.graph).sum().backward()
     assert events == ["send", "compute", "wait", "back", "compute", "wait"]
+
+
+def test_nothing_of_an_exchange_is_left_to_the_garbage_collector(
+    batch: TrainerBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(rows: torch.Tensor, *, back: bool) -> _Transfer:
+        return _Transfer(rows, rows.new_empty((0, *rows.shape[1:])), [])
+
+    monkeypatch.setattr(batch.graph, "group", object())
+    monkeypatch.setattr(batch.graph, "send", send)
+    gc.collect()
+    gc.disable()
+    try:
+        pending = start_exchange(batch.x.requires_grad_(), batch.graph)
+        left = weakref.ref(pending)
+        pending.finish().sum().backward()
+        del pending
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_layers_of_ones_own(batch: TrainerBatch) -> None:

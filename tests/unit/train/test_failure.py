@@ -50,6 +50,31 @@ def test_a_stopped_trainer_comes_before_broken_connections(tmp_path: Path) -> No
     assert str(first_cause(tmp_path, {0: 1, 1: -signal.SIGTERM})) == "trainer 1 was stopped by SIGTERM"
 
 
+@pytest.mark.parametrize(
+    ("kind", "message", "asked"),
+    [
+        (
+            "RuntimeError",
+            "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+            "25554944 bytes. Error code 12 (Cannot allocate memory)",
+            " when it asked for 25554944 bytes more;",
+        ),
+        (
+            "OutOfMemoryError",
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 7 GiB",
+            " when it asked for 2.00 GiB more;",
+        ),
+        ("MemoryError", "", ";"),
+        ("RuntimeError", "std::bad_alloc", ";"),
+    ],
+)
+def test_want_of_memory_is_named_as_such(tmp_path: Path, kind: str, message: str, asked: str) -> None:
+    record(tmp_path, 0, "RuntimeError", GLOO, 1.0)
+    record(tmp_path, 1, "UnavailableError", "h:1: gone", 2.0, ["h:1", "gone"])
+    record(tmp_path, 2, kind, message, 3.0)
+    assert str(first_cause(tmp_path, {0: 1, 1: 1, 2: 1})).startswith(f"trainer 2 ran out of memory{asked} take smaller")
+
+
 def test_the_earliest_of_other_errors(tmp_path: Path) -> None:
     record(tmp_path, 0, "RuntimeError", GLOO, 1.0)
     record(tmp_path, 1, "ValueError", "second", 3.0)

@@ -28,7 +28,10 @@ def batch(rng: np.random.Generator, seeds: int, fan_outs: tuple[int, ...]) -> tu
     return torch.from_numpy(np.concatenate(columns, axis=1)), nodes, edges
 
 
-@pytest.mark.parametrize("model", ["sage", "gcn", "gat"])
+MODELS = ["sage", "gcn", "gat", "resgcn+", "deepergcn"]
+
+
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("fan_outs", [(4,), (4, 3), (3, 3, 2)])
 def test_same_scores_and_gradients_as_pyg(rng: np.random.Generator, model: str, fan_outs: tuple[int, ...]) -> None:
     torch.manual_seed(0)
@@ -52,13 +55,27 @@ def test_same_scores_and_gradients_as_pyg(rng: np.random.Generator, model: str, 
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize("model", ["sage", "gcn", "gat"])
+@pytest.mark.parametrize("model", MODELS)
 def test_seeds_without_any_neighbour(model: str) -> None:
     config = TrainConfig(data="x", model=model, num_neighbors=(2, 2), hidden=8, heads=2, dropout=0.0)
     network = build_model(config, 5, 3).eval()
     scores = network(torch.ones(4, 5), torch.empty((2, 0), dtype=torch.int64), [4, 0, 0], [0, 0])
     assert torch.isfinite(scores).all()
     torch.testing.assert_close(scores, scores[:1].expand(4, 3))
+
+
+def test_recomputed_layers_of_a_batch_have_the_same_gradients(rng: np.random.Generator) -> None:
+    edge_index, nodes, edges = batch(rng, 6, (3, 3, 2))
+    x = torch.from_numpy(rng.standard_normal((sum(nodes), 5)).astype(np.float32))
+    gradients = []
+    for recomputed in (False, True):
+        torch.manual_seed(0)
+        settings = {"model": "resgcn+", "num_neighbors": (3, 3, 2), "hidden": 8, "checkpoint_layers": recomputed}
+        network = build_model(TrainConfig(data="x", **settings), 5, 3)  # type: ignore[arg-type]
+        network(x, edge_index, nodes, edges).square().sum().backward()
+        gradients.append([p.grad for p in network.parameters()])
+    for kept, again in zip(*gradients, strict=True):
+        assert torch.equal(kept, again)
 
 
 def test_dropout_only_while_training() -> None:

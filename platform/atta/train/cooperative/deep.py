@@ -70,11 +70,23 @@ class DeepGNN(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, edge_index: Any) -> torch.Tensor:
         """Scores [vertices, out channels] from features [vertices, in channels]."""
+        h = self.encoder(x)
+        for number in range(len(self.layers)):
+            h = self.layer(number, h, edge_index)
+        return self.scores(h)
+
+    def layer(self, number: int, h: torch.Tensor, edge_index: Any) -> torch.Tensor:
+        """What layer ``number`` makes of ``h`` [vertices, hidden channels]; the same shape.
+
+        Layers of a sampled batch are called one by one, each on the vertices that the next one reads.
+        """
+        layer: Any = self.layers[number]
         # The first layer has nothing to normalise yet: its norm and activation come last (as in PyG's example of DeeperGCN).
+        return self._run(layer if number else layer.conv, h, edge_index)
+
+    def scores(self, h: torch.Tensor) -> torch.Tensor:
+        """Scores [vertices, out channels] from what the last layer made."""
         first: Any = self.layers[0]
-        h = self._run(first.conv, self.encoder(x), edge_index)
-        for layer in self.layers[1:]:
-            h = self._run(layer, h, edge_index)
         h = F.dropout(first.act(first.norm(h)), self.dropout, self.training)
         scores: torch.Tensor = self.decoder(h)
         return scores

@@ -190,10 +190,10 @@ class PendingExchange:
         self.transfer: _Transfer | None = None
         self._keep = h is graph.fixed and not h.requires_grad
         self._kept = graph.fixed_rows if self._keep else None
+        self._token: torch.Tensor | None = None
         if self._kept is None:
             # The token carries no number: it makes autograd run the backward of start after that of finish.
-            token: torch.Tensor = _Start.apply(h, self)  # type: ignore[no-untyped-call]
-            self._token = token
+            self._token = _Start.apply(h, self)  # type: ignore[no-untyped-call]
 
     def finish(self) -> torch.Tensor:
         """Wait for the remote rows: [r, ...]. Must be called once, and its result must take part in the loss even if r is 0.
@@ -202,7 +202,9 @@ class PendingExchange:
         """
         if self._kept is not None:
             return self._kept
-        rows: torch.Tensor = _Finish.apply(self._token, self)  # type: ignore[no-untyped-call]
+        # The token's history refers to this object: kept here, everything before it would live until the garbage collector comes.
+        token, self._token = self._token, None
+        rows: torch.Tensor = _Finish.apply(token, self)  # type: ignore[no-untyped-call]
         if self._keep:
             self.graph.fixed_rows = rows
         return rows

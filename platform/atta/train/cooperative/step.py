@@ -13,6 +13,7 @@ from atta.errors import ConfigError
 from atta.train.cooperative.exchange import CooperativeGraph
 from atta.train.cooperative.groups import ServerGroups
 from atta.train.cooperative.views import WorkerView
+from atta.train.heap import give_back_freed
 
 __all__ = [
     "LossSum",
@@ -55,6 +56,8 @@ class TrainerBatch:
         machines: int = 1,
     ) -> TrainerBatch:
         """Put a view on a device; arguments and ConfigError are those of ``CooperativeGraph``."""
+        if torch.device(device).type == "cpu":
+            give_back_freed()  # by the batch before, which had other sizes
         graph = CooperativeGraph(view, group, device=device, transport=transport, machines=machines)
         x, y, targets = (
             torch.from_numpy(a).to(device) for a in (view.features, view.labels[view.targets], view.targets)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from atta.samplers.plan import SpecLimits
 from atta.train.planning.rates import FLOAT_BYTES, Machines, Network, Rates
 from atta.train.planning.sizes import MiniBatch, Share, Sizes
 
@@ -83,7 +84,7 @@ class _Model:
     def all(self) -> Iterator[Forecast]:
         s, per_server = self.sizes, ("--trainers-per-server", str(self.machines.trainers))
         options: tuple[str, ...]
-        if s.mini_batch is not None and s.targets and not self.network.deep:  # deep models are trained as a whole
+        if s.mini_batch is not None and s.targets and self.network.layers <= SpecLimits.hops:
             yield self._mini_batch(s.mini_batch)
         if self.machines.servers > 1:
             # One group of all trainers: rows go wherever they are read, also between servers.
@@ -135,7 +136,7 @@ class _Model:
         """Every trainer fetches what its own batch depends on."""
         everybody = self.machines.servers * self.machines.trainers
         steps = math.ceil(self.sizes.targets / (everybody * self.sizes.batch_size))
-        rows, edges = batch.work(self.network.trims)
+        rows, edges = batch.work(self.network.trims, reads=self.network.deep)
         inside, outside = self._gradients(steps)
         features = steps * batch.remote * self.machines.trainers * self.network.feature_rows
         fan_outs = ",".join(map(str, self.sizes.num_neighbors))

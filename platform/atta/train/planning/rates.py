@@ -56,7 +56,7 @@ class Network:
     @property
     def trims(self) -> bool:
         """Whether mini-batches compute one hop fewer in each layer; a GCN needs degrees and cannot."""
-        return self.model in ("sage", "gat")
+        return self.model != "gcn"
 
     @property
     def row_bytes(self) -> int:

@@ -64,12 +64,15 @@ class MiniBatch:
         if len(self.vertices) != len(self.edges) + 1 or min(*self.vertices, *self.edges, self.remote) < 0:
             raise ConfigError("a mini-batch has one more number of vertices than of edges, none of them negative")
 
-    def work(self, trimmed: bool) -> tuple[float, float]:
-        """Rows and edges that all layers compute together; one hop fewer per layer when ``trimmed``, everything otherwise."""
+    def work(self, trimmed: bool, reads: bool = False) -> tuple[float, float]:
+        """Rows and edges that all layers compute together; one hop fewer per layer when ``trimmed``, everything otherwise.
+
+        reads: a layer also computes the rows that it only reads, as deep models do, whose layers keep the number of rows.
+        """
         hops = len(self.edges)
         if not trimmed:
             return hops * sum(self.vertices), hops * sum(self.edges)
-        rows = sum(sum(self.vertices[: hops - layer]) for layer in range(hops))
+        rows = sum(sum(self.vertices[: hops - layer + reads]) for layer in range(hops))
         return rows, sum(sum(self.edges[: hops - layer]) for layer in range(hops))
 
 
