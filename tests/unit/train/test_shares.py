@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from atta.errors import RemoteError
 from atta.samplers.graph import LocalGraph
 from atta.samplers.operators.server import Closure
 from atta.samplers.server import ServerGraph, server_subgraph
-from atta.train.cooperative.handover import arrays_of, header_of, room_for, share_of
+from atta.train.cooperative import Place
+from atta.train.cooperative.handover import Handover, arrays_of, header_of, room_for, share_of
 from atta.train.cooperative.shares import divide
 from atta.train.servers import divide_targets
 
@@ -89,6 +92,18 @@ def test_headers_that_are_not_of_a_share_are_refused(found: ServerGraph) -> None
     for text in (*texts, b"", b"\xff", json.dumps(right).encode()[:-1]):
         with pytest.raises(RemoteError, match="trainer 4: sent something that is no share"):
             room_for(text, "trainer 4")
+
+
+@pytest.mark.parametrize("length", [0, -1, 1 << 40])
+def test_headers_of_absurd_length_are_refused(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    def receive(into: torch.Tensor, source: int, group: object) -> None:
+        assert (into.numel(), source, group) == (8, 2, None)  # a length, and nothing after it
+        into.copy_(torch.tensor([length]).view(torch.uint8))
+
+    monkeypatch.setattr(torch.distributed, "recv", receive)
+    groups: Any = SimpleNamespace(place=Place(3, 4, 2), handover=None)
+    with pytest.raises(RemoteError, match="trainer 2: sent something that is no share"):
+        Handover(groups).take()
 
 
 def test_targets_are_divided_evenly_and_the_same_way_each_time() -> None:

@@ -34,8 +34,9 @@ def split_vertices(graph: TrainingGraph, trainers: int, machines: int = 1, *, se
     one: so of ``tries`` results the one is taken whose busiest trainer exchanges the fewest rows. The same arguments give the same
     result. A trainer may get no vertex when there are few.
 
-    machines: that the server spans, with equally many consecutive trainers on each. Vertices are divided among machines first,
-    which are far from each other, then those of each machine among its trainers.
+    machines: that the server spans, with equally many consecutive trainers on each, which are far from each other. Vertices are
+    then divided among machines first and those of each machine among its trainers, unless fewer rows cross to or from the busiest
+    machine when all trainers are treated alike.
 
     Raises:
         ConfigError: fewer than one trainer, machine or try; trainers that do not divide into machines.
@@ -45,19 +46,12 @@ def split_vertices(graph: TrainingGraph, trainers: int, machines: int = 1, *, se
     if trainers % machines:
         raise ConfigError(f"{trainers} trainers: cannot be on {machines} machines alike")
     in_edges = np.bincount(graph.edges[1], minlength=len(graph))
+    alike = _split(graph.edges, in_edges, trainers, seed=seed, tries=tries, slack=_SLACK)
     each = trainers // machines
     if machines == 1 or each == 1:
-        return _split(graph.edges, in_edges, trainers, seed=seed, tries=tries, slack=_SLACK)
-    machine = _split(graph.edges, in_edges, machines, seed=seed, tries=tries, slack=_AMONG_MACHINES * _SLACK)
-    owner, rest = machine * np.int32(each), (1 - _AMONG_MACHINES) * _SLACK
-    for m in range(machines):
-        here = machine == m
-        within = graph.edges[:, here[graph.edges].all(axis=0)]
-        edges = (np.cumsum(here) - 1)[within]
-        owner[here] += _split(edges, in_edges[here], each, seed=seed, tries=tries, slack=rest)
-    rows, weights = _union(graph.edges, in_edges)
-    _native.even_owners(*rows, owner, trainers, weights.reshape(-1), _room(weights, trainers, _SLACK))
-    return owner
+        return alike
+    nested = _split_nested(graph.edges, in_edges, machines, each, seed=seed, tries=tries)
+    return min(nested, alike, key=lambda owner: int(boundary_sizes(graph, owner // each, machines).max()))
 
 
 def boundary_sizes(graph: TrainingGraph, owner: npt.NDArray[np.integer], trainers: int) -> Longs:
@@ -88,6 +82,19 @@ def _split(
         return _evened(rows, _in_order(n, trainers), weights, room, trainers)
     found = [_by_metis(rows, weights, room, trainers, seed + attempt) for attempt in range(tries)]
     return min(found, key=lambda owner: int(_boundary_sizes(edges, owner, trainers).max()))
+
+
+def _split_nested(edges: Longs, in_edges: Longs, machines: int, each: int, *, seed: int, tries: int) -> Owners:
+    """Divide vertices among machines, then those of each among ``each`` trainers; in the end trainers are even as a whole."""
+    machine = _split(edges, in_edges, machines, seed=seed, tries=tries, slack=_AMONG_MACHINES * _SLACK)
+    owner, rest = machine * np.int32(each), (1 - _AMONG_MACHINES) * _SLACK
+    for m in range(machines):
+        here = machine == m
+        within = (np.cumsum(here) - 1)[edges[:, here[edges].all(axis=0)]]
+        owner[here] += _split(within, in_edges[here], each, seed=seed, tries=tries, slack=rest)
+    rows, weights = _union(edges, in_edges)
+    _native.even_owners(*rows, owner, machines * each, weights.reshape(-1), _room(weights, machines * each, _SLACK))
+    return owner
 
 
 def _union(edges: Longs, in_edges: Longs) -> tuple[Rows, Longs]:
