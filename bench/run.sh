@@ -49,6 +49,8 @@ say "training: two daemons and two trainers, DistDGL training the same model bes
 bench="atta bench train --data $graph-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl --runs $runs"
 $bench --work data/peers --json "$results/train.json" --plot "$results/train.png"
 python bench/record.py "$results/train.json" --command "$bench"
+say "memory per trainer: mini-batches beside cooperative batches of the same vertices"
+python bench/memory.py
 products=data/powerlaw-2m
 if [ ! -e "$products-1p/manifest.json" ]; then
   say "generating a power-law graph of 2.45 million vertices and 123 million edges in $products (3 minutes)"
