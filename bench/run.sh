@@ -49,6 +49,8 @@ say "training: two daemons and two trainers, DistDGL training the same model bes
 bench="atta bench train --data $graph-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl --runs $runs"
 $bench --work data/peers --json "$results/train.json" --plot "$results/train.png"
 python bench/record.py "$results/train.json" --command "$bench"
+say "memory per trainer: mini-batches beside cooperative batches of the same vertices"
+python bench/memory.py
 if [ "$(id -u)" -eq 0 ] && [ -n "${DATA_ROOT:-}" ]; then
   say "strategies over links that take 65 % of exact full-graph training, on real graphs from $DATA_ROOT"
   strategies() { # name, options of the import, options of the benchmark

@@ -41,7 +41,7 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
     if not options["probe"] > 0:
         raise ConfigError("--probe: must be more than 0")
     try:
-        from atta.train.planning.probe import measure
+        from atta.train.planning.probe import device_here, measure
     except ImportError as error:
         raise ConfigError("planning a strategy needs torch and torch_geometric: install atta[train]") from error
     from atta.partition.dataset import Dataset
@@ -50,7 +50,8 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
 
     dataset = Dataset.open(data, verify=False)
     network, question = _network(dataset, options), _question(options)
-    machines = Machines(servers, trainers, options["memory"] or psutil.virtual_memory().total / trainers)
+    memory = options["memory"] or psutil.virtual_memory().total / trainers
+    machines = Machines(servers, trainers, memory, device_here())
     whole = open_servers(dataset, servers)
     sizes = count_sizes(whole, question)
     rates = measure(whole, question, network, link=link or math.inf, seconds=options["probe"])

@@ -1,20 +1,26 @@
-"""How much memory a trainer needs for a step, from counted vertices and edges, and how many steps an epoch must have to fit."""
+"""How much memory a trainer needs for a step, from counted vertices and edges, and how many steps an epoch must have to fit.
+
+The one place for this: ``--memory`` and ``atta plan --strategy auto`` both ask here. No torch, so that a plan needs none for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.config import DEEP_MODELS, TrainConfig
-from atta.train.cooperative.views import WorkerView
 
-__all__ = ["Size", "estimate", "fewest_batches"]
+if TYPE_CHECKING:
+    from atta.train.cooperative.views import WorkerView
+
+__all__ = ["ModelShape", "Size", "estimate", "fewest_batches", "step_bytes"]
 
 _FLOAT = 4
 _EDGE = 64
 """Bytes of indices per edge: source and target, once in all and once in two parts, and the same again as a matrix."""
-_MARGIN = 1.1
+_MARGIN = 1.3
 """What counting does not see: the allocator's gaps, and co-batches that are larger than those that were counted."""
 _STATES = 4
 """Numbers per weight: the weight, its gradient and two moments of Adam."""
@@ -22,11 +28,11 @@ _STATES = 4
 
 @dataclass(frozen=True)
 class Size:
-    """What a trainer computes in a step: own rows, rows that it reads of others, edges."""
+    """What a trainer computes in a step: own rows, rows that it reads of others, edges. Planning has means, not whole numbers."""
 
-    own: int
-    remote: int
-    edges: int
+    own: float
+    remote: float
+    edges: float
 
     @classmethod
     def of(cls, view: WorkerView) -> Size:
@@ -34,41 +40,75 @@ class Size:
         return cls(len(view.own), len(view.remote), view.edge_index.shape[1])
 
 
+@dataclass(frozen=True)
+class ModelShape:
+    """What memory depends on: the model, widths of features (``channels``) and of layers (``hidden``), attention heads (gat).
+
+    Attributes:
+        recomputed: ``--checkpoint-layers``.
+        device: ``cpu``, or anything else.
+    """
+
+    model: str
+    layers: int
+    hidden: int
+    channels: int
+    heads: int = 4
+    recomputed: bool = False
+    device: str = "cpu"
+
+    @property
+    def rows(self) -> int:
+        """Rows of width ``hidden`` that a layer keeps per own vertex: its input, sums, linear maps, activation, dropout."""
+        return {"sage": 5, "gcn": 4, "gat": 5}.get(self.model, 12)
+
+    @property
+    def per_edge(self) -> int:
+        """Numbers that a layer keeps per edge: messages and, for attention and softmax, their weights."""
+        known = {"sage": 0, "gcn": 0, "gat": self.hidden + 5 * self.heads, "resgcn+": 2 * self.hidden}
+        return known.get(self.model, 6 * self.hidden)
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether the first layer reads features of neighbours; deep models map them to ``hidden`` first."""
+        return self.model not in DEEP_MODELS
+
+    @property
+    def sums_as_it_reads(self) -> bool:
+        """Whether neighbours are summed up by a sparse matrix, without a row per edge."""
+        return self.model in ("sage", "gcn") and self.device == "cpu"
+
+
 def estimate(config: TrainConfig, size: Size, channels: int, weights: int) -> int:
+    """``step_bytes`` of a run; channels: of the features."""
+    shape = ModelShape(
+        config.model, config.depth, config.hidden, channels, config.heads, config.checkpoint_layers, config.device
+    )
+    return step_bytes(shape, size, weights)
+
+
+def step_bytes(shape: ModelShape, size: Size, weights: float, mean_layer: Size | None = None) -> int:
     """Bytes that a trainer needs for a step over ``size``: kept for backward, plus one layer's work, plus the weights.
 
-        1.1 * (4 * (own * channels + layers * kept + widest) + 64 * edges + 16 * weights)
+        1.3 * (4 * (own * channels + layers * kept + widest) + 64 * edges + 16 * weights)
         kept   = (own * r + remote) * width + edges * e
         widest = 2 * edges * width where a layer makes a row per edge
 
-    channels: of the features; weights: parameters of the model. ``width`` is ``hidden`` (of the first layer ``channels`` where
-    they are more), ``r`` rows of that width which a layer keeps per own vertex, ``e`` numbers that it keeps per edge (``_kept``).
-    With ``checkpoint_layers`` a layer keeps its input only, and one layer at a time is there as a whole.
+    weights: parameters of the model; mean_layer: what a layer computes on average, where layers compute less and less
+    (mini-batches), None: ``size``. ``width`` is ``hidden`` (of the first layer ``channels`` where they are more), ``r`` rows of
+    that width which a layer keeps per own vertex, ``e`` numbers that it keeps per edge. Where activations are recomputed a layer
+    keeps its input only, and one layer at a time is there as a whole.
     """
-    rows, per_edge, width = _kept(config), _kept_per_edge(config), config.hidden
-    layer = (size.own * rows + size.remote) * width + size.edges * per_edge
-    layers = config.depth * layer
-    if config.model not in DEEP_MODELS and channels > width:
-        layers += (size.own + size.remote) * (channels - width)  # the first layer reads and adds up features
-    if config.checkpoint_layers:
-        layers = config.depth * size.own * width + layer
-    # Sums over neighbours by a sparse matrix need no row per edge; that is how sage and gcn work on the CPU.
-    widest = 2 * size.edges * max(width, channels if config.model not in DEEP_MODELS else 0)
-    if config.model in ("sage", "gcn") and config.device == "cpu":
-        widest = 0
-    numbers = size.own * channels + layers + widest
+    width, one = shape.hidden, mean_layer or size
+    layer = (one.own * shape.rows + one.remote) * width + one.edges * shape.per_edge
+    layers = shape.layers * layer
+    if shape.reads_features and shape.channels > width:
+        layers += (size.own + size.remote) * (shape.channels - width)  # the first layer reads and adds up features
+    if shape.recomputed:
+        layers = shape.layers * one.own * width + layer
+    widest = 2 * size.edges * max(width, shape.channels if shape.reads_features else 0)
+    numbers = size.own * shape.channels + layers + (0 if shape.sums_as_it_reads else widest)
     return int(_MARGIN * (_FLOAT * (numbers + _STATES * weights) + _EDGE * size.edges))
-
-
-def _kept(config: TrainConfig) -> int:
-    """Rows of width ``hidden`` that a layer keeps per own vertex: its input, sums, linear maps, activation, dropout."""
-    return {"sage": 5, "gcn": 4, "gat": 5}.get(config.model, 12)
-
-
-def _kept_per_edge(config: TrainConfig) -> int:
-    """Numbers that a layer keeps per edge: messages and, for attention and softmax, their weights."""
-    per_edge = {"sage": 0, "gcn": 0, "gat": config.hidden + 5 * config.heads, "resgcn+": 2 * config.hidden}
-    return per_edge.get(config.model, 6 * config.hidden)
 
 
 def fewest_batches(need: Callable[[int], int], memory: int, most: int) -> int:

@@ -25,9 +25,9 @@ def test_the_documented_formula() -> None:
     size = Size(own=100, remote=20, edges=1000)
     # sage: 5 rows of 10 per own vertex and layer, each remote row once; the first layer reads 6 more channels twice.
     numbers = 100 * 16 + 3 * (100 * 5 + 20) * 10 + (100 + 20) * 6
-    assert estimate(config(), size, 16, 50) == int(1.1 * (4 * numbers + 16 * 50 + 64 * 1000))
+    assert estimate(config(), size, 16, 50) == int(1.3 * (4 * numbers + 16 * 50 + 64 * 1000))
     on_gpu = numbers + 2 * 1000 * 16  # there the widest layer makes a row per edge
-    assert estimate(config(device="cuda"), size, 16, 50) == int(1.1 * (4 * on_gpu + 16 * 50 + 64 * 1000))
+    assert estimate(config(device="cuda"), size, 16, 50) == int(1.3 * (4 * on_gpu + 16 * 50 + 64 * 1000))
 
 
 def test_recomputed_layers_keep_their_input_only() -> None:
@@ -36,7 +36,7 @@ def test_recomputed_layers_keep_their_input_only() -> None:
     kept = estimate(deep, size, 10, 0)
     recomputed = estimate(config(model="resgcn+", layers=112, checkpoint_layers=True), size, 10, 0)
     assert recomputed < kept / 20
-    per_layer = (estimate(deep, size, 10, 0) - estimate(config(model="resgcn+", layers=111), size, 10, 0)) / 1.1
+    per_layer = (estimate(deep, size, 10, 0) - estimate(config(model="resgcn+", layers=111), size, 10, 0)) / 1.3
     assert per_layer == pytest.approx(4 * ((1000 * 12 + 100) * 10 + 20_000 * 20), abs=2)
 
 

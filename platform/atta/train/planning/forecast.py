@@ -12,13 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from atta.samplers.plan import SpecLimits
-from atta.train.planning.rates import FLOAT_BYTES, Machines, Network, Rates
+from atta.train.memory import ModelShape, Size, step_bytes
+from atta.train.planning.rates import Machines, Network, Rates
 from atta.train.planning.sizes import MiniBatch, Share, Sizes
 
 __all__ = ["Forecast", "forecasts"]
-
-_EDGE_BYTES = 16  # source and target, int64
-_WEIGHT_COPIES = 4  # weights, gradients, and two of Adam's
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class Forecast:
         steps: optimiser steps per epoch.
         compute, internal, external, sampling: seconds per epoch.
         preload: seconds for features of other servers' vertices, once before the first epoch.
-        memory: bytes that a trainer holds at least: features, edges, what is kept for backward, weights.
+        memory: bytes that a trainer needs for a step, by the formula of ``--memory`` (``atta.train.memory``).
         fits: whether that is within the machine's memory per trainer.
         redundancy: rows that all trainers compute in an epoch, per vertex and layer; 1: each is computed once.
     """
@@ -115,7 +113,6 @@ class _Model:
         rows, edges = share.vertices / trainers, share.edges / trainers
         received = share.internal + share.external / trainers
         inside, outside = self._gradients(steps)
-        kept = layers * FLOAT_BYTES * self.network.hidden * received
         return self._forecast(
             kind=kind,
             name=name,
@@ -128,7 +125,7 @@ class _Model:
             # What is trained on as a whole is extracted once; co-batches are extracted anew in every epoch.
             sampling=steps * share.edges / self.rates.extracting if steps > 1 else 0.0,
             preload=(share.preloaded * self.network.feature_rows + share.external * once) / self.rates.external,
-            memory=kept + self._memory(rows, edges, (layers + 1) * rows, (layers + 1) * edges),
+            memory=self._memory(Size(rows, received, edges)),
             redundancy=self.machines.servers * steps * share.mean_vertices / max(1, self.sizes.vertices),
         )
 
@@ -155,7 +152,10 @@ class _Model:
             external=outside + features / self.rates.external,
             sampling=steps * sum(batch.edges) / self.rates.drawing,
             preload=0.0,
-            memory=self._memory(sum(batch.vertices), sum(batch.edges), rows, edges),
+            memory=self._memory(
+                Size(sum(batch.vertices), 0, sum(batch.edges)),
+                Size(rows / self.network.layers, 0, edges / self.network.layers),
+            ),
             redundancy=everybody * steps * rows / per_layer,
         )
 
@@ -171,7 +171,7 @@ class _Model:
         inside, outside = (2 * (n - 1) / n for n in (self.machines.trainers, self.machines.servers))
         return rows * inside / self.rates.internal, rows * outside / self.rates.external
 
-    def _memory(self, rows: float, edges: float, kept_rows: float, kept_edges: float) -> float:
-        features = rows * FLOAT_BYTES * self.network.inputs
-        kept = kept_rows * self.rates.kept_per_vertex + kept_edges * self.rates.kept_per_edge
-        return features + edges * _EDGE_BYTES + kept + _WEIGHT_COPIES * FLOAT_BYTES * self.rates.parameters
+    def _memory(self, size: Size, mean_layer: Size | None = None) -> float:
+        net = self.network
+        shape = ModelShape(net.model, net.layers, net.hidden, net.inputs, device=self.machines.device)
+        return float(step_bytes(shape, size, self.rates.parameters, mean_layer))

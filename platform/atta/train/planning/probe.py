@@ -31,7 +31,7 @@ from atta.train.planning.rates import Network, Rates
 from atta.train.planning.shares import split_trainers
 from atta.train.planning.wire import internal_bytes_per_s
 
-__all__ = ["Cost", "fit_cost", "measure", "piece"]
+__all__ = ["Cost", "device_here", "fit_cost", "measure", "piece"]
 
 _PIECE_EDGES = 100_000
 """Edges of the piece per second of measuring: a piece that stays in the caches would be computed faster than a graph is."""
@@ -46,7 +46,7 @@ _WIRE_SHARE = 0.2
 
 @dataclass(frozen=True)
 class Cost:
-    """What one layer takes, in seconds or bytes: ``fixed`` per vertex and ``per_edge``."""
+    """What one layer takes, in seconds: ``per_vertex`` and ``per_edge``."""
 
     per_vertex: float
     per_edge: float
@@ -68,6 +68,11 @@ def fit_cost(vertices: int, edges: tuple[int, int], costs: tuple[float, float]) 
     return Cost(rest / vertices, per_edge)
 
 
+def device_here() -> str:
+    """What trainers of this machine compute on by default: ``cuda`` if there is a GPU, otherwise ``cpu``."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def measure(
     whole: Servers,
     question: Question,
@@ -87,23 +92,21 @@ def measure(
     Raises:
         AttaError: the processes that exchange rows failed.
     """
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or device_here()
     layers = min(network.layers, _PROBED_LAYERS)
     cores = max(1, (os.cpu_count() or 1) // question.trainers)
     model = _model(replace(network, layers=layers))
-    times, kept, edges = [], [], []
+    times, edges = [], []
     with _threads(cores), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         most = int(min(_MOST_EDGES, max(_FEWEST_EDGES, _PIECE_EDGES * seconds)))
         for share in (1, 2):
             graph = piece(whole, network, most_edges=most, every=share)
-            step, count = _stepper(model, graph, device)
-            kept.append(count())
+            step = _stepper(model, graph, device)
             edges.append(graph.edges.shape[1])
             times.append(_timed(step, seconds * _COMPUTE_SHARE / 2))
         vertices = len(graph) * layers
         per_step = fit_cost(vertices, (edges[0] * layers, edges[1] * layers), (times[0], times[1]))
-        memory = fit_cost(vertices, (edges[0] * layers, edges[1] * layers), (kept[0], kept[1]))
         drawing, extracting = _drawing(whole, question), _extracting(whole, question)
     internal = internal_bytes_per_s(seconds * _WIRE_SHARE) if question.trainers > 1 else float("inf")
     whole_model = _model(network)
@@ -114,8 +117,6 @@ def measure(
         external=link / network.row_bytes,
         drawing=drawing,
         extracting=extracting,
-        kept_per_vertex=memory.per_vertex,
-        kept_per_edge=memory.per_edge,
         parameters=float(sum(p.numel() for p in whole_model.parameters())),
     )
 
@@ -149,10 +150,8 @@ def _model(network: Network) -> torch.nn.Module:
     return whole_model(TrainConfig(data="-", strategy="full", **settings), network.inputs, network.classes)
 
 
-def _stepper(
-    model: torch.nn.Module, graph: TrainingGraph, device: str
-) -> tuple[Callable[[], None], Callable[[], float]]:
-    """A training step, and what counts the bytes that it keeps for backward."""
+def _stepper(model: torch.nn.Module, graph: TrainingGraph, device: str) -> Callable[[], None]:
+    """A training step."""
     view = worker_view(graph, split_vertices(graph, 1), 0, 1)
     batch = TrainerBatch.of(view, device=device)
     trained = CooperativeModel(model.to(device))
@@ -163,22 +162,7 @@ def _stepper(
         if device != "cpu":
             torch.cuda.synchronize()
 
-    def count() -> float:
-        known = {t.untyped_storage().data_ptr() for t in (*trained.parameters(), batch.x, batch.graph.edge_index)}
-        kept: dict[int, int] = {}
-
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
-            if tensor.layout == torch.strided:
-                storage = tensor.untyped_storage()
-                if storage.data_ptr() not in known:
-                    kept[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            step()
-        return float(sum(kept.values()))
-
-    return step, count
+    return step
 
 
 def _drawing(whole: Servers, question: Question) -> float:

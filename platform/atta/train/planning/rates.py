@@ -7,20 +7,24 @@ from dataclasses import dataclass
 
 from atta.errors import ConfigError
 
-__all__ = ["FLOAT_BYTES", "MODELS", "Machines", "Network", "Rates"]
+__all__ = ["MODELS", "Machines", "Network", "Rates"]
 
-FLOAT_BYTES = 4
+_FLOAT_BYTES = 4
 MODELS = ("sage", "gcn", "gat", "resgcn+", "deepergcn")
 _DEEP = ("resgcn+", "deepergcn")
 
 
 @dataclass(frozen=True)
 class Machines:
-    """Servers, and ``trainers`` on each; ``memory`` bytes per trainer. Raises ConfigError for fewer than one of each."""
+    """Servers, and ``trainers`` on each; ``memory`` bytes per trainer. Raises ConfigError for fewer than one of each.
+
+    ``device``: ``cpu`` or ``cuda``; a step takes less memory on the CPU, where some models read neighbours without copying them.
+    """
 
     servers: int
     trainers: int
     memory: float = math.inf
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         if self.servers < 1 or self.trainers < 1 or not self.memory > 0:
@@ -61,7 +65,7 @@ class Network:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row of the hidden width."""
-        return FLOAT_BYTES * self.hidden
+        return _FLOAT_BYTES * self.hidden
 
     @property
     def feature_rows(self) -> float:
@@ -93,7 +97,6 @@ class Rates:
         external: rows per second over a server's link, shared by its trainers.
         drawing: edges per second at which a trainer's mini-batches are sampled.
         extracting: edges per second at which a co-batch is extracted and divided among trainers.
-        kept_per_vertex, kept_per_edge: bytes that a layer keeps for backward.
         parameters: numbers in the model, all of which are summed up in each step.
     """
 
@@ -103,13 +106,11 @@ class Rates:
     edges: float = math.inf
     drawing: float = math.inf
     extracting: float = math.inf
-    kept_per_vertex: float = 0.0
-    kept_per_edge: float = 0.0
     parameters: float = 0.0
 
     def __post_init__(self) -> None:
         speeds = (self.vertices, self.internal, self.external, self.edges, self.drawing, self.extracting)
         if not all(speed > 0 for speed in speeds):
             raise ConfigError("rates must be positive")
-        if min(self.kept_per_vertex, self.kept_per_edge, self.parameters) < 0:
-            raise ConfigError("kept bytes and parameters must not be negative")
+        if not self.parameters >= 0:
+            raise ConfigError("parameters must not be negative")

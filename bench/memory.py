@@ -1,0 +1,221 @@
+"""Memory per trainer: per-trainer mini-batches beside cooperative batches of the same vertices, and a depth that only one of them can train.
+
+    python bench/memory.py [--layers 14,28,56] [--limit 1500MiB] [--limited-layers 28] [--out bench/results]
+
+A power-law graph on one server of four trainers that train ResGCN+ without recomputing anything. Of B training vertices per step each
+trainer has B / 4 with full neighbourhoods as its mini-batch, or all four share the one co-batch of the B. Peaks are those of the trainer
+processes (VmHWM), as a whole and above what they held when model and loaders stood. Daemons are not counted.
+
+Then `atta train` runs both strategies with a limit on the memory of every process that it starts (RLIMIT_DATA, by prlimit). Writes
+OUT/memory.json and OUT/memory.md. Bounds: cooperative at most 0.4 of mini-batch at 28 layers; within the limit, mini-batches fail and
+say why, cooperative training finishes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from record import record
+
+import atta
+from atta.bench.report import BenchReport
+from atta.cli.output import INTS, SIZE
+from atta.partition import partition_graph
+from atta.partition.generate import GenerateOptions, generate
+
+RESULTS = Path(__file__).resolve().parent / "results"
+TRAINERS, CO_BATCHES, HIDDEN = 4, 2, 64
+TRAINING = 0.4
+"""Share of training vertices."""
+BOUND = 0.4
+MIB = 1 << 20
+ABOUT = (
+    "MiB of the trainer that takes most, of four. `above baseline`: above what the process held when model and loaders stood. `estimate`:"
+    " what `--memory` counts with, for the same step."
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of the generated graph."""
+
+    nodes: int
+    edges: int
+    features: int
+
+    @property
+    def batch(self) -> int:
+        """Training vertices per step, of all trainers."""
+        return int(TRAINING * self.nodes) // CO_BATCHES
+
+
+def options(strategy: str, layers: int, batch: int) -> dict[str, Any]:
+    """Settings of ``TrainConfig`` with the same training vertices per step, whichever strategy."""
+    common = {
+        "model": "resgcn+",
+        "layers": layers,
+        "hidden": HIDDEN,
+        "trainers": TRAINERS,
+        "epochs": 1,
+        "device": "cpu",
+    }
+    if strategy == "minibatch":
+        return {**common, "num_neighbors": (-1,), "batch_size": batch // TRAINERS}
+    return {**common, "strategy": "cooperative", "co_batches": CO_BATCHES}
+
+
+def as_arguments(settings: dict[str, Any]) -> list[str]:
+    """The same settings as options of ``atta train``."""
+    texts = {name: ",".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in settings.items()}
+    return [part for name, text in texts.items() for part in (f"--{name.replace('_', '-')}", text)]
+
+
+def measured(settings: dict[str, Any], cluster: atta.Cluster) -> list[dict[str, int]]:
+    """Peak and baseline in bytes of each trainer of a run, one process each."""
+    with tempfile.TemporaryDirectory(prefix="atta-memory-") as folder:
+        task = {"settings": {**settings, "cluster": str(cluster.cluster_file), "verbose": False}, "folder": folder}
+        command = [sys.executable, __file__, "--trainer", json.dumps(task)]
+        running = [
+            subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(TRAINERS)
+        ]
+        said = [process.communicate()[0] for process in running]
+    if any(process.returncode for process in running):
+        raise SystemExit(f"{settings}: a trainer failed")
+    return [json.loads(text) for text in said]
+
+
+def trainer(task: dict[str, Any], rank: int) -> None:
+    """One trainer of ``measured``: an epoch, as ``atta.train.worker`` runs it, with a look at memory before and after."""
+    import torch
+    import torch.distributed as dist
+
+    from atta.train import TrainConfig
+    from atta.train.server_trainer import ServerTrainer
+    from atta.train.timing import peak_memory
+    from atta.train.trainer import Trainer
+    from atta.train.worker import keep_freed_memory
+
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    settings, folder = task["settings"], Path(task["folder"])
+    config = TrainConfig.from_dict(settings)
+    device = torch.device("cpu")
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=config.trainers)
+    with atta.connect(config.cluster) as cluster:
+        if config.strategy == "minibatch":
+            loop: Trainer | ServerTrainer = Trainer(config, cluster, device)
+        else:
+            loop = ServerTrainer(config, cluster, device, folder)
+        baseline = peak_memory(device)
+        loop.train_epoch(0)
+        print(json.dumps({"baseline": baseline, "peak": peak_memory(device)}))
+    dist.destroy_process_group()
+
+
+def estimated(settings: dict[str, Any], cluster: atta.Cluster) -> int:
+    """Bytes that ``--memory`` counts for the busiest trainer's step, the batch being the whole graph, as it is after a few hops."""
+    import numpy as np
+
+    from atta.samplers.operators import Closure
+    from atta.train import TrainConfig
+    from atta.train.cooperative import TrainingGraph, split_vertices, worker_view
+    from atta.train.memory import Size, estimate
+    from atta.train.models import whole_model
+
+    config = TrainConfig.from_dict({**settings, "cluster": "-"})
+    inner = np.arange(cluster.schema.node_counts["node"])
+    graph = TrainingGraph.of(atta.server_subgraph(cluster, inner, Closure(0), part=0, tables=["x", "y"]))
+    channels = graph.features.shape[1]
+    weights = sum(p.numel() for p in whole_model(config, channels, cluster.schema.num_classes or 2).parameters())
+    shared = 1 if config.strategy == "minibatch" else config.trainers
+    owner = split_vertices(graph, shared)
+    views = [worker_view(graph, owner, each, shared) for each in range(shared)]
+    return max(estimate(config, Size.of(view), channels, weights) for view in views)
+
+
+def limited(settings: dict[str, Any], cluster: atta.Cluster, limit: int) -> dict[str, Any]:
+    """How ``atta train`` ends when no process that it starts may have more than ``limit`` bytes of data."""
+    command = [sys.executable, "-m", "atta.cli.main", "train", "--cluster", str(cluster.cluster_file)]
+    command = ["prlimit", f"--data={limit}", *command, *as_arguments(settings)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stderr.strip().splitlines()
+    return {"exit_code": done.returncode, "last_line": lines[-1] if lines else ""}
+
+
+def about_limit(found: dict[str, dict[str, Any]], layers: int, limit: int) -> str:
+    """What happened under the limit, in words."""
+    said = [
+        f"{strategy} {'finished' if f['exit_code'] == 0 else 'failed'}: `{f['last_line'].strip()}`."
+        for strategy, f in found.items()
+    ]
+    return f"With {limit / MIB:,.0f} MiB of data per process (RLIMIT_DATA) and {layers} layers: {' '.join(said)}"
+
+
+def main() -> None:
+    """Measure and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", default="14,28,56")
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--edges", type=int, default=100_000)
+    parser.add_argument("--features", type=int, default=100)
+    parser.add_argument("--limit", default="1500MiB")
+    parser.add_argument("--limited-layers", type=int, default=28)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    shape, limit = (
+        Shape(arguments.nodes, arguments.edges, arguments.features),
+        SIZE.convert(arguments.limit, None, None),
+    )
+    shown = ("layers", "nodes", "edges", "features", "limit", "limited_layers")
+    config = {name: getattr(arguments, name) for name in shown} | {
+        "trainers": TRAINERS,
+        "hidden": HIDDEN,
+        "batch": shape.batch,
+    }
+    report = BenchReport("memory", config, ours="cooperative")
+    strategies = ("minibatch", "cooperative")
+    figures: dict[str, dict[str, float]] = {strategy: {} for strategy in strategies}
+    with tempfile.TemporaryDirectory(prefix="atta-memory-") as folder:
+        made = GenerateOptions(
+            nodes=shape.nodes, edges=shape.edges, features=shape.features, train=TRAINING, val=0.0, test=0.0
+        )
+        generate("powerlaw", Path(folder, "graph"), made)
+        partition_graph(Path(folder, "graph"), Path(folder, "parts"), parts=1, method="random")
+        with atta.local(Path(folder, "parts"), threads=1) as cluster:
+            for layers in INTS.convert(arguments.layers, None, None):
+                for strategy in strategies:
+                    settings = options(strategy, layers, shape.batch)
+                    trainers = measured(settings, cluster)
+                    figures[strategy] |= {
+                        f"{layers} layers/above baseline": max(t["peak"] - t["baseline"] for t in trainers) / MIB,
+                        f"{layers} layers/peak": max(t["peak"] for t in trainers) / MIB,
+                        f"{layers} layers/baseline": max(t["baseline"] for t in trainers) / MIB,
+                        f"{layers} layers/estimate": estimated(settings, cluster) / MIB,
+                    }
+                    print(layers, strategy, trainers, flush=True)
+            depth = arguments.limited_layers
+            under_limit = {s: limited(options(s, depth, shape.batch), cluster, limit) for s in strategies}
+    for strategy in strategies:
+        report.add(strategy, figures[strategy])
+    about = f"{ABOUT} Bound: {BOUND} above the baseline at 28 layers.\n\n{about_limit(under_limit, depth, limit)}"
+    document = report.to_json() | {"title": "Memory per trainer", "about": about, "under_limit": under_limit}
+    target = arguments.out / "memory.json"
+    target.write_text(json.dumps(document, indent=1) + "\n")
+    record(target, " ".join(["python bench/memory.py", *sys.argv[1:]]))
+    for name, ratio in document["ratios"].items():
+        print(f"{name}: cooperative / mini-batch {ratio['minibatch']:.2f}")
+    print(about_limit(under_limit, depth, limit))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--trainer"]:
+        trainer(json.loads(sys.argv[2]), int(sys.argv[3]))
+    else:
+        main()
