@@ -136,8 +136,13 @@ def test_bench_without_links(parts: Path, tmp_path: Path) -> None:
     assert results["full"]["exchanged_bytes"]["median"] > 0
     assert results["preload"]["exchanged_bytes"]["median"] == 0
     assert set(found["ratios"]["epoch_seconds"]) == {"full", "preload", "minibatch"}
+    assert {name: figures["steps"]["median"] for name, figures in results.items()} == {
+        **dict.fromkeys(("cooperative", "full", "preload"), 1),
+        "minibatch": 5,  # 160 training vertices, 2 trainers, 16 at a time
+    }
     for figures in results.values():
         assert figures["epoch_seconds"]["median"] > 0
+        assert figures["peak_memory_bytes"]["median"] > 50e6
         assert figures["test_accuracy"]["median"] > 0.35
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -26,6 +28,7 @@ __all__ = ["Trained", "run_training"]
 
 _PORT, _MEETING_PORT = 7070, 29400
 _POLL_S = 0.5
+_SOON_S = 0.01
 _END_S = 30.0
 
 
@@ -102,6 +105,8 @@ def _follow(
     def reading() -> list[int]:
         return [sent_bytes(p.pid, h.interface) for p, h in zip(launchers, hosts, strict=False)]
 
+    for launcher, host in zip(launchers, hosts, strict=False):
+        _wait_for_namespace(launcher.pid, host)
     said: list[str] = []
     readings = [reading()]
     while True:
@@ -129,6 +134,16 @@ def _follow(
                 words += "; " + _last((folder / f"node{other}.log").read_text(errors="replace").splitlines())
             raise AttaError(f"atta train failed on node {rank}: {words}")
     return [[b - a for a, b in zip(x, y, strict=True)] for x, y in itertools.pairwise(readings)]
+
+
+def _wait_for_namespace(pid: int, host: Host) -> None:
+    """Until a new process is on its host: before that the counters are those of this machine's interfaces."""
+    end = time.monotonic() + _END_S
+    while host.interface is not None and time.monotonic() < end:
+        with contextlib.suppress(OSError):  # it has ended: who waits for it learns so
+            if os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net"):
+                return
+        time.sleep(_SOON_S)
 
 
 def _listen(launcher: subprocess.Popen[bytes], lines: queue.Queue[str | None]) -> None:

@@ -17,6 +17,7 @@ from atta.train.checkpoint import load_checkpoint, save_best, save_checkpoint
 from atta.train.config import TrainConfig
 from atta.train.display import Display
 from atta.train.report import EpochReport, best_epoch, stalled
+from atta.train.timing import peak_memory
 
 __all__ = ["EpochLoop"]
 
@@ -112,6 +113,12 @@ class EpochLoop(abc.ABC):
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor)
         return [float(v) for v in tensor.tolist()]
+
+    def _peaks(self) -> list[int]:
+        """Most bytes of memory so far, by rank."""
+        mine = [0.0] * self.world
+        mine[self.rank] = float(peak_memory(self.device))
+        return [int(p) for p in self._sum(mine)]
 
     def _max(self, value: float) -> float:
         tensor = torch.tensor(value, dtype=torch.float64, device=self.device)

@@ -37,7 +37,7 @@ class EpochReport:
         breakdown: seconds by phase, see ``PHASES`` and ``SERVER_PHASES``.
         eval_seconds: of validation and test, 0 when there was none.
         val_accuracy, test_accuracy: in [0, 1]; None when not evaluated after this epoch.
-        steps: of the optimiser; 0: not counted.
+        steps: of the optimiser.
         exchanged_bytes: rows and gradients that trainers sent within their servers.
         crossed_bytes: as much of it as went to other machines; 0 when servers are machines.
         peak_memory_bytes: of each trainer since it began, by rank: of the process on the CPU, of tensors on a GPU.

@@ -28,7 +28,7 @@ from atta.train.memory import Size, estimate
 from atta.train.models import whole_model
 from atta.train.report import SERVER_PHASES, EpochReport
 from atta.train.servers import ServerData
-from atta.train.timing import Stopwatch, peak_memory
+from atta.train.timing import Stopwatch
 
 __all__ = ["ServerTrainer"]
 
@@ -157,8 +157,3 @@ class ServerTrainer(EpochLoop):
         # Exchanges happen within forward and backward, so what is left of the epoch is computing.
         spent["compute"] = max(0.0, 2 * spent["all"] - sum(spent.values()))
         return [spent.get(p, 0.0) if self.groups.place.local_rank == 0 else 0.0 for p in SERVER_PHASES]
-
-    def _peaks(self) -> list[int]:
-        mine = [0.0] * self.world
-        mine[self.rank] = float(peak_memory(self.device))
-        return [int(p) for p in self._sum(mine)]

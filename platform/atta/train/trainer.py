@@ -87,7 +87,17 @@ class Trainer(EpochLoop):
         seconds = self._max(time.perf_counter() - start)
         sums = self._sum([seeds, edges, remote_bytes, float(loss_sum), *(spent.get(p, 0.0) for p in PHASES)])
         breakdown = {p: s / self.world for p, s in zip(PHASES, sums[4:], strict=True)}
-        return EpochReport(epoch, seconds, sums[3] / sums[0], sums[0] / seconds, sums[1] / seconds, sums[2], breakdown)
+        return EpochReport(
+            epoch,
+            seconds,
+            loss=sums[3] / sums[0],
+            seeds_per_s=sums[0] / seconds,
+            edges_per_s=sums[1] / seconds,
+            remote_bytes=sums[2],
+            breakdown=breakdown,
+            steps=len(self.train_loader),
+            peak_memory_bytes=self._peaks(),
+        )
 
     def accuracies(self) -> dict[str, float]:
         """See ``EpochLoop``."""
