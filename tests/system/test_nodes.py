@@ -72,6 +72,10 @@ def test_two_machines_train_as_one(cluster: str, tmp_path: Path, strategy: Seque
     found = losses(tmp_path / "0.json")
     for epoch in json.loads((tmp_path / "0.json").read_text())["epochs"]:
         assert epoch["crossed_bytes"] == epoch["exchanged_bytes"]
+        assert (
+            epoch["steps"] == {"minibatch": 5, "full": 1, "cooperative": 3}[strategy[1]]
+        )  # 160 seeds, 16 at a time, 2 trainers
+        assert min(epoch["peak_memory_bytes"]) > 50e6
         assert (epoch["crossed_bytes"] > 0) == (strategy[1] != "minibatch")
         assert epoch["crossed_bytes"] <= epoch["exchanged_bytes"]
     assert len(found) == 2
@@ -127,19 +131,14 @@ def bench(parts: Path, target: Path, *words: str) -> dict[str, Any]:
     return document
 
 
-def test_bench_without_links(parts: Path, tmp_path: Path) -> None:
-    """One trainer per server, so that it is quick. Exact strategies learn the same as each other."""
-    words = ("--trainers-per-server", "1", "--strategies", "cooperative,full,preload,minibatch", "--eval-every", "1")
+def test_exact_strategies_learn_the_same(parts: Path, tmp_path: Path) -> None:
+    words = ("--trainers-per-server", "1", "--strategies", "full,preload", "--eval-every", "1")
     found = bench(parts, tmp_path / "s.json", *words)
     results = found["results"]
     assert results["preload"]["loss"]["median"] == pytest.approx(results["full"]["loss"]["median"], rel=1e-4)
     assert results["full"]["exchanged_bytes"]["median"] > 0
     assert results["preload"]["exchanged_bytes"]["median"] == 0
-    assert set(found["ratios"]["epoch_seconds"]) == {"full", "preload", "minibatch"}
-    assert {name: figures["steps"]["median"] for name, figures in results.items()} == {
-        **dict.fromkeys(("cooperative", "full", "preload"), 1),
-        "minibatch": 5,  # 160 training vertices, 2 trainers, 16 at a time
-    }
+    assert set(found["ratios"]["epoch_seconds"]) == {"preload"}
     for figures in results.values():
         assert figures["epoch_seconds"]["median"] > 0
         assert figures["peak_memory_bytes"]["median"] > 50e6

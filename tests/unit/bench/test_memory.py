@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from atta.cli.train import train
 from atta.errors import ConfigError
-from atta.train import TrainConfig
+from atta.train import Nodes, TrainConfig
 
 FOLDER = Path(__file__).resolve().parents[3] / "bench"
 
@@ -43,7 +43,8 @@ def test_the_same_training_vertices_per_step(memory: Any) -> None:
 def test_the_command_has_the_same_settings(memory: Any, monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
     seen: list[TrainConfig] = []
 
-    def fit(config: TrainConfig) -> None:
+    def fit(config: TrainConfig, nodes: Nodes) -> None:
+        assert nodes == Nodes()
         seen.append(config)
         raise ConfigError("seen enough")
 

@@ -48,7 +48,7 @@ def split_vertices(graph: TrainingGraph, trainers: int, machines: int = 1, *, se
     in_edges = np.bincount(graph.edges[1], minlength=len(graph))
     alike = _split(graph.edges, in_edges, trainers, seed=seed, tries=tries, slack=_SLACK)
     each = trainers // machines
-    if machines == 1 or each == 1:
+    if machines == 1 or each == 1 or not len(graph):
         return alike
     nested = _split_nested(graph.edges, in_edges, machines, each, seed=seed, tries=tries)
     return min(nested, alike, key=lambda owner: int(boundary_sizes(graph, owner // each, machines).max()))
