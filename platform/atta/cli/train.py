@@ -19,7 +19,7 @@ __all__ = ["COMMANDS"]
     type=click.Choice(["sage", "gcn", "gat", "resgcn+", "deepergcn"]),
     default="sage",
     show_default=True,
-    help="The last two are deep ones, for full and cooperative.",
+    help="The last two are deep ones.",
 )
 @click.option(
     "--strategy",
