@@ -34,6 +34,7 @@ __all__ = [
     "delivery",
     "hosts_of",
     "machine_limits",
+    "need_training",
     "settings",
 ]
 
@@ -93,6 +94,13 @@ class BesideBench:
     def cache(self) -> Path:
         """Where graphs converted for peers are kept."""
         return work_folder(self.work)
+
+
+def need_training() -> None:
+    """Raise ConfigError where the packages to train with are missing."""
+    for package in ("torch", "torch_geometric"):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError("training needs torch and torch_geometric: install atta[train]")
 
 
 def delivery(beside_dgl: bool) -> str:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import itertools
 import statistics
 import tempfile
@@ -23,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from atta.bench.beside import PEERS, Say, alternate
+from atta.bench.beside import PEERS, Say, alternate, need_training
 from atta.bench.flow import flow_bytes_per_s
 from atta.bench.netlab import Host, NetLab, bits_per_s, loopback, no_namespaces
 from atta.bench.report import BenchReport
@@ -170,9 +169,7 @@ def run(bench: StrategiesBench, say: Say = lambda _: None) -> BenchReport:
         DataError, ConfigError: the dataset or a setting is wrong.
         AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
     """
-    for package in ("torch", "torch_geometric"):
-        if importlib.util.find_spec(package) is None:
-            raise ConfigError("training needs torch and torch_geometric: install atta[train]")
+    need_training()
     dataset = Dataset.open(bench.data, verify=False)
     if dataset.num_parts != bench.servers:
         raise ConfigError(

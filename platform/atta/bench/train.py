@@ -5,7 +5,6 @@ Beside DistDGL both systems train the very same model on batches made in the sam
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from atta.bench.beside import (
     delivery,
     hosts_of,
     machine_limits,
+    need_training,
     settings,
 )
 from atta.bench.drive import Measured
@@ -78,9 +78,7 @@ def run(bench: TrainBench, say: Say = lambda _: None) -> BenchReport:
         DataError, ConfigError: the dataset or a setting is wrong.
         AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
     """
-    for package in ("torch", "torch_geometric"):
-        if importlib.util.find_spec(package) is None:
-            raise ConfigError("training needs torch and torch_geometric: install atta[train]")
+    need_training()
     dataset = Dataset.open(bench.data, verify=False)
     recipe = _recipe(bench, dataset)
     with hosts_of(bench, dataset.num_parts) as hosts:
