@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.graph import index_dtype
-from atta.partition.methods.metis import TAME_FROM, metis_bytes
+from atta.partition.methods.metis import TAME_FROM
+from atta.partition.methods.metis_process import metis_bytes
 
 __all__ = ["METHODS", "Estimate", "GraphSize", "estimate"]
 

@@ -1,7 +1,7 @@
 """METIS k-way partitioning of the union graph, tamed for power-law graphs.
 
 The constraints are those of DistDGL (section 4.1 of its description): vertices, in-edges and training vertices are balanced
-together. METIS runs in a child process: its memory is returned at once, and a crash of the library becomes an error message.
+together.
 
 Tamed (DistDGL's remedy, by means that stock METIS allows): METIS sees of every vertex only a few edges and refines them once;
 then vertices move to where most of their neighbours are, by all edges. Edges to vertices of low degree are the ones kept, because
@@ -10,39 +10,26 @@ they say most about where a vertex belongs.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 
 from atta import _native
-from atta.errors import AttaError, ConfigError, QuotaExceededError
+from atta.errors import ConfigError
 from atta.partition.balance import capacities, constraints, known_balance, slacks
-from atta.partition.files import map_array, write_array
 from atta.partition.graph import Graph
+from atta.partition.methods.metis_process import metis_bytes, metis_owners
 from atta.partition.progress import Progress
 from atta.partition.union import Union, weighted_rows
 
-__all__ = ["TAME_FROM", "Metis", "metis_bytes"]
+__all__ = ["TAME_FROM", "Metis"]
 
 TAME = ("auto", "yes", "no")
 TAME_FROM = 20_000_000
 """Neighbours in the union graph from which ``auto`` tames."""
 _TAMED_ITERATIONS = 1
-
-
-def metis_bytes(vertices: int, neighbors: int, things: int) -> int:
-    """About how much memory METIS takes: the graph it is given, and the coarser ones that it makes of it.
-
-    Measured on power-law graphs, which METIS coarsens slowly (docs/partitioning.md).
-    """
-    return 75 * neighbors + (342 + 16 * things) * vertices
 
 
 @dataclass(frozen=True)
@@ -86,7 +73,9 @@ class Metis:
         tamed = self.tame == "yes" or (self.tame == "auto" and len(union.indices) >= TAME_FROM)
         rows = union.sparse(self.cap, seed) if tamed else weighted_rows(union)
         iterations = _TAMED_ITERATIONS if tamed else None
-        owners = _run(rows, weights, parts=parts, seed=seed, iterations=iterations, progress=progress)
+        needed = metis_bytes(len(rows[0]) - 1, len(rows[1]), weights.shape[1])
+        progress.stage(f"metis, about {needed / 2**30:.1f} GiB", None)
+        [owners] = metis_owners(rows, weights, parts=parts, seeds=[seed], iterations=iterations)
         del rows
         # METIS is given 3 % for everything, because it gives up where a tighter bound is hard to keep.
         progress.stage("refining", self.passes + 1)
@@ -97,37 +86,3 @@ class Metis:
             if not _native.refine_owners(union.indptr, union.indices, owners, parts, weights.reshape(-1), room):
                 break
         return union.by_type(owners)
-
-
-def _run(
-    rows: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]],
-    weights: npt.NDArray[np.int64],
-    *,
-    parts: int,
-    seed: int,
-    iterations: int | None,
-    progress: Progress,
-) -> npt.NDArray[np.int32]:
-    indptr, indices, edge_weights = rows
-    needed = metis_bytes(len(indptr) - 1, len(indices), weights.shape[1])
-    free = psutil.virtual_memory().available
-    if needed > free:
-        raise QuotaExceededError(
-            f"METIS would take about {needed / 2**30:.1f} GiB for {len(indptr) - 1:,} vertices with {len(indices):,} "
-            f"neighbours, and {free / 2**30:.1f} GiB are free: tame it (tame=yes, a smaller cap), or use ldg"
-        )
-    progress.stage(f"metis, about {needed / 2**30:.1f} GiB", None)
-    with tempfile.TemporaryDirectory(prefix="atta-metis-") as name:
-        folder = Path(name)
-        write_array(folder / "xadj.npy", indptr)
-        write_array(folder / "adjncy.npy", indices)
-        if len(indices) and edge_weights.min() != edge_weights.max():
-            write_array(folder / "adjwgt.npy", edge_weights)
-        write_array(folder / "vwgt.npy", weights)
-        command = [sys.executable, "-m", "atta.partition.methods.metis_child", name, str(parts), str(seed)]
-        command += [] if iterations is None else [str(iterations)]
-        child = subprocess.run(command, capture_output=True, text=True, check=False)
-        if child.returncode != 0:
-            lines = child.stderr.strip().splitlines()
-            raise AttaError(f"METIS failed (exit status {child.returncode}): {lines[-1] if lines else 'no message'}")
-        return np.array(map_array(folder / "part.npy"), dtype=np.int32)

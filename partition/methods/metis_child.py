@@ -1,6 +1,7 @@
-"""The child process that runs METIS: ``python -m atta.partition.methods.metis_child FOLDER PARTS SEED [ITERATIONS]``.
+"""The child process that runs METIS: ``python -m atta.partition.methods.metis_child FOLDER PARTS ITERATIONS SEED...``.
 
-Reads ``xadj``, ``adjncy``, ``vwgt`` [n, constraints] and optionally ``adjwgt`` from the folder, writes ``part``.
+Reads ``xadj``, ``adjncy``, ``vwgt`` [n, constraints] and optionally ``adjwgt`` from the folder, writes ``part-0`` for the first
+seed, and so on. ITERATIONS may be empty.
 pymetis' own wrapper takes one weight per vertex only, so the METIS library that it bundles is called directly.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +80,16 @@ def part_graph(
     return part
 
 
-def main(folder: Path, parts: int, seed: int, iterations: int | None = None) -> None:
-    """Partition the graph in ``folder``."""
+def main(folder: Path, parts: int, iterations: int | None, seeds: Sequence[int]) -> None:
+    """Partition the graph in ``folder`` once per seed."""
     weights = folder / "adjwgt.npy"
     xadj, adjncy, vwgt = (np.array(map_array(folder / f"{name}.npy")) for name in ("xadj", "adjncy", "vwgt"))
     adjwgt = np.array(map_array(weights)) if weights.exists() else None
-    part = part_graph(xadj, adjncy, vwgt, adjwgt, parts=parts, seed=seed, iterations=iterations)
-    write_array(folder / "part.npy", part.astype(np.int32))
+    for k, seed in enumerate(seeds):
+        part = part_graph(xadj, adjncy, vwgt, adjwgt, parts=parts, seed=seed, iterations=iterations)
+        write_array(folder / f"part-{k}.npy", part.astype(np.int32))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    _, where, count, rounds, *numbers = sys.argv
+    main(Path(where), int(count), int(rounds) if rounds else None, [int(number) for number in numbers])

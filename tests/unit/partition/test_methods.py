@@ -247,7 +247,7 @@ def test_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Small:
         available = 1000
 
-    monkeypatch.setattr("atta.partition.methods.metis.psutil.virtual_memory", Small)
+    monkeypatch.setattr("atta.partition.methods.metis_process.psutil.virtual_memory", Small)
     with pytest.raises(QuotaExceededError, match="GiB are free"):
         partition_graph(tmp_path / "g", tmp_path / "d", parts=2)
     assert not (tmp_path / "d").exists()
@@ -256,7 +256,7 @@ def test_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert how["method"] == "ldg"
     assert "METIS would take" in how["failed"]
     monkeypatch.undo()
-    monkeypatch.setattr("atta.partition.methods.metis.write_array", lambda *_: None)
+    monkeypatch.setattr("atta.partition.methods.metis_process.write_array", lambda *_: None)
     with pytest.raises(AttaError, match="METIS failed"):
         partition_graph(tmp_path / "g", tmp_path / "e", parts=2)
 

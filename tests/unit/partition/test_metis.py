@@ -88,7 +88,7 @@ def test_graphs_without_edges(tmp_path, n):
 
 
 def test_a_crashing_child_is_an_error_message(messy_graph, monkeypatch):
-    monkeypatch.setattr("atta.partition.methods.metis.write_array", lambda *_: None)
+    monkeypatch.setattr("atta.partition.methods.metis_process.write_array", lambda *_: None)
     with pytest.raises(AttaError, match="METIS failed"):
         Metis().assign(messy_graph, 2, seed=0, progress=Silent())
 

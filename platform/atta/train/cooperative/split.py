@@ -8,8 +8,7 @@ import numpy.typing as npt
 from atta import _native
 from atta.errors import ConfigError
 from atta.partition.balance import capacities
-from atta.partition.methods.metis_child import part_graph
-from atta.partition.methods.metis_signals import sigterm_kept
+from atta.partition.methods.metis_process import metis_owners
 from atta.train.cooperative.graph import Longs, TrainingGraph
 
 __all__ = ["boundary_sizes", "split_vertices"]
@@ -40,6 +39,7 @@ def split_vertices(graph: TrainingGraph, trainers: int, machines: int = 1, *, se
 
     Raises:
         ConfigError: fewer than one trainer, machine or try; trainers that do not divide into machines.
+        AttaError: METIS fails.
     """
     if min(trainers, machines, tries) < 1:
         raise ConfigError(f"trainers {trainers}, machines {machines}, tries {tries}: must be at least 1")
@@ -80,7 +80,9 @@ def _split(
     room = _room(weights, trainers, slack)
     if n < TINY * trainers or not len(rows[1]):
         return _evened(rows, _in_order(n, trainers), weights, room, trainers)
-    found = [_by_metis(rows, weights, room, trainers, seed + attempt) for attempt in range(tries)]
+    seeds = range(seed, seed + tries)
+    cut = metis_owners(_native.merge_rows(*rows), weights, parts=trainers, seeds=seeds)
+    found = [_evened(rows, owner, weights, room, trainers) for owner in cut]
     return min(found, key=lambda owner: int(_boundary_sizes(edges, owner, trainers).max()))
 
 
@@ -106,13 +108,6 @@ def _union(edges: Longs, in_edges: Longs) -> tuple[Rows, Longs]:
 
 def _room(weights: Longs, trainers: int, slack: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return capacities(weights, trainers, slack[: weights.shape[1]])
-
-
-def _by_metis(rows: Rows, weights: Longs, room: npt.NDArray[np.float64], trainers: int, seed: int) -> Owners:
-    starts, neighbours, counts = _native.merge_rows(*rows)
-    with sigterm_kept():
-        owner = part_graph(starts, neighbours, weights, counts, parts=trainers, seed=seed)
-    return _evened(rows, owner.astype(np.int32), weights, room, trainers)
 
 
 def _in_order(vertices: int, trainers: int) -> Owners:
