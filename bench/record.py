@@ -45,7 +45,7 @@ def render(document: dict[str, Any], command: str, source: Path) -> str:
         f"Runs: {document['runs']}, medians (minimum to maximum); all figures: [{source.name}]({source.name})",
         "",
         *([about, ""] if about else []),
-        *tables(document["results"], document["ratios"], document.get("ours") or whose(document)),
+        *tables(document, document.get("ours") or whose(document)),
         "",
         "| limit of the machine | measured in the same runs |",
         "|---|---|",
@@ -63,25 +63,27 @@ def whose(document: dict[str, Any]) -> str:
     return next((system for system in document["results"] if system not in compared), "atta")
 
 
-def tables(results: dict[str, Any], ratios: dict[str, dict[str, float]], ours: str) -> list[str]:
+def tables(document: dict[str, Any], ours: str) -> list[str]:
     """One table, or one for each section of figures with names like "gather/bytes_per_s"."""
+    results = document["results"]
     systems = {name: figures for name, figures in results.items() if "error" not in figures}
     figures = dict.fromkeys(name for found in systems.values() for name in found)
     lines = []
     for section in dict.fromkeys(name.rpartition("/")[0] for name in figures):
         chosen = [name for name in figures if name.rpartition("/")[0] == section]
         having = {name: found for name, found in systems.items() if any(figure in found for figure in chosen)}
-        lines += [*([f"**{section}**", ""] if section else []), *table(having, chosen, ratios, ours), ""]
+        lines += [*([f"**{section}**", ""] if section else []), *table(document, having, chosen, ours), ""]
     return [*lines, *(f"{name} could not run: {found['error']}" for name, found in results.items() if "error" in found)]
 
 
-def table(systems: dict[str, Any], figures: list[str], ratios: dict[str, dict[str, float]], ours: str) -> list[str]:
+def table(document: dict[str, Any], systems: dict[str, Any], figures: list[str], ours: str) -> list[str]:
     peers = [name for name in systems if name != ours]
     head = ["figure", *systems, *(f"{ours} / {peer}" for peer in peers)]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name in figures:
         cells = [cell(found.get(name)) for found in systems.values()]
-        cells += [f"{ratios[name][peer]:.2f}" if peer in ratios.get(name, {}) else "" for peer in peers]
+        ratios, cost = document["ratios"].get(name, {}), name in document.get("costs", ())
+        cells += [f"{ratios[peer]:.2f}{' times faster' * cost}" if peer in ratios else "" for peer in peers]
         lines.append(f"| {' | '.join([name.rpartition('/')[2], *cells])} |")
     return lines
 

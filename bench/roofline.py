@@ -5,7 +5,7 @@
 Each setting runs ``atta bench scheduler`` in network namespaces, one partition per namespace; nothing is tuned between settings. Slow
 consumers compute ``--slow-us`` microseconds per seed on every batch, on a device elsewhere. A resource is the cores of the machine
 (which both namespaces share), the link and direction that carries most, or the consumers. Settings that OUT/roofline.json already
-has are not run again (``--again``: all are). Writes OUT/roofline.json and OUT/roofline.md. Bounds: the busiest resource 0.9,
+has are not run again (``--again``: those named by --batch-sizes and --links are). Writes OUT/roofline.json and OUT/roofline.md. Bounds: the busiest resource 0.9,
 seeds/s 0.95 of the best fixed depth.
 """
 
@@ -45,11 +45,11 @@ def main() -> None:
     parser.add_argument("--again", action="store_true")
     arguments = parser.parse_args()
     target = arguments.out / "roofline.json"
-    known = json.loads(target.read_text())["settings"] if target.exists() and not arguments.again else {}
+    known = json.loads(target.read_text())["settings"] if target.exists() else {}
     sizes = [int(size) for size in arguments.batch_sizes.split(",")]
     for size, link, slow in product(sizes, arguments.links.split(","), (False, True)):
         name = f"{size} seeds, {link}, {'slow' if slow else 'instant'}"
-        if name not in known:
+        if arguments.again or name not in known:
             print(f"== {name}", file=sys.stderr)
             known[name] = measure(arguments, size, link, arguments.slow_us * size / 1e3 if slow else 0.0)
             write(known, target, f"python bench/roofline.py {' '.join(sys.argv[1:])}")

@@ -58,7 +58,7 @@ if [ "$(id -u)" -eq 0 ] && [ -n "${DATA_ROOT:-}" ]; then
       atta import npz "$DATA_ROOT/$1" "data/$1" $2 --overwrite
       atta partition "data/$1" "data/$1-2p" --parts 2 --method metis
     fi
-    bench="atta bench strategies --data data/$1-2p --strategies cooperative,full,minibatch $3"
+    bench="atta bench strategies --data data/$1-2p --strategies cooperative,full,preload,minibatch --vs dgl $3"
     bench="$bench --layers 3 --hidden 64 --eas 1,15 --external-share 0.65 --warm-up 2 --epochs 50 --eval-every 5 --runs 3"
     $bench --work data/peers --json "$results/strategies-$1.json" --plot "$results/strategies-$1.png"
     python bench/record.py "$results/strategies-$1.json" --command "$bench"

@@ -36,7 +36,7 @@ class BenchReport:
     Not every system needs to have every figure. Figures of different sections (see ``section_of``) are shown apart.
 
     Attributes:
-        costs: figures whose ratio is theirs / ours, so that more than 1 is better.
+        costs: times, whose ratio is theirs / ours: how many times faster ours is.
     """
 
     bench: str
@@ -98,6 +98,7 @@ class BenchReport:
             "schema": 1,
             "bench": self.bench,
             "ours": self.ours,
+            "costs": sorted(self.costs),
             "started": self.started,
             "machine": machine(),
             "versions": versions(),

@@ -75,6 +75,11 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
     if not quiet and json_file != "-":
         _print(ranked, advice, sizes, alpha)
         click.echo(command)
+        if servers > 1:
+            click.echo(
+                f"# on {servers} machines, each with a running daemon: --cluster FILE instead of --data, and on each of them\n"
+                f"# --nnodes {servers} --node-rank N --rdzv-endpoint HOST:PORT, with the address of the first"
+            )
 
 
 def _network(dataset: Any, options: dict[str, Any]) -> Network:

@@ -34,7 +34,8 @@ def test_summary_against_statistics(values: list[float]) -> None:
 def test_document_has_what_the_command_line_promises() -> None:
     document = report_of([10.0, 30.0, 20.0], [5.0, 5.0, 5.0]).to_json()
     assert list(document) == [
-        *("schema", "bench", "ours", "started", "machine", "versions", "config", "runs", "results", "limits", "ratios")
+        *("schema", "bench", "ours", "costs", "started", "machine", "versions", "config"),
+        *("runs", "results", "limits", "ratios"),
     ]
     assert (document["schema"], document["bench"], document["runs"]) == (1, "loader", 3)
     assert set(document["machine"]) >= {"cpu", "cores", "memory_bytes", "gpu"}
