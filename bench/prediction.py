@@ -28,7 +28,7 @@ def measure(path: str, num_neighbors: list[int], batches: int) -> list[dict[str,
     """One entry per partition: the predicted mean and error, the counted mean, and their ratio."""
     dataset = Dataset.open(path)
     entries = []
-    with atta.local(path, verify=False, options=("--cache-share", "0")) as cluster:
+    with atta.local(path, verify=False, options=("--cache-share", "0", "--no-share-pulls")) as cluster:
         for prediction in predict(dataset, num_neighbors):
             loader = atta.NeighborLoader(
                 cluster, num_neighbors, "train", batch_size=int(prediction.seeds), shuffle=True, drop_last=True,

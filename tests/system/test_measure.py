@@ -61,7 +61,7 @@ def test_a_dataset(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_running_cluster(data: Path) -> None:
-    with atta.local(data, threads=1, options=("--cache-share", "0")) as cluster:
+    with atta.local(data, threads=1, options=("--cache-share", "0", "--no-share-pulls")) as cluster:
         profile = measure(cluster.cluster_file, batch_size=40, fan_outs=(8, 4), epochs=2)
     check(profile, data)
 
@@ -74,7 +74,7 @@ def test_what_cannot_be_measured_is_refused(data: Path) -> None:
 def test_a_trace_tells_the_same_sizes(data: Path, tmp_path: Path) -> None:
     """What a job's daemons have recorded, beside what is measured and predicted."""
     target = tmp_path / "trace.json"
-    with atta.local(data, threads=1, options=("--cache-share", "0")) as cluster:
+    with atta.local(data, threads=1, options=("--cache-share", "0", "--no-share-pulls")) as cluster:
         for rank in range(2):
             for _ in atta.NeighborLoader(
                 cluster, [8, 4], "train", batch_size=40, shuffle=True, rank=rank, world_size=2

@@ -37,7 +37,7 @@ def test_prediction_is_within_a_tenth_of_a_real_run(graph: Path, tmp_path: Path,
     partition_graph(graph, tmp_path / "d", parts=2, method=method)
     dataset = Dataset.open(tmp_path / "d")
     predicted = predict(dataset, [8, 4], batch_size=40, batches=60)
-    with atta.local(tmp_path / "d", threads=1, options=("--cache-share", "0")) as cluster:
+    with atta.local(tmp_path / "d", threads=1, options=("--cache-share", "0", "--no-share-pulls")) as cluster:
         for prediction in predicted:
             rows, data, frontier, sizes = [], [], [], []
             loader = atta.NeighborLoader(

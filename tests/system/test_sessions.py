@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import atta
+from atta.partition.generate import GenerateOptions, generate
+from atta.partition.run import partition_graph
 from tests.system.conftest import SmallGraph, free_port
 
 
@@ -322,3 +325,24 @@ def test_rows_in_a_codec(small_graph: SmallGraph, codec: str, share: float, cach
         assert cache != "0" or coded_bytes < exact_bytes
         with pytest.raises(atta.UnknownNameError, match="did you mean"):
             rows_of(cluster, codec=codec + "x")
+
+
+def test_rows_that_batches_have_in_common_cross_once(tmp_path: Path) -> None:
+    """With slow answers batches in flight wait together: fewer bytes, the same rows."""
+    generate("powerlaw", tmp_path / "g", GenerateOptions(nodes=4000, edges=80_000, features=64, classes=3))
+    partition_graph(tmp_path / "g", tmp_path / "d", parts=2, method="random")
+    found = {}
+    for share in ("--share-pulls", "--no-share-pulls"):
+        options = ("--cache", "0", "--peer-delay", "30ms", share)
+        with atta.local(tmp_path / "d", threads=1, options=options) as cluster:
+            batches = list(atta.NeighborLoader(cluster, [10, 10], np.arange(4000), batch_size=256))
+            found[share] = (
+                [b.tables["node"]["x"].copy() for b in batches],
+                sum(b.stats["remote_bytes"] for b in batches),
+            )
+            shared = sum(b.stats["shared_rows"] for b in batches)
+            assert (shared > 0) == (share == "--share-pulls")
+    (together, fewer), (apart, more) = found.values()
+    assert fewer < 0.9 * more
+    assert len(together) == len(apart) > 3
+    assert all(np.array_equal(a, b) for a, b in zip(together, apart, strict=True))

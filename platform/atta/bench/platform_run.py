@@ -21,8 +21,13 @@ _PORT, _RENDEZVOUS_PORT = 7070, 7069
 
 
 def cache_options(share: float | None) -> list[str]:
-    """Options of `atta serve` for a cache of so many rows, in percent of the HALO vertices; None: its default."""
-    return [] if share is None else ["--cache-share", str(share)]
+    """Options of `atta serve` for a cache of so many rows, in percent of the HALO vertices; None: its default.
+
+    With 0 every batch pulls its remote rows for itself, as peers do.
+    """
+    if share is None:
+        return []
+    return ["--cache-share", str(share), *(["--no-share-pulls"] if share == 0 else [])]
 
 
 def run_atta(

@@ -50,6 +50,12 @@ __all__ = ["COMMANDS"]
     "--cache-fanouts", type=INTS, default="15,10,5", show_default=True, help="Fan-outs that `access` expects."
 )
 @click.option(
+    "--share-pulls/--no-share-pulls",
+    default=True,
+    show_default=True,
+    help="Rows that several batches in flight want cross the network once.",
+)
+@click.option(
     "--tables", type=SIZE, default="4GiB", show_default=True, help="Memory for mutable tables (embeddings, states)."
 )
 @click.option("--snapshots", type=click.Path(file_okay=False), help="Where snapshots of mutable tables are kept.")
@@ -108,6 +114,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
     cache_share: float | None,
     cache_rank: str,
     cache_fanouts: tuple[int, ...],
+    share_pulls: bool,
     tables: int,
     snapshots: str | None,
     lease: float,
@@ -150,6 +157,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
             cache_share=None if cache_share is None else cache_share / 100,
             cache_rank=cache_rank,
             cache_fanouts=cache_fanouts,
+            share_pulls=share_pulls,
             table_bytes=tables,
             snapshots=snapshots or "",
             lease_s=lease,

@@ -38,6 +38,8 @@ class DaemonConfig:
     ("access"), or whatever was asked for lately ("recent")."""
     cache_fanouts: tuple[int, ...] = (15, 10, 5)
     """Fan-outs, hop by hop, that "access" expects."""
+    share_pulls: bool = True
+    """Rows that several batches in flight want cross the network once."""
     table_bytes: int = 4 << 30
     """Most memory that mutable tables may take; creating more is refused."""
     snapshots: str = ""

@@ -25,6 +25,7 @@ from atta.daemon.session_figures import session_figures
 from atta.daemon.slots import Slot, SlotPool
 from atta.daemon.task_costs import TaskCosts
 from atta.daemon.tasks import Outcome, Remote, run_local, run_program, run_remote
+from atta.daemon.underway import PullsUnderWay
 from atta.errors import AttaError
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
@@ -98,6 +99,7 @@ class Engine:
         )
         self._workers = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-worker")
         self._copiers = ThreadPoolExecutor(max(1, config.threads // 2), thread_name_prefix="atta-copy")
+        self._underway = PullsUnderWay(self._copiers) if config.share_pulls else None
         self._compactors = CompactorPool(dataset.schema.node_counts)
         self._access = ClusterAccess(shard, peers, self._workers)
         self._dags: dict[int, _RunningDag] = {}
@@ -244,7 +246,7 @@ class Engine:
             else:
                 age_ms = math.ceil(1e3 * (started - running.launched)) if self._oldest_first else 0
                 codec = running.session.request.codec
-                remote = Remote(self.peers[task.owner], self.cache, self._copiers, codec, age_ms)
+                remote = Remote(self.peers[task.owner], self.cache, self._copiers, self._underway, codec, age_ms)
                 result = await run_remote(running.state, task, remote)
         except asyncio.CancelledError:
             raise
@@ -272,7 +274,7 @@ class Engine:
             running.session.fail(result)
             self.post(sched.TaskFailed(dag, task))
             return
-        moved = result.remote_rows, result.remote_bytes, result.cached_rows
+        moved = result.remote_rows, result.remote_bytes, result.cached_rows, result.shared_rows
         self.recorder.task(task, of, times, moved=moved)
         self._costs.answered(task, result.remote_bytes)
         phase = _PHASE[task.kind]
@@ -280,12 +282,13 @@ class Engine:
         running.add("remote_rows" if task.kind is Kind.FEATURE else "remote_frontier", result.remote_rows)
         running.add("remote_bytes", result.remote_bytes)
         running.add("cached_rows", result.cached_rows)
+        running.add("shared_rows", result.shared_rows)
         self.post(sched.TaskDone(dag, task, result.growth, result.expand, result.nbytes, times[2] - times[1]))
 
     def _deliver(self, session: Session, batch: int, running: _RunningDag) -> None:
         stats = {**running.state.stats, **running.stats}
         stats["make_ms"] = 1e3 * (time.monotonic() - running.launched)
-        for name in ("nodes", "edges", "remote_rows", "remote_bytes", "cached_rows"):
+        for name in ("nodes", "edges", "remote_rows", "remote_bytes", "cached_rows", "shared_rows"):
             self.counters[name] = self.counters.get(name, 0.0) + stats.get(name, 0.0)
         self.counters["batches"] = self.counters.get("batches", 0.0) + 1
         session.deliver(Delivery(batch, running.state.out, running.slot, stats))

@@ -43,12 +43,13 @@ class Recorder:
         of: tuple[str, int, int],
         times: tuple[float, float, float],
         *,
-        moved: tuple[int, int, int] = (0, 0, 0),
+        moved: tuple[int, int, int, int] = (0, 0, 0, 0),
         outcome: str = "done",
     ) -> None:
         """A task has ended.
 
-        ``of``: session, batch, DAG; ``times``: ready, started, ended; ``moved``: remote rows, remote bytes, cached rows.
+        ``of``: session, batch, DAG; ``times``: ready, started, ended; ``moved``: remote rows, remote bytes, cached and
+        shared rows.
         """
         if self.capacity:
             ready, started, ended = times

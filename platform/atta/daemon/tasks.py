@@ -13,6 +13,7 @@ import numpy as np
 
 from atta.daemon.access import ClusterAccess
 from atta.daemon.peers import Peer
+from atta.daemon.underway import Part, Pull, PullsUnderWay
 from atta.errors import RemoteError
 from atta.kvstore import codecs
 from atta.kvstore.cache import RowCache
@@ -38,6 +39,7 @@ class Outcome:
     remote_rows: int = 0
     remote_bytes: int = 0
     cached_rows: int = 0
+    shared_rows: int = 0
 
 
 def run_local(state: BatchState, task: Task, shard: Shard, store: Store) -> Outcome:
@@ -106,6 +108,7 @@ class Remote:
     peer: Peer
     cache: RowCache
     pool: Executor  # does the copying, so that the event loop stays free
+    underway: PullsUnderWay | None = None  # None: every batch asks for all of its rows
     codec: str = (
         ""  # of float32 rows on the way; what it has altered is not kept for sessions that want rows as they are
     )
@@ -147,41 +150,110 @@ async def _sample(state: BatchState, task: Task, remote: Remote) -> Outcome:
     return Outcome(remote_rows=sum(len(item.rows) for item in items), remote_bytes=received)
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Rows of one node type that a peer is to send: where they go, and what the cache is told of them (None: nothing)."""
+
+    item: FeatureItem
+    outs: list[np.ndarray]
+    slots: np.ndarray | None
+
+    def only(self, chosen: np.ndarray) -> _Wanted:
+        """Some of the rows."""
+        item = replace(self.item, rows=self.item.rows[chosen], positions=self.item.positions[chosen])
+        return _Wanted(item, self.outs, None if self.slots is None else self.slots[chosen])
+
+
 async def _pull(state: BatchState, task: Task, remote: Remote) -> Outcome:
-    peer, cache, pool, codec = remote.peer, remote.cache, remote.pool, remote.codec
-    loop = asyncio.get_running_loop()
-    pulls: list[tuple[FeatureItem, list[np.ndarray], np.ndarray | None]] = []
+    """Take rows from the cache, from pulls of other batches that are under way, and from the peer."""
+    cache, loop = remote.cache, asyncio.get_running_loop()
+    wanted: list[_Wanted] = []
     copies: list[Awaitable[None]] = []
     cached = 0
     for item in state.feature_items(task):
         outs = [state.table_rows(item.node_type, name) for name in item.tables]
         found = cache.look_up(item.node_type, item.tables, task.owner, item.rows, item.positions)
         if found is None:
-            pulls.append((item, outs, None))
+            wanted.append(_Wanted(item, outs, None))
             continue
         if len(found.slots):
-            copies.append(loop.run_in_executor(pool, cache.fill, item.node_type, item.tables, found, outs))
+            copies.append(loop.run_in_executor(remote.pool, cache.fill, item.node_type, item.tables, found, outs))
             cached += len(found.slots)
         if len(found.missing_rows):
             missing = replace(item, rows=found.missing_rows, positions=found.missing_positions)
-            pulls.append((missing, outs, found.missing_slots))
-    wanted, got, received = sum(len(item.rows) for item, _, _ in pulls), 0, 0
-    if pulls:
-        async for index, first, count, data in peer.pull([item for item, _, _ in pulls], codec, age_ms=remote.age_ms):
-            item, outs, slots = pulls[index]
-            if len(data) != (due := count * sum(wire_bytes(out[:1], codec) for out in outs)):
-                raise RemoteError(peer.address, f"sends {len(data)} bytes for {count} rows of {due} bytes")
+            wanted.append(_Wanted(missing, outs, found.missing_slots))
+    try:
+        outcome = await _jointly(wanted, task.owner, remote)
+    finally:
+        await asyncio.gather(*copies)  # also after an error: the batch's memory may be another's as soon as this ends
+    return replace(outcome, cached_rows=cached)
+
+
+async def _jointly(wanted: Sequence[_Wanted], owner: int, remote: Remote) -> Outcome:
+    """Pull ``wanted``, but what earlier batches have asked for already from them; later batches may rely on this pull too."""
+    underway = remote.underway
+    if underway is None:
+        return await _ask(wanted, remote)
+    came = False
+    pulls: list[Pull] = []
+    parts: list[tuple[_Wanted, Part]] = []
+    try:
+        asked = []
+        for rows in wanted:
+            item = rows.item
+            pull = underway.begin(
+                (owner, item.node_type, item.tables, remote.codec), item.rows, item.positions, rows.outs
+            )
+            pulls.append(pull)
+            parts += [(rows, part) for part in pull.parts]
+            asked.append(rows.only(_without(len(item.rows), pull.parts)) if pull.parts else rows)
+        outcome = await _ask(asked, remote)
+        again = [rows.only(part.chosen) for rows, part in parts if not await part.came]
+        if again:
+            more = await _ask(again, remote)
+            rows_in_all, bytes_in_all = outcome.remote_rows + more.remote_rows, outcome.remote_bytes + more.remote_bytes
+            outcome = Outcome(remote_rows=rows_in_all, remote_bytes=bytes_in_all)
+        came = True
+    finally:
+        await asyncio.gather(*(part.came for _, part in parts), *(underway.end(pull, came=came) for pull in pulls))
+    shared = sum(len(rows.item.rows) for rows in wanted) - outcome.remote_rows
+    return replace(outcome, shared_rows=shared)
+
+
+def _without(count: int, parts: Sequence[Part]) -> np.ndarray:
+    """Which of ``count`` rows are in no part."""
+    left = np.ones(count, dtype=bool)
+    for part in parts:
+        left[part.chosen] = False
+    return np.flatnonzero(left)
+
+
+async def _ask(wanted: Sequence[_Wanted], remote: Remote) -> Outcome:
+    """Have the peer send rows, and put them in their places."""
+    peer, cache, codec, loop = remote.peer, remote.cache, remote.codec, asyncio.get_running_loop()
+    copies: list[Awaitable[None]] = []
+    wanted = [rows for rows in wanted if len(rows.item.rows)]
+    due, got, received = sum(len(rows.item.rows) for rows in wanted), 0, 0
+    if not due:
+        return Outcome()
+    try:
+        async for index, first, count, data in peer.pull([rows.item for rows in wanted], codec, age_ms=remote.age_ms):
+            item, outs, slots = wanted[index].item, wanted[index].outs, wanted[index].slots
+            if len(data) != (nbytes := count * sum(wire_bytes(out[:1], codec) for out in outs)):
+                raise RemoteError(peer.address, f"sends {len(data)} bytes for {count} rows of {nbytes} bytes")
             part = slice(first, first + count)
             keep = None if slots is None or codec else partial(cache.keep, item.node_type, item.tables, slots[part])
+            scatter = partial(_scatter, outs, item.positions[part], data, codec, keep)
             if len(data) <= SMALL_BYTES:
-                _scatter(outs, item.positions[part], data, codec, keep)
+                scatter()
             else:
-                copies.append(loop.run_in_executor(pool, _scatter, outs, item.positions[part], data, codec, keep))
+                copies.append(loop.run_in_executor(remote.pool, scatter))
             got, received = got + count, received + len(data)
-    await asyncio.gather(*copies)
-    if got != wanted:
-        raise RemoteError(peer.address, f"sends {got} rows of {wanted}")
-    return Outcome(remote_rows=wanted, remote_bytes=received, cached_rows=cached)
+    finally:
+        await asyncio.gather(*copies)
+    if got != due:
+        raise RemoteError(peer.address, f"sends {got} rows of {due}")
+    return Outcome(remote_rows=due, remote_bytes=received)
 
 
 def _scatter(

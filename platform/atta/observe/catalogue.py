@@ -41,6 +41,7 @@ FIGURES: dict[str, Family] = {
         edges="Edges in finished mini-batches.",
         remote_rows="Feature rows of other partitions in finished mini-batches that were pulled from their daemons.",
         cached_rows="Feature rows of other partitions in finished mini-batches that were in the cache.",
+        shared_rows="Feature rows of other partitions in finished mini-batches that an earlier batch was waiting for already.",
         remote_bytes="Bytes that other daemons sent for finished mini-batches.",
         cache_rows_asked="Feature rows of other partitions looked up in the cache.",
         cache_rows_hit="Of those looked up, rows that were there.",

@@ -45,6 +45,7 @@ class TaskSpan(NamedTuple):
     remote_rows: int
     remote_bytes: int
     cached_rows: int
+    shared_rows: int
     outcome: str  # "done", "failed", "cancelled": nobody wanted the result any more
 
 

@@ -175,7 +175,8 @@ class _Daemon:
             "outcome": span.outcome,
         }
         if span.lane == "net":
-            args |= {"rows": span.remote_rows, "bytes": span.remote_bytes, "cached rows": span.cached_rows}
+            args |= {"rows": span.remote_rows, "bytes": span.remote_bytes}
+            args |= {"cached rows": span.cached_rows, "shared rows": span.shared_rows}
         name = " ".join(dict.fromkeys(word for word in (span.kind, span.op) if word))
         bar.events.append(self.slice(name + where, span.kind, bar.start, bar.end, args))
         return bar

@@ -71,8 +71,9 @@ class _Seen:
         return self.of("neighborhood", "net", "n") + self.of("feature", "net", "n")
 
     def hit(self) -> float:
-        """Share of the remote rows that a cache had; only daemons that were running have one."""
-        rows, cached = self.totals.get("remote_rows", 0.0), self.totals.get("cached_rows", 0.0)
+        """Share of the remote rows that a cache had, or another batch brought; only daemons that were running have one."""
+        rows = self.totals.get("remote_rows", 0.0)
+        cached = self.totals.get("cached_rows", 0.0) + self.totals.get("shared_rows", 0.0)
         return cached / (rows + cached) if cached else 0.0
 
     def moved(self) -> float:

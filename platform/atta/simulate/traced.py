@@ -106,7 +106,7 @@ class _Sums:
         self.home: _Table = defaultdict(float)  # cost
         self.away: _Table = defaultdict(float)
         self.asked: _Table = defaultdict(float)  # rows of other owners that were asked for
-        self.cached: _Table = defaultdict(float)  # those that were at hand
+        self.cached: _Table = defaultdict(float)  # those that were at hand, or came for another batch
         self.nbytes: _Table = defaultdict(float)  # of the answers
         self.lines = {kind: Line() for kind in LOCAL_KINDS}
         for task in (task for dag in dags for task in dag.tasks):
@@ -114,7 +114,7 @@ class _Sums:
             if "rows" in args:
                 self.away[key] += args["cost"]
                 self.asked[key] += args["rows"]
-                self.cached[key] += args["cached rows"]
+                self.cached[key] += args["cached rows"] + args.get("shared rows", 0)
                 self.nbytes[key] += args["bytes"]
             else:
                 self.home[key] += args["cost"]

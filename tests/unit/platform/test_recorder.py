@@ -42,7 +42,7 @@ def fill(recorder: Recorder) -> None:
     """One entry of every kind."""
     recorder.session("opened", "s", "j", 1, 9, 40, "8,4")
     recorder.batch("launched", "s", 5, dag=2, at=1.5)
-    recorder.task(Task(Kind.FEATURE, "f", 1, 0, 2, Lane.NET, 8.0), ("s", 5, 2), (1.6, 1.7, 1.8), moved=(1, 2, 3))
+    recorder.task(Task(Kind.FEATURE, "f", 1, 0, 2, Lane.NET, 8.0), ("s", 5, 2), (1.6, 1.7, 1.8), moved=(1, 2, 3, 4))
     recorder.sample(2.0, [SessionView("s", 9, 1, 1, 0, 0, 1.0, None, None, 3.0)], STATS, buffer_bytes=64)
 
 
@@ -52,7 +52,7 @@ def test_every_kind_comes_back_as_its_type() -> None:
     assert entries(recorder) == [
         SessionMark(1.0, "opened", "s", "j", 1, 9, 40, "8,4"),
         BatchMark(1.5, "launched", "s", 5, 2),
-        TaskSpan(1.8, 1.6, 1.7, "s", 5, 2, "feature", "f", "net", 1, 0, 2, 8.0, 1, 2, 3, "done"),
+        TaskSpan(1.8, 1.6, 1.7, "s", 5, 2, "feature", "f", "net", 1, 0, 2, 8.0, 1, 2, 3, 4, "done"),
         MachineSample(2.0, 40.0, 64, 1, 2, 3, 4),
         SessionSample(2.0, "s", 1.0, None, 1, 0, 0, None, 3.0),
     ]

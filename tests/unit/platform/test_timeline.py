@@ -44,6 +44,7 @@ def task(started: float, ended: float, *, batch: int = 3, lane: str = "cpu", own
         remote_rows=1,
         remote_bytes=2,
         cached_rows=3,
+        shared_rows=4,
         outcome="done",
     )
 

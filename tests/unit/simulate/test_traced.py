@@ -25,7 +25,7 @@ def task(
     lane, owner = ("cpu", 0) if moved is None else ("net", 1)
     rows, nbytes, cached = moved or (0, 0, 0)
     start = float(dag)
-    of = ("session-name", dag, dag, kind, op, lane, owner, 0, 1, cost, rows, nbytes, cached, "done")
+    of = ("session-name", dag, dag, kind, op, lane, owner, 0, 1, cost, rows, nbytes, cached, 0, "done")
     return TaskSpan(start + 1e-6 * us, start, start, *of)
 
 
