@@ -29,6 +29,11 @@ def section_of(figure: str) -> str:
     return figure.rpartition("/")[0]
 
 
+def _always(rounds: Sequence[Figures]) -> set[str]:
+    """Figures of every round: a time to a target, say, is none when a round has not reached it."""
+    return set.intersection(*(set(r) for r in rounds)) if rounds else set()
+
+
 @dataclass
 class BenchReport:
     """Collects the rounds of one benchmark; ``ours`` is the system that ratios are about.
@@ -76,7 +81,7 @@ class BenchReport:
         for system, rounds in self.rounds.items():
             if system == self.ours or not ours:
                 continue
-            for name in ours[0].keys() & rounds[0].keys():
+            for name in _always(ours) & _always(rounds):
                 both = zip(ours, rounds, strict=False) if name not in self.costs else zip(rounds, ours, strict=False)
                 pairs = [a[name] / b[name] for a, b in both if b[name]]
                 if pairs:
@@ -90,7 +95,7 @@ class BenchReport:
     def to_json(self) -> dict[str, Any]:
         """The document that ``--json`` writes."""
         results: dict[str, Any] = {
-            system: {name: summary([r[name] for r in rounds]) for name in rounds[0]}
+            system: {name: summary([r[name] for r in rounds]) for name in rounds[0] if name in _always(rounds)}
             for system, rounds in self.rounds.items()
         }
         results |= {system: {"error": why} for system, why in self.errors.items()}
@@ -132,7 +137,7 @@ class BenchReport:
             cells = []
             for system in systems:
                 rounds = self.rounds.get(system, [])
-                value = statistics.median(r[name] for r in rounds) if rounds and name in rounds[0] else None
+                value = statistics.median(r[name] for r in rounds) if name in _always(rounds) else None
                 ratio = ratios.get(name, {}).get(system)
                 cells.append("" if value is None else f"{value:,.4g}" + (f"  ({ratio:.2f}x)" if ratio else ""))
             table.add_row(name.rpartition("/")[2], *cells)

@@ -98,3 +98,20 @@ def test_figures_of_a_section_share_a_table() -> None:
     assert "grpc" not in gather
     assert "(0.50x)" in pull
     assert "dgl could not run: not installed" in pull
+
+
+def test_a_figure_that_a_round_lacks_is_left_out() -> None:
+    report = BenchReport("strategies", {}, "ours", frozenset({"seconds"}))
+    for ours, theirs in (
+        ({"seconds": 1.0, "until": 3.0}, {"seconds": 2.0, "until": 6.0}),
+        ({"seconds": 1.0}, {"seconds": 3.0}),
+    ):
+        report.add("ours", ours)
+        report.add("theirs", theirs)
+    document = report.to_json()
+    assert {system: set(figures) for system, figures in document["results"].items()} == {
+        "ours": {"seconds"},
+        "theirs": {"seconds"},
+    }
+    assert document["ratios"] == {"seconds": {"theirs": 2.5}}
+    report.show()
