@@ -53,18 +53,18 @@ say "memory per trainer: mini-batches beside cooperative batches of the same ver
 python bench/memory.py
 if [ "$(id -u)" -eq 0 ] && [ -n "${DATA_ROOT:-}" ]; then
   say "strategies over links that take 65 % of exact full-graph training, on real graphs from $DATA_ROOT"
-  strategies() { # name, options of the import, options of the benchmark
+  strategies() { # graph, options of the import, name of the record, options of the benchmark
     if [ ! -e "data/$1-2p/manifest.json" ]; then
       atta import npz "$DATA_ROOT/$1" "data/$1" $2 --overwrite
       atta partition "data/$1" "data/$1-2p" --parts 2 --method metis
     fi
-    bench="atta bench strategies --data data/$1-2p --strategies cooperative,full,preload,minibatch --vs dgl $3"
-    bench="$bench --layers 3 --hidden 64 --eas 1,15 --external-share 0.65 --warm-up 2 --epochs 50 --eval-every 5 --runs 3"
-    $bench --work data/peers --json "$results/strategies-$1.json" --plot "$results/strategies-$1.png"
-    python bench/record.py "$results/strategies-$1.json" --command "$bench"
+    bench="atta bench strategies --data data/$1-2p --strategies cooperative,full,preload,minibatch --vs dgl"
+    bench="$bench --layers 3 --hidden 64 $4 --eas 1,15 --external-share 0.65 --warm-up 2 --epochs 100 --eval-every 5 --runs 3"
+    $bench --work data/peers --json "$results/strategies-$3.json" --plot "$results/strategies-$3.png"
+    python bench/record.py "$results/strategies-$3.json" --command "$bench"
   }
-  strategies amazon_computers "--undirected --normalize-features" "--dropout 0.5"
-  strategies tolokers --undirected "--dropout 0.3"
+  strategies amazon_computers "--undirected --normalize-features" amazon "--dropout 0.5 --target 0.65"
+  strategies tolokers --undirected tolokers "--dropout 0.3"
 fi
 products=data/powerlaw-2m
 if [ ! -e "$products-1p/manifest.json" ]; then
