@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -89,7 +88,7 @@ def test_free_memory_must_do_for_a_batch_like_those_before(
     pool = SlotPool(1 << 30)
     first = pool.acquire(100 << 20)
     first.buffer[:touched] = 1
-    monkeypatch.setattr("atta.daemon.slots.psutil.virtual_memory", lambda: SimpleNamespace(available=free))
+    monkeypatch.setattr("atta.daemon.slots.available_bytes", lambda: free)
     if enough:
         assert pool.acquire(100 << 20) is not first
         return
