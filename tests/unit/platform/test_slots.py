@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from atta.client.slots import SlotMaps
 from atta.daemon.slots import SlotPool
-from atta.errors import QuotaExceededError, RemoteError
+from atta.errors import QuotaExceededError, RemoteError, UnavailableError
 
 CAPACITY = 1 << 16
 
@@ -40,12 +41,14 @@ def test_lease_ends_with_the_last_derived_view() -> None:
     assert ended == [1]
 
 
-def test_another_file_behind_the_path_is_noticed() -> None:
+def test_another_file_behind_the_path_is_noticed(tmp_path: Path) -> None:
     pool = SlotPool(1 << 30)
     slot = pool.acquire(CAPACITY)
     with pytest.raises(RemoteError, match="nonce"):
         SlotMaps().lease(slot.path, slot.capacity, slot.nonce + 1)
     with pytest.raises(RemoteError, match="cannot be mapped"):
+        SlotMaps().lease(str(tmp_path), slot.capacity, slot.nonce)
+    with pytest.raises(UnavailableError, match="no daemon answers"):
         SlotMaps().lease("/proc/self/fd/9999", slot.capacity, slot.nonce)
 
 
