@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 
 from atta.errors import AttaError, QuotaExceededError
+from atta.observe.memory import available_bytes
 from atta.partition.files import map_array, write_array
 
 __all__ = ["metis_bytes", "metis_owners"]
@@ -49,7 +49,7 @@ def metis_owners(
         AttaError: METIS fails.
     """
     indptr, indices, edge_weights = rows
-    needed, free = metis_bytes(len(indptr) - 1, len(indices), weights.shape[1]), psutil.virtual_memory().available
+    needed, free = metis_bytes(len(indptr) - 1, len(indices), weights.shape[1]), available_bytes()
     if needed > free:
         raise QuotaExceededError(
             f"METIS would take about {needed / 2**30:.1f} GiB for {len(indptr) - 1:,} vertices with {len(indices):,} "

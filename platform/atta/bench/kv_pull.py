@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import random
 import statistics
 import struct
 import sys
@@ -191,7 +192,7 @@ async def _alternate(streams: dict[str, _Stream], repeats: int) -> None:
 
 @cache
 def _prepared(nbytes: int) -> bytes:
-    return bytes(nbytes)
+    return random.Random(0).randbytes(nbytes)  # bytes that exist: zeroes would all be read from one page of the kernel's
 
 
 async def _give(request: bytes, context: Any) -> AsyncIterator[bytes]:

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -17,6 +16,7 @@ from atta.cli.work import duration, overwrite_option, say, work_progress
 from atta.cli.work import size as size_text
 from atta.compare import compare, explain, plot
 from atta.errors import ConfigError
+from atta.observe.memory import total_bytes
 from atta.partition.methods import METHODS
 from atta.partition.plan import METHODS as PLANNED
 from atta.partition.plan import GraphSize, estimate
@@ -200,7 +200,7 @@ def plan_(
         raise click.UsageError(f"Missing option '--{'nodes' if nodes is None else 'edges'}'.")
     size = GraphSize(nodes, edges, row_bytes, edge_bytes, symmetric=not directed, halo_ratio=halo_ratio)
     found = [estimate(size, method, parts) for method in PLANNED]
-    here = psutil.virtual_memory().total
+    here = total_bytes()
     report = {
         "schema": 1,
         "size": asdict(size),

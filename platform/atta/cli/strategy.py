@@ -8,12 +8,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
-import psutil
 from rich.table import Table
 
 from atta.cli.output import printer, write_json
 from atta.cli.work import size as size_text
 from atta.errors import ConfigError
+from atta.observe.memory import total_bytes
 
 if TYPE_CHECKING:
     from atta.train.planning import Advice, Forecast, Network, Question, Setting, Sizes
@@ -50,7 +50,7 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
 
     dataset = Dataset.open(data, verify=False)
     network, question = _network(dataset, options), _question(options)
-    memory = options["memory"] or psutil.virtual_memory().total / trainers
+    memory = options["memory"] or total_bytes() / trainers
     machines = Machines(servers, trainers, memory, device_here())
     whole = open_servers(dataset, servers)
     sizes = count_sizes(whole, question)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import RemoteError
+from atta.errors import RemoteError, UnavailableError
 
 __all__ = ["SlotMaps"]
 
@@ -32,6 +32,7 @@ class SlotMaps:
         """An object that numpy can view (uint8 [capacity]); watch it with ``weakref.finalize``.
 
         Raises:
+            UnavailableError: the daemon ended between its answer and now.
             RemoteError: the slot cannot be mapped, or is not the one that the daemon meant.
         """
         mapping = self._maps.get((path, nonce))
@@ -49,6 +50,8 @@ class SlotMaps:
                 mapping = np.frombuffer(mmap.mmap(fd, capacity, flags=mmap.MAP_SHARED), dtype=np.uint8)
             finally:
                 os.close(fd)
+        except FileNotFoundError as error:
+            raise UnavailableError(path, "no daemon answers: it has gone, and the memory of a batch with it") from error
         except (OSError, ValueError) as error:
             raise RemoteError(path, f"shared-memory slot cannot be mapped: {error}") from error
         if int(mapping[:8].view(np.uint64)[0]) != nonce:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import psutil
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -35,6 +34,7 @@ from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
 from atta.kvstore.tables import Tables
 from atta.observe.figures import ProcessFigures
+from atta.observe.memory import available_bytes
 from atta.observe.metrics import DaemonCollector, Figures, serve_metrics
 from atta.partition.dataset import Dataset, part_folder
 from atta.samplers import kernels
@@ -217,7 +217,7 @@ def _resident(config: DaemonConfig, dataset: Dataset) -> bool:
         return config.memory == "copy"
     folder = part_folder(config.part)
     wanted = sum(record.size for name, record in dataset.files.items() if name.startswith(f"{folder}/"))
-    return 4 * wanted <= psutil.virtual_memory().available
+    return 4 * wanted <= available_bytes()
 
 
 def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -> None:

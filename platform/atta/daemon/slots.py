@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import psutil
 
 from atta.errors import QuotaExceededError
+from atta.observe.memory import available_bytes
 
 __all__ = ["Slot", "SlotPool"]
 
@@ -105,7 +105,7 @@ class SlotPool:
                 f"batch buffers hold {held >> 20} MiB of a quota of {self.quota_bytes >> 20} MiB: "
                 "raise --buffer, lower the batch size, or let go of old batches"
             )
-        if (free := psutil.virtual_memory().available) < max(MIN_FREE_BYTES, usual):
+        if (free := available_bytes()) < max(MIN_FREE_BYTES, usual):
             raise QuotaExceededError(f"no memory left for another batch buffer: {free >> 20} MiB available")
         slot = Slot.create(capacity)
         self.created += 1

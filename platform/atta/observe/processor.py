@@ -1,6 +1,6 @@
 """How much of the processor this process may use, and how much of that is in use: by affinity and control groups.
 
-In a container the machine's own figures mislead: eight idle cores are of no use to a process whose control group may use two.
+Eight idle cores are of no use to a process whose control group may use two.
 What counts is the tightest of the limits that hold: cores of the affinity mask, or the quota of a control group (version 1 or 2)
 that the process is in.
 """
@@ -16,9 +16,9 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["ProcessorLoad", "usable_cores"]
+from atta.observe.groups import GROUPS, PROC, own_groups, words
 
-_PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+__all__ = ["ProcessorLoad", "usable_cores"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class _Quota:
     used_s: Callable[[], float]
 
 
-def usable_cores(proc: Path = _PROC, groups: Path = _GROUPS) -> int:
+def usable_cores(proc: Path = PROC, groups: Path = GROUPS) -> int:
     """Cores that this process can keep busy, at least 1."""
     allowed = len(os.sched_getaffinity(0))
     return max(1, min([allowed, *(math.ceil(quota.cores) for quota in _quotas(proc, groups))]))
@@ -38,7 +38,7 @@ def usable_cores(proc: Path = _PROC, groups: Path = _GROUPS) -> int:
 class ProcessorLoad:
     """Utilisation in percent of what may be used, over the time since the last reading: 100 means that more work must wait."""
 
-    def __init__(self, proc: Path = _PROC, groups: Path = _GROUPS, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, proc: Path = PROC, groups: Path = GROUPS, clock: Callable[[], float] = time.monotonic) -> None:
         """``proc``, ``groups``: where those file systems are mounted."""
         self._quotas, self._clock = list(_quotas(proc, groups)), clock
         self._allowed = sorted(os.sched_getaffinity(0))
@@ -72,52 +72,28 @@ class ProcessorLoad:
 
 def _quotas(proc: Path, groups: Path) -> Iterator[_Quota]:
     """The limited groups that this process is in, from the innermost outwards."""
-    try:
-        lines = (proc / "self" / "cgroup").read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return
-    for line in lines:
-        _, controllers, name = line.split(":", 2)
-        if not controllers:
-            yield from _version_2(groups, name)
-        elif "cpu" in controllers.split(","):
-            yield from _version_1(groups, name)
+    for version, folder in own_groups("cpu", proc, groups):
+        quota = _version_2(folder) if version == 2 else _version_1(folder, groups)
+        if quota is not None:
+            yield quota
 
 
-def _version_2(groups: Path, name: str) -> Iterator[_Quota]:
-    for folder in _upwards(groups, name):
-        words = _words(folder / "cpu.max")
-        if len(words) == 2 and words[0] != "max" and _words(folder / "cpu.stat"):
-            yield _Quota(int(words[0]) / int(words[1]), lambda folder=folder: _microseconds(folder / "cpu.stat"))  # type: ignore[misc]
+def _version_2(folder: Path) -> _Quota | None:
+    limit = words(folder / "cpu.max")
+    if len(limit) != 2 or limit[0] == "max" or not words(folder / "cpu.stat"):
+        return None
+    return _Quota(int(limit[0]) / int(limit[1]), lambda: _microseconds(folder / "cpu.stat"))
 
 
-def _version_1(groups: Path, name: str) -> Iterator[_Quota]:
-    for folder in _upwards(groups / "cpu", name):
-        quota, period = _words(folder / "cpu.cfs_quota_us"), _words(folder / "cpu.cfs_period_us")
-        usage = groups / "cpuacct" / folder.relative_to(groups / "cpu") / "cpuacct.usage"
-        if quota and period and int(quota[0]) > 0 and _words(usage):
-            yield _Quota(int(quota[0]) / int(period[0]), lambda usage=usage: 1e-9 * int((_words(usage) or ["0"])[0]))  # type: ignore[misc]
-
-
-def _upwards(root: Path, name: str) -> Iterator[Path]:
-    """The folder of a group and those around it. In a container the group's own folder is what is mounted at the root."""
-    folder = root / name.lstrip("/")
-    while folder != root:
-        if folder.is_dir():
-            yield folder
-        folder = folder.parent
-    yield root
+def _version_1(folder: Path, groups: Path) -> _Quota | None:
+    quota, period = words(folder / "cpu.cfs_quota_us"), words(folder / "cpu.cfs_period_us")
+    usage = groups / "cpuacct" / folder.relative_to(groups / "cpu") / "cpuacct.usage"
+    if not quota or not period or int(quota[0]) <= 0 or not words(usage):
+        return None
+    return _Quota(int(quota[0]) / int(period[0]), lambda: 1e-9 * int((words(usage) or ["0"])[0]))
 
 
 def _microseconds(stat: Path) -> float:
-    words = _words(stat)
-    used = dict(zip(words[::2], words[1::2], strict=False)).get("usage_usec", "0")
+    found = words(stat)
+    used = dict(zip(found[::2], found[1::2], strict=False)).get("usage_usec", "0")
     return 1e-6 * int(used)
-
-
-def _words(path: Path) -> list[str]:
-    """The words of a file; none if it cannot be read."""
-    try:
-        return path.read_text(encoding="ascii").split()
-    except (OSError, UnicodeDecodeError):
-        return []

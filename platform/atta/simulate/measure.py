@@ -121,7 +121,7 @@ def _opened(source: str | Path, threads: int) -> Cluster:
     """Running daemons, or new ones that keep no rows of others: what moves is what batches ask for."""
     if not Path(source).is_dir():
         return connect(source if isinstance(source, Path) else str(source), wait=True)
-    return local(source, threads=threads, verify=False, options=("--cache-share", "0"))
+    return local(source, threads=threads, verify=False, options=("--cache-share", "0", "--no-share-pulls"))
 
 
 @dataclass(frozen=True)

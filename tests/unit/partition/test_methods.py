@@ -244,10 +244,7 @@ def test_assignment_from_a_file(tmp_path: Path) -> None:
 def test_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planted(tmp_path / "g", train=np.arange(10))
 
-    class Small:
-        available = 1000
-
-    monkeypatch.setattr("atta.partition.methods.metis_process.psutil.virtual_memory", Small)
+    monkeypatch.setattr("atta.partition.methods.metis_process.available_bytes", lambda: 1000)
     with pytest.raises(QuotaExceededError, match="GiB are free"):
         partition_graph(tmp_path / "g", tmp_path / "d", parts=2)
     assert not (tmp_path / "d").exists()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gc
 import weakref
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from atta.client.slots import SlotMaps
 from atta.daemon.slots import SlotPool
-from atta.errors import QuotaExceededError, RemoteError
+from atta.errors import QuotaExceededError, RemoteError, UnavailableError
 
 CAPACITY = 1 << 16
 
@@ -41,12 +41,14 @@ def test_lease_ends_with_the_last_derived_view() -> None:
     assert ended == [1]
 
 
-def test_another_file_behind_the_path_is_noticed() -> None:
+def test_another_file_behind_the_path_is_noticed(tmp_path: Path) -> None:
     pool = SlotPool(1 << 30)
     slot = pool.acquire(CAPACITY)
     with pytest.raises(RemoteError, match="nonce"):
         SlotMaps().lease(slot.path, slot.capacity, slot.nonce + 1)
     with pytest.raises(RemoteError, match="cannot be mapped"):
+        SlotMaps().lease(str(tmp_path), slot.capacity, slot.nonce)
+    with pytest.raises(UnavailableError, match="no daemon answers"):
         SlotMaps().lease("/proc/self/fd/9999", slot.capacity, slot.nonce)
 
 
@@ -89,7 +91,7 @@ def test_free_memory_must_do_for_a_batch_like_those_before(
     pool = SlotPool(1 << 30)
     first = pool.acquire(100 << 20)
     first.buffer[:touched] = 1
-    monkeypatch.setattr("atta.daemon.slots.psutil.virtual_memory", lambda: SimpleNamespace(available=free))
+    monkeypatch.setattr("atta.daemon.slots.available_bytes", lambda: free)
     if enough:
         assert pool.acquire(100 << 20) is not first
         return

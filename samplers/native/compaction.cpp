@@ -1,0 +1,242 @@
+// Binding of the numbering of vertices, by first appearance in a batch and by owner; typed and documented in atta.samplers.kernels.
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "arrays.hpp"
+#include "compact.hpp"
+
+using namespace atta;
+
+namespace {
+
+nb::object compactor_insert(atta::Compactor& self, Vector ids) {
+  Buffer<std::int32_t> local(ids.size());
+  with_ids("ids", ids, [&](const auto* p) {
+    nb::gil_scoped_release unlocked;
+    self.insert(p, ids.size(), local.data);
+  });
+  return local.release();
+}
+
+// Local ids without inserting anything; -1: unknown.
+nb::object compactor_find(const atta::Compactor& self, Vector ids) {
+  constexpr std::size_t kAhead = 16;
+  Buffer<std::int32_t> local(ids.size());
+  with_ids("ids", ids, [&](const auto* p) {
+    nb::gil_scoped_release unlocked;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (i + kAhead < ids.size()) self.request(static_cast<std::int64_t>(p[i + kAhead]));
+      local.data[i] = self.find(static_cast<std::int64_t>(p[i]));
+    }
+  });
+  return local.release();
+}
+
+nb::object compactor_ids(atta::Compactor& self, std::size_t start, std::size_t stop) {
+  if (start > stop || stop > self.size()) bad("stop", "passes the number of ids");
+  Buffer<std::int64_t> out(stop - start);
+  std::copy(self.ids().begin() + static_cast<std::ptrdiff_t>(start), self.ids().begin() + static_cast<std::ptrdiff_t>(stop),
+            out.data);
+  return out.release();
+}
+
+// The same for ids that are tree * sources + vertex: vertices and trees. A multiplication and a correction instead of divisions.
+nb::tuple compactor_in_trees(atta::Compactor& self, std::size_t start, std::size_t stop, std::uint64_t sources) {
+  if (start > stop || stop > self.size()) bad("stop", "passes the number of ids");
+  if (sources == 0) bad("sources", "must be at least 1");
+  Buffer<std::int64_t> vertices(stop - start);
+  Buffer<std::int32_t> trees(stop - start);
+  const std::uint64_t inverse = UINT64_MAX / sources;
+  for (std::size_t i = start; i < stop; ++i) {
+    const auto id = static_cast<std::uint64_t>(self.ids()[i]);
+    auto tree = static_cast<std::uint64_t>((static_cast<unsigned __int128>(id) * inverse) >> 64);
+    while (id - tree * sources >= sources) ++tree;
+    vertices.data[i - start] = static_cast<std::int64_t>(id - tree * sources);
+    trees.data[i - start] = static_cast<std::int32_t>(tree);
+  }
+  return nb::make_tuple(vertices.release(), trees.release());
+}
+
+struct Group {
+  Longs positions;
+  nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> counts;
+  Vector neighbors;
+  std::optional<Vector> edge_ids;
+};
+
+using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+constexpr std::size_t kStage = 4096;  // ids compacted at a time
+
+// Where the answer of each frontier vertex lies.
+struct Segment {
+  std::uint32_t group;
+  std::int32_t count;
+  std::size_t begin;
+};
+
+std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
+                             nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> frontier_local,
+                             nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out_row,
+                             nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out_col,
+                             std::optional<OutVector> out_edges, std::optional<Ints> trees, std::int64_t sources) {
+  if (trees && trees->size() != frontier_local.size()) bad("trees", "must be as long as frontier_local");
+  if (trees && self.limit() > 0) bad("trees", "need a compactor for any ids");
+  std::vector<Group> groups;
+  for (nb::handle item : groups_in) {
+    auto t = nb::cast<nb::tuple>(item);
+    if (t.size() != 4) bad("groups", "every group is (positions, counts, neighbors, edge_ids)");
+    Group g{nb::cast<Longs>(t[0]), nb::cast<decltype(Group::counts)>(t[1]), nb::cast<Vector>(t[2]), std::nullopt};
+    if (!t[3].is_none()) g.edge_ids = nb::cast<Vector>(t[3]);
+    if (g.positions.size() != g.counts.size()) bad("groups", "positions and counts differ in length");
+    if (!is_int32(g.neighbors.dtype()) && !is_int64(g.neighbors.dtype())) bad("groups", "neighbors must be int32 or int64");
+    if (g.edge_ids && g.edge_ids->size() != g.neighbors.size()) bad("groups", "edge_ids and neighbors differ in length");
+    if (out_edges && !g.edge_ids) bad("groups", "edge_ids are missing");
+    if (g.edge_ids && !is_int32(g.edge_ids->dtype()) && !is_int64(g.edge_ids->dtype()))
+      bad("groups", "edge_ids must be int32 or int64");
+    groups.push_back(std::move(g));
+  }
+  if (out_edges && !is_int32(out_edges->dtype()) && !is_int64(out_edges->dtype())) bad("out_edge_ids", "must be int32 or int64");
+  std::int32_t last_tree = 0;
+  for (std::size_t i = 0; trees && i < trees->size(); ++i) {
+    if (trees->data()[i] < 0) bad("trees", "must not be negative");
+    last_tree = std::max(last_tree, trees->data()[i]);
+  }
+  if (sources < 0 || (sources > 0 && last_tree >= INT64_MAX / sources)) bad("sources", "must be 0 (unknown) or fit the trees");
+  if (trees && sources == 0) bad("sources", "must be known for trees");
+  const std::uint64_t limit = sources > 0 ? static_cast<std::uint64_t>(sources) : std::uint64_t{1} << 63;
+  nb::gil_scoped_release unlocked;
+  const std::size_t frontier = frontier_local.size();
+  std::vector<Segment> segments(frontier, Segment{0, 0, 0});
+  std::size_t total = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < groups[g].positions.size(); ++i) {
+      const std::int64_t position = groups[g].positions.data()[i];
+      const std::int32_t count = groups[g].counts.data()[i];
+      if (position < 0 || static_cast<std::size_t>(position) >= frontier) bad("groups", "a position is outside the frontier");
+      if (count < 0 || at + static_cast<std::size_t>(count) > groups[g].neighbors.size())
+        bad("groups", "counts and neighbors do not match");
+      segments[static_cast<std::size_t>(position)] = Segment{static_cast<std::uint32_t>(g), count, at};
+      at += static_cast<std::size_t>(count);
+    }
+    if (at != groups[g].neighbors.size()) bad("groups", "counts and neighbors do not match");
+    total += at;
+  }
+  if (out_row.size() < total || out_col.size() < total || (out_edges && out_edges->size() < total))
+    bad("out_row", "an output is shorter than the number of edges");
+  // Ids are staged in frontier order, a block at a time so that the block stays in the cache, and compacted block by block.
+  std::vector<std::int64_t> staged;
+  staged.reserve(kStage + 64);
+  std::size_t at = 0, done = 0;
+  const auto flush = [&] {
+    self.insert(staged.data(), staged.size(), out_row.data() + done);
+    done += staged.size();
+    staged.clear();
+  };
+  const auto emit = [&](const auto* neighbors, const auto* edges, const Segment& s, std::int32_t target, std::int64_t base) {
+    const auto n = static_cast<std::size_t>(s.count);
+    bool outside = false;  // answers come from other daemons
+    for (std::size_t j = 0; j < n; ++j) outside |= static_cast<std::uint64_t>(neighbors[s.begin + j]) >= limit;
+    if (outside) bad("groups", "a neighbour is no vertex of the graph");
+    if (base == 0)
+      staged.insert(staged.end(), neighbors + s.begin, neighbors + s.begin + n);
+    else
+      for (std::size_t j = 0; j < n; ++j) staged.push_back(base + static_cast<std::int64_t>(neighbors[s.begin + j]));
+    std::fill_n(out_col.data() + at, n, target);
+    if (!out_edges) return;
+    if (is_int32(out_edges->dtype())) {
+      auto* to = static_cast<std::int32_t*>(out_edges->data()) + at;
+      for (std::size_t j = 0; j < n; ++j) to[j] = static_cast<std::int32_t>(edges[s.begin + j]);
+    } else {
+      std::copy_n(edges + s.begin, n, static_cast<std::int64_t*>(out_edges->data()) + at);
+    }
+  };
+  for (std::size_t i = 0; i < frontier; ++i) {
+    const Segment& s = segments[i];
+    if (s.count == 0) continue;
+    const Group& g = groups[s.group];
+    const std::int32_t target = frontier_local.data()[i];
+    const std::int64_t base = trees ? trees->data()[i] * sources : 0;
+    const bool wide_edges = g.edge_ids && is_int64(g.edge_ids->dtype());
+    const void* edges = g.edge_ids ? g.edge_ids->data() : nullptr;
+    const auto with_edges = [&](const auto* neighbors) {
+      if (wide_edges)
+        emit(neighbors, static_cast<const std::int64_t*>(edges), s, target, base);
+      else
+        emit(neighbors, static_cast<const std::int32_t*>(edges), s, target, base);
+    };
+    if (is_int32(g.neighbors.dtype()))
+      with_edges(static_cast<const std::int32_t*>(g.neighbors.data()));
+    else
+      with_edges(static_cast<const std::int64_t*>(g.neighbors.data()));
+    at += static_cast<std::size_t>(s.count);
+    if (staged.size() >= kStage) flush();
+  }
+  flush();
+  return total;
+}
+
+// The part whose range holds `id`. Which of a few it is cannot be guessed, so they are counted without a branch.
+std::uint16_t owner_of(std::int64_t id, std::span<const std::int64_t> offsets) {
+  if (offsets.size() > 17) return static_cast<std::uint16_t>(std::ranges::upper_bound(offsets, id) - offsets.begin() - 1);
+  std::uint16_t passed = 0;
+  for (const std::int64_t first : offsets.subspan(1)) passed += first <= id;
+  return passed;
+}
+
+nb::tuple split_by_owner(Longs ids, Longs offsets) {
+  if (offsets.size() < 2) bad("offsets", "must have at least two entries");
+  const std::size_t n = ids.size(), parts = offsets.size() - 1;
+  std::vector<std::size_t> counts(parts, 0);
+  std::vector<std::uint16_t> owner(n);
+  if (parts > 65535) bad("offsets", "at most 65535 parts");
+  {
+    nb::gil_scoped_release unlocked;
+    const std::int64_t* o = offsets.data();
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::int64_t id = ids.data()[i];
+      if (id < o[0] || id >= o[parts]) bad("ids", ("id " + std::to_string(id) + " belongs to no part").c_str());
+      owner[i] = owner_of(id, {o, parts + 1});
+      ++counts[owner[i]];
+    }
+  }
+  std::vector<Buffer<std::int64_t>> rows, positions;
+  for (std::size_t p = 0; p < parts; ++p) {
+    rows.emplace_back(counts[p]);
+    positions.emplace_back(counts[p]);
+  }
+  {
+    nb::gil_scoped_release unlocked;
+    std::vector<std::size_t> at(parts, 0);
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::size_t p = owner[i];
+      rows[p].data[at[p]] = ids.data()[i] - offsets.data()[p];
+      positions[p].data[at[p]++] = static_cast<std::int64_t>(i);
+    }
+  }
+  nb::list row_list, position_list;
+  for (std::size_t p = 0; p < parts; ++p) {
+    row_list.append(rows[p].release());
+    position_list.append(positions[p].release());
+  }
+  return nb::make_tuple(row_list, position_list);
+}
+
+}  // namespace
+
+void bind_compaction(nb::module_& m, nb::class_<Compactor>& compactor) {
+  m.def("split_by_owner", &split_by_owner, "ids"_a, "offsets"_a);
+  compactor.def(nb::init<std::size_t>(), "num_ids"_a = 0)
+      .def_prop_ro("size", &Compactor::size)
+      .def("reset", &Compactor::reset)
+      .def("insert", &compactor_insert, "ids"_a)
+      .def("find", &compactor_find, "ids"_a)
+      .def("in_trees", &compactor_in_trees, "start"_a, "stop"_a, "sources"_a)
+      .def("ids", &compactor_ids, "start"_a, "stop"_a)
+      .def("stitch", &compactor_stitch, "groups"_a, "frontier_local"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none(),
+           "trees"_a.none(), "sources"_a);
+}

@@ -1,0 +1,159 @@
+// Binding of what moves rows: gathering, messages, the cache of remote rows; typed and documented in atta.samplers.kernels.
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "arrays.hpp"
+#include "compact.hpp"
+#include "gather.hpp"
+#include "parallel.hpp"
+
+using namespace atta;
+
+namespace {
+
+void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> positions, std::size_t threads) {
+  if (table.ndim() < 1 || out.ndim() < 1) bad("table", "must have at least one dimension");
+  const std::size_t bytes = row_bytes_of(table), n = rows.size();
+  if (row_bytes_of(out) != bytes) bad("out", "has rows of another size than the table");
+  if (!positions && out.shape(0) != n) bad("out", "must have one row per entry of rows");
+  if (positions && positions->size() != n) bad("positions", "must be as long as rows");
+  const auto* from = static_cast<const std::byte*>(table.data());
+  auto* to = static_cast<std::byte*>(out.data());
+  // Several threads use up what the memory can take, and streaming stores get less out of it then (bench/results/kv.md).
+  const bool streamed = threads == 1;
+  with_ids("rows", rows, [&](const auto* r) {
+    nb::gil_scoped_release unlocked;
+    atta::check_rows("rows", r, n, table.shape(0));
+    const auto source = [r](std::size_t i) { return static_cast<std::size_t>(r[i]); };
+    if (!positions) {
+      atta::split(atta::evenly(n, threads), [&](std::size_t, std::size_t a, std::size_t b) {
+        atta::move_rows(
+            from, to + a * bytes, bytes, b - a, streamed, [&, a](std::size_t i) { return source(a + i); },
+            [](std::size_t i) { return i; });
+      });
+      return;
+    }
+    with_ids("positions", *positions, [&](const auto* p) {
+      atta::check_rows("positions", p, n, out.shape(0));
+      atta::split(atta::evenly(n, threads), [&](std::size_t, std::size_t a, std::size_t b) {
+        atta::move_rows(
+            from, to, bytes, b - a, streamed, [&, a](std::size_t i) { return source(a + i); },
+            [p, a](std::size_t i) { return static_cast<std::size_t>(p[a + i]); });
+      });
+    });
+  });
+}
+
+// `prefix` followed by the rows of each table, as a bytes object filled in place: a message is put together with one copy.
+nb::bytes pack_rows(nb::bytes prefix, nb::list tables_in, Vector rows) {
+  std::vector<Table> tables;
+  std::size_t row_bytes = 0;
+  for (nb::handle item : tables_in) {
+    tables.push_back(nb::cast<Table>(item));
+    if (tables.back().ndim() < 1) bad("tables", "must have at least one dimension");
+    row_bytes += row_bytes_of(tables.back());
+  }
+  const std::size_t n = rows.size(), head = prefix.size();
+  return with_ids("rows", rows, [&](const auto* r) {
+    for (const Table& table : tables) atta::check_rows("rows", r, n, table.shape(0));
+    PyObject* message = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(head + n * row_bytes));
+    if (message == nullptr) throw nb::python_error();
+    auto* to = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(message));
+    std::memcpy(to, prefix.c_str(), head);
+    to += head;
+    {
+      nb::gil_scoped_release unlocked;  // nobody else knows the object yet
+      for (const Table& table : tables) {
+        const std::size_t bytes = row_bytes_of(table);
+        atta::move_rows(
+            static_cast<const std::byte*>(table.data()), to, bytes, n, false,
+            [r](std::size_t i) { return static_cast<std::size_t>(r[i]); }, [](std::size_t i) { return i; });
+        to += n * bytes;
+      }
+    }
+    return nb::steal<nb::bytes>(message);
+  });
+}
+
+void scatter_rows(Table rows, Vector positions, OutTable out) {
+  if (rows.ndim() < 1 || out.ndim() < 1) bad("rows", "must have at least one dimension");
+  const std::size_t bytes = row_bytes_of(rows), n = rows.shape(0);
+  if (row_bytes_of(out) != bytes) bad("out", "has rows of another size");
+  if (positions.size() != n) bad("positions", "must have one entry per row");
+  with_ids("positions", positions, [&](const auto* p) {
+    nb::gil_scoped_release unlocked;
+    atta::check_rows("positions", p, n, out.shape(0));
+    auto* to = static_cast<std::byte*>(out.data());
+    const auto* from = static_cast<const std::byte*>(rows.data());
+    atta::move_rows(
+        from, to, bytes, n, true, [](std::size_t i) { return i; }, [p](std::size_t i) { return static_cast<std::size_t>(p[i]); });
+  });
+}
+
+// Divides rows into those that are here (all bits of `need` present) and those to be fetched; see RowCache.
+nb::tuple split_cached(const atta::Compactor& index,
+                       nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> present, std::uint8_t need,
+                       std::int64_t base, Longs rows, Longs positions) {
+  const std::size_t n = rows.size();
+  if (positions.size() != n) bad("positions", "must be as long as rows");
+  if (present.size() != index.size()) bad("present", "must have one entry per indexed id");
+  std::vector<std::int32_t> slots(n);
+  std::size_t hits = 0;
+  {
+    nb::gil_scoped_release unlocked;
+    constexpr std::size_t kAhead = 16;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (i + kAhead < n) index.request(base + rows.data()[i + kAhead]);
+      slots[i] = index.find(base + rows.data()[i]);
+      // An entry is complemented when its row is here: hits become negative numbers below -1.
+      if (slots[i] >= 0 && (present.data()[slots[i]] & need) == need) slots[i] = -2 - slots[i], ++hits;
+    }
+  }
+  Buffer<std::int32_t> hit_slots(hits), miss_slots(n - hits);
+  Buffer<std::int64_t> hit_positions(hits), miss_rows(n - hits), miss_positions(n - hits);
+  std::size_t hit = 0, miss = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (slots[i] < -1) {
+      hit_slots.data[hit] = -2 - slots[i];
+      hit_positions.data[hit++] = positions.data()[i];
+    } else {
+      miss_slots.data[miss] = slots[i];
+      miss_rows.data[miss] = rows.data()[i];
+      miss_positions.data[miss++] = positions.data()[i];
+    }
+  }
+  return nb::make_tuple(hit_slots.release(), hit_positions.release(), miss_rows.release(), miss_positions.release(),
+                        miss_slots.release());
+}
+
+// How often each id below `limit` occurs.
+nb::object count_ids(Vector ids, std::size_t limit) {
+  Buffer<std::uint32_t> counts(limit);
+  with_ids("ids", ids, [&](const auto* p) {
+    nb::gil_scoped_release unlocked;
+    std::fill_n(counts.data, limit, 0U);
+    atta::check_rows("ids", p, ids.size(), limit);
+    for (std::size_t i = 0; i < ids.size(); ++i) ++counts.data[static_cast<std::size_t>(p[i])];
+  });
+  return counts.release();
+}
+
+void widen_array(nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> ids,
+                 nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) {
+  if (ids.size() != out.size()) bad("out", "must be as long as ids");
+  nb::gil_scoped_release unlocked;
+  atta::widen_ids(ids.data(), out.data(), ids.size());
+}
+
+}  // namespace
+
+void bind_rows(nb::module_& m) {
+  m.def("gather_rows", &gather_rows, "table"_a, "rows"_a, "out"_a, "positions"_a.none(), "threads"_a);
+  m.def("pack_rows", &pack_rows, "prefix"_a, "tables"_a, "rows"_a);
+  m.def("scatter_rows", &scatter_rows, "rows"_a, "positions"_a, "out"_a);
+  m.def("split_cached", &split_cached, "index"_a, "present"_a, "need"_a, "base"_a, "rows"_a, "positions"_a);
+  m.def("count_ids", &count_ids, "ids"_a, "limit"_a);
+  m.def("widen_ids", &widen_array, "ids"_a, "out"_a);
+}
