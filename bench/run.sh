@@ -18,9 +18,19 @@ if [ ! -e "$graph-2p/manifest.json" ]; then
   atta partition "$graph" "$graph-2p" --parts 2 --method metis
 fi
 say "loader: two daemons and two consumers, DistDGL beside them"
-bench="atta bench loader --data $graph-2p --num-neighbors 15,10,5 --batch-size 1024 --warm-up 12 --vs dgl --runs $runs"
+bench="atta bench loader --data $graph-2p --num-neighbors 15,10,5 --batch-size 1024 --warm-up 30 --vs dgl --runs $runs"
 $bench --work data/peers --json "$results/loader.json" --plot "$results/loader.png"
 python bench/record.py "$results/loader.json" --command "$bench"
+if [ "$(id -u)" -eq 0 ]; then
+  say "loader over links of 1 Gbit/s, with the default cache and with a small one"
+  for cache in "" 10; do
+    name=$results/loader-1gbit${cache:+-$cache}
+    bench="atta bench loader --data $graph-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl --link 1gbit"
+    bench="$bench${cache:+ --cache-share $cache} --runs $runs"
+    $bench --work data/peers --json "$name.json"
+    python bench/record.py "$name.json" --command "$bench"
+  done
+fi
 say "launch policies: bound by latency, then by a link of 1 Gbit/s"
 bench="atta bench scheduler --data $graph-2p --num-neighbors 10,10 --batch-size 128 --rtt 10ms --depths 1,2,4,8 --runs $runs"
 $bench --json "$results/scheduler-latency.json" --plot "$results/scheduler-latency.png"
@@ -32,7 +42,16 @@ if [ "$(id -u)" -eq 0 ]; then
 fi
 if [ "$(id -u)" -eq 0 ]; then
   say "the busiest resource under every policy (long: 12 settings, 5 systems each)"
-  python bench/roofline.py --data "$graph-2p" --depths 4 --vs dgl --work data/peers
+  python bench/roofline.py --data "$graph-2p" --depths 2,4,8 --vs dgl --work data/peers
+  say "fixed depths beside the launch score, in several rounds"
+  depths() { # name, options
+    bench="atta bench scheduler --data $graph-2p --policies two-level,prefetch --depths 2,4,8 --seconds 6 $2 --runs $runs"
+    $bench --json "$results/$1.json"
+    python bench/record.py "$results/$1.json" --command "$bench"
+  }
+  depths depths-1024 "--batch-size 1024 --warm-up 16"
+  depths depths-1024-1gbit "--batch-size 1024 --warm-up 16 --link 1gbit"
+  depths depths-128-1gbit "--batch-size 128 --warm-up 6 --link 1gbit"
   if [ ! -e "$graph-4p/manifest.json" ]; then
     atta partition "$graph" "$graph-4p" --parts 4 --method metis
   fi
