@@ -251,7 +251,7 @@ Bounds divided(const InEdges<Id, Edge>& graph, const Rows& rows, const Method* m
   return with_ids("rows", rows.rows, [&](const auto* r) {
     return by_cost(m, threads, [&](std::size_t i) {
       const auto row = static_cast<std::size_t>(r[i]);
-      if (row + 1 >= graph.indptr.size()) return 1.0;  // `target_of` will complain
+      if (row >= graph.indptr.size() - 1) return 1.0;  // also a negative one; `target_of` will complain
       return 1.0 + std::clamp(static_cast<double>(graph.indptr[row + 1]) - static_cast<double>(graph.indptr[row]), 0.0, most);
     });
   });
