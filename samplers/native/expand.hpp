@@ -67,7 +67,7 @@ std::size_t expand(const InEdges<Id, Edge>& graph, const SampleSpec& spec, Picke
   const auto request = [&](std::size_t from) {
     for (std::size_t i = from; i < std::min(last, from + kBlock); ++i) {
       const auto row = static_cast<std::size_t>(row_at(i).row);
-      if (row + 1 >= graph.indptr.size()) continue;  // `target_of` will complain
+      if (row >= graph.indptr.size() - 1) continue;  // also a negative one; `target_of` will complain
       __builtin_prefetch(&graph.indptr[row]);
       if (graph.keys != nullptr) __builtin_prefetch(&graph.keys[row]);
       picker.request(row);
