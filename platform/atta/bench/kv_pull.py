@@ -192,7 +192,8 @@ async def _alternate(streams: dict[str, _Stream], repeats: int) -> None:
 
 @cache
 def _prepared(nbytes: int) -> bytes:
-    return random.Random(0).randbytes(nbytes)  # bytes that exist: zeroes would all be read from one page of the kernel's
+    # Bytes that exist: zeroes would all be read from one page of the kernel's.
+    return random.Random(0).randbytes(nbytes)
 
 
 async def _give(request: bytes, context: Any) -> AsyncIterator[bytes]:

@@ -10,9 +10,9 @@
 Besides the score: caps on batches and bytes (``Session.within_caps``), and four rules, the first that applies. Saturation: workers
 or links have enough waiting for them, do not launch: another batch would make none of them faster and all of them later. Growth: so
 many batches at once as never before take memory that nobody has touched, so their number grows by steps (``Session.may_grow``).
-Liveness: nothing is in flight and nothing finished, launch. Pipeline floor: no more batches are in flight or finished than training takes
-while one batch is being sampled (Little's law), and one, so the queue would run dry: launch. Times are milliseconds here, seconds
-outside.
+Liveness: nothing is in flight and nothing finished, launch. Pipeline floor: no more batches are in flight or finished than training
+takes while one batch is being sampled (Little's law), and one, so the queue would run dry: launch. Times are milliseconds here,
+seconds outside.
 """
 
 from __future__ import annotations
