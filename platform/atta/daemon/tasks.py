@@ -185,7 +185,7 @@ async def _pull(state: BatchState, task: Task, remote: Remote) -> Outcome:
     try:
         outcome = await _jointly(wanted, task.owner, remote)
     finally:
-        await asyncio.gather(*copies)  # also after an error: the batch's memory may be another's as soon as this ends
+        await _settled(copies)
     return replace(outcome, cached_rows=cached)
 
 
@@ -220,6 +220,13 @@ async def _jointly(wanted: Sequence[_Wanted], owner: int, remote: Remote) -> Out
     return replace(outcome, shared_rows=shared)
 
 
+async def _settled(copies: Sequence[Awaitable[None]]) -> None:
+    """Wait for all, also where one fails: as soon as the task ends, the batch's memory may be another's."""
+    for failure in await asyncio.gather(*copies, return_exceptions=True):
+        if failure is not None:
+            raise failure
+
+
 def _without(count: int, parts: Sequence[Part]) -> np.ndarray:
     """Which of ``count`` rows are in no part."""
     left = np.ones(count, dtype=bool)
@@ -250,7 +257,7 @@ async def _ask(wanted: Sequence[_Wanted], remote: Remote) -> Outcome:
                 copies.append(loop.run_in_executor(remote.pool, scatter))
             got, received = got + count, received + len(data)
     finally:
-        await asyncio.gather(*copies)
+        await _settled(copies)
     if got != due:
         raise RemoteError(peer.address, f"sends {got} rows of {due}")
     return Outcome(remote_rows=due, remote_bytes=received)

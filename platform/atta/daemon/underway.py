@@ -119,17 +119,17 @@ class PullsUnderWay:
         wanted = self._wanted.get(pull.key)
         if wanted is not None and wanted.open.pop(pull.number, None) is not None and not wanted.open:
             del self._wanted[pull.key]
+        handed = [False] * len(pull.promised)
         try:
-            if came and pull.promised:
+            if came:
                 run: Callable[..., asyncio.Future[None]] = asyncio.get_running_loop().run_in_executor
-                await asyncio.gather(*(run(self._pool, _copy, pull.outs, part) for part in pull.promised))
-        except BaseException:
-            came = False
-            raise
+                copies = (run(self._pool, _copy, pull.outs, part) for part in pull.promised)
+                # All of them, also where one fails: they read memory that is another batch's soon.
+                handed = [failure is None for failure in await asyncio.gather(*copies, return_exceptions=True)]
         finally:
-            for part in pull.promised:
+            for part, done in zip(pull.promised, handed, strict=True):
                 if not part.came.done():
-                    part.came.set_result(came)
+                    part.came.set_result(done)
 
 
 def _copy(outs: Sequence[np.ndarray], part: Part) -> None:
