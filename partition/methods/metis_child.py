@@ -1,23 +1,24 @@
-"""The child process that runs METIS: ``python -m atta.partition.methods.metis_child FOLDER PARTS ITERATIONS SEED...``.
+"""The child process that runs METIS: ``python -m atta.partition.methods.metis_child SIZES... ITERATIONS SEED...``.
 
-Reads ``xadj``, ``adjncy``, ``vwgt`` [n, constraints] and optionally ``adjwgt`` from the folder, writes ``part-0`` for the first
-seed, and so on. ITERATIONS may be empty.
+SIZES are the numbers of vertices, neighbours and constraints, 1 where edges have weights, and the number of partitions. Standard
+input holds int64 ``xadj`` [vertices + 1], ``adjncy`` [neighbours], ``vwgt`` [vertices, constraints] and the weights of the edges;
+standard output takes int32 partitions [vertices] for the first seed, and so on. ITERATIONS may be empty.
 pymetis' own wrapper takes one weight per vertex only, so the METIS library that it bundles is called directly.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from io import BufferedReader
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from pymetis import _internal
-
-from atta.partition.files import map_array, write_array
 
 __all__ = ["main"]
 
@@ -25,6 +26,7 @@ _OK = 1
 _ERRORS = {-2: "wrong input", -3: "out of memory", -4: "internal error"}
 _NUM_OPTIONS = 40
 _IMBALANCE = 1.03
+_PR_SET_PDEATHSIG = 1
 
 Longs = npt.NDArray[np.int64]
 
@@ -80,16 +82,28 @@ def part_graph(
     return part
 
 
-def main(folder: Path, parts: int, iterations: int | None, seeds: Sequence[int]) -> None:
-    """Partition the graph in ``folder`` once per seed."""
-    weights = folder / "adjwgt.npy"
-    xadj, adjncy, vwgt = (np.array(map_array(folder / f"{name}.npy")) for name in ("xadj", "adjncy", "vwgt"))
-    adjwgt = np.array(map_array(weights)) if weights.exists() else None
-    for k, seed in enumerate(seeds):
-        part = part_graph(xadj, adjncy, vwgt, adjwgt, parts=parts, seed=seed, iterations=iterations)
-        write_array(folder / f"part-{k}.npy", part.astype(np.int32))
+def _read(file: BufferedReader, *shape: int) -> Longs:
+    array = np.empty(shape, np.int64)
+    if file.readinto(array.reshape(-1).view(np.uint8).data) < array.nbytes:
+        raise RuntimeError("the graph ends too early")
+    return array
+
+
+def main(sizes: Sequence[int], iterations: int | None, seeds: Sequence[int]) -> None:
+    """Read a graph and write its partitions, one per seed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # nobody would read the answer
+    answer = os.dup(1)
+    os.dup2(2, 1)  # the library prints some of its errors
+    vertices, neighbors, constraints, weighted, parts = sizes
+    with open(0, "rb") as graph:
+        xadj, adjncy, vwgt = _read(graph, vertices + 1), _read(graph, neighbors), _read(graph, vertices, constraints)
+        adjwgt = _read(graph, neighbors) if weighted else None
+    with os.fdopen(answer, "wb") as out:
+        for seed in seeds:
+            part = part_graph(xadj, adjncy, vwgt, adjwgt, parts=parts, seed=seed, iterations=iterations)
+            out.write(part.astype(np.int32).data)
 
 
 if __name__ == "__main__":
-    _, where, count, rounds, *numbers = sys.argv
-    main(Path(where), int(count), int(rounds) if rounds else None, [int(number) for number in numbers])
+    rounds = sys.argv[6]
+    main([int(size) for size in sys.argv[1:6]], int(rounds) if rounds else None, [int(seed) for seed in sys.argv[7:]])

@@ -1,23 +1,22 @@
 """METIS in a process of its own.
 
 Its memory is returned at once, a crash of the library becomes an error message, and its signal handlers (it answers SIGTERM by a
-jump back into its own call) stay away from daemons and trainers.
+jump back into its own call) stay away from daemons and trainers. Graph and answer go through pipes, so that nothing is left behind
+by a caller that is killed.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
 
 from atta.errors import AttaError, QuotaExceededError
 from atta.observe.memory import available_bytes
-from atta.partition.files import map_array, write_array
 
 __all__ = ["metis_bytes", "metis_owners"]
 
@@ -55,17 +54,28 @@ def metis_owners(
             f"METIS would take about {needed / 2**30:.1f} GiB for {len(indptr) - 1:,} vertices with {len(indices):,} "
             f"neighbours, and {free / 2**30:.1f} GiB are free: tame it (tame=yes, a smaller cap), or use ldg"
         )
-    with tempfile.TemporaryDirectory(prefix="atta-metis-") as name:
-        folder = Path(name)
-        write_array(folder / "xadj.npy", indptr)
-        write_array(folder / "adjncy.npy", indices)
-        if len(indices) and edge_weights.min() != edge_weights.max():
-            write_array(folder / "adjwgt.npy", edge_weights)
-        write_array(folder / "vwgt.npy", weights)
-        command = [sys.executable, "-m", "atta.partition.methods.metis_child", name, str(parts)]
-        command += ["" if iterations is None else str(iterations), *map(str, seeds)]
-        child = subprocess.run(command, capture_output=True, text=True, check=False)
-        if child.returncode != 0:
-            lines = child.stderr.strip().splitlines()
-            raise AttaError(f"METIS failed (exit status {child.returncode}): {lines[-1] if lines else 'no message'}")
-        return [np.array(map_array(folder / f"part-{k}.npy"), dtype=np.int32) for k in range(len(seeds))]
+    arrays = [indptr, indices, weights]
+    if len(indices) and edge_weights.min() != edge_weights.max():
+        arrays.append(edge_weights)
+    sizes = [len(indptr) - 1, len(indices), weights.shape[1], len(arrays) - 3, parts]
+    command = [sys.executable, "-m", "atta.partition.methods.metis_child", *map(str, sizes)]
+    command += ["" if iterations is None else str(iterations), *map(str, seeds)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as child:
+        try:
+            _send(child, arrays)
+            out, errors = child.communicate()
+        except BaseException:
+            child.kill()
+            raise
+    if child.returncode != 0:
+        lines = errors.decode(errors="replace").strip().splitlines()
+        raise AttaError(f"METIS failed (exit status {child.returncode}): {lines[-1] if lines else 'no message'}")
+    return list(np.frombuffer(out, np.int32).reshape(len(seeds), -1).copy())
+
+
+def _send(child: subprocess.Popen[bytes], arrays: Sequence[Longs]) -> None:
+    assert child.stdin is not None
+    with suppress(BrokenPipeError):  # its exit status and message tell more
+        for array in arrays:
+            child.stdin.write(np.ascontiguousarray(array, np.int64).data)

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import pytest
 import atta
 from atta.partition import GraphWriter, partition_graph
 from tests.system.conftest import SmallGraph, free_port
+from tests.waiting import eventually
 
 BATCHES = 6  # of 20 seeds, an epoch
 HELD = 3
@@ -56,15 +56,6 @@ def mapped_slots(pid: int) -> set[int]:
     """Inodes of the slots that a process maps."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     return {int(line.split()[4]) for line in lines if "atta-slot" in line}
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def epoch(cluster: atta.Cluster) -> list[list[int]]:

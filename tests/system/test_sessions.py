@@ -17,6 +17,7 @@ import atta
 from atta.partition.generate import GenerateOptions, generate
 from atta.partition.run import partition_graph
 from tests.system.conftest import SmallGraph, free_port
+from tests.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +31,7 @@ def open_sessions(cluster: atta.Cluster) -> float:
 
 
 def eventually_closed(cluster: atta.Cluster) -> bool:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        if open_sessions(cluster) == 0:
-            return True
-        time.sleep(0.05)
-    return False
+    return eventually(lambda: open_sessions(cluster) == 0)
 
 
 def test_ranks_get_equally_many_batches_and_all_seeds(cluster: atta.Cluster, small_graph: SmallGraph) -> None:

@@ -9,9 +9,8 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import atta
 from atta.client.watch import Watch
 from atta.observe.catalogue import FIGURES, SESSION_FIGURES, family_of
 from tests.system.conftest import SmallGraph, free_port
+from tests.waiting import eventually
 
 DASHBOARD = Path(__file__).parents[2] / "docs/grafana-atta.json"
 
@@ -30,13 +30,6 @@ DASHBOARD = Path(__file__).parents[2] / "docs/grafana-atta.json"
 def pair(small_graph: SmallGraph) -> Iterator[atta.LocalCluster]:
     with atta.local(small_graph.dataset(2, "metis"), threads=1) as running:
         yield running
-
-
-def eventually(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 30
-    while not (found := condition()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return found
 
 
 def top(*options: str) -> subprocess.CompletedProcess[str]:

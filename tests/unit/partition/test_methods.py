@@ -253,7 +253,7 @@ def test_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert how["method"] == "ldg"
     assert "METIS would take" in how["failed"]
     monkeypatch.undo()
-    monkeypatch.setattr("atta.partition.methods.metis_process.write_array", lambda *_: None)
+    monkeypatch.setattr("atta.partition.methods.metis_process._send", lambda *_: None)
     with pytest.raises(AttaError, match="METIS failed"):
         partition_graph(tmp_path / "g", tmp_path / "e", parts=2)
 

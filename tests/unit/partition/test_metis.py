@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
+import psutil
 import pytest
 
 from atta.errors import AttaError, ConfigError, UnknownNameError
@@ -17,6 +20,7 @@ from atta.partition.methods.metis import Metis
 from atta.partition.progress import Silent
 from atta.partition.union import Union, weighted_rows
 from tests.unit.partition.oracles import write_graph
+from tests.waiting import eventually
 
 
 def dense(union: Union) -> np.ndarray:
@@ -88,7 +92,7 @@ def test_graphs_without_edges(tmp_path, n):
 
 
 def test_a_crashing_child_is_an_error_message(messy_graph, monkeypatch):
-    monkeypatch.setattr("atta.partition.methods.metis_process.write_array", lambda *_: None)
+    monkeypatch.setattr("atta.partition.methods.metis_process._send", lambda *_: None)
     with pytest.raises(AttaError, match="METIS failed"):
         Metis().assign(messy_graph, 2, seed=0, progress=Silent())
 
@@ -106,7 +110,7 @@ def test_choosing_what_to_balance(messy_graph, tmp_path):
 
 
 IN_A_THREAD = """
-import os, signal, threading
+import os, signal, sys, threading
 import numpy as np
 from atta.train.cooperative import TrainingGraph, split_vertices
 
@@ -116,11 +120,22 @@ edges, features = rng.integers(0, n, (2, 10 * n)), np.zeros((n, 0), np.float32)
 graph = TrainingGraph(nothing, edges, features, nothing, nothing > 0, nothing, nothing)
 thread = threading.Thread(target=lambda: split_vertices(graph, 4), daemon=True)
 thread.start()
-threading.Timer(0.7, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+if len(sys.argv) > 1:
+    threading.Timer(0.7, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
 thread.join()
 """
 
 
 def test_sigterm_ends_a_process_that_runs_metis_in_a_thread() -> None:
     pytest.importorskip("torch_geometric")
-    assert subprocess.run([sys.executable, "-c", IN_A_THREAD], check=False).returncode == -signal.SIGTERM
+    assert subprocess.run([sys.executable, "-c", IN_A_THREAD, "end"], check=False).returncode == -signal.SIGTERM
+
+
+def test_a_killed_caller_leaves_nothing_behind(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    with subprocess.Popen([sys.executable, "-c", IN_A_THREAD], env={**os.environ, "TMPDIR": str(tmp_path)}) as caller:
+        [child] = eventually(psutil.Process(caller.pid).children)
+        assert eventually(lambda: child.cpu_times().user > 0.5)  # it runs METIS by now
+        caller.kill()
+    assert eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    assert list(tmp_path.iterdir()) == []
