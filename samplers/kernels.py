@@ -273,8 +273,8 @@ class Compactor:
         """Merge the answers of several owners in frontier order and number their sources.
 
         Every group is (positions int64 [m] in the frontier, counts int32 [m], neighbours, edge ids); ``frontier_local`` int32
-        [frontier] are the targets' local ids. Writes sources' and targets' local ids (int32) and edge ids; returns their
-        number. With ``trees`` int32 [frontier] what is numbered is tree x ``sources`` + source.
+        [frontier] are the targets' local ids. Writes sources' and targets' local ids and edge ids, int32 or int64 as the
+        outputs are; returns their number. With ``trees`` int32 [frontier] what is numbered is tree x ``sources`` + source.
         """
         prepared = [
             (_flat(p, np.int64), _flat(c, np.int32), _ids(n), None if e is None else _ids(e)) for p, c, n, e in groups

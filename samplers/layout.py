@@ -98,11 +98,12 @@ def pair_ops(plan: Plan) -> tuple[PlanOp, ...]:
     return tuple(op for op in plan.ops if op.kind in (Kind.POSITIVE, Kind.NEGATIVE) and op.negatives is None)
 
 
-def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool) -> Layout:
+def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool, wide_ids: bool = False) -> Layout:
     """Lay out a buffer for any batch of ``plan`` with up to ``batch_size`` seeds.
 
     The bounds follow the fan-outs, cut off at the number of vertices (edges) that exist: vertices of a batch are unique, and
-    without replacement one hop cannot deliver an edge twice.
+    without replacement one hop cannot deliver an edge twice. ``wide_ids``: ids of edges and of their ends take 8 bytes, as
+    PyTorch wants them, also where 4 would do.
     """
     vertices, edges = _bounds(plan, schema, batch_size)
     seeds = _seed_bounds(plan, schema, batch_size, dict.fromkeys(schema.node_counts, _NO_BOUND))
@@ -122,10 +123,11 @@ def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool) ->
             room = min(rows, seeds[node_type]) if (node_type, name) in plan.tables_of_seeds else rows
             wanted.append((f"table/{node_type}/{name}", np.dtype(spec.dtype), spec.row_shape, room))
     for edge_type, count in edges.items():
-        wanted += [(f"{part}/{edge_type}", np.dtype(np.int32), (), count) for part in ("row", "col")]
+        local = np.dtype(np.int64 if wide_ids else np.int32)
+        wanted += [(f"{part}/{edge_type}", local, (), count) for part in ("row", "col")]
         wanted.append((f"hops/{edge_type}", np.dtype(np.int64), (), plan.hops))
         if edge_ids:
-            wide = schema.edge_counts[edge_type] > np.iinfo(np.int32).max
+            wide = wide_ids or schema.edge_counts[edge_type] > np.iinfo(np.int32).max
             wanted.append((f"e_id/{edge_type}", np.dtype(np.int64 if wide else np.int32), (), count))
         for name in plan.tables_of(edge_type):
             spec = schema.edge_tables[edge_type][name]

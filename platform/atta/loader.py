@@ -37,6 +37,9 @@ class DagLoader:
         epochs: how often it will be iterated in all, None: not known. While one epoch ends, the daemon begins with the next.
     """
 
+    _wide_ids = True
+    """Whether the daemon writes local ids as PyTorch wants them, so that nothing is left to be converted."""
+
     def __init__(
         self,
         cluster: Cluster,
@@ -92,6 +95,7 @@ class DagLoader:
             world_size=world_size,
             policy=_POLICIES[seeds],
             edge_ids=edge_ids,
+            wide_ids=self._wide_ids,
             codec=codec,
             weight=weight,
             job=job or f"loader-{os.getpid()}-{secrets.token_hex(3)}",

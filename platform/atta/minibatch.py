@@ -90,17 +90,21 @@ class MiniBatch:
         return self._raw.arrays[f"n_id/{self._node_type(node_type)}"]
 
     def edge_index(self, edge_type: str | None = None) -> np.ndarray:
-        """int64 [2, edges]: local ids, source row first."""
+        """int64 [2, edges]: local ids, source row first. The rows are contiguous, but need not follow each other."""
         name = self._edge_type(edge_type)
-        out = self._scratch.empty((2, len(self._raw.arrays[f"row/{name}"])), np.int64)
-        widen_into(out[0], self._raw.arrays[f"row/{name}"])
-        widen_into(out[1], self._raw.arrays[f"col/{name}"])
+        row, col = self._raw.arrays[f"row/{name}"], self._raw.arrays[f"col/{name}"]
+        if row.dtype == np.int64 and row.base is not None and row.base is col.base:
+            first, apart = row.ctypes.data - row.base.ctypes.data, col.ctypes.data - row.ctypes.data
+            return np.ndarray((2, len(row)), np.int64, buffer=row.base, offset=first, strides=(apart, 8))
+        out = self._scratch.empty((2, len(row)), np.int64)
+        widen_into(out[0], row)
+        widen_into(out[1], col)
         return out
 
     def e_id(self, edge_type: str | None = None) -> np.ndarray | None:
         """int64 [edges]: the users' edge ids; None when the loader was told to leave them out."""
         ids = self._raw.arrays.get(f"e_id/{self._edge_type(edge_type)}")
-        return None if ids is None else self._scratch.widened(ids)
+        return ids if ids is None or ids.dtype == np.int64 else self._scratch.widened(ids)
 
     def table(self, name: str, node_type: str | None = None) -> np.ndarray:
         """[nodes, *row_shape]: rows of a node table, in the order of ``n_id``; of the seeds where it is fetched for them alone."""

@@ -33,6 +33,8 @@ class ServerLoader(DagLoader):
         node_type, edge_type: of the vertices and edges.
     """
 
+    _wide_ids = False  # a server's edges are many
+
     def __init__(
         self,
         cluster: Cluster,

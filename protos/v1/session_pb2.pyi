@@ -17,7 +17,7 @@ SEED_POLICY_LOCAL: SeedPolicy
 SEED_POLICY_GLOBAL: SeedPolicy
 
 class OpenRequest(_message.Message):
-    __slots__ = ("dataset_id", "dag", "seeds", "batch_size", "seed", "epoch", "shuffle", "drop_last", "pad", "rank", "world_size", "policy", "shared_memory", "start_batch", "edge_ids", "job", "codec", "weight")
+    __slots__ = ("dataset_id", "dag", "seeds", "batch_size", "seed", "epoch", "shuffle", "drop_last", "pad", "rank", "world_size", "policy", "shared_memory", "start_batch", "edge_ids", "job", "codec", "weight", "wide_ids")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     DAG_FIELD_NUMBER: _ClassVar[int]
     SEEDS_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class OpenRequest(_message.Message):
     JOB_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    WIDE_IDS_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     dag: _dag_pb2.DagSpec
     seeds: Seeds
@@ -54,7 +55,8 @@ class OpenRequest(_message.Message):
     job: str
     codec: str
     weight: float
-    def __init__(self, dataset_id: _Optional[str] = ..., dag: _Optional[_Union[_dag_pb2.DagSpec, _Mapping]] = ..., seeds: _Optional[_Union[Seeds, _Mapping]] = ..., batch_size: _Optional[int] = ..., seed: _Optional[int] = ..., epoch: _Optional[int] = ..., shuffle: _Optional[bool] = ..., drop_last: _Optional[bool] = ..., pad: _Optional[bool] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., policy: _Optional[_Union[SeedPolicy, str]] = ..., shared_memory: _Optional[bool] = ..., start_batch: _Optional[int] = ..., edge_ids: _Optional[bool] = ..., job: _Optional[str] = ..., codec: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
+    wide_ids: bool
+    def __init__(self, dataset_id: _Optional[str] = ..., dag: _Optional[_Union[_dag_pb2.DagSpec, _Mapping]] = ..., seeds: _Optional[_Union[Seeds, _Mapping]] = ..., batch_size: _Optional[int] = ..., seed: _Optional[int] = ..., epoch: _Optional[int] = ..., shuffle: _Optional[bool] = ..., drop_last: _Optional[bool] = ..., pad: _Optional[bool] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., policy: _Optional[_Union[SeedPolicy, str]] = ..., shared_memory: _Optional[bool] = ..., start_batch: _Optional[int] = ..., edge_ids: _Optional[bool] = ..., job: _Optional[str] = ..., codec: _Optional[str] = ..., weight: _Optional[float] = ..., wide_ids: _Optional[bool] = ...) -> None: ...
 
 class Seeds(_message.Message):
     __slots__ = ("node_type", "split", "ids", "links", "batches", "all", "part", "times", "sizes")

@@ -7,6 +7,7 @@
 
 #include "arrays.hpp"
 #include "compact.hpp"
+#include "gather.hpp"
 
 using namespace atta;
 
@@ -71,6 +72,35 @@ using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::devi
 
 constexpr std::size_t kStage = 4096;  // ids compacted at a time
 
+// An output as it fills: a block at a time is staged, so that it stays in the cache, and leaves as int32 or int64.
+template <class Staged>
+class Column {
+ public:
+  Column(const char* name, const OutVector& out, std::size_t count) : out_(out.data()), wide_(is_int64(out.dtype())) {
+    if (!wide_ && !is_int32(out.dtype())) bad(name, "must be int32 or int64");
+    if (out.size() < count) bad(name, "is shorter than the number of edges");
+    cold_ = count * sizeof(std::int64_t) >= atta::kColdBytes;
+    staged.reserve(kStage + 64);
+  }
+
+  void flush() {
+    if (wide_)
+      atta::widen_ids(staged.data(), static_cast<std::int64_t*>(out_) + done_, staged.size(), cold_);
+    else
+      std::transform(staged.begin(), staged.end(), static_cast<std::int32_t*>(out_) + done_,
+                     [](Staged id) { return static_cast<std::int32_t>(id); });
+    done_ += staged.size();
+    staged.clear();
+  }
+
+  std::vector<Staged> staged;
+
+ private:
+  void* out_;
+  bool wide_, cold_;
+  std::size_t done_ = 0;
+};
+
 // Where the answer of each frontier vertex lies.
 struct Segment {
   std::uint32_t group;
@@ -80,9 +110,8 @@ struct Segment {
 
 std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
                              nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> frontier_local,
-                             nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out_row,
-                             nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out_col,
-                             std::optional<OutVector> out_edges, std::optional<Ints> trees, std::int64_t sources) {
+                             OutVector out_row, OutVector out_col, std::optional<OutVector> out_edges, std::optional<Ints> trees,
+                             std::int64_t sources) {
   if (trees && trees->size() != frontier_local.size()) bad("trees", "must be as long as frontier_local");
   if (trees && self.limit() > 0) bad("trees", "need a compactor for any ids");
   std::vector<Group> groups;
@@ -99,7 +128,6 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
       bad("groups", "edge_ids must be int32 or int64");
     groups.push_back(std::move(g));
   }
-  if (out_edges && !is_int32(out_edges->dtype()) && !is_int64(out_edges->dtype())) bad("out_edge_ids", "must be int32 or int64");
   std::int32_t last_tree = 0;
   for (std::size_t i = 0; trees && i < trees->size(); ++i) {
     if (trees->data()[i] < 0) bad("trees", "must not be negative");
@@ -126,16 +154,19 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
     if (at != groups[g].neighbors.size()) bad("groups", "counts and neighbors do not match");
     total += at;
   }
-  if (out_row.size() < total || out_col.size() < total || (out_edges && out_edges->size() < total))
-    bad("out_row", "an output is shorter than the number of edges");
-  // Ids are staged in frontier order, a block at a time so that the block stays in the cache, and compacted block by block.
+  // Ids are numbered in frontier order.
   std::vector<std::int64_t> staged;
   staged.reserve(kStage + 64);
-  std::size_t at = 0, done = 0;
+  Column<std::int32_t> row("out_row", out_row, total), col("out_col", out_col, total);
+  std::optional<Column<std::int64_t>> kept;
+  if (out_edges) kept.emplace("out_edge_ids", *out_edges, total);
   const auto flush = [&] {
-    self.insert(staged.data(), staged.size(), out_row.data() + done);
-    done += staged.size();
+    row.staged.resize(staged.size());
+    self.insert(staged.data(), staged.size(), row.staged.data());
     staged.clear();
+    row.flush();
+    col.flush();
+    if (kept) kept->flush();
   };
   const auto emit = [&](const auto* neighbors, const auto* edges, const Segment& s, std::int32_t target, std::int64_t base) {
     const auto n = static_cast<std::size_t>(s.count);
@@ -146,14 +177,8 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
       staged.insert(staged.end(), neighbors + s.begin, neighbors + s.begin + n);
     else
       for (std::size_t j = 0; j < n; ++j) staged.push_back(base + static_cast<std::int64_t>(neighbors[s.begin + j]));
-    std::fill_n(out_col.data() + at, n, target);
-    if (!out_edges) return;
-    if (is_int32(out_edges->dtype())) {
-      auto* to = static_cast<std::int32_t*>(out_edges->data()) + at;
-      for (std::size_t j = 0; j < n; ++j) to[j] = static_cast<std::int32_t>(edges[s.begin + j]);
-    } else {
-      std::copy_n(edges + s.begin, n, static_cast<std::int64_t*>(out_edges->data()) + at);
-    }
+    col.staged.insert(col.staged.end(), n, target);
+    if (kept) kept->staged.insert(kept->staged.end(), edges + s.begin, edges + s.begin + n);
   };
   for (std::size_t i = 0; i < frontier; ++i) {
     const Segment& s = segments[i];
@@ -173,7 +198,6 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
       with_edges(static_cast<const std::int32_t*>(g.neighbors.data()));
     else
       with_edges(static_cast<const std::int64_t*>(g.neighbors.data()));
-    at += static_cast<std::size_t>(s.count);
     if (staged.size() >= kStage) flush();
   }
   flush();

@@ -70,11 +70,11 @@ inline void stream_end() {
 }
 
 // out[i] = ids[i]. Twice as many bytes are written as read, so most of the time goes into lines that are read only to be
-// overwritten; streaming stores do without. `out` is aligned to its elements.
-inline void widen_ids(const std::int32_t* ids, std::int64_t* out, std::size_t count) {
+// overwritten; streaming stores (`cold`) do without. `out` is aligned to its elements.
+inline void widen_ids(const std::int32_t* ids, std::int64_t* out, std::size_t count, bool cold) {
   std::size_t i = 0;
 #ifdef __SSE2__
-  if (count * sizeof *out >= kColdBytes) {
+  if (cold) {
     for (; i < count && reinterpret_cast<std::uintptr_t>(out + i) % kWord != 0; ++i) out[i] = ids[i];
     for (; i + 4 <= count; i += 4) {
       const __m128i four = _mm_loadu_si128(reinterpret_cast<const __m128i*>(ids + i)), sign = _mm_srai_epi32(four, 31);
@@ -85,6 +85,14 @@ inline void widen_ids(const std::int32_t* ids, std::int64_t* out, std::size_t co
   }
 #endif
   for (; i < count; ++i) out[i] = ids[i];
+}
+
+// The same for ids that are wide already.
+inline void widen_ids(const std::int64_t* ids, std::int64_t* out, std::size_t count, bool cold) {
+  const auto bytes = count * sizeof *out;
+  if (!cold) return static_cast<void>(std::copy_n(ids, count, out));
+  copy_streaming(reinterpret_cast<std::byte*>(out), reinterpret_cast<const std::byte*>(ids), bytes);
+  stream_end();
 }
 
 // out[to(i)] = table[from(i)] for i in 0..count. `cold`: the target is large and will not be read soon.

@@ -144,7 +144,7 @@ void widen_array(nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::
                  nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) {
   if (ids.size() != out.size()) bad("out", "must be as long as ids");
   nb::gil_scoped_release unlocked;
-  atta::widen_ids(ids.data(), out.data(), ids.size());
+  atta::widen_ids(ids.data(), out.data(), ids.size(), ids.size() * sizeof(std::int64_t) >= atta::kColdBytes);
 }
 
 }  // namespace

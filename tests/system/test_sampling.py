@@ -77,6 +77,19 @@ def test_bytes_over_grpc_equal_shared_memory(small_graph: SmallGraph, monkeypatc
     assert all(np.array_equal(a, b) for a, b in zip(x_shared, x_inline, strict=True))
 
 
+def test_edges_are_viewed_where_the_daemon_wrote_them(small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In shared memory ids are as wide as PyTorch wants them; over a network they are narrow, and become so here."""
+    with atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster:
+        for shared in (True, False):
+            batch = next(iter(atta.NeighborLoader(cluster, [4, 3], batch_size=16)))
+            edges, e_id = batch.edge_index(), batch.e_id()
+            assert edges.dtype == e_id.dtype == np.int64
+            assert edges.shape == (2, len(e_id)) == (2, batch.num_edges)
+            assert np.shares_memory(edges[1], batch._raw.arrays["col/" + batch.edge_types[0]]) == shared
+            assert np.shares_memory(e_id, batch._raw.arrays["e_id/" + batch.edge_types[0]]) == shared
+            monkeypatch.setattr("atta.client.cluster.machine_id", lambda: "another machine")
+
+
 def test_epochs_and_seeds_change_the_samples(small_graph: SmallGraph) -> None:
     with atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster:
         loader = atta.NeighborLoader(cluster, [2, 2], batch_size=32, seed=1)

@@ -68,6 +68,7 @@ class Cluster:
         home = home_of(request.rank, request.world_size, self.num_parts)
         request.dataset_id = self.dataset_id
         request.shared_memory = self._descriptions[home].machine == machine_id()
+        request.wide_ids &= request.shared_memory  # on a network their bytes would cost more than the conversion here
         return BatchStream(self._connections[home], self._slots, self._keeper, request)
 
     def close(self) -> None:

@@ -108,7 +108,8 @@ class SessionService:
         # A partition is as large as it is, and this daemon holds one.
         if source != "part" and not seeds.batch_size <= self._config.max_batch_size:
             raise ConfigError(f"batch size {seeds.batch_size}: at most {self._config.max_batch_size}")
-        layout = layout_of(plan, dataset.schema, seeds.batch_size, edge_ids=request.edge_ids)
+        edge_ids, wide_ids = request.edge_ids, request.wide_ids
+        layout = layout_of(plan, dataset.schema, seeds.batch_size, edge_ids=edge_ids, wide_ids=wide_ids)
         return SessionRequest(
             plan,
             layout,

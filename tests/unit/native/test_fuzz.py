@@ -209,7 +209,7 @@ def test_stitch(data: st.DataObject) -> None:
         neighbors = rng.integers(draw(st.sampled_from([-1, 0, 0])), draw(st.sampled_from([50, 60])), total)
         edge_ids = draw(st.sampled_from([None, np.arange(total), np.arange(max(0, total - 1))]))
         groups.append((rng.integers(-1, max(1, frontier), asked), counts, neighbors, edge_ids))
-    out = [np.full(room + 8, -7, dtype=t) for t in (np.int32, np.int32, np.int64)]
+    out = [np.full(room + 8, -7, dtype=draw(st.sampled_from([np.int32, np.int64]))) for _ in range(3)]
     trees = rng.integers(0, 5, frontier).astype(np.int32) if in_trees else None
     try:
         known.stitch(

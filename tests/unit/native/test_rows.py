@@ -33,9 +33,11 @@ def test_compactor_grows() -> None:
         compactor.insert(np.array([-5]))
 
 
-@given(st.integers(0, 10_000), st.integers(1, 5), st.booleans())
+@given(
+    st.integers(0, 10_000), st.integers(1, 5), st.booleans(), st.tuples(*3 * [st.sampled_from([np.int32, np.int64])])
+)
 @settings(max_examples=60, deadline=None)
-def test_stitch_equals_brute_force(seed: int, owners: int, wide: bool) -> None:
+def test_stitch_equals_brute_force(seed: int, owners: int, wide: bool, outs: tuple[type, ...]) -> None:
     rng = np.random.default_rng(seed)
     frontier = int(rng.integers(1, 40))
     answers = [rng.integers(0, 100, rng.integers(0, 6)) for _ in range(frontier)]
@@ -54,7 +56,7 @@ def test_stitch_equals_brute_force(seed: int, owners: int, wide: bool) -> None:
     compactor.insert(np.array([3, 50]))
     numbers = {3: 0, 50: 1}
     total = sum(map(len, answers))
-    row, col, e_id = (np.empty(total, dtype=np.int32) for _ in range(3))
+    row, col, e_id = (np.empty(total, dtype=dtype) for dtype in outs)
     local = (100 + np.arange(frontier)).astype(np.int32)
     assert compactor.stitch(groups, local, row, col, e_id) == total
     flat = [int(i) for a in answers for i in a]
@@ -63,6 +65,23 @@ def test_stitch_equals_brute_force(seed: int, owners: int, wide: bool) -> None:
     assert row.tolist() == [numbers[i] for i in flat]
     assert col.tolist() == [100 + p for p, a in enumerate(answers) for _ in a]
     assert e_id.tolist() == [int(e) for es in edges for e in es]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_long_stitch_in_wide_ids_equals_numpy(first: int) -> None:
+    """So many edges that they go past the caches, into arrays that begin in the middle of a word of 16 bytes or not."""
+    rng = np.random.default_rng(first)
+    counts = rng.integers(0, 12, 60_000).astype(np.int32)
+    edges = int(counts.sum())
+    neighbors, e_id = rng.integers(0, 50_000, edges), rng.integers(0, 2**40, edges)
+    out = [np.full(edges + 2, -7)[first : first + edges + 1] for _ in range(3)]
+    compactor, local = kernels.Compactor(50_000), np.arange(60_000, dtype=np.int32)
+    assert compactor.stitch([(np.arange(60_000), counts, neighbors, e_id)], local, *out) == edges
+    assert all(array[edges] == -7 for array in out)
+    _, at, back = np.unique(neighbors, return_index=True, return_inverse=True)
+    assert np.array_equal(out[0][:edges], np.argsort(np.argsort(at))[back])
+    assert np.array_equal(out[1][:edges], np.repeat(local, counts))
+    assert np.array_equal(out[2][:edges], e_id)
 
 
 def test_stitch_refuses_contradictions() -> None:

@@ -91,7 +91,7 @@ class Placed:
 
     def run(self, plan: Plan, seeds: BatchSeeds, at: StreamPosition, *, home: int, order: random.Random) -> BatchArrays:
         """One batch, its ready tasks run in the order that ``order`` shuffles them into."""
-        layout = layout_of(plan, self.dataset.schema, len(seeds.ids), edge_ids=True)
+        layout = layout_of(plan, self.dataset.schema, len(seeds.ids), edge_ids=True, wide_ids=order.random() < 0.5)
         out = BatchArrays.over(layout, np.empty(layout.capacity, dtype=np.uint8))
         shard = self.shards[home]
         state = BatchState(
