@@ -52,7 +52,7 @@ def test_every_figure_is_there(tmp_path: Path) -> None:
     for section in ("gather", "gather-2-threads"):
         assert {"loop", "copy"} <= ratios[f"{section}/bytes_per_s"].keys()
     for figure in ("bytes_per_s", "client_cpu_s_per_gb", "server_cpu_s_per_gb"):
-        assert ratios[f"pull/{figure}"].keys() == {"grpc"}
+        assert ratios[f"pull/{figure}"].keys() == {"grpc", "grpc-small"}
     for name in TABLES:
         assert "local" in ratios[f"{name}_per_s"]
     if importlib.util.find_spec("torch"):
@@ -67,11 +67,11 @@ def test_every_figure_is_there(tmp_path: Path) -> None:
 def test_over_a_shaped_link(tmp_path: Path) -> None:
     document = bench(tmp_path, "--runs", "1", "--threads", "1", "--link", "400mbit")
     check(document)
-    for system in ("atta", "grpc"):
+    for system in ("atta", "grpc", "grpc-small"):
         found = document["results"][system]
         assert found["link/capacity_share"]["median"] == pytest.approx(found["link/bytes_per_s"]["median"] / 50e6)
     assert document["limits"]["link_capacity_bytes_per_s"] == 50e6
-    assert document["ratios"]["link/bytes_per_s"].keys() == {"grpc", "limit"}
+    assert document["ratios"]["link/bytes_per_s"].keys() == {"grpc", "grpc-small", "limit"}
 
 
 def test_bad_options_are_named(tmp_path: Path) -> None:

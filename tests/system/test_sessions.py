@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import atta
+from atta.daemon.chunks import PULL_BYTES
 from atta.partition.generate import GenerateOptions, generate
 from atta.partition.run import partition_graph
 from tests.system.conftest import SmallGraph, free_port
@@ -321,6 +322,22 @@ def test_rows_in_a_codec(small_graph: SmallGraph, codec: str, share: float, cach
         assert cache != "0" or coded_bytes < exact_bytes
         with pytest.raises(atta.UnknownNameError, match="did you mean"):
             rows_of(cluster, codec=codec + "x")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("cache", ["0", "100"])
+def test_rows_of_several_messages_reach_their_places(tmp_path: Path, threads: int, cache: str) -> None:
+    """As long as two messages, moved by the event loop (one worker) or by threads, kept or not, as they are or in a codec."""
+    generate("powerlaw", tmp_path / "g", GenerateOptions(nodes=3000, edges=30_000, features=600, classes=3))
+    partition_graph(tmp_path / "g", tmp_path / "d", parts=2, method="random")
+    table = np.load(tmp_path / "g" / "nodes" / "node" / "x.npy")
+    with atta.local(tmp_path / "d", threads=threads, options=("--cache-share", cache)) as cluster:
+        for epoch, codec in enumerate(["", "", "fp16"]):
+            options = {"batch_size": 3000, "rank": 0, "world_size": 1, "codec": codec}
+            (batch,) = atta.NeighborLoader(cluster, [2], np.arange(3000), seeds="global", **options)
+            assert epoch or batch.stats["remote_bytes"] > PULL_BYTES
+            rows = table[batch.n_id()]
+            assert np.allclose(batch.table("x"), rows, rtol=2**-11 if codec else 0, atol=1e-7 if codec else 0)
 
 
 def test_rows_that_batches_have_in_common_cross_once(tmp_path: Path) -> None:

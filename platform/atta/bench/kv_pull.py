@@ -1,9 +1,9 @@
-"""Rows pulled from a daemon beside a bare gRPC stream of as many bytes in messages of the same size.
+"""Rows pulled from a daemon beside bare gRPC streams of as many bytes, in messages of 4 MiB and of the same size.
 
     python -m atta.bench.kv_pull give HOST:PORT           sends prepared bytes until its standard input ends
-    python -m atta.bench.kv_pull take '{"dataset": ...}'  measures both in alternation, prints one line of JSON
+    python -m atta.bench.kv_pull take '{"dataset": ...}'  measures them in alternation, prints one line of JSON
 
-Both sides of both streams are grpc.aio, as daemons are.
+Both sides of all streams are grpc.aio, as daemons are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 
 from atta import rpc
 from atta.client.control import Connection
-from atta.daemon.chunks import CHUNK_BYTES
+from atta.daemon.chunks import PULL_BYTES, moved_at_once
 from atta.daemon.peers import Peer
 from atta.daemon.slots import SlotPool
 from atta.errors import AttaError
@@ -45,6 +45,7 @@ _REQUEST = struct.Struct("<QQ")  # bytes in all, bytes per message
 _CPU_CLOCK = 2  # with the complement of a pid above it: Linux' clock of that process, see clock_getcpuclockid(3)
 _START_S = 120.0
 _DEADLINE_S = 120.0
+_BARE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class PullConfig:
 
 @dataclass
 class _Stream:
-    """One of the two: ``pull`` asks for a batch and returns when all of it is where it belongs; ``server`` is a pid."""
+    """One of them: ``pull`` asks for a batch and returns when all of it is where it belongs; ``server`` is a pid."""
 
     pull: Callable[[], Awaitable[None]]
     server: int
@@ -83,18 +84,19 @@ class _Stream:
     server_s: float = 0.0
 
     async def timed(self) -> None:
-        cpu, start = time.process_time(), time.perf_counter()
+        cpu, served, start = time.process_time(), self._served_s(), time.perf_counter()
         await self.pull()
         self.seconds.append(time.perf_counter() - start)
         self.cpu_s += time.process_time() - cpu
+        self.server_s += self._served_s() - served
 
-    def served_s(self) -> float:
+    def _served_s(self) -> float:
         """Processor seconds of the server so far, ended threads included; what ``psutil`` knows is cut to hundredths."""
         return time.clock_gettime(_CPU_CLOCK | (~self.server << 3))
 
 
 async def measure(config: PullConfig) -> dict[str, dict[str, float]]:
-    """Figures by system: ``"atta"`` and ``"grpc"``.
+    """Figures by system: ``"atta"``, ``"grpc"`` (messages of 4 MiB) and ``"grpc-small"`` (as long as a pull's).
 
     Raises:
         AttaError: a server does not answer, or rows are wrong.
@@ -110,7 +112,8 @@ async def measure(config: PullConfig) -> dict[str, dict[str, float]]:
             rows = _Rows(config, dataset, pool)
             streams = {
                 "atta": _Stream(lambda: rows.pull(peer), config.daemon_pid),
-                "grpc": _Stream(lambda: rows.receive(channel), config.giver_pid),
+                "grpc": _Stream(lambda: rows.receive(channel, _BARE_BYTES), config.giver_pid),
+                "grpc-small": _Stream(lambda: rows.receive(channel, PULL_BYTES), config.giver_pid),
             }
             await _warm_up(streams, rows)
             await _alternate(streams, config.repeats)
@@ -130,7 +133,7 @@ class _Rows:
     """Batches of random rows, and a slot for them."""
 
     def __init__(self, config: PullConfig, dataset: Dataset, pool: ThreadPoolExecutor) -> None:
-        self._pool = pool
+        self._pool, self._at_once = pool, moved_at_once(config.threads)
         self.table = dataset.part(0).table(NODE, TABLE)
         self._row_bytes = self.table.dtype.itemsize * self.table.shape[1]
         self.nbytes = config.batch * self._row_bytes
@@ -142,25 +145,28 @@ class _Rows:
         self.step()
 
     def step(self) -> None:
-        """Draw the next batch: both streams bring one of its size, one after the other."""
+        """Draw the next batch: all streams bring one of its size, one after the other."""
         rows = self._rng.choice(len(self.table), self._batch, replace=False)
         self.item = FeatureItem(NODE, (TABLE,), rows, np.arange(self._batch))
 
     async def pull(self, peer: Peer) -> None:
-        """As a daemon does: chunks are put into place by threads while others arrive."""
+        """As a daemon does: chunks are put into place while others arrive."""
         loop, copies = asyncio.get_running_loop(), []
         async for _, first, count, data in peer.pull([self.item]):
             positions = self.item.positions[first : first + count]
-            copies.append(loop.run_in_executor(self._pool, self._place, positions, data))
+            if len(data) <= self._at_once:
+                self._place(positions, data)
+            else:
+                copies.append(loop.run_in_executor(self._pool, self._place, positions, data))
         await asyncio.gather(*copies)
 
     def _place(self, positions: np.ndarray, data: memoryview) -> None:
         block = np.frombuffer(data, dtype=np.uint8).reshape(len(positions), self._row_bytes)
         kernels.scatter_rows(block, positions, self.out)
 
-    async def receive(self, channel: Any) -> None:
-        """As many bytes, in messages as long as a chunk of rows; nobody looks at them."""
-        message = max(1, CHUNK_BYTES // self._row_bytes) * self._row_bytes
+    async def receive(self, channel: Any, most: int) -> None:
+        """As many bytes, in messages of whole rows and up to ``most`` bytes; nobody looks at them."""
+        message = max(1, most // self._row_bytes) * self._row_bytes
         method: Any = channel.unary_stream(_METHOD, None, None)  # no serializers: the bytes as they are
         got = 0
         async for data in method(_REQUEST.pack(self.nbytes, message), timeout=_DEADLINE_S):
@@ -179,12 +185,9 @@ async def _warm_up(streams: dict[str, _Stream], rows: _Rows) -> None:
 
 
 async def _alternate(streams: dict[str, _Stream], repeats: int) -> None:
-    before = {name: stream.served_s() for name, stream in streams.items()}
     for number in range(repeats):
         for stream in list(streams.values())[:: 1 if number % 2 == 0 else -1]:
             await stream.timed()
-    for name, stream in streams.items():
-        stream.server_s = stream.served_s() - before[name]
 
 
 # -- the giver ---------------------------------------------------------------------------------------------------------

@@ -1,11 +1,26 @@
-"""How answers are cut into messages; those who ask must know it to tell which answers are a single one."""
+"""How answers are cut into messages, which those who ask must know to tell which answers are a single one; who works on them."""
 
 from __future__ import annotations
 
-__all__ = ["CHUNK_BYTES", "sampled_rows"]
+__all__ = ["CHUNK_BYTES", "PULL_BYTES", "SMALL_BYTES", "moved_at_once", "sampled_rows"]
 
 CHUNK_BYTES = 4 << 20
 """Large enough for gRPC's best throughput, small enough that copying one chunk overlaps with sending another."""
+
+PULL_BYTES = 2 << 20
+"""The same for rows of tables: they are copied several times on their way, by half as large messages within the caches."""
+
+SMALL_BYTES = 128 << 10
+"""Work on so few bytes is done at once: handing it to a thread takes longer."""
+
+
+def moved_at_once(threads: int) -> int:
+    """Up to how many bytes of rows the event loop of a daemon with so many workers moves itself.
+
+    Where there is one, its core and that of the event loop are all that the daemon has: a further thread would only take turns
+    with them, and each turn costs more than a tenth of the move (bench/results/kv.md).
+    """
+    return PULL_BYTES if threads == 1 else SMALL_BYTES
 
 
 def sampled_rows(fan_out: int, table_bytes: int) -> int:

@@ -1,6 +1,6 @@
 """What a daemon answers its peers: rows of its graph shard and of its tables.
 
-Answers are streamed in chunks of about ``CHUNK_BYTES``; one that fits into a single chunk may be asked for as such.
+Answers are streamed in chunks (``atta.daemon.chunks``); sampled edges that fit into a single one may be asked for as such.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.daemon.chunks import CHUNK_BYTES, sampled_rows
+from atta.daemon.chunks import CHUNK_BYTES, PULL_BYTES, SMALL_BYTES, sampled_rows
 from atta.daemon.guard import guarded, guarded_stream
 from atta.daemon.peers import as_array
 from atta.daemon.turns import Outlets, TurnPool, began
@@ -30,7 +30,6 @@ from atta.samplers.shard import Shard
 
 __all__ = ["DataService", "GraphService", "KvService"]
 
-SMALL_BYTES = 128 << 10
 MAX_FAN_OUT = 1 << 20
 MAX_PAIRS = 1 << 24
 _PROBE = graph_pb2.ProbeRequest
@@ -39,8 +38,9 @@ _PROBE = graph_pb2.ProbeRequest
 class DataService:
     """What services over a daemon's data share: whose data it is, and threads to work on it."""
 
-    def __init__(self, dataset_id: str, pool: TurnPool, address: str) -> None:
-        self._dataset_id, self._pool, self.address = dataset_id, pool, address
+    def __init__(self, dataset_id: str, pool: TurnPool, address: str, *, at_once: int = SMALL_BYTES) -> None:
+        """``at_once``: answers of up to so many bytes are made by the event loop itself."""
+        self._dataset_id, self._pool, self.address, self._at_once = dataset_id, pool, address, at_once
 
     def check_dataset(self, dataset_id: str) -> None:
         """Raise WrongDatasetError unless that is the dataset served here."""
@@ -54,7 +54,7 @@ class DataService:
 
         ``since``: when the batch was begun that it is for; answers for the oldest come first. None: now.
         """
-        if nbytes <= SMALL_BYTES:
+        if nbytes <= self._at_once:
             return function(*args)
         return await self.in_pool(function, *args, since=since)
 
@@ -238,8 +238,10 @@ class GraphService(DataService):
 class KvService(DataService):
     """Rows of this daemon's tables."""
 
-    def __init__(self, store: Store, dataset_id: str, pool: TurnPool, outlets: Outlets, *, address: str) -> None:
-        super().__init__(dataset_id, pool, address)
+    def __init__(
+        self, store: Store, dataset_id: str, pool: TurnPool, outlets: Outlets, *, address: str, at_once: int
+    ) -> None:
+        super().__init__(dataset_id, pool, address, at_once=at_once)
         self._store, self._outlets = store, outlets
 
     @guarded_stream
@@ -254,13 +256,14 @@ class KvService(DataService):
                 raise ConfigError(f"pull {index} names no table of {pull.node_type}")
             codec = known_codec(pull.codec)
             row_bytes = sum(wire_bytes(table.data[:1], codec) if len(table.data) else 1 for table in tables)
-            step = max(1, CHUNK_BYTES // max(1, row_bytes))
+            step = max(1, PULL_BYTES // max(1, row_bytes))
             jobs = []
             for first in range(0, len(rows), step):
                 part = rows[first : first + step]
                 nbytes = len(part) * row_bytes
                 prefix = wire.prefix(kv_pb2.PullChunk(pull=index, first_row=first, rows=len(part)), 4, nbytes)
-                jobs.append((nbytes, self._store.pack, tables, part, prefix, codec))
+                work = CHUNK_BYTES if codec and nbytes > SMALL_BYTES else nbytes  # encoding takes longer than moving
+                jobs.append((work, self._store.pack, tables, part, prefix, codec))
             async for answer in self.in_turn(jobs, since):
                 async with self._outlets.turn(context.peer(), since):
                     yield answer

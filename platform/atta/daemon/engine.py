@@ -17,6 +17,7 @@ import structlog
 
 from atta import scheduler as sched
 from atta.daemon.access import ClusterAccess
+from atta.daemon.chunks import moved_at_once
 from atta.daemon.config import DaemonConfig
 from atta.daemon.peers import Peers
 from atta.daemon.recorder import Recorder
@@ -99,6 +100,7 @@ class Engine:
         )
         self._workers = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-worker")
         self._copiers = ThreadPoolExecutor(max(1, config.threads // 2), thread_name_prefix="atta-copy")
+        self._at_once = moved_at_once(config.threads)
         self._underway = PullsUnderWay(self._copiers) if config.share_pulls else None
         self._compactors = CompactorPool(dataset.schema.node_counts)
         self._access = ClusterAccess(shard, peers, self._workers)
@@ -246,7 +248,9 @@ class Engine:
             else:
                 age_ms = math.ceil(1e3 * (started - running.launched)) if self._oldest_first else 0
                 codec = running.session.request.codec
-                remote = Remote(self.peers[task.owner], self.cache, self._copiers, self._underway, codec, age_ms)
+                remote = Remote(
+                    self.peers[task.owner], self.cache, self._copiers, self._underway, codec, age_ms, self._at_once
+                )
                 result = await run_remote(running.state, task, remote)
         except asyncio.CancelledError:
             raise

@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection
 from atta import rpc
 from atta.clusterfile import check_address
 from atta.daemon.calls import Calls
+from atta.daemon.chunks import moved_at_once
 from atta.daemon.config import DaemonConfig
 from atta.daemon.control_service import ControlService
 from atta.daemon.data_services import GraphService, KvService
@@ -81,7 +82,10 @@ class Daemon:
         self._serving, outlets = TurnPool(config.threads, "atta-serve"), Outlets()
         self._sessions = SessionService(config, self._engine, config.listen)
         self._graph = GraphService(shard, self._serving, outlets, config.listen)
-        self._kv = KvService(store, self._dataset.dataset_id, self._serving, outlets, address=config.listen)
+        at_once = moved_at_once(config.threads)
+        self._kv = KvService(
+            store, self._dataset.dataset_id, self._serving, outlets, address=config.listen, at_once=at_once
+        )
         tables = Tables(config.table_bytes)
         snapshots = Path(config.snapshots) if config.snapshots else None
         self._tables = TableService(self._dataset, config.part, tables, self._serving, snapshots=snapshots)

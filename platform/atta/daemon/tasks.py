@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from atta.daemon.access import ClusterAccess
+from atta.daemon.chunks import SMALL_BYTES
 from atta.daemon.peers import Peer
 from atta.daemon.underway import Part, Pull, PullsUnderWay
 from atta.errors import RemoteError
@@ -24,9 +25,6 @@ from atta.samplers.dag import Kind, Share, Task
 from atta.samplers.shard import Shard
 
 __all__ = ["Outcome", "Remote", "run_local", "run_program", "run_remote"]
-
-SMALL_BYTES = 128 << 10
-"""Copies up to this size are made at once: handing them to a thread takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +111,7 @@ class Remote:
         ""  # of float32 rows on the way; what it has altered is not kept for sessions that want rows as they are
     )
     age_ms: int = 0  # since the batch was begun; 0: in order of arrival
+    at_once: int = SMALL_BYTES  # copies up to this size are made by the event loop itself
 
 
 async def run_remote(state: BatchState, task: Task, remote: Remote) -> Outcome:
@@ -251,7 +250,7 @@ async def _ask(wanted: Sequence[_Wanted], remote: Remote) -> Outcome:
             part = slice(first, first + count)
             keep = None if slots is None or codec else partial(cache.keep, item.node_type, item.tables, slots[part])
             scatter = partial(_scatter, outs, item.positions[part], data, codec, keep)
-            if len(data) <= SMALL_BYTES:
+            if len(data) <= (SMALL_BYTES if codec else remote.at_once):
                 scatter()
             else:
                 copies.append(loop.run_in_executor(remote.pool, scatter))
