@@ -37,7 +37,7 @@ BOUND = 0.15
 
 @dataclass(frozen=True)
 class Setting:
-    """One cluster; ``cache``: whether daemons keep remote rows."""
+    """One cluster; ``share``: whether rows under way are asked for once. Daemons keep no remote rows."""
 
     machines: int
     batch_size: int = 1024
@@ -47,6 +47,7 @@ class Setting:
     think_ms: float = 0.0
     policy: str = "two-level"
     prefetch: int = 4
+    share: bool = False
 
     @property
     def name(self) -> str:
@@ -55,6 +56,7 @@ class Setting:
         words += [f"round trip {self.rtt_ms:g} ms"] if self.rtt_ms else []
         words += [f"consumers compute {self.think_ms:g} ms"] if self.think_ms else []
         words += [self.policy + (f"-{self.prefetch}" if self.policy == "prefetch" else "")]
+        words += ["rows under way shared"] if self.share else []
         return "; ".join(words)
 
 
@@ -72,6 +74,10 @@ SETTINGS = (
     Setting(4, link="200mbit"),
     Setting(4, batch_size=128, fan_outs=(10, 10), rtt_ms=10, policy="prefetch", prefetch=2),
     Setting(4, think_ms=300),
+    Setting(2, link="1gbit", share=True),
+    Setting(2, link="500mbit", share=True),
+    Setting(2, batch_size=256, link="1gbit", rtt_ms=5, share=True),
+    Setting(4, link="200mbit", share=True),
 )
 
 
@@ -124,6 +130,7 @@ def costs(setting: Setting, data: str) -> Profile:
 
 def real(setting: Setting, data: str, seconds: float) -> float:
     """Seeds per second of real daemons, without a cache."""
+    cache = ["--cache-share", "0"] if setting.share else cache_options(0)
     workload = Workload(
         setting.fan_outs, setting.batch_size, warm_up=8, seconds=seconds, threads=1, think_ms=setting.think_ms
     )
@@ -136,7 +143,7 @@ def real(setting: Setting, data: str, seconds: float) -> float:
             Path(folder),
             frontier="new",
             deliver="arrays",
-            serve=(*cache_options(0), *serve),
+            serve=(*cache, *serve),
         )
     return measured.total("seeds") / measured.window_s
 
@@ -155,6 +162,7 @@ def simulated(setting: Setting, profile: Profile) -> float:
             scheduler=config,
             serve_threads=1,
             train_s=setting.think_ms / 1e3,
+            share_pulls=setting.share,
             lockstep=False,
             batches=max(60, 40_000 // setting.batch_size),
             known_batch_bytes=True,

@@ -48,7 +48,7 @@ def check(profile: Profile, data: Path) -> None:
     assert set(profile.remote) == {"neighborhood", "feature"}
     assert profile.remote["feature"].answer_bytes == pytest.approx(1.0)
     assert profile.local["neighborhood"].us_per_unit + profile.local["neighborhood"].fixed_us > 0
-    outcome = simulate(Scenario(profile, batches=5))
+    outcome = simulate(Scenario(profile, batches=5, share_pulls=False))
     assert outcome.seeds_per_s > 0
     assert outcome.link_bytes_per_batch > remote * 32
 
@@ -56,6 +56,9 @@ def check(profile: Profile, data: Path) -> None:
 def test_a_dataset(data: Path, tmp_path: Path) -> None:
     profile = measure(data, batch_size=40, fan_outs=(8, 4), epochs=2)
     check(profile, data)
+    remote = sum(hop.new * (1 - hop.home) for hop in profile.hops)
+    wanted = sum(number * rows for number, rows in enumerate(profile.repeats, start=1))
+    assert wanted / len(profile.repeats) == pytest.approx(remote, rel=0.1)
     save_profile(tmp_path / "p.json", profile)
     assert load_profile(tmp_path / "p.json") == profile
 

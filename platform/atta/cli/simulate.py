@@ -80,6 +80,12 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
 @click.option("--batch-size", type=click.IntRange(min=1), help="[default: as measured]")
 @click.option("--fan-out", "--num-neighbors", "fan_out", type=INTS, metavar="15,10,5", help="[default: as measured]")
 @click.option("--cache-hit", type=click.FloatRange(0, 1), help="Share of remote rows cached  [default: as measured].")
+@click.option(
+    "--share-pulls/--no-share-pulls",
+    default=True,
+    show_default=True,
+    help="As of `atta serve`; needs a profile that says what batches have in common.",
+)
 @click.option("--batches", type=click.IntRange(min=1), default=50, show_default=True, help="Per machine.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the batches' sizes.")
 @click.option("--sweep", metavar="OPTION=A,B,...", help=f"Simulate for several values of one of: {', '.join(_SWEPT)}.")
@@ -186,6 +192,7 @@ def _scenario(profile: Profile, options: Mapping[str, Any]) -> Scenario:
         train_s=1e-3 * options["train_ms"],
         train_threads=options["train_threads"],
         lockstep=options["lockstep"],
+        share_pulls=options["share_pulls"],
         batches=options["batches"],
         seed=options["seed"],
         **given(

@@ -79,11 +79,22 @@ class Prices:
         """Of the request that a task of another owner sends."""
         return self._remote[task.kind, self.hop[task.op]]
 
-    def copied(self, task: Task) -> float:
-        """CPU seconds to copy what the cache has."""
+    def copied(self, task: Task, units: float) -> float:
+        """CPU seconds to copy what is at hand where only ``units`` are asked for."""
         if task.kind is not Kind.FEATURE:
             return 0.0
-        return self._local[Kind.FEATURE, 0].per_unit_s * task.cost * self.hit
+        return self._local[Kind.FEATURE, 0].per_unit_s * (task.cost - units)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A request to another machine."""
+
+    dag: int
+    task: Task
+    units: float  # of cost that it is about
+    since: float  # which others are answered before it
+    sent: float
 
 
 def _seconds(cost: Linear) -> _Local:
@@ -121,6 +132,7 @@ class Machine:
         self._clock, self._network = clock, network
         self._scales = workload.scales(index, scenario.batches)
         self._dags: dict[int, tuple[int, float]] = {}  # batch, when launched
+        self._waiting: dict[int, dict[int, float]] = {}  # costs of rows that have not come, by owner and batch
         self._wake = 0  # of the tick that counts
         self._queue: deque[int] = deque()
         self._training = False
@@ -187,31 +199,43 @@ class Machine:
     # -- other daemons: request, queue and CPU at the owner, answer, CPU of receiving ------------------------------------
 
     def _ask(self, dag: int, task: Task) -> None:
-        units = self._prices.units(task)
-        if units <= 0 < task.cost:  # the cache has everything
-            self.cores.run(self._prices.copied(task), self._task_done, dag, task, self._clock.now)
+        units, now = self._prices.units(task), self._clock.now
+        if task.kind is Kind.FEATURE:
+            waiting = self._waiting.setdefault(task.owner, {})
+            others = sum(waiting.values()) - waiting.get(dag, 0.0)
+            units *= 1.0 - self._workload.under_way(self.index, task.owner, others)
+            waiting[dag] = waiting.get(dag, 0.0) + task.cost
+        if units <= 0 < task.cost:  # everything is at hand
+            self.cores.run(self._prices.copied(task, 0.0), self._answered, dag, task, now)
             return
-        owner, now = self.peers[task.owner], self._clock.now
+        owner = self.peers[task.owner]
         nbytes = units * self._prices.remote(task).request
         # Requests overtake answers: they are a few packets among others'.
-        since = self._dags[dag][1] if self._oldest_first else now
-        self._network.send(-math.inf, self.port, owner.port, nbytes, owner.serve, self, dag, task, (since, now))
+        asked = _Asked(dag, task, units, self._dags[dag][1] if self._oldest_first else now, now)
+        self._network.send(-math.inf, self.port, owner.port, nbytes, owner.serve, self, asked)
 
-    def serve(self, other: Machine, dag: int, task: Task, times: tuple[float, float]) -> None:
-        """A request of another machine has arrived; ``times``: when its batch was begun, and when it was sent."""
-        price = self._prices.remote(task).serve
-        seconds = price.fixed_s + price.per_unit_s * self._prices.units(task)
-        self._serving.run(times[0], seconds, self._answer, other, dag, task, times)
+    def serve(self, other: Machine, asked: _Asked) -> None:
+        """A request of another machine has arrived."""
+        price = self._prices.remote(asked.task).serve
+        self._serving.run(asked.since, price.fixed_s + price.per_unit_s * asked.units, self._answer, other, asked)
 
-    def _answer(self, other: Machine, dag: int, task: Task, times: tuple[float, float]) -> None:
-        nbytes = self._prices.units(task) * self._prices.remote(task).answer
-        self._network.send(times[0], self.port, other.port, nbytes, other.receive, dag, task, times[1])
+    def _answer(self, other: Machine, asked: _Asked) -> None:
+        nbytes = asked.units * self._prices.remote(asked.task).answer
+        self._network.send(asked.since, self.port, other.port, nbytes, other.receive, asked)
 
-    def receive(self, dag: int, task: Task, asked: float) -> None:
-        """The answer to a request, sent at ``asked``, has arrived."""
-        price = self._prices.remote(task).receive
-        seconds = price.fixed_s + price.per_unit_s * self._prices.units(task) + self._prices.copied(task)
-        self.cores.run(seconds, self._task_done, dag, task, asked)
+    def receive(self, asked: _Asked) -> None:
+        """The answer to a request has arrived."""
+        price = self._prices.remote(asked.task).receive
+        seconds = price.fixed_s + price.per_unit_s * asked.units + self._prices.copied(asked.task, asked.units)
+        self.cores.run(seconds, self._answered, asked.dag, asked.task, asked.sent)
+
+    def _answered(self, dag: int, task: Task, sent: float) -> None:
+        if task.kind is Kind.FEATURE:
+            waiting = self._waiting[task.owner]
+            waiting[dag] -= task.cost
+            if waiting[dag] < 1:  # bytes
+                del waiting[dag]
+        self._task_done(dag, task, sent)
 
     # -- the trainer ---------------------------------------------------------------------------------------------------
 

@@ -42,6 +42,10 @@ ID_BYTES = 4.0
 SMALLER = 4
 """Batches of the second run are so many times smaller, those of the third have fewer requests: so the costs per batch, per request
 and per byte can be told apart."""
+MOST_REPEATS = 256
+"""Batches of a rank whose remote vertices are counted."""
+MOST_COUNTED = 1 << 22
+"""Counters per node type and rank."""
 Say = Callable[[str], None]
 
 
@@ -55,6 +59,7 @@ class _Seen:
     home: list[float] = field(default_factory=list)  # those of them at home; empty: unknown
     sizes: list[float] = field(default_factory=list)  # vertices of each full batch
     owners: np.ndarray = field(default_factory=lambda: np.zeros(0))  # vertices by owner; empty: unknown
+    wanted: dict[str, np.ndarray] = field(default_factory=dict)  # full batches that had a remote vertex, by node type
     by_rank: list[_Seen] = field(default_factory=list)  # what was added up
     totals: dict[str, float] = field(default_factory=dict)  # counters of all daemons: growth in the measured epochs
     cpu_s: float = 0.0  # of the consumers' waiting and taking
@@ -71,10 +76,14 @@ class _Seen:
         return self.of("neighborhood", "net", "n") + self.of("feature", "net", "n")
 
     def hit(self) -> float:
-        """Share of the remote rows that a cache had, or another batch brought; only daemons that were running have one."""
-        rows = self.totals.get("remote_rows", 0.0)
-        cached = self.totals.get("cached_rows", 0.0) + self.totals.get("shared_rows", 0.0)
-        return cached / (rows + cached) if cached else 0.0
+        """Share of the remote rows that a cache had; only daemons that were running have one."""
+        rows, cached, shared = (self.totals.get(f"{name}_rows", 0.0) for name in ("remote", "cached", "shared"))
+        return cached / (rows + cached + shared) if cached else 0.0
+
+    def at_hand(self) -> float:
+        """Share of the remote rows that a cache had, or another batch brought."""
+        rows, cached, shared = (self.totals.get(f"{name}_rows", 0.0) for name in ("remote", "cached", "shared"))
+        return (cached + shared) / (rows + cached + shared) if cached or shared else 0.0
 
     def moved(self) -> float:
         return self.of("neighborhood", "net", "y") + self.of("feature", "net", "y")
@@ -195,7 +204,10 @@ def _count(seen: _Seen, batch: MiniBatch, dataset: Dataset | None, rank: int, si
         steps = np.asarray(batch.num_sampled_nodes(node_type), dtype=np.float64)
         fresh = _added(fresh, steps)
         if dataset is not None:
-            owners = dataset.book.owner(node_type, dataset.to_internal(node_type, batch.n_id(node_type)))
+            internal = dataset.to_internal(node_type, batch.n_id(node_type))
+            owners = dataset.book.owner(node_type, internal)
+            if batch.batch_size == size and len(seen.sizes) < MOST_REPEATS:
+                _count_remote(seen, node_type, internal[owners != rank], dataset.schema.node_counts[node_type])
             seen.owners = _added(seen.owners, np.bincount(owners, minlength=dataset.num_parts))
             mine = (owners == rank).astype(np.float64)
             ends = np.cumsum(steps).astype(np.int64)
@@ -203,9 +215,16 @@ def _count(seen: _Seen, batch: MiniBatch, dataset: Dataset | None, rank: int, si
     seen.batches += 1
     seen.fresh, seen.home = list(_added(seen.fresh, fresh)), list(_added(seen.home, home))
     seen.nbytes += sum(rows.nbytes for tables in batch.tables.values() for rows in tables.values())
-    seen.nbytes += 8.0 * batch.num_nodes + 12.0 * batch.num_edges  # n_id; row, col and edge id
+    seen.nbytes += 8.0 * batch.num_nodes + 24.0 * batch.num_edges  # n_id; row, col and edge id
     if batch.batch_size == size:
         seen.sizes.append(float(batch.num_nodes))
+
+
+def _count_remote(seen: _Seen, node_type: str, vertices: np.ndarray, known: int) -> None:
+    """Count a batch's remote vertices (internal ids); of many, every n-th one stands for the others."""
+    step = -(-known // MOST_COUNTED)
+    counts = seen.wanted.setdefault(node_type, np.zeros(-(-known // step), dtype=np.int32))
+    counts[vertices[vertices % step == 0] // step] += 1
 
 
 def _added(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -254,10 +273,11 @@ def _profile(
     fetched = main.of("feature", "cpu", "x") + main.of("feature", "net", "x")
     row_bytes = fetched / max(1.0, sum(main.fresh))
     frontier = sum(main.fresh[:-1]) - main.totals.get("remote_frontier", 0.0)
-    hit = main.hit()
+    repeats = _repeats(main.by_rank)
+    at_hand = main.at_hand()
     asked = {
         "neighborhood": (main.of("neighborhood", "net", "x"), ID_BYTES / max(1.0, described.mean_degree)),
-        "feature": (main.of("feature", "net", "x") * (1 - hit), ID_BYTES / max(1.0, row_bytes)),
+        "feature": (main.of("feature", "net", "x") * (1 - at_hand), ID_BYTES / max(1.0, row_bytes)),
     }
     remote = {}
     for kind, (units, request_bytes) in asked.items():
@@ -281,7 +301,8 @@ def _profile(
         row_bytes=row_bytes,
         batch_bytes=main.nbytes / batches,
         batch_us=1e6 * batch_s,
-        cache_hit=hit,
+        cache_hit=main.hit() if repeats else at_hand,
+        repeats=repeats,
         epoch_seeds=described.epoch_seeds,
         cores=len(os.sched_getaffinity(0)),
         measured={**measured, "dataset_id": described.dataset_id, "batches": [run.batches for run in runs]},
@@ -296,6 +317,17 @@ def _placement(ranks: Sequence[_Seen]) -> tuple[tuple[float, ...], ...]:
     np.fill_diagonal(rows, 0.0)
     mean = rows.sum() / len(rows)
     return tuple(tuple(map(float, row / mean)) for row in rows) if mean else ()
+
+
+def _repeats(ranks: Sequence[_Seen]) -> tuple[float, ...]:
+    """See ``Profile.repeats``: the mean over the ranks; empty where owners are unknown."""
+    batches = min((min(MOST_REPEATS, len(seen.sizes)) for seen in ranks if seen.wanted), default=0)
+    if batches < 2 or any(not seen.wanted for seen in ranks):
+        return ()
+    found = np.zeros(batches)
+    for counts in (counts for seen in ranks for counts in seen.wanted.values()):
+        found += np.bincount(np.minimum(counts[counts > 0], batches) - 1, minlength=batches)
+    return tuple(map(float, found / len(ranks)))
 
 
 def _sum_of(runs: Sequence[_Seen]) -> _Seen:
@@ -321,7 +353,7 @@ def _overheads(runs: Sequence[_Seen], serve: Mapping[str, Linear]) -> tuple[floa
     for run in runs:
         served = 0.0
         for kind, cost in serve.items():
-            units = run.of(kind, "net", "x") * (1.0 - run.hit() if kind == "feature" else 1.0)
+            units = run.of(kind, "net", "x") * (1.0 - run.at_hand() if kind == "feature" else 1.0)
             served += 1e-6 * (cost.fixed_us * run.of(kind, "net", "n") + cost.us_per_unit * units)
         rows.append([float(run.batches), run.requests(), run.moved()])
         rest.append(max(0.0, run.unaccounted_s() - served))

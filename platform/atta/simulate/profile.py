@@ -91,6 +91,8 @@ class Profile:
     """CPU time per batch that no task accounts for: event loop, transport, hand-over."""
     cache_hit: float = 0.0
     """Share of the remote rows that the cache has answered."""
+    repeats: tuple[float, ...] = ()
+    """Entry i: remote vertices that i + 1 of ``len(repeats)`` batches of one machine had; empty: unknown, batches share nothing."""
     epoch_seeds: int = 0
     """Seeds of an epoch, all machines together; 0 = unknown."""
     cores: int = 1

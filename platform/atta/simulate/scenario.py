@@ -12,6 +12,7 @@ from atta.samplers.dag import Share
 from atta.samplers.plan import Plan
 from atta.samplers.spec import Hops, neighbor_spec
 from atta.scheduler import SchedulerConfig
+from atta.simulate.overlap import Overlap
 from atta.simulate.profile import HopSize, Linear, Profile, Remote
 
 __all__ = ["Scenario", "Workload"]
@@ -46,6 +47,8 @@ class Scenario:
     """Hop by hop; empty = the profile's."""
     cache_hit: float | None = None
     """Share of remote rows found in the cache; None = the profile's."""
+    share_pulls: bool = True
+    """A row that another batch of the machine has asked for already is not asked for again; counts where ``repeats`` are known."""
     batches: int = 50
     """Per machine."""
     seed: int = 0
@@ -97,6 +100,8 @@ class Workload:
         self._seed, self._machines = scenario.seed, scenario.machines
         self._growing = sum(hop.new for hop in self.hops)
         self._grew = sum(hop.new for hop in profile.hops)
+        self._overlap = Overlap(profile.repeats if scenario.share_pulls else (), self.cache_hit)
+        self._away: dict[tuple[int, int], float] = {}
 
     def scales(self, machine: int, batches: int) -> list[float]:
         """How large each batch of a machine is against the mean: log-normal with mean 1, independent of what happens when."""
@@ -131,6 +136,18 @@ class Workload:
             ((machine + self._around[(place + turn) % count]) % self._machines, each + (place < more))
             for place in range(count if each else more)
         ]
+
+    def under_way(self, machine: int, owner: int, nbytes: float) -> float:
+        """Share of an owner's rows that need not be asked for while other batches of the machine wait for so many bytes of them."""
+        if not nbytes:
+            return 0.0
+        usual = self._away.get((machine, owner))
+        if usual is None:
+            shares = [share for hop in range(len(self.hops)) for share in self.growth(machine, 0, hop, 1.0)]
+            usual = self._away[machine, owner] = sum(s.feature_bytes for s in shares if s.owner == owner)
+        # Where batches have more vertices than those measured, each of them stands for several.
+        others = nbytes / max(1.0, usual) * self._growing / max(1.0, self._grew)
+        return self._overlap.share(others)
 
     def batch_bytes(self, scale: float) -> int:
         """Size of a finished batch: it grows with its vertices."""

@@ -157,7 +157,7 @@ def _profile(
         degree=degree,
         mean_degree=_of(sums.away, "neighborhood") / asked if asked else degree,
         row_bytes=row_bytes,
-        batch_bytes=sum(hop.new for hop in hops) * (row_bytes + 8) + 12 * _of(sums.home, "join") / count,
+        batch_bytes=sum(hop.new for hop in hops) * (row_bytes + 8) + 24 * _of(sums.home, "join") / count,
         batch_us=BATCH_US,
         cache_hit=_of(sums.cached, "feature") / touched if touched else 0.0,
         cores=cores,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from atta.scheduler import SchedulerConfig
@@ -33,6 +34,10 @@ PROFILE = Profile(
     cores=2,
 )
 """Batches of about 60 ms of CPU, a third of it for remote rows."""
+
+
+REPEATS = dataclasses.replace(PROFILE, repeats=(30_000.0, 10_000.0, 5_000.0, 3_000.0, 2_000.0, 10_000.0))
+"""The same; what their batches have in common is known."""
 
 
 def scenario(profile: Profile = PROFILE, *, policy: str = "two-level", workers: int = 4, **options: Any) -> Scenario:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from atta.samplers.dag import Kind, Lane
 from atta.scheduler import RunTask, Scheduler
 from atta.simulate import Cluster, HopSize, Linear, Outcome, Profile, Scenario, simulate
 from atta.simulate.machine import Machine
-from tests.unit.simulate.scenarios import PROFILE, scenario
+from tests.unit.simulate.scenarios import PROFILE, REPEATS, scenario
 
 POLICIES = ("two-level", "sequential", "prefetch", "fifo")
 
@@ -46,9 +47,10 @@ def test_every_batch_is_delivered_once_and_in_order(policy: str) -> None:
     train_threads=st.integers(0, 2),
     lockstep=st.booleans(),
     cache_hit=st.sampled_from([0.0, 0.5, 1.0]),
+    profile=st.sampled_from([PROFILE, REPEATS]),
     seed=st.integers(0, 1000),
 )
-def test_work_and_bytes_are_conserved(policy: str, seed: int, **options: int) -> None:
+def test_work_and_bytes_are_conserved(policy: str, seed: int, **options: Any) -> None:
     cluster = Cluster(scenario(policy=policy, seed=seed, batches=6, **options))
     outcome = cluster.run()
     for machine in cluster.machines:
