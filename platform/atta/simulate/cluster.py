@@ -14,6 +14,9 @@ from atta.simulate.scenario import Scenario, Workload
 
 __all__ = ["Cluster", "Outcome", "simulate"]
 
+PAYLOAD = 0.956
+"""Of what a link passes; the rest are headers of Ethernet, IP and TCP in full packets."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -57,7 +60,7 @@ class Cluster:
         self.scenario = scenario
         self.workload = Workload(scenario)
         self.clock = Clock()
-        prices, network = Prices(self.workload), Network(self.clock, scenario.link, scenario.rtt_s)
+        prices, network = Prices(self.workload), Network(self.clock, PAYLOAD * scenario.link, scenario.rtt_s)
         apart = range(1 if scenario.shared_cores else scenario.machines)
         self._cores = [Cores(self.clock, scenario.cores) for _ in apart]
         self.machines = [
@@ -124,8 +127,8 @@ class Cluster:
             completion_ms_p95=1e3 * completions[math.ceil(0.95 * len(completions)) - 1],
             cores_busy=share(used, scenario.cores * len(self._cores) / count),
             trainer_busy=share(sum(m.trained_s for m in machines), 1.0),
-            uplinks_busy=share(sent, scenario.link),
-            downlinks_busy=share(received, scenario.link),
+            uplinks_busy=share(sent, PAYLOAD * scenario.link),
+            downlinks_busy=share(received, PAYLOAD * scenario.link),
             link_bytes_per_batch=sent / batches,
             cpu_ms_per_batch=1e3 * (used - training) / batches,
             most_held=max(m.most_held for m in machines),

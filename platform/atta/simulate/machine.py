@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from atta.samplers.dag import Kind, Lane, Share, Task
 from atta.scheduler import (
@@ -31,6 +31,8 @@ __all__ = ["Machine", "Prices"]
 
 UTILISATION_PERIOD_S = 0.1
 """As in ``atta.daemon.engine``."""
+ONCE_BYTES = 4 << 20
+"""Longest answer that a daemon gives in one message (``atta.daemon.chunks``)."""
 LEAST_TRAIN_MS = 1e-3
 """Consumers that do nothing at all still report some time; 0 would mean that they do not know."""
 
@@ -95,6 +97,18 @@ class _Asked:
     units: float  # of cost that it is about
     since: float  # which others are answered before it
     sent: float
+    pull: _Pull | None = None
+
+
+@dataclass(eq=False)
+class _Pull:
+    """Rows of one owner that a batch waits for, see ``atta.daemon.underway``."""
+
+    dag: int
+    nbytes: float
+    earlier: dict[_Pull, None]  # those that began before it and have not come: it may wait for their rows
+    later: list[_Pull] = field(default_factory=list)
+    answered: _Asked | None = None
 
 
 def _seconds(cost: Linear) -> _Local:
@@ -132,7 +146,7 @@ class Machine:
         self._clock, self._network = clock, network
         self._scales = workload.scales(index, scenario.batches)
         self._dags: dict[int, tuple[int, float]] = {}  # batch, when launched
-        self._waiting: dict[int, dict[int, float]] = {}  # costs of rows that have not come, by owner and batch
+        self._pulls: dict[int, dict[_Pull, None]] = {}  # those under way, by owner
         self._wake = 0  # of the tick that counts
         self._queue: deque[int] = deque()
         self._training = False
@@ -200,18 +214,22 @@ class Machine:
 
     def _ask(self, dag: int, task: Task) -> None:
         units, now = self._prices.units(task), self._clock.now
+        pull = None
         if task.kind is Kind.FEATURE:
-            waiting = self._waiting.setdefault(task.owner, {})
-            others = sum(waiting.values()) - waiting.get(dag, 0.0)
-            units *= 1.0 - self._workload.under_way(self.index, task.owner, others)
-            waiting[dag] = waiting.get(dag, 0.0) + task.cost
+            earlier = {p: None for p in self._pulls.setdefault(task.owner, {}) if p.dag != dag}
+            share = self._workload.under_way(self.index, task.owner, sum(p.nbytes for p in earlier))
+            units *= 1.0 - share
+            pull = _Pull(dag, task.cost, earlier if share else {})
+            self._pulls[task.owner][pull] = None
+            for other in pull.earlier:
+                other.later.append(pull)
+        # Requests overtake answers: they are a few packets among others'.
+        asked = _Asked(dag, task, units, self._dags[dag][1] if self._oldest_first else now, now, pull)
         if units <= 0 < task.cost:  # everything is at hand
-            self.cores.run(self._prices.copied(task, 0.0), self._answered, dag, task, now)
+            self.cores.run(self._prices.copied(task, 0.0), self._answered, asked)
             return
         owner = self.peers[task.owner]
         nbytes = units * self._prices.remote(task).request
-        # Requests overtake answers: they are a few packets among others'.
-        asked = _Asked(dag, task, units, self._dags[dag][1] if self._oldest_first else now, now)
         self._network.send(-math.inf, self.port, owner.port, nbytes, owner.serve, self, asked)
 
     def serve(self, other: Machine, asked: _Asked) -> None:
@@ -221,21 +239,35 @@ class Machine:
 
     def _answer(self, other: Machine, asked: _Asked) -> None:
         nbytes = asked.units * self._prices.remote(asked.task).answer
-        self._network.send(asked.since, self.port, other.port, nbytes, other.receive, asked)
+        # As in a daemon, answers of one message take no turns with those that are streamed.
+        at_once = asked.task.kind is Kind.NEIGHBORHOOD and nbytes <= ONCE_BYTES
+        self._network.send(-math.inf if at_once else asked.since, self.port, other.port, nbytes, other.receive, asked)
 
     def receive(self, asked: _Asked) -> None:
         """The answer to a request has arrived."""
         price = self._prices.remote(asked.task).receive
         seconds = price.fixed_s + price.per_unit_s * asked.units + self._prices.copied(asked.task, asked.units)
-        self.cores.run(seconds, self._answered, asked.dag, asked.task, asked.sent)
+        self.cores.run(seconds, self._answered, asked)
 
-    def _answered(self, dag: int, task: Task, sent: float) -> None:
-        if task.kind is Kind.FEATURE:
-            waiting = self._waiting[task.owner]
-            waiting[dag] -= task.cost
-            if waiting[dag] < 1:  # bytes
-                del waiting[dag]
-        self._task_done(dag, task, sent)
+    def _answered(self, asked: _Asked) -> None:
+        """What was asked for is here; rows that earlier pulls bring may not be."""
+        if asked.pull is None:
+            self._task_done(asked.dag, asked.task, asked.sent)
+            return
+        asked.pull.answered = asked
+        if not asked.pull.earlier:
+            self._pulled(asked.pull)
+
+    def _pulled(self, pull: _Pull) -> None:
+        """All rows of a pull are here, and so are those that others want of it."""
+        asked = pull.answered
+        assert asked is not None
+        del self._pulls[asked.task.owner][pull]
+        self._task_done(asked.dag, asked.task, asked.sent)
+        for later in pull.later:
+            del later.earlier[pull]
+            if later.answered is not None and not later.earlier:
+                self._pulled(later)
 
     # -- the trainer ---------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ __all__ = ["Cores", "Network", "Pool", "Port"]
 _EPSILON_S = 1e-9
 """Work that rounding may leave over; a nanosecond is nothing to a task."""
 
+MESSAGE_BYTES = 2 << 20
+"""Of a stream of rows (``atta.daemon.chunks``)."""
 Then = Callable[..., None]
 
 
@@ -119,15 +121,16 @@ class Port:
     def __init__(self) -> None:
         self.sent = self.received = 0.0  # bytes
         self.sending = False
-        self.waiting: list[tuple[float, int, Port, float, Then, tuple[Any, ...]]] = []  # messages to send
+        self.waiting: list[tuple[float, int, Port, float, tuple[Any, ...]]] = []  # answers to send
         self.down_free = 0.0  # when the last message accepted so far has arrived
 
 
 class Network:
     """Ports on a switch that never blocks. Each direction of a port passes messages one after another, at the link's rate.
 
-    A port sends those of the oldest batch first, and receives in the order of the first bytes. Messages cut through: the
-    receiver's downlink begins when the first byte arrives, half a round trip after the sender's uplink began.
+    A port sends those of the oldest batch first, and receives in the order of the first bytes. What is longer than a message goes
+    as several, between which an older batch's may come. Messages cut through: the receiver's downlink begins when the first byte
+    arrives, half a round trip after the sender's uplink began.
     """
 
     def __init__(self, clock: Clock, rate: float, rtt_s: float) -> None:
@@ -137,7 +140,7 @@ class Network:
 
     def send(self, since: float, source: Port, target: Port, nbytes: float, *then: Any) -> None:
         """Call ``then[0](*then[1:])`` when the last byte has arrived; ``since``: when the batch was begun that it is for."""
-        heapq.heappush(source.waiting, (since, next(self._arrivals), target, nbytes, then[0], then[1:]))
+        heapq.heappush(source.waiting, (since, next(self._arrivals), target, nbytes, then))
         if not source.sending:
             self._next(source)
 
@@ -145,14 +148,19 @@ class Network:
         source.sending = bool(source.waiting)
         if not source.sending:
             return
-        _, _, target, nbytes, then, args = heapq.heappop(source.waiting)
+        since, turn, target, left, then = heapq.heappop(source.waiting)
+        nbytes = min(left, MESSAGE_BYTES)
+        if left > nbytes:
+            heapq.heappush(source.waiting, (since, turn, target, left - nbytes, then))
         seconds = nbytes / self._rate
         source.sent += nbytes
         self._clock.at(self._clock.now + seconds, self._next, source)
-        self._clock.at(self._clock.now + self._way_s, self._arrive, target, seconds, nbytes, then, args)
+        last = then if left == nbytes else ()
+        self._clock.at(self._clock.now + self._way_s, self._arrive, target, seconds, nbytes, last)
 
-    def _arrive(self, target: Port, seconds: float, nbytes: float, then: Then, args: tuple[Any, ...]) -> None:
+    def _arrive(self, target: Port, seconds: float, nbytes: float, then: tuple[Any, ...]) -> None:
         start = max(self._clock.now, target.down_free)
         target.down_free = start + seconds
         target.received += nbytes
-        self._clock.at(start + seconds, then, *args)
+        if then:
+            self._clock.at(start + seconds, *then)
