@@ -1,6 +1,6 @@
 """Ways to move table rows between two processes: what grpc.aio, which daemons use, costs beside others.
 
-    python bench/bulk.py [--rounds 5] [--seconds 2] [--chunk-mib 1,4,16] [--json FILE] [--out bench/results]
+    python bench/bulk.py [--rounds 5] [--seconds 2] [--chunk-mib 1,2,4,16] [--json FILE] [--out bench/results]
 
 | system | is |
 |---|---|
@@ -58,7 +58,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="[5]")
     parser.add_argument("--seconds", type=float, default=2.0, help="per system, message size and round, at least [2]")
-    parser.add_argument("--chunk-mib", default="1,4,16", help="MiB of rows per message [1,4,16]")
+    parser.add_argument("--chunk-mib", default="1,2,4,16", help="MiB of rows per message [1,2,4,16]")
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the table [1000000]")
     parser.add_argument("--dim", type=int, default=100, help="float32 values per row [100]")
     parser.add_argument("--batch", type=int, default=100_000, help="rows per request [100000]")

@@ -65,7 +65,7 @@ python bench/step.py --data "$graph-2p"
 say "processor time of scheduling"
 python bench/overhead.py
 say "training: two daemons and two trainers, DistDGL training the same model beside them"
-bench="atta bench train --data $graph-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl --runs $runs"
+bench="atta bench train --data $graph-2p --num-neighbors 15,10,5 --batch-size 1024 --warm-up 10 --vs dgl --runs $runs"
 $bench --work data/peers --json "$results/train.json" --plot "$results/train.png"
 python bench/record.py "$results/train.json" --command "$bench"
 say "memory per trainer: mini-batches beside cooperative batches of the same vertices"
