@@ -46,6 +46,8 @@ _CPU_CLOCK = 2  # with the complement of a pid above it: Linux' clock of that pr
 _START_S = 120.0
 _DEADLINE_S = 120.0
 _BARE_BYTES = 4 << 20
+_TOGETHER = 8
+"""Pulls that are timed as one, back to back as a daemon's are: none of them begins in the caches of another stream."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class PullConfig:
         daemon_pid, giver_pid: their processes, whose processor time counts.
         batch: rows per pull, distinct and random.
         threads: that put rows into place.
-        repeats: timed pulls.
+        repeats: timed blocks of pulls.
         seed: of the rows.
     """
 
@@ -84,9 +86,11 @@ class _Stream:
     server_s: float = 0.0
 
     async def timed(self) -> None:
-        cpu, served, start = time.process_time(), self._served_s(), time.perf_counter()
         await self.pull()
-        self.seconds.append(time.perf_counter() - start)
+        cpu, served, start = time.process_time(), self._served_s(), time.perf_counter()
+        for _ in range(_TOGETHER):
+            await self.pull()
+        self.seconds.append((time.perf_counter() - start) / _TOGETHER)
         self.cpu_s += time.process_time() - cpu
         self.server_s += self._served_s() - served
 
@@ -118,7 +122,7 @@ async def measure(config: PullConfig) -> dict[str, dict[str, float]]:
             await _warm_up(streams, rows)
             await _alternate(streams, config.repeats)
         await peer.close()
-    total = rows.nbytes * config.repeats / GB
+    total = rows.nbytes * config.repeats * _TOGETHER / GB
     return {
         name: {
             "bytes_per_s": rows.nbytes / statistics.median(stream.seconds),

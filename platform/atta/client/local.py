@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
 
 from atta.client.cluster import Cluster
 from atta.client.control import Connection, Description
+from atta.client.folder import OwnFolder
 from atta.clusterfile import write_cluster
 from atta.errors import AttaError, ConfigError, DataError, DeadlineError, RemoteError, UnavailableError
 from atta.observe.processor import usable_cores
@@ -30,7 +30,7 @@ class LocalCluster(Cluster):
         connections: list[Connection],
         descriptions: list[Description],
         children: list[subprocess.Popen[bytes]],
-        folder: tempfile.TemporaryDirectory[str],
+        folder: OwnFolder,
     ) -> None:
         super().__init__(connections, descriptions)
         self._children, self._folder = children, folder
@@ -80,7 +80,7 @@ def local(
     """
     dataset = Dataset.open(path, parts=[], verify=False)
     threads = threads or max(1, usable_cores() // dataset.num_parts)
-    folder = tempfile.TemporaryDirectory(prefix="atta-local-")
+    folder = OwnFolder("atta-local-")
     addresses = free_addresses(dataset.num_parts)
     write_cluster(Path(folder.name) / "cluster.toml", addresses)
     children: list[subprocess.Popen[bytes]] = []

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from atta.daemon.chunks import CHUNK_BYTES
 from atta.samplers.dag import Kind, Lane, Share, Task
 from atta.scheduler import (
     BatchReady,
@@ -31,8 +32,6 @@ __all__ = ["Machine", "Prices"]
 
 UTILISATION_PERIOD_S = 0.1
 """As in ``atta.daemon.engine``."""
-ONCE_BYTES = 4 << 20
-"""Longest answer that a daemon gives in one message (``atta.daemon.chunks``)."""
 LEAST_TRAIN_MS = 1e-3
 """Consumers that do nothing at all still report some time; 0 would mean that they do not know."""
 
@@ -240,7 +239,7 @@ class Machine:
     def _answer(self, other: Machine, asked: _Asked) -> None:
         nbytes = asked.units * self._prices.remote(asked.task).answer
         # As in a daemon, answers of one message take no turns with those that are streamed.
-        at_once = asked.task.kind is Kind.NEIGHBORHOOD and nbytes <= ONCE_BYTES
+        at_once = asked.task.kind is Kind.NEIGHBORHOOD and nbytes <= CHUNK_BYTES
         self._network.send(-math.inf if at_once else asked.since, self.port, other.port, nbytes, other.receive, asked)
 
     def receive(self, asked: _Asked) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from atta.daemon.chunks import PULL_BYTES
 from atta.simulate.clock import Clock
 
 __all__ = ["Cores", "Network", "Pool", "Port"]
@@ -15,8 +16,6 @@ __all__ = ["Cores", "Network", "Pool", "Port"]
 _EPSILON_S = 1e-9
 """Work that rounding may leave over; a nanosecond is nothing to a task."""
 
-MESSAGE_BYTES = 2 << 20
-"""Of a stream of rows (``atta.daemon.chunks``)."""
 Then = Callable[..., None]
 
 
@@ -149,7 +148,7 @@ class Network:
         if not source.sending:
             return
         since, turn, target, left, then = heapq.heappop(source.waiting)
-        nbytes = min(left, MESSAGE_BYTES)
+        nbytes = min(left, PULL_BYTES)
         if left > nbytes:
             heapq.heappush(source.waiting, (since, turn, target, left - nbytes, then))
         seconds = nbytes / self._rate

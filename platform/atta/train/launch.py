@@ -8,13 +8,13 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from atta.client.folder import OwnFolder
 from atta.errors import AttaError, ConfigError
 from atta.train.config import TrainConfig
 from atta.train.failure import first_cause
@@ -43,7 +43,7 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
     """
     nodes = nodes or Nodes()
     trainers = nodes.trainers_here(config)
-    with _addresses(config, nodes) as addresses, tempfile.TemporaryDirectory(prefix="atta-train-") as folder:
+    with _addresses(config, nodes) as addresses, OwnFolder("atta-train-") as folder:
         config.check_parts(len(addresses))
         task = {"config": config.to_dict(), "addresses": addresses}
         (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")

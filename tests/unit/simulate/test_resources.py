@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atta.daemon.chunks import PULL_BYTES
 from atta.simulate.clock import Clock
-from atta.simulate.resources import MESSAGE_BYTES, Cores, Network, Pool, Port
+from atta.simulate.resources import Cores, Network, Pool, Port
 
 
 def test_calls_come_in_order_of_time_then_of_planning() -> None:
@@ -72,14 +73,12 @@ def test_a_port_sends_for_the_oldest_batch_first() -> None:
 
 def test_an_older_batch_comes_between_the_messages_of_another() -> None:
     clock, ends = Clock(), {}
-    network, a, b = Network(clock, float(MESSAGE_BYTES), 0.0), Port(), Port()
+    network, a, b = Network(clock, float(PULL_BYTES), 0.0), Port(), Port()
     for when, name, since, messages in ((0.0, "young", 7.0, 3.5), (0.5, "old", 3.0, 2)):
-        clock.at(
-            when, network.send, since, a, b, messages * MESSAGE_BYTES, lambda n=name: ends.__setitem__(n, clock.now)
-        )
+        clock.at(when, network.send, since, a, b, messages * PULL_BYTES, lambda n=name: ends.__setitem__(n, clock.now))
     clock.run()
     assert ends == pytest.approx({"old": 3.0, "young": 5.5})
-    assert a.sent == b.received == 5.5 * MESSAGE_BYTES
+    assert a.sent == b.received == 5.5 * PULL_BYTES
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,43 @@
+"""Temporary folders that go with their process, however it ends: those of killed ones are removed by the next."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+__all__ = ["OwnFolder"]
+
+LOCK = "lock"
+YOUNG_S = 60.0
+"""A folder so young may not be locked yet."""
+
+
+class OwnFolder(tempfile.TemporaryDirectory[str]):
+    """As ``tempfile.TemporaryDirectory``; a lock in it says that its process lives."""
+
+    def __init__(self, prefix: str) -> None:
+        """Also removes folders of this prefix whose processes were killed."""
+        _remove_abandoned(prefix)
+        super().__init__(prefix=prefix)
+        self._lock = (Path(self.name) / LOCK).open("wb")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def cleanup(self) -> None:
+        """Remove the folder."""
+        self._lock.close()
+        super().cleanup()
+
+
+def _remove_abandoned(prefix: str) -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        try:
+            if time.time() - folder.stat().st_mtime < YOUNG_S:
+                continue
+            with (folder / LOCK).open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue  # in use, another user's, or gone already

@@ -1,0 +1,61 @@
+"""Temporary folders: gone with their process, or removed by the next one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from atta.client.folder import OwnFolder
+
+HOLDER = """
+import sys
+from atta.client.folder import OwnFolder
+folder = OwnFolder("atta-test-")
+print(folder.name, flush=True)
+sys.stdin.read()
+"""
+
+
+def aged(folder: Path) -> Path:
+    os.utime(folder, (0, 0))
+    return folder
+
+
+def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=pipe, stdout=pipe, text=True, env=environment
+    ) as holder:
+        assert holder.stdout is not None
+        held = Path(holder.stdout.readline().strip())
+        stranger = aged(Path(tempfile.mkdtemp(prefix="atta-test-")))
+        with OwnFolder("atta-test-") as mine:
+            aged(held)
+            with OwnFolder("atta-test-"):
+                assert held.exists(), "its process lives"
+            holder.kill()
+            holder.wait()
+            with OwnFolder("atta-test-"):
+                assert not held.exists()
+            assert Path(mine).exists()
+        assert not Path(mine).exists()
+        assert stranger.exists(), "nobody has ever locked it"
+
+
+def test_a_young_folder_may_not_be_locked_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    young = tmp_path / "atta-test-young"
+    young.mkdir()
+    (young / "lock").touch()
+    with OwnFolder("atta-test-"):
+        assert young.exists()
+    aged(young)
+    with OwnFolder("atta-test-"):
+        assert not young.exists()
