@@ -46,8 +46,6 @@ _CPU_CLOCK = 2  # with the complement of a pid above it: Linux' clock of that pr
 _START_S = 120.0
 _DEADLINE_S = 120.0
 _BARE_BYTES = 4 << 20
-_TOGETHER = 8
-"""Pulls that are timed as one, back to back as a daemon's are: none of them begins in the caches of another stream."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,7 @@ class PullConfig:
         batch: rows per pull, distinct and random.
         threads: that put rows into place.
         repeats: timed blocks of pulls.
+        together: pulls of a block, back to back as a daemon's are: they do not begin in the caches of another stream.
         seed: of the rows.
     """
 
@@ -72,15 +71,20 @@ class PullConfig:
     batch: int
     threads: int
     repeats: int
+    together: int
     seed: int
 
 
 @dataclass
 class _Stream:
-    """One of them: ``pull`` asks for a batch and returns when all of it is where it belongs; ``server`` is a pid."""
+    """One of them: ``pull`` asks for a batch and returns when all of it is where it belongs; ``together`` pulls are timed as one.
+
+    ``server`` is a pid.
+    """
 
     pull: Callable[[], Awaitable[None]]
     server: int
+    together: int
     seconds: list[float] = field(default_factory=list)
     cpu_s: float = 0.0
     server_s: float = 0.0
@@ -88,9 +92,9 @@ class _Stream:
     async def timed(self) -> None:
         await self.pull()
         cpu, served, start = time.process_time(), self._served_s(), time.perf_counter()
-        for _ in range(_TOGETHER):
+        for _ in range(self.together):
             await self.pull()
-        self.seconds.append((time.perf_counter() - start) / _TOGETHER)
+        self.seconds.append((time.perf_counter() - start) / self.together)
         self.cpu_s += time.process_time() - cpu
         self.server_s += self._served_s() - served
 
@@ -115,14 +119,14 @@ async def measure(config: PullConfig) -> dict[str, dict[str, float]]:
             await asyncio.wait_for(channel.channel_ready(), _START_S)
             rows = _Rows(config, dataset, pool)
             streams = {
-                "atta": _Stream(lambda: rows.pull(peer), config.daemon_pid),
-                "grpc": _Stream(lambda: rows.receive(channel, _BARE_BYTES), config.giver_pid),
-                "grpc-small": _Stream(lambda: rows.receive(channel, PULL_BYTES), config.giver_pid),
+                "atta": _Stream(lambda: rows.pull(peer), config.daemon_pid, config.together),
+                "grpc": _Stream(lambda: rows.receive(channel, _BARE_BYTES), config.giver_pid, config.together),
+                "grpc-small": _Stream(lambda: rows.receive(channel, PULL_BYTES), config.giver_pid, config.together),
             }
             await _warm_up(streams, rows)
             await _alternate(streams, config.repeats)
         await peer.close()
-    total = rows.nbytes * config.repeats * _TOGETHER / GB
+    total = rows.nbytes * config.repeats * config.together / GB
     return {
         name: {
             "bytes_per_s": rows.nbytes / statistics.median(stream.seconds),
