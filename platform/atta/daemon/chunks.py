@@ -18,7 +18,7 @@ def moved_at_once(threads: int) -> int:
     """Up to how many bytes of rows the event loop of a daemon with so many workers moves itself.
 
     Where there is one, its core and that of the event loop are all that the daemon has: a further thread would only take turns
-    with them, and each turn costs more than a tenth of the move (bench/results/kv.md).
+    with them (bench/results/kv.md says what that costs).
     """
     return PULL_BYTES if threads == 1 else SMALL_BYTES
 

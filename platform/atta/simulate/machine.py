@@ -214,7 +214,7 @@ class Machine:
     def _ask(self, dag: int, task: Task) -> None:
         units, now = self._prices.units(task), self._clock.now
         pull = None
-        if task.kind is Kind.FEATURE:
+        if task.kind is Kind.FEATURE and self._workload.shares_pulls:
             earlier = {p: None for p in self._pulls.setdefault(task.owner, {}) if p.dag != dag}
             share = self._workload.under_way(self.index, task.owner, sum(p.nbytes for p in earlier))
             units *= 1.0 - share

@@ -100,7 +100,8 @@ class Workload:
         self._seed, self._machines = scenario.seed, scenario.machines
         self._growing = sum(hop.new for hop in self.hops)
         self._grew = sum(hop.new for hop in profile.hops)
-        self._overlap = Overlap(profile.repeats if scenario.share_pulls else (), self.cache_hit)
+        self.shares_pulls = scenario.share_pulls and len(profile.repeats) > 1
+        self._overlap = Overlap(profile.repeats, self.cache_hit)
         self._away: dict[tuple[int, int], float] = {}
 
     def scales(self, machine: int, batches: int) -> list[float]:
