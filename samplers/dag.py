@@ -20,6 +20,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from atta.samplers.spec import Kind, Plan, PlanOp
 
@@ -36,9 +37,10 @@ class Lane(enum.Enum):
     CPU = "cpu"
     NET = "net"
 
+    __hash__ = object.__hash__
 
-@dataclass(frozen=True, slots=True)
-class Task:
+
+class Task(NamedTuple):
     """One physical task, a plain value: equal fields mean the same task of a DAG.
 
     SEED, JOIN, END, whole batches and negative links run at home as a single chunk. The others concern the vertices of one

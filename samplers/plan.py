@@ -30,6 +30,8 @@ class Kind(enum.Enum):
     JOIN = "join"
     END = "end"
 
+    __hash__ = object.__hash__  # Enum's own, of the name, is Python: kinds are looked up many times per task
+
 
 class SchemaLike(Protocol):
     """What the specification needs of a dataset's schema."""

@@ -121,15 +121,17 @@ class Compactor {
   template <class Id>
   void insert_direct(const Id* ids, std::size_t count, std::int32_t* local) {
     const std::size_t limit = direct_.size();
-    for (std::size_t i = 0; i < count; ++i)
-      if (static_cast<std::uint64_t>(ids[i]) >= limit)
-        throw std::invalid_argument("ids: id " + std::to_string(ids[i]) + " is outside 0.." + std::to_string(limit - 1));
-    for (std::size_t i = 0; i < count; ++i) {
-      if (i + kAhead < count) __builtin_prefetch(&direct_[static_cast<std::size_t>(ids[i + kAhead])], 1);
-      const auto id = static_cast<std::int64_t>(ids[i]);
-      std::int32_t& known = direct_[static_cast<std::size_t>(id)];
-      if (known < base_) known = base_ + append(id);
-      local[i] = known - base_;
+    const auto outside = [limit](Id id) { return static_cast<std::uint64_t>(id) >= limit; };
+    bool any = false;  // without a branch per id
+    for (std::size_t i = 0; i < count; ++i) any |= outside(ids[i]);
+    if (any)
+      throw std::invalid_argument("ids: id " + std::to_string(*std::find_if(ids, ids + count, outside)) + " is outside 0.." +
+                                  std::to_string(limit - 1));
+    for (std::size_t i = 0; i < std::min(count, kAhead); ++i) request_entry(static_cast<std::int64_t>(ids[i]));
+    for (std::size_t at = 0; at < count; at += kAhead) {
+      const std::size_t stop = std::min(count, at + kAhead);
+      for (std::size_t i = stop; i < std::min(count, stop + kAhead); ++i) request_entry(static_cast<std::int64_t>(ids[i]));
+      number(ids + at, stop - at, local + at);
     }
   }
 

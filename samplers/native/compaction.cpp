@@ -1,5 +1,6 @@
 // Binding of the numbering of vertices, by first appearance in a batch and by owner; typed and documented in atta.samplers.kernels.
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -72,6 +73,32 @@ using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::devi
 
 constexpr std::size_t kStage = 4096;  // ids compacted at a time
 
+// What is staged. Whoever asks for room fills it: a few entries at a time come often, and a vector would clear them first.
+template <class T>
+class Stage {
+ public:
+  T* more(std::size_t count) {
+    if (size_ + count > room_) grow(size_ + count);
+    T* const free = data_.get() + size_;
+    size_ += count;
+    return free;
+  }
+  const T* data() const { return data_.get(); }
+  std::size_t size() const { return size_; }
+  void clear() { size_ = 0; }
+
+ private:
+  void grow(std::size_t least) {
+    const std::size_t room = std::max(least, 2 * room_);
+    auto bigger = std::make_unique_for_overwrite<T[]>(room);
+    std::copy_n(data_.get(), size_, bigger.get());
+    data_ = std::move(bigger), room_ = room;
+  }
+
+  std::size_t size_ = 0, room_ = kStage + 64;
+  std::unique_ptr<T[]> data_ = std::make_unique_for_overwrite<T[]>(room_);
+};
+
 // An output as it fills: a block at a time is staged, so that it stays in the cache, and leaves as int32 or int64.
 template <class Staged>
 class Column {
@@ -80,20 +107,19 @@ class Column {
     if (!wide_ && !is_int32(out.dtype())) bad(name, "must be int32 or int64");
     if (out.size() < count) bad(name, "is shorter than the number of edges");
     cold_ = count * sizeof(std::int64_t) >= atta::kColdBytes;
-    staged.reserve(kStage + 64);
   }
 
   void flush() {
     if (wide_)
       atta::widen_ids(staged.data(), static_cast<std::int64_t*>(out_) + done_, staged.size(), cold_);
     else
-      std::transform(staged.begin(), staged.end(), static_cast<std::int32_t*>(out_) + done_,
+      std::transform(staged.data(), staged.data() + staged.size(), static_cast<std::int32_t*>(out_) + done_,
                      [](Staged id) { return static_cast<std::int32_t>(id); });
     done_ += staged.size();
     staged.clear();
   }
 
-  std::vector<Staged> staged;
+  Stage<Staged> staged;
 
  private:
   void* out_;
@@ -155,14 +181,12 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
     total += at;
   }
   // Ids are numbered in frontier order.
-  std::vector<std::int64_t> staged;
-  staged.reserve(kStage + 64);
+  Stage<std::int64_t> staged;
   Column<std::int32_t> row("out_row", out_row, total), col("out_col", out_col, total);
   std::optional<Column<std::int64_t>> kept;
   if (out_edges) kept.emplace("out_edge_ids", *out_edges, total);
   const auto flush = [&] {
-    row.staged.resize(staged.size());
-    self.insert(staged.data(), staged.size(), row.staged.data());
+    self.insert(staged.data(), staged.size(), row.staged.more(staged.size()));
     staged.clear();
     row.flush();
     col.flush();
@@ -173,12 +197,10 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
     bool outside = false;  // answers come from other daemons
     for (std::size_t j = 0; j < n; ++j) outside |= static_cast<std::uint64_t>(neighbors[s.begin + j]) >= limit;
     if (outside) bad("groups", "a neighbour is no vertex of the graph");
-    if (base == 0)
-      staged.insert(staged.end(), neighbors + s.begin, neighbors + s.begin + n);
-    else
-      for (std::size_t j = 0; j < n; ++j) staged.push_back(base + static_cast<std::int64_t>(neighbors[s.begin + j]));
-    col.staged.insert(col.staged.end(), n, target);
-    if (kept) kept->staged.insert(kept->staged.end(), edges + s.begin, edges + s.begin + n);
+    std::int64_t* const ids = staged.more(n);
+    for (std::size_t j = 0; j < n; ++j) ids[j] = base + static_cast<std::int64_t>(neighbors[s.begin + j]);
+    std::fill_n(col.staged.more(n), n, target);
+    if (kept) std::copy_n(edges + s.begin, n, kept->staged.more(n));
   };
   for (std::size_t i = 0; i < frontier; ++i) {
     const Segment& s = segments[i];

@@ -113,15 +113,18 @@ nb::tuple split_cached(const atta::Compactor& index,
   }
   Buffer<std::int32_t> hit_slots(hits), miss_slots(n - hits);
   Buffer<std::int64_t> hit_positions(hits), miss_rows(n - hits), miss_positions(n - hits);
-  std::size_t hit = 0, miss = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    if (slots[i] < -1) {
-      hit_slots.data[hit] = -2 - slots[i];
-      hit_positions.data[hit++] = positions.data()[i];
-    } else {
-      miss_slots.data[miss] = slots[i];
-      miss_rows.data[miss] = rows.data()[i];
-      miss_positions.data[miss++] = positions.data()[i];
+  {
+    nb::gil_scoped_release unlocked;
+    std::size_t hit = 0, miss = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (slots[i] < -1) {
+        hit_slots.data[hit] = -2 - slots[i];
+        hit_positions.data[hit++] = positions.data()[i];
+      } else {
+        miss_slots.data[miss] = slots[i];
+        miss_rows.data[miss] = rows.data()[i];
+        miss_positions.data[miss++] = positions.data()[i];
+      }
     }
   }
   return nb::make_tuple(hit_slots.release(), hit_positions.release(), miss_rows.release(), miss_positions.release(),

@@ -21,7 +21,7 @@ class ChosenRows:
     """A shelf for ``ids`` (int64, internal ids) and nothing else. ``offsets`` int64 [P+1]: the partitions' ranges of ids."""
 
     def __init__(self, ids: np.ndarray, specs: Mapping[str, TableSpec], offsets: np.ndarray) -> None:
-        self.index = kernels.Compactor()
+        self.index = kernels.Compactor(int(offsets[-1]))
         self.index.insert(ids)
         self.tables = empty_rows(specs, len(ids))
         self._offsets = offsets
