@@ -205,19 +205,23 @@ class Peer:
         """The answers to a request; it is made again where the connection breaks before the first one has come."""
         for attempt in range(ATTEMPTS):
             await self._connected()
-            call, begun = None, False
+            call, begun, coming = None, False, None
             try:
                 call, message = await self._first(method, request)
                 while message is not _END:
                     begun = True
+                    # gRPC takes a message in when it is asked to: the next one comes while this one is put into place.
+                    coming = asyncio.ensure_future(call.read()) if rpc.METHODS[method].streams else None
                     yield message
-                    message = await call.read() if rpc.METHODS[method].streams else _END
+                    message = await coming if coming is not None else _END
                 return
             except grpc.aio.AioRpcError as failure:
                 error = rpc.error_from(self.address, failure)
                 if begun or attempt == ATTEMPTS - 1 or not isinstance(error, UnavailableError):
                     raise error from failure
             finally:
+                if coming is not None:
+                    coming.cancel()  # its failure, too, is nobody's any more
                 if call is not None:
                     call.cancel()
 
