@@ -109,7 +109,10 @@ def test_early_break_closes_the_session(cluster: atta.Cluster) -> None:
     assert eventually_closed(cluster)
 
 
-def test_iterator_collected_mid_epoch(cluster: atta.Cluster) -> None:
+@pytest.mark.parametrize("machine", ["this one", "another"])
+def test_iterator_collected_mid_epoch(cluster: atta.Cluster, machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if machine == "another":
+        monkeypatch.setattr("atta.client.cluster.machine_id", lambda: machine)
     iterator = iter(atta.NeighborLoader(cluster, [3, 3], batch_size=4))
     first = next(iterator)
     content = first.table("x").copy()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
@@ -23,6 +26,7 @@ __all__ = ["BatchStream", "RawBatch"]
 
 NEXT_DEADLINE_S = 30.0
 RETRIES = 3
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,19 @@ class RawBatch:
     stats: dict[str, float]
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """A batch, and how many the daemon had not begun when it sent it."""
+
+    batch: RawBatch
+    unlaunched: int
+
+
 class BatchStream(Iterator[RawBatch]):
-    """Reads a session's batches in order and asks for the next one ahead; ``close`` (or garbage collection) ends it."""
+    """Reads a session's batches in order and asks for the next one ahead; ``close`` (or garbage collection) ends it.
+
+    A batch that comes over the network is also taken in ahead, by a thread, while the consumer computes on the one before.
+    """
 
     def __init__(
         self, connection: Connection, slots: SlotMaps, keeper: SessionKeeper, request: session_pb2.OpenRequest
@@ -55,6 +70,8 @@ class BatchStream(Iterator[RawBatch]):
         self.unlaunched = self._left
         """Batches that the daemon had not begun when it sent the latest one."""
         self._pace = ConsumerPace()
+        self._from_afar = not request.shared_memory
+        self._read: Callable[[], _Answer | None]
         self._finalizer = weakref.finalize(self, keeper.discard, self._state)
         keeper.keep(self._state, float(reply.lease_s))
         if self._left:
@@ -96,14 +113,18 @@ class BatchStream(Iterator[RawBatch]):
             released=self._state.take_released(),
             train_ms=self._pace.ms,
         )
-        self._state.call = self._state.connection.start("SessionService.Next", request, timeout=NEXT_DEADLINE_S)
+        call = self._state.connection.start("SessionService.Next", request, timeout=NEXT_DEADLINE_S)
+        self._state.call = call
+        # Without the stream itself: what reads ahead must not keep alive what is to be closed when nobody holds it.
+        read = partial(_read, self._state, call, self._sequence)
+        self._read = _begun(read) if self._from_afar else read
 
     def _receive(self) -> RawBatch:
         """The asked-for batch; a lost answer is asked for again (``Next`` is numbered), a slow one waited for."""
         failures = 0
         while True:
             try:
-                batch = self._read()
+                answer = self._read()
             except (UnavailableError, DeadlineError):
                 # A prefetched answer may pass its deadline while the consumer is busy elsewhere: that is no failure.
                 failures += 1
@@ -111,33 +132,47 @@ class BatchStream(Iterator[RawBatch]):
                     raise
                 time.sleep(0.1 * failures)
             else:
-                if batch is not None:
-                    return batch
+                if answer is not None:
+                    self.unlaunched = answer.unlaunched
+                    return answer.batch
             self._ask()
 
-    def _read(self) -> RawBatch | None:
-        call = self._state.call
+
+def _begun(function: Callable[[], T]) -> Callable[[], T]:
+    """Start ``function`` on a thread of its own; the result waits for it and returns, or raises, what it does."""
+    future: Future[T] = Future()
+
+    def run() -> None:
         try:
-            header = next(call).message.header
-            if header.pending:
-                return None
-            if header.last:
-                raise RemoteError(self._state.connection.address, "ends the epoch before its last batch")
-            if header.HasField("slot"):
-                buffer = self._state.lease(self._sequence, header.slot)
-            else:
-                buffer = _gather(call, header.buffer_bytes, self._state.connection.address)
-        except grpc.RpcError as error:
-            raise rpc.error_from(self._state.connection.address, error) from error
-        except StopIteration as error:
-            raise RemoteError(self._state.connection.address, "sends no batch") from error
-        self.unlaunched = int(header.unlaunched)
-        arrays = {}
-        for ref in header.arrays:
-            dtype, shape = np.dtype(ref.dtype), tuple(ref.shape)
-            nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-            arrays[ref.name] = buffer[ref.offset : ref.offset + nbytes].view(dtype).reshape(shape)
-        return RawBatch(int(header.batch), arrays, dict(header.stats))
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="atta-batch", daemon=True).start()
+    return future.result
+
+
+def _read(state: SessionState, call: Any, sequence: int) -> _Answer | None:
+    """Take in the answer to a request for batch ``sequence``; None: it is not ready yet."""
+    peer = state.connection.address
+    try:
+        header = next(call).message.header
+        if header.pending:
+            return None
+        if header.last:
+            raise RemoteError(peer, "ends the epoch before its last batch")
+        shared = header.HasField("slot")
+        buffer = state.lease(sequence, header.slot) if shared else _gather(call, header.buffer_bytes, peer)
+    except grpc.RpcError as error:
+        raise rpc.error_from(peer, error) from error
+    except StopIteration as error:
+        raise RemoteError(peer, "sends no batch") from error
+    arrays = {}
+    for ref in header.arrays:
+        dtype, shape = np.dtype(ref.dtype), tuple(ref.shape)
+        nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        arrays[ref.name] = buffer[ref.offset : ref.offset + nbytes].view(dtype).reshape(shape)
+    return _Answer(RawBatch(int(header.batch), arrays, dict(header.stats)), int(header.unlaunched))
 
 
 def _gather(call: Any, nbytes: int, peer: str) -> np.ndarray:

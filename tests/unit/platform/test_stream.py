@@ -1,0 +1,106 @@
+"""Batches that come over a network are taken in while the consumer computes; those in shared memory need not be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from atta.client.stream import BatchStream
+from atta.errors import RemoteError
+from atta.protos.v1 import common_pb2, session_pb2
+from atta.rpc import Bulk
+from tests.waiting import eventually
+
+BATCHES = 3
+KEEPER: Any = SimpleNamespace(keep=lambda *_: None, discard=lambda _: None)
+
+
+class Failure(grpc.RpcError):
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.INTERNAL
+
+    def details(self) -> str:
+        return "out of memory"
+
+
+class Daemon:
+    """Serves a session whose batches hold their own number, and notes which have been read to the end."""
+
+    address = "daemon:1"
+
+    def __init__(self, failing: int = -1) -> None:
+        self.read: list[int] = []
+        self.readers: set[str] = set()
+        self._failing = failing
+
+    def call(self, name: str, _request: Any, **_: Any) -> Any:
+        if name == "SessionService.Open":
+            return session_pb2.OpenReply(session="s", batches=BATCHES, lease_s=60.0)
+        return session_pb2.CloseReply()
+
+    def start(self, _name: str, request: Any, **_: Any) -> Any:
+        return Answer(self._chunks(int(request.sequence)))
+
+    def _chunks(self, number: int) -> Iterator[Bulk]:
+        self.readers.add(threading.current_thread().name)
+        data = np.array([number], dtype=np.int64)
+        refs = [common_pb2.ArrayRef(name="n", dtype="<i8", shape=[1], offset=0)]
+        yield Bulk(session_pb2.BatchChunk(header=session_pb2.BatchHeader(batch=number, arrays=refs, buffer_bytes=8)))
+        if number == self._failing:
+            raise Failure
+        yield Bulk(session_pb2.BatchChunk(), {2: data.tobytes()})
+        self.read.append(number)
+
+
+class Answer:
+    def __init__(self, chunks: Iterator[Bulk]) -> None:
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[Bulk]:
+        return self._chunks
+
+    def __next__(self) -> Bulk:
+        return next(self._chunks)
+
+    def cancel(self) -> None:
+        pass
+
+
+def opened(daemon: Any, *, shared: bool) -> BatchStream:
+    return BatchStream(daemon, Any, KEEPER, session_pb2.OpenRequest(shared_memory=shared))  # type: ignore[arg-type]
+
+
+def numbers(stream: BatchStream) -> Iterator[int]:
+    for batch in stream:
+        assert batch.arrays["n"].tolist() == [batch.batch]
+        yield batch.batch
+
+
+def test_from_afar_the_next_batch_comes_while_the_consumer_computes() -> None:
+    daemon = Daemon()
+    found = numbers(opened(daemon, shared=False))
+    assert next(found) == 0
+    assert eventually(lambda: daemon.read == [0, 1])
+    assert list(found) == [1, 2]
+    assert daemon.readers == {"atta-batch"}
+
+
+def test_in_shared_memory_a_batch_is_read_when_it_is_wanted() -> None:
+    daemon = Daemon()
+    found = numbers(opened(daemon, shared=True))
+    assert [next(found), list(daemon.read)] == [0, [0]]
+    assert list(found) == [1, 2]
+    assert daemon.readers == {threading.current_thread().name}
+
+
+def test_a_failure_of_the_next_batch_comes_when_that_is_wanted() -> None:
+    found = numbers(opened(Daemon(failing=1), shared=False))
+    assert next(found) == 0
+    with pytest.raises(RemoteError, match="out of memory"):
+        next(found)
