@@ -38,6 +38,8 @@ class Lesson(Epoch):
 
     ``wait_s``: until batches were there, ``copy_s``: turning them into what the model takes, ``compute_s``: forward, backward and
     update without ``sync_s``: gradients exchanged that backward did not hide. ``loss_sum`` and ``right`` add up over seeds.
+    Accuracies are those of all trainers' vertices after the epoch, where they were looked at; ``sent_bytes`` left the trainer's
+    host during the epoch, where that was counted.
     """
 
     wait_s: float = 0.0
@@ -46,6 +48,9 @@ class Lesson(Epoch):
     sync_s: float = 0.0
     loss_sum: float = 0.0
     right: int = 0
+    val_accuracy: float | None = None
+    test_accuracy: float | None = None
+    sent_bytes: int | None = None
 
 
 class DglSage(torch.nn.Module):
@@ -57,6 +62,7 @@ class DglSage(torch.nn.Module):
         super().__init__()
         widths = [recipe.channels, *[recipe.hidden] * (recipe.layers - 1), recipe.classes]
         self.layers = torch.nn.ModuleList(SAGEConv(fan_in, fan_out, "mean") for fan_in, fan_out in pairwise(widths))
+        self.dropout = recipe.dropout
         # Torch's own initial weights, as PyG's layers have them: DGL's are larger, and the loss falls later.
         for module in self.modules():
             if isinstance(module, torch.nn.Linear):
@@ -67,7 +73,7 @@ class DglSage(torch.nn.Module):
         for number, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
             x = layer(block, x)
             if number + 1 < len(self.layers):
-                x = F.relu(x)
+                x = F.dropout(F.relu(x), self.dropout, self.training)
         return x
 
 
@@ -77,7 +83,7 @@ def pyg_sage(recipe: Recipe) -> torch.nn.Module:
     from atta.train.models import build_model
 
     hops = (1,) * recipe.layers  # only their number counts here
-    config = TrainConfig(cluster="-", model="sage", num_neighbors=hops, hidden=recipe.hidden, dropout=0.0)
+    config = TrainConfig(cluster="-", model="sage", num_neighbors=hops, hidden=recipe.hidden, dropout=recipe.dropout)
     return build_model(config, recipe.channels, recipe.classes)
 
 
@@ -123,6 +129,15 @@ class Learner:
         loss = timed_step(partial(self._loss, inputs, labels), self._optimizer, self._clock)
         lesson.loss_sum += float(loss) * len(labels)
         lesson.right += int((self._scores.argmax(-1) == labels).sum())
+
+    @torch.no_grad()
+    def right(self, inputs: Sequence[Any], labels: torch.Tensor) -> int:
+        """How many of ``labels`` the model, as it is now, gets right."""
+        model: torch.nn.Module = self._model.module
+        model.eval()
+        found = model(*inputs).argmax(-1)
+        model.train()
+        return int((found == labels).sum())
 
     def _loss(self, inputs: Sequence[Any], labels: torch.Tensor) -> torch.Tensor:
         scores = self._model(*inputs)

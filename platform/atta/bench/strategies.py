@@ -18,11 +18,13 @@ import dataclasses
 import itertools
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from atta.bench.beside import PEERS, Say, alternate, need_training
+from atta.bench.drive import Measured
 from atta.bench.flow import flow_bytes_per_s
 from atta.bench.netlab import Host, NetLab, bits_per_s, loopback, no_namespaces
 from atta.bench.report import BenchReport
@@ -32,9 +34,8 @@ from atta.bench.workload import Recipe, Workload
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition.dataset import Dataset
 from atta.train.config import TrainConfig
-from atta.train.report import EpochReport, best_epoch
 
-__all__ = ["STRATEGIES", "StrategiesBench", "external_rate", "figures", "run"]
+__all__ = ["STRATEGIES", "StrategiesBench", "accuracies", "epochs_of", "external_rate", "figures", "run"]
 
 STRATEGIES = ("cooperative", "full", "preload", "minibatch")
 _KBIT = 1e3
@@ -208,23 +209,26 @@ def figures(trained: Trained, warm_up: int, target: float | None = None) -> Figu
         "peak_memory_bytes": float(max(last["peak_memory_bytes"], default=0)),
         "loss": last["loss"],
     }
-    if (best := best_epoch(EpochReport(**e) for e in trained.epochs)) is not None:
-        found |= {"val_accuracy": best.val_accuracy or 0.0, "test_accuracy": best.test_accuracy or 0.0}
     for phase in counted[0]["breakdown"]:
         found[f"phases/{phase}_s"] = statistics.median(e["breakdown"][phase] for e in counted)
-    if target is not None and (seconds := _seconds_to(trained, target)) is not None:
-        found["seconds_to_target"] = seconds
+    return found | accuracies(trained.epochs, target)
+
+
+def accuracies(epochs: Sequence[Mapping[str, Any]], target: float | None = None) -> Figures:
+    """Accuracies at the best validation, and training time until the test accuracy was that of ``target``, where it was.
+
+    ``epochs``: from the first one on, each with ``seconds``, and ``val_accuracy`` and ``test_accuracy`` where it was evaluated.
+    """
+    found: Figures = {}
+    evaluated = [e for e in epochs if e["val_accuracy"] is not None]
+    if evaluated:
+        best = max(evaluated, key=lambda e: float(e["val_accuracy"]))  # the first of equals
+        found |= {"val_accuracy": best["val_accuracy"], "test_accuracy": best["test_accuracy"] or 0.0}
+    until = itertools.accumulate(float(e["seconds"]) for e in epochs)
+    for seconds, epoch in zip(until, epochs, strict=True):
+        if target is not None and (epoch["test_accuracy"] or 0.0) >= target:
+            return found | {"seconds_to_target": seconds}
     return found
-
-
-def _seconds_to(trained: Trained, target: float) -> float | None:
-    """Training time until the test accuracy was reached; None: it was not."""
-    seconds = 0.0
-    for epoch in trained.epochs:
-        seconds += float(epoch["seconds"])
-        if (epoch["test_accuracy"] or 0.0) >= target:
-            return seconds
-    return None
 
 
 def external_rate(seconds: float, sent_bytes: float, share: float) -> float:
@@ -306,15 +310,16 @@ def _distdgl(
     workload = Workload(
         bench.fan_outs,
         bench.batch_size,
-        warm_up=bench.warm_up,
-        epochs=bench.epochs,
+        warm_up=1,  # of which it tells the last one only, and all count until an accuracy is reached
+        epochs=bench.warm_up + bench.epochs - 1,
         seconds=0.0,
         timeout_s=bench.timeout_s,
         seed=bench.seed,
     )
     schema = dataset.schema
     channels = schema.node_tables[schema.node_types[0]]["x"].row_shape[0]
-    recipe = Recipe(channels, schema.num_classes or 2, bench.layers, bench.hidden, lr=bench.lr, seed=bench.seed)
+    recipe = Recipe(channels, schema.num_classes or 2, bench.layers, bench.hidden, lr=bench.lr, dropout=bench.dropout)
+    seeds = itertools.count(bench.seed)
     try:
         if hosts[0].interface is None:
             raise AttaError(no_namespaces() or "DistDGL runs only in network namespaces")
@@ -325,16 +330,39 @@ def _distdgl(
         return {}
 
     def measure(folder: Path) -> Figures:
-        measured = run_distdgl(partitions, workload, hosts, folder, recipe=recipe, trainers=bench.trainers_per_server)
+        measured = run_distdgl(
+            partitions,
+            workload,
+            hosts,
+            folder,
+            recipe=dataclasses.replace(recipe, seed=next(seeds)),
+            trainers=bench.trainers_per_server,
+            eval_every=bench.eval_every or bench.warm_up + bench.epochs,
+        )
         found = train.figures(measured)
-        busiest = max(measured.whole.sent_bytes) / (1 + max(e["epoch"] for e in measured.epochs))
         phases = {f"phases/{phase}_s": found[f"trainer/{phase}_s"] for phase in train.PHASES}
+        epochs = epochs_of(measured)
         same = {
-            "epoch_seconds": found["epoch_s"],
+            "epoch_seconds": statistics.median(e["seconds"] for e in epochs[bench.warm_up :]),
             "steps": found["steps"],
-            "link_bytes": busiest,
+            "link_bytes": statistics.median(e["sent_bytes"] for e in epochs[bench.warm_up :]),
             "loss": found["loss"],
         }
-        return same | phases
+        return same | phases | accuracies(epochs, bench.target)
 
     return {"dgl": measure}
+
+
+def epochs_of(measured: Measured) -> list[dict[str, Any]]:
+    """A run's epochs as ``accuracies`` takes them, its warm-up of one epoch included; ``sent_bytes``: of the busiest host."""
+    by_number: dict[int, list[dict[str, Any]]] = {-1: measured.warm_ups}
+    for lesson in measured.epochs:
+        by_number.setdefault(lesson["epoch"], []).append(lesson)
+    return [
+        {
+            "seconds": max(e["stop"] for e in ranks) - min(e["start"] for e in ranks),
+            "sent_bytes": max(e["sent_bytes"] for e in ranks),
+            **{name: ranks[0][name] for name in ("val_accuracy", "test_accuracy")},
+        }
+        for _, ranks in sorted(by_number.items())
+    ]

@@ -54,7 +54,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What every system of the training benchmark learns: GraphSAGE (mean), one layer per hop, no dropout, by Adam under DDP.
+    """What every system of the training benchmark learns: GraphSAGE (mean), one layer per hop, by Adam under DDP.
 
     Attributes:
         channels: features of a vertex.
@@ -62,6 +62,7 @@ class Recipe:
         layers: of the model, one per hop.
         hidden: width of the layers between.
         lr: learning rate.
+        dropout: between layers.
         seed: of the initial weights.
     """
 
@@ -70,4 +71,5 @@ class Recipe:
     layers: int
     hidden: int = 32
     lr: float = 0.003
+    dropout: float = 0.0
     seed: int = 0

@@ -11,9 +11,9 @@ import pytest
 from atta.bench.loader import LoaderBench, run
 from atta.bench.netlab import Host, NetLab
 from atta.bench.peers.distdgl.launch import run_distdgl
-from atta.bench.peers.distdgl.partition import GRAPH_NAME, MASK, prepare, read_tables
+from atta.bench.peers.distdgl.partition import GRAPH_NAME, MASK, mask_of, prepare, read_tables
 from atta.bench.peers.source import PlainGraph, fingerprint, read_plain
-from atta.bench.workload import Workload
+from atta.bench.workload import Recipe, Workload
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
@@ -27,8 +27,9 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("graph") / "graph"
     x = rng.standard_normal((N, 6)).astype(np.float32)
     with GraphWriter(folder) as out:
-        tables = {"x": x, "y": rng.integers(0, 3, N)}
-        out.add_nodes("node", N, tables=tables, splits={"train": np.sort(rng.permutation(N)[:120])})
+        tables, order = {"x": x, "y": rng.integers(0, 3, N)}, rng.permutation(N)
+        splits = {"train": np.sort(order[:120]), "val": np.sort(order[120:170]), "test": np.sort(order[170:])}
+        out.add_nodes("node", N, tables=tables, splits=splits)
         out.add_edges("node__to__node", rng.integers(0, N, M), rng.integers(0, N, M))
     return folder
 
@@ -49,7 +50,9 @@ def test_a_partitioned_dataset_is_put_together_again(graph: Path, parted: Path) 
     whole, again = read_plain(graph), read_plain(parted)
     assert (again.num_nodes, len(again.src)) == (N, M)
     assert edges_by_features(again) == edges_by_features(whole)
-    for one, two in ((whole.seeds, again.seeds), (np.arange(N), np.arange(N))):
+    assert set(whole.splits) == set(again.splits) == {"train", "val", "test"}
+    chosen = [(whole.splits[name], again.splits[name]) for name in whole.splits]
+    for one, two in ((whole.seeds, again.seeds), *chosen, (np.arange(N), np.arange(N))):
         rows = [np.column_stack([g.tables["x"][ids], g.tables["y"][ids]]) for g, ids in ((whole, one), (again, two))]
         assert np.array_equal(*(np.unique(r, axis=0) for r in rows))
 
@@ -85,11 +88,12 @@ def test_conversion_keeps_the_graph(graph: Path, partitions: Path) -> None:
     dgl = pytest.importorskip("dgl")
     plain = read_plain(graph)
     x = np.empty_like(plain.tables["x"])  # by DGL's own vertex numbers
-    src, dst, seeds = [], [], 0
+    src, dst, seeds, found = [], [], 0, dict.fromkeys(plain.splits, 0)
     for part in range(2):
         local, tables, _, book, *_ = dgl.distributed.load_partition(str(partitions), part)
         x[book.partid2nids(part).numpy()] = tables["_N/x"].numpy()
         seeds += int(tables[f"_N/{MASK}"].sum())
+        found = {name: count + int(tables[f"_N/{mask_of(name)}"].sum()) for name, count in found.items()}
         numbers = local.ndata[dgl.NID].numpy()
         stored_here = local.edata["inner_edge"].bool().numpy()
         ends = [numbers[e.numpy()[stored_here]] for e in local.edges()]
@@ -97,8 +101,9 @@ def test_conversion_keeps_the_graph(graph: Path, partitions: Path) -> None:
         src.append(ends[0])
         dst.append(ends[1])
     assert seeds == len(plain.seeds)
+    assert found == {name: len(ids) for name, ids in plain.splits.items()}
     assert set(read_tables(partitions)) == {"x", "y"}
-    converted = PlainGraph(N, np.concatenate(src), np.concatenate(dst), {"x": x}, plain.seeds)
+    converted = PlainGraph(N, np.concatenate(src), np.concatenate(dst), {"x": x}, {}, plain.seeds)
     assert edges_by_features(converted) == edges_by_features(plain)
 
 
@@ -127,6 +132,24 @@ def test_servers_and_trainers_deliver_every_seed(partitions: Path, tmp_path: Pat
     assert measured.total("feature_bytes") == 24 * measured.total("nodes") + 8 * measured.total("seeds")
     assert 0 < measured.total("edges") <= measured.total("seeds") * (3 + (1 + 3) * 2)  # DGL expands the seeds again
     assert min(measured.whole.sent_bytes) > 0
+
+
+@pytest.mark.netns
+@pytest.mark.peer
+@pytest.mark.slow
+def test_trainers_look_at_their_accuracy_outside_of_the_epochs(partitions: Path, tmp_path: Path) -> None:
+    workload = Workload((3, 2), 16, warm_up=1, epochs=3, seconds=0, timeout_s=100)
+    recipe = Recipe(channels=6, classes=3, layers=2, hidden=8, dropout=0.5)
+    with NetLab(2, shm_bytes=1 << 28) as lab:
+        measured = run_distdgl(partitions, workload, lab.hosts, tmp_path, recipe=recipe, eval_every=2)
+    assert [e["val_accuracy"] for e in measured.warm_ups] == [None, None]
+    for number, looked in ((0, True), (1, False), (2, True)):  # after two and four epochs, the last being the fourth
+        ranks = [e for e in measured.epochs if e["epoch"] == number]
+        for name, vertices in (("val_accuracy", 50), ("test_accuracy", 230)):
+            assert ranks[0][name] == ranks[1][name]
+            assert (ranks[0][name] is not None) == looked
+            assert not looked or round(ranks[0][name] * vertices, 6).is_integer()
+        assert min(e["sent_bytes"] for e in ranks) > 0
 
 
 @pytest.mark.slow

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from atta.bench.drive import Measured, Usage
 from atta.bench.netlab import bits_per_s
 from atta.bench.report import BenchReport
-from atta.bench.strategies import STRATEGIES, StrategiesBench, external_rate, figures
+from atta.bench.strategies import STRATEGIES, StrategiesBench, accuracies, epochs_of, external_rate, figures
 from atta.bench.train_run import Trained
 from atta.errors import ConfigError, UnknownNameError
 from atta.train.report import EpochReport
@@ -85,6 +86,36 @@ def test_figures_are_of_the_epochs_after_the_warm_up() -> None:
     assert "seconds_to_target" not in figures(run, 1, target=0.95)
     without = figures(Trained([epoch(1.0, None)] * 2, [[0], [0]]), 1)
     assert "test_accuracy" not in without
+
+
+def test_the_first_of_equally_good_epochs_counts_and_time_goes_on_between_evaluations() -> None:
+    epochs = [
+        {"seconds": 1.0, "val_accuracy": None, "test_accuracy": None},
+        {"seconds": 2.0, "val_accuracy": 0.6, "test_accuracy": 0.5},
+        {"seconds": 4.0, "val_accuracy": None, "test_accuracy": None},
+        {"seconds": 8.0, "val_accuracy": 0.6, "test_accuracy": 0.7},
+    ]
+    assert accuracies(epochs) == {"val_accuracy": 0.6, "test_accuracy": 0.5}
+    assert accuracies(epochs, 0.5)["seconds_to_target"] == 3.0
+    assert accuracies(epochs, 0.55)["seconds_to_target"] == 15.0
+    assert "seconds_to_target" not in accuracies(epochs, 0.75)
+    assert accuracies(epochs[:1], 0.1) == {}
+
+
+def test_an_epoch_of_distdgl_lasts_from_the_first_trainer_to_the_last() -> None:
+    def lesson(rank: int, number: int, start: float, stop: float, *, sent: int, val: float | None) -> dict[str, Any]:
+        accuracy = {"val_accuracy": val, "test_accuracy": val}
+        return {"rank": rank, "epoch": number, "start": start, "stop": stop, "sent_bytes": sent, **accuracy}
+
+    warm = [lesson(0, 0, 0.0, 5.0, sent=10, val=None), lesson(1, 0, 1.0, 6.0, sent=30, val=None)]
+    lessons = [lesson(r, e, 10.0 * e, 10.0 * e + 3 + r, sent=e + r, val=0.5) for e in range(2) for r in range(2)]
+    usage = Usage(1.0, 1.0, 1.0, (0, 0))
+    found = epochs_of(Measured(warm, lessons, usage, usage))
+    assert [(e["seconds"], e["sent_bytes"], e["val_accuracy"]) for e in found] == [
+        (6.0, 30, None),
+        (4.0, 1, 0.5),
+        (4.0, 2, 0.5),
+    ]
 
 
 def test_costs_are_compared_the_other_way_round() -> None:

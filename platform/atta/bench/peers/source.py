@@ -28,13 +28,15 @@ class PlainGraph:
         num_nodes: n.
         src, dst: int64 [E] end points, 0 ... n-1.
         tables: per name [n, *row_shape].
-        seeds: int64 [S] ascending vertices of the chosen split.
+        splits: per name int64 [S], ascending vertices.
+        seeds: those of the chosen split.
     """
 
     num_nodes: int
     src: npt.NDArray[np.int64]
     dst: npt.NDArray[np.int64]
     tables: Mapping[str, npt.NDArray[Any]]
+    splits: Mapping[str, npt.NDArray[np.int64]]
     seeds: npt.NDArray[np.int64]
 
 
@@ -62,12 +64,14 @@ def read_plain(path: str | Path, split: str = "train") -> PlainGraph:
 def _from_graph(graph: Graph, split: str) -> PlainGraph:
     node_type, edge_type = _only_types(graph.schema, split)
     edges = graph.edges(edge_type)
+    splits = {name: np.asarray(graph.split(node_type, name), dtype=np.int64) for name in graph.schema.splits[node_type]}
     return PlainGraph(
         graph.schema.node_counts[node_type],
         np.asarray(edges.src, dtype=np.int64),
         np.asarray(edges.dst, dtype=np.int64),
         {name: graph.table(node_type, name) for name in graph.schema.node_tables[node_type]},
-        np.asarray(graph.split(node_type, split), dtype=np.int64),
+        splits,
+        splits[split],
     )
 
 
@@ -79,6 +83,9 @@ def _from_dataset(dataset: parted.Dataset, split: str) -> PlainGraph:
     targets = [
         s + np.repeat(np.arange(len(c.indptr) - 1), np.diff(c.indptr)) for s, c in zip(starts, stored, strict=True)
     ]
+    splits = {
+        name: np.asarray(dataset.split(node_type, name), dtype=np.int64) for name in dataset.schema.splits[node_type]
+    }
     return PlainGraph(
         dataset.schema.node_counts[node_type],
         np.concatenate([np.asarray(c.indices, dtype=np.int64) for c in stored]),
@@ -87,7 +94,8 @@ def _from_dataset(dataset: parted.Dataset, split: str) -> PlainGraph:
             name: np.concatenate([part.table(node_type, name) for part in parts])
             for name in dataset.schema.node_tables[node_type]
         },
-        np.asarray(dataset.split(node_type, split), dtype=np.int64),
+        splits,
+        splits[split],
     )
 
 

@@ -27,11 +27,13 @@ def run_distdgl(
     *,
     recipe: Recipe | None = None,
     trainers: int = 1,
+    eval_every: int = 0,
 ) -> Measured:
     """Start everything, measure, end everything.
 
     ``partitions`` comes from ``partition.prepare`` with as many parts as there are hosts; ``folder`` is for logs; ``recipe``: the
-    trainers train by it, else they only load; ``trainers``: of each host.
+    trainers train by it, else they only load; ``trainers``: of each host; ``eval_every``: epochs between looks at the accuracy of
+    what is trained, 0: none.
 
     Raises:
         AttaError: a process failed or hangs.
@@ -41,7 +43,7 @@ def run_distdgl(
     module = "atta.bench.peers.distdgl." + ("worker" if recipe is None else "train_worker")
     command = [sys.executable, "-m", module]
     tables = read_tables(partitions) if recipe is None else ("x", "y")
-    training = {} if recipe is None else {"recipe": asdict(recipe)}
+    training = {} if recipe is None else {"recipe": asdict(recipe), "eval_every": eval_every}
     with Troupe("dgl", folder) as troupe:
         for index, host in enumerate(hosts):
             env = _environment(partitions, ips, len(hosts) * trainers, host, workload.threads)

@@ -19,7 +19,7 @@ from pathlib import Path
 from atta.bench.peers.source import fingerprint, read_plain
 from atta.errors import AttaError
 
-__all__ = ["GRAPH_NAME", "MASK", "convert", "prepare", "read_tables"]
+__all__ = ["GRAPH_NAME", "MASK", "convert", "mask_of", "prepare", "read_tables"]
 
 GRAPH_NAME = "peer"
 MASK = "is_seed"
@@ -37,7 +37,7 @@ def prepare(graph: Path, parts: int, split: str, cache: Path) -> Path:
         dgl = version("dgl")
     except PackageNotFoundError:
         raise AttaError("DGL is not installed: install atta[dgl]") from None
-    folder = cache / f"distdgl-{dgl}-{fingerprint(graph)}-{split}-{parts}"
+    folder = cache / f"distdgl-{dgl}-splits-{fingerprint(graph)}-{split}-{parts}"
     if not folder.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".distdgl-", dir=cache) as scratch:
@@ -60,6 +60,11 @@ def _convert_elsewhere(graph: Path, out: Path, parts: int, split: str) -> None:
         raise AttaError(f"DGL cannot partition the graph: {lines[-1] if lines else done.returncode}")
 
 
+def mask_of(split: str) -> str:
+    """The table that says which vertices are in a split."""
+    return f"is_in_{split}"
+
+
 def read_tables(config: Path) -> tuple[str, ...]:
     """Names of the vertex tables in a converted graph."""
     return tuple(json.loads((config.parent / _TABLES).read_text(encoding="utf-8")))
@@ -74,9 +79,9 @@ def convert(graph: Path, out: Path, parts: int, split: str) -> None:
     whole = dgl.graph((torch.from_numpy(plain.src), torch.from_numpy(plain.dst)), num_nodes=plain.num_nodes)
     for name, rows in plain.tables.items():
         whole.ndata[name] = torch.from_numpy(rows.copy())
-    mask = torch.zeros(plain.num_nodes, dtype=torch.bool)
-    mask[torch.from_numpy(plain.seeds.copy())] = True
-    whole.ndata[MASK] = mask
+    for name, ids in {MASK: plain.seeds, **{mask_of(split): ids for split, ids in plain.splits.items()}}.items():
+        whole.ndata[name] = torch.zeros(plain.num_nodes, dtype=torch.bool)
+        whole.ndata[name][torch.from_numpy(ids.copy())] = True
     out.mkdir(parents=True)
     (out / _TABLES).write_text(json.dumps(list(plain.tables)), encoding="utf-8")
     try:
@@ -87,7 +92,7 @@ def convert(graph: Path, out: Path, parts: int, split: str) -> None:
             str(out),
             num_hops=1,
             part_method="metis",
-            balance_ntypes=mask.long(),
+            balance_ntypes=whole.ndata[MASK].long(),
             balance_edges=True,
         )
     except BaseException:
