@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from importlib import import_module
@@ -82,6 +83,7 @@ def cli(debug: bool) -> None:
 
 def main() -> None:
     """Run the command line: exit 0 done, 2 wrong usage or bad input, 1 failure while running, 130 on Ctrl-C."""
+    _open_missing_streams()
     debug = "--debug" in sys.argv  # accepted after the sub-command too
     if debug:
         sys.argv.remove("--debug")
@@ -94,8 +96,22 @@ def main() -> None:
         if debug and not isinstance(error, click.ClickException):
             raise
         text, code = _verdict(error)
-        print(text, file=sys.stderr)
+        with contextlib.suppress(OSError):  # nobody reads it, or the disk is full: the exit code still tells
+            print(text, file=sys.stderr, flush=True)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_missing_streams() -> None:
+    """Give a process without standard streams (``2>&-``) empty ones.
+
+    Else ``print`` would take standard output for the missing standard error, and the next file or socket would get its number.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _verdict(error: BaseException) -> tuple[str, int]:

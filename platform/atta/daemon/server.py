@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from atta import rpc
+from atta import logs, rpc
 from atta.clusterfile import check_address
 from atta.daemon.calls import Calls
 from atta.daemon.chunks import moved_at_once
@@ -30,7 +30,7 @@ from atta.daemon.peers import Peers
 from atta.daemon.session_service import SessionService
 from atta.daemon.table_service import TableService
 from atta.daemon.turns import Outlets, TurnPool
-from atta.errors import ConfigError
+from atta.errors import AttaError, ConfigError
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
 from atta.kvstore.tables import Tables
@@ -93,6 +93,7 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._stopped = asyncio.Event()
         self._chores: list[asyncio.Task[None]] = []
+        self._failure: AttaError | None = None
 
     async def start(self) -> None:
         """Listen and serve.
@@ -154,19 +155,45 @@ class Daemon:
         await self._server.start()
         for name in ("", *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        loop = asyncio.get_running_loop()
-        self._chores = [
-            loop.create_task(self._engine.watch_utilisation()),
-            loop.create_task(self._sessions.expire()),
-            loop.create_task(self._tables.forget_idle()),
-            loop.create_task(self._drain_when_asked()),
-        ]
+        self._begin_chores(
+            watch_utilisation=self._engine.watch_utilisation(),
+            expire_sessions=self._sessions.expire(),
+            forget_idle_clients=self._tables.forget_idle(),
+        )
         log.info("serving", address=self.address, part=self.config.part, dataset=self._dataset.dataset_id)
+
+    def _begin_chores(self, **chores: Coroutine[Any, Any, None]) -> None:
+        """Start what goes on as long as the daemon serves; ``drain`` ends it."""
+        loop = asyncio.get_running_loop()
+        self._chores = [loop.create_task(chore, name=name) for name, chore in chores.items()]
+        for chore in self._chores:
+            chore.add_done_callback(self._ended)
+        self._draining = loop.create_task(self._drain_when_asked(), name="drain")
+        self._draining.add_done_callback(self._drained)
+
+    def _ended(self, chore: asyncio.Task[None]) -> None:
+        """Without one of its chores a daemon must not go on: leases, for one, would never run out."""
+        if self._stopping.is_set() and chore.cancelled():
+            return
+        self._fail(chore)
+        self._stopping.set()
+
+    def _drained(self, draining: asyncio.Task[None]) -> None:
+        if draining.cancelled() or draining.exception() is not None:
+            self._fail(draining)
+        self._stopped.set()
+
+    def _fail(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        cause = f"{type(error).__name__}: {error}" if error is not None else "it ended"
+        log.error("background task died", task=task.get_name(), exc_info=error)
+        self._failure = self._failure or AttaError(f"the daemon's task {task.get_name()} died: {cause}")
 
     def _stats(self) -> dict[str, float]:
         parts = (self._engine, self._sessions, self._tables, self._cache, self._calls, self._process)
         return {
             "queue_limit_bytes": float(self.config.queue_bytes),
+            "log_lines_dropped": float(logs.dropped_lines()),
             **{name: value for part in parts for name, value in part.stats().items()},
         }
 
@@ -177,12 +204,19 @@ class Daemon:
         """Begin to stop; a second call stops at once. Safe to call from a signal handler of the loop."""
         if self._stopping.is_set():
             log.warning("stopping at once")
+            logs.drain()
             os._exit(130)
         self._stopping.set()
 
     async def wait(self) -> None:
-        """Until the daemon has stopped."""
+        """Until the daemon has stopped.
+
+        Raises:
+            AttaError: it stopped because one of its background tasks died.
+        """
         await self._stopped.wait()
+        if self._failure is not None:
+            raise self._failure
 
     async def _drain_when_asked(self) -> None:
         await self._stopping.wait()
@@ -192,13 +226,12 @@ class Daemon:
         deadline = asyncio.get_running_loop().time() + self.config.drain_s
         while len(self._sessions) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
-        for chore in self._chores[:-1]:
+        for chore in self._chores:
             chore.cancel()
         await self._server.stop(grace=1.0)
         await self._engine.shutdown()
         self._serving.shutdown()
         log.info("stopped")
-        self._stopped.set()
 
 
 def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], Figures]) -> Figures:

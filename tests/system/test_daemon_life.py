@@ -1,0 +1,91 @@
+"""A daemon's life: logs that nobody takes, background tasks that die, and what it says of itself."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+import atta
+from atta.client.control import Connection
+from atta.protos.v1 import kv_pb2
+from tests.system.conftest import SmallGraph, free_port
+
+MAIN = "from atta.cli.main import main; main()"
+DYING = """
+from atta.daemon.session_service import SessionService
+async def expire(self):
+    raise ZeroDivisionError("no leases today")
+SessionService.expire = expire
+"""
+
+
+@contextlib.contextmanager
+def daemon(
+    data: Path, *options: str, before: str = "", shell: str = "", stderr: int = subprocess.PIPE
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A daemon of partition 0, and its address; ``before``: Python that runs first, ``shell``: redirections."""
+    address = f"127.0.0.1:{free_port()}"
+    command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-c", f"{before}\n{MAIN}", "serve", *options]
+    command += ["--data", str(data), "--part", "0", "--listen", address, "--threads", "1"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    try:
+        yield child, address
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def refused(address: str, times: int) -> int:
+    """Have ``times`` requests refused: each is logged. Returns how many log lines the daemon has dropped."""
+    connection = Connection(address, 20.0)
+    request = kv_pb2.PullRequest(dataset_id="beef" * 100)
+    try:
+        connection.describe(wait=True)
+        for _ in range(times):
+            with pytest.raises(grpc.RpcError) as caught:
+                list(connection.start("KvService.Pull", request))
+            assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        return int(connection.stats()["log_lines_dropped"])
+    finally:
+        connection.close()
+
+
+def test_a_pipe_that_nobody_reads_stops_nobody(small_graph: SmallGraph) -> None:
+    with daemon(small_graph.dataset(1, "random")) as (child, address):
+        assert child.stderr is not None
+        fcntl.fcntl(child.stderr.fileno(), fcntl.F_SETPIPE_SZ, 4096)
+        assert refused(address, 30) == 0  # they wait in the queue
+        with atta.connect(address) as cluster:
+            assert len(list(atta.NeighborLoader(cluster, [2], batch_size=60))) == 2
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(30) == 0
+
+
+@pytest.mark.parametrize("shell", ["2>&-", "2>/dev/full"])
+def test_without_a_standard_error(small_graph: SmallGraph, shell: str) -> None:
+    with daemon(small_graph.dataset(1, "random"), shell=shell) as (child, address):
+        dropped = refused(address, 3)
+        assert (dropped >= 3) == ("full" in shell)
+        with atta.connect(address) as cluster:
+            assert len(list(atta.NeighborLoader(cluster, [2], batch_size=60))) == 2
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(30) == 0
+        assert child.stdout is not None
+        assert child.stdout.read() == ""
+
+
+def test_a_background_task_that_dies_ends_the_daemon(small_graph: SmallGraph) -> None:
+    with daemon(small_graph.dataset(1, "random"), "--drain", "0s", before=DYING) as (child, _):
+        _, errors = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert errors.splitlines()[-1] == (
+        "atta: error: the daemon's task expire_sessions died: ZeroDivisionError: no leases today"
+    )
