@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import shutil
 import signal
 import subprocess
 import sys
@@ -89,3 +90,21 @@ def test_a_background_task_that_dies_ends_the_daemon(small_graph: SmallGraph) ->
     assert errors.splitlines()[-1] == (
         "atta: error: the daemon's task expire_sessions died: ZeroDivisionError: no leases today"
     )
+
+
+def test_an_error_of_a_local_daemon_keeps_its_type(small_graph: SmallGraph, tmp_path: Path) -> None:
+    whole = small_graph.dataset(1, "random")
+    with pytest.raises(atta.ConfigError, match=r"--buffer.*64MiB") as wrong:
+        atta.local(whole, options=("--buffer", "1KiB"))
+    assert not isinstance(wrong.value, atta.DataError)
+    (tmp_path / "odd.toml").write_text('[[daemon]]\npart2 = 0\naddress = "127.0.0.1:7070"\n')
+    with pytest.raises(atta.UnknownNameError, match=r"part2.*'part'"):
+        atta.local(whole, options=("--peers", str(tmp_path / "odd.toml")))
+    damaged = shutil.copytree(whole, tmp_path / "odd: name")
+    with (damaged / "part-0000/nodes/node/x.npy").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\xff")
+    with pytest.raises(atta.DataError, match="checksum") as found:
+        atta.local(damaged)
+    assert found.value.path == str(damaged / "part-0000/nodes/node/x.npy")
+    assert found.value.cause == "altered: its checksum differs from the manifest's"

@@ -96,9 +96,21 @@ def main() -> None:
         if debug and not isinstance(error, click.ClickException):
             raise
         text, code = _verdict(error)
+        _leave_last_words(error, code)
         with contextlib.suppress(OSError):  # nobody reads it, or the disk is full: the exit code still tells
             print(text, file=sys.stderr, flush=True)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _leave_last_words(error: BaseException, code: int) -> None:
+    """Hand the error to whoever started this process and asked for it; wrong usage is a ConfigError there."""
+    from atta import lastwords
+
+    if isinstance(error, click.ClickException):
+        error = ConfigError(_line(error.format_message()))
+    if code != 130 and isinstance(error, AttaError):
+        with contextlib.suppress(OSError):
+            lastwords.leave(error)
 
 
 def _open_missing_streams() -> None:
