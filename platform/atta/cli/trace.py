@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from atta.cli.output import DURATION, write_text
+from atta.cli.output import DURATION, TO_WRITE, write_text
 from atta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +18,7 @@ __all__ = ["COMMANDS"]
 
 @click.command()
 @click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
-@click.option("--out", required=True, metavar="FILE", help="Where to write the trace; - for stdout.")
+@click.option("--out", required=True, type=TO_WRITE, metavar="FILE", help="Where to write the trace; - for stdout.")
 @click.option(
     "--seconds",
     type=DURATION,
@@ -38,7 +36,6 @@ def trace(target: str, out: str, seconds: float) -> None:
     from atta.observe.timeline import document, trace_events
     from atta.version import __version__
 
-    _check_writable(out)  # before waiting
     with connect(target, deadline_s=30.0) as cluster:
         begun = time.monotonic()
         time.sleep(seconds)
@@ -51,13 +48,6 @@ def trace(target: str, out: str, seconds: float) -> None:
     write_text("--out", out, document(events, {"writer": f"atta {__version__}", "dataset_id": dataset, "cores": cores}))
     told = sum(event["ph"] != "M" for event in events)  # the others are names
     click.echo(_summary(out, recordings, seconds, events=told), err=True)
-
-
-def _check_writable(out: str) -> None:
-    folder = Path(out).parent
-    if out != "-" and (Path(out).is_dir() or not os.access(folder, os.W_OK)):
-        problem = "it is a folder" if Path(out).is_dir() else f"{folder} is no folder that can be written to"
-        raise ConfigError(f"--out {out}: {problem}")
 
 
 def _summary(out: str, recordings: list[Recording], seconds: float, *, events: int) -> str:
