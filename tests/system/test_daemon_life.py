@@ -26,6 +26,14 @@ async def expire(self):
     raise ZeroDivisionError("no leases today")
 SessionService.expire = expire
 """
+SLOW = """
+import time
+from atta.partition.dataset import Dataset
+def check(self, parts, verify):
+    print("loading", flush=True)
+    time.sleep(60)
+Dataset._check_files = check
+"""
 
 
 @contextlib.contextmanager
@@ -108,3 +116,34 @@ def test_an_error_of_a_local_daemon_keeps_its_type(small_graph: SmallGraph, tmp_
         atta.local(damaged)
     assert found.value.path == str(damaged / "part-0000/nodes/node/x.npy")
     assert found.value.cause == "altered: its checksum differs from the manifest's"
+
+
+def test_ctrl_c_while_a_daemon_loads_or_serves(small_graph: SmallGraph) -> None:
+    data = small_graph.dataset(1, "random")
+    with daemon(data, before=SLOW) as (child, _):
+        assert child.stdout is not None
+        assert child.stdout.readline() == "loading\n"
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=30)
+        assert (child.returncode, errors.splitlines()[-1]) == (130, "atta: interrupted")
+        assert "Traceback" not in errors
+    with daemon(data, "--log-level", "warning") as (child, address):
+        with atta.connect(address, wait=True):
+            child.send_signal(signal.SIGINT)
+            _, errors = child.communicate(timeout=30)
+        assert (child.returncode, errors.strip()) == (130, "atta: interrupted")
+
+
+def test_ctrl_c_while_a_command_waits(small_graph: SmallGraph, tmp_path: Path) -> None:
+    with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster:
+        words = ["trace", "--cluster", cluster.addresses[0], "--seconds", "100", "--out", str(tmp_path / "t.json")]
+        program = "import time; sleep = time.sleep\ndef told(s): print(s, flush=True); sleep(s)\ntime.sleep = told\n"
+        child = subprocess.Popen(
+            [sys.executable, "-c", program + MAIN, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == "100.0\n"
+        child.send_signal(signal.SIGINT)
+        out, errors = child.communicate(timeout=30)
+    assert (child.returncode, out, errors.strip()) == (130, "", "atta: interrupted")
+    assert list(tmp_path.iterdir()) == []

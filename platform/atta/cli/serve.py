@@ -14,7 +14,7 @@ __all__ = ["COMMANDS"]
 @click.option("--part", required=True, type=click.IntRange(min=0), help="Partition to serve.")
 @click.option("--listen", default="127.0.0.1:7070", show_default=True, help="Address to listen on, host:port.")
 @click.option("--peers", type=click.Path(dir_okay=False), help="Cluster file with the addresses of all daemons.")
-@click.option("--threads", type=click.IntRange(min=1), help="Worker threads  [default: number of cores].")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Worker threads  [default: number of cores].")
 @click.option(
     "--requests", type=click.IntRange(min=1), default=16, show_default=True, help="To other daemons, at a time."
 )

@@ -126,9 +126,7 @@ def train(
 def _print(report: TrainReport) -> None:
     best = report.best
     if best.test_accuracy is not None:
-        click.echo(
-            f"best epoch {best.epoch + 1}: val {best.val_accuracy or 0:.4f}, test accuracy {best.test_accuracy:.4f}"
-        )
+        click.echo(f"best epoch {best.epoch}: val {best.val_accuracy or 0:.4f}, test accuracy {best.test_accuracy:.4f}")
     rates = sorted(e.seeds_per_s for e in report.epochs)
     what = "seeds" if report.config.strategy == "minibatch" else "training vertices"
     click.echo(f"median throughput {rates[len(rates) // 2]:,.0f} {what}/s over {len(rates)} epochs")

@@ -94,6 +94,7 @@ class Daemon:
         self._stopped = asyncio.Event()
         self._chores: list[asyncio.Task[None]] = []
         self._failure: AttaError | None = None
+        self._interrupted = False
 
     async def start(self) -> None:
         """Listen and serve.
@@ -208,15 +209,23 @@ class Daemon:
             os._exit(130)
         self._stopping.set()
 
+    def interrupt(self) -> None:
+        """As ``drain``, on Ctrl-C: ``wait`` says so in the end."""
+        self._interrupted = True
+        self.drain()
+
     async def wait(self) -> None:
         """Until the daemon has stopped.
 
         Raises:
             AttaError: it stopped because one of its background tasks died.
+            KeyboardInterrupt: it stopped because of Ctrl-C.
         """
         await self._stopped.wait()
         if self._failure is not None:
             raise self._failure
+        if self._interrupted:
+            raise KeyboardInterrupt
 
     async def _drain_when_asked(self) -> None:
         await self._stopping.wait()
@@ -264,10 +273,11 @@ def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -
 
 
 async def _serve(config: DaemonConfig, ready: Callable[[str], None] | None) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's own would wait until all is loaded
     daemon = Daemon(config)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, daemon.drain)
+    loop.add_signal_handler(signal.SIGTERM, daemon.drain)
+    loop.add_signal_handler(signal.SIGINT, daemon.interrupt)
     await daemon.start()
     if config.exit_with_parent:
         loop.add_reader(sys.stdin.fileno(), _on_stdin, daemon, loop)
