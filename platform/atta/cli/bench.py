@@ -39,7 +39,10 @@ def _hand_out(report: Any, json_file: str | None, plot: str | None, *figure: str
 
 @click.group()
 def bench() -> None:
-    """Measure against physical limits and peers, all in one run."""
+    """Measure against physical limits and peers, all in one run.
+
+    Example: atta bench loader --data data/demo-2p --num-neighbors 15,10,5 --json loader.json
+    """
 
 
 @bench.command()

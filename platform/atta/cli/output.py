@@ -231,7 +231,7 @@ def progress_bars(quiet: bool) -> Iterator[Progress]:
 
 
 def printer() -> Console:
-    """What reports are printed with: in files and pipes tables get the width they need instead of cut figures."""
+    """What reports are printed with: in files and pipes, unless COLUMNS is set, tables get the width they need."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    return Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS)

@@ -1,10 +1,10 @@
-"""``atta serve``, ``status`` and ``stop``: daemons on the command line."""
+"""``atta serve``: a daemon on the command line."""
 
 from __future__ import annotations
 
 import click
 
-from atta.cli.output import DURATION, INTS, SIZE, json_option, printer, write_json
+from atta.cli.output import DURATION, INTS, SIZE
 
 __all__ = ["COMMANDS"]
 
@@ -173,48 +173,4 @@ def serve(  # noqa: PLR0917 - one parameter per option
     )
 
 
-@click.command()
-@click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
-@json_option
-def status(target: str, json_file: str | None) -> None:
-    """Show what each daemon of a cluster does.
-
-    Example: atta status --cluster cluster.toml
-    """
-    from rich.table import Table
-
-    from atta.client.cluster import connect
-
-    with connect(target, deadline_s=5.0) as cluster:
-        rows = cluster.stats()
-        daemons = [{"part": p, "address": a, **s} for p, (a, s) in enumerate(zip(cluster.addresses, rows, strict=True))]
-        write_json(json_file, {"schema": 1, "dataset_id": cluster.dataset_id, "daemons": daemons})
-        if json_file == "-":
-            return
-        table = Table(title=f"dataset {cluster.dataset_id}")
-        table.add_column("")
-        for part, address in enumerate(cluster.addresses):
-            table.add_column(f"part {part}\n{address}", justify="right")
-        for name in sorted({name for row in rows for name in row}):
-            table.add_row(name, *(f"{row.get(name, 0):,.6g}" for row in rows))
-        printer().print(table)
-
-
-@click.command()
-@click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
-def stop(target: str) -> None:
-    """Ask every daemon of a cluster to drain and exit.
-
-    Example: atta stop --cluster cluster.toml
-    """
-    from atta.client.cluster import resolve_target
-    from atta.client.control import Connection
-
-    for part, address in sorted(resolve_target(target).items()):
-        connection = Connection(address, 5.0)
-        connection.stop()
-        connection.close()
-        click.echo(f"part {part} at {address}: stopping")
-
-
-COMMANDS = [serve, status, stop]
+COMMANDS = [serve]
