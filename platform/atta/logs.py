@@ -115,7 +115,7 @@ def configure(*, format: str = "text", level: str = "info") -> None:  # noqa: A0
     if _sink is None:
         _sink = LogSink(2, told=_told_json if format == "json" else _told_text)
         atexit.register(drain)
-    sys.stderr = _sink  # type: ignore[assignment]
+    sys.stderr = _sink
     logging.basicConfig(stream=_sink, level=logging.WARNING, force=True)
     renderer = structlog.processors.JSONRenderer() if format == "json" else structlog.dev.ConsoleRenderer(colors=False)
     structlog.configure(

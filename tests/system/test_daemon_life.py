@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
+import numpy as np
+import psutil
 import pytest
 
 import atta
 from atta.client.control import Connection
+from atta.clusterfile import write_cluster
+from atta.partition.deploy import deploy
 from atta.protos.v1 import kv_pb2
 from tests.system.conftest import SmallGraph, free_port
 
@@ -42,8 +48,9 @@ def daemon(
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A daemon of partition 0, and its address; ``before``: Python that runs first, ``shell``: redirections."""
     address = f"127.0.0.1:{free_port()}"
-    command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-c", f"{before}\n{MAIN}", "serve", *options]
-    command += ["--data", str(data), "--part", "0", "--listen", address, "--threads", "1"]
+    command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-c", f"{before}\n{MAIN}", "serve"]
+    command += ["--part", "0", "--listen", address, *options]  # of options given twice the last counts
+    command += ["--data", str(data), "--threads", "1"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
     try:
         yield child, address
@@ -147,3 +154,61 @@ def test_ctrl_c_while_a_command_waits(small_graph: SmallGraph, tmp_path: Path) -
         out, errors = child.communicate(timeout=30)
     assert (child.returncode, out, errors.strip()) == (130, "", "atta: interrupted")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_daemon_says_what_it_loads_and_where_its_metrics_are(small_graph: SmallGraph) -> None:
+    data, port = small_graph.dataset(1, "random"), free_port()
+    options = ("--metrics", f"127.0.0.1:{port}", "--log-format", "json")
+    with daemon(data, *options) as (child, address):
+        assert child.stderr is not None
+        lines = [json.loads(child.stderr.readline()) for _ in range(4)]
+        assert [line["event"] for line in lines] == ["loading", "loaded", "metrics", "serving"]
+        loading, loaded, metrics, serving = lines
+        assert (loading["data"], loading["part"], serving["address"]) == (str(data), 0, address)
+        assert loaded["seconds"] >= 0
+        assert metrics["address"] == f"127.0.0.1:{port}"
+        bound = {c.laddr for c in psutil.Process(child.pid).net_connections() if c.status == psutil.CONN_LISTEN}
+        assert ("127.0.0.1", port) in bound
+        assert not {host for host, number in bound if number == port} - {"127.0.0.1"}
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            assert b"atta_log_lines_dropped_total" in page.read()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--metrics", "9090"), "host:port"),
+        (("--metrics", "127.0.0.1:0"), "name a port"),
+        (("--metrics", "127.0.0.1:9090", "--metrics-port", "9090"), "one of them"),
+    ],
+)
+def test_nonsense_about_metrics_is_refused(small_graph: SmallGraph, options: tuple[str, ...], words: str) -> None:
+    with daemon(small_graph.dataset(1, "random"), *options) as (child, _):
+        _, errors = child.communicate(timeout=60)
+    assert child.returncode == 2
+    assert words in errors
+
+
+def test_deployed_folders_serve_the_same_batches(small_graph: SmallGraph, tmp_path: Path) -> None:
+    whole = small_graph.dataset(2, "metis")
+    for part in (0, 1):
+        deploy(whole, tmp_path / f"machine-{part}", [part])
+    assert not (tmp_path / "machine-0" / "part-0001").exists()
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    write_cluster(tmp_path / "cluster.toml", addresses)
+    peers = ("--peers", str(tmp_path / "cluster.toml"))
+    with (
+        daemon(tmp_path / "machine-0", *peers, "--listen", addresses[0], stderr=subprocess.DEVNULL),
+        daemon(tmp_path / "machine-1", *peers, "--part", "1", "--listen", addresses[1], stderr=subprocess.DEVNULL),
+        atta.connect(tmp_path / "cluster.toml", wait=True) as deployed,
+        atta.local(whole, threads=1) as local,
+    ):
+        for theirs, ours in zip(
+            atta.NeighborLoader(deployed, [4, 4], batch_size=40),
+            atta.NeighborLoader(local, [4, 4], batch_size=40),
+            strict=True,
+        ):
+            assert np.array_equal(theirs.n_id(), ours.n_id())
+            assert np.array_equal(theirs.table("x"), ours.table("x"))
+            rows = {int(v): i for i, v in enumerate(small_graph.ids)}
+            assert np.array_equal(theirs.table("x"), small_graph.x[[rows[int(v)] for v in theirs.n_id()]])

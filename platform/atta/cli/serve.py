@@ -95,7 +95,12 @@ __all__ = ["COMMANDS"]
     show_default=True,
     help="What `atta trace` can look back on, about 300 bytes each; 0: nothing.",
 )
-@click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Prometheus metrics over HTTP.")
+@click.option(
+    "--metrics", default="", metavar="HOST:PORT", help="Prometheus metrics over HTTP, such as 127.0.0.1:9090."
+)
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), default=0, help="The same on every address of the machine."
+)
 @click.option("--verify/--no-verify", default=True, help="Check the checksums of all files at start.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text")
@@ -124,6 +129,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
     policy: str,
     prefetch: int,
     trace_events: int,
+    metrics: str,
     metrics_port: int,
     verify: bool,
     log_level: str,
@@ -167,6 +173,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
             policy=policy,
             prefetch=prefetch,
             trace_events=trace_events,
+            metrics=metrics,
             metrics_port=metrics_port,
             exit_with_parent=exit_with_parent,
         )

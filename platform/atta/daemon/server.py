@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
@@ -63,8 +64,13 @@ class Daemon:
             ConfigError: no such partition, or no such ranking of the cache.
         """
         check_address(config.listen)
+        _ = config.metrics_address  # refused before minutes of loading
         self.config = config
         self.address = config.listen
+        began = time.monotonic()
+        log.info(
+            "loading", data=config.data, part=config.part, checksums="verified" if config.verify else "not verified"
+        )
         self._dataset = Dataset.open(config.data, parts=[config.part], verify=config.verify)
         resident = _resident(config, self._dataset)
         shard = Shard(self._dataset, config.part, resident=resident)
@@ -92,6 +98,12 @@ class Daemon:
         self._process, self._calls = ProcessFigures(), Calls()
         self._stopping = asyncio.Event()
         self._stopped = asyncio.Event()
+        log.info(
+            "loaded",
+            seconds=round(time.monotonic() - began, 2),
+            mbytes=_part_bytes(self._dataset, config.part) // 1_000_000,
+            memory="copy" if resident else "map",
+        )
         self._chores: list[asyncio.Task[None]] = []
         self._failure: AttaError | None = None
         self._interrupted = False
@@ -102,10 +114,12 @@ class Daemon:
         Raises:
             ConfigError: the address cannot be bound.
         """
-        if self.config.metrics_port:
+        if (metrics := self.config.metrics_address) is not None:
+            host, port = metrics
             about = {"dataset": self._dataset.dataset_id, "version": __version__}
             read = partial(_ask_loop, asyncio.get_running_loop(), self._figures)
-            serve_metrics(self.config.metrics_port, DaemonCollector(self.config.part, about, read))
+            serve_metrics(port, DaemonCollector(self.config.part, about, read), host=host)
+            log.info("metrics", address=f"{host}:{port}")
         # Without this option two daemons could share a port, each getting some of the other's requests.
         options = [
             *rpc.channel_options(),
@@ -261,9 +275,12 @@ def _resident(config: DaemonConfig, dataset: Dataset) -> bool:
     """Whether to load the partition into memory (see ``DaemonConfig.memory``)."""
     if config.memory != "auto":
         return config.memory == "copy"
-    folder = part_folder(config.part)
-    wanted = sum(record.size for name, record in dataset.files.items() if name.startswith(f"{folder}/"))
-    return 4 * wanted <= available_bytes()
+    return 4 * _part_bytes(dataset, config.part) <= available_bytes()
+
+
+def _part_bytes(dataset: Dataset, part: int) -> int:
+    folder = part_folder(part)
+    return sum(record.size for name, record in dataset.files.items() if name.startswith(f"{folder}/"))
 
 
 def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -> None:
