@@ -7,7 +7,8 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from atta import rpc
+from atta import logs, rpc
 from atta.clusterfile import check_address
 from atta.daemon.calls import Calls
 from atta.daemon.chunks import moved_at_once
@@ -30,7 +31,7 @@ from atta.daemon.peers import Peers
 from atta.daemon.session_service import SessionService
 from atta.daemon.table_service import TableService
 from atta.daemon.turns import Outlets, TurnPool
-from atta.errors import ConfigError
+from atta.errors import AttaError, ConfigError
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
 from atta.kvstore.tables import Tables
@@ -63,8 +64,13 @@ class Daemon:
             ConfigError: no such partition, or no such ranking of the cache.
         """
         check_address(config.listen)
+        _ = config.metrics_address  # refused before minutes of loading
         self.config = config
         self.address = config.listen
+        began = time.monotonic()
+        log.info(
+            "loading", data=config.data, part=config.part, checksums="verified" if config.verify else "not verified"
+        )
         self._dataset = Dataset.open(config.data, parts=[config.part], verify=config.verify)
         resident = _resident(config, self._dataset)
         shard = Shard(self._dataset, config.part, resident=resident)
@@ -92,7 +98,15 @@ class Daemon:
         self._process, self._calls = ProcessFigures(), Calls()
         self._stopping = asyncio.Event()
         self._stopped = asyncio.Event()
+        log.info(
+            "loaded",
+            seconds=round(time.monotonic() - began, 2),
+            mbytes=_part_bytes(self._dataset, config.part) // 1_000_000,
+            memory="copy" if resident else "map",
+        )
         self._chores: list[asyncio.Task[None]] = []
+        self._failure: AttaError | None = None
+        self._interrupted = False
 
     async def start(self) -> None:
         """Listen and serve.
@@ -100,10 +114,12 @@ class Daemon:
         Raises:
             ConfigError: the address cannot be bound.
         """
-        if self.config.metrics_port:
+        if (metrics := self.config.metrics_address) is not None:
+            host, port = metrics
             about = {"dataset": self._dataset.dataset_id, "version": __version__}
             read = partial(_ask_loop, asyncio.get_running_loop(), self._figures)
-            serve_metrics(self.config.metrics_port, DaemonCollector(self.config.part, about, read))
+            serve_metrics(port, DaemonCollector(self.config.part, about, read), host=host)
+            log.info("metrics", address=f"{host}:{port}")
         # Without this option two daemons could share a port, each getting some of the other's requests.
         options = [
             *rpc.channel_options(),
@@ -154,19 +170,45 @@ class Daemon:
         await self._server.start()
         for name in ("", *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        loop = asyncio.get_running_loop()
-        self._chores = [
-            loop.create_task(self._engine.watch_utilisation()),
-            loop.create_task(self._sessions.expire()),
-            loop.create_task(self._tables.forget_idle()),
-            loop.create_task(self._drain_when_asked()),
-        ]
+        self._begin_chores(
+            watch_utilisation=self._engine.watch_utilisation(),
+            expire_sessions=self._sessions.expire(),
+            forget_idle_clients=self._tables.forget_idle(),
+        )
         log.info("serving", address=self.address, part=self.config.part, dataset=self._dataset.dataset_id)
+
+    def _begin_chores(self, **chores: Coroutine[Any, Any, None]) -> None:
+        """Start what goes on as long as the daemon serves; ``drain`` ends it."""
+        loop = asyncio.get_running_loop()
+        self._chores = [loop.create_task(chore, name=name) for name, chore in chores.items()]
+        for chore in self._chores:
+            chore.add_done_callback(self._ended)
+        self._draining = loop.create_task(self._drain_when_asked(), name="drain")
+        self._draining.add_done_callback(self._drained)
+
+    def _ended(self, chore: asyncio.Task[None]) -> None:
+        """Without one of its chores a daemon must not go on: leases, for one, would never run out."""
+        if self._stopping.is_set() and chore.cancelled():
+            return
+        self._fail(chore)
+        self._stopping.set()
+
+    def _drained(self, draining: asyncio.Task[None]) -> None:
+        if draining.cancelled() or draining.exception() is not None:
+            self._fail(draining)
+        self._stopped.set()
+
+    def _fail(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        cause = f"{type(error).__name__}: {error}" if error is not None else "it ended"
+        log.error("background task died", task=task.get_name(), exc_info=error)
+        self._failure = self._failure or AttaError(f"the daemon's task {task.get_name()} died: {cause}")
 
     def _stats(self) -> dict[str, float]:
         parts = (self._engine, self._sessions, self._tables, self._cache, self._calls, self._process)
         return {
             "queue_limit_bytes": float(self.config.queue_bytes),
+            "log_lines_dropped": float(logs.dropped_lines()),
             **{name: value for part in parts for name, value in part.stats().items()},
         }
 
@@ -177,12 +219,27 @@ class Daemon:
         """Begin to stop; a second call stops at once. Safe to call from a signal handler of the loop."""
         if self._stopping.is_set():
             log.warning("stopping at once")
+            logs.drain()
             os._exit(130)
         self._stopping.set()
 
+    def interrupt(self) -> None:
+        """As ``drain``, on Ctrl-C: ``wait`` says so in the end."""
+        self._interrupted = True
+        self.drain()
+
     async def wait(self) -> None:
-        """Until the daemon has stopped."""
+        """Until the daemon has stopped.
+
+        Raises:
+            AttaError: it stopped because one of its background tasks died.
+            KeyboardInterrupt: it stopped because of Ctrl-C.
+        """
         await self._stopped.wait()
+        if self._failure is not None:
+            raise self._failure
+        if self._interrupted:
+            raise KeyboardInterrupt
 
     async def _drain_when_asked(self) -> None:
         await self._stopping.wait()
@@ -192,13 +249,12 @@ class Daemon:
         deadline = asyncio.get_running_loop().time() + self.config.drain_s
         while len(self._sessions) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
-        for chore in self._chores[:-1]:
+        for chore in self._chores:
             chore.cancel()
         await self._server.stop(grace=1.0)
         await self._engine.shutdown()
         self._serving.shutdown()
         log.info("stopped")
-        self._stopped.set()
 
 
 def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], Figures]) -> Figures:
@@ -219,9 +275,12 @@ def _resident(config: DaemonConfig, dataset: Dataset) -> bool:
     """Whether to load the partition into memory (see ``DaemonConfig.memory``)."""
     if config.memory != "auto":
         return config.memory == "copy"
-    folder = part_folder(config.part)
-    wanted = sum(record.size for name, record in dataset.files.items() if name.startswith(f"{folder}/"))
-    return 4 * wanted <= available_bytes()
+    return 4 * _part_bytes(dataset, config.part) <= available_bytes()
+
+
+def _part_bytes(dataset: Dataset, part: int) -> int:
+    folder = part_folder(part)
+    return sum(record.size for name, record in dataset.files.items() if name.startswith(f"{folder}/"))
 
 
 def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -> None:
@@ -231,10 +290,11 @@ def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -
 
 
 async def _serve(config: DaemonConfig, ready: Callable[[str], None] | None) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's own would wait until all is loaded
     daemon = Daemon(config)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, daemon.drain)
+    loop.add_signal_handler(signal.SIGTERM, daemon.drain)
+    loop.add_signal_handler(signal.SIGINT, daemon.interrupt)
     await daemon.start()
     if config.exit_with_parent:
         loop.add_reader(sys.stdin.fileno(), _on_stdin, daemon, loop)

@@ -74,7 +74,7 @@ class Trainer(EpochLoop):
         seeds = edges = 0
         remote_bytes = 0.0
         start = time.perf_counter()
-        with self.display.batches(f"epoch {epoch + 1}", len(self.train_loader)) as advance:
+        with self.display.batches(f"epoch {epoch}", len(self.train_loader)) as advance:
             for batch, data in on_device(self.train_loader, self.device, watch):
                 loss = timed_step(partial(_loss, self.parallel, data), self.optimizer, self._clock)
                 loss_sum += loss * data.batch_size
