@@ -199,8 +199,13 @@ class EdgeAppender:
 
     def close(self) -> None:
         """Complete the files."""
-        for out in (self._src, self._dst, *self._tables.values()):
+        for out in self.files:
             out.close()
+
+    @property
+    def files(self) -> tuple[NpyAppender, ...]:
+        """Every file that is being written."""
+        return self._src, self._dst, *self._tables.values()
 
 
 class GraphWriter:
@@ -347,12 +352,13 @@ class GraphWriter:
             num_classes=self.num_classes,
         )
 
+    def _files(self) -> list[NpyAppender]:
+        tables = [out for named in self._tables.values() for out in named.values()]
+        return [*tables, *(out for edges in self._edges.values() for out in edges.files)]
+
     def _finish(self) -> None:
-        for edges in self._edges.values():
-            edges.close()
-        for tables in self._tables.values():
-            for out in tables.values():
-                out.close()
+        for out in self._files():
+            out.close()
         schema = self._schema()
         paths = sorted(self.path.rglob("*.npy"))
         files = {p.relative_to(self.path).as_posix(): describe_file(p).to_json() for p in paths}
@@ -363,12 +369,11 @@ class GraphWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if kind is None:
+        with self._staging:
             try:
+                if error is not None:
+                    raise error
                 self._finish()
-            except BaseException:
-                self._staging.abort()
-                raise
-            self._staging.commit()
-        else:
-            self._staging.abort()
+            finally:
+                for out in self._files():
+                    out.discard()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from atta.errors import DataError, UnknownNameError
+from atta.partition.files import check_tree
 from atta.partition.graph import GraphWriter
 from atta.partition.importers import dgl, dorylus, npz, ogb, planetoid, pyg, pyg_parts, table
 from atta.partition.importers.options import ImportOptions
@@ -68,6 +69,7 @@ def import_graph(
     source = Path(src)
     if not source.exists():
         raise DataError(source, "no such file or folder")
+    check_tree(source)
     options = ImportOptions(undirected, reverse, normalize_features, progress or Silent())
     provenance = {
         "command": f"import {fmt}",
