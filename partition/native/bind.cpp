@@ -275,6 +275,7 @@ nb::tuple planted_edges(const Wheel& wheel, const Longs& row_of, const Longs& bo
 // The pairs of communities `first`, `first + 1`, ... as edges in both directions: see atta.partition.generate.
 nb::tuple draw_planted(const Wheel& wheel, Longs row_of, Longs bounds, Longs wants, std::uint64_t key, std::int64_t first) {
   const auto n = static_cast<std::int64_t>(row_of.size());
+  if (n != static_cast<std::int64_t>(wheel.size())) bad("row_of", "must have one entry per vertex");
   if (bounds.size() != wants.size() + 1) bad("bounds", "must have one entry more than there are communities");
   for (std::size_t c = 0; c < wants.size(); ++c) {
     if (bounds.data()[c] < 0 || bounds.data()[c + 1] < bounds.data()[c] || bounds.data()[c + 1] > n)
@@ -282,7 +283,6 @@ nb::tuple draw_planted(const Wheel& wheel, Longs row_of, Longs bounds, Longs wan
     if (bounds.data()[c + 1] - bounds.data()[c] > kMostVertices) bad("bounds", "a community has too many vertices");
     if (wants.data()[c] < 0 || wants.data()[c] > (std::int64_t{1} << 40)) bad("wants", "must be numbers of pairs");
   }
-  if (n != static_cast<std::int64_t>(wheel.size())) bad("row_of", "must have one entry per vertex");
   if (n <= INT32_MAX) return planted_edges<std::int32_t>(wheel, row_of, bounds, wants, key, first);
   return planted_edges<std::int64_t>(wheel, row_of, bounds, wants, key, first);
 }
