@@ -63,7 +63,7 @@ def integers(what: str, given: Any) -> np.ndarray:
     except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"{what}: must be integers: {error}") from None
     if array.size and array.dtype.kind not in "iu":
-        for value in array.flat if array.dtype.kind == "O" else ():
+        for value in np.asarray(given, dtype=object).flat:  # numpy makes floats of integers that no type of its holds
             if _is_a(value, Integral):
                 _check_fits(what, int(value))
         odd = next((value for value in array.flat if not _is_whole(value)), array.flat[0])

@@ -17,7 +17,7 @@ from atta.partition.schema import Schema
 from atta.samplers.arguments import did_you_mean
 from atta.samplers.negatives import NegativeLinks, Strategy
 from atta.samplers.spec import link_spec
-from atta.seeds import edge_type_name, link_seeds, tables_by_type
+from atta.seeds import as_edges, edge_type_name, link_seeds, tables_by_type
 
 __all__ = ["LinkNeighborLoader", "NegativeSampling"]
 
@@ -153,10 +153,7 @@ def _edges(schema: Schema, edge_label_index: Any) -> tuple[str, np.ndarray]:
             edge_type, ends = first, second
     if ends is None:
         raise ConfigError("edge_label_index: give the edges as integers [2, E]")
-    index = np.asarray(ends)
-    if index.ndim != 2 or index.shape[0] != 2:
-        raise ConfigError(f"edge_label_index: must be integers [2, E], not {index.dtype} of shape {index.shape}")
-    return edge_type_name(schema, edge_type), index
+    return edge_type_name(schema, edge_type), as_edges(ends)
 
 
 def _reverse_type(schema: Schema, edge_type: str, given: Any) -> str | None:

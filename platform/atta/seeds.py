@@ -16,6 +16,7 @@ from atta.samplers.seeds import SeedPolicy, count_batches, count_sized
 
 __all__ = [
     "InputNodes",
+    "as_edges",
     "as_ids",
     "batches_of",
     "edge_type_name",
@@ -90,10 +91,7 @@ def link_seeds(
     schema: Schema, edge_type: str, ends: Any, times: Any, *, exclude: bool, exclude_reverse: str | None
 ) -> session_pb2.Seeds:
     """Edges ``ends`` [2, E] (user ids, sources first) of ``edge_type``."""
-    index = np.asarray(ends)
-    if index.ndim != 2 or index.shape[0] != 2 or index.dtype.kind not in "iuO":
-        raise ConfigError(f"edge_label_index: must be integers [2, E], not {index.dtype} of shape {index.shape}")
-    pair = integers("edge_label_index", index)
+    pair = as_edges(ends)
     message = session_pb2.Seeds(node_type=schema.endpoints(edge_type)[1])
     message.links.edge_type = edge_type
     message.links.sources, message.links.targets = pair[0].tobytes(), pair[1].tobytes()
@@ -156,21 +154,26 @@ def as_ids(what: str, source: Any) -> np.ndarray:
     Raises:
         ConfigError: a mask, another shape, numbers that are not whole, or one that int64 cannot hold.
     """
-    try:
-        ids = np.asarray(source)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{what}: ids must be a 1-D integer array: {error}") from None
-    if ids.dtype == np.bool_:
+    if "bool" in str(getattr(source, "dtype", "")):  # of numpy or torch
         raise ConfigError(f"{what}: give ids or the name of a split, not a mask (masks depend on an order of vertices)")
+    ids = integers(what, source)
     if ids.ndim != 1:
-        raise ConfigError(f"{what}: ids must be a 1-D integer array, not {ids.dtype} of shape {ids.shape}")
-    return integers(what, ids)
+        raise ConfigError(f"{what}: ids must be a 1-D integer array, not of shape {list(ids.shape)}")
+    return ids
+
+
+def as_edges(source: Any) -> np.ndarray:
+    """``source`` as int64 [2, E]; raises ConfigError as ``as_ids`` does."""
+    ends = integers("edge_label_index", source)
+    if ends.ndim != 2 or ends.shape[0] != 2:
+        raise ConfigError(f"edge_label_index: must be integers [2, E], not of shape {list(ends.shape)}")
+    return ends
 
 
 def _times(what: str, times: Any, count: int) -> bytes:
     if times is None:
         return b""
-    array = np.asarray(times)
+    array = integers(what, times)
     if array.shape != (count,):
-        raise ConfigError(f"{what}: must be {count} integers, not {array.dtype} of shape {array.shape}")
-    return integers(what, array).tobytes()
+        raise ConfigError(f"{what}: must be {count} integers, not of shape {list(array.shape)}")
+    return array.tobytes()
