@@ -183,7 +183,7 @@ def test_to_pyg_has_pyg_names(cluster: atta.LocalCluster, small_graph: SmallGrap
     ("links", "options", "words"),
     [
         (np.zeros((3, 2), np.int64), {}, r"integers \[2, E\]"),
-        (np.zeros((2, 3)), {}, r"integers \[2, E\]"),
+        (np.zeros((2, 3)), {}, r"must be integers, not float64"),
         (np.array([[-5], [-6]]), {}, "-[56] is not a vertex"),
         (None, {"edge_label": [1]}, "1 labels for 200"),
         (None, {"edge_label_time": [1]}, "200 integers"),

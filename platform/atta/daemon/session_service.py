@@ -20,7 +20,7 @@ from atta.errors import ConfigError, QuotaExceededError, UnknownNameError, Wrong
 from atta.kvstore.store import known_codec
 from atta.protos.v1 import common_pb2, session_pb2
 from atta.rpc import Bulk
-from atta.samplers.layout import layout_of
+from atta.samplers.layout import check_draws_alone, layout_of
 from atta.samplers.seeds import SeedPlan, SeedPolicy, plan_seeds, plan_sized
 from atta.samplers.spec import check_spec
 
@@ -95,6 +95,8 @@ class SessionService:
             raise ConfigError(
                 "seeds: only a batch operator can do without them, or with a partition's vertices at once"
             )
+        if source == "batches":
+            check_draws_alone(plan, dataset.schema)
         if request.seeds.node_type != plan.seed.node_type:
             raise ConfigError(
                 f"seeds are of node type {request.seeds.node_type!r}, the DAG starts at {plan.seed.node_type!r}"
@@ -130,7 +132,9 @@ class SessionService:
         if chosen.sizes is not None:
             if request.shuffle or request.drop_last:
                 raise ConfigError("batches of given sizes come in the given order: no shuffle, no drop_last")
-            return plan_sized(chosen.internal, chosen.sizes, rank=request.rank, world=request.world_size)
+            # A partition's vertices are one batch, for whichever rank asks.
+            pad = request.pad or request.seeds.WhichOneof("source") == "part"
+            return plan_sized(chosen.internal, chosen.sizes, rank=request.rank, world=request.world_size, pad=pad)
         return plan_seeds(
             chosen.internal,
             chosen.keys,
