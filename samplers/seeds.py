@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from atta.errors import ConfigError
 from atta.samplers.hashing import hash_string, permutation, stream_key
 
-__all__ = ["SeedPlan", "SeedPolicy", "home_of", "local_counts", "plan_seeds", "plan_sized"]
+__all__ = ["SeedPlan", "SeedPolicy", "home_of", "local_counts", "plan_seeds", "plan_sized", "plan_unseeded"]
 
 Ints = NDArray[np.int64]
 
@@ -65,6 +65,10 @@ class SeedPlan:
     def batch_id(self, index: int) -> int:
         """Global id of this rank's ``index``-th batch."""
         return index * self.world + self.rank
+
+    def batch_ids(self, first: int = 0) -> range:
+        """Global ids of this rank's batches from its ``first``-th on."""
+        return range(self.batch_id(first), self.batch_id(self.batches), self.world)
 
     def index_of(self, batch_id: int) -> int:
         """The inverse of ``batch_id``."""
@@ -134,6 +138,19 @@ def plan_seeds(
     return SeedPlan(request.internal[chosen], places[chosen], batch_size, batches, rank, world)
 
 
+def plan_unseeded(batches: int, *, rank: int, world: int) -> SeedPlan:
+    """Plan ``batches`` without seeds, for operators that need none; it takes no memory, however many there are.
+
+    Rank r of W gets batches r, r + W, r + 2W, ...; all ranks have equally many, so a last round without a batch for some is filled
+    up. Raises ConfigError where there is no batch, and for a rank that does not exist.
+    """
+    if batches < 1:
+        raise ConfigError(f"{batches} batches: must be at least 1")
+    _check_rank(rank, world)
+    nothing = np.empty(0, dtype=np.int64)
+    return SeedPlan(nothing, nothing, 0, -(-batches // world), rank, world)
+
+
 def plan_sized(internal: Ints, sizes: Ints, *, rank: int, world: int) -> SeedPlan:
     """Plan batches of given ``sizes`` [B], which cut ``internal`` [n] in order; rank r of W gets batches r, r + W, r + 2W, ...
 
@@ -142,15 +159,14 @@ def plan_sized(internal: Ints, sizes: Ints, *, rank: int, world: int) -> SeedPla
 
     Raises ConfigError for sizes that do not add up, and where there is no batch at all.
     """
-    if len(sizes) == 0 or (sizes < 0).any() or int(sizes.sum()) != len(internal):
+    outside = (sizes < 0) | (sizes > len(internal))  # such ones could add up to anything
+    if len(sizes) == 0 or outside.any() or int(sizes.sum()) != len(internal):
         raise ConfigError(f"sizes of batches: {len(sizes)} of them for {len(internal)} seeds do not add up")
-    if world < 1 or not 0 <= rank < world:
-        raise ConfigError(f"rank {rank} does not exist among {world} trainers")
-    ends = np.cumsum(sizes)
+    _check_rank(rank, world)
     mine = np.arange(rank, rank + world * -(-len(sizes) // world), world) % len(sizes)
-    positions = [np.arange(ends[i] - sizes[i], ends[i]) for i in mine.tolist()]
-    chosen = np.concatenate(positions)
     starts = np.concatenate([[0], np.cumsum(sizes[mine])])
+    firsts = (np.cumsum(sizes) - sizes)[mine]  # in ``internal``
+    chosen = np.arange(starts[-1]) + np.repeat(firsts - starts[:-1], sizes[mine])
     return SeedPlan(internal[chosen], chosen, int(sizes.max()), len(mine), rank, world, starts)
 
 
@@ -162,10 +178,14 @@ def _check(request: _Request, position: Ints | None) -> None:
         raise ConfigError("no seeds: the chosen split or list of ids is empty")
     if request.batch_size < 1:
         raise ConfigError(f"batch_size is {request.batch_size}, must be at least 1")
-    if request.world < 1 or not 0 <= request.rank < request.world:
-        raise ConfigError(f"rank {request.rank} does not exist among {request.world} trainers")
+    _check_rank(request.rank, request.world)
     if request.parts < 1:
         raise ConfigError(f"parts is {request.parts}, must be at least 1")
+
+
+def _check_rank(rank: int, world: int) -> None:
+    if world < 1 or not 0 <= rank < world:
+        raise ConfigError(f"rank {rank} does not exist among {world} trainers")
 
 
 def _plan_global(request: _Request) -> tuple[Ints, int]:
@@ -191,8 +211,8 @@ def _plan_global(request: _Request) -> tuple[Ints, int]:
 
 def _spread(rest: Ints, order: Ints, rank: int, world: int) -> Ints:
     """The rank's share of the last round's seeds; at least one if there are any."""
-    if 0 < len(rest) < world:
-        rest = np.concatenate([rest, np.resize(order, world - len(rest))])
+    if 0 < len(rest) < world:  # one each; who gets none begins again at the front
+        return rest[rank : rank + 1] if rank < len(rest) else order[[(rank - len(rest)) % len(order)]]
     return rest[len(rest) * rank // world : len(rest) * (rank + 1) // world]
 
 

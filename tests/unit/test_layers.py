@@ -16,7 +16,7 @@ FOLDERS = {
     **{f"atta.{name}": ROOT / name for name in ("samplers", "partition", "protos")},
 }
 LAYERS = (
-    ("atta.errors", "atta.protos", "atta._native", "atta.version", "atta.observe", "atta.logs"),
+    ("atta.errors", "atta.protos", "atta._native", "atta.version", "atta.observe", "atta.logs", "atta.memfiles"),
     ("atta.partition",),
     ("atta.samplers",),
     ("atta.scheduler", "atta.kvstore"),
