@@ -40,6 +40,7 @@ __all__ = [
     "local_counts",
     "plan_seeds",
     "plan_sized",
+    "plan_unseeded",
 ]
 
 Ints = NDArray[np.int64]
@@ -76,6 +77,10 @@ class SeedPlan:
     def batch_id(self, index: int) -> int:
         """Global id of this rank's ``index``-th batch."""
         return index * self.world + self.rank
+
+    def batch_ids(self, first: int = 0) -> range:
+        """Global ids of this rank's batches from its ``first``-th on."""
+        return range(self.batch_id(first), self.batch_id(self.batches), self.world)
 
     def index_of(self, batch_id: int) -> int:
         """The inverse of ``batch_id``."""
@@ -183,6 +188,19 @@ def plan_seeds(
     return SeedPlan(request.internal[chosen], places[chosen], batch_size, batches, rank, world)
 
 
+def plan_unseeded(batches: int, *, rank: int, world: int, pad: bool = True) -> SeedPlan:
+    """Plan ``batches`` without seeds, for operators that need none; it takes no memory, however many there are.
+
+    Rank r of W gets batches r, r + W, r + 2W, ...; with ``pad`` all ranks have equally many: a last round without a batch for some
+    is filled up. Raises ConfigError where there is no batch, and for a rank that does not exist.
+    """
+    if batches < 1:
+        raise ConfigError(f"{batches} batches: must be at least 1")
+    _check_rank(rank, world)
+    nothing = np.empty(0, dtype=np.int64)
+    return SeedPlan(nothing, nothing, 0, count_sized(batches, rank=rank, world=world, pad=pad), rank, world)
+
+
 def plan_sized(internal: Ints, sizes: Ints, *, rank: int, world: int, pad: bool = True) -> SeedPlan:
     """Plan batches of given ``sizes`` [B], which cut ``internal`` [n] in order; rank r of W gets batches r, r + W, r + 2W, ...
 
@@ -192,15 +210,15 @@ def plan_sized(internal: Ints, sizes: Ints, *, rank: int, world: int, pad: bool 
     Raises ConfigError for sizes that do not add up, and where there is no batch at all.
     """
     count = len(sizes)
-    if count == 0 or (sizes < 0).any() or int(sizes.sum()) != len(internal):
+    outside = (sizes < 0) | (sizes > len(internal))  # such ones could add up to anything
+    if count == 0 or outside.any() or int(sizes.sum()) != len(internal):
         raise ConfigError(f"sizes of batches: {count} of them for {len(internal)} seeds do not add up")
     _check_rank(rank, world)
     mine = np.arange(rank, rank + world * count_sized(count, rank=rank, world=world, pad=pad), world)
     mine[mine >= count] = rank % count
-    ends = np.cumsum(sizes)
-    positions = [np.arange(ends[i] - sizes[i], ends[i]) for i in mine.tolist()]
-    chosen = np.concatenate([np.empty(0, dtype=np.int64), *positions])
     starts = np.concatenate([[0], np.cumsum(sizes[mine])])
+    firsts = (np.cumsum(sizes) - sizes)[mine]  # in ``internal``
+    chosen = np.arange(starts[-1]) + np.repeat(firsts - starts[:-1], sizes[mine])
     return SeedPlan(internal[chosen], chosen, int(sizes.max()), len(mine), rank, world, starts)
 
 
@@ -238,8 +256,8 @@ def _plan_global(request: _Request, batches: int) -> Ints:
 
 def _spread(rest: Ints, order: Ints, rank: int, world: int) -> Ints:
     """The rank's share of the last round's seeds; at least one if there are any."""
-    if 0 < len(rest) < world:
-        rest = np.concatenate([rest, np.resize(order, world - len(rest))])
+    if 0 < len(rest) < world:  # one each; who gets none begins again at the front
+        return rest[rank : rank + 1] if rank < len(rest) else order[[(rank - len(rest)) % len(order)]]
     return rest[len(rest) * rank // world : len(rest) * (rank + 1) // world]
 
 

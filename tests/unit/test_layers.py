@@ -24,6 +24,7 @@ LAYERS = (
         "atta.observe",
         "atta.logs",
         "atta.lastwords",
+        "atta.memfiles",
         "atta.extras",
     ),
     ("atta.partition",),

@@ -79,6 +79,9 @@ __all__ = ["COMMANDS"]
     default="0s",
     help="Every request to another daemon waits so long first: experiments with distant machines.",
 )
+@click.option(
+    "--max-sessions", type=click.IntRange(min=1), default=256, show_default=True, help="Sessions open at a time."
+)
 @click.option("--drain", type=DURATION, default="10s", show_default=True, help="Grace for sessions after SIGTERM.")
 @click.option(
     "--policy",
@@ -125,6 +128,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
     lease: float,
     peer_deadline: float,
     peer_delay: float,
+    max_sessions: int,
     drain: float,
     policy: str,
     prefetch: int,
@@ -169,6 +173,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
             lease_s=lease,
             peer_deadline_s=peer_deadline,
             peer_delay_s=peer_delay,
+            max_sessions=max_sessions,
             drain_s=drain,
             policy=policy,
             prefetch=prefetch,

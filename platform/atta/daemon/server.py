@@ -26,6 +26,7 @@ from atta.daemon.chunks import moved_at_once
 from atta.daemon.config import DaemonConfig
 from atta.daemon.control_service import ControlService
 from atta.daemon.data_services import GraphService, KvService
+from atta.daemon.descriptors import ensure_descriptors
 from atta.daemon.engine import Engine
 from atta.daemon.peers import Peers
 from atta.daemon.session_service import SessionService
@@ -286,14 +287,19 @@ def _part_bytes(dataset: Dataset, part: int) -> int:
 
 
 def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -> None:
-    """Run a daemon until SIGTERM, SIGINT or a Stop request; ``ready`` is told the address once it serves."""
+    """Run a daemon until SIGTERM, SIGINT or a Stop request; ``ready`` is told the address once it serves.
+
+    Raises ConfigError where the process may not have enough files open, and what ``Daemon`` raises.
+    """
     kernels.retain_heap()
+    ensure_descriptors(config.max_sessions)
     asyncio.run(_serve(config, ready))
 
 
 async def _serve(config: DaemonConfig, ready: Callable[[str], None] | None) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's own would wait until all is loaded
     daemon = Daemon(config)
+    ensure_descriptors(config.max_sessions)  # once more: mapped files keep theirs
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, daemon.drain)
     loop.add_signal_handler(signal.SIGINT, daemon.interrupt)
