@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 import atta
 from atta import rpc
+from atta.identity import Bound, Identity
 from atta.protos.v1 import graph_pb2, kv_pb2
 from tests.system.conftest import SmallGraph, free_port
 
@@ -81,7 +83,7 @@ def test_bad_requests_get_a_reason_and_the_daemon_goes_on(
             request_ = kv_pb2.PullRequest(dataset_id=cluster.dataset_id, pulls=[request_])
         else:
             request_ = graph_pb2.SampleRequest(dataset_id=cluster.dataset_id, edge_types=[request_])
-    call = rpc.stub(channel, name)
+    call = partial(rpc.stub(channel, name), metadata=named(cluster))
     ask = list if rpc.METHODS[name].streams else (lambda answer: answer)
     with pytest.raises(grpc.RpcError) as caught:
         ask(call(request_, timeout=10))
@@ -90,13 +92,17 @@ def test_bad_requests_get_a_reason_and_the_daemon_goes_on(
     assert len(list(atta.NeighborLoader(cluster, [2], batch_size=64))) == 2
 
 
+def named(cluster: atta.Cluster) -> tuple[tuple[str, str], ...]:
+    return Identity(0, cluster.dataset_id).header(Bound.DATA)
+
+
 def test_one_message_equals_the_stream(daemon: Any) -> None:
     cluster, channel, _ = daemon
     rows = np.arange(40, dtype=np.int32).tobytes()
     question = {"edge_type": "node__to__node", "rows": rows, "fan_out": 3, "stream_key": 5}
     request = graph_pb2.SampleRequest(dataset_id=cluster.dataset_id, edge_types=[question])
-    once = rpc.stub(channel, "GraphService.SampleOnce")(request, timeout=10)
-    (chunk,) = rpc.stub(channel, "GraphService.Sample")(request, timeout=10)
+    once = rpc.stub(channel, "GraphService.SampleOnce")(request, timeout=10, metadata=named(cluster))
+    (chunk,) = rpc.stub(channel, "GraphService.Sample")(request, timeout=10, metadata=named(cluster))
     assert once.message == chunk.message
     assert {k: bytes(v) for k, v in once.payloads.items()} == {k: bytes(v) for k, v in chunk.payloads.items()}
     assert len(once.payloads[4]) > 0

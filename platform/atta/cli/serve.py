@@ -211,7 +211,7 @@ def stop(target: str) -> None:
     from atta.client.control import Connection
 
     for part, address in sorted(resolve_target(target).items()):
-        connection = Connection(address, 5.0)
+        connection = Connection(address, 5.0, part=part)
         connection.stop()
         connection.close()
         click.echo(f"part {part} at {address}: stopping")

@@ -93,7 +93,7 @@ def local(
             ]
             with (Path(folder.name) / f"{part}.log").open("wb") as errors:
                 children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors))
-        connections = [Connection(address, deadline_s) for address in addresses]
+        connections = [Connection(a, deadline_s, part=part) for part, a in enumerate(addresses)]
         descriptions = [
             _await_daemon(connection, child, Path(folder.name) / f"{part}.log")
             for part, (connection, child) in enumerate(zip(connections, children, strict=True))

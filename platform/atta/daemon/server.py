@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection
 
 from atta import rpc
 from atta.clusterfile import check_address
+from atta.daemon.admission import Admission
 from atta.daemon.calls import Calls
 from atta.daemon.chunks import moved_at_once
 from atta.daemon.config import DaemonConfig
@@ -31,6 +32,7 @@ from atta.daemon.session_service import SessionService
 from atta.daemon.table_service import TableService
 from atta.daemon.turns import Outlets, TurnPool
 from atta.errors import ConfigError
+from atta.identity import Identity, new_incarnation
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
 from atta.kvstore.tables import Tables
@@ -66,6 +68,7 @@ class Daemon:
         self.config = config
         self.address = config.listen
         self._dataset = Dataset.open(config.data, parts=[config.part], verify=config.verify)
+        self._identity = Identity(config.part, self._dataset.dataset_id, new_incarnation())
         resident = _resident(config, self._dataset)
         shard = Shard(self._dataset, config.part, resident=resident)
         store = Store(self._dataset, config.part, resident=resident)
@@ -111,7 +114,7 @@ class Daemon:
             ("grpc.max_concurrent_streams", MAX_STREAMS),
         ]
         self._server = grpc.aio.server(options=options)
-        control = ControlService(self._engine, self._process, self._stats, self._stopping.set)
+        control = ControlService(self._identity, self._engine, self._process, self._stats, self._stopping.set)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         graph, kv, sessions, served = self._graph, self._kv, self._sessions, self._engine.recorder.served
@@ -136,8 +139,9 @@ class Daemon:
                 "Stop": control.stop,
             },
         }
+        admitted, counted = Admission(self._identity, self.config.listen).admitted, self._calls.counted
         self._server.add_generic_rpc_handlers(
-            tuple(rpc.handlers(name, self._calls.counted(name, methods[name])) for name in SERVICES)
+            tuple(rpc.handlers(name, counted(name, admitted(name, methods[name])), raw=True) for name in SERVICES)
         )
         names = [f"atta.v1.{s}" for s in SERVICES]
         reflection.enable_server_reflection(
@@ -161,7 +165,13 @@ class Daemon:
             loop.create_task(self._tables.forget_idle()),
             loop.create_task(self._drain_when_asked()),
         ]
-        log.info("serving", address=self.address, part=self.config.part, dataset=self._dataset.dataset_id)
+        log.info(
+            "serving",
+            address=self.address,
+            part=self.config.part,
+            dataset=self._dataset.dataset_id,
+            incarnation=self._identity.incarnation,
+        )
 
     def _stats(self) -> dict[str, float]:
         parts = (self._engine, self._sessions, self._tables, self._cache, self._calls, self._process)
