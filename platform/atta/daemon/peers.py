@@ -71,7 +71,7 @@ class Peer:
     ) -> None:
         """``delay_s``: every request waits so long first; ``connect_s``: a peer that is away is waited for so long."""
         self.part, self.address, self._deadline_s, self._delay_s = part, address, deadline_s, delay_s
-        self._dataset_id, self._edge_tables = dataset.dataset_id, dataset.schema.edge_tables
+        self._edge_tables = dataset.schema.edge_tables
         self._link = PeerLink(address, Identity(part, dataset.dataset_id), deadline_s, connect_s=connect_s)
         self.hedges = Hedges()
 
@@ -102,7 +102,7 @@ class Peer:
             yield items[index], first_row, answer, nbytes
 
     def _sample_request(self, items: Sequence[SampleItem], age_ms: int) -> Any:
-        request = graph_pb2.SampleRequest(dataset_id=self._dataset_id, age_ms=age_ms)
+        request = graph_pb2.SampleRequest(age_ms=age_ms)
         for item in items:
             rows, wide = rows_to_wire(item.rows)
             request.edge_types.add(
@@ -155,7 +155,6 @@ class Peer:
         for at in range(0, max(1, len(rows)), PROBE_ROWS):
             part = slice(at, at + PROBE_ROWS)
             request = graph_pb2.ProbeRequest(
-                dataset_id=self._dataset_id,
                 edge_type=edge_type,
                 question=question,
                 rows=rows[part].astype(np.int64, copy=False).tobytes(),
@@ -172,7 +171,6 @@ class Peer:
     ) -> np.ndarray:
         """As ``Shard.pair`` of the peer's partition."""
         request = graph_pb2.PairRequest(
-            dataset_id=self._dataset_id,
             edge_type=edge_type,
             count=count,
             negative=negative,
@@ -203,7 +201,7 @@ class Peer:
             yield index, first_row, chunk.rows, bulk.payloads.get(4, b"")
 
     def _pull_request(self, items: Sequence[FeatureItem], codec: str, age_ms: int) -> Any:
-        request = kv_pb2.PullRequest(dataset_id=self._dataset_id, age_ms=age_ms)
+        request = kv_pb2.PullRequest(age_ms=age_ms)
         for item in items:
             rows, wide = rows_to_wire(item.rows)
             request.pulls.add(node_type=item.node_type, tables=item.tables, rows=rows, wide_rows=wide, codec=codec)

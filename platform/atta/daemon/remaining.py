@@ -49,10 +49,10 @@ class Remaining:
         """
         item = self._asked_from[0] + index
         row = first_row + (self._asked_from[1] if index == 0 else 0)
-        if (item, row) != self._at or not 0 < rows <= self._sizes[item] - row:
-            raise ValueError(
-                f"answers {rows} rows from row {row} of item {item}; row {self._at[1]} of item {self._at[0]} is next"
-            )
+        is_next = not self.done and (item, row) == self._at and 0 < rows <= self._sizes[item] - row
+        if not is_next:
+            next_ = "nothing" if self.done else f"row {self._at[1]} of item {self._at[0]}"
+            raise ValueError(f"answers {rows} rows from row {row} of item {item}; {next_} is next")
         self._at = self._next(item, row + rows)
         return item, row
 
