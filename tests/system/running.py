@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,11 +16,18 @@ from atta.daemon.server import Daemon
 T = TypeVar("T")
 
 
-class Running:
-    """Daemons on an event loop of their own."""
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """One for all tests of the process, never closed: gRPC may still have events for it."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="daemons", daemon=True).start()
+    return loop
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+
+class Running:
+    """Daemons on an event loop that runs beside the test."""
+
+    def __init__(self) -> None:
         self._daemons: dict[str, Daemon] = {}
 
     def start(self, data: Path, part: int, address: str, peers: Mapping[int, str], **settings: Any) -> Daemon:
@@ -31,19 +39,21 @@ class Running:
             await daemon.start()
             return daemon
 
-        self._daemons[address] = self._do(serve())
+        self._daemons[address] = self.run(serve())
         return self._daemons[address]
 
     def kill(self, address: str) -> None:
         """All connections break, and nobody listens there any more."""
-        self._do(_end(self._daemons.pop(address)))
+        self.run(_end(self._daemons.pop(address)))
 
     def kill_all(self) -> None:
+        """The same for all."""
         for address in list(self._daemons):
             self.kill(address)
 
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` returns, which runs where the daemons do."""
+        return asyncio.run_coroutine_threadsafe(work, _loop()).result(120)
 
 
 async def _end(daemon: Daemon) -> None:
@@ -57,14 +67,8 @@ async def _end(daemon: Daemon) -> None:
 @contextmanager
 def daemons() -> Iterator[Running]:
     """Those that are running at the end are killed."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="daemons")
-    thread.start()
-    running = Running(loop)
+    running = Running()
     try:
         yield running
     finally:
         running.kill_all()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
