@@ -9,7 +9,8 @@
     └── RemoteError            a daemon failed to answer; names the peer
         ├── UnavailableError   nothing answers at that address
         ├── DeadlineError      no answer within the deadline
-        └── WrongDatasetError  the daemon serves another dataset
+        ├── WrongDatasetError  the daemon serves another dataset, or another partition of it
+        └── RestartedError     the daemon has been started anew: its sessions and mutable tables are gone
 
 How they map to gRPC statuses stands in one place: ``atta.rpc``.
 """
@@ -27,6 +28,7 @@ __all__ = [
     "DeadlineError",
     "QuotaExceededError",
     "RemoteError",
+    "RestartedError",
     "UnavailableError",
     "UnknownClientError",
     "UnknownNameError",
@@ -89,4 +91,8 @@ class DeadlineError(RemoteError):
 
 
 class WrongDatasetError(RemoteError):
-    """The daemon serves another dataset than the one asked for."""
+    """The daemon serves another dataset than the one asked for, or another partition of it."""
+
+
+class RestartedError(RemoteError):
+    """The daemon has been started anew since: the sessions and mutable tables that it held before are gone."""

@@ -30,7 +30,7 @@ LAYERS = (
     ("atta.partition",),
     ("atta.samplers",),
     ("atta.scheduler", "atta.kvstore"),
-    ("atta.rpc", "atta.clusterfile", "atta.daemon"),
+    ("atta.identity", "atta.rpc", "atta.clusterfile", "atta.daemon"),
     (
         "atta.client",
         "atta.loader",
@@ -48,7 +48,11 @@ LAYERS = (
     ("atta.bench", "atta.simulate"),
     ("atta.cli",),
 )
-PURE = ("atta.scheduler", *(f"atta.samplers.{name}" for name in ("dag", "seeds", "plan", "resolve", "check", "spec")))
+PURE = (
+    "atta.scheduler",
+    "atta.identity",
+    *(f"atta.samplers.{name}" for name in ("dag", "seeds", "plan", "resolve", "check", "spec")),
+)
 IMPURE_MODULES = {"socket", "threading", "time", "asyncio", "grpc", "random", "datetime", "concurrent", "subprocess"}
 TORCH_ALLOWED = (
     "atta.train",

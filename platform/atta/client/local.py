@@ -98,7 +98,7 @@ def local(
             environment = {**os.environ, lastwords.VARIABLE: str(last_words)}
             with last_words.with_suffix(".log").open("wb") as errors:
                 children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment))
-        connections = [Connection(address, deadline_s) for address in addresses]
+        connections = [Connection(a, deadline_s, part=part) for part, a in enumerate(addresses)]
         descriptions = [
             _await_daemon(connection, child, Path(folder.name) / f"{part}.error")
             for part, (connection, child) in enumerate(zip(connections, children, strict=True))

@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection
 
 from atta import logs, rpc
 from atta.clusterfile import check_address
+from atta.daemon.admission import Admission
 from atta.daemon.calls import Calls
 from atta.daemon.chunks import moved_at_once
 from atta.daemon.config import DaemonConfig
@@ -33,6 +34,7 @@ from atta.daemon.session_service import SessionService
 from atta.daemon.table_service import TableService
 from atta.daemon.turns import Outlets, TurnPool
 from atta.errors import AttaError, ConfigError
+from atta.identity import Identity, new_incarnation
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
 from atta.kvstore.tables import Tables
@@ -73,6 +75,7 @@ class Daemon:
             "loading", data=config.data, part=config.part, checksums="verified" if config.verify else "not verified"
         )
         self._dataset = Dataset.open(config.data, parts=[config.part], verify=config.verify)
+        self._identity = Identity(config.part, self._dataset.dataset_id, new_incarnation())
         resident = _resident(config, self._dataset)
         shard = Shard(self._dataset, config.part, resident=resident)
         store = Store(self._dataset, config.part, resident=resident)
@@ -128,7 +131,7 @@ class Daemon:
             ("grpc.max_concurrent_streams", MAX_STREAMS),
         ]
         self._server = grpc.aio.server(options=options)
-        control = ControlService(self._engine, self._process, self._stats, self._stopping.set)
+        control = ControlService(self._identity, self._engine, self._process, self._stats, self._stopping.set)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         graph, kv, sessions, served = self._graph, self._kv, self._sessions, self._engine.recorder.served
@@ -153,8 +156,9 @@ class Daemon:
                 "Stop": control.stop,
             },
         }
+        admitted, counted = Admission(self._identity, self.config.listen).admitted, self._calls.counted
         self._server.add_generic_rpc_handlers(
-            tuple(rpc.handlers(name, self._calls.counted(name, methods[name])) for name in SERVICES)
+            tuple(rpc.handlers(name, counted(name, admitted(name, methods[name])), raw=True) for name in SERVICES)
         )
         names = [f"atta.v1.{s}" for s in SERVICES]
         reflection.enable_server_reflection(
@@ -176,7 +180,13 @@ class Daemon:
             expire_sessions=self._sessions.expire(),
             forget_idle_clients=self._tables.forget_idle(),
         )
-        log.info("serving", address=self.address, part=self.config.part, dataset=self._dataset.dataset_id)
+        log.info(
+            "serving",
+            address=self.address,
+            part=self.config.part,
+            dataset=self._dataset.dataset_id,
+            incarnation=self._identity.incarnation,
+        )
 
     def _begin_chores(self, **chores: Coroutine[Any, Any, None]) -> None:
         """Start what goes on as long as the daemon serves; ``drain`` ends it."""
