@@ -22,6 +22,7 @@ from atta.errors import (
     QuotaExceededError,
     RemoteError,
     UnavailableError,
+    UnknownClientError,
     UnknownNameError,
     WrongDatasetError,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "RemoteError",
     "ServerLoader",
     "UnavailableError",
+    "UnknownClientError",
     "UnknownNameError",
     "WrongDatasetError",
     "__version__",

@@ -85,7 +85,6 @@ class DistEmbedding(nn.Module):
         )
         self._table = cluster.tables.create(spec)
         self._dataset_id, self._push, self._codec = cluster.dataset_id, push, codec
-        self._steps = self._table.step
         self._used: list[tuple[np.ndarray, Tensor]] = []  # rows and their leaf, until its gradient is pushed
         self._queued = False
         self._ticket: Ticket | None = None
@@ -115,8 +114,7 @@ class DistEmbedding(nn.Module):
         self.flush()
         rows = np.concatenate([rows for rows, _ in ready])
         grads = np.concatenate([grad.detach().cpu().numpy() for _, grad in ready])
-        self._steps += 1
-        self._ticket = self._table.push(rows, grads, "step", step=self._steps, codec=self._codec)
+        self._ticket = self._table.push(rows, grads, "step", step=None, codec=self._codec)
 
     def flush(self) -> None:
         """Wait until the owners have applied what was pushed; raises what they say."""
@@ -149,7 +147,8 @@ class DistEmbedding(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """The number of steps, and what the order of the rows depends on."""
-        return {"steps": self._steps, "policy": self._table.spec.policy, "dataset_id": self._dataset_id}
+        self._table.refresh()
+        return {"steps": self._table.step, "policy": self._table.spec.policy, "dataset_id": self._dataset_id}
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
         """Raises ConfigError where rows of vertices or edges come from another partitioning."""
@@ -159,7 +158,8 @@ class DistEmbedding(nn.Module):
                 f"table {self._table.spec.name}: the state's rows are {state['policy']} of dataset {state['dataset_id']}, "
                 f"these are {policy} of {self._dataset_id}"
             )
-        self._steps = int(state["steps"])
+        self._table.refresh()  # so that no snapshot loaded before this sets it back later
+        self._table.step = int(state["steps"])
 
     def _load_from_state_dict(  # noqa: PLR0917 - as torch calls it
         self,

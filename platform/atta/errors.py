@@ -2,7 +2,8 @@
 
     AttaError
     ├── ConfigError            a wrong option, argument, message field or configuration key
-    │   └── UnknownNameError   a feature, split, node type, edge type or session that does not exist
+    │   └── UnknownNameError   a feature, split, node type, edge type, session or mutable table that does not exist
+    │       └── UnknownClientError  a mutable table does not know (any more) who pushes
     ├── DataError              a file on disk that is missing, truncated, altered or of another version
     ├── QuotaExceededError     a bound (memory, message size, sessions, disk) would be passed
     └── RemoteError            a daemon failed to answer; names the peer
@@ -27,6 +28,7 @@ __all__ = [
     "QuotaExceededError",
     "RemoteError",
     "UnavailableError",
+    "UnknownClientError",
     "UnknownNameError",
     "WrongDatasetError",
 ]
@@ -50,6 +52,10 @@ class UnknownNameError(ConfigError):
         near = difflib.get_close_matches(str(name), names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names) or 'none'}"
         return cls(f"unknown {what} {str(name)!r}{hint}")
+
+
+class UnknownClientError(UnknownNameError):
+    """A mutable table does not know who pushes: it has forgotten the client, or was loaded or made since. Nothing has changed."""
 
 
 class DataError(AttaError):

@@ -188,12 +188,14 @@ class Daemon:
         await self._stopping.wait()
         log.info("draining", sessions=len(self._sessions), at_most_s=self.config.drain_s)
         self._sessions.draining = True
+        saving = asyncio.create_task(self._tables.finish())
         await self._health.enter_graceful_shutdown()
         deadline = asyncio.get_running_loop().time() + self.config.drain_s
         while len(self._sessions) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
         for chore in self._chores[:-1]:
             chore.cancel()
+        await saving
         await self._server.stop(grace=1.0)
         await self._engine.shutdown()
         self._serving.shutdown()
