@@ -18,6 +18,7 @@ import numpy.typing as npt
 import xxhash
 
 from atta.errors import DataError
+from atta.partition.staging import recover
 
 __all__ = [
     "FileRecord",
@@ -182,7 +183,11 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]:
-    """Read what ``write_sealed`` wrote; raises DataError naming the file where any byte of it differs."""
+    """Read what ``write_sealed`` wrote; raises DataError naming the file where any byte of it differs.
+
+    A replacement of its folder that was cut short is finished or undone first.
+    """
+    recover(path.parent)
     value = read_json(path, what, fmt, version)
     found = value.pop(_SEAL, None)
     text = path.read_bytes().replace(str(found).encode(), _NO_SEAL.encode(), 1)

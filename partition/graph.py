@@ -363,12 +363,7 @@ class GraphWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if kind is None:
-            try:
-                self._finish()
-            except BaseException:
-                self._staging.abort()
-                raise
-            self._staging.commit()
-        else:
-            self._staging.abort()
+        with self._staging:
+            if error is not None:
+                raise error
+            self._finish()
