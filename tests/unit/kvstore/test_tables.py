@@ -196,3 +196,16 @@ def test_closed_tables_do_not_change(tmp_path: Path) -> None:
             change()
     tables.snapshot(tmp_path / "after")
     assert tables.create(SPEC) is table  # opening is no change
+
+
+def test_a_snapshot_whose_replacement_was_killed_is_found_again(tmp_path: Path) -> None:
+    """Between two renames nothing had its name; what was there before is put back."""
+    tables = Tables(1000)
+    tables.create(dataclasses.replace(SPEC, init=Constant(4)))
+    tables.snapshot(tmp_path / "saved")
+    (tmp_path / "saved").rename(tmp_path / ".saved.replaced")
+    fresh = Tables(1000)
+    fresh.restore(tmp_path / "saved")
+    assert (fresh.get("users").pull(np.arange(10)).values == 4).all()
+    fresh.snapshot(tmp_path / "saved", overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
