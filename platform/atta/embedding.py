@@ -70,6 +70,7 @@ class DistEmbedding(nn.Module):
 
         Raises:
             ConfigError: the table exists otherwise, or an argument makes no sense.
+            UnknownNameError: a daemon has lost its rows of the table.
             QuotaExceededError: the daemons have no room for it.
         """
         super().__init__()

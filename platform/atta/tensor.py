@@ -58,6 +58,7 @@ class DistTensor:
 
         Raises:
             ConfigError: the table exists otherwise, or does not fit the dataset.
+            UnknownNameError: a daemon has lost its rows of the table.
             QuotaExceededError: the daemons have no room for it.
         """
         if not shape:
@@ -102,7 +103,12 @@ class DistTensor:
         self.write(ids, values)
 
     def write(self, ids: Any, values: Any, *, version: int | None = None) -> None:
-        """Write rows, with their ``version`` if the table has versions."""
+        """Write rows, with their ``version`` if the table has versions: rows of a higher version stay as they are.
+
+        Raises:
+            ConfigError: an id, a shape or a version that the table does not take.
+            UnknownNameError: a daemon does not have the table any more.
+        """
         rows = self._rows(ids)
         self._table.push(rows, self._values(rows, values), version=version, codec=self._codec).wait()
 

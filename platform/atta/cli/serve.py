@@ -58,7 +58,11 @@ __all__ = ["COMMANDS"]
 @click.option(
     "--tables", type=SIZE, default="4GiB", show_default=True, help="Memory for mutable tables (embeddings, states)."
 )
-@click.option("--snapshots", type=click.Path(file_okay=False), help="Where snapshots of mutable tables are kept.")
+@click.option(
+    "--snapshots",
+    type=click.Path(file_okay=False),
+    help="Where snapshots of mutable tables are kept; 'shutdown' when the daemon ends.",
+)
 @click.option(
     "--lease",
     type=DURATION.at_least("500ms"),

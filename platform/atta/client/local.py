@@ -104,6 +104,8 @@ def local(
             for part, (connection, child) in enumerate(zip(connections, children, strict=True))
         ]
     except BaseException:
+        for child in children:
+            child.terminate()  # it may be loading still, and look at its standard input only afterwards
         _stop(children)
         folder.cleanup()
         raise
@@ -144,8 +146,7 @@ def _ended(address: str, code: int, last_words: Path) -> AttaError:
 def _stop(children: list[subprocess.Popen[bytes]]) -> None:
     for child in children:
         if child.stdin is not None:
-            child.stdin.close()
-        child.terminate()
+            child.stdin.close()  # a daemon that nobody needs any more keeps its tables and ends
     for child in children:
         try:
             child.wait(timeout=20)

@@ -44,9 +44,9 @@ class DaemonConfig:
     share_pulls: bool = True
     """Rows that several batches in flight want cross the network once."""
     table_bytes: int = 4 << 30
-    """Most memory that mutable tables may take; creating more is refused."""
+    """Most memory that mutable tables may take, if that much can be had; creating more is refused."""
     snapshots: str = ""
-    """Folder for snapshots of mutable tables; empty: none are kept."""
+    """Folder for snapshots of mutable tables, among them "shutdown", written when the daemon ends; empty: none are kept."""
     lease_s: float = 60.0
     """A session whose consumer gives no sign of life for so long is closed."""
     peer_deadline_s: float = 60.0

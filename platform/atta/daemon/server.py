@@ -100,7 +100,7 @@ class Daemon:
         snapshots = Path(config.snapshots) if config.snapshots else None
         self._tables = TableService(self._dataset, config.part, tables, self._serving, snapshots=snapshots)
         self._process, self._calls = ProcessFigures(), Calls()
-        self._stopping = asyncio.Event()
+        self._stopping, self._orphaned = asyncio.Event(), False
         self._stopped = asyncio.Event()
         log.info(
             "loaded",
@@ -239,6 +239,11 @@ class Daemon:
         self._interrupted = True
         self.drain()
 
+    def orphan(self) -> None:
+        """Begin to stop without waiting for sessions: whom the daemon was for has gone, or is going."""
+        self._orphaned = True
+        self._stopping.set()
+
     async def wait(self) -> None:
         """Until the daemon has stopped.
 
@@ -259,7 +264,7 @@ class Daemon:
         saving = asyncio.create_task(self._tables.finish())
         await self._health.enter_graceful_shutdown()
         deadline = asyncio.get_running_loop().time() + self.config.drain_s
-        while len(self._sessions) and asyncio.get_running_loop().time() < deadline:
+        while len(self._sessions) and not self._orphaned and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
         for chore in self._chores:
             chore.cancel()
@@ -326,4 +331,4 @@ def _on_stdin(daemon: Daemon, loop: asyncio.AbstractEventLoop) -> None:
     """Standard input became readable: its end means that the parent is gone."""
     if not os.read(sys.stdin.fileno(), 1024):
         loop.remove_reader(sys.stdin.fileno())
-        daemon.drain()
+        daemon.orphan()

@@ -21,7 +21,7 @@ from atta.kvstore.requests import Pulled, Push, Values, local_rows
 from atta.kvstore.sequences import Client, Sequences
 from atta.kvstore.snapshots import MANIFEST, Saved, load_arrays, read_saved, write_saved
 from atta.kvstore.spec import MutableSpec
-from atta.partition.staging import Staging
+from atta.partition.staging import Staging, recover
 
 __all__ = ["MutableTable"]
 
@@ -93,6 +93,7 @@ class MutableTable:
         Raises:
             DataError: the snapshot is damaged or is none; names the file.
         """
+        recover(folder)
         saved, records = read_saved(Path(folder))
         table = cls.__new__(cls)
         table.spec, table.first_row, table.load_id = saved.spec, saved.first_row, 0
@@ -274,6 +275,7 @@ class MutableTable:
             DataError: the snapshot is damaged or of another table; nothing has changed.
         """
         folder = Path(folder)
+        recover(folder)
         saved, records = read_saved(folder)
         if (saved.spec, saved.first_row) != (self.spec, self.first_row):
             raise DataError(folder / MANIFEST, f"is no snapshot of table {self.spec.name} from row {self.first_row} on")

@@ -13,7 +13,7 @@ from atta.kvstore.shelf import MANIFEST, read_contents, write_contents
 from atta.kvstore.snapshots import read_saved, writing
 from atta.kvstore.spec import MutableSpec
 from atta.observe.memory import available_bytes
-from atta.partition.staging import Staging
+from atta.partition.staging import Staging, recover
 
 __all__ = ["Tables"]
 
@@ -164,6 +164,7 @@ class Tables:
             QuotaExceededError: its tables have no room.
         """
         folder = Path(folder)
+        recover(folder)
         names, total = read_contents(folder).tables, 0
         for name in names:
             saved, _ = read_saved(table_folder(folder, name))
