@@ -212,3 +212,11 @@ def test_deployed_folders_serve_the_same_batches(small_graph: SmallGraph, tmp_pa
             assert np.array_equal(theirs.table("x"), ours.table("x"))
             rows = {int(v): i for i, v in enumerate(small_graph.ids)}
             assert np.array_equal(theirs.table("x"), small_graph.x[[rows[int(v)] for v in theirs.n_id()]])
+
+
+def test_closing_twice_is_closing_once(small_graph: SmallGraph) -> None:
+    with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster:
+        atta.DistTensor(cluster, (10, 2), name="counts").add([1], np.ones((1, 2), np.float32))
+        with atta.connect(cluster.addresses) as other:
+            other.close()
+        cluster.close()
