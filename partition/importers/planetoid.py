@@ -44,7 +44,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     out.add_labels(labels)
     train = len(parts["y"])
     out.add_split("train", np.arange(train))
-    out.add_split("val", np.arange(train, min(train + _VAL, count)))
+    out.add_split("val", np.arange(train, min(train + _VAL, len(parts["ally"]))))
     out.add_split("test", split_rows)
     add_edges(out, EDGE_TYPE, _edges(path, parts["graph"], count), options)
 

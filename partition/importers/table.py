@@ -25,7 +25,7 @@ import numpy.typing as npt
 from atta.errors import DataError
 from atta.partition.extras import need
 from atta.partition.graph import GraphWriter
-from atta.partition.importers.common import add_features
+from atta.partition.importers.common import add_features, name_bytes
 from atta.partition.importers.edges import EdgeStream
 from atta.partition.importers.options import ImportOptions
 from atta.partition.importers.stated import as_mask, check_numbers, distinct_ids, state_classes
@@ -35,7 +35,6 @@ __all__ = ["read"]
 
 Array = npt.NDArray[Any]
 SCHEMA = "schema.json"
-MAX_NAME_BYTES = 256
 _ROWS = 1 << 18
 _NODE_KEYS = {"files", "id", "tables", "splits", "ignore"}
 _EDGE_KEYS = {"files", "src", "dst", "tables", "ignore"}
@@ -118,7 +117,7 @@ def _add_nodes(folder: Path, out: GraphWriter, node_type: str, entry: Mapping[st
         else:
             out.add_table(name, rows, node_type)
     if strings:
-        out.add_table("name", _name_bytes(where, ids), node_type)
+        out.add_table("name", name_bytes(where, ids.to_pylist()), node_type)
     for name, column in splits.items():
         chosen = _numbers(where, column, whole[column].combine_chunks())
         out.add_split(name, as_mask(where, f"the column {column!r}", chosen), node_type)
@@ -251,11 +250,3 @@ def _positions(where: Path, name: str, column: Any, ids: Any) -> npt.NDArray[np.
         lost = column.filter(pc.is_null(found))[0].as_py()
         raise DataError(where, f"the column {name!r} names the vertex {lost!r}, which is in no node file")
     return found.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
-
-
-def _name_bytes(where: Path, ids: Any) -> npt.NDArray[np.uint8]:
-    encoded = np.array([text.encode() for text in ids.to_pylist()], dtype=np.bytes_)
-    width = max(1, encoded.dtype.itemsize)
-    if width > MAX_NAME_BYTES:
-        raise DataError(where, f"an id takes {width} bytes, at most {MAX_NAME_BYTES} are kept")
-    return encoded.view(np.uint8).reshape(len(ids), width)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -301,6 +303,10 @@ class MiniBatch:
                 made.edata[dgl.EID] = torch.from_numpy(e_id[part])
             blocks.insert(0, made)
         return blocks
+
+    def to_networkx(self, tables: Iterable[str] = ()) -> Any:
+        """The batch as a ``networkx.MultiDiGraph`` for drawing (``atta.drawing``); ``tables``: whose rows to put on vertices."""
+        return import_module("atta.drawing").to_networkx(self, tables)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
