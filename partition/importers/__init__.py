@@ -12,7 +12,7 @@ from typing import Protocol
 from atta.errors import DataError, UnknownNameError
 from atta.partition.files import check_tree
 from atta.partition.graph import GraphWriter
-from atta.partition.importers import dgl, dorylus, npz, ogb, planetoid, pyg, pyg_parts, table
+from atta.partition.importers import dgl, dorylus, networkx, npz, ogb, planetoid, pyg, pyg_parts, table
 from atta.partition.importers.options import ImportOptions
 from atta.partition.progress import Progress, Silent
 
@@ -29,6 +29,7 @@ class Importer(Protocol):
 IMPORTERS: dict[str, Importer] = {
     "dgl": dgl.read,
     "dorylus": dorylus.read,
+    "networkx": networkx.read,
     "npz": npz.read,
     "ogb": ogb.read,
     "planetoid": planetoid.read,

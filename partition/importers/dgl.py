@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import ConfigError, DataError
+from atta.errors import DataError
+from atta.partition.extras import need
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.common import add_features
 from atta.partition.importers.edges import add_edges
@@ -152,8 +153,4 @@ def _load_file(dgl: Any, path: Path) -> tuple[Any, Mapping[str, Any]]:
 def require_dgl(what: str) -> Any:
     """Import DGL; raises ConfigError naming the extra that ``what`` needs."""
     os.environ.setdefault("DGLBACKEND", "pytorch")
-    try:
-        import dgl
-    except ImportError as error:
-        raise ConfigError(f"{what} needs DGL: install atta[dgl] ({error})") from None
-    return dgl
+    return need(what, "dgl", "dgl", "torch")

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
+from atta.partition.extras import need
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.common import add_features
 from atta.partition.importers.edges import add_edges
@@ -181,14 +182,10 @@ def edge_table(name: object, *, shared: bool) -> str | None:
 
 
 def _load(source: Path) -> Any:
-    try:
-        import torch
-        import torch_geometric.data as pyg_data
-        from torch_geometric.data import storage
-    except ImportError as error:
-        raise ConfigError(
-            f"importing PyG files needs torch and torch_geometric: pip install atta[train] ({error})"
-        ) from None
+    torch = need("importing PyG files", "train", "torch", "torch_geometric.data")
+    import torch_geometric.data as pyg_data
+    from torch_geometric.data import storage
+
     admitted: list[Any] = [
         pyg_data.Data, pyg_data.HeteroData, storage.BaseStorage, storage.NodeStorage, storage.EdgeStorage,
         storage.GlobalStorage, *(getattr(pyg_data.data, name) for name in ("DataEdgeAttr", "DataTensorAttr")),

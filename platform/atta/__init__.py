@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from atta.links import LinkNeighborLoader, NegativeSampling
     from atta.loader import BatchLoader, DagLoader, NeighborLoader
     from atta.minibatch import MiniBatch
+    from atta.partition.importers.networkx import from_networkx
     from atta.server_graph import ServerLoader, server_subgraph
     from atta.tensor import DistTensor
 
@@ -66,6 +67,7 @@ __all__ = [
     "WrongDatasetError",
     "__version__",
     "connect",
+    "from_networkx",
     "local",
     "server_subgraph",
 ]
@@ -84,6 +86,7 @@ _HOMES = {
     "OptimiserSpec": "atta.kvstore.spec",
     "ServerLoader": "atta.server_graph",
     "connect": "atta.client.cluster",
+    "from_networkx": "atta.partition.importers.networkx",
     "local": "atta.client.local",
     "server_subgraph": "atta.server_graph",
 }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -318,6 +319,10 @@ class MiniBatch:
         from atta.blocks import to_blocks
 
         return to_blocks(self)
+
+    def to_networkx(self, tables: Iterable[str] = ()) -> Any:
+        """The batch as a ``networkx.MultiDiGraph`` for drawing (``atta.drawing``); ``tables``: whose rows to put on vertices."""
+        return import_module("atta.drawing").to_networkx(self, tables)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 

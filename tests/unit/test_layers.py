@@ -38,6 +38,7 @@ LAYERS = (
         "atta.seeds",
         "atta.minibatch",
         "atta.blocks",
+        "atta.drawing",
         "atta.pyg",
         "atta.compare",
         "atta.server_graph",
