@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.partition.staging import StagedFile
 
 __all__ = [
     "FORMAT",
@@ -188,13 +189,12 @@ def save_profile(path: str | Path, profile: Profile) -> None:
     """Write a profile.
 
     Raises:
-        DataError: the file cannot be written.
+        ConfigError: the file cannot be written.
+        DiskFullError: there is no space left.
     """
     document = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(profile)}
-    try:
-        Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise DataError(path, f"cannot write the profile: {error.strerror}") from error
+    with StagedFile(path, overwrite=True) as partial:
+        partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def _demand(holds: bool, name: str, value: object, rule: str) -> None:
