@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from atta.errors import AttaError, ConfigError, DataError
+from atta.errors import AttaError, ConfigError, DataError, DiskFullError
 
 __all__ = ["StagedFile", "Staging", "disk_full", "recover"]
 
@@ -38,13 +38,13 @@ _OURS = re.compile(r"nodes|edges|shared|tables|part-\d+|[\w.-]+\.(json|npy)")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def disk_full(path: str | Path, error: BaseException | None) -> DataError | None:
+def disk_full(path: str | Path, error: BaseException | None) -> DiskFullError | None:
     """The error that says that there is no room to write ``path``, if that is what ``error`` means; else None."""
     cause = _FULL.get(error.errno or 0) if isinstance(error, OSError) else None
-    return None if cause is None else DataError(path, cause)
+    return None if cause is None else DiskFullError(path, cause)
 
 
-def _no_room(dst: Path, error: BaseException | None) -> DataError | None:
+def _no_room(dst: Path, error: BaseException | None) -> DiskFullError | None:
     """As ``disk_full`` for anything that happened while ``dst`` was written."""
     if isinstance(error, Exception) and not isinstance(error, AttaError | OSError):
         try:  # libraries in C++ do not say what stopped them: see what a write says
@@ -73,7 +73,7 @@ class Staging:
 
     Raises:
         ConfigError: ``dst`` exists and may not be replaced, or another process is writing it.
-        DataError: there is no space left; whatever was there before is untouched.
+        DiskFullError: there is no space left; whatever was there before is untouched.
     """
 
     def __init__(self, dst: str | Path, marker: str, *, overwrite: bool = False) -> None:
@@ -154,7 +154,7 @@ class StagedFile:
 
     Raises:
         ConfigError: ``dst`` exists and may not be replaced, cannot be written, or another process is writing it.
-        DataError: there is no space left; whatever was there before is untouched.
+        DiskFullError: there is no space left; whatever was there before is untouched.
     """
 
     def __init__(self, dst: str | Path, *, overwrite: bool = False) -> None:

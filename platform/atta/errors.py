@@ -5,6 +5,7 @@
     │   └── UnknownNameError   a feature, split, node type, edge type, session or mutable table that does not exist
     │       └── UnknownClientError  a mutable table does not know (any more) who pushes
     ├── DataError              a file on disk that is missing, truncated, altered or of another version
+    │   └── DiskFullError      a file or folder for which there is no space left
     ├── QuotaExceededError     a bound (memory, message size, sessions, disk) would be passed
     └── RemoteError            a daemon failed to answer; names the peer
         ├── UnavailableError   nothing answers at that address
@@ -26,6 +27,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DeadlineError",
+    "DiskFullError",
     "QuotaExceededError",
     "RemoteError",
     "RestartedError",
@@ -67,6 +69,10 @@ class DataError(AttaError):
         self.path = str(path)
         self.cause = cause
         super().__init__(f"{path}: {cause}")
+
+
+class DiskFullError(DataError):
+    """There is no space left to write a file or folder; what was there before is untouched."""
 
 
 class QuotaExceededError(AttaError):

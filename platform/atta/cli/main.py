@@ -9,7 +9,7 @@ from importlib import import_module
 
 import click
 
-from atta.errors import AttaError, ConfigError, DataError
+from atta.errors import AttaError, ConfigError, DataError, DiskFullError
 from atta.version import __version__
 
 __all__ = ["cli", "main"]
@@ -139,6 +139,8 @@ def _verdict(error: BaseException) -> tuple[str, int]:
             return f"atta: error: {_line(error.format_message())} (see: {command} --help)", 2
         case click.ClickException():
             return f"atta: error: {_line(error.format_message())}", 2
+        case DiskFullError():
+            return f"atta: error: {_line(error)}", 1
         case ConfigError() | DataError():
             return f"atta: error: {_line(error)}", 2
         case AttaError() | OSError():

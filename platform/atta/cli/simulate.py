@@ -142,9 +142,24 @@ def simulate(
     for label, value in values:
         scenario = _scenario(profile, {**options, option.replace("-", "_"): value} if option else options)
         runs.append(Run(label, scenario, simulate(scenario)))
+    if not quiet:
+        for scenario in {run.scenario.epoch_batches: run.scenario for run in runs}.values():
+            _warn_of_length(scenario)
     if not quiet and json_file != "-":
         printer().print(table(runs, option))
     write_json(json_file, document(runs, option, Path(profile_file or trace_file or "").name))
+
+
+def _warn_of_length(scenario: Scenario) -> None:
+    """Say so where a scenario is longer than an epoch: a loader would end there and begin anew."""
+    most, seeds = scenario.epoch_batches, scenario.profile.epoch_seeds
+    if most is not None and scenario.batches > most:
+        size = scenario.batch_size or scenario.profile.batch_size
+        click.echo(
+            f"atta: warning: --batches {scenario.batches}: an epoch of {seeds:,} seeds has only {most} batches of {size} "
+            f"on each of {scenario.machines} machines; beyond, more of the same are simulated",
+            err=True,
+        )
 
 
 def _sweep(text: str | None) -> tuple[str, list[tuple[str, Any]]]:

@@ -42,7 +42,7 @@ def save_checkpoint(
     """Write everything that the next epoch depends on; a crash leaves the old file or the new one, never half of it.
 
     Raises:
-        DataError: there is no space left; the old file is untouched.
+        DiskFullError: there is no space left; the old file is untouched.
         ConfigError: the file cannot be written.
     """
     done = len(epochs)
@@ -104,7 +104,7 @@ def check_folder(folder: str | Path) -> None:
 
     Raises:
         ConfigError: it cannot be written, or something else has the name of a checkpoint.
-        DataError: there is no space left.
+        DiskFullError: there is no space left.
     """
     folder = Path(folder)
     for path in (folder / LAST, folder / BEST):

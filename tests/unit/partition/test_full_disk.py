@@ -6,19 +6,22 @@ import contextlib
 import resource
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from atta.errors import DataError
+from atta.compare import save_figure
+from atta.errors import DiskFullError
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.partition import Dataset, Graph, GraphWriter, partition_graph
 from atta.partition.exporters import EXPORTERS, export_graph
+from atta.simulate import HopSize, Profile, save_profile
 from tests.unit.partition.exports import need, target
 
-NAMES = ["graph", "dataset", "snapshot", *sorted(EXPORTERS), "pyg-parts"]
+NAMES = ["graph", "dataset", "snapshot", "figure", "profile", *sorted(EXPORTERS), "pyg-parts"]
 
 
 @contextlib.contextmanager
@@ -62,6 +65,16 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@dataclass
+class Canvas:
+    """A figure of given size."""
+
+    size: int
+
+    def savefig(self, path: Path, **_: object) -> None:
+        path.write_bytes(bytes(self.size))
+
+
 def writer(name: str, sources: Path) -> Callable[[str, Path], object]:
     """What writes ``few`` or ``many`` to a path, replacing what is there."""
     if name == "graph":
@@ -77,6 +90,13 @@ def writer(name: str, sources: Path) -> Callable[[str, Path], object]:
             tables.snapshot(dst, overwrite=True)
 
         return snapshot
+    if name == "figure":
+        return lambda size, dst: save_figure(Canvas(1000 if size == "few" else 1 << 20), dst)
+    if name == "profile":
+        few = Profile(1, (), (HopSize(1.0),), {})
+        return lambda size, dst: save_profile(
+            dst, replace(few, measured={"by": "x" * (1 if size == "few" else 1 << 20)})
+        )
     if name == "pyg-parts":
         return lambda size, dst: export_graph(name, sources / f"{size}-2p", dst, overwrite=True)
     return lambda size, dst: export_graph(name, sources / size, dst, overwrite=True)
@@ -95,7 +115,7 @@ def test_the_disk_is_full(name: str, sources: Path, small_disk: Path) -> None:
     before = content(small_disk)
     assert before
     try:
-        with pytest.raises(DataError, match=f"{dst}: no space left"):
+        with pytest.raises(DiskFullError, match=f"{dst}: no space left"):
             write("many", dst)
         assert content(small_disk) == before
         assert [p.name for p in small_disk.iterdir()] == [dst.name]
@@ -109,7 +129,7 @@ def test_a_file_is_larger_than_files_may_be(name: str, sources: Path, tmp_path: 
     write = writer(name, sources)
     write("few", tmp_path / "d")
     before = content(tmp_path)
-    with files_up_to(10_000), pytest.raises(DataError, match="d: no space left"):
+    with files_up_to(10_000), pytest.raises(DiskFullError, match="d: no space left"):
         write("many", tmp_path / "d")
     assert content(tmp_path) == before
     if name == "dataset":

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, DiskFullError
 from atta.train import EpochReport, TrainConfig
 from atta.train.checkpoint import (
     BEST,
@@ -150,9 +150,9 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
             lambda: save_checkpoint(tmp_path, CONFIG, *trained(2), [EPOCH, EPOCH]),
             lambda: save_best(tmp_path, CONFIG, trained(2)[0], EPOCH),
         ):
-            with pytest.raises(DataError, match=r"\.pt: no space left"):
+            with pytest.raises(DiskFullError, match=r"\.pt: no space left"):
                 save()
-        with pytest.raises(DataError, match=r"deep.*: no space left"):
+        with pytest.raises(DiskFullError, match=r"deep.*: no space left"):
             check_folder(tmp_path / "deep" / "er")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
