@@ -86,9 +86,10 @@ def check_fan_out(where: str, edge_type: str, count: object, bound: int) -> int:
 
 def fan_outs_of(given: object) -> list[object]:
     """The fan-outs of one edge type, hop by hop, unchecked; raises ConfigError for what is no list of them."""
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise ConfigError(f"num_neighbors {given!r}: must list a fan-out for every hop")
-    return list(given.tolist() if hasattr(given, "tolist") else given)  # type: ignore[arg-type]
+    plain = given.tolist() if hasattr(given, "tolist") else given
+    if isinstance(plain, str | bytes) or not isinstance(plain, Iterable):
+        raise ConfigError(f"num_neighbors {plain!r}: must list a fan-out for every hop")
+    return list(plain)
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:

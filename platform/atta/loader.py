@@ -308,7 +308,7 @@ def _of_type(input_nodes: InputNodes, node_type: str, edge_type: str) -> InputNo
         if input_nodes[0] != node_type:
             raise ConfigError(f"input_nodes: {input_nodes[0]!r}, but edges {edge_type} end at {node_type!r}")
         return input_nodes
-    return node_type, input_nodes  # type: ignore[return-value]
+    return node_type, input_nodes
 
 
 def _place(variable: str, given: int | None, least: int) -> int:
