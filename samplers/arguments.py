@@ -12,7 +12,7 @@ import numpy as np
 
 from atta.errors import ConfigError
 
-__all__ = ["did_you_mean", "flag", "integers", "names", "number", "whole"]
+__all__ = ["check_fan_out", "did_you_mean", "fan_outs_of", "flag", "integers", "names", "number", "whole"]
 
 _INT64 = np.iinfo(np.int64)
 
@@ -71,6 +71,25 @@ def integers(what: str, given: Any) -> np.ndarray:
     if array.size and array.dtype.kind == "u":
         _check_fits(what, int(array.max()))
     return np.ascontiguousarray(array, dtype=np.int64).reshape(array.shape)
+
+
+def check_fan_out(where: str, edge_type: str, count: object, bound: int) -> int:
+    """``count``, provided that it is an integer in -1..bound; otherwise a ConfigError that begins with ``where``."""
+    if isinstance(count, bool) or not isinstance(count, Integral):
+        raise ConfigError(f"{where}: fan-out {count!r} of edge type {edge_type!r} is not an integer")
+    if not -1 <= int(count) <= bound:
+        raise ConfigError(
+            f"{where}: fan-out {count} of edge type {edge_type!r} must lie in -1..{bound} (-1 = all, 0 = skip)"
+        )
+    return int(count)
+
+
+def fan_outs_of(given: object) -> list[object]:
+    """The fan-outs of one edge type, hop by hop, unchecked; raises ConfigError for what is no list of them."""
+    plain = given.tolist() if hasattr(given, "tolist") else given
+    if isinstance(plain, str | bytes) or not isinstance(plain, Iterable):
+        raise ConfigError(f"num_neighbors {plain!r}: must list a fan-out for every hop")
+    return list(plain)
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:

@@ -13,12 +13,12 @@ from typing import Any
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
-from atta.samplers.arguments import names, whole
+from atta.samplers.arguments import check_fan_out, fan_outs_of, names, whole
 from atta.samplers.check import SPEC_VERSION, check_spec
 from atta.samplers.methods import Method
 from atta.samplers.negatives import NegativeLinks
 from atta.samplers.plan import Kind, Plan, PlanOp, SchemaLike, SpecLimits
-from atta.samplers.resolve import FRONTIERS, METHODS, STRATEGIES, check_fan_out, fan_outs_of
+from atta.samplers.resolve import FRONTIERS, METHODS, STRATEGIES
 
 __all__ = [
     "Hops",
@@ -268,11 +268,12 @@ def _by_hop(schema: SchemaLike, num_neighbors: FanOuts) -> list[dict[str, int]]:
     hops = {len(counts) for counts in given.values()}
     if len(hops) > 1:
         raise ConfigError(f"num_neighbors has lists of different lengths {sorted(hops)}: one fan-out per hop is needed")
-    for name, counts in given.items():
-        for hop, count in enumerate(counts, start=1):
-            check_fan_out(f"num_neighbors, hop {hop}", name, count, SpecLimits.fan_out)
+    fan_outs = {
+        name: [check_fan_out(f"num_neighbors, hop {i}", name, n, SpecLimits.fan_out) for i, n in enumerate(counts, 1)]
+        for name, counts in given.items()
+    }
     return [
-        {name: int(given[name][hop]) for name in schema.edge_types if given[name][hop] != 0}
+        {name: fan_outs[name][hop] for name in schema.edge_types if fan_outs[name][hop]}
         for hop in range(max(hops, default=0))
     ]
 

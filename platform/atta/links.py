@@ -104,7 +104,9 @@ class LinkNeighborLoader(DagLoader):
                 time of their positive.
             neg_sampling: a ``NegativeSampling``, a mode, a mapping, or PyG's; None: only the given edges.
             exclude_edges: ``"reverse"`` leaves a batch's positive edges and their reverses out of its sampled edges, so that a
-                model cannot look them up; ``"self"`` the edges only; None leaves nothing out.
+                model cannot look them up; ``"self"`` the edges only; None leaves nothing out. They are left out after drawing:
+                of a vertex with d in-edges, c of which are left out, a draw loses the share c / d on average, so that it gets
+                less than its fan-out (docs/samplers.md says how much).
             reverse_type: edge type of the reverses; default: the same type where it stays within a node type, otherwise the
                 only one between the same node types in the other direction.
             replace, method, weight_attr, time_attr, temporal_strategy, disjoint, tables, edge_tables, frontier: as for

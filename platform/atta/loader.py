@@ -197,7 +197,8 @@ class NeighborLoader(DagLoader):
         Args:
             cluster: from ``atta.connect`` or ``atta.local``.
             num_neighbors: in-neighbours per vertex and hop, counted from the seeds; -1 = all; a mapping gives them by edge type.
-            input_nodes: a split's name (``"train"``), user ids, None for every vertex, or ``(node_type, one of these)``.
+            input_nodes: a split's name (``"train"``), user ids, None for every vertex, or ``(node_type, one of these)``, which ids
+                need where there are several types.
             input_time: int [seeds], with ``time_attr``: no sampled edge of a seed's tree is later; only with ids.
             batch_size: seeds per batch; a seed named twice within one batch counts once (unless trees are disjoint).
             shuffle: permute the seeds anew every epoch.
@@ -214,7 +215,8 @@ class NeighborLoader(DagLoader):
             seed_tables: names of tables to fetch for the seeds alone, such as their labels; those have as many rows as there are
                 seeds, and need not be named in ``tables``.
             edge_tables: names of edge tables whose rows come with the sampled edges (by edge type where there are several).
-            frontier: ``"new"`` expands every vertex once (PyG), ``"all"`` every known vertex in each hop (DGL blocks).
+            frontier: ``"new"`` expands every vertex once (PyG), ``"all"`` every known vertex in each hop (DGL). ``to_dgl`` makes
+                blocks of both.
             **options: ``seed`` (of all randomness), ``seeds`` (``"local"``: from near this rank, ``"global"``: one permutation
                 over all ranks), ``rank`` and ``world_size`` (default: torchrun's RANK and WORLD_SIZE), ``pad`` (repeat a few
                 seeds so that all ranks get equally many batches; switch off for evaluation), ``edge_ids``, ``transform``
@@ -271,7 +273,7 @@ class BatchLoader(DagLoader):
             operator_options: what it is made with.
             input_nodes: seeds, as for ``NeighborLoader``; vertices of the type that the edges end at.
             batches: instead of ``input_nodes``: the user ids of each batch's seeds, or how many batches the operator is to draw by
-                itself.
+                itself. They go round the ranks; with ``pad`` a rank that lacks a last one repeats its own first one.
             edge_type: the edges that the operator sees; may be left out where there is one type.
             tables: names of the node tables to fetch; default all.
             **options: as for ``NeighborLoader``.
@@ -306,7 +308,7 @@ def _of_type(input_nodes: InputNodes, node_type: str, edge_type: str) -> InputNo
         if input_nodes[0] != node_type:
             raise ConfigError(f"input_nodes: {input_nodes[0]!r}, but edges {edge_type} end at {node_type!r}")
         return input_nodes
-    return node_type, input_nodes  # type: ignore[return-value]
+    return node_type, input_nodes
 
 
 def _place(variable: str, given: int | None, least: int) -> int:

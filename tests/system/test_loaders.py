@@ -138,6 +138,7 @@ BIG = 2**63 + 5
         ({"num_neighbors": [True]}, "True"),
         ({"num_neighbors": 5}, "num_neighbors 5: must list a fan-out for every hop"),
         ({"num_neighbors": "5"}, "num_neighbors '5'"),
+        ({"num_neighbors": np.array(5)}, "num_neighbors 5"),
         ({"num_neighbors": {"node__to__node": 5}}, "num_neighbors 5"),
         ({"num_neighbors": {("node", 1): [5]}}, "edge type"),
         ({"seed": -1}, r"seed -1: must be a whole number, 0 to 2\*\*64 - 1"),
