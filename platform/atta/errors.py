@@ -11,7 +11,7 @@
         ├── UnavailableError   nothing answers at that address
         ├── DeadlineError      no answer within the deadline
         ├── WrongDatasetError  the daemon serves another dataset, or another partition of it
-        └── RestartedError     the daemon has been started anew: its sessions and mutable tables are gone
+        └── RestartedError     the daemon has been started anew: its sessions are gone
 
 How they map to gRPC statuses stands in one place: ``atta.rpc``.
 """
@@ -101,4 +101,4 @@ class WrongDatasetError(RemoteError):
 
 
 class RestartedError(RemoteError):
-    """The daemon has been started anew since: the sessions and mutable tables that it held before are gone."""
+    """The daemon has been started anew since: the sessions that it held before are gone."""

@@ -27,9 +27,9 @@ class Bound(enum.Enum):
     NAMED = "named"
     """Figures and orders for operators, who may know no more than an address: what a request names must be right."""
     DATA = "data"
-    """A function of the data: any process that serves this partition of this dataset answers alike."""
+    """A partition of a dataset: any process that serves it answers alike, or, of mutable tables, says what it does not have."""
     PROCESS = "process"
-    """What one process holds in memory, sessions and mutable tables: gone when the daemon is started anew."""
+    """Sessions, which one process holds in memory: they are gone when the daemon is started anew."""
 
 
 def new_incarnation() -> str:
@@ -89,5 +89,5 @@ def check(found: Identity, meant: Identity, bound: Bound, address: str) -> None:
         raise RestartedError(
             address,
             f"has been started anew (it is incarnation {found.incarnation} of the daemon of partition {found.part}, not "
-            f"{meant.incarnation or '(none named)'}): the sessions and mutable tables of before are gone",
+            f"{meant.incarnation or '(none named)'}): the sessions of before are gone",
         )

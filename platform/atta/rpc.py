@@ -117,7 +117,7 @@ METHODS: dict[str, Method] = {
     ),
     **_table(
         "TableService",
-        Bound.PROCESS,
+        Bound.DATA,
         Create=(table_pb2.CreateTableRequest, table_pb2.TableInfo),
         Delete=(table_pb2.DeleteTableRequest, table_pb2.DeleteTableReply),
         List=(table_pb2.ListMutableRequest, table_pb2.ListMutableReply),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -231,6 +234,28 @@ def test_a_peer_that_comes_back_is_seen_at_once(small_graph: SmallGraph, running
     assert address in said[0]["error"]
     assert said[1]["restarted"] is True
     assert 2.0 < said[1]["away_s"] < 5.0
+
+
+def test_a_daemon_is_killed_and_started_again(small_graph: SmallGraph) -> None:
+    """A process of its own, by SIGKILL: its peer waits, and the batches are the same."""
+
+    def epoch(cluster: atta.Cluster) -> list[list[int]]:
+        loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=8, seed=3, rank=0, world_size=1)
+        return [batch.n_id().tolist() for batch in loader]
+
+    again: list[subprocess.Popen[bytes]] = []
+    with atta.local(small_graph.dataset(2, "random"), threads=1) as cluster:
+        whole, victim = epoch(cluster), cluster.pids[1]
+        command = Path(f"/proc/{victim}/cmdline").read_bytes().decode().split("\0")[:-1]
+        os.kill(victim, signal.SIGKILL)
+        pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        timer = later(3.0, lambda: again.append(subprocess.Popen(command, **pipes)))  # type: ignore[call-overload]
+        try:
+            assert epoch(cluster) == whole
+        finally:
+            timer.join()
+            again[0].kill()
+            again[0].wait()
 
 
 def test_a_peer_that_stays_away_fails_all_who_wait_after_the_same_while(

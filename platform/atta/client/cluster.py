@@ -35,9 +35,8 @@ class Cluster:
         self._keeper = SessionKeeper()
         for connection, description in zip(connections, descriptions, strict=True):
             connection.meet(description)
-        self.tables = Tables([c.pinned() for c in connections], self._descriptions[0].dataset_id)
-        """Mutable tables on the daemons; see ``atta.DistTensor`` and ``atta.DistEmbedding``. Those of a daemon are gone when it is
-        started anew: requests for them raise RestartedError; connect again to load a snapshot and go on."""
+        self.tables = Tables(self._connections, self._descriptions[0].dataset_id)
+        """Mutable tables on the daemons; see ``atta.DistTensor`` and ``atta.DistEmbedding``."""
 
     @property
     def schema(self) -> Schema:

@@ -74,7 +74,7 @@ class Connection:
     def pinned(self) -> Connection:
         """This connection, but its requests mean the present process of the daemon for ever, whatever ``meet`` finds later.
 
-        For those who keep something in the daemon's memory. It shares the channel, and ends with this connection.
+        For sessions, which live in the daemon's memory. It shares the channel, and ends with this connection.
         """
         if self._pinned is None:
             self._pinned = copy.copy(self)

@@ -48,7 +48,7 @@ class Admission:
     def _check(self, bound: Bound, context: Any) -> None:
         if bound is Bound.NOTHING:
             return
-        named = next((value for key, value in context.invocation_metadata() if key == HEADER), "//")
+        named = dict(context.invocation_metadata()).get(HEADER, "//")
         if named != self._exactly[bound]:
             check(self._identity, Identity.parse(named), bound, self._address)
 

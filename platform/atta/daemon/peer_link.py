@@ -19,7 +19,7 @@ __all__ = ["CONNECT_S", "RETRY_S", "Link", "PeerLink"]
 
 CONNECT_S = 15.0
 """A peer that is starting, or restarting, is waited for so long; one that stays away fails the batch, not the deadline."""
-GRACE_S = 0.3
+GRACE_S = 1.0
 """Connecting takes no longer where a peer is there: one that needs more is said to be away."""
 RETRY_S = 0.1
 """Before a request is made again."""
@@ -119,7 +119,7 @@ class PeerLink:
     async def _connect(self, until: float) -> None:
         ready = asyncio.ensure_future(self.usual.channel.channel_ready())
         try:
-            await asyncio.wait({ready}, timeout=GRACE_S)
+            await asyncio.wait({ready}, timeout=max(0.0, min(GRACE_S, until - time.monotonic())))
             if not ready.done():
                 self._say_lost(UnavailableError(self.address, "no daemon answers"))
                 await asyncio.wait({ready}, timeout=max(0.0, until - time.monotonic()))

@@ -66,10 +66,13 @@ def rest_of(items: Sequence[Item], item: int, row: int) -> Sequence[Item]:
     """``items`` from ``row`` of ``item`` on."""
     if row == 0:
         return items[item:] if item else items
-    first = items[item]
-    if isinstance(first, FeatureItem):
-        first = replace(first, rows=first.rows[row:], positions=first.positions[row:])
-    else:
-        trees, times = (None if per_row is None else per_row[row:] for per_row in (first.trees, first.times))
-        first = replace(first, rows=first.rows[row:], positions=first.positions[row:], trees=trees, times=times)
-    return [first, *items[item + 1 :]]
+    left = list(items[item:])
+    left[0] = _from_row(left[0], row)
+    return left
+
+
+def _from_row(item: Item, row: int) -> Item:
+    if isinstance(item, FeatureItem):
+        return replace(item, rows=item.rows[row:], positions=item.positions[row:])
+    trees, times = (None if per_row is None else per_row[row:] for per_row in (item.trees, item.times))
+    return replace(item, rows=item.rows[row:], positions=item.positions[row:], trees=trees, times=times)
