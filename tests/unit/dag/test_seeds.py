@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from atta.errors import ConfigError
-from atta.samplers.seeds import SeedPlan, SeedPolicy, home_of, plan_seeds
+from atta.samplers.seeds import SeedPlan, SeedPolicy, home_of, plan_seeds, plan_sized, plan_unseeded
 
 LOCAL, GLOBAL = SeedPolicy.LOCAL, SeedPolicy.GLOBAL
 policies = st.sampled_from([LOCAL, GLOBAL])
@@ -259,3 +260,56 @@ def test_batches_out_of_range() -> None:
     (plan,) = ranks(*split(8), 1)
     with pytest.raises(IndexError):
         plan.batch_slice(2)
+
+
+@settings(deadline=None, max_examples=200)
+@given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=30), world=st.integers(1, 40))
+def test_batches_of_given_sizes(sizes: list[int], world: int) -> None:
+    """Rank r gets batches r, r + W, ...; who has none left in the last round repeats the first ones that are left over."""
+    ends = np.cumsum(sizes)
+    internal = np.arange(int(ends[-1]), dtype=np.int64) * 3 + 1
+    cut = [internal[end - size : end].tolist() for size, end in zip(sizes, ends.tolist(), strict=True)]
+    rounds = -(-len(sizes) // world)
+    for rank in range(world):
+        plan = plan_sized(internal, np.array(sizes), rank=rank, world=world)
+        assert batches(plan) == [cut[(rank + world * i) % len(cut)] for i in range(rounds)]
+        assert np.array_equal(internal[plan.input_id], plan.seeds)
+        assert list(plan.batch_ids()) == [plan.batch_id(i) for i in range(plan.batches)]
+        assert list(plan.batch_ids(first=rounds)) == []
+
+
+@pytest.mark.parametrize("sizes", [[], [-1, 4], [4], [2**63 - 1, 2**63 - 1, 5], [2**62] * 4 + [3]])
+def test_sizes_that_do_not_add_up(sizes: list[int]) -> None:
+    with pytest.raises(ConfigError, match="do not add up"):
+        plan_sized(np.arange(3), np.array(sizes, dtype=np.int64), rank=0, world=1)
+
+
+@given(count=st.integers(1, 50), world=st.integers(1, 60), data=st.data())
+def test_batches_without_seeds_are_those_of_size_0(count: int, world: int, data: st.DataObject) -> None:
+    rank = data.draw(st.integers(0, world - 1))
+    few = plan_unseeded(count, rank=rank, world=world)
+    listed = plan_sized(np.empty(0, np.int64), np.zeros(count, np.int64), rank=rank, world=world)
+    assert (few.batches, few.batch_size) == (listed.batches, listed.batch_size)
+    assert batches(few) == batches(listed)
+    assert list(few.batch_ids(1)) == list(listed.batch_ids(1))
+
+
+def test_very_many_batches_and_ranks_take_no_memory() -> None:
+    internal, user_ids = split(5)
+    tracemalloc.start()
+    try:
+        plan = plan_unseeded(1 << 31, rank=1, world=3)
+        assert (plan.batches, len(plan.batch_ids(7))) == (715_827_883, 715_827_876)
+        assert plan.seeds[plan.batch_slice(plan.batches - 1)].tolist() == []
+        last = (1 << 32) - 1
+        one = plan_seeds(internal, user_ids, batch_size=4, parts=2, policy=GLOBAL, rank=last - 1, world=last)
+        assert (one.batches, len(one.seeds)) == (1, 1)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("count", "rank", "world"), [(0, 0, 1), (1, 1, 1), (1, 0, 0)])
+def test_no_batch_or_no_such_rank(count: int, rank: int, world: int) -> None:
+    with pytest.raises(ConfigError):
+        plan_unseeded(count, rank=rank, world=world)
