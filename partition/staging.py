@@ -15,12 +15,13 @@ import fcntl
 import os
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from atta.errors import ConfigError, DataError
+from atta.errors import AttaError, ConfigError, DataError, DiskFullError
 
 __all__ = ["StagedFile", "Staging", "disk_full", "recover"]
 
@@ -29,6 +30,7 @@ _FULL = {
     errno.EDQUOT: "no space left: the disk quota is used up",
     errno.EFBIG: "no space left: larger than a file may be here",
 }
+_PROBE = 1 << 16
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 # What folders of Atta hold. Readers remove nothing else, whatever its name is.
@@ -36,10 +38,22 @@ _OURS = re.compile(r"nodes|edges|shared|tables|part-\d+|[\w.-]+\.(json|npy)")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def disk_full(path: str | Path, error: BaseException | None) -> DataError | None:
+def disk_full(path: str | Path, error: BaseException | None) -> DiskFullError | None:
     """The error that says that there is no room to write ``path``, if that is what ``error`` means; else None."""
     cause = _FULL.get(error.errno or 0) if isinstance(error, OSError) else None
-    return None if cause is None else DataError(path, cause)
+    return None if cause is None else DiskFullError(path, cause)
+
+
+def _no_room(dst: Path, error: BaseException | None) -> DiskFullError | None:
+    """As ``disk_full`` for anything that happened while ``dst`` was written."""
+    if isinstance(error, Exception) and not isinstance(error, AttaError | OSError):
+        try:  # libraries in C++ do not say what stopped them: see what a write says
+            with tempfile.TemporaryFile(dir=dst.parent) as file:
+                file.write(bytes(_PROBE))
+                file.flush()
+        except OSError as failed:
+            return disk_full(dst, failed)
+    return disk_full(dst, error)
 
 
 def _unwritten(path: Path, error: OSError) -> DataError:
@@ -59,7 +73,7 @@ class Staging:
 
     Raises:
         ConfigError: ``dst`` exists and may not be replaced, or another process is writing it.
-        DataError: there is no space left; whatever was there before is untouched.
+        DiskFullError: there is no space left; whatever was there before is untouched.
     """
 
     def __init__(self, dst: str | Path, marker: str, *, overwrite: bool = False) -> None:
@@ -92,12 +106,12 @@ class Staging:
         try:
             if kind is None:
                 self._commit()
+            elif full := _no_room(self.dst, error):
+                raise full from error
         except OSError as failed:
             raise _unwritten(self.dst, failed) from None
         finally:
             self._clean()
-        if full := disk_full(self.dst, error):
-            raise full from error
 
     def _commit(self) -> None:
         """Force everything to disk and give it its name."""
@@ -140,7 +154,7 @@ class StagedFile:
 
     Raises:
         ConfigError: ``dst`` exists and may not be replaced, cannot be written, or another process is writing it.
-        DataError: there is no space left; whatever was there before is untouched.
+        DiskFullError: there is no space left; whatever was there before is untouched.
     """
 
     def __init__(self, dst: str | Path, *, overwrite: bool = False) -> None:
@@ -163,14 +177,15 @@ class StagedFile:
                 _sync(self.path)
                 self.path.replace(self.dst)
                 _sync(self.dst.parent)
+            elif full := _no_room(self.dst, error):
+                raise full from error
         except OSError as failed:
             raise _unwritten(self.dst, failed) from None
         finally:
             if _same(self.path, self._lock):  # else it has its name, and this may be the next writer's
+                os.ftruncate(self._lock, 0)  # a library may keep it open, and with it its space
                 self.path.unlink()
             os.close(self._lock)
-        if full := disk_full(self.dst, error):
-            raise full from error
 
 
 def recover(dst: str | Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from atta.errors import ConfigError
 from atta.kvstore.initial import Normal
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.samplers.arguments import integers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,9 +92,13 @@ class DistEmbedding(nn.Module):
         self._ticket: Ticket | None = None
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Rows [*ids.shape, embedding_dim] of ``ids`` (any integers), float32 on the device of ``ids``."""
+        """Rows [*ids.shape, embedding_dim] of ``ids`` (any integers), float32 on the device of ``ids``.
+
+        Raises:
+            ConfigError: ``ids`` are no integers, or one does not exist.
+        """
         self.flush()
-        flat = ids.detach().reshape(-1).to("cpu", torch.int64).numpy()
+        flat = integers(f"table {self._table.spec.name}: ids", ids.detach().reshape(-1).cpu().numpy())
         distinct, inverse = np.unique(flat, return_inverse=True)
         rows = self._table.locate(distinct)
         values, _ = self._table.pull(rows, codec=self._codec)

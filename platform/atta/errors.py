@@ -5,11 +5,13 @@
     │   └── UnknownNameError   a feature, split, node type, edge type, session or mutable table that does not exist
     │       └── UnknownClientError  a mutable table does not know (any more) who pushes
     ├── DataError              a file on disk that is missing, truncated, altered or of another version
+    │   └── DiskFullError      a file or folder for which there is no space left
     ├── QuotaExceededError     a bound (memory, message size, sessions, disk) would be passed
     └── RemoteError            a daemon failed to answer; names the peer
         ├── UnavailableError   nothing answers at that address
         ├── DeadlineError      no answer within the deadline
-        └── WrongDatasetError  the daemon serves another dataset
+        ├── WrongDatasetError  the daemon serves another dataset, or another partition of it
+        └── RestartedError     the daemon has been started anew: its sessions are gone
 
 How they map to gRPC statuses stands in one place: ``atta.rpc``.
 """
@@ -25,8 +27,10 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DeadlineError",
+    "DiskFullError",
     "QuotaExceededError",
     "RemoteError",
+    "RestartedError",
     "UnavailableError",
     "UnknownClientError",
     "UnknownNameError",
@@ -67,6 +71,10 @@ class DataError(AttaError):
         super().__init__(f"{path}: {cause}")
 
 
+class DiskFullError(DataError):
+    """There is no space left to write a file or folder; what was there before is untouched."""
+
+
 class QuotaExceededError(AttaError):
     """A bound (memory, message size, number of sessions, disk space) would be passed."""
 
@@ -89,4 +97,8 @@ class DeadlineError(RemoteError):
 
 
 class WrongDatasetError(RemoteError):
-    """The daemon serves another dataset than the one asked for."""
+    """The daemon serves another dataset than the one asked for, or another partition of it."""
+
+
+class RestartedError(RemoteError):
+    """The daemon has been started anew since: the sessions that it held before are gone."""

@@ -2,6 +2,7 @@
 
 ``METHODS`` names every remote procedure once; server handlers and client stubs are both built from it. Methods with payload
 fields exchange ``Bulk`` values, whose large byte fields are never copied through a protobuf message (see ``atta.protos.wire``).
+What a method's requests must say of the daemon that they mean stands in the table, too (see ``atta.identity``).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from atta import errors
+from atta.identity import Bound
 from atta.protos import wire
 from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, session_pb2, table_pb2
 
@@ -26,6 +29,7 @@ __all__ = [
     "Bulk",
     "Method",
     "channel_options",
+    "client_options",
     "error_from",
     "handlers",
     "status_of",
@@ -46,9 +50,10 @@ class Bulk:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One remote procedure: its path, message types, whether replies stream, and which fields are bulk payloads."""
+    """One remote procedure: its path, whom requests name, message types, whether replies stream, which fields are bulk payloads."""
 
     path: str
+    bound: Bound
     request: type[Message]
     reply: type[Message]
     streams: bool = False
@@ -62,10 +67,19 @@ class Method:
         return bytes(request.SerializeToString())
 
     def decode_request(self, raw: bytes) -> Any:
-        """Parse a request; a ``Bulk`` of views into ``raw`` where the method has payload fields."""
-        if self.request_payload:
-            return Bulk(*wire.unpack(self.request, raw, self.request_payload))
-        return self.request.FromString(raw)
+        """Parse a request; a ``Bulk`` of views into ``raw`` where the method has payload fields.
+
+        Raises:
+            ConfigError: the bytes are no such message.
+        """
+        try:
+            if self.request_payload:
+                return Bulk(*wire.unpack(self.request, raw, self.request_payload))
+            return self.request.FromString(raw)
+        except (DecodeError, ValueError) as error:
+            raise errors.ConfigError(
+                f"{self.path}: the request is no {self.request.DESCRIPTOR.name}: {error}"
+            ) from error
 
     def encode_reply(self, reply: Any) -> bytes:
         """Serialise a reply (a ``Bulk`` where the method has payload fields, or bytes that are serialised already)."""
@@ -82,13 +96,14 @@ class Method:
         return self.reply.FromString(raw)
 
 
-def _table(service: str, **methods: tuple[Any, ...]) -> dict[str, Method]:
-    return {f"{service}.{name}": Method(f"/atta.v1.{service}/{name}", *spec) for name, spec in methods.items()}
+def _table(service: str, bound: Bound, **methods: tuple[Any, ...]) -> dict[str, Method]:
+    return {f"{service}.{name}": Method(f"/atta.v1.{service}/{name}", bound, *spec) for name, spec in methods.items()}
 
 
 METHODS: dict[str, Method] = {
     **_table(
         "GraphService",
+        Bound.DATA,
         Sample=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, True, frozenset({3, 4, 5, 8})),
         SampleOnce=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, False, frozenset({3, 4, 5, 8})),
         Pair=(graph_pb2.PairRequest, graph_pb2.PairReply),
@@ -96,11 +111,13 @@ METHODS: dict[str, Method] = {
     ),
     **_table(
         "KvService",
+        Bound.DATA,
         Pull=(kv_pb2.PullRequest, kv_pb2.PullChunk, True, frozenset({4})),
         ListTables=(kv_pb2.ListTablesRequest, kv_pb2.ListTablesReply),
     ),
     **_table(
         "TableService",
+        Bound.DATA,
         Create=(table_pb2.CreateTableRequest, table_pb2.TableInfo),
         Delete=(table_pb2.DeleteTableRequest, table_pb2.DeleteTableReply),
         List=(table_pb2.ListMutableRequest, table_pb2.ListMutableReply),
@@ -117,6 +134,7 @@ METHODS: dict[str, Method] = {
     ),
     **_table(
         "SessionService",
+        Bound.PROCESS,
         Open=(session_pb2.OpenRequest, session_pb2.OpenReply),
         Next=(session_pb2.NextRequest, session_pb2.BatchChunk, True, frozenset({2})),
         Renew=(session_pb2.RenewRequest, session_pb2.RenewReply),
@@ -124,7 +142,12 @@ METHODS: dict[str, Method] = {
     ),
     **_table(
         "ControlService",
+        Bound.NOTHING,
         Describe=(control_pb2.DescribeRequest, control_pb2.DescribeReply),
+    ),
+    **_table(
+        "ControlService",
+        Bound.NAMED,
         Stats=(control_pb2.StatsRequest, control_pb2.StatsReply),
         Sessions=(control_pb2.SessionsRequest, control_pb2.SessionsReply),
         Trace=(control_pb2.TraceRequest, control_pb2.TraceChunk, True),
@@ -173,14 +196,35 @@ def channel_options() -> list[tuple[str, Any]]:
     ]
 
 
-def handlers(service: str, methods: Mapping[str, Callable[..., Any]]) -> Any:
-    """Server side of ``service``: method name -> coroutine (or async generator where the method streams)."""
+def client_options() -> list[tuple[str, Any]]:
+    """Options of channels, beside those that servers have, too.
+
+    A daemon that comes back, also under another address of its name, is seen within a second: left to itself gRPC waits up to two
+    minutes between two attempts. And every channel has a connection of its own: shared ones share their waiting as well.
+    """
+    return [
+        *channel_options(),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 500),
+        ("grpc.min_reconnect_backoff_ms", 5_000),  # in spite of its name: how long one attempt may take
+        ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+    ]
+
+
+def handlers(service: str, methods: Mapping[str, Callable[..., Any]], *, raw: bool = False) -> Any:
+    """Server side of ``service``: method name -> coroutine (or async generator where the method streams).
+
+    ``raw``: they take requests as bytes and parse them themselves.
+    """
     table = {}
     for name, function in methods.items():
         method = METHODS[f"{service}.{name}"]
         make = grpc.unary_stream_rpc_method_handler if method.streams else grpc.unary_unary_rpc_method_handler
         table[name] = make(
-            function, request_deserializer=method.decode_request, response_serializer=method.encode_reply
+            function,
+            request_deserializer=None if raw else method.decode_request,
+            response_serializer=method.encode_reply,
         )
     return grpc.method_handlers_generic_handler(f"atta.v1.{service}", table)
 
@@ -199,9 +243,10 @@ _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
     errors.DataError: grpc.StatusCode.DATA_LOSS,
     errors.QuotaExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.WrongDatasetError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.RestartedError: grpc.StatusCode.ABORTED,
     # A third daemon that does not answer must not look like this one not answering: callers would retry in vain.
-    errors.DeadlineError: grpc.StatusCode.ABORTED,
-    errors.UnavailableError: grpc.StatusCode.ABORTED,
+    errors.DeadlineError: grpc.StatusCode.INTERNAL,
+    errors.UnavailableError: grpc.StatusCode.INTERNAL,
     errors.RemoteError: grpc.StatusCode.INTERNAL,
     errors.AttaError: grpc.StatusCode.INTERNAL,
 }
@@ -218,6 +263,8 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
 def error_from(peer: str, error: grpc.RpcError) -> errors.AttaError:
     """The typed error for a failed call to ``peer``; the remote cause becomes its message."""
     code, details = error.code(), error.details() or ""
+    if _broke_off(code, details):
+        return errors.UnavailableError(peer, f"the connection broke ({_brief(details)})")
     match code:
         case grpc.StatusCode.UNAVAILABLE:
             return errors.UnavailableError(peer, f"no daemon answers ({_brief(details)})")
@@ -227,6 +274,8 @@ def error_from(peer: str, error: grpc.RpcError) -> errors.AttaError:
             return errors.WrongDatasetError(peer, details)
         case grpc.StatusCode.UNAUTHENTICATED:
             return errors.UnknownClientError(details)
+        case grpc.StatusCode.ABORTED:
+            return errors.RestartedError(peer, details)
         case grpc.StatusCode.NOT_FOUND:
             return errors.UnknownNameError(details)
         case grpc.StatusCode.INVALID_ARGUMENT:
@@ -237,6 +286,20 @@ def error_from(peer: str, error: grpc.RpcError) -> errors.AttaError:
             return errors.RemoteError(peer, "is no Atta daemon, or one of another version")
         case _:
             return errors.RemoteError(peer, details or str(code))
+
+
+def _broke_off(code: grpc.StatusCode, details: str) -> bool:
+    """Whether the other side, or something in between, has given up a call without a word about why.
+
+    A daemon that stops in the middle of an answer cancels it; one that is killed, or a proxy, may reset the stream.
+    """
+    if code is grpc.StatusCode.CANCELLED:
+        return not details.startswith(_OWN_DOING)
+    return code in {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN} and details.startswith(_BROKEN)
+
+
+_OWN_DOING = ("Locally cancelled", "Cancelled upon", "Channel closed")
+_BROKEN = ("Received RST_STREAM", "RST_STREAM", "Stream removed", "Connection reset")
 
 
 def _brief(details: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.kvstore.initial import Zeros
 from atta.kvstore.spec import MutableSpec
+from atta.samplers.arguments import integers
 
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster
@@ -137,10 +138,7 @@ class DistTensor:
                     f"table {self.name}: slices are of row numbers, its rows are {self._table.spec.policy}"
                 )
             return np.arange(*ids.indices(len(self)))
-        array = np.asarray(ids)
-        if array.dtype == bool or (array.dtype.kind not in "iu" and array.size):
-            raise ConfigError(f"table {self.name}: ids must be integers, not {array.dtype}")
-        return self._table.locate(array.reshape(-1))
+        return self._table.locate(integers(f"table {self.name}: ids", ids).reshape(-1))
 
     def _values(self, rows: np.ndarray, values: Any) -> np.ndarray:
         wanted = (len(rows), *self._table.spec.row_shape)

@@ -9,14 +9,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SampleRequest(_message.Message):
-    __slots__ = ("dataset_id", "edge_types", "age_ms")
-    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("edge_types", "age_ms")
     EDGE_TYPES_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
-    dataset_id: str
     edge_types: _containers.RepeatedCompositeFieldContainer[EdgeSample]
     age_ms: int
-    def __init__(self, dataset_id: _Optional[str] = ..., edge_types: _Optional[_Iterable[_Union[EdgeSample, _Mapping]]] = ..., age_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, edge_types: _Optional[_Iterable[_Union[EdgeSample, _Mapping]]] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class EdgeSample(_message.Message):
     __slots__ = ("edge_type", "fan_out", "replace", "stream_key", "rows", "wide_rows", "method", "trees", "times", "tables")
@@ -63,7 +61,7 @@ class SampleChunk(_message.Message):
     def __init__(self, edge_type: _Optional[int] = ..., first_row: _Optional[int] = ..., counts: _Optional[bytes] = ..., neighbors: _Optional[bytes] = ..., edge_ids: _Optional[bytes] = ..., wide_neighbors: _Optional[bool] = ..., wide_edge_ids: _Optional[bool] = ..., tables: _Optional[bytes] = ...) -> None: ...
 
 class ProbeRequest(_message.Message):
-    __slots__ = ("dataset_id", "edge_type", "question", "rows", "operands")
+    __slots__ = ("edge_type", "question", "rows", "operands")
     class Question(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         DEGREE: _ClassVar[ProbeRequest.Question]
@@ -72,17 +70,15 @@ class ProbeRequest(_message.Message):
     DEGREE: ProbeRequest.Question
     STEP: ProbeRequest.Question
     CONTAINS: ProbeRequest.Question
-    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     OPERANDS_FIELD_NUMBER: _ClassVar[int]
-    dataset_id: str
     edge_type: str
     question: ProbeRequest.Question
     rows: bytes
     operands: bytes
-    def __init__(self, dataset_id: _Optional[str] = ..., edge_type: _Optional[str] = ..., question: _Optional[_Union[ProbeRequest.Question, str]] = ..., rows: _Optional[bytes] = ..., operands: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, edge_type: _Optional[str] = ..., question: _Optional[_Union[ProbeRequest.Question, str]] = ..., rows: _Optional[bytes] = ..., operands: _Optional[bytes] = ...) -> None: ...
 
 class ProbeReply(_message.Message):
     __slots__ = ("values",)
@@ -91,20 +87,18 @@ class ProbeReply(_message.Message):
     def __init__(self, values: _Optional[bytes] = ...) -> None: ...
 
 class PairRequest(_message.Message):
-    __slots__ = ("dataset_id", "edge_type", "count", "negative", "stream_key", "rows")
-    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("edge_type", "count", "negative", "stream_key", "rows")
     EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     NEGATIVE_FIELD_NUMBER: _ClassVar[int]
     STREAM_KEY_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
-    dataset_id: str
     edge_type: str
     count: int
     negative: bool
     stream_key: int
     rows: bytes
-    def __init__(self, dataset_id: _Optional[str] = ..., edge_type: _Optional[str] = ..., count: _Optional[int] = ..., negative: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, edge_type: _Optional[str] = ..., count: _Optional[int] = ..., negative: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ...) -> None: ...
 
 class PairReply(_message.Message):
     __slots__ = ("ids",)

@@ -7,14 +7,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PullRequest(_message.Message):
-    __slots__ = ("dataset_id", "pulls", "age_ms")
-    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("pulls", "age_ms")
     PULLS_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
-    dataset_id: str
     pulls: _containers.RepeatedCompositeFieldContainer[TablePull]
     age_ms: int
-    def __init__(self, dataset_id: _Optional[str] = ..., pulls: _Optional[_Iterable[_Union[TablePull, _Mapping]]] = ..., age_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, pulls: _Optional[_Iterable[_Union[TablePull, _Mapping]]] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class TablePull(_message.Message):
     __slots__ = ("node_type", "tables", "rows", "wide_rows", "codec")

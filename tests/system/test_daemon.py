@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shutil
 import subprocess
 import sys
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 import atta
 from atta import rpc
-from atta.protos.v1 import graph_pb2, kv_pb2
+from atta.identity import Bound, Identity
+from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2
 from tests.system.conftest import SmallGraph, free_port
 
 TOO_MUCH = {"edge_type": "node__to__node", "rows": bytes(800), "fan_out": 1 << 20}
@@ -59,7 +60,6 @@ def test_metrics(daemon: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "request_", "code", "words"),
     [
-        ("KvService.Pull", kv_pb2.PullRequest(dataset_id="beef"), "FAILED_PRECONDITION", "beef"),
         ("KvService.Pull", {"node_type": "node", "tables": ["z"], "rows": b""}, "NOT_FOUND", "node/z"),
         ("KvService.Pull", {"node_type": "node", "tables": ["x"], "rows": np.int32(300).tobytes()}, "INVALID_ARGUMENT", "row 300"),
         ("KvService.Pull", {"node_type": "node", "tables": ["x"], "rows": b"123"}, "INVALID_ARGUMENT", "3 bytes"),
@@ -68,7 +68,7 @@ def test_metrics(daemon: Any) -> None:
         ("GraphService.Sample", {"edge_type": "node__to__node", "rows": MINUS_1, "fan_out": -1}, "INVALID_ARGUMENT", "row"),
         ("GraphService.Sample", {"edge_type": "node__to__node", "rows": MINUS_1, "fan_out": 1}, "INVALID_ARGUMENT", "row -1"),
         ("GraphService.SampleOnce", {"edge_type": "a__b__c", "fan_out": 2}, "NOT_FOUND", "a__b__c"),
-        ("GraphService.SampleOnce", graph_pb2.SampleRequest(), "FAILED_PRECONDITION", "none named"),
+        ("GraphService.SampleOnce", graph_pb2.SampleRequest(), "INVALID_ARGUMENT", "one chunk"),
         ("GraphService.SampleOnce", TOO_MUCH, "INVALID_ARGUMENT", "one chunk"),
     ],
 )  # fmt: skip
@@ -78,10 +78,10 @@ def test_bad_requests_get_a_reason_and_the_daemon_goes_on(
     cluster, channel, _ = daemon
     if isinstance(request_, dict):
         if name == "KvService.Pull":
-            request_ = kv_pb2.PullRequest(dataset_id=cluster.dataset_id, pulls=[request_])
+            request_ = kv_pb2.PullRequest(pulls=[request_])
         else:
-            request_ = graph_pb2.SampleRequest(dataset_id=cluster.dataset_id, edge_types=[request_])
-    call = rpc.stub(channel, name)
+            request_ = graph_pb2.SampleRequest(edge_types=[request_])
+    call = partial(rpc.stub(channel, name), metadata=named(cluster))
     ask = list if rpc.METHODS[name].streams else (lambda answer: answer)
     with pytest.raises(grpc.RpcError) as caught:
         ask(call(request_, timeout=10))
@@ -90,13 +90,17 @@ def test_bad_requests_get_a_reason_and_the_daemon_goes_on(
     assert len(list(atta.NeighborLoader(cluster, [2], batch_size=64))) == 2
 
 
+def named(cluster: atta.Cluster) -> tuple[tuple[str, str], ...]:
+    return Identity(0, cluster.dataset_id).header(Bound.DATA)
+
+
 def test_one_message_equals_the_stream(daemon: Any) -> None:
     cluster, channel, _ = daemon
     rows = np.arange(40, dtype=np.int32).tobytes()
     question = {"edge_type": "node__to__node", "rows": rows, "fan_out": 3, "stream_key": 5}
-    request = graph_pb2.SampleRequest(dataset_id=cluster.dataset_id, edge_types=[question])
-    once = rpc.stub(channel, "GraphService.SampleOnce")(request, timeout=10)
-    (chunk,) = rpc.stub(channel, "GraphService.Sample")(request, timeout=10)
+    request = graph_pb2.SampleRequest(edge_types=[question])
+    once = rpc.stub(channel, "GraphService.SampleOnce")(request, timeout=10, metadata=named(cluster))
+    (chunk,) = rpc.stub(channel, "GraphService.Sample")(request, timeout=10, metadata=named(cluster))
     assert once.message == chunk.message
     assert {k: bytes(v) for k, v in once.payloads.items()} == {k: bytes(v) for k, v in chunk.payloads.items()}
     assert len(once.payloads[4]) > 0
@@ -104,16 +108,22 @@ def test_one_message_equals_the_stream(daemon: Any) -> None:
 
 def test_random_bytes_do_not_bring_the_daemon_down(daemon: Any) -> None:
     cluster, channel, _ = daemon
-    rng = np.random.default_rng(5)
+    incarnation = rpc.stub(channel, "ControlService.Describe")(control_pb2.DescribeRequest(), timeout=10).incarnation
+    named = Identity(0, cluster.dataset_id, incarnation)
+    rng, refused = np.random.default_rng(5), set()
     for name, method in rpc.METHODS.items():
         if name == "ControlService.Stop":
             continue
         make = channel.unary_stream if method.streams else channel.unary_unary
         call = make(method.path, request_serializer=bytes, response_deserializer=bytes)
         for size in (1, 7, 40, 300):
-            with contextlib.suppress(grpc.RpcError):  # bytes that happen to be a message may even get an answer
-                answer = call(rng.bytes(size), timeout=10)
+            try:  # bytes that happen to be a message may even get an answer
+                answer = call(rng.bytes(size), timeout=10, metadata=named.header(method.bound))
                 assert len(list(answer) if method.streams else [answer]) < 10
+            except grpc.RpcError as error:
+                refused.add(error.code().name)
+    assert "INVALID_ARGUMENT" in refused
+    assert not refused & {"INTERNAL", "UNKNOWN"}, "what is no message is the caller's fault, not the daemon's"
     assert len(list(atta.NeighborLoader(cluster, [2], batch_size=64))) == 2
 
 

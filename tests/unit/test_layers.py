@@ -16,11 +16,21 @@ FOLDERS = {
     **{f"atta.{name}": ROOT / name for name in ("samplers", "partition", "protos")},
 }
 LAYERS = (
-    ("atta.errors", "atta.protos", "atta._native", "atta.version", "atta.observe", "atta.logs"),
+    (
+        "atta.errors",
+        "atta.protos",
+        "atta._native",
+        "atta.version",
+        "atta.observe",
+        "atta.logs",
+        "atta.lastwords",
+        "atta.memfiles",
+        "atta.extras",
+    ),
     ("atta.partition",),
     ("atta.samplers",),
     ("atta.scheduler", "atta.kvstore"),
-    ("atta.rpc", "atta.clusterfile", "atta.daemon"),
+    ("atta.identity", "atta.rpc", "atta.clusterfile", "atta.daemon"),
     (
         "atta.client",
         "atta.loader",
@@ -28,6 +38,7 @@ LAYERS = (
         "atta.seeds",
         "atta.minibatch",
         "atta.blocks",
+        "atta.drawing",
         "atta.pyg",
         "atta.compare",
         "atta.server_graph",
@@ -38,7 +49,11 @@ LAYERS = (
     ("atta.bench", "atta.simulate"),
     ("atta.cli",),
 )
-PURE = ("atta.scheduler", *(f"atta.samplers.{name}" for name in ("dag", "seeds", "plan", "resolve", "check", "spec")))
+PURE = (
+    "atta.scheduler",
+    "atta.identity",
+    *(f"atta.samplers.{name}" for name in ("dag", "seeds", "plan", "resolve", "check", "spec")),
+)
 IMPURE_MODULES = {"socket", "threading", "time", "asyncio", "grpc", "random", "datetime", "concurrent", "subprocess"}
 TORCH_ALLOWED = (
     "atta.train",
@@ -49,6 +64,8 @@ TORCH_ALLOWED = (
     "atta.embedding",
     "atta.partition.importers.pyg",
     "atta.partition.importers.dgl",
+    "atta.partition.importers.dgl_ids",
+    "atta.partition.importers.dgl_parts",
     "atta.partition.importers.pyg_parts",
     "atta.partition.exporters.pyg",
     "atta.partition.exporters.dgl",

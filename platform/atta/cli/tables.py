@@ -14,7 +14,10 @@ _cluster = click.option("--cluster", "target", required=True, help="Cluster file
 
 @click.group()
 def tables() -> None:
-    """Mutable tables (embeddings, states) of a running cluster."""
+    """Mutable tables (embeddings, states) of a running cluster.
+
+    Example: atta tables list --cluster cluster.toml
+    """
 
 
 @tables.command("list")

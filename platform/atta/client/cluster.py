@@ -12,7 +12,7 @@ from atta.client.slots import SlotMaps
 from atta.client.stream import BatchStream
 from atta.client.tables import Tables
 from atta.clusterfile import check_address, read_cluster
-from atta.errors import ConfigError, WrongDatasetError
+from atta.errors import ConfigError, RestartedError, WrongDatasetError
 from atta.observe.machine import machine_id
 from atta.observe.recording import Recording
 from atta.partition.schema import Schema
@@ -29,9 +29,12 @@ class Cluster:
     def __init__(self, connections: Sequence[Connection], descriptions: Sequence[Description]) -> None:
         self._connections = list(connections)
         self._descriptions = list(descriptions)
+        self._closed = False
         self._slots = SlotMaps()
         self.scratch = Scratch()
         self._keeper = SessionKeeper()
+        for connection, description in zip(connections, descriptions, strict=True):
+            connection.meet(description)
         self.tables = Tables(self._connections, self._descriptions[0].dataset_id)
         """Mutable tables on the daemons; see ``atta.DistTensor`` and ``atta.DistEmbedding``."""
 
@@ -64,15 +67,30 @@ class Cluster:
         return [c.trace(last_s) for c in self._connections]
 
     def stream(self, request: session_pb2.OpenRequest) -> BatchStream:
-        """Open a session on the home daemon of the request's rank."""
+        """Open a session on the home daemon of the request's rank; a daemon that has been started anew is as good as before."""
         home = home_of(request.rank, request.world_size, self.num_parts)
         request.dataset_id = self.dataset_id
+        try:
+            return self._open(home, request)
+        except RestartedError:
+            self._meet_again(home)
+            return self._open(home, request)
+
+    def _open(self, home: int, request: session_pb2.OpenRequest) -> BatchStream:
         request.shared_memory = self._descriptions[home].machine == machine_id()
         request.wide_ids &= request.shared_memory  # on a network their bytes would cost more than the conversion here
-        return BatchStream(self._connections[home], self._slots, self._keeper, request)
+        return BatchStream(self._connections[home].pinned(), self._slots, self._keeper, request)
+
+    def _meet_again(self, part: int) -> None:
+        found = self._connections[part].describe()
+        self._connections[part].meet(found)
+        self._descriptions[part] = found
 
     def close(self) -> None:
-        """Close all sessions and connections."""
+        """Close all sessions and connections; closing again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
         self._keeper.close()
         self.tables.close()
         for connection in self._connections:
@@ -99,7 +117,7 @@ def connect(target: str | Path | Sequence[str], *, deadline_s: float = 30.0, wai
         ConfigError: the target makes no sense, or does not name as many daemons as there are partitions.
     """
     addresses = resolve_target(target)
-    connections = [Connection(address, deadline_s) for _, address in sorted(addresses.items())]
+    connections = [Connection(address, deadline_s, part=part) for part, address in sorted(addresses.items())]
     try:
         descriptions = [c.describe(wait=wait) for c in connections]
         _check(connections, descriptions)

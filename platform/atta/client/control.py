@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +10,16 @@ from typing import Any
 import grpc
 
 from atta import rpc
-from atta.errors import RemoteError
+from atta.client.patience import PATIENCE_S, Patience
+from atta.errors import RemoteError, UnavailableError
+from atta.identity import Bound, Identity, check
 from atta.observe.figures import SessionFigures
 from atta.observe.recording import Entry, Recording, from_lines
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2
 
 __all__ = ["Connection", "Description"]
+
 
 
 @dataclass(frozen=True)
@@ -29,41 +33,92 @@ class Description:
     schema: Schema
     machine: str
     pid: int
+    incarnation: str
+
+    @property
+    def identity(self) -> Identity:
+        """What requests to this daemon name."""
+        return Identity(self.part, self.dataset_id, self.incarnation)
 
 
 class Connection:
-    """A connection to one daemon. Reconnects by itself; every call has a deadline and raises Atta's typed errors."""
+    """A connection to one daemon. Reconnects by itself; every call has a deadline and raises Atta's typed errors.
 
-    def __init__(self, address: str, deadline_s: float) -> None:
-        self.address, self.deadline_s = address, deadline_s
-        self._channel = grpc.insecure_channel(address, options=rpc.channel_options())
+    Requests name the daemon that they mean as far as it is known here: by ``part`` alone, or as ``meet`` has found it. Another one
+    refuses them: WrongDatasetError; or RestartedError, where it is the same one started anew and a request needs what it held.
+    """
+
+    def __init__(
+        self, address: str, deadline_s: float, *, part: int | None = None, patience_s: float = PATIENCE_S
+    ) -> None:
+        """``patience_s``: see ``call``."""
+        self.address, self.deadline_s, self._patience_s = address, deadline_s, patience_s
+        self._channel = grpc.insecure_channel(address, options=rpc.client_options())
         self._stubs: dict[str, Any] = {}
+        self._meant = Identity(part)
+        self._pinned: Connection | None = None
+
+    def meet(self, found: Description) -> None:
+        """From now on mean the daemon that has described itself so.
+
+        Raises:
+            WrongDatasetError: it is none that was meant so far.
+        """
+        check(found.identity, self._meant, Bound.NAMED, self.address)
+        if found.identity != self._meant:
+            self._meant, self._pinned = found.identity, None
+
+    def pinned(self) -> Connection:
+        """This connection, but its requests mean the present process of the daemon for ever, whatever ``meet`` finds later.
+
+        For sessions, which live in the daemon's memory. It shares the channel, and ends with this connection.
+        """
+        if self._pinned is None:
+            self._pinned = copy.copy(self)
+        return self._pinned
 
     def start(self, name: str, request: Any, *, timeout: float | None = None) -> Any:
-        """Begin a streaming call; iterate it with errors translated by ``translate``."""
-        return self._stub(name)(request, timeout=timeout or self.deadline_s)
+        """Begin a streaming call; iterating it raises ``grpc.RpcError``."""
+        return self._stub(name)(request, timeout=timeout or self.deadline_s, metadata=self._header(name))
 
     def begin(self, name: str, request: Any, *, timeout: float | None = None) -> Any:
         """Begin a unary call; its ``result()`` raises ``grpc.RpcError``."""
-        return self._stub(name).future(request, timeout=timeout or self.deadline_s)
+        return self._stub(name).future(request, timeout=timeout or self.deadline_s, metadata=self._header(name))
 
     def call(self, name: str, request: Any, *, wait: bool = False, timeout: float | None = None) -> Any:
-        """One unary call, e.g. ``call("ControlService.Describe", ...)``; ``wait`` waits for a daemon that is starting."""
-        try:
-            return self._stub(name)(request, timeout=timeout or self.deadline_s, wait_for_ready=wait)
-        except grpc.RpcError as error:
-            raise rpc.error_from(self.address, error) from error
+        """One unary call, e.g. ``call("ControlService.Describe", ...)``; ``wait`` waits for a daemon that is starting.
+
+        Without a ``timeout`` of its own, a call to a daemon that has been met is made again, for ``patience_s``, while nobody
+        answers. That is safe: doing what a request asks for twice is doing it once.
+        """
+        patience = self.patience() if timeout is None else Patience(0)
+        ask, timeout, header = self._stub(name), timeout or self.deadline_s, self._header(name)
+        while True:
+            try:
+                return ask(request, timeout=timeout, wait_for_ready=wait, metadata=header)
+            except grpc.RpcError as failure:
+                error = rpc.error_from(self.address, failure)
+                if not isinstance(error, UnavailableError) or not patience.lasts():
+                    raise error from failure
+
+    def patience(self) -> Patience:
+        """How long to ask this daemon again when nobody answers: not at all before it has been met."""
+        return Patience(min(self._patience_s, self.deadline_s) if self._meant.incarnation else 0)
 
     def _stub(self, name: str) -> Any:
         if name not in self._stubs:
             self._stubs[name] = rpc.stub(self._channel, name)
         return self._stubs[name]
 
+    def _header(self, name: str) -> tuple[tuple[str, str], ...]:
+        return self._meant.header(rpc.METHODS[name].bound)
+
     def describe(self, *, wait: bool = False, timeout: float | None = None) -> Description:
-        """Ask the daemon who it is."""
+        """Ask the daemon who it is; any daemon answers, see ``meet``."""
         reply = self.call("ControlService.Describe", control_pb2.DescribeRequest(), wait=wait, timeout=timeout)
         schema = Schema.from_json(json.loads(reply.schema))
-        return Description(reply.version, reply.dataset_id, reply.part, reply.num_parts, schema, reply.host, reply.pid)
+        place = (reply.dataset_id, reply.part, reply.num_parts)
+        return Description(reply.version, *place, schema, reply.host, reply.pid, reply.incarnation)
 
     def stats(self) -> dict[str, float]:
         """The daemon's counters and gauges."""
@@ -96,7 +151,8 @@ class Connection:
 
     def stop(self) -> None:
         """Ask the daemon to drain and exit."""
-        self.call("ControlService.Stop", control_pb2.StopRequest())
+        # Not with patience: one that has stopped and been started anew must not be stopped again.
+        self.call("ControlService.Stop", control_pb2.StopRequest(), timeout=self.deadline_s)
 
     def close(self) -> None:
         """Close the channel."""

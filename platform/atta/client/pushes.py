@@ -127,7 +127,7 @@ class Ticket:
             raise errors[0]
 
     def _outcome(self, shard: Shard, bulk: rpc.Bulk, future: Any) -> None:
-        lost = 0
+        lost, patience = 0, shard.connection.patience()
         try:
             while True:
                 try:
@@ -139,7 +139,9 @@ class Ticket:
                         if lost:
                             raise UnknownClientError(_doubt(shard, bulk, error)) from failure
                         bulk = self._as_new(shard, bulk)
-                    elif lost < _ATTEMPTS - 1 and isinstance(error, UnavailableError | DeadlineError):
+                    elif isinstance(error, UnavailableError) and patience.lasts():
+                        lost += 1  # perhaps: what was sent may have arrived
+                    elif isinstance(error, DeadlineError) and lost < _ATTEMPTS - 1:
                         lost += 1
                     else:
                         raise error from failure

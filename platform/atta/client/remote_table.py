@@ -6,7 +6,6 @@ Requests and answers travel in pieces of a few megabytes, within the deadline of
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,7 +23,6 @@ __all__ = ["RemoteTable"]
 
 PIECE_BYTES = 4 << 20
 PIECE_ROWS = 1 << 19
-_ATTEMPTS = 3
 
 
 class RemoteTable:
@@ -125,15 +123,15 @@ class RemoteTable:
                 )
                 calls.append((shard, piece, request, shard.connection.start("TableService.Pull", request)))
         for shard, piece, request, call in calls:
-            for attempt in range(_ATTEMPTS):
+            patience = shard.connection.patience()
+            while True:
                 try:
                     self._receive(call, piece, codec, values, found)
                     break
                 except grpc.RpcError as failure:
                     error = rpc.error_from(shard.connection.address, failure)
-                    if attempt == _ATTEMPTS - 1 or not isinstance(error, UnavailableError):
+                    if not isinstance(error, UnavailableError) or not patience.lasts():
                         raise error from failure
-                time.sleep(0.1 * 3**attempt)
                 call = shard.connection.start("TableService.Pull", request)  # noqa: PLW2901 - the same once more
         return values, found
 

@@ -26,8 +26,9 @@ class Watch:
     """
 
     def __init__(self, target: str | Path | Sequence[str], *, deadline_s: float = 2.0) -> None:
-        self._deadline_s = deadline_s
-        self._connections = {part: Connection(a, deadline_s) for part, a in sorted(resolve_target(target).items())}
+        self._connections = {
+            part: Connection(address, deadline_s, part=part) for part, address in sorted(resolve_target(target).items())
+        }
         self._latest: dict[int, Sample] = {}
 
     def look(self) -> list[DaemonRates]:
@@ -51,9 +52,6 @@ class Watch:
         try:
             stats, reply = counters.result(), sessions.result()
         except grpc.RpcError as error:
-            # A channel waits longer and longer between attempts to connect; a fresh one tries at once.
-            self._connections[part].close()
-            self._connections[part] = Connection(address, self._deadline_s)
             cause = rpc.error_from(address, error)
             return Sample(part, address, error=str(cause).removeprefix(f"{address}: "))
         found = tuple(SessionFigures.of_message(session) for session in reply.sessions)

@@ -11,6 +11,7 @@ from typing import Any
 from atta.daemon.engine import Engine
 from atta.daemon.guard import guarded, guarded_stream
 from atta.errors import ConfigError
+from atta.identity import Identity
 from atta.observe.figures import ProcessFigures
 from atta.observe.machine import machine_id
 from atta.protos.v1 import control_pb2
@@ -24,11 +25,13 @@ class ControlService:
 
     def __init__(
         self,
+        identity: Identity,
         engine: Engine,
         process: ProcessFigures,
         stats: Callable[[], dict[str, float]],
         stop: Callable[[], None],
     ) -> None:
+        self._identity = identity
         self._engine, self._process, self._stats, self._stop = engine, process, stats, stop
 
     @guarded
@@ -37,12 +40,13 @@ class ControlService:
         dataset = self._engine.dataset
         return control_pb2.DescribeReply(
             version=__version__,
-            dataset_id=dataset.dataset_id,
-            part=self._engine.shard.part,
+            dataset_id=self._identity.dataset_id,
+            part=self._identity.part,
             num_parts=dataset.num_parts,
             schema=json.dumps(dataset.schema.to_json()),
             host=machine_id(),
             pid=os.getpid(),
+            incarnation=self._identity.incarnation,
         )
 
     @guarded
@@ -65,7 +69,7 @@ class ControlService:
         if not request.last_s >= 0:
             raise ConfigError(f"the last {request.last_s} seconds: must not be negative")
         header = control_pb2.TraceHeader(
-            part=self._engine.shard.part,
+            part=self._identity.part,
             now=recorder.clock(),
             offset_ns=time.time_ns() - time.monotonic_ns(),
             capacity=recorder.capacity,

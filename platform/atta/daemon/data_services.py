@@ -138,7 +138,6 @@ class GraphService(DataService):
 
     def _pieces(self, request: Any) -> Iterator[tuple[int, int, _Question, int, int]]:
         """The checked questions, cut: (bytes of the answer, index, question, first row, end)."""
-        self.check_dataset(request.dataset_id)
         for index, part in enumerate(request.edge_types):
             self._shard.dataset.schema.check_edge_type(part.edge_type)
             rows = as_array(part.rows, wide=part.wide_rows)
@@ -201,7 +200,6 @@ class GraphService(DataService):
     @guarded
     async def probe(self, request: Any, context: Any) -> Any:
         """``GraphService.Probe``."""
-        self.check_dataset(request.dataset_id)
         rows = as_array(request.rows, wide=True)
         operands = as_array(request.operands, wide=True)
         if request.question != _PROBE.DEGREE and len(operands) != len(rows):
@@ -222,7 +220,6 @@ class GraphService(DataService):
     @guarded
     async def pair(self, request: Any, context: Any) -> Any:
         """``GraphService.Pair``."""
-        self.check_dataset(request.dataset_id)
         rows = as_array(request.rows, wide=True)
         if len(rows) * request.count > MAX_PAIRS:
             raise ConfigError(f"{len(rows)} x {request.count} pairs: at most {MAX_PAIRS} in one request")
@@ -247,7 +244,6 @@ class KvService(DataService):
     @guarded_stream
     async def pull(self, request: Any, context: Any) -> AsyncIterator[bytes]:
         """``KvService.Pull``."""
-        self.check_dataset(request.dataset_id)
         since = began(request.age_ms)
         for index, pull in enumerate(request.pulls):
             rows = as_array(pull.rows, wide=pull.wide_rows)

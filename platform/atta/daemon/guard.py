@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -45,8 +44,6 @@ def guarded_stream(handler: Callable[..., AsyncIterator[Any]]) -> Callable[..., 
 
 
 async def _abort(context: Any, name: str, error: Exception) -> None:
-    if isinstance(error, asyncio.CancelledError):
-        raise error
     if isinstance(error, AttaError):
         log.info("request refused", method=name, error=str(error))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -13,7 +13,10 @@ import numpy as np
 from atta import rpc
 from atta.daemon.chunks import sampled_rows
 from atta.daemon.hedges import Hedges
+from atta.daemon.peer_link import CONNECT_S, RETRY_S, Link, PeerLink
+from atta.daemon.remaining import Remaining, rest_of
 from atta.errors import ConfigError, RemoteError, UnavailableError
+from atta.identity import Identity
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.samplers.batch import FeatureItem, SampleItem
@@ -25,9 +28,8 @@ __all__ = ["Peer", "Peers", "as_array", "rows_to_wire"]
 
 PROBE_ROWS = 1 << 17
 """Rows of one probe: messages of one to two MiB."""
-CONNECT_S = 15.0
-"""A peer that is starting, or restarting, is waited for so long; one that stays away fails the batch, not the deadline."""
 ATTEMPTS = 3
+"""A request is made so often while no answer to it comes; with each answer that does come, the count begins anew."""
 _END: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 _INT32_MAX = np.iinfo(np.int32).max
 
@@ -50,31 +52,27 @@ def as_array(data: Any, *, wide: bool) -> np.ndarray:
     return np.frombuffer(data, dtype=dtype)
 
 
-class _Link:
-    """One connection to a daemon, and what can be asked over it."""
-
-    def __init__(self, address: str) -> None:
-        # Channels to one address would share their connection.
-        self.channel = grpc.aio.insecure_channel(
-            address, options=[*rpc.channel_options(), ("grpc.use_local_subchannel_pool", 1)]
-        )
-        self._stubs: dict[str, Any] = {}
-
-    def __getitem__(self, method: str) -> Any:
-        if method not in self._stubs:
-            self._stubs[method] = rpc.stub(self.channel, method)
-        return self._stubs[method]
-
-
 class Peer:
-    """The daemon of one partition. Channels reconnect by themselves; every call has a deadline, and a late one is made twice."""
+    """The daemon of one partition. Every call has a deadline, and a late one is made twice.
 
-    def __init__(self, part: int, address: str, dataset: Dataset, deadline_s: float, *, delay_s: float = 0.0) -> None:
-        """``delay_s``: every request waits so long first."""
+    Where the connection breaks, what has not been answered is asked for again. All methods raise UnavailableError when the peer
+    does not come back in time, WrongDatasetError when another daemon answers at its address, and what the peer refuses with.
+    """
+
+    def __init__(
+        self,
+        part: int,
+        address: str,
+        dataset: Dataset,
+        deadline_s: float,
+        *,
+        delay_s: float = 0.0,
+        connect_s: float = CONNECT_S,
+    ) -> None:
+        """``delay_s``: every request waits so long first; ``connect_s``: a peer that is away is waited for so long."""
         self.part, self.address, self._deadline_s, self._delay_s = part, address, deadline_s, delay_s
-        self._dataset_id, self._edge_tables = dataset.dataset_id, dataset.schema.edge_tables
-        self._link = _Link(address)
-        self._spare: _Link | None = None
+        self._edge_tables = dataset.schema.edge_tables
+        self._link = PeerLink(address, Identity(part, dataset.dataset_id), deadline_s, connect_s=connect_s)
         self.hedges = Hedges()
 
     async def sample(
@@ -84,7 +82,27 @@ class Peer:
 
         ``age_ms``: since the batch was begun that they are for; peers serve the oldest first. 0: in order of arrival.
         """
-        request = graph_pb2.SampleRequest(dataset_id=self._dataset_id, age_ms=age_ms)
+        left = Remaining([len(item.rows) for item in items])
+
+        def rest(item: int, row: int) -> tuple[str, Any]:
+            wanted = rest_of(items, item, row)
+            method = "GraphService.SampleOnce" if self._is_one_chunk(wanted) else "GraphService.Sample"
+            return method, self._sample_request(wanted, age_ms)
+
+        async for bulk in self._answers(left, rest):
+            chunk, counts = bulk.message, as_array(bulk.payloads.get(3, b""), wide=False)
+            index, first_row = self._taken(left, chunk.edge_type, chunk.first_row, len(counts))
+            answer = Answer(
+                counts,
+                as_array(bulk.payloads.get(4, b""), wide=chunk.wide_neighbors),
+                as_array(bulk.payloads.get(5, b""), wide=chunk.wide_edge_ids),
+            )
+            answer = self._with_tables(answer, items[index], bulk.payloads.get(8, b""))
+            nbytes = sum(len(view) for view in bulk.payloads.values())
+            yield items[index], first_row, answer, nbytes
+
+    def _sample_request(self, items: Sequence[SampleItem], age_ms: int) -> Any:
+        request = graph_pb2.SampleRequest(age_ms=age_ms)
         for item in items:
             rows, wide = rows_to_wire(item.rows)
             request.edge_types.add(
@@ -99,19 +117,13 @@ class Peer:
                 rows=rows,
                 wide_rows=wide,
             )
-        method = "GraphService.SampleOnce" if self._is_one_chunk(items) else "GraphService.Sample"
-        async for bulk in self._answers(method, request):
-            chunk = bulk.message
-            if chunk.edge_type >= len(items):
-                raise RemoteError(self.address, f"answers edge type {chunk.edge_type} of {len(items)}")
-            answer = Answer(
-                as_array(bulk.payloads.get(3, b""), wide=False),
-                as_array(bulk.payloads.get(4, b""), wide=chunk.wide_neighbors),
-                as_array(bulk.payloads.get(5, b""), wide=chunk.wide_edge_ids),
-            )
-            answer = self._with_tables(answer, items[chunk.edge_type], bulk.payloads.get(8, b""))
-            nbytes = sum(len(view) for view in bulk.payloads.values())
-            yield items[chunk.edge_type], chunk.first_row, answer, nbytes
+        return request
+
+    def _taken(self, left: Remaining, index: int, first_row: int, rows: int) -> tuple[int, int]:
+        try:
+            return left.take(index, first_row, rows)
+        except ValueError as error:
+            raise RemoteError(self.address, str(error)) from error
 
     def _is_one_chunk(self, items: Sequence[SampleItem]) -> bool:
         """Whether the peer is going to answer with one message."""
@@ -139,21 +151,16 @@ class Peer:
         self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None
     ) -> np.ndarray:
         """int64 [rows]: one number per core row of the peer (``ProbeRequest.Question``); ``operands`` int64 or uint64 [rows]."""
-        await self._connected()
         answers = []
         for at in range(0, max(1, len(rows)), PROBE_ROWS):
             part = slice(at, at + PROBE_ROWS)
             request = graph_pb2.ProbeRequest(
-                dataset_id=self._dataset_id,
                 edge_type=edge_type,
                 question=question,
                 rows=rows[part].astype(np.int64, copy=False).tobytes(),
                 operands=b"" if operands is None else operands[part].tobytes(),
             )
-            try:
-                reply = await self._link["GraphService.Probe"](request, timeout=self._deadline_s)
-            except grpc.aio.AioRpcError as error:
-                raise rpc.error_from(self.address, error) from error
+            reply = await self._answer("GraphService.Probe", request)
             answers.append(as_array(reply.values, wide=True))
             if len(answers[-1]) != len(rows[part]):
                 raise RemoteError(self.address, f"answers {len(answers[-1])} rows of {len(rows[part])}")
@@ -164,18 +171,13 @@ class Peer:
     ) -> np.ndarray:
         """As ``Shard.pair`` of the peer's partition."""
         request = graph_pb2.PairRequest(
-            dataset_id=self._dataset_id,
             edge_type=edge_type,
             count=count,
             negative=negative,
             stream_key=stream_key,
             rows=rows.astype(np.int64, copy=False).tobytes(),
         )
-        await self._connected()
-        try:
-            reply = await self._link["GraphService.Pair"](request, timeout=self._deadline_s)
-        except grpc.aio.AioRpcError as error:
-            raise rpc.error_from(self.address, error) from error
+        reply = await self._answer("GraphService.Pair", request)
         ids = as_array(reply.ids, wide=True)
         if len(ids) != len(rows) * count:
             raise RemoteError(self.address, f"answers {len(ids)} pairs for {len(rows)} x {count}")
@@ -188,28 +190,42 @@ class Peer:
 
         Yields (index of the item, first row, number of rows, their bytes table by table).
         """
-        request = kv_pb2.PullRequest(dataset_id=self._dataset_id, age_ms=age_ms)
+        left = Remaining([len(item.rows) for item in items])
+
+        def rest(item: int, row: int) -> tuple[str, Any]:
+            return "KvService.Pull", self._pull_request(rest_of(items, item, row), codec, age_ms)
+
+        async for bulk in self._answers(left, rest):
+            chunk = bulk.message
+            index, first_row = self._taken(left, chunk.pull, chunk.first_row, chunk.rows)
+            yield index, first_row, chunk.rows, bulk.payloads.get(4, b"")
+
+    def _pull_request(self, items: Sequence[FeatureItem], codec: str, age_ms: int) -> Any:
+        request = kv_pb2.PullRequest(age_ms=age_ms)
         for item in items:
             rows, wide = rows_to_wire(item.rows)
             request.pulls.add(node_type=item.node_type, tables=item.tables, rows=rows, wide_rows=wide, codec=codec)
-        async for bulk in self._answers("KvService.Pull", request):
-            chunk = bulk.message
-            if chunk.pull >= len(items):
-                raise RemoteError(self.address, f"answers pull {chunk.pull} of {len(items)}")
-            item = items[chunk.pull]
-            if chunk.first_row + chunk.rows > len(item.rows):
-                raise RemoteError(self.address, f"answers more than {len(item.rows)} rows")
-            yield chunk.pull, chunk.first_row, chunk.rows, bulk.payloads.get(4, b"")
+        return request
 
-    async def _answers(self, method: str, request: Any) -> AsyncIterator[Any]:
-        """The answers to a request; it is made again where the connection breaks before the first one has come."""
-        for attempt in range(ATTEMPTS):
+    async def _answer(self, method: str, request: Any) -> Any:
+        """The answer to a request that has a single one."""
+        (reply,) = [reply async for reply in self._answers(Remaining([1]), lambda _item, _row: (method, request))]
+        return reply
+
+    async def _answers(self, left: Remaining, rest: Callable[[int, int], tuple[str, Any]]) -> AsyncIterator[Any]:
+        """The answers to a request, which the caller notes in ``left``.
+
+        ``rest``: the method and the request for what is left from an item and a row on, asked for again where the connection
+        breaks.
+        """
+        failures = 0
+        while True:
             await self._connected()
-            call, begun, coming = None, False, None
+            method, request = rest(*left.ask())
+            call, coming = None, None
             try:
                 call, message = await self._first(method, request)
                 while message is not _END:
-                    begun = True
                     # gRPC takes a message in when it is asked to: the next one comes while this one is put into place.
                     coming = asyncio.ensure_future(call.read()) if rpc.METHODS[method].streams else None
                     yield message
@@ -217,25 +233,29 @@ class Peer:
                 return
             except grpc.aio.AioRpcError as failure:
                 error = rpc.error_from(self.address, failure)
-                if begun or attempt == ATTEMPTS - 1 or not isinstance(error, UnavailableError):
+                if left.done:
+                    return
+                failures = 1 if left.progressed else failures + 1
+                if failures == ATTEMPTS or not isinstance(error, UnavailableError):
                     raise error from failure
+                self._link.broke(error)
             finally:
                 if coming is not None:
                     coming.cancel()  # its failure, too, is nobody's any more
                 if call is not None:
                     call.cancel()
+            await asyncio.sleep(RETRY_S * failures)
 
     async def _first(self, method: str, request: Any) -> tuple[Any, Any]:
         """The call and its first answer (EOF: there is none); when it is late, whichever of two calls answers first."""
         started = time.monotonic()
-        calls = [self._call(self._link, method, request)]
+        calls = [self._call(self._link.usual, method, request)]
         try:
             late = self.hedges.patience(method)
             if late is not None:
                 await asyncio.wait({calls[0][1]}, timeout=late)
                 if not calls[0][1].done() and self.hedges.take():
-                    self._spare = self._spare or _Link(self.address)
-                    calls.append(self._call(self._spare, method, request))
+                    calls.append(self._call(self._link.spare, method, request))
             call, answer = await _sooner(calls)
         finally:
             for other, reading in calls:
@@ -246,28 +266,19 @@ class Peer:
         self.hedges.won += call is not calls[0][0]
         return call, answer
 
-    def _call(self, link: _Link, method: str, request: Any) -> tuple[Any, asyncio.Future[Any]]:
-        call = link[method](request, timeout=self._deadline_s)
+    def _call(self, link: Link, method: str, request: Any) -> tuple[Any, asyncio.Future[Any]]:
+        call = link.ask(method, request, self._deadline_s)
         first: Awaitable[Any] = call.read() if rpc.METHODS[method].streams else call
         return call, asyncio.ensure_future(first)
 
     async def _connected(self) -> None:
-        """Wait for the peer to answer; UnavailableError when it does not within ``CONNECT_S`` (and the deadline)."""
         if self._delay_s:
             await asyncio.sleep(self._delay_s)
-        if self._link.channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY:
-            return
-        patience = min(CONNECT_S, self._deadline_s)
-        try:
-            await asyncio.wait_for(self._link.channel.channel_ready(), patience)
-        except TimeoutError:
-            raise UnavailableError(self.address, f"no daemon answers (waited {patience:g} s)") from None
+        await self._link.ready()
 
     async def close(self) -> None:
         """Close the connections."""
-        for link in (self._link, self._spare):
-            if link is not None:
-                await link.channel.close(grace=None)
+        await self._link.close()
 
 
 async def _sooner(calls: Sequence[tuple[Any, asyncio.Future[Any]]]) -> tuple[Any, Any]:

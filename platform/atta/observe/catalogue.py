@@ -57,6 +57,7 @@ FIGURES: dict[str, Family] = {
         slots_created="Batch buffers made; in a steady state they are reused.",
         table_rows_pulled="Rows of mutable tables read.",
         table_rows_pushed="Rows of mutable tables written.",
+        log_lines_dropped="Log lines left out because standard error took no more.",
         machine_busy_seconds="Processor time of the machine that was not idle, all cores, in seconds.",
     ),
     **_gauges(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from atta.errors import ConfigError
-from atta.samplers.seeds import SeedPlan, SeedPolicy, home_of, plan_seeds
+from atta.samplers.seeds import SeedPlan, SeedPolicy, count_batches, count_sized, home_of, plan_seeds, plan_sized
 
 LOCAL, GLOBAL = SeedPolicy.LOCAL, SeedPolicy.GLOBAL
 policies = st.sampled_from([LOCAL, GLOBAL])
@@ -259,3 +260,46 @@ def test_batches_out_of_range() -> None:
     (plan,) = ranks(*split(8), 1)
     with pytest.raises(IndexError):
         plan.batch_slice(2)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    n=st.integers(1, 120),
+    world=st.integers(1, 7),
+    size=st.integers(1, 30),
+    policy=policies,
+    pad=st.booleans(),
+    drop_last=st.booleans(),
+    parts=st.integers(1, 4),
+)
+def test_counts_are_those_of_the_plans(
+    n: int, world: int, size: int, policy: SeedPolicy, pad: bool, drop_last: bool, parts: int
+) -> None:
+    internal, user_ids = split(n, seed=4)
+    options = {"batch_size": size, "policy": policy, "pad": pad, "drop_last": drop_last}
+    for rank in range(world):
+        if drop_last and (n // world if pad else n if policy is GLOBAL else -(-n // world)) < size:
+            with pytest.raises(ConfigError, match="drop_last leaves no batch"):
+                count_batches(n, rank=rank, world=world, **options)  # type: ignore[arg-type]
+            continue
+        plan = plan_seeds(internal, user_ids, parts=parts, rank=rank, world=world, **options)  # type: ignore[arg-type]
+        assert count_batches(n, rank=rank, world=world, **options) == len(batches(plan))  # type: ignore[arg-type]
+        assert all(batches(plan))
+        assert sum(map(len, batches(plan))) == len(plan.seeds)
+
+
+@settings(deadline=None, max_examples=200)
+@given(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=12), world=st.integers(1, 8), pad=st.booleans())
+def test_given_batches_go_round_the_ranks(sizes: list[int], world: int, pad: bool) -> None:
+    cuts = np.cumsum([0, *sizes])
+    given_batches = [list(range(100 + a, 100 + b)) for a, b in itertools.pairwise(cuts)]
+    internal = np.arange(100, 100 + cuts[-1])
+    for rank in range(world):
+        plan = plan_sized(internal, np.array(sizes), rank=rank, world=world, pad=pad)
+        own = given_batches[rank::world]
+        assert plan.batches == count_sized(len(sizes), rank=rank, world=world, pad=pad)
+        assert batches(plan)[: len(own)] == own
+        repeated = batches(plan)[len(own) :]
+        assert plan.batches == (-(-len(sizes) // world) if pad else len(own))
+        assert repeated in ([], [own[0] if own else given_batches[rank % len(sizes)]])
+        assert [int(internal[i]) for i in plan.input_id] == plan.seeds.tolist()

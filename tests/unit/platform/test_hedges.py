@@ -18,7 +18,7 @@ from atta.daemon import hedges
 from atta.daemon.hedges import Hedges
 from atta.daemon.peers import Peer
 from atta.errors import ConfigError
-from atta.protos.v1 import kv_pb2
+from atta.protos.v1 import control_pb2, kv_pb2
 from atta.rpc import Bulk
 from atta.samplers.batch import FeatureItem
 
@@ -87,9 +87,14 @@ class Owner:
         yield Bulk(kv_pb2.PullChunk(pull=0, first_row=0, rows=len(ROWS)), {4: ROWS.tobytes()})
 
 
+async def describe(_request: Any, _context: Any) -> Any:
+    return control_pb2.DescribeReply(dataset_id="d", part=1, incarnation="i")
+
+
 async def talk(owner: Owner, requests: int, warm: int = hedges.ENOUGH) -> tuple[Peer, list[bytes]]:
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((rpc.handlers("KvService", {"Pull": owner.pull}),))
+    control = rpc.handlers("ControlService", {"Describe": describe})
+    server.add_generic_rpc_handlers((control, rpc.handlers("KvService", {"Pull": owner.pull})))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     peer = Peer(1, f"127.0.0.1:{port}", DATASET, deadline_s=20.0)

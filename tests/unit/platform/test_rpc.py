@@ -26,6 +26,7 @@ class FakeRpcError(grpc.RpcError):
         errors.UnknownNameError("unknown split 'tran'"),
         errors.QuotaExceededError("too many sessions"),
         errors.WrongDatasetError("a:1", "serves dataset 12"),
+        errors.RestartedError("a:1", "has been started anew"),
         errors.DataError("part-0000/x.npy", "truncated"),
     ],
 )
@@ -40,6 +41,42 @@ def test_a_third_daemon_being_gone_is_not_retried_as_if_it_were_this_one() -> No
     code, details = rpc.status_of(errors.UnavailableError("c:3", "no daemon answers"))
     assert code is not grpc.StatusCode.UNAVAILABLE
     assert "c:3" in str(rpc.error_from("b:2", FakeRpcError(code, details)))
+
+
+def test_a_third_daemon_that_is_late_is_not_this_one_started_anew() -> None:
+    for error in (errors.DeadlineError("c:3", "late"), errors.UnavailableError("c:3", "gone")):
+        assert type(rpc.error_from("b:2", FakeRpcError(*rpc.status_of(error)))) is errors.RemoteError
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "broke"),
+    [
+        ("UNAVAILABLE", "recvmsg:Connection reset by peer", True),
+        ("UNAVAILABLE", "GOAWAY received; Error code: 0", True),
+        ("CANCELLED", "", True),
+        ("CANCELLED", "Received RST_STREAM with error code 8", True),
+        ("CANCELLED", "Locally cancelled by application!", False),
+        ("CANCELLED", "Channel closed!", False),
+        ("INTERNAL", "Received RST_STREAM with error code 2", True),
+        ("UNKNOWN", "Stream removed", True),
+        ("INTERNAL", "c:3: the connection broke (Received RST_STREAM with error code 2)", False),
+        ("UNKNOWN", "ValueError: x", False),
+        ("ABORTED", "Connection reset", False),
+    ],
+)
+def test_a_call_that_breaks_off_without_a_word_is_one_whose_daemon_is_gone(
+    code: str, details: str, broke: bool
+) -> None:
+    error = rpc.error_from("b:2", FakeRpcError(grpc.StatusCode[code], details))
+    assert isinstance(error, errors.UnavailableError) == broke
+    assert str(error).startswith("b:2: ")
+
+
+@pytest.mark.parametrize("name", rpc.METHODS)
+def test_what_is_no_message_is_named(name: str) -> None:
+    method = rpc.METHODS[name]
+    with pytest.raises(errors.ConfigError, match=f"{method.path}: the request is no {method.request.DESCRIPTOR.name}"):
+        method.decode_request(b"\xff" * 5)
 
 
 def test_a_bug_is_reported_as_such() -> None:

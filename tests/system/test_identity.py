@@ -1,0 +1,243 @@
+"""Another daemon than the one that is meant answers at an address: it is refused by name, whatever it is asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+import atta
+from atta import rpc
+from atta.client.control import Connection
+from atta.client.local import free_addresses
+from atta.client.watch import Watch
+from atta.clusterfile import write_cluster
+from atta.errors import RestartedError, WrongDatasetError
+from atta.identity import Bound, Identity
+from atta.kvstore.spec import MutableSpec
+from atta.protos.v1 import control_pb2
+from tests.system.conftest import SmallGraph
+from tests.system.running import Running, daemons
+
+PARTS = 3
+STRANGERS = {
+    "another partition": {"part": 2},
+    "another dataset": {"dataset_id": "beef"},
+    "another process": {"incarnation": "0123"},
+    "nobody": {"part": None, "dataset_id": "", "incarnation": ""},
+}
+REFUSED = {
+    Bound.NOTHING: set(),
+    Bound.NAMED: {"another partition", "another dataset"},
+    Bound.DATA: {"another partition", "another dataset", "nobody"},
+    Bound.PROCESS: set(STRANGERS),
+}
+"""What a request may not mean, by what its method is bound to."""
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    with daemons() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def one(small_graph: SmallGraph) -> Iterator[tuple[str, Identity, grpc.Channel]]:
+    """Address, identity and channel of the daemon of partition 1."""
+    (address,) = free_addresses(1)
+    with daemons() as running, grpc.insecure_channel(address, options=rpc.client_options()) as channel:
+        running.start(small_graph.dataset(PARTS, "random"), 1, address, {})
+        reply = rpc.stub(channel, "ControlService.Describe")(control_pb2.DescribeRequest(), timeout=10)
+        yield address, Identity(reply.part, reply.dataset_id, reply.incarnation), channel
+
+
+def start(running: Running, data: Path, addresses: list[str], order: list[int] | None = None) -> None:
+    """A daemon of each partition; ``order``: the addresses where each believes its peers to be, by position."""
+    told = dict(enumerate(addresses if order is None else [addresses[i] for i in order]))
+    for part, address in enumerate(addresses):
+        running.start(data, part, address, told)
+
+
+def ask(channel: grpc.Channel, name: str, metadata: Any, request: bytes = b"") -> Any:
+    method = rpc.METHODS[name]
+    make = channel.unary_stream if method.streams else channel.unary_unary
+    answer = make(method.path, request_serializer=bytes, response_deserializer=bytes)(
+        request, timeout=10, metadata=metadata
+    )
+    return list(answer) if method.streams else answer
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+@pytest.mark.parametrize("name", rpc.METHODS)
+def test_every_method_refuses_what_is_meant_for_another(one: Any, name: str, stranger: str) -> None:
+    """With bytes that are no message: whom a request means is looked at first."""
+    address, identity, channel = one
+    bound = rpc.METHODS[name].bound
+    meant = dataclasses.replace(identity, **STRANGERS[stranger])
+    try:
+        ask(channel, name, meant.header(Bound.PROCESS), b"\xff" * 5)
+        pytest.fail("is no message")
+    except grpc.RpcError as failure:
+        error = rpc.error_from(address, failure)
+    if stranger not in REFUSED[bound]:
+        assert type(error) is atta.ConfigError, "it was taken for what it is, which is no message"
+        return
+    restarted = stranger == "another process"
+    assert type(error) is (RestartedError if restarted else WrongDatasetError)
+    assert str(error).startswith(f"{address}: ")
+    assert identity.incarnation in str(error)
+    if restarted:
+        assert "0123" in str(error)
+        return
+    assert f"partition 1 of dataset {identity.dataset_id}" in str(error)
+    if stranger != "nobody":
+        assert str(meant)[: len("partition 2 of dataset beef") - 4] in str(error)
+
+
+def test_every_method_hears_what_is_meant_for_its_daemon(one: Any) -> None:
+    _, identity, channel = one
+    for name, method in rpc.METHODS.items():
+        with pytest.raises(grpc.RpcError) as caught:
+            ask(channel, name, identity.header(method.bound), b"\xff" * 5)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT, name
+        assert method.request.DESCRIPTOR.name in caught.value.details()
+
+
+@pytest.mark.parametrize("header", ["", "1", "1//", "x//", "-1//", "1/a/b/c", "99999999999999//"])
+def test_malformed_names_are_refused(one: Any, header: str) -> None:
+    _, _, channel = one
+    with pytest.raises(grpc.RpcError) as caught:
+        ask(channel, "KvService.ListTables", (("atta-to", header),))
+    assert caught.value.code().name == ("FAILED_PRECONDITION" if header == "1//" else "INVALID_ARGUMENT")
+
+
+def test_only_describe_answers_anybody() -> None:
+    """The exemptions, by name: a new method must be put on this list on purpose."""
+    by_bound = {bound: [name for name, m in rpc.METHODS.items() if m.bound is bound] for bound in Bound}
+    assert by_bound[Bound.NOTHING] == ["ControlService.Describe"]
+    assert by_bound[Bound.NAMED] == [f"ControlService.{name}" for name in ("Stats", "Sessions", "Trace", "Stop")]
+    assert {name.partition(".")[0] for name in by_bound[Bound.PROCESS]} == {"SessionService"}
+
+
+# -- daemons -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_peers_file_that_has_changed_two_addresses(small_graph: SmallGraph, running: Running) -> None:
+    """Each partition has rows with the numbers that are asked for: before, other vertices' rows came without a word."""
+    addresses = free_addresses(PARTS)
+    start(running, small_graph.dataset(PARTS, "random"), addresses, order=[0, 2, 1])
+    with atta.connect(addresses) as cluster:
+        loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=16, rank=0, world_size=1)
+        with pytest.raises(WrongDatasetError) as caught:
+            list(loader)
+    message = str(caught.value)
+    found = re.search(
+        r"(127\.0\.0\.1:\d+): serves partition (\d) of dataset \w+, incarnation \w+, not partition (\d)", message
+    )
+    assert found is not None, message
+    assert {found[2], found[3]} == {"1", "2"}
+    assert found[1] == addresses[int(found[2])]
+
+
+def test_a_peer_of_another_dataset(small_graph: SmallGraph, running: Running) -> None:
+    addresses = free_addresses(PARTS)
+    data, other = small_graph.dataset(PARTS, "random"), small_graph.dataset(PARTS, "metis")
+    for part, address in enumerate(addresses):
+        running.start(other if part == 1 else data, part, address, dict(enumerate(addresses)))
+    connection = Connection(addresses[0], 20, part=0)
+    found = connection.describe()
+    connection.meet(found)
+    cluster = atta.Cluster([connection], [found])
+    with cluster, pytest.raises(WrongDatasetError, match=f"{addresses[1]}: serves partition 1 of dataset"):
+        list(atta.NeighborLoader(cluster, [5, 5], "train", batch_size=16, rank=0, world_size=1))
+
+
+def test_two_daemons_change_places_while_a_loader_runs(small_graph: SmallGraph, running: Running) -> None:
+    """Also those that the client talks to all the time; nothing that it asks is answered by the wrong one."""
+    addresses, data = free_addresses(2), small_graph.dataset(2, "random")
+    start(running, data, addresses)
+    with atta.connect(addresses) as cluster:
+        table = cluster.tables.create(MutableSpec("t", 10, row_shape=(2,)))
+        batches = iter(atta.NeighborLoader(cluster, [5, 5], "train", batch_size=4, rank=0, world_size=1))
+        next(batches)
+        running.kill_all()
+        start(running, data, addresses[::-1])
+        refused = "serves partition 1 of dataset .* not partition 0 of dataset"
+        with pytest.raises(WrongDatasetError, match=refused):
+            list(batches)
+        with pytest.raises(WrongDatasetError, match=refused):
+            list(atta.NeighborLoader(cluster, [5, 5], "train", batch_size=4, rank=0, world_size=1))
+        with pytest.raises(WrongDatasetError, match=refused):
+            cluster.stats()
+        with pytest.raises(WrongDatasetError, match=refused):
+            cluster.trace()
+        with pytest.raises(WrongDatasetError, match=refused):
+            table.pull(np.arange(3))
+        with pytest.raises(WrongDatasetError, match=refused):
+            table.push(np.arange(3), np.ones((3, 2))).wait()
+        with pytest.raises(WrongDatasetError, match=refused):
+            cluster.tables.specs()
+    with pytest.raises(WrongDatasetError, match="serves partition 1"):
+        atta.connect(addresses)
+
+
+# -- clients -----------------------------------------------------------------------------------------------------------
+
+
+def test_another_dataset_is_served_at_the_address_of_old(small_graph: SmallGraph, running: Running) -> None:
+    addresses = free_addresses(2)
+    start(running, small_graph.dataset(2, "random"), addresses)
+    with atta.connect(addresses) as cluster:
+        batches = iter(atta.NeighborLoader(cluster, [5], "train", batch_size=4, rank=0, world_size=1))
+        next(batches)
+        running.kill_all()
+        start(running, small_graph.dataset(2, "metis"), addresses)
+        refused = f"{addresses[0]}: serves partition 0 of dataset .* not partition 0 of dataset {cluster.dataset_id}"
+        with pytest.raises(WrongDatasetError, match=refused):
+            list(batches)
+        with pytest.raises(WrongDatasetError, match=refused):
+            list(atta.NeighborLoader(cluster, [5], "train", batch_size=4, rank=0, world_size=1))
+        with pytest.raises(WrongDatasetError, match=refused):
+            cluster.stats()
+
+
+def test_a_restart_ends_sessions_and_nothing_else(small_graph: SmallGraph, running: Running) -> None:
+    addresses, data = free_addresses(2), small_graph.dataset(2, "random")
+    start(running, data, addresses)
+    with atta.connect(addresses) as cluster:
+        loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=8, rank=0, world_size=1)
+        before = [batch.n_id() for batch in loader]
+        table = cluster.tables.create(MutableSpec("t", 10, row_shape=(2,)))
+        batches = iter(loader)
+        next(batches)
+        running.kill_all()
+        start(running, data, addresses)
+        with pytest.raises(RestartedError, match=f"{addresses[0]}: has been started anew"):
+            list(batches)
+        with pytest.raises(atta.UnknownNameError):
+            table.pull(np.arange(3))
+        again = [
+            batch.n_id() for batch in atta.NeighborLoader(cluster, [5, 5], "train", batch_size=8, rank=0, world_size=1)
+        ]
+        assert all(np.array_equal(a, b) for a, b in zip(before, again, strict=True))
+        assert len(cluster.stats()) == 2
+
+
+def test_watching_and_stopping_look_at_the_partition(small_graph: SmallGraph, running: Running, tmp_path: Path) -> None:
+    addresses = free_addresses(2)
+    start(running, small_graph.dataset(2, "random"), addresses)
+    write_cluster(tmp_path / "cluster.toml", addresses[::-1])
+    with Watch(tmp_path / "cluster.toml") as watch:
+        assert all("serves partition" in daemon.sample.error for daemon in watch.look())
+    with Watch(addresses) as watch:
+        assert not any(daemon.sample.error for daemon in watch.look())
+    wrong = Connection(addresses[0], 10, part=1)
+    with pytest.raises(WrongDatasetError, match="serves partition 0"):
+        wrong.stop()
+    wrong.close()

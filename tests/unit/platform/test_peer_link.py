@@ -1,0 +1,121 @@
+"""Before a peer is asked for anything, it is asked who it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from atta import rpc
+from atta.daemon.peers import Peer
+from atta.errors import RemoteError, WrongDatasetError
+from atta.identity import HEADER
+from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2
+from atta.rpc import Bulk
+from atta.samplers.batch import FeatureItem
+
+DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}))
+ITEM = FeatureItem("node", ("x",), np.arange(5), np.arange(5))
+
+
+class Owner:
+    """A daemon of an older version: it answers whatever it is asked. Notes what that was, and whom it was meant for."""
+
+    def __init__(self, part: int, dataset_id: str) -> None:
+        self.part, self.dataset_id, self.asked = part, dataset_id, []
+
+    def _note(self, name: str, context: Any) -> None:
+        self.asked.append((name, dict(context.invocation_metadata()).get(HEADER)))
+
+    async def describe(self, _request: Any, context: Any) -> Any:
+        self._note("Describe", context)
+        await asyncio.sleep(0.01)
+        return control_pb2.DescribeReply(dataset_id=self.dataset_id, part=self.part, incarnation="i")
+
+    async def pull(self, _request: Any, context: Any) -> AsyncIterator[Any]:
+        self._note("Pull", context)
+        yield Bulk(kv_pb2.PullChunk(pull=0, first_row=0, rows=5), {4: b"12345"})
+
+    async def pair(self, request: Any, context: Any) -> Any:
+        self._note("Pair", context)
+        if len(self.asked) == 2:
+            await context.abort(grpc.StatusCode.CANCELLED, "")
+        return graph_pb2.PairReply(ids=request.rows)
+
+    async def probe(self, request: Any, context: Any) -> Any:
+        self._note("Probe", context)
+        return graph_pb2.ProbeReply(values=request.rows)
+
+
+async def ask(owner: Owner, *requests: Any) -> list[Any]:
+    """What a peer of partition 1 of dataset "d" gets that asks all at once."""
+    server = grpc.aio.server()
+    services = {
+        "ControlService": {"Describe": owner.describe},
+        "KvService": {"Pull": owner.pull},
+        "GraphService": {"Pair": owner.pair, "Probe": owner.probe},
+    }
+    server.add_generic_rpc_handlers(tuple(rpc.handlers(name, methods) for name, methods in services.items()))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    peer = Peer(1, f"127.0.0.1:{port}", DATASET, deadline_s=20.0)
+    try:
+        return await asyncio.gather(*(request(peer) for request in requests), return_exceptions=True)
+    finally:
+        await peer.close()
+        await server.stop(grace=None)
+
+
+async def pull(peer: Peer) -> bytes:
+    return b"".join([bytes(data) async for _, _, _, data in peer.pull([ITEM])])
+
+
+async def pair(peer: Peer) -> list[int]:
+    return (await peer.pair("e", np.arange(5), count=1, negative=False, stream_key=1)).tolist()
+
+
+async def probe(peer: Peer) -> list[int]:
+    return (await peer.probe("e", graph_pb2.ProbeRequest.DEGREE, np.arange(5))).tolist()
+
+
+def test_many_requests_need_one_answer_to_who_is_there() -> None:
+    owner = Owner(1, "d")
+    answers = asyncio.run(ask(owner, *[pull] * 8, pair, probe))
+    assert answers == [b"12345"] * 8 + [list(range(5))] * 2
+    assert owner.asked[0] == ("Describe", None)
+    assert len(owner.asked) == 11
+    assert {header for _, header in owner.asked[1:]} == {"1/d/"}
+
+
+@pytest.mark.parametrize(("part", "dataset_id"), [(2, "d"), (1, "e"), (1, "")])
+def test_one_that_is_another_is_asked_for_nothing_else(part: int, dataset_id: str) -> None:
+    owner = Owner(part, dataset_id)
+    answers = asyncio.run(ask(owner, pull, pair, probe))
+    assert all(type(answer) is WrongDatasetError for answer in answers)
+    assert all(f"serves partition {part} of dataset" in str(answer) for answer in answers)
+    assert all("not partition 1 of dataset d" in str(answer) for answer in answers)
+    assert {name for name, _ in owner.asked} == {"Describe"}
+
+
+def test_a_single_answer_that_breaks_off_is_asked_for_again() -> None:
+    owner = Owner(1, "d")
+    assert asyncio.run(ask(owner, pair)) == [list(range(5))]
+    assert [name for name, _ in owner.asked] == ["Describe", "Pair", "Describe", "Pair"]
+
+
+def test_answers_out_of_turn_are_refused() -> None:
+    owner = Owner(1, "d")
+
+    async def twice(_request: Any, _context: Any) -> AsyncIterator[Any]:
+        for _ in range(2):
+            yield Bulk(kv_pb2.PullChunk(pull=0, first_row=0, rows=2), {4: b"12"})
+
+    owner.pull = twice  # type: ignore[method-assign]
+    (error,) = asyncio.run(ask(owner, pull))
+    assert isinstance(error, RemoteError)
+    assert "answers 2 rows from row 0 of item 0; row 2 of item 0 is next" in str(error)
