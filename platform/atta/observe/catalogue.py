@@ -77,7 +77,7 @@ FIGURES: dict[str, Family] = {
         scheduler_utilisation="CPU utilisation as the launch score sees it, in percent; measured while sessions are open.",
         tables="Mutable tables.",
         table_bytes="Memory of mutable tables.",
-        table_clients="Clients that push to mutable tables.",
+        table_clients="Clients registered to push, counted once for every mutable table.",
     ),
     "cpu_s": Family("process_cpu_seconds", "Processor time of the daemon, all threads, in seconds.", counter=True),
     "scheduler_finished": Family("scheduler_queued", "Batches finished and not taken, of all sessions."),
