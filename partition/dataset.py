@@ -330,4 +330,6 @@ def _integers(values: npt.ArrayLike) -> Ids:
     array = np.asarray(values)
     if array.dtype.kind not in "iu" and array.size:
         raise ConfigError(f"vertex ids are integers, not {array.dtype}")
+    if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
+        raise ConfigError(f"vertex id {array.max()} is too large: ids are below 2**63")
     return array.astype(np.int64)
