@@ -9,10 +9,10 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 NATIVE := $(wildcard samplers/native/* partition/native/* platform/atta/kvstore/native/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format protos bench sanitize soak clean
+.PHONY: help setup demo test test-all lint format protos bench sanitize soak clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## create .venv and install everything, pinned (at once when nothing changed)
 	@echo "== $(VENV) is ready"
@@ -30,9 +30,12 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 demo: setup ## generate a graph, partition it, train GraphSAGE with 2 daemons and 2 trainers
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/demo.sh
 
-test: setup ## run all tests
+test: setup ## run the tests, one worker per core
 	@echo "== running the tests (some minutes)"
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
+
+test-all: setup ## run the tests and the long ones as well
+	@$(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder -m "not peer"
 
 lint: setup ## ruff, mypy --strict, clang-format, generated files up to date
 	@echo "== ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .

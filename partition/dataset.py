@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition.book import PartitionBook
 from atta.partition.files import FileRecord, check_file, map_array, read_sealed
+from atta.partition.graph import MANIFEST as GRAPH_MANIFEST
 from atta.partition.graph import check_layout, read_records
 from atta.partition.schema import Schema, TableSpec
 
@@ -149,6 +151,9 @@ class Dataset:
         """
         path = Path(path)
         where = path / MANIFEST
+        if not where.exists() and (path / GRAPH_MANIFEST).is_file():
+            command = shlex.join(("atta", "partition", str(path), f"{path}-2p", "--parts", "2"))
+            raise DataError(path, f"a graph that is not partitioned yet: run {command}")
         manifest = read_sealed(where, "a partitioned dataset", FORMAT, VERSION)
         try:
             schema = Schema.from_json(manifest.get("schema"))

@@ -5,8 +5,10 @@ Nothing is ever pickled or unpickled; object arrays are refused when writing and
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +20,18 @@ import numpy.typing as npt
 import xxhash
 
 from atta.errors import DataError
+from atta.partition.staging import recover
 
 __all__ = [
     "FileRecord",
     "NpyAppender",
     "check_file",
+    "check_regular",
+    "check_tree",
     "chunks",
     "describe_file",
     "map_array",
-    "read_json",
+    "open_regular",
     "read_sealed",
     "write_array",
     "write_json",
@@ -37,6 +42,13 @@ Array = npt.NDArray[Any]
 
 _BLOCK = 16 << 20
 _SEAL, _NO_SEAL = "checksum", "0" * 16
+_OTHERS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -117,12 +129,21 @@ class NpyAppender:
         """Write the final header; calling it twice does nothing."""
         if self._file is None:
             return
-        self._file.seek(0)
-        self._write_header()
-        # numpy pads headers so that the first dimension can grow in place.
-        assert self._file.tell() == self._header_bytes
-        self._file.close()
-        self._file = None
+        try:
+            self._file.seek(0)
+            self._write_header()
+            # numpy pads headers so that the first dimension can grow in place.
+            assert self._file.tell() == self._header_bytes
+            self._file.flush()
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Close the file as it is: an open file keeps its space on the disk, even when it has been removed."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # it could not be written before either
+                file.close()
 
     def _write_header(self) -> None:
         assert self._file is not None
@@ -134,7 +155,44 @@ class NpyAppender:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+
+def check_regular(path: Path) -> None:
+    """Refuse anything but a regular file or a link to one: opening a pipe would wait for ever, a device may react.
+
+    Raises DataError naming the file, also where there is none.
+    """
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+    except FileNotFoundError:
+        raise DataError(path, "the file is missing") from None
+    except OSError as error:
+        raise DataError(path, error.strerror or str(error)) from None
+    if kind != stat.S_IFREG:
+        raise DataError(path, f"{_OTHERS.get(kind, 'something else')} in place of a regular file")
+
+
+def check_tree(source: Path) -> None:
+    """Refuse a file, or a folder that holds something, that is neither a regular file nor a folder; raises DataError."""
+    if not source.is_dir():
+        check_regular(source)
+    for folder, _, names in os.walk(source):
+        for name in names:
+            if (path := Path(folder, name)).exists():  # a link to nowhere may be nobody's
+                check_regular(path)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read; raises DataError as ``check_regular`` does, or because it may not be read."""
+    check_regular(path)
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise DataError(path, error.strerror or str(error)) from None
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:
@@ -152,25 +210,6 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def read_json(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]:
-    """Read a manifest and check its format name and version; raises DataError naming the file."""
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        cause = "the file is missing" if path.parent.is_dir() else "no such folder"
-        raise DataError(path if path.parent.is_dir() else path.parent, f"{cause}; not {what}") from None
-    except OSError as error:
-        raise DataError(path, error.strerror or str(error)) from None
-    except ValueError:
-        raise DataError(path, "not valid JSON") from None
-    found = value.get("format") if isinstance(value, dict) else None
-    if found != fmt:
-        raise DataError(path, f"format {found!r} instead of {fmt!r}; not {what}")
-    if value.get("version") != version:
-        raise DataError(path, f"format version {value.get('version')!r}; this release reads version {version}")
-    return dict(value)
-
-
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
     """Write a manifest as readable JSON with a checksum of the whole file in front, and force it to disk."""
     text = json.dumps({_SEAL: _NO_SEAL, **value}, indent=1) + "\n"
@@ -182,13 +221,38 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]:
-    """Read what ``write_sealed`` wrote; raises DataError naming the file where any byte of it differs."""
-    value = read_json(path, what, fmt, version)
+    """Read what ``write_sealed`` wrote; raises DataError naming the file where any byte of it differs.
+
+    A replacement of its folder that was cut short is finished or undone first.
+    """
+    recover(path.parent)
+    if not path.parent.is_dir():
+        raise DataError(path.parent, f"no such folder; not {what}")
+    try:
+        with open_regular(path) as file:
+            content = file.read()
+    except DataError as error:
+        raise DataError(path, f"{error.cause}; not {what}") from None
+    value = _parsed(path, content, what, fmt, version)
     found = value.pop(_SEAL, None)
-    text = path.read_bytes().replace(str(found).encode(), _NO_SEAL.encode(), 1)
+    text = content.replace(str(found).encode(), _NO_SEAL.encode(), 1)
     if found != xxhash.xxh3_64(text).hexdigest():
         raise DataError(path, "altered: its checksum differs from its content")
     return value
+
+
+def _parsed(path: Path, content: bytes, what: str, fmt: str, version: int) -> dict[str, Any]:
+    """Check the format name and version of a manifest."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        raise DataError(path, "not valid JSON") from None
+    found = value.get("format") if isinstance(value, dict) else None
+    if found != fmt:
+        raise DataError(path, f"format {found!r} instead of {fmt!r}; not {what}")
+    if value.get("version") != version:
+        raise DataError(path, f"format version {value.get('version')!r}; this release reads version {version}")
+    return dict(value)
 
 
 def describe_file(path: Path) -> FileRecord:
@@ -204,7 +268,7 @@ def check_file(path: Path, record: FileRecord, *, verify: bool) -> None:
     Size and array header are always compared, the checksum only with ``verify``. Raises DataError naming the file.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size != record.size:
                 state = "truncated" if size < record.size else "altered"
@@ -215,18 +279,15 @@ def check_file(path: Path, record: FileRecord, *, verify: bool) -> None:
                 raise DataError(path, f"altered: holds {have} instead of {want}")
             if verify and _checksum(file) != record.xxh3:
                 raise DataError(path, "altered: its checksum differs from the manifest's")
-    except FileNotFoundError:
-        raise DataError(path, "the file is missing") from None
     except OSError as error:
         raise DataError(path, error.strerror or str(error)) from None
 
 
 def map_array(path: Path) -> Array:
     """Memory-map an ``.npy`` file read-only; raises DataError naming the file."""
+    check_regular(path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise DataError(path, "the file is missing") from None
     except Exception as error:  # see _read_header
         raise DataError(path, f"not a readable array: {error}") from None
     return np.asarray(array)  # no np.memmap: every slice of that class costs microseconds

@@ -11,14 +11,17 @@ Memory: a few arrays per vertex plus one chunk of edges or features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from atta import _native
 from atta.errors import ConfigError
 from atta.partition.files import chunks
 from atta.partition.graph import NODE_TYPE, GraphWriter
@@ -34,7 +37,7 @@ _TOPIC_SIGNAL = 4
 _STREAM_PERMUTE, _STREAM_WEIGHT, _STREAM_EDGES, _STREAM_X, _STREAM_CENTROID, _STREAM_SPLIT, _STREAM_TOPIC = range(7)
 
 Ints = npt.NDArray[np.int64]
-Pairs = Iterator[tuple[Ints, Ints]]
+Edges = tuple[Ints, Ints]  # sources and destinations
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ class GenerateOptions:
 
     Attributes:
         nodes: number of vertices.
-        edges: stored directed edges, about: pairs drawn twice inside a chunk are dropped after a few further attempts.
+        edges: stored directed edges, about: pairs drawn twice inside a community or a chunk are dropped after a few further
+            attempts.
         features: columns of ``x`` (float32); 0: no features.
         classes: number of classes of ``y``.
         seed: of everything.
@@ -89,9 +93,18 @@ class GenerateOptions:
 
 
 def generate(
-    kind: str, dst: str | Path, options: GenerateOptions, *, overwrite: bool = False, progress: Progress | None = None
+    kind: str,
+    dst: str | Path,
+    options: GenerateOptions,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    threads: int | None = None,
 ) -> None:
-    """Write the graph ``kind`` (one of KINDS) to the folder ``dst``; raises ConfigError."""
+    """Write the graph ``kind`` (one of KINDS) to the folder ``dst``; raises ConfigError.
+
+    ``threads`` that draw edges (default: one per core) have no influence on the graph.
+    """
     if kind not in KINDS:
         raise ConfigError(f"unknown kind {kind!r}; there are: {', '.join(KINDS)}")
     progress = progress or Silent()
@@ -103,7 +116,8 @@ def generate(
             topics, labels = _write_rmat(out, options, row_of, progress)
         else:
             model = _Communities.plant(kind, options)
-            _write_edges(out, model.pairs(options), row_of, options, progress)
+            drawn = _in_order(model.jobs(options, row_of), threads or len(os.sched_getaffinity(0)))
+            deque(_write_edges(out, drawn, options, progress), maxlen=0)
             topics = labels = np.empty(options.nodes, np.int64)
             labels[row_of] = model.labels(options)
         out.add_labels(labels)
@@ -119,45 +133,38 @@ def _rng(options: GenerateOptions, *stream: int) -> np.random.Generator:
 
 
 def _write_edges(
-    out: GraphWriter,
-    pairs: Pairs,
-    row_of: Ints,
-    options: GenerateOptions,
-    progress: Progress,
-    *,
-    see: Callable[[Ints, Ints], None] | None = None,
-) -> None:
-    """Store each undirected pair in both directions, as rows; ``see`` gets the directed edges."""
+    out: GraphWriter, edges: Iterator[Edges], options: GenerateOptions, progress: Progress
+) -> Iterator[Edges]:
+    """Store edges chunk by chunk and yield them."""
     progress.stage("edges", options.edges)
-    edges = out.open_edges()
-    for u, v in pairs:
-        rows_u, rows_v = row_of[u], row_of[v]
-        src, dst = np.concatenate([rows_u, rows_v]), np.concatenate([rows_v, rows_u])
-        edges.append(src, dst)
-        if see:
-            see(src, dst)
+    appender = out.open_edges()
+    for src, dst in edges:
+        appender.append(src, dst)
         progress.advance(len(src))
+        yield src, dst
 
 
-def _distinct(draw: Callable[[int], tuple[Ints, Ints]], want: int, n: int) -> tuple[Ints, Ints]:
-    """Draw until ``want`` different unordered pairs without self-loops are found, or five attempts are made."""
-    found = np.empty(0, np.int64)
-    for _ in range(5):
-        u, v = draw(want - len(found))
-        low, high = np.minimum(u, v), np.maximum(u, v)
-        found = np.unique(np.concatenate([found, (low * n + high)[low != high]]))
-        if len(found) >= want * 0.999:
-            break
-    return found // n, found % n
+def _in_order(jobs: Iterable[Callable[[], Edges]], threads: int) -> Iterator[Edges]:
+    """Run ``jobs`` on ``threads`` threads and yield their results in the order of the jobs, a bounded number of them ahead."""
+    pending: deque[Future[Edges]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for job in jobs:
+                pending.append(pool.submit(job))
+                if len(pending) > threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)
 class _Communities:
-    """Vertices in hidden order, community by community, with the cumulated weight by which end points are drawn."""
+    """Vertices in hidden order, community by community, with the weights by which end points are drawn."""
 
     bounds: Ints  # [communities + 1], hidden vertex numbers
-    mass: npt.NDArray[np.float64]  # [n + 1], cumulated weights
-    seed_order: Ints  # [communities] class number before the modulus
+    weights: npt.NDArray[np.float64]  # [n]
 
     @classmethod
     def plant(cls, kind: str, options: GenerateOptions) -> _Communities:
@@ -171,48 +178,35 @@ class _Communities:
             uniform = 1 - _rng(options, _STREAM_WEIGHT).random(n)
             weights = uniform ** (-1 / (options.exponent - 1))
             weights = np.minimum(weights, weights.mean() * max(10, np.sqrt(n / mean)))
-        mass = np.concatenate([[0], np.cumsum(weights)])
-        return cls(np.linspace(0, n, count + 1).astype(np.int64), mass, np.arange(count))
+        return cls(np.linspace(0, n, count + 1).astype(np.int64), weights)
 
     def labels(self, options: GenerateOptions) -> Ints:
         """Return the class of each hidden vertex."""
-        return np.repeat(self.seed_order % options.classes, np.diff(self.bounds))
+        return np.repeat(np.arange(len(self.bounds) - 1) % options.classes, np.diff(self.bounds))
 
-    def _pick(self, uniform: npt.NDArray[np.float64], low: Any, high: Any) -> Ints:
-        """Pick hidden vertices between the vertices ``low`` and ``high`` in proportion to their weight."""
-        start, end = self.mass[low], self.mass[high]
-        chosen = np.searchsorted(self.mass, start + uniform * (end - start), side="right") - 1
-        inside: Ints = np.clip(chosen, low, high - 1)
-        return inside
+    def jobs(self, options: GenerateOptions, row_of: Ints) -> Iterator[Callable[[], Edges]]:
+        """Yield what draws the edges, chunk after chunk: first inside communities, then anywhere.
 
-    def pairs(self, options: GenerateOptions) -> Pairs:
-        """Yield chunks of distinct pairs: first inside groups of communities, then anywhere."""
-        undirected = options.edges // 2
+        All pairs of a community lie in one chunk, so that none of them is drawn twice. A pair is a hash of the seed, its community
+        and its number there: neither threads nor the size of chunks have a say.
+        """
+        wheel, undirected = _native.Wheel(self.weights), options.edges // 2
         inside = round(undirected * (1 - options.inter))
-        # A community's pairs all lie in one chunk, so that none of them is drawn twice.
-        share = self.mass[self.bounds] / self.mass[-1]
-        targets = np.round(share * inside).astype(np.int64)
-        first = chunk = 0
+        mass = np.concatenate([[0], np.cumsum(self.weights)])[self.bounds]
+        targets = np.round(mass / mass[-1] * inside).astype(np.int64)
+
+        def chunk(stream: int, first: int, bounds: Ints, wants: Ints) -> Callable[[], Edges]:
+            key = _native.stream_key(options.seed % 2**64, _STREAM_EDGES, stream, 0, 0)
+            return lambda: _native.draw_planted(wheel, row_of, bounds, wants, key, first)
+
+        first = 0
         while first < len(self.bounds) - 1:
             last = max(first + 1, int(np.searchsorted(targets, targets[first] + _CHUNK_EDGES, side="right")) - 1)
-            rng = _rng(options, _STREAM_EDGES, 0, chunk)
-            yield _distinct(self._inside(rng, first, last), int(targets[last] - targets[first]), options.nodes)
-            first, chunk = last, chunk + 1
+            yield chunk(0, first, self.bounds[first : last + 1], np.diff(targets[first : last + 1]))
+            first = last
+        everywhere = np.array([0, options.nodes])
         for number, (low, high) in enumerate(chunks(undirected - inside, _CHUNK_EDGES)):
-            rng = _rng(options, _STREAM_EDGES, 1, number)
-            yield _distinct(self._anywhere(rng), high - low, options.nodes)
-
-    def _inside(self, rng: np.random.Generator, first: int, last: int) -> Callable[[int], tuple[Ints, Ints]]:
-        def draw(count: int) -> tuple[Ints, Ints]:
-            u = self._pick(rng.random(count), self.bounds[first], self.bounds[last])
-            community = np.searchsorted(self.bounds, u, side="right") - 1
-            return u, self._pick(rng.random(count), self.bounds[community], self.bounds[community + 1])
-
-        return draw
-
-    def _anywhere(self, rng: np.random.Generator) -> Callable[[int], tuple[Ints, Ints]]:
-        n = int(self.bounds[-1])
-        return lambda count: (self._pick(rng.random(count), 0, n), self._pick(rng.random(count), 0, n))
+            yield chunk(1, number, everywhere, np.array([high - low]))
 
 
 def _write_rmat(out: GraphWriter, options: GenerateOptions, row_of: Ints, progress: Progress) -> tuple[Ints, Ints]:
@@ -221,10 +215,8 @@ def _write_rmat(out: GraphWriter, options: GenerateOptions, row_of: Ints, progre
     topics = _rng(options, _STREAM_TOPIC).integers(0, classes, n)
     votes = np.zeros(n * classes, np.int32)
 
-    def see(src: Ints, dst: Ints) -> None:
+    for src, dst in _write_edges(out, _rmat_edges(options, row_of), options, progress):
         np.add.at(votes, dst * classes + topics[src], 1)
-
-    _write_edges(out, _rmat_pairs(options), row_of, options, progress, see=see)
     by_vertex = votes.reshape(n, classes)
     # Ties, and vertices without neighbours, are settled by the vertex's own topic.
     own = np.arange(n), topics
@@ -233,14 +225,14 @@ def _write_rmat(out: GraphWriter, options: GenerateOptions, row_of: Ints, progre
     return topics, labels
 
 
-def _rmat_pairs(options: GenerateOptions) -> Pairs:
+def _rmat_edges(options: GenerateOptions, row_of: Ints) -> Iterator[Edges]:
     a, b, c = 0.57, 0.19, 0.19
     n = options.nodes
     levels = max(1, int(n - 1).bit_length())
     for number, (low, high) in enumerate(chunks(options.edges // 2, _CHUNK_EDGES)):
         rng = _rng(options, _STREAM_EDGES, 2, number)
 
-        def draw(count: int, rng: np.random.Generator = rng) -> tuple[Ints, Ints]:
+        def draw(count: int, rng: np.random.Generator = rng) -> Edges:
             u, v = np.zeros(count, np.int64), np.zeros(count, np.int64)
             for _ in range(levels):
                 corner = rng.random(count, dtype=np.float32)
@@ -249,7 +241,21 @@ def _rmat_pairs(options: GenerateOptions) -> Pairs:
             inside = (u < n) & (v < n)
             return u[inside], v[inside]
 
-        yield _distinct(draw, high - low, n)
+        one, other = (row_of[ends] for ends in _distinct(draw, high - low, n))
+        yield np.concatenate([one, other]), np.concatenate([other, one])
+
+
+def _distinct(draw: Callable[[int], Edges], want: int, n: int) -> Edges:
+    """Draw until ``want`` different unordered pairs without self-loops are found, or five attempts are made."""
+    found = np.empty(0, np.int64)
+    for _ in range(5):
+        u, v = draw(want - len(found))
+        low, high = np.minimum(u, v), np.maximum(u, v)
+        found = np.sort(np.concatenate([found, (low * n + high)[low != high]]))
+        found = found[np.diff(found, prepend=-1) > 0]
+        if len(found) >= want * 0.999:
+            break
+    return found // n, found % n
 
 
 def _write_features(

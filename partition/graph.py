@@ -41,6 +41,7 @@ MANIFEST = "graph.json"
 FORMAT, VERSION = "atta-graph", 1
 NODE_TYPE, EDGE_TYPE = "node", "node__to__node"
 _CHUNK = 4 << 20
+_LARGEST = 2**63 - 1
 
 Array = npt.NDArray[Any]
 
@@ -185,6 +186,10 @@ class EdgeAppender:
         if len(ends[0]) != len(ends[1]) or tables.keys() != self._tables.keys():
             raise ValueError("every edge needs a source, a destination and a value in each edge table")
         for rows, count, what in zip(ends, self._counts, ("source", "destination"), strict=True):
+            if len(rows) and rows.dtype.kind not in "iu":
+                raise ConfigError(
+                    f"an edge has the {what} {rows[0]}: vertices are numbered by integers, not {rows.dtype}"
+                )
             if len(rows) and (rows.min() < 0 or rows.max() >= count):
                 bad = rows[(rows < 0) | (rows >= count)][0]
                 raise ConfigError(f"an edge has the {what} {bad}, but there are only {count} vertices of its type")
@@ -199,8 +204,24 @@ class EdgeAppender:
 
     def close(self) -> None:
         """Complete the files."""
-        for out in (self._src, self._dst, *self._tables.values()):
+        for out in self.files:
             out.close()
+
+    @property
+    def files(self) -> tuple[NpyAppender, ...]:
+        """Every file that is being written."""
+        return self._src, self._dst, *self._tables.values()
+
+
+def _integers(what: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Return ``values`` as int64; raises ConfigError naming the first one that is no such number."""
+    numbers = np.asarray(values)
+    if numbers.size and numbers.dtype.kind not in "iu":
+        raise ConfigError(f"{what} are integers, not {numbers.dtype}")
+    if numbers.dtype.kind == "u" and numbers.size and int(numbers.max()) > _LARGEST:
+        place = int(np.argmax(numbers > np.uint64(_LARGEST)))
+        raise ConfigError(f"{what}: {numbers.reshape(-1)[place]} at position {place} does not fit into int64")
+    return numbers.astype(np.int64)
 
 
 class GraphWriter:
@@ -254,7 +275,7 @@ class GraphWriter:
         self._tables[node_type], self._splits[node_type] = {}, {}
         if ids is None:
             return
-        user = np.asarray(ids, dtype=np.int64)
+        user = _integers(f"node type {node_type!r}: ids", ids)
         if len(user) != count:
             raise ConfigError(f"node type {node_type!r}: {len(user)} ids for {count} vertices")
         ordered = np.sort(user)
@@ -269,6 +290,8 @@ class GraphWriter:
         """Begin a node table; append its rows in order."""
         check_name("table", name)
         self.count(node_type)
+        if name in self._tables[node_type]:
+            raise ConfigError(f"table {name!r} of {node_type!r} is given twice")
         out = NpyAppender(self.path / "nodes" / node_type / f"{name}.npy", np.dtype(dtype).newbyteorder("<"), row_shape)
         self._tables[node_type][name] = out
         return out
@@ -293,8 +316,12 @@ class GraphWriter:
         """Add a split from row numbers (any order, duplicates dropped) or a boolean mask."""
         check_name("split", name)
         values = np.asarray(rows)
-        chosen = np.flatnonzero(values) if values.dtype == bool else np.unique(values.astype(np.int64))
+        chosen = (
+            np.flatnonzero(values) if values.dtype == bool else np.unique(_integers(f"split {name!r}: rows", values))
+        )
         count = self.count(node_type)
+        if name in self._splits[node_type]:
+            raise ConfigError(f"split {name!r} of {node_type!r} is given twice")
         if (values.dtype == bool and len(values) != count) or (len(chosen) and (chosen[0] < 0 or chosen[-1] >= count)):
             raise ConfigError(f"split {name!r}: refers to vertices outside the {count} of type {node_type!r}")
         self._splits[node_type][name] = len(chosen)
@@ -347,12 +374,13 @@ class GraphWriter:
             num_classes=self.num_classes,
         )
 
+    def _files(self) -> list[NpyAppender]:
+        tables = [out for named in self._tables.values() for out in named.values()]
+        return [*tables, *(out for edges in self._edges.values() for out in edges.files)]
+
     def _finish(self) -> None:
-        for edges in self._edges.values():
-            edges.close()
-        for tables in self._tables.values():
-            for out in tables.values():
-                out.close()
+        for out in self._files():
+            out.close()
         schema = self._schema()
         paths = sorted(self.path.rglob("*.npy"))
         files = {p.relative_to(self.path).as_posix(): describe_file(p).to_json() for p in paths}
@@ -363,12 +391,11 @@ class GraphWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if kind is None:
+        with self._staging:
             try:
+                if error is not None:
+                    raise error
                 self._finish()
-            except BaseException:
-                self._staging.abort()
-                raise
-            self._staging.commit()
-        else:
-            self._staging.abort()
+            finally:
+                for out in self._files():
+                    out.discard()

@@ -1,92 +1,148 @@
-"""Folders and files appear whole or not at all: written as ``DST.partial``, forced to disk, then renamed."""
+"""Folders and files appear whole or not at all: written as ``DST.partial``, forced to disk, then given their name.
+
+A folder that is replaced changes places with the new one in a single step. Where the file system cannot do that, the
+old folder first steps aside as ``.DST.replaced``. If the writer dies before the new folder has the name, whoever comes
+next puts the old one back. A writer holds a lock on the folders that it works on. The kernel frees it when the writer
+dies, so a leftover is recognised by its free lock: the next writer, or the next reader (``recover``), removes it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
 import fcntl
 import os
+import re
 import shutil
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from atta.errors import ConfigError
+from atta.errors import AttaError, ConfigError, DataError, DiskFullError
 
-__all__ = ["StagedFile", "Staging"]
+__all__ = ["StagedFile", "Staging", "disk_full", "recover"]
+
+_FULL = {
+    errno.ENOSPC: "no space left on the disk",
+    errno.EDQUOT: "no space left: the disk quota is used up",
+    errno.EFBIG: "no space left: larger than a file may be here",
+}
+_PROBE = 1 << 16
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+# What folders of Atta hold. Readers remove nothing else, whatever its name is.
+_OURS = re.compile(r"nodes|edges|shared|tables|part-\d+|[\w.-]+\.(json|npy)")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def disk_full(path: str | Path, error: BaseException | None) -> DiskFullError | None:
+    """The error that says that there is no room to write ``path``, if that is what ``error`` means; else None."""
+    cause = _FULL.get(error.errno or 0) if isinstance(error, OSError) else None
+    return None if cause is None else DiskFullError(path, cause)
+
+
+def _no_room(dst: Path, error: BaseException | None) -> DiskFullError | None:
+    """As ``disk_full`` for anything that happened while ``dst`` was written."""
+    if isinstance(error, Exception) and not isinstance(error, AttaError | OSError):
+        try:  # libraries in C++ do not say what stopped them: see what a write says
+            with tempfile.TemporaryFile(dir=dst.parent) as file:
+                file.write(bytes(_PROBE))
+                file.flush()
+        except OSError as failed:
+            return disk_full(dst, failed)
+    return disk_full(dst, error)
+
+
+def _unwritten(path: Path, error: OSError) -> DataError:
+    return disk_full(path, error) or DataError(path, f"cannot be written: {error.strerror}")
 
 
 class Staging:
-    """A folder under construction.
+    """A folder under construction; leaving the block without an exception gives it its name, with one removes it.
 
     Args:
         dst: final path. It must not exist, or be an empty folder, or (with ``overwrite``) a folder holding ``marker``.
         marker: the file whose presence says that an existing folder is one of ours and may be replaced.
         overwrite: replace an existing folder.
 
+    Attributes:
+        path: where to write meanwhile.
+
     Raises:
         ConfigError: ``dst`` exists and may not be replaced, or another process is writing it.
+        DiskFullError: there is no space left; whatever was there before is untouched.
     """
 
     def __init__(self, dst: str | Path, marker: str, *, overwrite: bool = False) -> None:
-        self.dst = Path(dst)
-        self._check_destination(marker, overwrite)
-        self.path = self.dst.with_name(self.dst.name + ".partial")
-        self._lock = self._take()
+        self.dst = _place(dst)
+        self.marker = marker
+        recover(self.dst)
+        self._check_destination(overwrite)
+        self.path = _partial(self.dst)
+        self._locks = [_take(self.path, _make_folder)]
+        try:
+            _empty(self.path)
+        except BaseException:
+            self._clean()
+            raise
 
-    def _check_destination(self, marker: str, overwrite: bool) -> None:
+    def _check_destination(self, overwrite: bool) -> None:
         if not self.dst.name:
             raise ConfigError(f"{self.dst}: not a folder that can be written")
-        if not self.dst.exists() or (self.dst.is_dir() and not any(self.dst.iterdir())):
+        if _vacant(self.dst):
             return
         if not overwrite:
             raise ConfigError(f"{self.dst}: exists already; choose another folder or pass --overwrite")
-        if not (self.dst / marker).is_file():
-            raise ConfigError(f"{self.dst}: exists and holds no {marker}, so it is not overwritten")
-
-    def _take(self) -> int:
-        """Create the folder and lock it; leftovers of a writer that died are removed."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError as error:
-            raise ConfigError(f"{self.path}: cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise ConfigError(f"{self.path}: another process is writing this folder") from None
-        for entry in self.path.iterdir():
-            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-        return lock
-
-    def commit(self) -> None:
-        """Force everything to disk and move it to its final name."""
-        for folder, _, names in os.walk(self.path, topdown=False):
-            for name in names:
-                _sync(Path(folder, name))
-            _sync(Path(folder))
-        old = self.dst.with_name(self.dst.name + ".old")
-        if self.dst.exists():
-            if old.exists():
-                shutil.rmtree(old)
-            self.dst.rename(old)
-        self.path.rename(self.dst)
-        if old.exists():  # also one that a writer has left behind who died just here
-            shutil.rmtree(old)
-        _sync(self.dst.parent)
-        os.close(self._lock)
-
-    def abort(self) -> None:
-        """Remove what was written so far."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+        if not (self.dst / self.marker).is_file():
+            raise ConfigError(f"{self.dst}: exists and holds no {self.marker}, so it is not overwritten")
 
     def __enter__(self) -> Staging:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if kind is None:
-            self.commit()
+        try:
+            if kind is None:
+                self._commit()
+            elif full := _no_room(self.dst, error):
+                raise full from error
+        except OSError as failed:
+            raise _unwritten(self.dst, failed) from None
+        finally:
+            self._clean()
+
+    def _commit(self) -> None:
+        """Force everything to disk and give it its name."""
+        for folder, _, names in os.walk(self.path, topdown=False):
+            for name in names:
+                _sync(Path(folder, name))
+            _sync(Path(folder))
+        if not (self.path / self.marker).is_file() or not _same(self.path, self._locks[0]):
+            raise DataError(self.path, "another process removed it while it was written")
+        if _vacant(self.dst):
+            self.path.rename(self.dst)
         else:
-            self.abort()
+            self._replace()
+        _sync(self.dst.parent)
+
+    def _replace(self) -> None:
+        # The old folder is about to have a name under which another writer would take it for a leftover.
+        self._locks.append(_take(self.dst, _open_folder))
+        if not _exchange(self.path, self.dst):
+            self.dst.rename(_replaced(self.dst))
+            self.path.rename(self.dst)
+
+    def _clean(self) -> None:
+        """Remove what does not have the name now: the old folder, or the new one that was not completed."""
+        try:
+            for left in (_replaced(self.dst), self.path):
+                if any(_same(left, lock) for lock in self._locks):  # else it is another writer's
+                    _settle(self.dst, left)
+        finally:
+            for lock in self._locks:
+                os.close(lock)
 
 
 class StagedFile:
@@ -98,29 +154,19 @@ class StagedFile:
 
     Raises:
         ConfigError: ``dst`` exists and may not be replaced, cannot be written, or another process is writing it.
+        DiskFullError: there is no space left; whatever was there before is untouched.
     """
 
     def __init__(self, dst: str | Path, *, overwrite: bool = False) -> None:
-        self.dst = Path(dst)
+        self.dst = _place(dst)
         if self.dst.is_dir() or not self.dst.name:
             raise ConfigError(f"{self.dst}: a folder; wanted is the name of a file")
+        if self.dst.exists() and not self.dst.is_file():
+            raise ConfigError(f"{self.dst}: not a regular file, so it is not overwritten")
         if self.dst.exists() and not overwrite:
             raise ConfigError(f"{self.dst}: exists already; choose another name or pass --overwrite")
-        self.path = self.dst.with_name(self.dst.name + ".partial")
-        self._lock = self._take()
-
-    def _take(self) -> int:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise ConfigError(f"{self.path}: cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise ConfigError(f"{self.path}: another process is writing this file") from None
-        return lock
+        self.path = _partial(self.dst)
+        self._lock = _take(self.path, _make_file)
 
     def __enter__(self) -> Path:
         return self.path
@@ -131,9 +177,156 @@ class StagedFile:
                 _sync(self.path)
                 self.path.replace(self.dst)
                 _sync(self.dst.parent)
+            elif full := _no_room(self.dst, error):
+                raise full from error
+        except OSError as failed:
+            raise _unwritten(self.dst, failed) from None
         finally:
-            self.path.unlink(missing_ok=True)  # already gone when it has its name
+            if _same(self.path, self._lock):  # else it has its name, and this may be the next writer's
+                os.ftruncate(self._lock, 0)  # a library may keep it open, and with it its space
+                self.path.unlink()
             os.close(self._lock)
+
+
+def recover(dst: str | Path) -> None:
+    """Finish or undo what a writer of the folder ``dst`` began and did not live to finish.
+
+    Readers call it before they open ``dst``. Nothing happens to what a living writer works on, to what does not look
+    like Atta's, or where this process may not write.
+    """
+    dst = _place(dst)
+    if not dst.name:
+        return
+    for left in (_replaced(dst), _partial(dst)):
+        with contextlib.suppress(OSError):
+            if os.path.lexists(left) and _ours(left):
+                _recover(dst, left)
+
+
+def _recover(dst: Path, left: Path) -> None:
+    lock = _open_folder(left)
+    try:
+        locked = _lock(lock)
+        if locked is False:
+            _await(dst)
+        elif _same(left, lock) and (locked or left == _replaced(dst)):
+            _settle(dst, left)
+    finally:
+        os.close(lock)
+
+
+def _await(dst: Path) -> None:
+    """Wait while a living writer is between two renames, which takes microseconds; not for longer than a second."""
+    for _ in range(100):
+        if not _vacant(dst) or not _replaced(dst).exists():
+            break
+        time.sleep(0.01)
+
+
+def _settle(dst: Path, left: Path) -> None:
+    """Put the replaced folder back where nothing has its name; remove any other leftover. The caller holds its lock."""
+    if left == _replaced(dst) and _vacant(dst):
+        left.rename(dst)
+        _sync(dst.parent)
+    else:
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _place(dst: str | Path) -> Path:
+    """The path itself, or what it is a symbolic link to: the link stays, its target is replaced."""
+    path = Path(dst)
+    return path.resolve() if path.is_symlink() else path
+
+
+def _partial(dst: Path) -> Path:
+    return dst.with_name(dst.name + ".partial")
+
+
+def _replaced(dst: Path) -> Path:
+    return dst.with_name(f".{dst.name}.replaced")
+
+
+def _vacant(path: Path) -> bool:
+    """Whether a folder may get this name: nothing has it, or an empty folder."""
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
+
+
+def _ours(folder: Path) -> bool:
+    return not folder.is_symlink() and all(_OURS.fullmatch(entry.name) for entry in folder.iterdir())
+
+
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+def _open_folder(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+
+
+def _make_folder(path: Path) -> int:
+    path.mkdir(parents=True, exist_ok=True)
+    return _open_folder(path)
+
+
+def _make_file(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+
+
+def _take(path: Path, make: Callable[[Path], int]) -> int:
+    """Open, by ``make``, and lock; returns the descriptor that holds the lock."""
+    while True:
+        try:
+            fd = make(path)
+        except FileNotFoundError:
+            if path.parent.is_dir():  # made, and renamed or removed by another writer before it was opened
+                continue
+            raise ConfigError(f"{path}: cannot be written: its folder was removed") from None
+        except OSError as error:
+            raise disk_full(path, error) or ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+        try:
+            if _lock(fd) is False:
+                raise ConfigError(f"{path}: another process is writing it")
+            if _same(path, fd):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)  # its writer has given it its name meanwhile
+
+
+def _lock(fd: int) -> bool | None:
+    """Lock an open file or folder until it is closed or this process dies.
+
+    False: another process holds the lock. None: this file system has no locks (NFS has none for folders).
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return False if error.errno == errno.EWOULDBLOCK else None
+    return True
+
+
+def _same(path: Path, fd: int) -> bool:
+    """Whether an open file or folder is still the one of this name."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two paths change places in one step; False: this system or file system cannot do that."""
+    rename = getattr(_libc, "renameat2", None)
+    if rename is None:
+        return False
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NO_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), str(other))
 
 
 def _sync(path: Path) -> None:

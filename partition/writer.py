@@ -8,6 +8,7 @@ The edges of a partition are sorted in buckets of bounded size, so memory depend
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,23 +205,29 @@ class _Writer:
         indptr = np.concatenate([[0], np.cumsum(degrees[lo:hi])]).astype(np.int64)
         folder = self.path / layout.part_folder(part) / "edges" / edge_type
         write_array(folder / "indptr.npy", indptr)
-        indices = NpyAppender(folder / "indices.npy", index_dtype(self.schema.node_counts[source]))
-        edge_ids = NpyAppender(folder / "edge_ids.npy", index_dtype(self.schema.edge_counts[edge_type]))
-        tables = {name: NpyAppender(folder / f"{name}.npy", a.dtype, a.shape[1:]) for name, a in edges.tables.items()}
-        for first, last in _buckets(indptr, self.bucket_edges):
-            chosen = self._bucket(edge_type, edges, lo + first, lo + last)
-            internal = numbers.internal_of[edges.src[chosen]]
-            away = internal[(internal < own_lo) | (internal >= own_hi)]
-            remote[away] = True
-            self.counts.cut[part] += len(away)
-            indices.append(internal)
-            edge_ids.append(chosen)
-            for name, out in tables.items():
-                out.append(edges.tables[name][chosen])
-            self.progress.advance(len(chosen))
+        with contextlib.ExitStack() as files:
+            indices = files.enter_context(
+                NpyAppender(folder / "indices.npy", index_dtype(self.schema.node_counts[source]))
+            )
+            edge_ids = files.enter_context(
+                NpyAppender(folder / "edge_ids.npy", index_dtype(self.schema.edge_counts[edge_type]))
+            )
+            tables = {
+                name: files.enter_context(NpyAppender(folder / f"{name}.npy", values.dtype, values.shape[1:]))
+                for name, values in edges.tables.items()
+            }
+            for first, last in _buckets(indptr, self.bucket_edges):
+                chosen = self._bucket(edge_type, edges, lo + first, lo + last)
+                internal = numbers.internal_of[edges.src[chosen]]
+                away = internal[(internal < own_lo) | (internal >= own_hi)]
+                remote[away] = True
+                self.counts.cut[part] += len(away)
+                indices.append(internal)
+                edge_ids.append(chosen)
+                for name, out in tables.items():
+                    out.append(edges.tables[name][chosen])
+                self.progress.advance(len(chosen))
         self.counts.edges[edge_type][part] = int(indptr[-1])
-        for out in (indices, edge_ids, *tables.values()):
-            out.close()
 
     def _bucket(self, edge_type: str, edges: Edges, lo: int, hi: int) -> Array:
         """Return the ids of the edges into the internal ids ``[lo, hi)``, by (destination, user id of source, id)."""

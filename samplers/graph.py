@@ -12,6 +12,7 @@ import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.samplers import kernels
+from atta.samplers.arguments import integers, whole
 
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
@@ -66,10 +67,10 @@ class LocalGraph:
         Raises:
             ConfigError: the arrays contradict each other.
         """
-        ptr, sources = np.ascontiguousarray(indptr, dtype=np.int64), np.ascontiguousarray(indices)
-        key = np.arange(len(ptr) - 1, dtype=np.int64) if keys is None else np.ascontiguousarray(keys, dtype=np.int64)
+        ptr, sources = integers("indptr", indptr), np.ascontiguousarray(indices)
+        key = np.arange(len(ptr) - 1, dtype=np.int64) if keys is None else integers("keys", keys)
         numbers = None if edge_ids is None else np.ascontiguousarray(edge_ids)
-        others = None if source_keys is None else np.ascontiguousarray(source_keys, dtype=np.int64)
+        others = None if source_keys is None else integers("source_keys", source_keys)
         tables = [None if table is None else np.ascontiguousarray(table) for table in (weight, time)]
         if len(key) != len(ptr) - 1 or any(t is not None and len(t) != len(sources) for t in (numbers, *tables)):
             raise ConfigError("keys, edge_ids, weight and time: need one entry per vertex and per edge")
@@ -96,11 +97,11 @@ class LocalGraph:
         Raises:
             ConfigError: an id is out of range, or lengths differ.
         """
-        source, target = np.asarray(src).astype(np.int64, copy=False), np.asarray(dst).astype(np.int64, copy=False)
+        source, target, num_nodes = integers("src", src), integers("dst", dst), whole("num_nodes", num_nodes, 0)
         if source.shape != target.shape or source.ndim != 1:
             raise ConfigError(f"edges: {source.shape} sources for {target.shape} targets, both must be [E]")
-        key = np.arange(num_nodes, dtype=np.int64) if keys is None else np.ascontiguousarray(keys, dtype=np.int64)
-        others = None if source_keys is None else np.ascontiguousarray(source_keys, dtype=np.int64)
+        key = np.arange(num_nodes, dtype=np.int64) if keys is None else integers("keys", keys)
+        others = None if source_keys is None else integers("source_keys", source_keys)
         from_keys = key if others is None else others
         if len(key) != num_nodes:
             raise ConfigError(f"keys: {len(key)} for {num_nodes} vertices")

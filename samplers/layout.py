@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from atta.partition.schema import Schema
     from atta.samplers.spec import Plan, PlanOp
 
-__all__ = ["HEADER_BYTES", "BatchArrays", "Layout", "Region", "layout_of", "pair_ops"]
+__all__ = ["HEADER_BYTES", "BatchArrays", "Layout", "Region", "check_draws_alone", "layout_of", "pair_ops"]
 
 PAGE = 4096
 _NO_BOUND = 1 << 31
@@ -142,6 +142,16 @@ def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool, wi
     return Layout(regions, offset)
 
 
+def check_draws_alone(plan: Plan, schema: Schema) -> None:
+    """Raise ConfigError unless a plan's operator can sample batches without seeds: others find no vertex."""
+    for op in plan.ops:
+        if op.operator is not None and _operator_bounds(op, schema, 0).vertices < 1:
+            raise ConfigError(
+                f"operator {type(op.operator).__name__} samples around seeds, a number of batches gives it none: give "
+                "input_nodes, or as batches the ids of each batch's seeds"
+            )
+
+
 def _of_links(plan: Plan, batch_size: int) -> list[tuple[str, np.dtype, tuple[int, ...], int]]:
     """Local ids of the ends of seed edges and of their negatives."""
     if not plan.links:
@@ -187,7 +197,7 @@ def _bounds(plan: Plan, schema: Schema, batch_size: int) -> tuple[dict[str, int]
             edges[edge_type] += drawn
             fresh[source] = min(total[source], fresh[source] + drawn)
         known = {t: min(total[t], known[t] + fresh[t]) for t in known}
-    return {t: n for t, n in known.items() if n}, edges
+    return {t: n for t, n in known.items() if n or t == plan.seed.node_type}, edges
 
 
 def _seed_bounds(plan: Plan, schema: Schema, batch_size: int, total: Mapping[str, int]) -> dict[str, int]:

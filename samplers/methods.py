@@ -8,6 +8,7 @@ import numpy as np
 
 from atta import _native
 from atta.errors import ConfigError
+from atta.samplers.arguments import integers
 
 __all__ = ["Method", "tables_for"]
 
@@ -63,9 +64,7 @@ def tables_for(
                 raise ConfigError("the edges have no weights to draw by")
             return _native.Method.weighted(indptr, np.ascontiguousarray(weight, dtype=np.float64), threads)
         if method.temporal and time is not None:
-            if time.dtype.kind not in "iu":
-                raise ConfigError(f"edge times must be integers, not {time.dtype}")
-            times = np.ascontiguousarray(time, dtype=np.int64)
+            times = integers("edge times", time)
             return _native.Method.temporal(indptr, indices, times, method is Method.LAST, threads)
         if method is Method.LABOR:
             return _native.Method.labor(indices, source_keys, threads)

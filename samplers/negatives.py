@@ -10,6 +10,7 @@ import numpy as np
 
 from atta.errors import ConfigError
 from atta.samplers import kernels
+from atta.samplers.arguments import number
 from atta.samplers.hashing import mix64
 from atta.samplers.requests import Contains, DegreeSums, Program
 
@@ -37,11 +38,19 @@ class Strategy(enum.Enum):
 
 @dataclass(frozen=True)
 class NegativeLinks:
-    """How many negatives a positive edge gets: ``amount`` pairs (binary), or as many other targets for its source (triplet)."""
+    """How many negatives a positive edge gets: ``amount`` pairs (binary), or as many other targets for its source (triplet).
+
+    Raises ConfigError for an amount that is no number above 0, and one that is not whole for triplets.
+    """
 
     triplet: bool = False
     amount: float = 1.0
     strategy: Strategy = Strategy.UNIFORM
+
+    def __post_init__(self) -> None:
+        number("amount of negatives", self.amount, "a number above 0", above=0)
+        if self.triplet and self.amount != int(self.amount):
+            raise ConfigError(f"amount of negatives {self.amount:g}: triplets need a whole number")
 
     def count(self, positives: int) -> int:
         """Negative pairs in a batch of so many positives."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from numbers import Integral
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
+from atta.samplers.arguments import check_fan_out
 from atta.samplers.methods import Method
 from atta.samplers.negatives import NegativeLinks, Strategy
 from atta.samplers.operators.registry import make_operator
 from atta.samplers.plan import Kind, PlanOp, SchemaLike, SpecLimits
 
-__all__ = ["FRONTIERS", "METHODS", "STRATEGIES", "check_fan_out", "resolve"]
+__all__ = ["FRONTIERS", "METHODS", "STRATEGIES", "resolve"]
 
 METHODS = {
     Method.UNIFORM: dag_pb2.METHOD_UNIFORM,
@@ -28,16 +28,6 @@ STRATEGIES = {
     Strategy.EXACT: dag_pb2.NegativeLinks.EXACT,
 }
 FRONTIERS = {"new": dag_pb2.FRONTIER_NEW, "all": dag_pb2.FRONTIER_ALL}
-
-
-def check_fan_out(where: str, edge_type: str, count: object, bound: int) -> None:
-    """Raise ConfigError unless ``count`` is an integer in -1..bound; ``where`` opens the message."""
-    if isinstance(count, bool) or not isinstance(count, Integral):
-        raise ConfigError(f"{where}: fan-out {count!r} of edge type {edge_type!r} is not an integer")
-    if not -1 <= int(count) <= bound:
-        raise ConfigError(
-            f"{where}: fan-out {count} of edge type {edge_type!r} must lie in -1..{bound} (-1 = all, 0 = skip)"
-        )
 
 
 def resolve(message: dag_pb2.Operator, schema: SchemaLike, limits: SpecLimits) -> PlanOp:

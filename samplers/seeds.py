@@ -13,8 +13,10 @@ Padding gives all ranks the same number of batches with the fewest repeated seed
   Only when fewer than W seeds are left does the permutation start again from its front.
 - LOCAL: a rank that would have one batch less than others repeats its first seed in one more batch. A rank without seeds
   (fewer seeds than ranks) borrows one.
+- Batches cut by the user: a rank that would have one batch less repeats its own first batch; one without any borrows another's.
 
 With ``drop_last`` all batches are full; with padding, too, the ranks keep the number of batches that all of them can fill.
+How many batches a rank gets is a function of the number of seeds alone, so a client can tell it (``count_batches``).
 """
 
 from __future__ import annotations
@@ -29,7 +31,17 @@ from numpy.typing import NDArray
 from atta.errors import ConfigError
 from atta.samplers.hashing import hash_string, permutation, stream_key
 
-__all__ = ["SeedPlan", "SeedPolicy", "home_of", "local_counts", "plan_seeds", "plan_sized"]
+__all__ = [
+    "SeedPlan",
+    "SeedPolicy",
+    "count_batches",
+    "count_sized",
+    "home_of",
+    "local_counts",
+    "plan_seeds",
+    "plan_sized",
+    "plan_unseeded",
+]
 
 Ints = NDArray[np.int64]
 
@@ -66,6 +78,10 @@ class SeedPlan:
         """Global id of this rank's ``index``-th batch."""
         return index * self.world + self.rank
 
+    def batch_ids(self, first: int = 0) -> range:
+        """Global ids of this rank's batches from its ``first``-th on."""
+        return range(self.batch_id(first), self.batch_id(self.batches), self.world)
+
     def index_of(self, batch_id: int) -> int:
         """The inverse of ``batch_id``."""
         return batch_id // self.world
@@ -98,6 +114,37 @@ def local_counts(seeds: int, world: int) -> list[int]:
     return [seeds * (rank + 1) // world - seeds * rank // world for rank in range(world)]
 
 
+def count_batches(
+    seeds: int,
+    *,
+    batch_size: int,
+    policy: SeedPolicy = SeedPolicy.LOCAL,
+    rank: int = 0,
+    world: int = 1,
+    drop_last: bool = False,
+    pad: bool = True,
+) -> int:
+    """How many batches ``plan_seeds`` gives ``rank`` of ``world`` in every epoch; it raises the same errors."""
+    _check(seeds, batch_size, rank, world)
+    local = policy is SeedPolicy.LOCAL
+    mine, fewest, most = local_counts(seeds, world)[rank], seeds // world, -(-seeds // world)
+    if drop_last:
+        richest = fewest if pad else most if local else seeds  # what fills the fullest of batches that all agree on
+        if richest < batch_size:
+            raise _nothing_left(seeds, world, batch_size, richest)
+        if pad:
+            return fewest // batch_size
+        return mine // batch_size if local else _dealt(seeds // batch_size, rank, world)
+    if pad:
+        return -(-most // batch_size)
+    return -(-mine // batch_size) if local else _dealt(-(-seeds // batch_size), rank, world)
+
+
+def count_sized(batches: int, *, rank: int, world: int, pad: bool = True) -> int:
+    """How many of ``batches`` ``plan_sized`` gives ``rank`` of ``world``."""
+    return -(-batches // world) if pad else _dealt(batches, rank, world)
+
+
 def plan_seeds(
     internal: Ints,
     user_ids: Ints,
@@ -123,95 +170,104 @@ def plan_seeds(
     Raises ConfigError for an empty choice of seeds, for ``drop_last`` that leaves no rank a batch, and for arguments out of
     range. A rank by itself may have no batch when there is neither padding nor a seed for it.
     """
+    n = len(internal)
+    if len(user_ids) != n or (position is not None and len(position) != n):
+        raise ConfigError("internal ids, user ids and positions of the seeds differ in number")
+    if parts < 1:
+        raise ConfigError(f"parts is {parts}, must be at least 1")
+    batches = count_batches(
+        n, batch_size=batch_size, policy=policy, rank=rank, world=world, drop_last=drop_last, pad=pad
+    )
     request = _Request(internal, user_ids, batch_size, parts, rank, world, seed, epoch, shuffle, drop_last, pad)
-    _check(request, position)
     # Ties of the hash (a seed given twice) are broken by the input order, which no partitioning changes.
     order = np.argsort(user_ids if position is None else position, kind="stable")
     request = dataclasses.replace(request, internal=internal[order], user_ids=user_ids[order])
     plan = _plan_global if policy is SeedPolicy.GLOBAL else _plan_local
-    chosen, batches = plan(request)
+    chosen = plan(request, batches)
     places = np.arange(len(order), dtype=np.int64) if position is None else np.asarray(position, np.int64)[order]
     return SeedPlan(request.internal[chosen], places[chosen], batch_size, batches, rank, world)
 
 
-def plan_sized(internal: Ints, sizes: Ints, *, rank: int, world: int) -> SeedPlan:
+def plan_unseeded(batches: int, *, rank: int, world: int, pad: bool = True) -> SeedPlan:
+    """Plan ``batches`` without seeds, for operators that need none; it takes no memory, however many there are.
+
+    Rank r of W gets batches r, r + W, r + 2W, ...; with ``pad`` all ranks have equally many: a last round without a batch for some
+    is filled up. Raises ConfigError where there is no batch, and for a rank that does not exist.
+    """
+    if batches < 1:
+        raise ConfigError(f"{batches} batches: must be at least 1")
+    _check_rank(rank, world)
+    nothing = np.empty(0, dtype=np.int64)
+    return SeedPlan(nothing, nothing, 0, count_sized(batches, rank=rank, world=world, pad=pad), rank, world)
+
+
+def plan_sized(internal: Ints, sizes: Ints, *, rank: int, world: int, pad: bool = True) -> SeedPlan:
     """Plan batches of given ``sizes`` [B], which cut ``internal`` [n] in order; rank r of W gets batches r, r + W, r + 2W, ...
 
-    Ranks whose last round has no batch left repeat their share's first one, so that all have equally many. Sizes of 0 are
-    fine: such batches are for operators that need no seeds.
+    With ``pad``, a rank whose last round has no batch left repeats its own first one (or, if it has none, batch r mod B), so that
+    all have equally many. Sizes of 0 are fine: such batches are for operators that need no seeds.
 
     Raises ConfigError for sizes that do not add up, and where there is no batch at all.
     """
-    if len(sizes) == 0 or (sizes < 0).any() or int(sizes.sum()) != len(internal):
-        raise ConfigError(f"sizes of batches: {len(sizes)} of them for {len(internal)} seeds do not add up")
-    if world < 1 or not 0 <= rank < world:
-        raise ConfigError(f"rank {rank} does not exist among {world} trainers")
-    ends = np.cumsum(sizes)
-    mine = np.arange(rank, rank + world * -(-len(sizes) // world), world) % len(sizes)
-    positions = [np.arange(ends[i] - sizes[i], ends[i]) for i in mine.tolist()]
-    chosen = np.concatenate(positions)
+    count = len(sizes)
+    outside = (sizes < 0) | (sizes > len(internal))  # such ones could add up to anything
+    if count == 0 or outside.any() or int(sizes.sum()) != len(internal):
+        raise ConfigError(f"sizes of batches: {count} of them for {len(internal)} seeds do not add up")
+    _check_rank(rank, world)
+    mine = np.arange(rank, rank + world * count_sized(count, rank=rank, world=world, pad=pad), world)
+    mine[mine >= count] = rank % count
     starts = np.concatenate([[0], np.cumsum(sizes[mine])])
+    firsts = (np.cumsum(sizes) - sizes)[mine]  # in ``internal``
+    chosen = np.arange(starts[-1]) + np.repeat(firsts - starts[:-1], sizes[mine])
     return SeedPlan(internal[chosen], chosen, int(sizes.max()), len(mine), rank, world, starts)
 
 
-def _check(request: _Request, position: Ints | None) -> None:
-    n = len(request.internal)
-    if len(request.user_ids) != n or (position is not None and len(position) != n):
-        raise ConfigError("internal ids, user ids and positions of the seeds differ in number")
-    if n == 0:
+def _check(seeds: int, batch_size: int, rank: int, world: int) -> None:
+    if seeds == 0:
         raise ConfigError("no seeds: the chosen split or list of ids is empty")
-    if request.batch_size < 1:
-        raise ConfigError(f"batch_size is {request.batch_size}, must be at least 1")
-    if request.world < 1 or not 0 <= request.rank < request.world:
-        raise ConfigError(f"rank {request.rank} does not exist among {request.world} trainers")
-    if request.parts < 1:
-        raise ConfigError(f"parts is {request.parts}, must be at least 1")
+    if batch_size < 1:
+        raise ConfigError(f"batch_size is {batch_size}, must be at least 1")
+    _check_rank(rank, world)
 
 
-def _plan_global(request: _Request) -> tuple[Ints, int]:
-    """Positions of the rank's seeds in batch order, and the number of its batches."""
+def _check_rank(rank: int, world: int) -> None:
+    if world < 1 or not 0 <= rank < world:
+        raise ConfigError(f"rank {rank} does not exist among {world} trainers")
+
+
+def _dealt(batches: int, rank: int, world: int) -> int:
+    """How many of ``batches`` a rank gets when they are dealt out in turn."""
+    return max(0, -(-(batches - rank) // world))
+
+
+def _plan_global(request: _Request, batches: int) -> Ints:
+    """Positions of the rank's seeds in batch order."""
     n, world, size, rank = len(request.internal), request.world, request.batch_size, request.rank
     order = _permuted(request.user_ids, request, "seed order") if request.shuffle else np.arange(n, dtype=np.int64)
     rounds = n // (world * size)  # rounds in which every rank has a full batch
     split = rounds * world * size
     full = order[:split].reshape(rounds, world, size)[:, rank].reshape(-1)
     rest = order[split:]
-    if request.drop_last:
-        most = n // (world if request.pad else 1)
-        if most < size:
-            raise _nothing_left(request, most)
-    if request.pad:
-        last = rest[:0] if request.drop_last else _spread(rest, order, rank, world)
-    else:
-        last = rest[rank * size : (rank + 1) * size]
-        if request.drop_last and len(last) < size:
-            last = rest[:0]
-    return np.concatenate([full, last]), rounds + (len(last) > 0)
+    if batches == rounds:
+        return full
+    last = _spread(rest, order, rank, world) if request.pad else rest[rank * size : (rank + 1) * size]
+    return np.concatenate([full, last])
 
 
 def _spread(rest: Ints, order: Ints, rank: int, world: int) -> Ints:
     """The rank's share of the last round's seeds; at least one if there are any."""
-    if 0 < len(rest) < world:
-        rest = np.concatenate([rest, np.resize(order, world - len(rest))])
+    if 0 < len(rest) < world:  # one each; who gets none begins again at the front
+        return rest[rank : rank + 1] if rank < len(rest) else order[[(rank - len(rest)) % len(order)]]
     return rest[len(rest) * rank // world : len(rest) * (rank + 1) // world]
 
 
-def _plan_local(request: _Request) -> tuple[Ints, int]:
-    """Positions of the rank's seeds in batch order, and the number of its batches."""
-    n, world, size = len(request.internal), request.world, request.batch_size
-    mine = _local_share(request)
-    fewest, most = n // world, -(-n // world)  # seeds of a rank
+def _plan_local(request: _Request, batches: int) -> Ints:
+    """Positions of the rank's seeds in batch order."""
+    mine, size = _local_share(request), request.batch_size
     if request.drop_last:
-        if (fewest if request.pad else most) < size:
-            raise _nothing_left(request, fewest if request.pad else most)
-        batches = (fewest if request.pad else len(mine)) // size
-        mine = mine[: batches * size]
-    else:
-        batches = -(-(most if request.pad else len(mine)) // size)
-        missing = (batches - 1) * size + 1 - len(mine)  # seeds that the last batch lacks to exist at all
-        if request.pad and missing > 0:
-            mine = np.concatenate([mine, mine[:1]])
-    return mine, batches
+        return mine[: batches * size]
+    missing = (batches - 1) * size + 1 - len(mine)  # seeds that the last batch lacks to exist at all
+    return np.concatenate([mine, mine[:1]]) if request.pad and missing > 0 else mine
 
 
 def _local_share(request: _Request) -> Ints:
@@ -239,8 +295,8 @@ def _permuted(user_ids: Ints, request: _Request, purpose: str) -> Ints:
     return np.asarray(permutation(user_ids, key), dtype=np.int64)
 
 
-def _nothing_left(request: _Request, seeds: int) -> ConfigError:
+def _nothing_left(seeds: int, world: int, batch_size: int, richest: int) -> ConfigError:
     return ConfigError(
-        f"drop_last leaves no batch: {len(request.internal)} seeds for {request.world} trainers do not fill batches of "
-        f"{request.batch_size}; use drop_last=False" + (f" or a batch size of at most {seeds}" if seeds else "")
+        f"drop_last leaves no batch: {seeds} seeds for {world} trainers do not fill batches of {batch_size}; "
+        "use drop_last=False" + (f" or a batch size of at most {richest}" if richest else "")
     )

@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
+from atta.samplers.arguments import check_fan_out, fan_outs_of, names, whole
 from atta.samplers.check import SPEC_VERSION, check_spec
 from atta.samplers.methods import Method
 from atta.samplers.negatives import NegativeLinks
 from atta.samplers.plan import Kind, Plan, PlanOp, SchemaLike, SpecLimits
-from atta.samplers.resolve import FRONTIERS, METHODS, STRATEGIES, check_fan_out
+from atta.samplers.resolve import FRONTIERS, METHODS, STRATEGIES
 
 __all__ = [
     "Hops",
@@ -106,11 +108,29 @@ def batch_spec(
     spec = dag_pb2.DagSpec(version=SPEC_VERSION)
     spec.operators.add(id="seed").seed.node_type = node_type
     sample = spec.operators.add(id="sample", inputs=["seed"]).batch
-    sample.name, sample.options, sample.edge_type = name, json.dumps(dict(options)), edges
+    sample.name, sample.options, sample.edge_type = name, _as_json(name, options), edges
     wanted = _wanted_tables(schema, tables)
     _add_feature(spec, "feature0", "seed", {node_type}, wanted)
     _add_feature(spec, "feature1", "sample", {node_type}, wanted)
     return spec
+
+
+def _as_json(operator: str, options: Mapping[str, object]) -> str:
+    """Options as a JSON object; numpy's numbers and arrays travel as plain ones."""
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"operator {operator!r}: options {options!r} must be a mapping from names to values")
+
+    def plain(value: Any) -> object:
+        if hasattr(value, "tolist"):
+            return value.tolist()
+        raise ConfigError(f"operator {operator!r}: {value!r} is no number, string or list of them")
+
+    try:
+        return json.dumps({str(option): value for option, value in options.items()}, default=plain, allow_nan=False)
+    except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"operator {operator!r}: its options {dict(options)} hold a number that is none") from None
 
 
 def pair_spec(
@@ -129,8 +149,7 @@ def pair_spec(
     one ``feature...`` for each.
     """
     name = _known_edge_type(schema, edge_type)
-    if not 1 <= negatives <= SpecLimits.negatives:
-        raise ConfigError(f"negatives is {negatives}, must lie in 1..{SpecLimits.negatives}")
+    whole("negatives", negatives, 1, SpecLimits.negatives)
     source, target = schema.endpoints(name)
     wanted = _wanted_tables(schema, tables)
     spec = _new_spec(hops)
@@ -179,9 +198,10 @@ def link_spec(
 
 def _new_spec(hops: Hops) -> dag_pb2.DagSpec:
     spec = dag_pb2.DagSpec(version=SPEC_VERSION, disjoint=hops.disjoint or hops.method.temporal)
-    for edge_type, names in hops.edge_tables.items():
-        for name in names:
-            spec.edge_tables.add(edge_type=_edge_type_name(edge_type), name=name)
+    for edge_type, tables in hops.edge_tables.items():
+        edges = _edge_type_name(edge_type)
+        for name in names(f"tables of edge type {edges!r}", tables):
+            spec.edge_tables.add(edge_type=edges, name=name)
     return spec
 
 
@@ -228,20 +248,18 @@ def _add_feature(
 def _wanted_tables(schema: SchemaLike, tables: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
     if tables is None:
         return {node_type: list(schema.node_tables.get(node_type, ())) for node_type in schema.node_types}
-    for node_type, names in tables.items():
+    for node_type in tables:
         if node_type not in schema.node_types:
             raise UnknownNameError.of("node type", node_type, schema.node_types)
-        if isinstance(names, str):
-            raise ConfigError(f"tables[{node_type!r}] is the string {names!r}, must be a list of table names")
-    return {node_type: list(dict.fromkeys(names)) for node_type, names in tables.items()}
+    return {t: list(dict.fromkeys(names(f"tables of node type {t!r}", given))) for t, given in tables.items()}
 
 
 def _by_hop(schema: SchemaLike, num_neighbors: FanOuts) -> list[dict[str, int]]:
     """Fan-outs per hop and edge type, zeros left out."""
     if isinstance(num_neighbors, Mapping):
-        given = {_edge_type_name(name): list(counts) for name, counts in num_neighbors.items()}
+        given = {_edge_type_name(name): fan_outs_of(counts) for name, counts in num_neighbors.items()}
     else:
-        given = {name: list(num_neighbors) for name in schema.edge_types}
+        given = {name: fan_outs_of(num_neighbors) for name in schema.edge_types}
     for name in given:
         if name not in schema.edge_types:
             raise UnknownNameError.of("edge type", name, schema.edge_types)
@@ -250,14 +268,19 @@ def _by_hop(schema: SchemaLike, num_neighbors: FanOuts) -> list[dict[str, int]]:
     hops = {len(counts) for counts in given.values()}
     if len(hops) > 1:
         raise ConfigError(f"num_neighbors has lists of different lengths {sorted(hops)}: one fan-out per hop is needed")
-    for name, counts in given.items():
-        for hop, count in enumerate(counts, start=1):
-            check_fan_out(f"num_neighbors, hop {hop}", name, count, SpecLimits.fan_out)
+    fan_outs = {
+        name: [check_fan_out(f"num_neighbors, hop {i}", name, n, SpecLimits.fan_out) for i, n in enumerate(counts, 1)]
+        for name, counts in given.items()
+    }
     return [
-        {name: int(given[name][hop]) for name in schema.edge_types if given[name][hop] != 0}
+        {name: fan_outs[name][hop] for name in schema.edge_types if fan_outs[name][hop]}
         for hop in range(max(hops, default=0))
     ]
 
 
 def _edge_type_name(edge_type: EdgeType) -> str:
-    return edge_type if isinstance(edge_type, str) else "__".join(edge_type)
+    """``"src__rel__dst"`` of a name or a triple."""
+    try:
+        return edge_type if isinstance(edge_type, str) else "__".join(edge_type)
+    except TypeError:
+        raise ConfigError(f"edge type {edge_type!r}: must be 'src__rel__dst' or a triple of names") from None

@@ -9,6 +9,7 @@ import numpy as np
 
 from atta import _native
 from atta.errors import ConfigError
+from atta.samplers.arguments import integers
 from atta.samplers.graph import LocalGraph, blaming
 
 __all__ = ["pagerank", "pinsage_neighbors", "random_walks"]
@@ -87,7 +88,7 @@ def pagerank(
 
 
 def _ids(ids: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(ids, dtype=np.int64)
+    return integers("starts", ids)
 
 
 def _check(good: bool, words: str) -> None:

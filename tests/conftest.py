@@ -15,7 +15,10 @@ import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
-SEED = int(os.environ.get("ATTA_SEED", random.SystemRandom().randrange(2**31)))
+SEED = int(os.environ.setdefault("ATTA_SEED", str(random.SystemRandom().randrange(2**31))))  # workers inherit it
+
+# Tests run side by side, and with them the trainers that they start: threads of one must not spin while others could work.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and with them the programs that they interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -1,5 +1,6 @@
 #!/bin/sh
-# soak.sh MINUTES: run the system tests over and over, each time with another seed, until the time is up or one fails.
+# soak.sh MINUTES: run the system tests, slow ones too, and outages of a daemon under load over and over, each time with another
+# seed, until the time is up or something fails.
 set -eu
 cd "$(dirname "$0")/.."
 stop=$(($(date +%s) + 60 * $1))
@@ -7,6 +8,7 @@ round=0
 while [ "$(date +%s)" -lt "$stop" ]; do
   round=$((round + 1))
   echo "== round $round"
-  ATTA_SEED=$round .venv/bin/python -m pytest -q -x tests/system
+  ATTA_SEED=$round .venv/bin/python -m pytest -q -x -m "not peer" tests/system
+  .venv/bin/python -m tests.soak.outages --rounds 30 --seed "$round"
 done
 echo "== passed, rounds: $round"

@@ -5,7 +5,6 @@ torch and DGL are imported only here, when such a file is written. Tensors share
 
 from __future__ import annotations
 
-import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import ConfigError
 from atta.partition.exporters.common import is_homogeneous, lost_edge_types, lost_tables, split_mask
+from atta.partition.extras import need
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
-from atta.partition.importers.dgl import node_table
+from atta.partition.importers.dgl import node_table, require_dgl
 from atta.partition.progress import Progress
 from atta.partition.schema import TableSpec, split_edge_type
 
@@ -89,10 +88,5 @@ def _tensor(array: Array) -> Any:
 
 
 def _modules() -> tuple[Any, Any]:
-    os.environ.setdefault("DGLBACKEND", "pytorch")
-    try:
-        import dgl
-        import torch
-    except ImportError as error:
-        raise ConfigError("exporting DGL files needs DGL: install atta[dgl]") from error
-    return torch, dgl
+    dgl = require_dgl("exporting DGL files")
+    return need("exporting DGL files", "dgl", "torch"), dgl

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import ConfigError
 from atta.partition.exporters.common import edge_index, is_homogeneous, lost_edge_types, lost_tables, split_mask
+from atta.partition.extras import need
 from atta.partition.graph import Graph
 from atta.partition.importers.pyg import edge_table, node_table
 from atta.partition.progress import Progress
@@ -94,11 +94,5 @@ def _tensor(array: Array) -> Any:
 
 
 def _modules() -> tuple[Any, Any]:
-    try:
-        import torch
-        import torch_geometric.data as pyg_data
-    except ImportError as error:
-        raise ConfigError(
-            f"exporting PyG files needs torch and torch_geometric: pip install atta[train] ({error})"
-        ) from None
-    return torch, pyg_data
+    torch = need("exporting PyG files", "train", "torch", "torch_geometric.data")
+    return torch, need("exporting PyG files", "train", "torch_geometric.data")

@@ -5,12 +5,14 @@ An importer is a function ``read(source, out, options)`` that fills an open ``Gr
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
 from atta.errors import DataError, UnknownNameError
+from atta.partition.files import check_tree
 from atta.partition.graph import GraphWriter
-from atta.partition.importers import dgl, dorylus, npz, ogb, planetoid, pyg, pyg_parts, table
+from atta.partition.importers import dgl, dorylus, networkx, npz, ogb, planetoid, pyg, pyg_parts, table
 from atta.partition.importers.options import ImportOptions
 from atta.partition.progress import Progress, Silent
 
@@ -27,6 +29,7 @@ class Importer(Protocol):
 IMPORTERS: dict[str, Importer] = {
     "dgl": dgl.read,
     "dorylus": dorylus.read,
+    "networkx": networkx.read,
     "npz": npz.read,
     "ogb": ogb.read,
     "planetoid": planetoid.read,
@@ -44,10 +47,14 @@ def import_graph(
     undirected: bool = False,
     reverse: bool = False,
     normalize_features: bool = False,
+    drop: Iterable[str] = (),
     overwrite: bool = False,
     progress: Progress | None = None,
-) -> None:
+) -> list[str]:
     """Read ``src`` in the format ``fmt`` (a name in IMPORTERS) and write the graph folder ``dst``.
+
+    What a graph folder cannot hold is refused by name, never left out without a word; ``docs/importing.md`` says what each format
+    brings along.
 
     Args:
         fmt: name of the format.
@@ -56,23 +63,33 @@ def import_graph(
         undirected: add the missing reverse edges, once each (a reverse relation between different node types).
         reverse: add the reverses of every edge type as a type of their own, ``rev_<relation>``: what sampling out-neighbours needs.
         normalize_features: divide each row of ``x`` by the sum of its absolute values.
+        drop: names of what is left out though it would be refused.
         overwrite: replace an existing graph folder.
         progress: told of the stages.
 
+    Returns:
+        Sentences about the import that the user should read, mostly none.
+
     Raises:
-        ConfigError: unknown format, or ``dst`` may not be written.
-        DataError: ``src`` is missing or malformed; the message names the file.
+        ConfigError: unknown format, a package that is not installed, a name in ``drop`` that is not refused, or ``dst`` may not be
+            written.
+        DataError: ``src`` is missing, malformed or holds what cannot be carried over; the message names the file and the thing.
     """
     if fmt not in IMPORTERS:
         raise UnknownNameError.of("format", fmt, IMPORTERS)
     source = Path(src)
     if not source.exists():
         raise DataError(source, "no such file or folder")
-    options = ImportOptions(undirected, reverse, normalize_features, progress or Silent())
+    check_tree(source)
+    options = ImportOptions(undirected, reverse, normalize_features, progress or Silent(), frozenset(drop))
     provenance = {
         "command": f"import {fmt}",
         "source": source.name,
         "options": {"undirected": undirected, "reverse": reverse, "normalize_features": normalize_features},
+        "dropped": sorted(options.drop),
+        "notes": options.notes,
     }
     with GraphWriter(dst, overwrite=overwrite, provenance=provenance) as out:
         IMPORTERS[fmt](source, out, options)
+        options.check_dropped()
+    return options.notes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from atta.partition.files import chunks
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.options import ImportOptions
 
-__all__ = ["add_features", "as_csr", "load_array", "load_npz"]
+__all__ = ["add_features", "as_csr", "load_array", "load_npz", "name_bytes"]
 
 Array = npt.NDArray[Any]
 _CHUNK_VALUES = 8 << 20
+_MAX_NAME_BYTES = 256
 
 
 def load_array(path: Path) -> Array:
@@ -73,3 +74,14 @@ def add_features(out: GraphWriter, matrix: Any, node_type: str, options: ImportO
             values = values / np.where(total == 0, np.float32(1), total)
         table.append(values)
         options.progress.advance(hi - lo)
+
+
+def name_bytes(where: str | Path, names: Sequence[str]) -> npt.NDArray[np.uint8]:
+    """Return the table ``name`` [n, bytes]: UTF-8, padded with zeros; raises DataError."""
+    encoded = np.array([text.encode() for text in names], dtype=np.bytes_)
+    if strange := next((text for text in names if text.endswith("\0")), None):
+        raise DataError(where, f"the id {strange!r} ends in a zero, which pads ids")
+    width = max(1, encoded.dtype.itemsize)
+    if width > _MAX_NAME_BYTES:
+        raise DataError(where, f"an id takes {width} bytes, at most {_MAX_NAME_BYTES} are kept")
+    return encoded.view(np.uint8).reshape(len(names), width)

@@ -1,15 +1,11 @@
-"""A folder of DistDGL: the ``NAME.json`` that ``dgl.distributed.partition_graph`` wrote, with its parts beside it.
+"""A ``.bin`` file of one graph that ``dgl.save_graphs`` wrote, or the ``NAME.json`` of DistDGL's partitions (``dgl_parts.py``).
 
-Vertices keep DGL's new ids (per type) as user ids. The partition of each vertex becomes the node table ``part``: ``atta partition
---method given --option table=part`` makes a dataset with the very same partitions.
-
-A ``.bin`` file that ``dgl.save_graphs`` wrote is read as well, if it holds one graph; distinct numbers ``ndata["_ID"]`` are its
-user ids.
+Tensors ``feat``, ``label`` and ``NAME_mask`` become ``x``, ``y`` and splits, others tables of their own name. Distinct numbers
+``ndata["_ID"]`` are the user ids.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,28 +14,32 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import ConfigError, DataError
-from atta.partition.graph import EDGE_TYPE, NODE_TYPE, EdgeAppender, GraphWriter
+from atta.errors import DataError
+from atta.partition.extras import need
+from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.common import add_features
 from atta.partition.importers.edges import add_edges
 from atta.partition.importers.options import ImportOptions
-from atta.partition.importers.stated import distinct_ids, state_classes
+from atta.partition.importers.stated import as_mask, distinct_ids, state_classes
 from atta.partition.schema import is_table_name
 
-__all__ = ["node_table", "read"]
+__all__ = ["TypeNames", "add_tensor", "arrays", "edge_tensor", "node_table", "read", "require_dgl"]
 
 Array = npt.NDArray[Any]
 _TABLES = {"feat": "x", "label": "y", "labels": "y"}
 _SCALARS = ("weight", "time")
-_SPLITS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
+_NO_NAME = "tables cannot have this name"
 
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the file of one graph (``.bin``) or the partition configuration ``source``."""
+    dgl = require_dgl("importing DGL's graphs")
     if source.suffix == ".bin":
-        _read_file(source, out, options)
+        _read_file(dgl, source, out, options)
     else:
-        _read_parts(source, out, options)
+        from atta.partition.importers.dgl_parts import read_parts
+
+        read_parts(source, out, options)
 
 
 def node_table(name: str) -> str | None:
@@ -50,96 +50,17 @@ def node_table(name: str) -> str | None:
     return table if is_table_name(table) else None
 
 
-def _read_file(source: Path, out: GraphWriter, options: ImportOptions) -> None:
-    graph, labels = _load_file(source)
-    names = _names(
-        source,
-        {t: number for number, t in enumerate(graph.ntypes)},
-        {":".join(e): number for number, e in enumerate(graph.canonical_etypes)},
-    )
-    for theirs, node_type in names.nodes.items():
-        count, frame = graph.num_nodes(theirs), _arrays(graph.nodes[theirs].data)
-        out.add_nodes(node_type, count, ids=distinct_ids(frame.pop("_ID", None), count))
-        for name, rows in frame.items():
-            _add_tensor(out, node_type, name, rows, options)
-    state_classes(out, int(labels["num_classes"][0]) if "num_classes" in labels else None)
-    for key, edge_type in names.edges.items():
-        relation = tuple(key.split(":"))
-        src, dst = (rows.numpy() for rows in graph.edges(etype=relation, order="eid"))
-        tables = {
-            name: rows.reshape(-1) if name in _SCALARS and rows.size == len(rows) else rows
-            for name, rows in _arrays(graph.edges[relation].data).items()
-            if is_table_name(name)
-        }
-        add_edges(out, edge_type, (src, dst), options, tables)
-
-
-def _arrays(frame: Mapping[str, Any]) -> dict[str, Array]:
-    return {str(name): rows.numpy() for name, rows in frame.items()}
-
-
-def _add_tensor(out: GraphWriter, node_type: str, name: str, rows: Array, options: ImportOptions) -> None:
-    table = node_table(name)
-    if name.endswith("_mask"):
-        split = name.removesuffix("_mask")
-        columns = {split: rows} if rows.ndim == 1 else {f"{split}_{i}": rows[:, i] for i in range(rows.shape[1])}
-        for column, chosen in columns.items():
-            out.add_split(column, chosen.astype(bool), node_type)
-    elif table == "x":
-        add_features(out, rows, node_type, options)
-    elif table == "y":
-        out.add_labels(rows, node_type)
-    elif table is not None:
-        out.add_table(table, rows, node_type)
-
-
-def _load_file(path: Path) -> tuple[Any, Mapping[str, Any]]:
-    dgl = _dgl("graphs")
-    try:
-        graphs, labels = dgl.load_graphs(str(path))
-    except Exception as error:  # DGL's own errors have no common base, and their messages are stack traces
-        raise DataError(path, f"not readable by dgl.load_graphs: {str(error).splitlines()[0]}") from None
-    if len(graphs) != 1:
-        raise DataError(path, f"holds {len(graphs)} graphs; only single graphs are imported")
-    return graphs[0], labels
-
-
-def _read_parts(source: Path, out: GraphWriter, options: ImportOptions) -> None:
-    """Import part after part, features never all in memory."""
-    if options.undirected or options.reverse:
-        raise ConfigError("dgl: a partitioned graph is taken as it is, without reverse edges added")
-    config = _config(source)
-    names = _names(source, config["ntypes"], config["etypes"])
-    ranges = {names.nodes[t]: np.array(config["node_map"][t], dtype=np.int64) for t in config["node_map"]}
-    parts = int(config["num_parts"])
-    for node_type, spans in ranges.items():
-        sizes = (spans[:, 1] - spans[:, 0]).tolist()
-        out.add_nodes(node_type, sum(sizes))
-        out.add_table("part", np.repeat(np.arange(parts, dtype=np.int32), sizes), node_type)
-    edges: dict[str, EdgeAppender] = {e: out.open_edges(e) for e in names.edges.values()}
-    tables: dict[tuple[str, str], list[Array]] = {}
-    options.progress.stage("parts", parts)
-    for part in range(parts):
-        graph, features, book = _load(source, part)
-        for key, rows in features.items():
-            node_type, _, name = key.partition("/")
-            tables.setdefault((names.nodes[node_type], name), []).append(rows.numpy())
-        _append(graph, book, names, edges)
-        options.progress.advance(1)
-    for (node_type, name), pieces in tables.items():
-        rows = np.concatenate(pieces)
-        if name in _SPLITS:
-            out.add_split(_SPLITS[name], rows.astype(bool), node_type)
-        elif name in ("label", "labels", "y"):
-            out.add_labels(rows, node_type)
-        else:
-            out.add_table("x" if name == "feat" else name, rows, node_type)
-
-
-class _Names:
+class TypeNames:
     """Atta's names of DGL's types, by DGL's names (``"a:r:b"`` for edges) and in the order of their numbers."""
 
-    def __init__(self, node_types: Mapping[str, int], edge_types: Mapping[str, int]) -> None:
+    def __init__(self, path: Path, node_types: Mapping[str, int], edge_types: Mapping[str, int]) -> None:
+        """Raise DataError naming ``path`` where the types are not those of a graph."""
+        try:
+            self._name(node_types, edge_types)
+        except (AttributeError, ValueError, KeyError, TypeError) as error:
+            raise DataError(path, f"its types are not readable: {error}") from None
+
+    def _name(self, node_types: Mapping[str, int], edge_types: Mapping[str, int]) -> None:
         single = len(node_types) == 1
         self.nodes = {
             t: NODE_TYPE if single and t == "_N" else t for t in sorted(node_types, key=lambda t: node_types[t])
@@ -151,49 +72,85 @@ class _Names:
             self.edges[key] = EDGE_TYPE if plain else f"{self.nodes[source]}__{relation}__{self.nodes[target]}"
 
 
-def _config(path: Path) -> dict[str, Any]:
+def _read_file(dgl: Any, source: Path, out: GraphWriter, options: ImportOptions) -> None:
+    graph, labels = _load_file(dgl, source)
+    names = TypeNames(
+        source,
+        {t: number for number, t in enumerate(graph.ntypes)},
+        {":".join(e): number for number, e in enumerate(graph.canonical_etypes)},
+    )
+    for theirs, node_type in names.nodes.items():
+        count, frame = graph.num_nodes(theirs), arrays(source, graph.nodes[theirs].data, options)
+        ids = frame.pop("_ID", None)
+        what = f"ndata['_ID'] of {theirs!r}"
+        out.add_nodes(node_type, count, ids=None if ids is None else distinct_ids(source, what, ids, count))
+        for name, rows in frame.items():
+            add_tensor(source, out, node_type, name, rows, options=options)
+    state_classes(out, int(labels["num_classes"][0]) if "num_classes" in labels else None)
+    for name in labels.keys() - {"num_classes"}:
+        options.refuse(source, name, "it is a tensor of the whole graph")
+    for key, edge_type in names.edges.items():
+        relation = tuple(key.split(":"))
+        src, dst = (rows.numpy() for rows in graph.edges(etype=relation, order="eid"))
+        tables = {}
+        for name, rows in arrays(source, graph.edges[relation].data, options).items():
+            if name == "_ID" and np.array_equal(rows, np.arange(len(src))):
+                continue  # what the positions say already
+            if (values := edge_tensor(source, name, rows, options)) is not None:
+                tables[name] = values
+        add_edges(out, edge_type, (src, dst), options, tables)
+
+
+def arrays(source: Path, frame: Mapping[str, Any], options: ImportOptions) -> dict[str, Array]:
+    """Return the tensors of a frame as numpy arrays; those of types that numpy lacks are refused."""
+    found = {}
+    for name, rows in frame.items():
+        try:
+            found[str(name)] = rows.numpy()
+        except (TypeError, RuntimeError):
+            options.refuse(source, name, f"there are no tables of {rows.dtype}")
+    return found
+
+
+def add_tensor(
+    where: Path, out: GraphWriter, node_type: str, name: str, rows: Array, *, options: ImportOptions
+) -> None:
+    """Write the tensor ``name`` of a node type as a table or as splits."""
+    table = node_table(name)
+    if name.endswith("_mask"):
+        split, mask = name.removesuffix("_mask"), as_mask(where, f"{name!r} of {node_type!r}", rows)
+        columns = {split: mask} if mask.ndim == 1 else {f"{split}_{i}": mask[:, i] for i in range(mask.shape[1])}
+        for column, chosen in columns.items():
+            out.add_split(column, chosen, node_type)
+    elif table == "x":
+        add_features(out, rows, node_type, options)
+    elif table == "y":
+        out.add_labels(rows, node_type)
+    elif table is not None:
+        out.add_table(table, rows, node_type)
+    else:
+        options.refuse(where, name, _NO_NAME)
+
+
+def edge_tensor(where: Path, name: str, rows: Array, options: ImportOptions) -> Array | None:
+    """Return the rows of an edge table, None for a tensor that is left out; a weight or time in a column becomes a vector."""
+    if not is_table_name(name):
+        options.refuse(where, name, _NO_NAME if name != "_ID" else "edges are identified by their positions")
+        return None
+    return rows.reshape(-1) if name in _SCALARS and rows.size == len(rows) else rows
+
+
+def _load_file(dgl: Any, path: Path) -> tuple[Any, Mapping[str, Any]]:
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise DataError(path, f"not a partition configuration: {error}") from None
-    needed = {"num_parts", "node_map", "edge_map", "ntypes", "etypes"}
-    if not isinstance(value, dict) or not needed <= set(value):
-        raise DataError(path, f"not a partition configuration of DistDGL: wanted are {', '.join(sorted(needed))}")
-    return value
+        graphs, labels = dgl.load_graphs(str(path))
+    except Exception as error:  # DGL's own errors have no common base, and their messages are stack traces
+        raise DataError(path, f"not readable by dgl.load_graphs: {str(error).splitlines()[0]}") from None
+    if len(graphs) != 1:
+        raise DataError(path, f"holds {len(graphs)} graphs; only single graphs are imported")
+    return graphs[0], labels
 
 
-def _names(path: Path, node_types: Mapping[str, int], edge_types: Mapping[str, int]) -> _Names:
-    try:
-        return _Names(node_types, edge_types)
-    except (AttributeError, ValueError, KeyError, TypeError) as error:
-        raise DataError(path, f"its types are not readable: {error}") from None
-
-
-def _load(path: Path, part: int) -> tuple[Any, Mapping[str, Any], Any]:
-    dgl = _dgl("DistDGL's partitions")
-    try:
-        graph, features, _, book, *_ = dgl.distributed.load_partition(str(path), part)
-    except Exception as error:  # DGL's own errors have no common base
-        raise DataError(path, f"part {part} is not readable: {type(error).__name__}: {error}") from error
-    return graph, features, book
-
-
-def _dgl(what: str) -> Any:
+def require_dgl(what: str) -> Any:
+    """Import DGL; raises ConfigError naming the extra that ``what`` needs."""
     os.environ.setdefault("DGLBACKEND", "pytorch")
-    try:
-        import dgl
-    except ImportError as error:
-        raise ConfigError(f"importing {what} needs DGL: install atta[dgl]") from error
-    return dgl
-
-
-def _append(graph: Any, book: Any, names: _Names, edges: Mapping[str, EdgeAppender]) -> None:
-    """The edges that a part owns, by type."""
-    inner = graph.edata["inner_edge"].bool()
-    source, target = (ends[inner] for ends in graph.edges())
-    kind, _ = book.map_to_per_etype(graph.edata["_ID"][inner])
-    _, source = book.map_to_per_ntype(graph.ndata["_ID"][source])
-    _, target = book.map_to_per_ntype(graph.ndata["_ID"][target])
-    for number, edge_type in enumerate(names.edges.values()):
-        mine = (kind == number).numpy()
-        edges[edge_type].append(source.numpy()[mine], target.numpy()[mine])
+    return need(what, "dgl", "dgl", "torch")

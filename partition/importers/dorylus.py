@@ -21,6 +21,7 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.common import add_features
 from atta.partition.importers.edges import EdgeStream
 from atta.partition.importers.options import ImportOptions
+from atta.partition.importers.stated import state_classes
 
 __all__ = ["read"]
 
@@ -34,6 +35,9 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the folder ``source`` (or its ``graph.bsnap``)."""
     path = source if source.is_file() else source / "graph.bsnap"
     vertices, edges = _edges(path)
+    for other in sorted(path.parent.glob("*.bsnap")):
+        if other.name not in ("graph.bsnap", "features.bsnap", "labels.bsnap"):
+            options.refuse(path.parent, other.name, "the layout has no such file")
     out.add_nodes(NODE_TYPE, vertices)
     _add_tables(path.parent, out, options, vertices)
     with EdgeStream(out, EDGE_TYPE, options, total=len(edges)) as stream:
@@ -61,6 +65,10 @@ def _add_tables(folder: Path, out: GraphWriter, options: ImportOptions, vertices
         add_features(out, values.reshape(vertices, width), NODE_TYPE, options)
     if (path := folder / "labels.bsnap").exists():
         out.add_labels(_map(path, np.dtype("<u4"), 4, vertices, whole=True).astype(np.int64))
+        stated = int(_map(path, np.dtype("<u4"), 0, 1)[0])
+        if (out.num_classes or 0) > stated:
+            raise DataError(path, f"has the label {(out.num_classes or 0) - 1}, but its heading says {stated} classes")
+        state_classes(out, stated)
     found = sorted(folder.glob("graph.bsnap.parts")) + sorted(folder.glob("parts_*/graph.bsnap.parts"))
     if len(found) > 1:
         raise DataError(folder, f"holds {len(found)} assignments of partitions; leave one graph.bsnap.parts")

@@ -1,13 +1,16 @@
 """The neutral npz layout: a folder of plain numpy files.
 
 graph.npz                        ``edge_index`` [2, E], sources first; or one ``edge_index__SRC__REL__DST`` per relation;
-                                 optional ``time`` [E], ``edge_weight`` [E], ``edge_type`` [E] (relation numbers)
+                                 where there is one: ``time`` [E], ``edge_weight`` [E], ``edge_attr`` [E, ...], ``edge_type`` [E]
+                                 (relation numbers, edges are then numbered within their relation)
 edge_index.npy, ...              instead of graph.npz, the same arrays as files of their own: these may be larger than memory
 ids.npy                          int64 user ids of the vertices; ``ids__TYPE.npy`` with several node types
 x.npy or x_sparse.npz            features; ``x__TYPE.npy`` / ``x_sparse__TYPE.npz`` with several node types
 y.npy                            labels of the target type
 train_mask.npy ... split.npz     splits of the target type: masks or vertex numbers
-meta.json                        ``num_nodes``, ``node_types``, ``target_type``, ``relations``, ``num_classes``
+meta.json                        ``num_nodes``, ``node_types``, ``target_type``, ``relations``, ``num_classes``; the rest describes
+
+Other arrays are refused by name.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.common import add_features, as_csr, load_array, load_npz
 from atta.partition.importers.edges import add_edges
 from atta.partition.importers.options import ImportOptions
-from atta.partition.importers.stated import state_classes
+from atta.partition.importers.stated import as_ids, as_mask, check_numbers, distinct_ids, state_classes
 from atta.partition.schema import split_edge_type
 
 __all__ = ["read"]
@@ -33,17 +36,19 @@ Array = npt.NDArray[Any]
 _PREFIX = "edge_index__"
 _EDGE_TABLES = {"time": "time", "edge_weight": "weight", "edge_attr": "edge_attr"}
 _EDGE_ARRAYS = (*_EDGE_TABLES, "edge_type")
+_MASKS = ("train", "val", "test")
 
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the folder ``source`` (or its ``graph.npz``)."""
     folder = source.parent if source.is_file() else source
     meta = _read_meta(folder / "meta.json")
-    path, arrays = _edge_arrays(folder)
-    relations = _relations(path, arrays, meta)
+    path, arrays = _edge_arrays(folder, options)
+    relations = _relations(path, arrays, meta, options)
     features = {t: _features(folder, t) for t in sorted({*_node_types(relations), *meta.get("node_types", {})})}
     counts = _counts(folder, relations, features, meta)
-    target = _target(counts, meta)
+    target = _target(folder, counts, meta)
+    _refuse_other_files(folder, counts, options)
     for node_type, count in counts.items():
         out.add_nodes(node_type, count, ids=_ids(folder, node_type, count))
         if (matrix := features.get(node_type)) is not None:
@@ -51,20 +56,36 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     if (folder / "y.npy").exists():
         out.add_labels(load_array(folder / "y.npy"), target)
         state_classes(out, meta.get("num_classes"))
-    if (folder / "y.npy").exists() or "target_type" in meta:  # or else the splits may be those of edges
-        _add_splits(folder, out, target, counts[target])
+    _add_splits(folder, out, target, options, known=(folder / "y.npy").exists() or "target_type" in meta)
     for edge_type, (index, tables) in relations.items():
         add_edges(out, edge_type, (index[0], index[1]), options, tables)
 
 
-def _edge_arrays(folder: Path) -> tuple[Path, dict[str, Array]]:
+def _refuse_other_files(folder: Path, counts: dict[str, int], options: ImportOptions) -> None:
+    """Refuse files of arrays that nothing reads; others, such as a README, say nothing about the graph."""
+    suffixes = {s for t in counts for s in _suffixes(t)}
+    known = {"graph.npz", "split.npz", "y.npy", *(f"{n}_mask.npy" for n in _MASKS), *(f"{n}.npy" for n in _EDGE_ARRAYS)}
+    known |= {
+        f"{stem}{s}{end}" for stem, end in (("ids", ".npy"), ("x", ".npy"), ("x_sparse", ".npz")) for s in suffixes
+    }
+    if not (folder / "graph.npz").exists():
+        known |= {f.name for f in folder.glob("edge_index*.npy")}
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".npy", ".npz") and path.name not in known:
+            options.refuse(folder, path.name, "the layout has no such file")
+
+
+def _edge_arrays(folder: Path, options: ImportOptions) -> tuple[Path, dict[str, Array]]:
     """Return the arrays of ``graph.npz``, or memory-mapped those that are files of their own, and where they come from."""
     path = folder / "graph.npz"
-    files = [] if path.exists() else sorted(folder.glob("edge_index*.npy"))
-    if not files:
-        return path, load_npz(path)
-    files += [f for name in _EDGE_ARRAYS if (f := folder / f"{name}.npy").exists()]
-    return folder, {f.stem: load_array(f) for f in files}
+    alone = sorted(folder.glob("edge_index*.npy"))
+    alone += [f for name in _EDGE_ARRAYS if (f := folder / f"{name}.npy").exists()]
+    if path.exists():
+        for file in alone:
+            options.refuse(folder, file.name, "the edges are those of graph.npz")
+    elif any(f.stem.startswith("edge_index") for f in alone):
+        return folder, {f.stem: load_array(f) for f in alone}
+    return path, load_npz(path)
 
 
 def _read_meta(path: Path) -> dict[str, Any]:
@@ -79,35 +100,52 @@ def _read_meta(path: Path) -> dict[str, Any]:
     return meta
 
 
-def _relations(path: Path, arrays: dict[str, Array], meta: dict[str, Any]) -> dict[str, tuple[Array, dict[str, Array]]]:
+def _relations(
+    path: Path, arrays: dict[str, Array], meta: dict[str, Any], options: ImportOptions
+) -> dict[str, tuple[Array, dict[str, Array]]]:
     """Return edge type -> (edge index [2, E], edge tables)."""
     found = {name.removeprefix(_PREFIX): a for name, a in arrays.items() if name.startswith(_PREFIX)}
     if not found and "edge_index" in arrays:
         declared = list(meta.get("relations", {}))
         found = {declared[0] if len(declared) == 1 and "node_types" in meta else EDGE_TYPE: arrays["edge_index"]}
+    elif "edge_index" in arrays:
+        options.refuse(path, "edge_index", "there is an edge_index__SRC__REL__DST for every relation")
     if not found:
         raise DataError(path, "holds no edge_index")
     for name, index in found.items():
-        if index.ndim != 2 or len(index) != 2 or (index.dtype.kind not in "iu"):
+        if index.ndim != 2 or len(index) != 2:
             raise DataError(
                 path, f"edge_index of {name!r} is {index.dtype}{list(index.shape)} instead of integers [2, E]"
             )
-    if "edge_type" in arrays and list(found) == [EDGE_TYPE]:
-        return _by_relation(path, found[EDGE_TYPE], arrays["edge_type"])
-    tables = {}
-    if len(found) == 1:
-        tables = {table: arrays[name] for name, table in _EDGE_TABLES.items() if name in arrays}
-        for name, values in tables.items():
-            if values.shape[:1] != (next(iter(found.values())).shape[1],):
-                raise DataError(path, f"{name!r} does not have one row per edge")
-    return {edge_type: (index, tables) for edge_type, index in found.items()}
+        for rows, side in zip(index, ("source", "destination"), strict=True):
+            check_numbers(path, f"edge_index of {name!r}, {side}", rows)
+    numbered = "edge_type" in arrays and list(found) == [EDGE_TYPE]
+    for name in sorted(n for n in arrays if n != "edge_index" and not n.startswith(_PREFIX)):
+        if name not in _EDGE_ARRAYS:
+            options.refuse(path, name, "the layout has no such array")
+        elif len(found) > 1 or (name == "edge_type" and not numbered):
+            options.refuse(path, name, "it does not say which relation it belongs to")
+    if len(found) > 1:
+        return {edge_type: (index, {}) for edge_type, index in found.items()}
+    ((edge_type, index),) = found.items()
+    tables = {table: arrays[name] for name, table in _EDGE_TABLES.items() if name in arrays}
+    for name, values in tables.items():
+        if values.shape[:1] != (index.shape[1],):
+            raise DataError(path, f"{name!r} does not have one row per edge")
+    return _by_relation(path, index, arrays["edge_type"], tables) if numbered else {edge_type: (index, tables)}
 
 
-def _by_relation(path: Path, index: Array, kind: Array) -> dict[str, tuple[Array, dict[str, Array]]]:
+def _by_relation(
+    path: Path, index: Array, kind: Array, tables: dict[str, Array]
+) -> dict[str, tuple[Array, dict[str, Array]]]:
     """Give each relation number of a knowledge graph its own edge type."""
     if kind.shape != index.shape[1:]:
         raise DataError(path, "'edge_type' does not have one value per edge")
-    return {f"{NODE_TYPE}__r{r}__{NODE_TYPE}": (index[:, kind == r], {}) for r in np.unique(kind)}
+    check_numbers(path, "edge_type", kind)
+    return {
+        f"{NODE_TYPE}__r{r}__{NODE_TYPE}": (index[:, kind == r], {name: t[kind == r] for name, t in tables.items()})
+        for r in np.unique(kind)
+    }
 
 
 def _node_types(relations: dict[str, Any]) -> list[str]:
@@ -122,22 +160,23 @@ def _suffixes(node_type: str) -> tuple[str, ...]:
 def _ids(folder: Path, node_type: str, count: int) -> Array | None:
     for suffix in _suffixes(node_type):
         if (path := folder / f"ids{suffix}.npy").exists():
-            ids = load_array(path)
-            if ids.shape != (count,) or ids.dtype.kind not in "iu":
-                raise DataError(path, f"{ids.dtype}{list(ids.shape)} instead of integers [{count}]")
-            return ids
+            return distinct_ids(path, "ids", load_array(path), count)
     return None
 
 
 def _features(folder: Path, node_type: str) -> Any:
     """Return the dense or sparse features of a node type, None when there are none."""
-    for suffix in _suffixes(node_type):
-        dense, sparse = folder / f"x{suffix}.npy", folder / f"x_sparse{suffix}.npz"
-        if dense.exists():
-            return load_array(dense)
-        if sparse.exists():
-            return as_csr(load_npz(sparse), sparse)
-    return None
+    found = [
+        path
+        for suffix in _suffixes(node_type)
+        for path in (folder / f"x{suffix}.npy", folder / f"x_sparse{suffix}.npz")
+        if path.exists()
+    ]
+    if len(found) > 1:
+        raise DataError(folder, f"features of {node_type!r} are in {' and in '.join(p.name for p in found)}: leave one")
+    if not found:
+        return None
+    return load_array(found[0]) if found[0].suffix == ".npy" else as_csr(load_npz(found[0]), found[0])
 
 
 def _counts(folder: Path, relations: dict[str, Any], features: dict[str, Any], meta: dict[str, Any]) -> dict[str, int]:
@@ -159,25 +198,55 @@ def _counts(folder: Path, relations: dict[str, Any], features: dict[str, Any], m
     return counts
 
 
-def _target(counts: dict[str, int], meta: dict[str, Any]) -> str:
+def _target(folder: Path, counts: dict[str, int], meta: dict[str, Any]) -> str:
     """Return the node type that labels and splits belong to."""
     target = str(meta.get("target_type", next(iter(counts))))
-    return target if target in counts else next(iter(counts))
+    if target not in counts:
+        raise DataError(folder / "meta.json", f"target_type {target!r} is none of {', '.join(counts)}")
+    return target
 
 
-def _add_splits(folder: Path, out: GraphWriter, target: str, count: int) -> None:
-    splits: dict[str, Array] = {}
-    for name in ("train", "val", "test"):
+def _add_splits(folder: Path, out: GraphWriter, target: str, options: ImportOptions, *, known: bool) -> None:
+    """Add the splits; ``known``: that they are of vertices is certain."""
+    splits: dict[str, tuple[str, Array]] = {}  # with the file
+    for name in _MASKS:
         if (path := folder / f"{name}_mask.npy").exists():
-            splits[name] = np.asarray(load_array(path))
+            splits[name] = path.name, as_mask(path, name, load_array(path))
     if (folder / "split.npz").exists():
         for name, values in load_npz(folder / "split.npz").items():
-            stem = name.removesuffix("_masks").removesuffix("_mask").replace("__", "_")
-            if values.ndim == 2:
-                splits.update({f"{stem}_{i}": row for i, row in enumerate(values)})
-            else:
-                splits.setdefault(stem, values)
-    for name, values in splits.items():
-        if len(values) > count:
-            raise DataError(folder, f"split {name!r} has {len(values)} entries for {count} vertices")
-        out.add_split(name, values, target)
+            for stem, chosen in _columns(folder / "split.npz", name, values):
+                if stem in splits and not np.array_equal(_rows(splits[stem][1]), _rows(chosen)):
+                    raise DataError(
+                        folder, f"split {stem!r} differs between {splits[stem][0]} and split.npz: leave one"
+                    )
+                splits[stem] = "split.npz", chosen
+    count = out.count(target)
+    for name, (file, values) in splits.items():
+        if len(values) > count or (values.dtype == bool and len(values) != count):
+            what = f"split {name!r} has {len(values)} entries for {count} vertices"
+            if known:
+                raise DataError(folder, what)
+            options.refuse(folder, file, f"{what}: it is none of vertices")
+        elif not known:
+            options.refuse(
+                folder,
+                file,
+                "nothing says that it is of vertices: there are no labels, and meta.json has no target_type",
+            )
+        else:
+            out.add_split(name, values, target)
+
+
+def _columns(path: Path, name: str, values: Array) -> list[tuple[str, Array]]:
+    """The splits that an array of split.npz holds: masks (one, or several as rows), or the numbers of vertices."""
+    stem = name.removesuffix("_masks").removesuffix("_mask").replace("__", "_")
+    if values.ndim == 2:
+        return [(f"{stem}_{i}", as_mask(path, name, row)) for i, row in enumerate(values)]
+    if values.dtype == bool or name.endswith("_mask"):
+        return [(stem, as_mask(path, name, values))]
+    return [(stem, as_ids(path, name, values))]
+
+
+def _rows(split: Array) -> Array:
+    """The vertices of a split, ascending."""
+    return np.flatnonzero(split) if split.dtype == bool else np.unique(split)

@@ -1,7 +1,7 @@
 """The Planetoid files ``ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}`` (Yang et al., 2016).
 
 They are pickles. ``inert_pickle`` reads them without running anything that they name. A folder in the neutral npz layout
-is accepted as well.
+is accepted as well. Edges become undirected: both directions, each once, without self-loops.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     out.add_labels(labels)
     train = len(parts["y"])
     out.add_split("train", np.arange(train))
-    out.add_split("val", np.arange(train, min(train + _VAL, count)))
+    out.add_split("val", np.arange(train, min(train + _VAL, len(parts["ally"]))))
     out.add_split("test", split_rows)
     add_edges(out, EDGE_TYPE, _edges(path, parts["graph"], count), options)
 
@@ -63,7 +63,7 @@ def _test_index(path: Path) -> npt.NDArray[np.int64]:
         rows = np.array([int(line) for line in path.read_text().split()], dtype=np.int64)
     except FileNotFoundError:
         raise DataError(path, "the file is missing") from None
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise DataError(path, f"not a list of numbers: {error}") from None
     if len(rows) == 0 or rows.min() < 0 or len(np.unique(rows)) != len(rows):
         raise DataError(path, "the test rows are not distinct non-negative numbers")
@@ -82,6 +82,9 @@ def _assemble(
     place[test_rows - first] = np.arange(len(test_rows))
     padded = vstack([tx, csr_array((1, tx.shape[1]), dtype=tx.dtype)], format="csr")[place]
     labels = np.full(last + 1, -1, np.int64)
+    for name, one_hot in (("ally", ally), ("ty", ty)):
+        if (np.count_nonzero(one_hot, axis=1) > 1).any():
+            raise DataError(path.with_suffix(f".{name}"), "a vertex has several labels; only single ones are imported")
     labels[:first] = _classes(ally)
     labels[test_rows] = _classes(ty)
     return csr_array(vstack([allx, padded], format="csr")), labels, test_rows

@@ -2,12 +2,13 @@
 
 Read with ``weights_only=True``: only tensors and PyG's own data classes are admitted. torch and PyG are imported only
 here, when such a file is read. Tensors with a row for every vertex or edge become tables; distinct numbers ``n_id`` are the
-user ids.
+user ids. Everything else is refused by its name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
+from atta.partition.extras import need
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.common import add_features
 from atta.partition.importers.edges import add_edges
 from atta.partition.importers.options import ImportOptions
-from atta.partition.importers.stated import distinct_ids, state_classes
+from atta.partition.importers.stated import as_mask, check_numbers, distinct_ids, state_classes
 from atta.partition.schema import is_table_name
 
 __all__ = ["edge_table", "node_table", "read"]
@@ -27,6 +29,12 @@ __all__ = ["edge_table", "node_table", "read"]
 Array = npt.NDArray[Any]
 _EDGE_TABLES = {"edge_weight": "weight", "time": "time", "edge_time": "time"}
 _SCALARS = {*_EDGE_TABLES, "weight"}
+_WHY = {
+    "e_id": "edges are identified by their positions, and it says something else",
+    "batch": "it tells several graphs apart",
+    "ptr": "it tells several graphs apart",
+    "edge_label_index": "edges that are seeds belong to a LinkNeighborLoader",
+}
 _OTHER = {"edge_index", "edge_label_index", "n_id", "e_id", "num_nodes", "num_classes", "batch", "ptr"}
 
 
@@ -36,20 +44,123 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     stores = data.to_dict() if hasattr(data, "to_dict") else data
     if not isinstance(stores, Mapping):
         raise DataError(source, f"holds a {type(data).__name__} instead of Data or HeteroData")
-    nodes, edges = _split_stores(source, dict(stores))
-    counts = {t: _num_nodes(source, t, store, edges) for t, store in nodes.items()}
+    whole = _Source(source, options)
+    nodes, edges, rest = _split_stores(source, dict(stores))
+    indices = {e: whole.index(e, store) for e, store in edges.items()}
+    counts = {t: _num_nodes(source, t, store, indices) for t, store in nodes.items()}
     shared = list(edges) == [EDGE_TYPE] and nodes.get(NODE_TYPE) is edges[EDGE_TYPE]
     for node_type, store in nodes.items():
-        _add_nodes(source, out, node_type, counts[node_type], store, options=options)
-        _add_node_tables(out, node_type, counts[node_type], store, shared=shared)
-    whole = stores.get("_global_store", stores)
-    state_classes(out, whole.get("num_classes") if isinstance(whole, Mapping) else None)
+        whole.add_nodes(out, node_type, counts[node_type], store, shared=shared)
+    state_classes(out, (nodes[NODE_TYPE] if shared else rest).get("num_classes"))
+    for name in rest.keys() - {"num_classes"}:
+        options.refuse(source, name, "it belongs to no node type and no edge type")
     for edge_type, store in edges.items():
+        index = indices[edge_type]
+        add_edges(
+            out, edge_type, (index[0], index[1]), options, whole.edge_tables(index.shape[1], store, shared=shared)
+        )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A file and what the user wants of it: every value of a store is taken over, known to say nothing new, or refused."""
+
+    path: Path
+    options: ImportOptions
+
+    def index(self, edge_type: str, store: Mapping[str, Any]) -> Array:
+        """The edge index [2, E] of an edge type."""
         if "edge_index" not in store:
-            raise DataError(source, f"edge type {edge_type!r} has no edge_index")
+            raise DataError(self.path, f"edge type {edge_type!r} has no edge_index")
         index = _numpy(store["edge_index"])
-        tables = _edge_tables(store, index.shape[1], shared=shared)
-        add_edges(out, edge_type, (index[0], index[1]), options, tables)
+        if index.ndim != 2 or len(index) != 2:
+            raise DataError(
+                self.path, f"edge_index of {edge_type!r} has the shape {list(index.shape)} instead of [2, E]"
+            )
+        for rows, side in zip(index, ("source", "destination"), strict=True):
+            check_numbers(self.path, f"edge_index of {edge_type!r}, {side}", rows)
+        return index
+
+    def add_nodes(
+        self, out: GraphWriter, node_type: str, count: int, store: Mapping[str, Any], *, shared: bool
+    ) -> None:
+        """Write a node type with its tables and splits."""
+        rows = {
+            str(name): values
+            for name, value in store.items()
+            if not (_says_nothing(name, value) or (shared and _of_edges(name, value)))
+            and (values := self._rows(name, value, count, "vertex")) is not None
+        }
+        out.add_nodes(node_type, count, ids=self._ids(rows.pop("n_id", None), count))
+        for name, values in rows.items():
+            if name == "x":
+                add_features(out, values, node_type, self.options)
+            elif name == "y":
+                out.add_labels(values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values, node_type)
+            elif name.endswith("_mask"):
+                self._add_splits(out, node_type, name, values)
+            elif (table := node_table(name, shared=shared)) is not None:
+                out.add_table(table, values, node_type)
+            else:
+                self.options.refuse(self.path, name, _WHY.get(name, "tables cannot have this name"))
+
+    def edge_tables(self, count: int, store: Mapping[str, Any], *, shared: bool) -> dict[str, Array]:
+        """The tables of an edge type."""
+        found: dict[str, Array] = {}
+        for name, value in store.items():
+            if _says_nothing(name, value) or (shared and not _of_edges(name, value)):
+                continue
+            rows = self._rows(name, value, count, "edge", scalar=name in _SCALARS)
+            if rows is None or (name == "e_id" and np.array_equal(rows, np.arange(count))):
+                continue  # positions say the same
+            table = edge_table(name, shared=shared)
+            if table is None:
+                self.options.refuse(self.path, name, _WHY.get(str(name), "tables cannot have this name"))
+            elif table in found:
+                self.options.refuse(self.path, name, f"there is another tensor for the table {table!r}")
+            else:
+                found[table] = rows
+        return found
+
+    def _rows(self, name: object, value: Any, count: int, what: str, *, scalar: bool = False) -> Array | None:
+        """A tensor with a row for everything that a store is about; None: refused, but the user does not want it."""
+        rows = _plain(value)
+        if rows is None:
+            self.options.refuse(self.path, name, f"it is {_kind(value)}, no dense tensor of numbers")
+        elif scalar and rows.size == count:
+            return rows.reshape(-1)
+        elif rows.shape[:1] != (count,):
+            self.options.refuse(self.path, name, f"{list(rows.shape)} is not one row for each {what} ({count})")
+        elif scalar:
+            self.options.refuse(self.path, name, f"{list(rows.shape)} is not one number for each edge")
+        else:
+            return rows
+        return None
+
+    def _ids(self, values: Array | None, count: int) -> Array | None:
+        if values is None:
+            return None
+        try:
+            return distinct_ids(self.path, "n_id", values, count)
+        except DataError as error:
+            self.options.refuse(self.path, "n_id", error.cause)
+            return None
+
+    def _add_splits(self, out: GraphWriter, node_type: str, name: str, values: Array) -> None:
+        mask, split = as_mask(self.path, name, values), name.removesuffix("_mask")
+        columns = {split: mask} if mask.ndim == 1 else {f"{split}_{i}": mask[:, i] for i in range(mask.shape[1])}
+        for column, chosen in columns.items():
+            out.add_split(column, chosen, node_type)
+
+
+def _says_nothing(name: object, value: Any) -> bool:
+    """Whether a value of a store is read elsewhere or absent."""
+    return value is None or (name in ("num_nodes", "num_classes") and isinstance(value, int)) or name == "edge_index"
+
+
+def _of_edges(name: object, value: Any) -> bool:
+    """Whether a value of ``Data``, where vertices and edges share a store, is about edges."""
+    return name in _EDGE_TABLES or name == "e_id" or str(name).startswith("edge_")
 
 
 def node_table(name: object, *, shared: bool) -> str | None:
@@ -70,35 +181,11 @@ def edge_table(name: object, *, shared: bool) -> str | None:
     return table if is_table_name(table) else None
 
 
-def _add_node_tables(out: GraphWriter, node_type: str, count: int, store: Mapping[str, Any], *, shared: bool) -> None:
-    for name, value in store.items():
-        if name in ("x", "y") or node_table(name, shared=shared) is None:
-            continue
-        if (rows := _plain(value)) is not None and rows.shape[:1] == (count,):
-            out.add_table(name, rows, node_type)
-
-
-def _edge_tables(store: Mapping[str, Any], count: int, *, shared: bool) -> dict[str, Array]:
-    found: dict[str, Array] = {}
-    for name, value in store.items():
-        table = edge_table(name, shared=shared)
-        if table is None:
-            continue
-        rows = _numpy(value) if name in _EDGE_TABLES or name == "edge_attr" else _plain(value)
-        if rows is not None and (rows.size == count if name in _SCALARS else rows.shape[:1] == (count,)):
-            found[table] = rows.reshape(-1) if name in _SCALARS else rows
-    return found
-
-
 def _load(source: Path) -> Any:
-    try:
-        import torch
-        import torch_geometric.data as pyg_data
-        from torch_geometric.data import storage
-    except ImportError as error:
-        raise ConfigError(
-            f"importing PyG files needs torch and torch_geometric: pip install atta[train] ({error})"
-        ) from None
+    torch = need("importing PyG files", "train", "torch", "torch_geometric.data")
+    import torch_geometric.data as pyg_data
+    from torch_geometric.data import storage
+
     admitted: list[Any] = [
         pyg_data.Data, pyg_data.HeteroData, storage.BaseStorage, storage.NodeStorage, storage.EdgeStorage,
         storage.GlobalStorage, *(getattr(pyg_data.data, name) for name in ("DataEdgeAttr", "DataTensorAttr")),
@@ -117,53 +204,42 @@ def _load(source: Path) -> Any:
     return value[0]
 
 
-def _split_stores(source: Path, stores: dict[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the stores by node type and by edge type."""
-    nodes = {t: s for t, s in stores.items() if isinstance(t, str) and isinstance(s, Mapping) and t != "_global_store"}
+def _split_stores(source: Path, stores: dict[Any, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the stores by node type and by edge type, and what lies beside them."""
     edges = {"__".join(t): s for t, s in stores.items() if isinstance(t, tuple)}
-    if edges:
-        ends = {end for t in stores if isinstance(t, tuple) for end in (t[0], t[2])}
-        return {t: nodes.get(t, {}) for t in sorted(ends | nodes.keys())}, edges
-    if "edge_index" not in stores:
-        raise DataError(source, "has no edge_index")
-    return {NODE_TYPE: stores}, {EDGE_TYPE: stores}
+    if not edges:
+        if "edge_index" not in stores:
+            raise DataError(source, "has no edge_index")
+        return {NODE_TYPE: stores}, {EDGE_TYPE: stores}, {}
+    rest = dict(stores.pop("_global_store", None) or {})
+    nodes = {t: s for t, s in stores.items() if isinstance(t, str) and isinstance(s, Mapping)}
+    rest |= {t: s for t, s in stores.items() if not isinstance(t, tuple) and t not in nodes}
+    ends = {end for t in stores if isinstance(t, tuple) for end in (t[0], t[2])}
+    return {t: nodes.get(t, {}) for t in sorted(ends | nodes.keys())}, edges, rest
 
 
-def _num_nodes(source: Path, node_type: str, store: Mapping[str, Any], edges: Mapping[str, Any]) -> int:
+def _num_nodes(source: Path, node_type: str, store: Mapping[str, Any], indices: Mapping[str, Array]) -> int:
     if isinstance(store.get("num_nodes"), int):
         return int(store["num_nodes"])
     for name in ("x", "y", "train_mask"):
         if name in store and hasattr(store[name], "shape"):
             return int(store[name].shape[0])
     largest = -1
-    for edge_type, edge_store in edges.items():
+    for edge_type, index in indices.items():
         ends = edge_type.split("__")
         for side, end in ((0, ends[0]), (1, ends[-1])):
-            if end == node_type and "edge_index" in edge_store:
-                largest = max(largest, int(_numpy(edge_store["edge_index"])[side].max(initial=-1)))
+            if end == node_type:
+                largest = max(largest, int(index[side].max(initial=-1)))
     if largest < 0:
         raise DataError(source, f"the number of vertices of type {node_type!r} is nowhere stated")
     return largest + 1
 
 
-def _add_nodes(
-    source: Path, out: GraphWriter, node_type: str, count: int, store: Mapping[str, Any], *, options: ImportOptions
-) -> None:
-    out.add_nodes(node_type, count, ids=distinct_ids(_plain(store.get("n_id")), count))
-    if "x" in store:
-        add_features(out, _numpy(store["x"]), node_type, options)
-    if "y" in store:
-        labels = _numpy(store["y"])
-        out.add_labels(labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels, node_type)
-    for name, value in store.items():
-        if not str(name).endswith("_mask") or not hasattr(value, "shape"):
-            continue
-        mask, split = _numpy(value), str(name).removesuffix("_mask")
-        if mask.shape[:1] != (count,):
-            raise DataError(source, f"{name!r} does not have one entry per vertex of type {node_type!r}")
-        columns = {split: mask} if mask.ndim == 1 else {f"{split}_{i}": mask[:, i] for i in range(mask.shape[1])}
-        for column, chosen in columns.items():
-            out.add_split(column, chosen.astype(bool), node_type)
+def _kind(value: Any) -> str:
+    """What a value is, for people."""
+    if getattr(value, "is_sparse", False) or "sparse" in str(getattr(value, "layout", "")):
+        return "a sparse tensor"
+    return f"a tensor of {value.dtype}" if hasattr(value, "dtype") else f"a {type(value).__name__}"
 
 
 def _plain(value: Any) -> Array | None:
@@ -171,13 +247,13 @@ def _plain(value: Any) -> Array | None:
     if getattr(value, "is_sparse", False) or not hasattr(value, "numpy"):
         return None
     try:
-        rows = _numpy(value)
+        rows = np.asarray(value.detach().numpy())
     except (TypeError, RuntimeError):  # other layouts, bfloat16
         return None
     return rows if rows.dtype.kind in "biuf" else None
 
 
 def _numpy(tensor: Any) -> Array:
-    if getattr(tensor, "is_sparse", False) or not hasattr(tensor, "numpy"):
+    if (rows := _plain(tensor)) is None:
         raise ConfigError("sparse tensors are not imported; store edge_index and dense x")
-    return np.asarray(tensor.detach().numpy())
+    return rows

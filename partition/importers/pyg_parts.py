@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import ConfigError, DataError
+from atta.errors import DataError
+from atta.partition.extras import need
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter, index_dtype
 from atta.partition.importers.common import add_features
 from atta.partition.importers.edges import add_edges
@@ -32,6 +33,7 @@ _Key = Any  # how PyG names a type: str, (source, relation, destination) or None
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the folder ``source`` (or its ``META.json``); features part after part, never all in memory twice."""
+    need("importing PyG's partitions", "train", "torch")
     folder = source.parent if source.is_file() else source
     meta = _meta(folder / "META.json")
     nodes: dict[_Key, str] = {t: t for t in meta["node_types"] or ()} or {None: NODE_TYPE}
@@ -47,7 +49,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     offset = 0  # PyG numbers the edges of all types in one row
     for key, edge_type in edges.items():
         total = len(_tensor(folder / ("edge_map.pt" if key is None else f"edge_map/{'__'.join(key)}.pt")))
-        ends, tables = _edges(folder, meta["num_parts"], key, offset, total=total)
+        ends, tables = _edges(folder, meta["num_parts"], key, offset, total=total, options=options)
         add_edges(out, edge_type, ends, options, tables)
         offset += total
 
@@ -67,13 +69,17 @@ def _add_tables(folder: Path, parts: int, key: _Key, out: GraphWriter, options: 
     """Put the rows of the parts together in the order of the vertices' numbers."""
     node_type = NODE_TYPE if key is None else str(key)
     whole: dict[str, Array] = {}
+    filled: dict[str, int] = {}
     for part in range(parts):
         path, value = _value(folder, part, "node_feats.pt", key)
         rows = _array(path, value.get("id", value.get("global_id")))
         for name, tensor in _features(path, value):
             _scatter(path, whole.setdefault(name, _room(out.count(node_type), tensor)), rows, tensor)
+            filled[name] = filled.get(name, 0) + len(rows)
         if "time" in value:  # every part has the times of all vertices
             whole["time"] = _array(path, value["time"])
+        _refuse_unknown(path, value, {"id", "global_id", "feats", "time"}, options)
+    _check_filled(folder, filled, out.count(node_type), f"vertices of {node_type!r}")
     for name, values in whole.items():
         if name == "x":
             add_features(out, values, node_type, options)
@@ -86,22 +92,27 @@ def _add_tables(folder: Path, parts: int, key: _Key, out: GraphWriter, options: 
 
 
 def _edges(
-    folder: Path, parts: int, key: _Key, offset: int, *, total: int
+    folder: Path, parts: int, key: _Key, offset: int, *, total: int, options: ImportOptions
 ) -> tuple[tuple[Array, Array], dict[str, Array]]:
     """The (sources, destinations) and tables of an edge type, in the order of the edges' numbers."""
     ends, seen = [np.zeros(total, np.int64) for _ in range(2)], np.zeros(total, np.bool_)
     tables: dict[str, Array] = {}
+    filled: dict[str, int] = {}
     for part in range(parts):
         path, value = _value(folder, part, "graph.pt", key)
         rows = _array(path, value.get("edge_id")) - offset
         for out, name in zip(ends, ("row", "col"), strict=True):
             _scatter(path, out, rows, _array(path, value.get(name)))
         seen[rows] = True
+        _refuse_unknown(path, value, {"edge_id", "row", "col", "size"}, options)
         path, value = _value(folder, part, "edge_feats.pt", key)
         for name, tensor in _features(path, value, "edge_time"):
             _scatter(path, tables.setdefault(name, _room(total, tensor)), rows, tensor)
+            filled[name] = filled.get(name, 0) + len(rows)
+        _refuse_unknown(path, value, {"global_id", "feats", "edge_time"}, options)
     if not seen.all():
         raise DataError(folder, f"{total - int(seen.sum())} edges of {key or 'the graph'} are in no part")
+    _check_filled(folder, filled, total, f"edges of {key or 'the graph'}")
     size = int(max((e.max(initial=-1) for e in ends), default=-1)) + 1
     return (ends[0].astype(index_dtype(size)), ends[1].astype(index_dtype(size))), tables
 
@@ -123,6 +134,18 @@ def _features(path: Path, value: Mapping[str, Any], time: str = "") -> Iterator[
             yield str(name), _array(path, tensor)
     if time in value:
         yield "time", _array(path, value[time])
+
+
+def _check_filled(folder: Path, filled: Mapping[str, int], total: int, what: str) -> None:
+    """Every row must come from some part, or rows of zeros would be taken for features."""
+    for name, rows in filled.items():
+        if rows != total:
+            raise DataError(folder, f"the parts have {rows} rows of {name!r} for {total} {what}")
+
+
+def _refuse_unknown(path: Path, value: Mapping[str, Any], known: set[str], options: ImportOptions) -> None:
+    for name in sorted(str(key) for key in value.keys() - known if value[key] is not None):
+        options.refuse(path, name, "PyG's partitions have nothing of this name")
 
 
 def _room(rows: int, like: Array) -> Array:
@@ -148,10 +171,8 @@ def _array(path: Path, value: Any) -> Array:
 
 
 def _load(path: Path) -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise ConfigError("importing PyG's partitions needs torch: install atta[train]") from error
+    import torch
+
     try:
         with torch.serialization.safe_globals([(_plain, "atta.defaultdict"), dict]):
             return torch.load(_without_defaultdict(path), weights_only=True)

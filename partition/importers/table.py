@@ -6,8 +6,9 @@
 
 Ids may be integers, which stay the users' ids, or strings: then vertices are numbered in the order of the file, and their names
 become the table ``name`` (UTF-8 bytes, padded with zeros). A table is a column, several columns side by side, or a column of lists
-of equal length. ``num_classes`` beside ``nodes`` states how many classes labels have, where that is more than occur.
-Files are read in pieces; several are given by a pattern and read in the order of their names.
+of equal length. Other columns are refused by name, unless the list ``ignore`` beside ``files`` has them. ``num_classes`` beside
+``nodes`` states how many classes labels have, where that is more than occur. Files are read in pieces; several are given by a
+pattern and read in the order of their names.
 """
 
 from __future__ import annotations
@@ -21,34 +22,46 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import ConfigError, DataError
+from atta.errors import DataError
+from atta.partition.extras import need
 from atta.partition.graph import GraphWriter
-from atta.partition.importers.common import add_features
+from atta.partition.importers.common import add_features, name_bytes
 from atta.partition.importers.edges import EdgeStream
 from atta.partition.importers.options import ImportOptions
-from atta.partition.importers.stated import state_classes
+from atta.partition.importers.stated import as_mask, check_numbers, distinct_ids, state_classes
 from atta.partition.schema import TableSpec, split_edge_type
 
 __all__ = ["read"]
 
 Array = npt.NDArray[Any]
 SCHEMA = "schema.json"
-MAX_NAME_BYTES = 256
 _ROWS = 1 << 18
-_NODE_KEYS = {"files", "id", "tables", "splits"}
-_EDGE_KEYS = {"files", "src", "dst", "tables"}
+_NODE_KEYS = {"files", "id", "tables", "splits", "ignore"}
+_EDGE_KEYS = {"files", "src", "dst", "tables", "ignore"}
 
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the folder ``source`` (or its ``schema.json``)."""
+    need("importing tables", "table", "pyarrow", "pyarrow.dataset")
     path = source if source.is_file() else source / SCHEMA
     schema = _schema(path)
+    _refuse_other_files(path.parent, schema, options)
     known: dict[str, Any] = {}  # node type -> the values of its id column, as Arrow holds them
     for node_type, entry in schema["nodes"].items():
         known[node_type] = _add_nodes(path.parent, out, node_type, entry, options)
     state_classes(out, schema.get("num_classes"))
     for edge_type, entry in schema["edges"].items():
         _add_edges(path.parent, out, edge_type, entry, known=known, options=options)
+
+
+def _refuse_other_files(folder: Path, schema: Mapping[str, Any], options: ImportOptions) -> None:
+    """Refuse tables in the folder that the schema does not name."""
+    known = {path for kind in ("nodes", "edges") for entry in schema[kind].values() for path in _paths(folder, entry)}
+    places = {folder, *(path.parent for path in known)}
+    for path in sorted(
+        {p for place in places for suffix in (".parquet", ".csv") for p in place.glob(f"*{suffix}")} - known
+    ):
+        options.refuse(folder, path.relative_to(folder).as_posix(), "schema.json does not name it")
 
 
 def _schema(path: Path) -> dict[str, Any]:
@@ -80,7 +93,7 @@ def _add_nodes(folder: Path, out: GraphWriter, node_type: str, entry: Mapping[st
     tables, splits = entry.get("tables", {}), entry.get("splits", {})
     columns = [entry["id"], *_columns(tables), *splits.values()]
     options.progress.stage(f"nodes {node_type}", None)
-    whole = pa.Table.from_batches(list(_batches(folder, entry["files"], columns)))
+    whole = pa.Table.from_batches(list(_batches(folder, entry, columns, options)))
     where = folder / str(entry["files"])
     ids = whole[entry["id"]].combine_chunks()
     if ids.null_count:
@@ -92,7 +105,9 @@ def _add_nodes(folder: Path, out: GraphWriter, node_type: str, entry: Mapping[st
         counts = pc.value_counts(ids)
         twice = counts.field(0).filter(pc.greater(counts.field(1), 1))[0].as_py()
         raise DataError(where, f"the id {twice!r} occurs twice")
-    out.add_nodes(node_type, len(ids), ids=None if strings else _numbers(where, entry["id"], ids).astype(np.int64))
+    what = f"the column {entry['id']!r}"
+    user = None if strings else distinct_ids(where, what, _numbers(where, entry["id"], ids), len(ids))
+    out.add_nodes(node_type, len(ids), ids=user)
     for name, spec in tables.items():
         rows = _rows(where, whole, spec)
         if name == "y":
@@ -102,10 +117,10 @@ def _add_nodes(folder: Path, out: GraphWriter, node_type: str, entry: Mapping[st
         else:
             out.add_table(name, rows, node_type)
     if strings:
-        out.add_table("name", _name_bytes(where, ids), node_type)
+        out.add_table("name", name_bytes(where, ids.to_pylist()), node_type)
     for name, column in splits.items():
         chosen = _numbers(where, column, whole[column].combine_chunks())
-        out.add_split(name, chosen.astype(bool), node_type)
+        out.add_split(name, as_mask(where, f"the column {column!r}", chosen), node_type)
     return ids
 
 
@@ -123,7 +138,7 @@ def _add_edges(
     columns = [entry["src"], entry["dst"], *_columns(tables)]
 
     def pieces() -> Iterator[dict[str, Array]]:
-        for batch in _batches(folder, entry["files"], columns):
+        for batch in _batches(folder, entry, columns, options):
             ends = {
                 side: _positions(where, entry[side], batch.column(entry[side]), known[node_type])
                 for side, node_type in (("src", source), ("dst", target))
@@ -138,24 +153,32 @@ def _add_edges(
             edges.append(**piece)
 
 
-def _batches(folder: Path, files: str, columns: Sequence[str]) -> Iterator[Any]:
-    """The wanted columns of all files, piece by piece; at least one piece."""
-    try:
-        import pyarrow.dataset as ds
-    except ImportError as error:
-        raise ConfigError("importing tables needs pyarrow: install atta[table]") from error
-    where = folder / str(files)
-    paths = sorted(folder.glob(str(files)))
+def _paths(folder: Path, entry: Mapping[str, Any]) -> list[Path]:
+    """The files of a type, in the order in which they are read."""
+    where = folder / str(entry["files"])
+    paths = sorted(folder.glob(str(entry["files"])))
     if not paths:
         raise DataError(where, "no such file")
     suffix = paths[0].suffix.lower()
     if suffix not in (".parquet", ".csv"):
         raise DataError(where, f"{suffix or 'a file without a suffix'}: wanted is .parquet or .csv")
+    return paths
+
+
+def _batches(folder: Path, entry: Mapping[str, Any], columns: Sequence[str], options: ImportOptions) -> Iterator[Any]:
+    """The wanted columns of all files, piece by piece; at least one piece."""
+    import pyarrow.dataset as ds
+
+    paths = _paths(folder, entry)
+    where, suffix = folder / str(entry["files"]), paths[0].suffix.lower()
     empty = True
     try:
         dataset = ds.dataset([str(path) for path in paths], format=suffix[1:])
         if missing := [name for name in columns if name not in dataset.schema.names]:
             raise DataError(where, f"has no column {missing[0]!r}; there are: {', '.join(dataset.schema.names)}")
+        for name in dataset.schema.names:
+            if name not in columns and name not in entry.get("ignore", ()):
+                options.refuse(where, name, "schema.json does not name the column")
         for batch in dataset.to_batches(columns=list(dict.fromkeys(columns)), batch_size=_ROWS):
             if batch.num_rows:
                 empty = False
@@ -208,20 +231,22 @@ def _numbers(where: Path, name: str, column: Any) -> Array:
 
 def _positions(where: Path, name: str, column: Any, ids: Any) -> npt.NDArray[np.int64]:
     """Rows of the vertices that a column names."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     if column.null_count:
         raise DataError(where, f"the column {name!r} has empty ids")
-    found = pc.index_in(column.cast(ids.type), value_set=ids)
+    same = [pa.types.is_integer(kind) for kind in (column.type, ids.type)]
+    if pa.types.is_integer(column.type):
+        check_numbers(where, f"the column {name!r}", column.to_numpy(zero_copy_only=False), negative=True)
+    if same[0] != same[1] or pa.types.is_floating(column.type):
+        raise DataError(where, f"the column {name!r} holds {column.type}, the ids of vertices are {ids.type}")
+    try:
+        column = column.cast(ids.type)
+    except pa.ArrowInvalid as error:  # a number that no id of this width can be
+        raise DataError(where, f"the column {name!r} names a vertex which is in no node file: {error}") from None
+    found = pc.index_in(column, value_set=ids)
     if found.null_count:
         lost = column.filter(pc.is_null(found))[0].as_py()
         raise DataError(where, f"the column {name!r} names the vertex {lost!r}, which is in no node file")
     return found.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
-
-
-def _name_bytes(where: Path, ids: Any) -> npt.NDArray[np.uint8]:
-    encoded = np.array([text.encode() for text in ids.to_pylist()], dtype=np.bytes_)
-    width = max(1, encoded.dtype.itemsize)
-    if width > MAX_NAME_BYTES:
-        raise DataError(where, f"an id takes {width} bytes, at most {MAX_NAME_BYTES} are kept")
-    return encoded.view(np.uint8).reshape(len(ids), width)

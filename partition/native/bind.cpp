@@ -6,6 +6,7 @@
 #include "arrays.hpp"
 #include "blocks.hpp"
 #include "csr.hpp"
+#include "planted.hpp"
 #include "streaming.hpp"
 
 using namespace atta;
@@ -239,6 +240,53 @@ nb::object deal_blocks(Longs indptr, Vector indices, Longs block, std::size_t bl
   });
 }
 
+// ---- generated graphs
+
+constexpr std::int64_t kMostVertices = 3037000499;  // whose pairs can be counted in 63 bits
+
+template <class Id>
+nb::tuple planted_edges(const Wheel& wheel, const Longs& row_of, const Longs& bounds, const Longs& wants, std::uint64_t key,
+                        std::int64_t first) {
+  std::size_t total = 0;
+  for (std::size_t c = 0; c < wants.size(); ++c) total += static_cast<std::size_t>(wants.data()[c]);
+  Buffer<Id> src(2 * total), dst(2 * total);
+  std::size_t found = 0;
+  {
+    nb::gil_scoped_release unlocked;
+    std::vector<std::uint64_t> keys, spare;
+    for (std::size_t c = 0; c < wants.size(); ++c) {
+      const auto low = static_cast<std::size_t>(bounds.data()[c]), high = static_cast<std::size_t>(bounds.data()[c + 1]);
+      if (low == high) continue;
+      const VertexStream stream(key, first + static_cast<std::int64_t>(c));
+      draw_distinct(wheel, low, high, static_cast<std::size_t>(wants.data()[c]), stream, keys, spare);
+      const std::int64_t* rows = row_of.data() + low;
+      for (const std::uint64_t pair : keys) {
+        src.data[found] = static_cast<Id>(rows[pair / (high - low)]);
+        dst.data[found++] = static_cast<Id>(rows[pair % (high - low)]);
+      }
+    }
+    std::copy_n(dst.data, found, src.data + found);
+    std::copy_n(src.data, found, dst.data + found);
+  }
+  src.size = dst.size = 2 * found;
+  return nb::make_tuple(src.release(), dst.release());
+}
+
+// The pairs of communities `first`, `first + 1`, ... as edges in both directions: see atta.partition.generate.
+nb::tuple draw_planted(const Wheel& wheel, Longs row_of, Longs bounds, Longs wants, std::uint64_t key, std::int64_t first) {
+  const auto n = static_cast<std::int64_t>(row_of.size());
+  if (n != static_cast<std::int64_t>(wheel.size())) bad("row_of", "must have one entry per vertex");
+  if (bounds.size() != wants.size() + 1) bad("bounds", "must have one entry more than there are communities");
+  for (std::size_t c = 0; c < wants.size(); ++c) {
+    if (bounds.data()[c] < 0 || bounds.data()[c + 1] < bounds.data()[c] || bounds.data()[c + 1] > n)
+      bad("bounds", "must ascend within the vertices");
+    if (bounds.data()[c + 1] - bounds.data()[c] > kMostVertices) bad("bounds", "a community has too many vertices");
+    if (wants.data()[c] < 0 || wants.data()[c] > (std::int64_t{1} << 40)) bad("wants", "must be numbers of pairs");
+  }
+  if (n <= INT32_MAX) return planted_edges<std::int32_t>(wheel, row_of, bounds, wants, key, first);
+  return planted_edges<std::int64_t>(wheel, row_of, bounds, wants, key, first);
+}
+
 }  // namespace
 
 void bind_partition(nb::module_& m) {
@@ -254,4 +302,15 @@ void bind_partition(nb::module_& m) {
   m.def("grow_blocks", &blocks_around, "indptr"_a, "indices"_a, "centres"_a, "hops"_a);
   m.def("assign_blocks", &deal_blocks, "indptr"_a, "indices"_a, "block"_a, "blocks"_a, "labels"_a, "parts"_a, "share"_a,
         "smooth"_a);
+  nb::class_<Wheel>(m, "Wheel")
+      .def(
+          "__init__",
+          [](Wheel* self, Doubles weights) {
+            for (std::size_t v = 0; v < weights.size(); ++v)
+              if (!(weights.data()[v] > 0)) bad("weights", "must be positive numbers");
+            if (weights.size() == 0) bad("weights", "are empty");
+            new (self) Wheel({weights.data(), weights.size()});
+          },
+          "weights"_a);
+  m.def("draw_planted", &draw_planted, "wheel"_a, "row_of"_a, "bounds"_a, "wants"_a, "key"_a, "first"_a);
 }

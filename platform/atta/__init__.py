@@ -19,10 +19,12 @@ from atta.errors import (
     ConfigError,
     DataError,
     DeadlineError,
+    DiskFullError,
     QuotaExceededError,
     RemoteError,
     RestartedError,
     UnavailableError,
+    UnknownClientError,
     UnknownNameError,
     WrongDatasetError,
 )
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from atta.links import LinkNeighborLoader, NegativeSampling
     from atta.loader import BatchLoader, DagLoader, NeighborLoader
     from atta.minibatch import MiniBatch
+    from atta.partition.importers.networkx import from_networkx
     from atta.server_graph import ServerLoader, server_subgraph
     from atta.tensor import DistTensor
 
@@ -47,6 +50,7 @@ __all__ = [
     "DagLoader",
     "DataError",
     "DeadlineError",
+    "DiskFullError",
     "DistEmbedding",
     "DistTensor",
     "LinkNeighborLoader",
@@ -60,10 +64,12 @@ __all__ = [
     "RestartedError",
     "ServerLoader",
     "UnavailableError",
+    "UnknownClientError",
     "UnknownNameError",
     "WrongDatasetError",
     "__version__",
     "connect",
+    "from_networkx",
     "local",
     "server_subgraph",
 ]
@@ -82,6 +88,7 @@ _HOMES = {
     "OptimiserSpec": "atta.kvstore.spec",
     "ServerLoader": "atta.server_graph",
     "connect": "atta.client.cluster",
+    "from_networkx": "atta.partition.importers.networkx",
     "local": "atta.client.local",
     "server_subgraph": "atta.server_graph",
 }

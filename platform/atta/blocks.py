@@ -2,11 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-__all__ = ["block"]
+from atta.errors import ConfigError
+
+if TYPE_CHECKING:
+    from atta.minibatch import MiniBatch
+
+__all__ = ["block", "to_blocks"]
+
+
+def to_blocks(batch: MiniBatch) -> list[Any]:
+    """See ``MiniBatch.to_dgl``.
+
+    The block of hop h leads from the vertices known after it to those known before it. Where a hop draws only for the vertices that
+    the hop before has reached, the edges of all the others were drawn earlier: the block has the edges of hops 1 to h.
+    """
+    import dgl
+    import torch
+
+    schema, origin = batch.schema, batch.origin
+    if len(schema.node_types) > 1 or len(schema.edge_types) > 1:
+        raise ConfigError(
+            "to_dgl: blocks are made of graphs with one node type and one edge type; to_pyg knows several"
+        )
+    if origin.whole:
+        raise ConfigError(
+            "to_dgl: an operator has sampled this batch as a whole, so that it has no hops to make blocks of; "
+            "dgl.graph(tuple(batch.edge_index())) is its graph"
+        )
+    row, col = batch.edge_index()
+    nodes = np.cumsum(batch.num_sampled_nodes())
+    edges = np.concatenate([[0], np.cumsum(batch.num_sampled_edges())])
+    ids, e_id = torch.from_numpy(batch.n_id()), batch.e_id()
+    blocks: list[Any] = []
+    for hop in range(len(edges) - 1):
+        part = slice(edges[hop] if origin.frontier_all else 0, edges[hop + 1])
+        made = block(row[part], col[part], int(nodes[hop + 1]), int(nodes[hop]))
+        made.srcdata[dgl.NID], made.dstdata[dgl.NID] = ids[: nodes[hop + 1]], ids[: nodes[hop]]
+        if e_id is not None:
+            made.edata[dgl.EID] = torch.from_numpy(e_id[part])
+        blocks.insert(0, made)
+    return blocks
 
 
 def block(row: np.ndarray, col: np.ndarray, num_src: int, num_dst: int) -> Any:

@@ -11,6 +11,7 @@ address = "10.0.0.2:7070"
 
 from __future__ import annotations
 
+import ipaddress
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,6 +48,8 @@ def _parse(path: str | Path, content: Mapping[str, Any]) -> dict[int, str]:
         raise ConfigError(f"{path}: names no [[daemon]]")
     found: dict[int, str] = {}
     for entry in entries:
+        if not isinstance(entry, dict):
+            raise ConfigError(f"{path}: names no [[daemon]]")
         for key in entry:
             if key not in ("part", "address"):
                 raise UnknownNameError.of(f"key in {path} [[daemon]]:", key, ["part", "address"])
@@ -62,11 +65,32 @@ def _parse(path: str | Path, content: Mapping[str, Any]) -> dict[int, str]:
 
 
 def check_address(address: str) -> str:
-    """``address`` if it is ``host:port``, otherwise ConfigError."""
+    """``address`` if it is ``host:port`` or ``[IPv6 address]:port``, otherwise ConfigError."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 <= int(port) <= 65_535:
-        raise ConfigError(f"{address!r} is no address: give host:port")
+    if not host or not port.isdecimal() or not port.isascii() or not 0 <= int(port) <= 65_535:
+        raise ConfigError(f"{address!r} is no address: give host:port{_bracketed(address, ':PORT')}")
+    if host.startswith("[") and host.endswith("]"):
+        if not _is_ipv6(host[1:-1]):
+            raise ConfigError(f"{address!r} is no address: {host[1:-1]!r} is no IPv6 address")
+    elif ":" in host:
+        raise ConfigError(
+            f"{address!r} is no address: give host:port{_bracketed(host, f':{port}') or _bracketed(address, ':PORT')}"
+        )
+    elif not host.isprintable() or set(host) & set(" /[]"):
+        raise ConfigError(f"{address!r} is no address: {host!r} is no name of a host")
     return address
+
+
+def _bracketed(host: str, rest: str) -> str:
+    return f"; an IPv6 address stands in brackets: [{host}]{rest}" if _is_ipv6(host) else ""
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def write_cluster(path: str | Path, addresses: Sequence[str]) -> None:

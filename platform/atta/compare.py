@@ -12,9 +12,10 @@ from atta.errors import ConfigError
 from atta.partition.dataset import Dataset
 from atta.partition.methods import make_method
 from atta.partition.run import partition_graph
+from atta.partition.staging import StagedFile
 from atta.samplers.predict import predict
 
-__all__ = ["compare", "explain", "plot"]
+__all__ = ["compare", "explain", "plot", "save_figure"]
 
 
 def compare(
@@ -90,5 +91,16 @@ def plot(entries: Sequence[dict[str, Any]], path: str) -> None:
         axis.bar([e["method"] for e in entries], [e[key] for e in entries], color="#4c78a8")
         axis.set_title(key.replace("_", " "))
         axis.tick_params(axis="x", rotation=45)
-    canvas.savefig(path, dpi=150)
+    save_figure(canvas, path)
     plt.close(canvas)
+
+
+def save_figure(canvas: Any, path: str | Path) -> None:
+    """Write a matplotlib figure in the format that the name's ending says (png without one), whole or not at all.
+
+    Raises:
+        ConfigError: the file cannot be written.
+        DiskFullError: there is no space left.
+    """
+    with StagedFile(path, overwrite=True) as partial:
+        canvas.savefig(partial, dpi=150, format=Path(path).suffix.lstrip(".") or "png")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from atta.errors import ConfigError
 from atta.kvstore.initial import Normal
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.samplers.arguments import integers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,6 +70,7 @@ class DistEmbedding(nn.Module):
 
         Raises:
             ConfigError: the table exists otherwise, or an argument makes no sense.
+            UnknownNameError: a daemon has lost its rows of the table.
             QuotaExceededError: the daemons have no room for it.
         """
         super().__init__()
@@ -85,15 +87,18 @@ class DistEmbedding(nn.Module):
         )
         self._table = cluster.tables.create(spec)
         self._dataset_id, self._push, self._codec = cluster.dataset_id, push, codec
-        self._steps = self._table.step
         self._used: list[tuple[np.ndarray, Tensor]] = []  # rows and their leaf, until its gradient is pushed
         self._queued = False
         self._ticket: Ticket | None = None
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Rows [*ids.shape, embedding_dim] of ``ids`` (any integers), float32 on the device of ``ids``."""
+        """Rows [*ids.shape, embedding_dim] of ``ids`` (any integers), float32 on the device of ``ids``.
+
+        Raises:
+            ConfigError: ``ids`` are no integers, or one does not exist.
+        """
         self.flush()
-        flat = ids.detach().reshape(-1).to("cpu", torch.int64).numpy()
+        flat = integers(f"table {self._table.spec.name}: ids", ids.detach().reshape(-1).cpu().numpy())
         distinct, inverse = np.unique(flat, return_inverse=True)
         rows = self._table.locate(distinct)
         values, _ = self._table.pull(rows, codec=self._codec)
@@ -115,8 +120,7 @@ class DistEmbedding(nn.Module):
         self.flush()
         rows = np.concatenate([rows for rows, _ in ready])
         grads = np.concatenate([grad.detach().cpu().numpy() for _, grad in ready])
-        self._steps += 1
-        self._ticket = self._table.push(rows, grads, "step", step=self._steps, codec=self._codec)
+        self._ticket = self._table.push(rows, grads, "step", step=None, codec=self._codec)
 
     def flush(self) -> None:
         """Wait until the owners have applied what was pushed; raises what they say."""
@@ -149,7 +153,8 @@ class DistEmbedding(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """The number of steps, and what the order of the rows depends on."""
-        return {"steps": self._steps, "policy": self._table.spec.policy, "dataset_id": self._dataset_id}
+        self._table.refresh()
+        return {"steps": self._table.step, "policy": self._table.spec.policy, "dataset_id": self._dataset_id}
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
         """Raises ConfigError where rows of vertices or edges come from another partitioning."""
@@ -159,7 +164,8 @@ class DistEmbedding(nn.Module):
                 f"table {self._table.spec.name}: the state's rows are {state['policy']} of dataset {state['dataset_id']}, "
                 f"these are {policy} of {self._dataset_id}"
             )
-        self._steps = int(state["steps"])
+        self._table.refresh()  # so that no snapshot loaded before this sets it back later
+        self._table.step = int(state["steps"])
 
     def _load_from_state_dict(  # noqa: PLR0917 - as torch calls it
         self,

@@ -2,8 +2,10 @@
 
     AttaError
     ├── ConfigError            a wrong option, argument, message field or configuration key
-    │   └── UnknownNameError   a feature, split, node type, edge type or session that does not exist
+    │   └── UnknownNameError   a feature, split, node type, edge type, session or mutable table that does not exist
+    │       └── UnknownClientError  a mutable table does not know (any more) who pushes
     ├── DataError              a file on disk that is missing, truncated, altered or of another version
+    │   └── DiskFullError      a file or folder for which there is no space left
     ├── QuotaExceededError     a bound (memory, message size, sessions, disk) would be passed
     └── RemoteError            a daemon failed to answer; names the peer
         ├── UnavailableError   nothing answers at that address
@@ -25,10 +27,12 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DeadlineError",
+    "DiskFullError",
     "QuotaExceededError",
     "RemoteError",
     "RestartedError",
     "UnavailableError",
+    "UnknownClientError",
     "UnknownNameError",
     "WrongDatasetError",
 ]
@@ -54,6 +58,10 @@ class UnknownNameError(ConfigError):
         return cls(f"unknown {what} {str(name)!r}{hint}")
 
 
+class UnknownClientError(UnknownNameError):
+    """A mutable table does not know who pushes: it has forgotten the client, or was loaded or made since. Nothing has changed."""
+
+
 class DataError(AttaError):
     """A file or folder on disk that is missing, truncated, altered or of another format version."""
 
@@ -61,6 +69,10 @@ class DataError(AttaError):
         self.path = str(path)
         self.cause = cause
         super().__init__(f"{path}: {cause}")
+
+
+class DiskFullError(DataError):
+    """There is no space left to write a file or folder; what was there before is untouched."""
 
 
 class QuotaExceededError(AttaError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +14,10 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.loader import DagLoader, hops_of
 from atta.minibatch import LinkLabels
 from atta.partition.schema import Schema
+from atta.samplers.arguments import did_you_mean
 from atta.samplers.negatives import NegativeLinks, Strategy
 from atta.samplers.spec import link_spec
-from atta.seeds import edge_type_name, link_seeds
+from atta.seeds import as_edges, edge_type_name, link_seeds, tables_by_type
 
 __all__ = ["LinkNeighborLoader", "NegativeSampling"]
 
@@ -42,6 +44,7 @@ class NegativeSampling:
             raise UnknownNameError.of("mode of negative sampling", str(self.mode), _MODES)
         if self.strategy not in {s.value for s in Strategy}:
             raise UnknownNameError.of("strategy of negative sampling", str(self.strategy), [s.value for s in Strategy])
+        NegativeLinks(self.mode == "triplet", self.amount)
 
     @classmethod
     def of(cls, given: Any) -> NegativeSampling | None:
@@ -51,14 +54,15 @@ class NegativeSampling:
         if isinstance(given, str):
             return cls(given)
         if isinstance(given, Mapping):
-            unknown = set(given) - {"mode", "amount", "strategy"}
-            if unknown:
-                raise ConfigError(f"neg_sampling: unknown {', '.join(sorted(map(str, unknown)))}")
+            known = [field.name for field in dataclasses.fields(cls)]
+            for name in given:
+                if name not in known:
+                    raise ConfigError(f"neg_sampling: unknown {name}{did_you_mean(str(name), known)}")
             return cls(**given)
         mode = getattr(given, "mode", None)
         if mode is None:
             raise ConfigError(f"neg_sampling {given!r}: give a mode, a mapping or a NegativeSampling")
-        return cls(str(getattr(mode, "value", mode)), float(getattr(given, "amount", 1.0)))
+        return cls(str(getattr(mode, "value", mode)), getattr(given, "amount", 1.0))
 
 
 class LinkNeighborLoader(DagLoader):
@@ -82,8 +86,8 @@ class LinkNeighborLoader(DagLoader):
         time_attr: str | None = None,
         temporal_strategy: str = "uniform",
         disjoint: bool = False,
-        tables: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
-        edge_tables: Mapping[Any, Sequence[str]] | Sequence[str] = (),
+        tables: Mapping[str, Sequence[str] | str] | Sequence[str] | str | None = None,
+        edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str = (),
         frontier: str = "new",
         **options: Any,
     ) -> None:
@@ -100,7 +104,9 @@ class LinkNeighborLoader(DagLoader):
                 time of their positive.
             neg_sampling: a ``NegativeSampling``, a mode, a mapping, or PyG's; None: only the given edges.
             exclude_edges: ``"reverse"`` leaves a batch's positive edges and their reverses out of its sampled edges, so that a
-                model cannot look them up; ``"self"`` the edges only; None leaves nothing out.
+                model cannot look them up; ``"self"`` the edges only; None leaves nothing out. They are left out after drawing:
+                of a vertex with d in-edges, c of which are left out, a draw loses the share c / d on average, so that it gets
+                less than its fan-out (docs/samplers.md says how much).
             reverse_type: edge type of the reverses; default: the same type where it stays within a node type, otherwise the
                 only one between the same node types in the other direction.
             replace, method, weight_attr, time_attr, temporal_strategy, disjoint, tables, edge_tables, frontier: as for
@@ -117,13 +123,12 @@ class LinkNeighborLoader(DagLoader):
             cluster, num_neighbors, replace=replace, method=method, weight_attr=weight_attr, time_attr=time_attr,
             temporal_strategy=temporal_strategy, disjoint=disjoint, edge_tables=edge_tables, frontier=frontier,
         )  # fmt: skip
-        if tables is not None and not isinstance(tables, Mapping):
-            tables = {node_type: list(tables) for node_type in set(schema.endpoints(edge_type))}
+        of_types = tables_by_type(tables, dict.fromkeys(schema.endpoints(edge_type)))
         wanted = None
         if negatives is not None:
             strategy = Strategy(negatives.strategy)
             wanted = NegativeLinks(negatives.mode == "triplet", float(negatives.amount), strategy)
-        dag = link_spec(schema, hops, edge_type=edge_type, negatives=wanted, tables=tables)
+        dag = link_spec(schema, hops, edge_type=edge_type, negatives=wanted, tables=of_types)
         if exclude_edges not in (None, "self", "reverse"):
             raise UnknownNameError.of("edges to exclude", str(exclude_edges), ("self", "reverse"))
         reverse = _reverse_type(schema, edge_type, reverse_type) if exclude_edges == "reverse" else None
@@ -137,7 +142,8 @@ class LinkNeighborLoader(DagLoader):
         time = None if edge_label_time is None else np.asarray(edge_label_time)
         mode = None if negatives is None else negatives.mode
         amount = 1 if negatives is None else int(negatives.amount)
-        self._labels = LinkLabels(edge_type, mode, amount, label, time)
+        labels = LinkLabels(edge_type, mode, amount, label, time)
+        self._origin = dataclasses.replace(self._origin, tables=of_types, labels=labels)
 
 
 def _edges(schema: Schema, edge_label_index: Any) -> tuple[str, np.ndarray]:
@@ -149,10 +155,7 @@ def _edges(schema: Schema, edge_label_index: Any) -> tuple[str, np.ndarray]:
             edge_type, ends = first, second
     if ends is None:
         raise ConfigError("edge_label_index: give the edges as integers [2, E]")
-    index = np.asarray(ends)
-    if index.ndim != 2 or index.shape[0] != 2:
-        raise ConfigError(f"edge_label_index: must be integers [2, E], not {index.dtype} of shape {index.shape}")
-    return edge_type_name(schema, edge_type), index
+    return edge_type_name(schema, edge_type), as_edges(ends)
 
 
 def _reverse_type(schema: Schema, edge_type: str, given: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,16 +15,23 @@ from numpy.typing import ArrayLike
 from atta.client.cluster import Cluster
 from atta.client.stream import BatchStream
 from atta.errors import AttaError, ConfigError, UnknownNameError
-from atta.minibatch import LinkLabels, MiniBatch
+from atta.kvstore.store import known_codec
+from atta.minibatch import MiniBatch, Origin
 from atta.protos.v1 import dag_pb2, session_pb2
+from atta.samplers.arguments import flag, names, number, whole
+from atta.samplers.layout import check_draws_alone
 from atta.samplers.methods import Method
-from atta.samplers.spec import Hops, batch_spec, neighbor_spec
-from atta.seeds import InputNodes, edge_type_name, node_seeds, sized_seeds, typed
+from atta.samplers.operators import BUILT_IN
+from atta.samplers.spec import Hops, batch_spec, check_spec, neighbor_spec
+from atta.seeds import InputNodes, batches_of, edge_type_name, node_seeds, sized_seeds, tables_by_type, typed
+from atta.torch_options import ignore_torch_options
 
 __all__ = ["BatchLoader", "DagLoader", "NeighborLoader", "hops_of"]
 
 _POLICIES = {"local": session_pb2.SEED_POLICY_LOCAL, "global": session_pb2.SEED_POLICY_GLOBAL}
 _TEMPORAL = {"uniform": Method.TEMPORAL, "last": Method.LAST}
+_MOST = (1 << 32) - 1
+_MOST_EPOCHS = (1 << 64) - 1
 
 
 class DagLoader:
@@ -60,68 +68,69 @@ class DagLoader:
         job: str | None = None,
         epochs: int | None = None,
         weight: float = 1.0,
+        **torch_options: Any,
     ) -> None:
         """See ``NeighborLoader``; ``dag`` comes from ``atta.samplers.spec``, ``input_nodes`` may be a message from
         ``atta.seeds``."""
+        ignore_torch_options(type(self), torch_options, stacklevel=3 + (type(self) is not DagLoader))
         if seeds not in _POLICIES:
             raise UnknownNameError.of("seed policy", seeds, _POLICIES)
-        if batch_size < 1:
-            raise ConfigError(f"batch_size {batch_size}: must be at least 1")
-        if not 0 <= seed < 1 << 64:
-            raise ConfigError(f"seed {seed}: must be 0 to 2**64 - 1")
-        rank = int(os.environ.get("RANK", "0")) if rank is None else rank
-        world_size = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
-        if not 0 <= rank < world_size:
+        if transform is not None and not callable(transform):
+            raise ConfigError(f"transform {transform!r}: must be a function of a MiniBatch")
+        rank, world_size = _place("RANK", rank, 0), _place("WORLD_SIZE", world_size, 1)
+        if not rank < world_size:
             raise ConfigError(f"rank {rank} of {world_size} trainers")
-        if not weight > 0:
-            raise ConfigError(f"weight {weight}: must be positive")
         self._cluster = cluster
         self._transform = transform
-        self._epoch, self.epochs = 0, epochs
+        self._epoch, self.epochs = 0, None if epochs is None else whole("epochs", epochs, 0)
         self._prepared: tuple[int, Future[BatchStream]] | None = None
         self._opener: ThreadPoolExecutor | None = None
-        self._length: int | None = None
-        self._labels: LinkLabels | None = None
+        self._origin = Origin.of(dag, edge_ids=edge_ids)
         chosen = input_nodes if isinstance(input_nodes, session_pb2.Seeds) else node_seeds(cluster.schema, input_nodes)
         self._request = session_pb2.OpenRequest(
             dag=dag,
             seeds=chosen,
-            batch_size=batch_size,
-            seed=seed,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            pad=pad,
+            batch_size=whole("batch_size", batch_size, 1, _MOST),
+            seed=whole("seed", seed, 0, _MOST_EPOCHS),
+            shuffle=flag("shuffle", shuffle),
+            drop_last=flag("drop_last", drop_last),
+            pad=flag("pad", pad),
             rank=rank,
             world_size=world_size,
             policy=_POLICIES[seeds],
-            edge_ids=edge_ids,
+            edge_ids=flag("edge_ids", edge_ids),
             wide_ids=self._wide_ids,
-            codec=codec,
-            weight=weight,
-            job=job or f"loader-{os.getpid()}-{secrets.token_hex(3)}",
+            codec=known_codec(codec),
+            weight=number("weight", weight, "a positive number", above=0),
+            job=str(job or f"loader-{os.getpid()}-{secrets.token_hex(3)}"),
         )
+        if (chosen.sizes or chosen.WhichOneof("source") == "batches") and (shuffle or drop_last):
+            raise ConfigError("batches: they come as given, without shuffle and drop_last")
 
     def __iter__(self) -> Iterator[Any]:
         epoch, self._epoch = self._epoch, self._epoch + 1
         return _Batches(self._prepared_for(epoch) or self._open(epoch), self._made, partial(self._prepare, epoch + 1))
 
     def __len__(self) -> int:
-        """Number of batches per epoch of this rank."""
-        if self._length is None:
-            stream = self._open(self._epoch)
-            stream.close()
-        assert self._length is not None
-        return self._length
+        """Number of batches per epoch of this rank; asks no daemon.
+
+        Raises:
+            ConfigError: there are no seeds, or ``drop_last`` leaves no batch.
+        """
+        return batches_of(self._cluster.schema, self._request)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch`` (as torch's DistributedSampler)."""
-        if epoch < 0:
-            raise ConfigError(f"epoch {epoch}: must not be negative")
-        self._epoch = epoch
+        self._epoch = whole("epoch", epoch, 0, _MOST_EPOCHS)
 
     def resume(self, epoch: int, batch: int) -> Iterator[Any]:
-        """Iterate epoch ``epoch`` from this rank's batch number ``batch`` on: the very batches that an interrupted run lacks."""
-        stream = self._open(epoch, start_batch=batch)
+        """Iterate epoch ``epoch`` from this rank's batch number ``batch`` on: the very batches that an interrupted run lacks.
+
+        Raises:
+            ConfigError: ``epoch`` or ``batch`` is no whole number from 0, or there are fewer batches.
+        """
+        epoch, first = whole("epoch", epoch, 0, _MOST_EPOCHS), whole("batch", batch, 0, len(self))
+        stream = self._open(epoch, start_batch=first)
         self._epoch = epoch + 1
         return _Batches(stream, self._made, partial(self._prepare, epoch + 1))
 
@@ -151,12 +160,10 @@ class DagLoader:
         request = session_pb2.OpenRequest()
         request.CopyFrom(self._request)
         request.epoch, request.start_batch = epoch, start_batch
-        stream = self._cluster.stream(request)
-        self._length = stream.batches
-        return stream
+        return self._cluster.stream(request)
 
     def _made(self, raw: Any) -> Any:
-        batch = MiniBatch(raw, self._cluster.schema, self._cluster.scratch, self._labels)
+        batch = MiniBatch(raw, self._cluster.schema, self._cluster.scratch, self._origin)
         return batch if self._transform is None else self._transform(batch)
 
 
@@ -179,9 +186,9 @@ class NeighborLoader(DagLoader):
         time_attr: str | None = None,
         temporal_strategy: str = "uniform",
         disjoint: bool = False,
-        tables: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
-        seed_tables: Sequence[str] = (),
-        edge_tables: Mapping[Any, Sequence[str]] | Sequence[str] = (),
+        tables: Mapping[str, Sequence[str] | str] | Sequence[str] | str | None = None,
+        seed_tables: Sequence[str] | str = (),
+        edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str = (),
         frontier: str = "new",
         **options: Any,
     ) -> None:
@@ -190,7 +197,8 @@ class NeighborLoader(DagLoader):
         Args:
             cluster: from ``atta.connect`` or ``atta.local``.
             num_neighbors: in-neighbours per vertex and hop, counted from the seeds; -1 = all; a mapping gives them by edge type.
-            input_nodes: a split's name (``"train"``), user ids, None for every vertex, or ``(node_type, one of these)``.
+            input_nodes: a split's name (``"train"``), user ids, None for every vertex, or ``(node_type, one of these)``, which ids
+                need where there are several types.
             input_time: int [seeds], with ``time_attr``: no sampled edge of a seed's tree is later; only with ids.
             batch_size: seeds per batch; a seed named twice within one batch counts once (unless trees are disjoint).
             shuffle: permute the seeds anew every epoch.
@@ -202,39 +210,44 @@ class NeighborLoader(DagLoader):
                 disjoint then.
             temporal_strategy: ``"uniform"`` draws among the edges that are not hidden, ``"last"`` takes the latest of them.
             disjoint: every seed grows a tree of its own; ``MiniBatch.tree`` tells which one a vertex stands in.
-            tables: names of the node tables to fetch (by node type where there are several); default all.
+            tables: names of the node tables to fetch, or one name (by node type where there are several: otherwise they are those
+                of the seeds' type); default all.
             seed_tables: names of tables to fetch for the seeds alone, such as their labels; those have as many rows as there are
                 seeds, and need not be named in ``tables``.
             edge_tables: names of edge tables whose rows come with the sampled edges (by edge type where there are several).
-            frontier: ``"new"`` expands every vertex once (PyG), ``"all"`` every known vertex in each hop (DGL blocks).
+            frontier: ``"new"`` expands every vertex once (PyG), ``"all"`` every known vertex in each hop (DGL). ``to_dgl`` makes
+                blocks of both.
             **options: ``seed`` (of all randomness), ``seeds`` (``"local"``: from near this rank, ``"global"``: one permutation
                 over all ranks), ``rank`` and ``world_size`` (default: torchrun's RANK and WORLD_SIZE), ``pad`` (repeat a few
                 seeds so that all ranks get equally many batches; switch off for evaluation), ``edge_ids``, ``transform``
                 (called on every MiniBatch), ``codec`` (fp16, bf16 or int8: float32 rows cross the network between daemons in fewer
                 bytes and with less precision; rows at home and labels stay as they are), ``job`` (a name for logs), ``weight``
                 (share of the daemons' workers beside other loaders that keep them busy), ``epochs``
-                (see ``DagLoader``).
+                (see ``DagLoader``). Arguments of PyTorch's loaders that mean nothing here, such as ``num_workers``, are ignored
+                with a warning.
 
         Raises:
             ConfigError: an argument is out of range; UnknownNameError: a node type, edge type, table or split does not exist.
         """
         schema = cluster.schema
         seed_type, _ = typed(schema, input_nodes)
-        if tables is not None and not isinstance(tables, Mapping):
-            tables = {seed_type: list(tables)}
+        wanted = tables_by_type(tables, [seed_type])
         hops = hops_of(
             cluster, num_neighbors, replace=replace, method=method, weight_attr=weight_attr, time_attr=time_attr,
             temporal_strategy=temporal_strategy, disjoint=disjoint, edge_tables=edge_tables, frontier=frontier,
         )  # fmt: skip
         super().__init__(
             cluster,
-            neighbor_spec(schema, hops, seed_type=seed_type, tables=tables, seed_tables=seed_tables),
+            neighbor_spec(
+                schema, hops, seed_type=seed_type, tables=wanted, seed_tables=names("seed_tables", seed_tables)
+            ),
             input_nodes=node_seeds(schema, input_nodes, input_time),
             batch_size=batch_size,
             shuffle=shuffle,
             drop_last=drop_last,
             **options,
         )
+        self._origin = dataclasses.replace(self._origin, tables=wanted)
 
 
 class BatchLoader(DagLoader):
@@ -249,7 +262,7 @@ class BatchLoader(DagLoader):
         input_nodes: InputNodes = None,
         batches: Sequence[ArrayLike] | int | None = None,
         edge_type: Any = None,
-        tables: Sequence[str] | None = None,
+        tables: Sequence[str] | str | None = None,
         **options: Any,
     ) -> None:
         """Describe the batches; nothing is sent before the first iteration.
@@ -258,26 +271,54 @@ class BatchLoader(DagLoader):
             cluster: from ``atta.connect`` or ``atta.local``.
             operator: its name (docs/samplers.md lists those that come with Atta), known to the daemons.
             operator_options: what it is made with.
-            input_nodes: seeds, as for ``NeighborLoader``.
+            input_nodes: seeds, as for ``NeighborLoader``; vertices of the type that the edges end at.
             batches: instead of ``input_nodes``: the user ids of each batch's seeds, or how many batches the operator is to draw by
-                itself.
+                itself. They go round the ranks; with ``pad`` a rank that lacks a last one repeats its own first one.
             edge_type: the edges that the operator sees; may be left out where there is one type.
             tables: names of the node tables to fetch; default all.
             **options: as for ``NeighborLoader``.
 
         Raises:
-            ConfigError: an argument is out of range; UnknownNameError: a type, table or split does not exist. What the daemon
-                does not know or accept is raised by the first iteration.
+            ConfigError: an argument is out of range, or the operator has no batches without seeds; UnknownNameError: a type,
+                table, split or option does not exist. What is wrong with an operator of your own is raised by the first
+                iteration: only daemons know it.
         """
         schema = cluster.schema
         name = edge_type_name(schema, edge_type)
         node_type = schema.endpoints(name)[1]
         if (input_nodes is None) == (batches is None):
             raise ConfigError("give input_nodes or batches")
-        wanted = None if tables is None else {node_type: list(tables)}
+        wanted = tables_by_type(tables, [node_type])
         dag = batch_spec(schema, operator, operator_options or {}, edge_type=name, tables=wanted)
-        seeds = node_seeds(schema, input_nodes) if batches is None else sized_seeds(schema, node_type, batches)
+        if batches is None:
+            seeds = node_seeds(schema, _of_type(input_nodes, node_type, name))
+        else:
+            seeds = sized_seeds(schema, node_type, batches)
+        if operator in BUILT_IN:  # what others accept only the daemons know
+            plan = check_spec(dag, schema)
+            if seeds.WhichOneof("source") == "batches":
+                check_draws_alone(plan, schema)
         super().__init__(cluster, dag, input_nodes=seeds, **options)
+        self._origin = dataclasses.replace(self._origin, tables=wanted)
+
+
+def _of_type(input_nodes: InputNodes, node_type: str, edge_type: str) -> InputNodes:
+    """``input_nodes`` with their node type, which must be that of the edges' ends."""
+    if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
+        if input_nodes[0] != node_type:
+            raise ConfigError(f"input_nodes: {input_nodes[0]!r}, but edges {edge_type} end at {node_type!r}")
+        return input_nodes
+    return node_type, input_nodes
+
+
+def _place(variable: str, given: int | None, least: int) -> int:
+    """Rank or number of ranks: what was given, or torchrun's variable."""
+    if given is not None:
+        return whole("rank" if least == 0 else "world_size", given, least, _MOST)
+    text = os.environ.get(variable, str(least))
+    if not text.strip().isdecimal():
+        raise ConfigError(f"environment variable {variable}={text!r}: must be a whole number")
+    return whole(variable, int(text), least, _MOST)
 
 
 def hops_of(
@@ -290,7 +331,7 @@ def hops_of(
     time_attr: str | None,
     temporal_strategy: str,
     disjoint: bool,
-    edge_tables: Mapping[Any, Sequence[str]] | Sequence[str],
+    edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str,
     frontier: str,
 ) -> Hops:
     """The arguments that loaders share, checked."""
@@ -312,8 +353,9 @@ def hops_of(
     if time_attr:
         drawn = _TEMPORAL[temporal_strategy]
     if not isinstance(edge_tables, Mapping):
-        edge_tables = {edge_type_name(cluster.schema, None): list(edge_tables)} if edge_tables else {}
-    return Hops(num_neighbors, replace, drawn, frontier, disjoint, edge_tables)
+        wanted = names("edge_tables", edge_tables)
+        edge_tables = {edge_type_name(cluster.schema, None): wanted} if wanted else {}
+    return Hops(num_neighbors, flag("replace", replace), drawn, frontier, flag("disjoint", disjoint), dict(edge_tables))
 
 
 class _Batches(Iterator[Any]):

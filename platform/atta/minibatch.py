@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atta.errors import ConfigError
+from atta.protos.v1 import dag_pb2
 from atta.samplers.scratch import Scratch, widen_into
 
 if TYPE_CHECKING:
     from atta.client.stream import RawBatch
     from atta.partition.schema import Schema
 
-__all__ = ["LinkLabels", "MiniBatch"]
+__all__ = ["LinkLabels", "MiniBatch", "Origin"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,45 @@ class LinkLabels:
     time: np.ndarray | None
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What a loader knows of all its batches, and their arrays do not tell.
+
+    Attributes:
+        seed_type: node type of the seeds; where these are edges, of their targets.
+        frontier_all: every hop draws for all vertices known (``frontier="all"``), not only for the newly reached ones.
+        whole: an operator samples the batch as a whole, there are no hops.
+        edge_ids: edge ids come along.
+        edge_tables: (edge type, table) pairs that were asked for.
+        tables: node tables that were asked for, by node type; None: all.
+        labels: where the seeds are edges.
+    """
+
+    seed_type: str = ""
+    frontier_all: bool = False
+    whole: bool = False
+    edge_ids: bool = True
+    edge_tables: tuple[tuple[str, str], ...] = ()
+    tables: Mapping[str, Sequence[str]] | None = None
+    labels: LinkLabels | None = None
+
+    @classmethod
+    def of(cls, dag: dag_pb2.DagSpec, *, edge_ids: bool) -> Origin:
+        """As far as the DAG tells."""
+        kinds = {op.WhichOneof("kind"): op for op in dag.operators}
+        frontiers = {op.neighborhood.frontier for op in dag.operators if op.WhichOneof("kind") == "neighborhood"}
+        return cls(
+            kinds["seed"].seed.node_type if "seed" in kinds else "",
+            dag_pb2.FRONTIER_ALL in frontiers,
+            "batch" in kinds,
+            edge_ids,
+            tuple((ref.edge_type, ref.name) for ref in dag.edge_tables),
+        )
+
+
+UNKNOWN_ORIGIN = Origin()
+
+
 class MiniBatch:
     """The sampled subgraph of some seeds, with the table rows of its vertices.
 
@@ -44,12 +86,18 @@ class MiniBatch:
     """
 
     def __init__(
-        self, raw: RawBatch, schema: Schema, scratch: Scratch | None = None, labels: LinkLabels | None = None
+        self, raw: RawBatch, schema: Schema, scratch: Scratch | None = None, origin: Origin = UNKNOWN_ORIGIN
     ) -> None:
-        """``scratch`` lends the memory of converted arrays; None: fresh memory every time. ``labels`` where the seeds are edges."""
-        self._raw, self._schema, self._scratch, self._labels = raw, schema, scratch or Scratch(), labels
+        """``scratch`` lends the memory of converted arrays; None: fresh memory every time."""
+        self._raw, self._schema, self._scratch = raw, schema, scratch or Scratch()
+        self.origin, self._labels = origin, origin.labels
         self.batch_id = raw.batch
         self.stats: dict[str, float] = raw.stats
+
+    @property
+    def schema(self) -> Schema:
+        """Of the graph that the batch is sampled from."""
+        return self._schema
 
     # -- sizes ---------------------------------------------------------------------------------------------------------
 
@@ -86,13 +134,13 @@ class MiniBatch:
         return self._raw.arrays["input_id"]
 
     def n_id(self, node_type: str | None = None) -> np.ndarray:
-        """int64 [nodes]: user ids of the vertices."""
-        return self._raw.arrays[f"n_id/{self._node_type(node_type)}"]
+        """int64 [nodes]: user ids of the vertices; none of a type that the DAG cannot reach."""
+        return self._array(f"n_id/{self._node_type(node_type)}")
 
     def edge_index(self, edge_type: str | None = None) -> np.ndarray:
         """int64 [2, edges]: local ids, source row first. The rows are contiguous, but need not follow each other."""
         name = self._edge_type(edge_type)
-        row, col = self._raw.arrays[f"row/{name}"], self._raw.arrays[f"col/{name}"]
+        row, col = self._array(f"row/{name}"), self._array(f"col/{name}")
         if row.dtype == np.int64 and row.base is not None and row.base is col.base:
             first, apart = row.ctypes.data - row.base.ctypes.data, col.ctypes.data - row.ctypes.data
             return np.ndarray((2, len(row)), np.int64, buffer=row.base, offset=first, strides=(apart, 8))
@@ -103,36 +151,50 @@ class MiniBatch:
 
     def e_id(self, edge_type: str | None = None) -> np.ndarray | None:
         """int64 [edges]: the users' edge ids; None when the loader was told to leave them out."""
-        ids = self._raw.arrays.get(f"e_id/{self._edge_type(edge_type)}")
+        name = self._edge_type(edge_type)
+        ids = self._raw.arrays.get(f"e_id/{name}")
+        if ids is None and self.origin.edge_ids and name not in self.edge_types:
+            return np.empty(0, np.int64)
         return ids if ids is None or ids.dtype == np.int64 else self._scratch.widened(ids)
 
     def table(self, name: str, node_type: str | None = None) -> np.ndarray:
         """[nodes, *row_shape]: rows of a node table, in the order of ``n_id``; of the seeds where it is fetched for them alone."""
-        array = self._raw.arrays.get(f"table/{self._node_type(node_type)}/{name}")
-        if array is None:
+        owner = self._node_type(node_type)
+        found = self._raw.arrays.get(f"table/{owner}/{name}")
+        if found is None:
+            found = self.tables[owner].get(name)
+        if found is None:
             raise ConfigError(f"table {name!r} was not fetched: name it in the loader's tables")
-        return array
+        return found
 
     @property
     def tables(self) -> dict[str, dict[str, np.ndarray]]:
-        """All fetched tables: node type → name → rows."""
-        found: dict[str, dict[str, np.ndarray]] = {t: {} for t in self.node_types}
+        """All fetched tables: node type → name → rows; without rows for node types that the DAG cannot reach."""
+        found: dict[str, dict[str, np.ndarray]] = {t: {} for t in self._schema.node_types}
         for key, array in self._raw.arrays.items():
             if key.startswith("table/"):
                 _, node_type, name = key.split("/", 2)
                 found[node_type][name] = array
+        for node_type in set(self._schema.node_types) - set(self.node_types):
+            specs, wanted = self._schema.node_tables[node_type], self.origin.tables
+            for name in specs if wanted is None else wanted.get(node_type, ()):
+                found[node_type][name] = np.empty((0, *specs[name].row_shape), specs[name].dtype)
         return found
 
     def edge_table(self, name: str, edge_type: str | None = None) -> np.ndarray:
         """[edges, *row_shape]: rows of an edge table, in the order of ``edge_index``."""
-        array = self._raw.arrays.get(f"edge/{self._edge_type(edge_type)}/{name}")
-        if array is None:
+        found = self.edge_tables(edge_type)
+        if name not in found:
             raise ConfigError(f"edge table {name!r} was not fetched: name it in the loader's edge_tables")
-        return array
+        return found[name]
 
     def edge_tables(self, edge_type: str | None = None) -> dict[str, np.ndarray]:
-        """All fetched tables of an edge type by name."""
-        prefix = f"edge/{self._edge_type(edge_type)}/"
+        """All fetched tables of an edge type by name; without rows where the DAG does not sample the type."""
+        name = self._edge_type(edge_type)
+        if name not in self.edge_types:
+            specs = {table: self._schema.edge_tables[name][table] for t, table in self.origin.edge_tables if t == name}
+            return {table: np.empty((0, *spec.row_shape), spec.dtype) for table, spec in specs.items()}
+        prefix = f"edge/{name}/"
         return {key.removeprefix(prefix): a for key, a in self._raw.arrays.items() if key.startswith(prefix)}
 
     def tree(self, node_type: str | None = None) -> np.ndarray:
@@ -140,7 +202,7 @@ class MiniBatch:
 
         Where the seeds are edges, trees are those of all sources, then of all targets, then of the negatives' sources and targets.
         """
-        found = self._raw.arrays.get(f"tree/{self._node_type(node_type)}")
+        found = self._trees(node_type)
         if found is None:
             raise ConfigError("the batch's trees are not disjoint: ask the loader for disjoint=True")
         return found
@@ -150,7 +212,7 @@ class MiniBatch:
 
         Where the seeds are edges, the trees of both ends and of negatives belong to the positive edge.
         """
-        found = self._raw.arrays.get(f"tree/{self._node_type(node_type)}")
+        found = self._trees(node_type)
         if found is None:
             return None
         tree, positives = found.astype(np.int64), max(1, self.batch_size)
@@ -205,13 +267,24 @@ class MiniBatch:
 
     def num_sampled_nodes(self, node_type: str | None = None) -> list[int]:
         """New vertices per hop; the first entry counts the seeds (and their positive and negative samples)."""
-        steps = [int(n) for n in self._raw.arrays[f"hops/{self._node_type(node_type)}"]]
-        first = 1 + len(self.pairs) + ("link/neg_src" in self._raw.arrays)
+        name = self._node_type(node_type)
+        steps = [int(n) for n in self._array(f"hops/{name}")]
+        if not steps:
+            return [0] * (self._hops() + 1)
+        first = len(steps) - self._hops()
         return [sum(steps[:first]), *steps[first:]]
 
     def num_sampled_edges(self, edge_type: str | None = None) -> list[int]:
         """Edges per hop."""
-        return [int(n) for n in self._raw.arrays[f"hops/{self._edge_type(edge_type)}"]]
+        name = self._edge_type(edge_type)
+        return [int(n) for n in self._array(f"hops/{name}")] if name in self.edge_types else [0] * self._hops()
+
+    def _hops(self) -> int:
+        """Steps that sampled edges: those that added vertices, less the seeds and their positive and negative samples."""
+        steps = next(
+            (len(a) for name, a in self._raw.arrays.items() if name.startswith("hops/") and "__" not in name), 1
+        )
+        return steps - 1 - len(self.pairs) - ("link/neg_src" in self._raw.arrays)
 
     # -- conversion ----------------------------------------------------------------------------------------------------
 
@@ -219,107 +292,65 @@ class MiniBatch:
         """The batch as PyG's NeighborLoader delivers it: ``Data``, or ``HeteroData`` for several node or edge types.
 
         Attributes: every fetched table under its name (``x``, ``y``, ...), ``edge_index``, ``n_id``, ``e_id``, ``input_id``,
-        ``batch_size``, ``num_sampled_nodes``, ``num_sampled_edges``. Table rows share the batch's memory.
+        ``batch_size``, ``num_sampled_nodes``, ``num_sampled_edges``. Table rows share the batch's memory. ``HeteroData`` has
+        every node type and edge type of the graph: those that the batch does not reach have 0 rows. ``extra`` and ``pairs``
+        stand under their own names (``data.walks``, ``data.positive``); where a table has such a name already, under
+        ``extra_<name>`` and ``pairs_<name>``.
         """
-        import torch
-        from torch_geometric.data import Data, HeteroData
+        from atta.pyg_data import to_pyg
 
-        def tensor(array: np.ndarray) -> torch.Tensor:
-            return torch.from_numpy(array)
-
-        if len(self._schema.node_types) == 1 and len(self._schema.edge_types) == 1:
-            data = Data()
-            self._fill(data, None, None, tensor)
-            data.input_id = tensor(self.input_id)
-            data.batch_size = self.batch_size
-            data.num_sampled_nodes = self.num_sampled_nodes()
-            data.num_sampled_edges = self.num_sampled_edges()
-            for name, array in {**self.extra, **(self.links() if self._labels else {})}.items():
-                data[name] = tensor(array)
-            return data
-        hetero = HeteroData()
-        for node_type in self.node_types:
-            self._fill(hetero[node_type], node_type, "", tensor)
-        for edge_type in self.edge_types:
-            key = tuple(edge_type.split("__"))
-            hetero[key].edge_index = tensor(self.edge_index(edge_type))
-            if (ids := self.e_id(edge_type)) is not None:
-                hetero[key].e_id = tensor(ids)
-            self._fill_edges(hetero[key], edge_type, tensor)
-        seeds = hetero[tuple(self._labels.edge_type.split("__")) if self._labels else self._seed_type()]
-        seeds.input_id, seeds.batch_size = tensor(self.input_id), self.batch_size
-        if self._labels:
-            for name, array in self.links().items():
-                # As PyG does it: ends of triplets belong to their node types.
-                place = {"src_index": 0, "dst_pos_index": 2, "dst_neg_index": 2}.get(name)
-                store = seeds if place is None else hetero[self._labels.edge_type.split("__")[place]]
-                store[name] = tensor(array)
-        hetero.num_sampled_nodes = {t: self.num_sampled_nodes(t) for t in self.node_types}
-        hetero.num_sampled_edges = {tuple(e.split("__")): self.num_sampled_edges(e) for e in self.edge_types}
-        return hetero
-
-    def _fill(self, store: Any, node_type: str | None, edge_type: str | None, tensor: Any) -> None:
-        for name, rows in self.tables[self._node_type(node_type)].items():
-            store[name] = tensor(rows)
-        store.n_id = tensor(self.n_id(node_type))
-        store.num_nodes = len(self.n_id(node_type))
-        if f"tree/{self._node_type(node_type)}" in self._raw.arrays:
-            store.batch = tensor(self.tree_of_seed(node_type))
-        if edge_type is None:
-            store.edge_index = tensor(self.edge_index())
-            if (ids := self.e_id()) is not None:
-                store.e_id = tensor(ids)
-            self._fill_edges(store, None, tensor)
-
-    def _fill_edges(self, store: Any, edge_type: str | None, tensor: Any) -> None:
-        for name, rows in self.edge_tables(edge_type).items():
-            store[name if name.startswith("edge") else f"edge_{name}"] = tensor(rows)
+        return to_pyg(self)
 
     def to_dgl(self) -> list[Any]:
         """The batch as DGL blocks, input side first (extra ``atta[dgl]``; homogeneous graphs).
 
-        Sampled with ``frontier="all"`` the blocks equal those of DGL's NeighborSampler; with ``"new"`` a hop's block holds
-        the edges of the vertices first reached in the hop before.
+        With ``frontier="all"`` the blocks equal those of DGL's NeighborSampler: each hop has drawn anew for every vertex known.
+        With ``"new"`` a vertex' edges are drawn once, and every block has those of all its destinations; a network over the
+        blocks computes what PyG's layers compute on ``to_pyg()``. With fan-outs of -1 both are the whole neighbourhoods.
+
+        Raises:
+            ConfigError: DGL is missing, the graph has several types, or an operator has sampled the batch as a whole, so that
+                it has no hops.
         """
         try:
-            import dgl
-            import torch
-
-            from atta.blocks import block
+            import dgl  # noqa: F401 - asked for before the module that cannot do without it
         except ImportError as error:
             raise ConfigError("to_dgl needs DGL: install atta[dgl]") from error
-        row, col = self.edge_index()
-        nodes = np.cumsum(self.num_sampled_nodes())
-        edges = np.concatenate([[0], np.cumsum(self.num_sampled_edges())])
-        ids, e_id = torch.from_numpy(self.n_id()), self.e_id()
-        blocks: list[Any] = []
-        for hop in range(len(edges) - 1):
-            part = slice(edges[hop], edges[hop + 1])
-            made = block(row[part], col[part], int(nodes[hop + 1]), int(nodes[hop]))
-            made.srcdata[dgl.NID], made.dstdata[dgl.NID] = ids[: nodes[hop + 1]], ids[: nodes[hop]]
-            if e_id is not None:
-                made.edata[dgl.EID] = torch.from_numpy(e_id[part])
-            blocks.insert(0, made)
-        return blocks
+        from atta.blocks import to_blocks
+
+        return to_blocks(self)
+
+    def to_networkx(self, tables: Iterable[str] = ()) -> Any:
+        """The batch as a ``networkx.MultiDiGraph`` for drawing (``atta.drawing``); ``tables``: whose rows to put on vertices."""
+        return import_module("atta.drawing").to_networkx(self, tables)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
-    def _seed_type(self) -> str:
-        return next(t for t in self.node_types if self.num_sampled_nodes(t)[0] > 0)
-
     def _node_type(self, name: str | None) -> str:
-        if name is None:
-            if len(self.node_types) != 1:
-                raise ConfigError(f"name a node type: {', '.join(self.node_types)}")
-            return self.node_types[0]
-        return name
+        if name is not None:
+            return self._schema.check_node_type(name)
+        types = self.node_types
+        if len(types) != 1:
+            raise ConfigError(f"name a node type: {', '.join(types)}")
+        return types[0]
 
     def _edge_type(self, name: str | None) -> str:
-        if name is None:
-            if len(self.edge_types) != 1:
-                raise ConfigError(f"name an edge type: {', '.join(self.edge_types)}")
-            return self.edge_types[0]
-        return name
+        if name is not None:
+            return self._schema.check_edge_type(name)
+        types = self.edge_types or self._schema.edge_types
+        if len(types) != 1:
+            raise ConfigError(f"name an edge type: {', '.join(types)}")
+        return types[0]
+
+    def _trees(self, node_type: str | None) -> np.ndarray | None:
+        name = self._node_type(node_type)
+        disjoint = any(key.startswith("tree/") for key in self._raw.arrays)
+        return self._array(f"tree/{name}", np.int32) if disjoint else None
+
+    def _array(self, name: str, dtype: type = np.int64) -> np.ndarray:
+        """An array of the batch; without rows where the DAG does not reach its type."""
+        found = self._raw.arrays.get(name)
+        return np.empty(0, dtype) if found is None else found
 
     def __repr__(self) -> str:
         counts = f"{self.batch_size} seeds, {self.num_nodes} nodes, {self.num_edges} edges"

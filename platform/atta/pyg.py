@@ -24,6 +24,7 @@ from atta.errors import ConfigError
 from atta.links import LinkNeighborLoader, NegativeSampling
 from atta.loader import NeighborLoader
 from atta.minibatch import MiniBatch
+from atta.seeds import as_ids
 
 __all__ = ["AttaFeatureStore", "AttaGraphStore", "AttaSampler", "backends"]
 
@@ -67,9 +68,11 @@ class AttaFeatureStore(FeatureStore):  # type: ignore[misc]
     def _rows(self, node_type: str, name: str, index: Any) -> np.ndarray:
         """Rows by user id; without an index all, in ascending order of user ids."""
         spec = self._cluster.schema.node_tables[node_type][name]
-        ids = None if index is None else np.asarray(index)
+        ids = None if index is None else as_ids("index", index)
         count = self._cluster.schema.node_counts[node_type] if ids is None else len(ids)
         out = np.empty((count, *spec.row_shape), np.dtype(spec.dtype))
+        if not count:
+            return out
         unique, inverse = (None, None) if ids is None else np.unique(ids, return_inverse=True)
         loader = NeighborLoader(
             self._cluster, [], (node_type, unique), batch_size=_ROWS, tables={node_type: [name]}, rank=0, world_size=1,
@@ -164,12 +167,16 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
 
     def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput | HeteroSamplerOutput:
         """A batch with the given vertices (user ids) as seeds."""
-        node_type = index.input_type or self._cluster.schema.node_types[0]
+        node_type = index.input_type or self._only_type()
         loader = NeighborLoader(
             self._cluster, self._num_neighbors, (node_type, index.node.numpy()), input_time=_numpy(index.time),
             **self._settings(len(index.node)),
         )  # fmt: skip
-        return self._output(self._one(loader), (index.input_id, index.time))
+        batch = self._one(loader)
+        # A seed named twice counts once: what PyG says of its seeds must be in step with the first vertices.
+        kept = torch.from_numpy(batch.input_id)
+        input_id = kept if index.input_id is None else index.input_id[kept]
+        return self._output(batch, (input_id, None if index.time is None else index.time[kept]))
 
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: Any = None
@@ -197,6 +204,12 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
             label = torch.cat([positive, positive.new_zeros((missing, *positive.shape[1:]))])
         return self._output(batch, (index.input_id, found["edge_label_index"], label, index.time))
 
+    def _only_type(self) -> str:
+        types = self._cluster.schema.node_types
+        if len(types) > 1:
+            raise ConfigError(f"input_nodes: name a node type, as in ({types[0]!r}, ids); there are {', '.join(types)}")
+        return types[0]
+
     def _settings(self, seeds: int) -> dict[str, Any]:
         if os.getpid() != self._pid:
             raise ConfigError("num_workers: must be 0, connections do not survive a fork (the daemons do the sampling)")
@@ -209,20 +222,20 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
         return batch  # type: ignore[no-any-return]
 
     def _output(self, batch: MiniBatch, metadata: tuple[Any, ...]) -> SamplerOutput | HeteroSamplerOutput:
-        n_id = {t: torch.from_numpy(batch.n_id(t)) for t in batch.node_types}
+        schema = self._cluster.schema
+        n_id = {t: torch.from_numpy(batch.n_id(t)) for t in schema.node_types}
         if self._features is not None:
             self._features.remember(batch, n_id)
-        edges = {name: tuple(name.split("__")) for name in batch.edge_types}
+        edges = {name: tuple(name.split("__")) for name in schema.edge_types}
         ends = {name: torch.from_numpy(batch.edge_index(name)) for name in edges}
         ids = {name: _tensor(batch.e_id(name)) for name in edges}
         trees = {t: torch.from_numpy(found) for t in n_id if (found := batch.tree_of_seed(t)) is not None}
         if not self._hetero:
-            (node_type,), name = n_id, self._cluster.schema.edge_types[0]
-            nothing = torch.empty((2, 0), dtype=torch.int64)
-            row, col = ends.get(name, nothing)
+            (node_type,), (name,) = n_id, edges
+            row, col = ends[name]
             return SamplerOutput(
-                n_id[node_type], row, col, ids.get(name), trees.get(node_type), batch.num_sampled_nodes(),
-                batch.num_sampled_edges() if name in ends else [], metadata=metadata,
+                n_id[node_type], row, col, ids[name], trees.get(node_type), batch.num_sampled_nodes(),
+                batch.num_sampled_edges(), metadata=metadata,
             )  # fmt: skip
         return HeteroSamplerOutput(
             n_id,

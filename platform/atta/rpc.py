@@ -121,11 +121,14 @@ METHODS: dict[str, Method] = {
         Create=(table_pb2.CreateTableRequest, table_pb2.TableInfo),
         Delete=(table_pb2.DeleteTableRequest, table_pb2.DeleteTableReply),
         List=(table_pb2.ListMutableRequest, table_pb2.ListMutableReply),
+        Describe=(table_pb2.DescribeTableRequest, table_pb2.TableInfo),
         Grow=(table_pb2.GrowTableRequest, table_pb2.TableInfo),
         Locate=(table_pb2.LocateRequest, table_pb2.LocateReply),
         Pull=(table_pb2.PullRowsRequest, table_pb2.RowsChunk, True, frozenset({3, 4})),
+        Register=(table_pb2.RegisterRequest, table_pb2.RegisterReply),
         Push=(table_pb2.PushRowsRequest, table_pb2.PushRowsReply, False, frozenset(), frozenset({2, 10})),
         Forget=(table_pb2.ForgetClientRequest, table_pb2.ForgetClientReply),
+        Snapshots=(table_pb2.SnapshotsRequest, table_pb2.SnapshotsReply),
         Save=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
         Load=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
     ),
@@ -234,6 +237,7 @@ def stub(channel: Any, name: str) -> Any:
 
 
 _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
+    errors.UnknownClientError: grpc.StatusCode.UNAUTHENTICATED,
     errors.UnknownNameError: grpc.StatusCode.NOT_FOUND,
     errors.ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.DataError: grpc.StatusCode.DATA_LOSS,
@@ -268,6 +272,8 @@ def error_from(peer: str, error: grpc.RpcError) -> errors.AttaError:
             return errors.DeadlineError(peer, "no answer within the deadline")
         case grpc.StatusCode.FAILED_PRECONDITION:
             return errors.WrongDatasetError(peer, details)
+        case grpc.StatusCode.UNAUTHENTICATED:
+            return errors.UnknownClientError(details)
         case grpc.StatusCode.ABORTED:
             return errors.RestartedError(peer, details)
         case grpc.StatusCode.NOT_FOUND:

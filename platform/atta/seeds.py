@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,24 +11,51 @@ from numpy.typing import ArrayLike
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2
+from atta.samplers.arguments import integers, names, whole
+from atta.samplers.seeds import SeedPolicy, count_batches, count_sized
 
-__all__ = ["InputNodes", "as_ids", "edge_type_name", "link_seeds", "node_seeds", "part_seeds", "sized_seeds", "typed"]
+__all__ = [
+    "InputNodes",
+    "as_edges",
+    "as_ids",
+    "batches_of",
+    "edge_type_name",
+    "link_seeds",
+    "node_seeds",
+    "part_seeds",
+    "sized_seeds",
+    "tables_by_type",
+    "typed",
+]
+
+MAX_BATCHES = 1 << 31
+"""Batches per epoch of an operator that draws them by itself."""
 
 InputNodes = str | ArrayLike | tuple[str, str | ArrayLike | None] | None
 
 
 def typed(schema: Schema, input_nodes: InputNodes) -> tuple[str, str | ArrayLike | None]:
-    """(node type, split or ids): the only node type unless ``input_nodes`` names one."""
+    """(node type, split or ids): the type that ``input_nodes`` names, the only one, or the only one that has such a split.
+
+    Raises:
+        ConfigError: several types, and none is named: ids mean other vertices in each.
+    """
     if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
         return input_nodes[0], input_nodes[1]
-    return schema.node_types[0], input_nodes
+    types: Sequence[str] = schema.node_types
+    if len(types) > 1 and isinstance(input_nodes, str):
+        types = [t for t in types if input_nodes in schema.splits[t]]
+        if not types:
+            raise UnknownNameError.of("split", input_nodes, {name for t in schema.splits.values() for name in t})
+    if len(types) != 1:
+        raise ConfigError(f"input_nodes: name a node type, as in ({types[0]!r}, ...); there are {', '.join(types)}")
+    return types[0], input_nodes
 
 
 def node_seeds(schema: Schema, input_nodes: InputNodes, input_time: Any = None) -> session_pb2.Seeds:
     """Vertices: a split's name, user ids (and their times for temporal sampling), or None for all of the type."""
     node_type, source = typed(schema, input_nodes)
-    if node_type not in schema.node_types:
-        raise UnknownNameError.of("node type", node_type, schema.node_types)
+    schema.check_node_type(node_type)
     if (source is None or isinstance(source, str)) and input_time is not None:
         raise ConfigError("input_time: goes with ids, the vertices of a split have no order")
     if source is None:
@@ -46,10 +73,8 @@ def node_seeds(schema: Schema, input_nodes: InputNodes, input_time: Any = None) 
 def sized_seeds(schema: Schema, node_type: str | None, batches: Sequence[ArrayLike] | int) -> session_pb2.Seeds:
     """Batches cut by the user: the ids of each, or only how many there are."""
     name = schema.node_types[0] if node_type is None else schema.check_node_type(node_type)
-    if isinstance(batches, int):
-        if batches < 1:
-            raise ConfigError(f"batches {batches}: must be at least 1")
-        return session_pb2.Seeds(node_type=name, batches=batches)
+    if isinstance(batches, int | float | str | np.generic):
+        return session_pb2.Seeds(node_type=name, batches=whole("batches", batches, 1, MAX_BATCHES))
     ids = [as_ids("batches", batch) for batch in batches]
     if not ids:
         raise ConfigError("batches: there are none")
@@ -66,10 +91,7 @@ def link_seeds(
     schema: Schema, edge_type: str, ends: Any, times: Any, *, exclude: bool, exclude_reverse: str | None
 ) -> session_pb2.Seeds:
     """Edges ``ends`` [2, E] (user ids, sources first) of ``edge_type``."""
-    index = np.asarray(ends)
-    if index.ndim != 2 or index.shape[0] != 2 or not np.issubdtype(index.dtype, np.integer):
-        raise ConfigError(f"edge_label_index: must be integers [2, E], not {index.dtype} of shape {index.shape}")
-    pair = np.ascontiguousarray(index, dtype=np.int64)
+    pair = as_edges(ends)
     message = session_pb2.Seeds(node_type=schema.endpoints(edge_type)[1])
     message.links.edge_type = edge_type
     message.links.sources, message.links.targets = pair[0].tobytes(), pair[1].tobytes()
@@ -78,29 +100,80 @@ def link_seeds(
     return message
 
 
+def batches_of(schema: Schema, request: session_pb2.OpenRequest) -> int:
+    """How many batches the session that ``request`` opens has in an epoch; raises ConfigError where the daemon would."""
+    seeds, rank, world = request.seeds, request.rank, request.world_size
+    source = seeds.WhichOneof("source")
+    if source == "part":
+        return 1
+    if source == "batches" or seeds.sizes:
+        count = seeds.batches if source == "batches" else len(seeds.sizes) // 8
+        return count_sized(count, rank=rank, world=world, pad=request.pad)
+    counts = {
+        "split": lambda: schema.splits[seeds.node_type][seeds.split],
+        "all": lambda: schema.node_counts[seeds.node_type],
+        "links": lambda: len(seeds.links.sources) // 8,
+    }
+    found = counts[source]() if source in counts else len(seeds.ids) // 8
+    return count_batches(
+        found,
+        batch_size=request.batch_size,
+        policy=SeedPolicy(request.policy),
+        rank=rank,
+        world=world,
+        drop_last=request.drop_last,
+        pad=request.pad,
+    )
+
+
+def tables_by_type(
+    given: Mapping[str, Sequence[str] | str] | Sequence[str] | str | None, node_types: Iterable[str]
+) -> dict[str, list[str]] | None:
+    """Names of node tables by node type; a list or a single name counts for ``node_types``; None: all tables."""
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        return {t: names(f"tables of node type {t!r}", of_type) for t, of_type in given.items()}
+    return {t: names("tables", given) for t in node_types}
+
+
 def edge_type_name(schema: Schema, edge_type: Any) -> str:
     """``"src__rel__dst"`` of a name, a triple, or None where there is one edge type."""
     if edge_type is None:
         if len(schema.edge_types) != 1:
             raise ConfigError(f"name an edge type: {', '.join(schema.edge_types)}")
         return schema.edge_types[0]
+    if not isinstance(edge_type, str | tuple | list) or not all(isinstance(part, str) for part in edge_type):
+        raise ConfigError(f"edge type {edge_type!r}: must be 'src__rel__dst' or a triple of names")
     return schema.check_edge_type(edge_type if isinstance(edge_type, str) else "__".join(edge_type))
 
 
 def as_ids(what: str, source: Any) -> np.ndarray:
-    """``source`` as int64 [n]."""
-    ids = np.asarray(source)
-    if ids.dtype == np.bool_:
+    """``source`` as int64 [n].
+
+    Raises:
+        ConfigError: a mask, another shape, numbers that are not whole, or one that int64 cannot hold.
+    """
+    if "bool" in str(getattr(source, "dtype", "")):  # of numpy or torch
         raise ConfigError(f"{what}: give ids or the name of a split, not a mask (masks depend on an order of vertices)")
-    if ids.ndim != 1 or not (np.issubdtype(ids.dtype, np.integer) or ids.size == 0):
-        raise ConfigError(f"{what}: ids must be a 1-D integer array, not {ids.dtype} of shape {ids.shape}")
-    return np.ascontiguousarray(ids, dtype=np.int64)
+    ids = integers(what, source)
+    if ids.ndim != 1:
+        raise ConfigError(f"{what}: ids must be a 1-D integer array, not of shape {list(ids.shape)}")
+    return ids
+
+
+def as_edges(source: Any) -> np.ndarray:
+    """``source`` as int64 [2, E]; raises ConfigError as ``as_ids`` does."""
+    ends = integers("edge_label_index", source)
+    if ends.ndim != 2 or ends.shape[0] != 2:
+        raise ConfigError(f"edge_label_index: must be integers [2, E], not of shape {list(ends.shape)}")
+    return ends
 
 
 def _times(what: str, times: Any, count: int) -> bytes:
     if times is None:
         return b""
-    array = np.asarray(times)
-    if array.shape != (count,) or not np.issubdtype(array.dtype, np.integer):
-        raise ConfigError(f"{what}: must be {count} integers, not {array.dtype} of shape {array.shape}")
-    return np.ascontiguousarray(array, dtype=np.int64).tobytes()
+    array = integers(what, times)
+    if array.shape != (count,):
+        raise ConfigError(f"{what}: must be {count} integers, not of shape {list(array.shape)}")
+    return array.tobytes()

@@ -9,6 +9,7 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.kvstore.initial import Zeros
 from atta.kvstore.spec import MutableSpec
+from atta.samplers.arguments import integers
 
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster
@@ -57,6 +58,7 @@ class DistTensor:
 
         Raises:
             ConfigError: the table exists otherwise, or does not fit the dataset.
+            UnknownNameError: a daemon has lost its rows of the table.
             QuotaExceededError: the daemons have no room for it.
         """
         if not shape:
@@ -101,7 +103,12 @@ class DistTensor:
         self.write(ids, values)
 
     def write(self, ids: Any, values: Any, *, version: int | None = None) -> None:
-        """Write rows, with their ``version`` if the table has versions."""
+        """Write rows, with their ``version`` if the table has versions: rows of a higher version stay as they are.
+
+        Raises:
+            ConfigError: an id, a shape or a version that the table does not take.
+            UnknownNameError: a daemon does not have the table any more.
+        """
         rows = self._rows(ids)
         self._table.push(rows, self._values(rows, values), version=version, codec=self._codec).wait()
 
@@ -131,10 +138,7 @@ class DistTensor:
                     f"table {self.name}: slices are of row numbers, its rows are {self._table.spec.policy}"
                 )
             return np.arange(*ids.indices(len(self)))
-        array = np.asarray(ids)
-        if array.dtype == bool or (array.dtype.kind not in "iu" and array.size):
-            raise ConfigError(f"table {self.name}: ids must be integers, not {array.dtype}")
-        return self._table.locate(array.reshape(-1))
+        return self._table.locate(integers(f"table {self.name}: ids", ids).reshape(-1))
 
     def _values(self, rows: np.ndarray, values: Any) -> np.ndarray:
         wanted = (len(rows), *self._table.spec.row_shape)

@@ -17,7 +17,7 @@ SEED_POLICY_LOCAL: SeedPolicy
 SEED_POLICY_GLOBAL: SeedPolicy
 
 class OpenRequest(_message.Message):
-    __slots__ = ("dataset_id", "dag", "seeds", "batch_size", "seed", "epoch", "shuffle", "drop_last", "pad", "rank", "world_size", "policy", "shared_memory", "start_batch", "edge_ids", "job", "codec", "weight", "wide_ids")
+    __slots__ = ("dataset_id", "dag", "seeds", "batch_size", "seed", "epoch", "shuffle", "drop_last", "pad", "rank", "world_size", "policy", "shared_memory", "start_batch", "edge_ids", "job", "codec", "weight", "wide_ids", "session")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     DAG_FIELD_NUMBER: _ClassVar[int]
     SEEDS_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class OpenRequest(_message.Message):
     CODEC_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     WIDE_IDS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     dag: _dag_pb2.DagSpec
     seeds: Seeds
@@ -56,7 +57,8 @@ class OpenRequest(_message.Message):
     codec: str
     weight: float
     wide_ids: bool
-    def __init__(self, dataset_id: _Optional[str] = ..., dag: _Optional[_Union[_dag_pb2.DagSpec, _Mapping]] = ..., seeds: _Optional[_Union[Seeds, _Mapping]] = ..., batch_size: _Optional[int] = ..., seed: _Optional[int] = ..., epoch: _Optional[int] = ..., shuffle: _Optional[bool] = ..., drop_last: _Optional[bool] = ..., pad: _Optional[bool] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., policy: _Optional[_Union[SeedPolicy, str]] = ..., shared_memory: _Optional[bool] = ..., start_batch: _Optional[int] = ..., edge_ids: _Optional[bool] = ..., job: _Optional[str] = ..., codec: _Optional[str] = ..., weight: _Optional[float] = ..., wide_ids: _Optional[bool] = ...) -> None: ...
+    session: str
+    def __init__(self, dataset_id: _Optional[str] = ..., dag: _Optional[_Union[_dag_pb2.DagSpec, _Mapping]] = ..., seeds: _Optional[_Union[Seeds, _Mapping]] = ..., batch_size: _Optional[int] = ..., seed: _Optional[int] = ..., epoch: _Optional[int] = ..., shuffle: _Optional[bool] = ..., drop_last: _Optional[bool] = ..., pad: _Optional[bool] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., policy: _Optional[_Union[SeedPolicy, str]] = ..., shared_memory: _Optional[bool] = ..., start_batch: _Optional[int] = ..., edge_ids: _Optional[bool] = ..., job: _Optional[str] = ..., codec: _Optional[str] = ..., weight: _Optional[float] = ..., wide_ids: _Optional[bool] = ..., session: _Optional[str] = ...) -> None: ...
 
 class Seeds(_message.Message):
     __slots__ = ("node_type", "split", "ids", "links", "batches", "all", "part", "times", "sizes")
@@ -95,16 +97,18 @@ class Links(_message.Message):
     def __init__(self, edge_type: _Optional[str] = ..., sources: _Optional[bytes] = ..., targets: _Optional[bytes] = ..., exclude: _Optional[bool] = ..., exclude_reverse: _Optional[str] = ...) -> None: ...
 
 class OpenReply(_message.Message):
-    __slots__ = ("session", "batches", "seeds", "lease_s")
+    __slots__ = ("session", "batches", "seeds", "lease_s", "pid")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     SEEDS_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
     session: str
     batches: int
     seeds: int
     lease_s: float
-    def __init__(self, session: _Optional[str] = ..., batches: _Optional[int] = ..., seeds: _Optional[int] = ..., lease_s: _Optional[float] = ...) -> None: ...
+    pid: int
+    def __init__(self, session: _Optional[str] = ..., batches: _Optional[int] = ..., seeds: _Optional[int] = ..., lease_s: _Optional[float] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class NextRequest(_message.Message):
     __slots__ = ("session", "sequence", "released", "train_ms")
@@ -166,27 +170,25 @@ class BatchHeader(_message.Message):
     def __init__(self, last: _Optional[bool] = ..., pending: _Optional[bool] = ..., batch: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[_common_pb2.ArrayRef, _Mapping]]] = ..., buffer_bytes: _Optional[int] = ..., slot: _Optional[_Union[SharedSlot, _Mapping]] = ..., stats: _Optional[_Mapping[str, float]] = ..., unlaunched: _Optional[int] = ...) -> None: ...
 
 class SharedSlot(_message.Message):
-    __slots__ = ("index", "path", "capacity", "nonce")
-    INDEX_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("path", "capacity", "nonce", "offset", "inode")
     PATH_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
-    index: int
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    INODE_FIELD_NUMBER: _ClassVar[int]
     path: str
     capacity: int
     nonce: int
-    def __init__(self, index: _Optional[int] = ..., path: _Optional[str] = ..., capacity: _Optional[int] = ..., nonce: _Optional[int] = ...) -> None: ...
+    offset: int
+    inode: int
+    def __init__(self, path: _Optional[str] = ..., capacity: _Optional[int] = ..., nonce: _Optional[int] = ..., offset: _Optional[int] = ..., inode: _Optional[int] = ...) -> None: ...
 
 class CloseRequest(_message.Message):
-    __slots__ = ("session", "viewed")
+    __slots__ = ("session",)
     SESSION_FIELD_NUMBER: _ClassVar[int]
-    VIEWED_FIELD_NUMBER: _ClassVar[int]
     session: str
-    viewed: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session: _Optional[str] = ..., viewed: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, session: _Optional[str] = ...) -> None: ...
 
 class CloseReply(_message.Message):
-    __slots__ = ("lingering",)
-    LINGERING_FIELD_NUMBER: _ClassVar[int]
-    lingering: bool
-    def __init__(self, lingering: _Optional[bool] = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...

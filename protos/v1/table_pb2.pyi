@@ -1,4 +1,5 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -7,26 +8,42 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CreateTableRequest(_message.Message):
-    __slots__ = ("dataset_id", "spec")
+    __slots__ = ("dataset_id", "spec", "table_id", "whole")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     spec: str
-    def __init__(self, dataset_id: _Optional[str] = ..., spec: _Optional[str] = ...) -> None: ...
+    table_id: int
+    whole: bool
+    def __init__(self, dataset_id: _Optional[str] = ..., spec: _Optional[str] = ..., table_id: _Optional[int] = ..., whole: _Optional[bool] = ...) -> None: ...
 
 class TableInfo(_message.Message):
-    __slots__ = ("spec", "first_row", "rows", "bytes", "step")
+    __slots__ = ("spec", "first_row", "rows", "bytes", "step", "table_id", "whole", "load_id")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    LOAD_ID_FIELD_NUMBER: _ClassVar[int]
     spec: str
     first_row: int
     rows: int
     bytes: int
     step: int
-    def __init__(self, spec: _Optional[str] = ..., first_row: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+    table_id: int
+    whole: bool
+    load_id: int
+    def __init__(self, spec: _Optional[str] = ..., first_row: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., step: _Optional[int] = ..., table_id: _Optional[int] = ..., whole: _Optional[bool] = ..., load_id: _Optional[int] = ...) -> None: ...
+
+class DescribeTableRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class DeleteTableRequest(_message.Message):
     __slots__ = ("name",)
@@ -55,12 +72,14 @@ class ListMutableReply(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ..., used_bytes: _Optional[int] = ..., quota_bytes: _Optional[int] = ...) -> None: ...
 
 class GrowTableRequest(_message.Message):
-    __slots__ = ("name", "rows")
+    __slots__ = ("name", "rows", "table_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: int
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
+    table_id: int
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class LocateRequest(_message.Message):
     __slots__ = ("dataset_id", "policy", "ids")
@@ -79,14 +98,16 @@ class LocateReply(_message.Message):
     def __init__(self, rows: _Optional[bytes] = ...) -> None: ...
 
 class PullRowsRequest(_message.Message):
-    __slots__ = ("name", "rows", "codec")
+    __slots__ = ("name", "rows", "codec", "table_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: bytes
     codec: str
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[bytes] = ..., codec: _Optional[str] = ...) -> None: ...
+    table_id: int
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[bytes] = ..., codec: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class RowsChunk(_message.Message):
     __slots__ = ("first_row", "rows", "versions", "values")
@@ -100,8 +121,24 @@ class RowsChunk(_message.Message):
     values: bytes
     def __init__(self, first_row: _Optional[int] = ..., rows: _Optional[int] = ..., versions: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
+class RegisterRequest(_message.Message):
+    __slots__ = ("name", "table_id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    table_id: int
+    def __init__(self, name: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
+
+class RegisterReply(_message.Message):
+    __slots__ = ("client", "table")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    client: int
+    table: TableInfo
+    def __init__(self, client: _Optional[int] = ..., table: _Optional[_Union[TableInfo, _Mapping]] = ...) -> None: ...
+
 class PushRowsRequest(_message.Message):
-    __slots__ = ("name", "rows", "op", "client", "sequence", "versioned", "version", "step", "codec", "values", "settled")
+    __slots__ = ("name", "rows", "op", "client", "sequence", "versioned", "version", "step", "codec", "values", "settled", "table_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     OP_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +150,7 @@ class PushRowsRequest(_message.Message):
     CODEC_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: bytes
     op: str
@@ -124,7 +162,8 @@ class PushRowsRequest(_message.Message):
     codec: str
     values: bytes
     settled: int
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[bytes] = ..., op: _Optional[str] = ..., client: _Optional[int] = ..., sequence: _Optional[int] = ..., versioned: _Optional[bool] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., codec: _Optional[str] = ..., values: _Optional[bytes] = ..., settled: _Optional[int] = ...) -> None: ...
+    table_id: int
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[bytes] = ..., op: _Optional[str] = ..., client: _Optional[int] = ..., sequence: _Optional[int] = ..., versioned: _Optional[bool] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., codec: _Optional[str] = ..., values: _Optional[bytes] = ..., settled: _Optional[int] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class PushRowsReply(_message.Message):
     __slots__ = ("applied",)
@@ -133,25 +172,62 @@ class PushRowsReply(_message.Message):
     def __init__(self, applied: _Optional[bool] = ...) -> None: ...
 
 class ForgetClientRequest(_message.Message):
-    __slots__ = ("client",)
-    CLIENT_FIELD_NUMBER: _ClassVar[int]
-    client: int
-    def __init__(self, client: _Optional[int] = ...) -> None: ...
+    __slots__ = ("clients",)
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    clients: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, clients: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ForgetClientReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class SnapshotRequest(_message.Message):
+class SnapshotsRequest(_message.Message):
     __slots__ = ("name",)
     NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
+class SnapshotsReply(_message.Message):
+    __slots__ = ("ids",)
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SnapshotRequest(_message.Message):
+    __slots__ = ("name", "phase", "snapshot", "load_id", "hold_s", "steps")
+    class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        PREPARE: _ClassVar[SnapshotRequest.Phase]
+        COMMIT: _ClassVar[SnapshotRequest.Phase]
+        ABORT: _ClassVar[SnapshotRequest.Phase]
+    PREPARE: SnapshotRequest.Phase
+    COMMIT: SnapshotRequest.Phase
+    ABORT: SnapshotRequest.Phase
+    class StepsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    LOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    HOLD_S_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    phase: SnapshotRequest.Phase
+    snapshot: str
+    load_id: int
+    hold_s: float
+    steps: _containers.ScalarMap[str, int]
+    def __init__(self, name: _Optional[str] = ..., phase: _Optional[_Union[SnapshotRequest.Phase, str]] = ..., snapshot: _Optional[str] = ..., load_id: _Optional[int] = ..., hold_s: _Optional[float] = ..., steps: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
 class SnapshotReply(_message.Message):
     __slots__ = ("tables", "bytes")
     TABLES_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
-    tables: _containers.RepeatedScalarFieldContainer[str]
+    tables: _containers.RepeatedCompositeFieldContainer[TableInfo]
     bytes: int
-    def __init__(self, tables: _Optional[_Iterable[str]] = ..., bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ..., bytes: _Optional[int] = ...) -> None: ...

@@ -83,4 +83,7 @@ class Operator(Protocol):
         """Sample one batch."""
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """The largest batch of up to ``seeds`` seeds in a graph of so many ``nodes`` and ``edges``."""
+        """The largest batch of up to ``seeds`` seeds in a graph of so many ``nodes`` and ``edges``.
+
+        Where it has no vertices for 0 seeds, a session that asks for batches without seeds is refused.
+        """

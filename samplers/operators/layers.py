@@ -51,6 +51,8 @@ class Ladies:
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
         """See ``Operator``."""
+        if not seeds:  # layers are drawn among the in-neighbours of those above: there are none
+            nodes = 0
         return _bounds(self.layers, seeds, nodes, edges)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from atta.errors import ConfigError
+from atta.samplers.arguments import whole
 
 __all__ = ["MAX_EDGES", "MAX_VERTICES", "check_layers", "check_number", "check_whole"]
 
@@ -17,8 +18,7 @@ _MAX_LAYERS = 32
 
 def check_whole(name: str, value: object, least: int, most: int) -> None:
     """Refuse what is no whole number in ``least`` ... ``most``."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ConfigError(f"{name} {value!r}: must be a whole number, {least} to {most}")
+    whole(name, value, least, most)
 
 
 def check_number(name: str, value: object, low: float, high: float) -> None:

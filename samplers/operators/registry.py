@@ -5,7 +5,9 @@ A name is all that travels: what it stands for must be installed on the daemon, 
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
@@ -32,8 +34,8 @@ def make_operator(name: str, options: str) -> Operator:
     """The operator ``name`` with ``options``, a JSON object.
 
     Raises:
-        UnknownNameError: no such operator is installed here.
-        ConfigError: the options are no JSON object, or not the operator's, or its package does not load.
+        UnknownNameError: no such operator is installed here, or it has no such option.
+        ConfigError: the options are no JSON object, one is missing or out of range, or the operator's package does not load.
     """
     found = available()
     if name not in found:
@@ -50,9 +52,23 @@ def make_operator(name: str, options: str) -> Operator:
         kind = found[name].load() if hasattr(found[name], "load") else found[name]
     except Exception as error:  # a user's package may raise anything while it is imported
         raise ConfigError(f"operator {name!r} does not load: {type(error).__name__}: {error}") from error
+    _check_options(name, kind, given)
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     try:
         operator: Operator = kind(**values)
     except TypeError as error:
         raise ConfigError(f"operator {name!r}: {error}") from None
     return operator
+
+
+def _check_options(name: str, kind: Any, given: Mapping[str, object]) -> None:
+    """Refuse options that an operator does not have, and the lack of one that it needs."""
+    if not dataclasses.is_dataclass(kind):
+        return
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    for option in given:
+        if option not in fields:
+            raise UnknownNameError.of(f"option of operator {name!r}:", option, fields)
+    for option, field in fields.items():
+        if field.default is field.default_factory is dataclasses.MISSING and option not in given:
+            raise ConfigError(f"operator {name!r}: option {option!r} is missing")

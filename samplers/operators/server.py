@@ -51,7 +51,7 @@ class Closure:
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
         """See ``Operator``."""
-        return _bounds(min(nodes, seeds) if self.hops == 0 else nodes, edges)
+        return _bounds(min(nodes, seeds) if self.hops == 0 or not seeds else nodes, edges)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class ExpansionAware:
         """See ``Operator``."""
         reached = fresh = min(nodes, seeds)
         for _ in range(self.max_hop):
-            if reached >= nodes:
+            if not fresh or reached >= nodes:
                 break
             fresh = nodes if self.fanout < 0 else fresh * self.fanout
             reached = min(nodes, reached + fresh)

@@ -59,7 +59,7 @@ def test_every_figure_is_there(tmp_path: Path) -> None:
         assert {"torch", "torch-out"} <= ratios["gather/bytes_per_s"].keys()
         assert all("torch" in ratios[f"{name}_per_s"] for name in TABLES)
     if importlib.util.find_spec("dgl") is None:
-        assert results["dgl"] == {"error": "not installed: dgl"}
+        assert results["dgl"] == {"error": "not installed: dgl: install atta[dgl]"}
     assert set(document["limits"]) == {"tcp_bytes_per_s", "grpc_bytes_per_s"}
 
 

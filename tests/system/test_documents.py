@@ -1,59 +1,159 @@
-"""The Python in the documents runs, one block after another, as it stands there."""
+"""What stands in the documents runs, one block after another, as it stands there; what cannot run says that it is a fragment.
+
+A fragment is marked by ```` ```python fragment ````, or by ``<!-- fragment: why -->`` before indented commands. Commands get
+smaller figures appended (of an option given twice the last counts) and the folders that they name; all share two daemons.
+"""
 
 from __future__ import annotations
 
+import ast
+import os
 import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import atta
+from atta.cli.main import cli
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
 
 ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = ("atta", "python", "make")
+
+SMALLER = {
+    "generate": "--nodes 400 --edges 4000 --features 4 --classes 3 --overwrite",
+    "partition": "--overwrite",
+    "import": "--overwrite",
+    "train": "--epochs 1",
+    "trace": "--seconds 0",
+    "status": "--interval 100ms",
+    "top": "--interval 100ms",
+    "simulate": "--batches 5",
+}
+PRINTED = {
+    "cooperative.md": "\n",
+    "README.md": "",
+    "samplers.md": "torch.Size",
+    "sampling-standalone.md": "\n",
+    "tables.md": "torch.Size([1000, 16])",
+    "training.md": "epoch 2: ",
+}
 
 
-def blocks(name: str) -> str:
-    found = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / name).read_text(), re.MULTILINE | re.DOTALL)
-    assert found
-    return "\n".join(found)
+@dataclass(frozen=True)
+class Block:
+    """Lines of Python or commands; ``fragment``: it says that it is one."""
+
+    text: str
+    fragment: bool
 
 
-@pytest.fixture
-def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dataset where the documents expect one."""
-    rng, n = np.random.default_rng(4), 400
-    with GraphWriter(tmp_path / "graph") as out:
-        tables = {"x": rng.random((n, 4), dtype=np.float32), "y": rng.integers(0, 3, n)}
-        out.add_nodes("node", n, tables=tables, splits={"train": np.arange(100)})
-        out.add_edges("node__to__node", rng.integers(0, n, 4000), rng.integers(0, n, 4000))
-    partition_graph(tmp_path / "graph", tmp_path / "data" / "demo-2p", parts=2, method="random")
-    monkeypatch.chdir(tmp_path)
+def python_blocks(path: Path) -> list[Block]:
+    found = re.findall(r"^```python( fragment)?\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+    return [Block(text, bool(fragment)) for fragment, text in found]
 
 
-def test_sampling_without_a_daemon(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(blocks("sampling-standalone.md"), "sampling-standalone.md", "exec"), {"__name__": "document"})
-    assert len(capsys.readouterr().out.splitlines()) >= 6
+def command_blocks(path: Path) -> list[Block]:
+    """Indented lines that begin with a command, together with what is said before them."""
+    found = []
+    said = ""
+    for paragraph in re.split(r"\n\s*\n", path.read_text()):
+        lines = [line.strip() for line in paragraph.splitlines() if re.match(rf" {{4}}({'|'.join(COMMANDS)}) ", line)]
+        if lines:
+            found.append(Block("\n".join(lines), said.startswith("<!-- fragment: ")))
+        said = paragraph.strip()
+    return found
 
 
-def test_samplers(demo: None, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(blocks("samplers.md"), "samplers.md", "exec"), {"__name__": "document"})
-    assert "torch.Size" in capsys.readouterr().out
+def running(blocks: list[Block]) -> list[str]:
+    return [block.text for block in blocks if not block.fragment]
 
 
-def test_tables(demo: None, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(blocks("tables.md"), "tables.md", "exec"), {"__name__": "document"})
-    assert "torch.Size([1000, 16])" in capsys.readouterr().out
+def with_blocks(kind: str) -> list[Path]:
+    find = python_blocks if kind == "python" else command_blocks
+    return [path for path in DOCUMENTS if running(find(path))]
 
 
-def test_cooperative_training(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(blocks("cooperative.md"), "cooperative.md", "exec"), {"__name__": "document"})
-    assert len(capsys.readouterr().out.splitlines()) == 10
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Graphs and datasets where the documents expect them."""
+    folder, rng, n = tmp_path_factory.mktemp("documents"), np.random.default_rng(4), 400
+    x, y = rng.random((n, 4), dtype=np.float32), rng.integers(0, 3, n)
+    ends = rng.integers(0, n, (2, 4000))
+    with GraphWriter(folder / "graphs/demo") as out:
+        splits = {"train": np.arange(100), "val": np.arange(100, 150), "test": np.arange(150, 200)}
+        out.add_nodes("node", n, tables={"x": x, "y": y}, splits=splits)
+        out.add_edges("node__to__node", *ends)
+    partition_graph(folder / "graphs/demo", folder / "data/demo-2p", parts=2, method="random")
+    (folder / "data/big-2p").symlink_to("demo-2p")
+    (folder / "my-graph").mkdir()
+    np.savez(folder / "my-graph/graph.npz", edge_index=ends)
+    np.save(folder / "my-graph/x.npy", x)
+    np.save(folder / "my-graph/y.npy", y)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def daemons(home: Path) -> Iterator[None]:
+    """Two daemons, with snapshots and a table, and the cluster file that commands name."""
+    with atta.local(home / "data/demo-2p", threads=1, options=("--snapshots", str(home / "snapshots"))) as cluster:
+        (home / "cluster.toml").write_text(cluster.cluster_file.read_text())
+        atta.DistTensor(cluster, (10, 2), name="kept")
+        assert len(list(atta.NeighborLoader(cluster, [3, 2], "train", batch_size=10))) == 10
+        yield
+
+
+def test_the_documents_have_both_kinds() -> None:
+    assert {path.name for path in with_blocks("python")} == set(PRINTED)
+    assert {"quickstart.md", "daemon.md", "partitioning.md"} <= {path.name for path in with_blocks("commands")}
+
+
+@pytest.mark.parametrize("path", with_blocks("python"), ids=lambda p: p.name)
+def test_python_runs(
+    path: Path, home: Path, daemons: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch_geometric")
+    monkeypatch.chdir(home)
+    if path.name != "README.md":  # one is enough to see that daemons start
+        monkeypatch.setattr(atta, "local", lambda *_, **__: atta.connect("cluster.toml"))
+    names = {"__name__": "document"}
+    try:
+        exec(compile("\n".join(running(python_blocks(path))), path.name, "exec"), names)
+    finally:
+        for left in names.values():
+            if isinstance(left, atta.Cluster):
+                left.close()
+    assert PRINTED[path.name] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_fragments_of_python_are_python(path: Path) -> None:
+    for block in python_blocks(path):
+        assert ast.parse(block.text).body
+
+
+@pytest.mark.parametrize("path", with_blocks("commands"), ids=lambda p: p.name)
+def test_commands_run(path: Path, home: Path, daemons: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    for line in "\n".join(running(command_blocks(path))).splitlines():
+        name, *arguments = shlex.split(line, comments=True)
+        assert name == "atta", f"{path.name}: mark it as a fragment, or run it here: {line}"
+        smaller = shlex.split(SMALLER.get(arguments[0], ""))
+        if "--measure" in arguments:
+            smaller = ["--epochs", "1", "--batch-size", "64"]
+        assert cli.main([*arguments, *smaller], prog_name="atta", standalone_mode=False) in {None, 0}, line
+    if path.name == "quickstart.md":
+        assert sorted(os.listdir(home / "machine-1/big-2p")) == ["manifest.json", "part-0001", "shared"]
 
 
 def test_the_operator_in_the_document_is_the_example() -> None:
     text = (ROOT / "examples" / "own_operator" / "atta_snowball.py").read_text()
     without_docstrings = re.sub(r'^ +""".*"""\n(\n(?=    \w))?', "", text, flags=re.MULTILINE)
-    first = blocks("own-operator.md").partition("\n\nfor batch")[0].strip()
+    first = python_blocks(ROOT / "docs/own-operator.md")[0].text.strip()
     assert first.replace("\n", "") in without_docstrings.replace("\n", "")

@@ -128,6 +128,40 @@ def test_seed_edges_cannot_be_looked_up(
     assert leaks == 0 if exclude else leaks > 50
 
 
+@pytest.mark.parametrize("options", [{}, {"replace": True}, {"weight_attr": "weight"}])
+def test_seed_edges_are_left_out_after_drawing(
+    cluster: atta.LocalCluster, small_graph: SmallGraph, options: dict[str, Any]
+) -> None:
+    """What documents say of the fan-out: a vertex gets what it draws, less what is left out, and on average c / d less."""
+    fan_out, epochs = 6, 150
+    degree = np.bincount(small_graph.dst, minlength=300)
+    hub, leaf = int(degree.argmax()), int(np.flatnonzero(degree == 3)[0])
+    into = [np.flatnonzero(small_graph.dst == v) for v in (hub, leaf)]
+    links = np.concatenate([[small_graph.src_ids[e], small_graph.dst_ids[e]] for e in (into[0][:20], into[1][:1])], 1)
+    settings: dict[str, Any] = {"batch_size": 21, "seed": 3, **options}
+    excluding, plain = (
+        atta.LinkNeighborLoader(cluster, [fan_out], links, exclude_edges=exclude, **settings)
+        for exclude in ("self", None)
+    )
+    hidden = {tuple(pair) for pair in links.T.tolist()}
+    gone = {v: sum((s, t) in hidden for s, t in zip(small_graph.src_ids[into[i]], small_graph.dst_ids[into[i]],
+                                                     strict=True)) for i, v in enumerate((hub, leaf))}  # fmt: skip
+    left: list[int] = []
+    for _ in range(epochs):
+        (fewer,), (drawn,) = excluding, plain
+        found = [pairs_of(batch, batch.edge_index()) for batch in (fewer, drawn)]
+        assert found[0] == [pair for pair in found[1] if pair not in hidden]
+        left.append(sum(target == small_graph.ids[hub] for _, target in found[0]))
+        if not options:  # all its three in-edges are drawn
+            assert sum(target == small_graph.ids[leaf] for _, target in found[0]) == 3 - gone[leaf]
+    if options.get("weight_attr"):
+        return
+    share = gone[hub] / degree[hub]
+    assert min(left) >= fan_out - gone[hub]
+    deviation = np.sqrt(fan_out * share * (1 - share) / epochs)
+    assert abs(np.mean(left) - fan_out * (1 - share)) < 5 * deviation
+
+
 def test_links_do_not_depend_on_partitions(small_graph: SmallGraph, placements: dict[str, atta.LocalCluster]) -> None:
     links, times = some_links(small_graph), np.random.default_rng(1).integers(0, 50, 200)
     settings: list[dict[str, Any]] = [
@@ -183,7 +217,7 @@ def test_to_pyg_has_pyg_names(cluster: atta.LocalCluster, small_graph: SmallGrap
     ("links", "options", "words"),
     [
         (np.zeros((3, 2), np.int64), {}, r"integers \[2, E\]"),
-        (np.zeros((2, 3)), {}, r"integers \[2, E\]"),
+        (np.zeros((2, 3)), {}, r"must be integers, not float64"),
         (np.array([[-5], [-6]]), {}, "-[56] is not a vertex"),
         (None, {"edge_label": [1]}, "1 labels for 200"),
         (None, {"edge_label_time": [1]}, "200 integers"),

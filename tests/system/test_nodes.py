@@ -52,9 +52,11 @@ def losses(report: Path) -> list[float]:
 @pytest.mark.parametrize(
     "strategy",
     [
-        ("--strategy", "minibatch", "--num-neighbors", "3", "--batch-size", "16"),
+        pytest.param(("--strategy", "minibatch", "--num-neighbors", "3", "--batch-size", "16"), marks=pytest.mark.slow),
         ("--strategy", "full", "--trainers-per-server", "2"),  # exchanges rows between the machines
-        ("--strategy", "cooperative", "--co-batches", "3", "--trainers-per-server", "2"),
+        pytest.param(
+            ("--strategy", "cooperative", "--co-batches", "3", "--trainers-per-server", "2"), marks=pytest.mark.slow
+        ),
     ],
     ids=lambda words: words[1],
 )
@@ -131,6 +133,7 @@ def bench(parts: Path, target: Path, *words: str) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 def test_exact_strategies_learn_the_same(parts: Path, tmp_path: Path) -> None:
     words = ("--trainers-per-server", "1", "--strategies", "full,preload", "--eval-every", "1")
     found = bench(parts, tmp_path / "s.json", *words)
@@ -146,6 +149,7 @@ def test_exact_strategies_learn_the_same(parts: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.netns
+@pytest.mark.slow
 def test_only_gradients_cross_the_links(parts: Path, tmp_path: Path) -> None:
     words = ("--strategies", "cooperative,full", "--link", "50mbit", "--hidden", "64")
     results = bench(parts, tmp_path / "s.json", *words)["results"]

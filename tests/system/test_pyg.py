@@ -154,3 +154,35 @@ def test_all_vertices(cluster: atta.LocalCluster, small_graph: SmallGraph, tmp_p
     loader = atta.NeighborLoader(cluster, [], None, batch_size=64, seeds="global")
     found = [batch.n_id() for batch in loader]
     assert np.array_equal(np.concatenate(found), np.sort(small_graph.ids))
+
+
+@pytest.mark.parametrize("node_type", ["author", "paper"])
+def test_every_type_is_there(typed: atta.LocalCluster, node_type: str) -> None:
+    """No edge ends at an author: its batches have no papers, but PyG's layers look for them."""
+    features, graph, sampler = backends(typed, [3, 3])
+    loader = NodeLoader((features, graph), sampler, input_nodes=(node_type, torch.arange(20)), batch_size=10)
+    for data in loader:
+        assert data.validate(raise_on_error=True)
+        assert set(data.node_types) == {"paper", "author"}
+        assert set(data.edge_types) == {CITES, WRITES}
+        assert {t: data[t].x.shape[1] for t in data.node_types} == {"paper": 4, "author": 2}
+        assert data["paper"].y.dtype == torch.int64
+        assert all(len(counts) == 3 for counts in data.num_sampled_nodes_dict.values())
+        assert data[node_type].batch_size == 10
+    assert features.get_tensor("paper", "x", index=torch.arange(0)).shape == (0, 4)
+    with pytest.raises(atta.ConfigError, match=r"1\.5"):
+        features.get_tensor("paper", "x", index=torch.tensor([1.5]))
+
+
+def test_a_seed_named_twice_counts_once(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    a, b, c = small_graph.ids[:3].tolist()
+    features, graph, sampler = backends(cluster, [3], time_attr="time", disjoint=False)
+    features, graph, plain = backends(cluster, [3])
+    ids = torch.tensor([a, b, a, c])
+    (data,) = NodeLoader((features, graph), plain, input_nodes=ids, batch_size=4)
+    assert data.n_id[: data.batch_size].tolist() == [a, b, c]
+    assert data.input_id.tolist() == [0, 1, 3]
+    times = torch.tensor([3, 4, 5, 6])
+    (data,) = NodeLoader((features, graph), sampler, input_nodes=ids, input_time=times, batch_size=4)
+    assert data.n_id[: data.batch_size].tolist() == [a, b, a, c]  # trees of their own
+    assert data.seed_time.tolist() == [3, 4, 5, 6]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import signal
 import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 import torch
@@ -20,15 +21,19 @@ import atta
 from atta import rpc
 from atta.cli.main import cli
 from atta.kvstore.initial import Normal, Uniform
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.protos.v1 import table_pb2
 from tests.system.conftest import SmallGraph
 
 
 @pytest.fixture(scope="module")
-def cluster(small_graph: SmallGraph, tmp_path_factory: pytest.TempPathFactory) -> Iterator[atta.LocalCluster]:
-    folder = tmp_path_factory.mktemp("snapshots")
-    with atta.local(small_graph.dataset(3, "random"), threads=2, options=("--snapshots", str(folder))) as cluster:
+def snapshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("snapshots")
+
+
+@pytest.fixture(scope="module")
+def cluster(small_graph: SmallGraph, snapshots: Path) -> Iterator[atta.LocalCluster]:
+    with atta.local(small_graph.dataset(3, "random"), threads=2, options=("--snapshots", str(snapshots))) as cluster:
         yield cluster
 
 
@@ -119,8 +124,9 @@ def test_growth(cluster: atta.Cluster) -> None:
     whole = atta.DistTensor(cluster, (40, 2), name="whole", init=Normal(0, 1, seed=1))
     assert np.array_equal(table[:10], before)
     assert np.array_equal(table[:], whole[:])
-    with pytest.raises(atta.ConfigError, match="it may have 40"):
-        table.grow(41)
+    for rows, words in [(41, "to 41 rows; it may have 40"), (39, "has 40 rows.*to 39"), (3, "has 40 rows.*to 3$")]:
+        with pytest.raises(atta.ConfigError, match=words):
+            table.grow(rows)
     table.delete(), whole.delete()
 
 
@@ -257,9 +263,10 @@ def test_a_push_sent_again_is_applied_once(cluster: atta.Cluster) -> None:
     table = cluster.tables.create(MutableSpec("once", 9, row_shape=(2,)))
     shard = table._shards[1]
     row = np.array([shard.first_row])
+    client = shard.connection.call("TableService.Register", table_pb2.RegisterRequest(name="once")).client
 
     def message(sequence: int, settled: int) -> rpc.Bulk:
-        request = table_pb2.PushRowsRequest(name="once", op="add", client=77, sequence=sequence, settled=settled)
+        request = table_pb2.PushRowsRequest(name="once", op="add", client=client, sequence=sequence, settled=settled)
         return rpc.Bulk(request, {2: row, 10: np.full((1, 2), 10.0**sequence, np.float32)})
 
     applied = [
@@ -296,40 +303,250 @@ def test_snapshot_goes_back_and_clients_go_on(cluster: atta.Cluster) -> None:
 
     train(0)
     assert cluster.tables.save("first") == ["snap"]
-    saved_steps = embedding.get_extra_state()["steps"]
     once = train(1)
     assert not torch.equal(once, train(2))
     assert cluster.tables.load("first") == ["snap"]
-    embedding._steps = saved_steps
+    assert embedding.get_extra_state()["steps"] == 10
     assert torch.equal(train(1), once)  # rows, moments and the number of steps are those of the snapshot
+    cluster.tables.load("first")
+    assert torch.equal(train(1), once)  # also for one who asks nothing before it goes on
+    with atta.connect(cluster.addresses) as other:
+        other.tables.load("first")
+    assert torch.equal(train(1), once)  # and for one who did not load
     cluster.tables.delete("snap")
 
 
-def test_a_killed_daemon_comes_back_with_its_snapshot(small_graph: SmallGraph, tmp_path: Path) -> None:
+def test_a_step_that_meets_a_load_is_counted_from_the_snapshot(cluster: atta.Cluster) -> None:
+    """It was numbered before; here, on all owners at once."""
+    for name in cluster.tables.specs():
+        cluster.tables.delete(name)
+    table = cluster.tables.create(MutableSpec("late", 9, optimiser=OptimiserSpec.adam(0.1)))
+    rows, gradients = np.arange(9), np.linspace(-1, 1, 9, dtype=np.float32)
+    for _ in range(2):
+        table.push(rows, gradients, "step", step=None).wait()
+    cluster.tables.save("late")
+    table.push(rows, gradients, "step", step=None).wait()
+    third = table.pull(rows)[0]
+    for _ in range(4):
+        table.push(rows, gradients, "step", step=None).wait()
+    cluster.tables.load("late")
+    table.push(rows, gradients, "step", step=None).wait()
+    assert table.step == 3
+    assert np.array_equal(table.pull(rows)[0], third)
+    assert [info.step for info in cluster.tables._look("late")] == [3, 3, 3]
+    cluster.tables.delete("late")
+
+
+def test_what_a_forgotten_client_sends_late_is_refused(cluster: atta.Cluster) -> None:
+    table = cluster.tables.create(MutableSpec("forgets", 9))
+    sent = []
+    for _ in range(2):
+        ticket = table.push(np.array([0]), np.ones(1, np.float32), "add")
+        sent += ticket._sent
+        ticket.wait()
+    for shard, bulk, _ in sent:  # a copy of what was applied
+        assert not shard.connection.call("TableService.Push", bulk).applied
+    shard, bulk, _ = sent[0]
+    forget = table_pb2.ForgetClientRequest(clients=[bulk.message.client])
+    shard.connection.call("TableService.Forget", forget)
+    for _, bulk, _ in sent:
+        with pytest.raises(atta.UnknownClientError, match="not known, or not any more"):
+            shard.connection.call("TableService.Push", bulk)
+    assert table.pull(np.array([0]))[0].tolist() == [2.0]
+    table.push(np.array([0]), np.ones(1, np.float32), "add").wait()  # who is alive registers again
+    assert table.pull(np.array([0]))[0].tolist() == [3.0]
+    stranger = table_pb2.PushRowsRequest(name="forgets", op="add", client=5, sequence=3)
+    with pytest.raises(atta.UnknownClientError, match="client 5"):
+        shard.connection.call("TableService.Push", rpc.Bulk(stranger, bulk.payloads))
+    cluster.tables.delete("forgets")
+
+
+def test_a_push_that_may_have_been_applied_is_not_sent_as_a_new_one(cluster: atta.Cluster) -> None:
+    """Its answer is lost, and when it is sent again the owner has forgotten the client: its caller is told."""
+
+    class Lost(grpc.RpcError):
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode.UNAVAILABLE
+
+        def details(self) -> str:
+            return "connection reset"
+
+    class NoAnswer:
+        def result(self) -> None:
+            raise Lost
+
+    table = cluster.tables.create(MutableSpec("doubt", 9))
+    ticket = table.push(np.array([0]), np.ones(1, np.float32), "add")
+    ((shard, bulk, future),) = ticket._sent
+    future.result()
+    shard.connection.call("TableService.Forget", table_pb2.ForgetClientRequest(clients=[bulk.message.client]))
+    ticket._sent = [(shard, bulk, NoAnswer())]
+    with pytest.raises(atta.UnknownClientError, match="may have been applied or not"):
+        ticket.wait()
+    assert table.pull(np.array([0]))[0].tolist() == [1.0]
+    cluster.tables.delete("doubt")
+
+
+def test_a_damaged_part_leaves_all_parts_as_they_are(cluster: atta.Cluster, snapshots: Path) -> None:
+    table = atta.DistTensor(cluster, (30,), name="parts")
+    table[:] = 1.0
+    cluster.tables.save("parts")
+    table[:] = 2.0
+    damaged = snapshots / "parts" / "part-0001" / "tables" / "parts" / "values.npy"
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-1] + b"!")
+    with pytest.raises(atta.RemoteError, match=r"part-0001/tables/parts/values\.npy: altered"):
+        cluster.tables.load("parts")
+    assert table[:].tolist() == [2.0] * 30
+    table[:] = 3.0
+    damaged.write_bytes(whole)
+    cluster.tables.load("parts")
+    assert table[:].tolist() == [1.0] * 30
+    table.delete()
+
+
+def test_parts_that_were_not_saved_together_are_not_loaded(cluster: atta.Cluster, snapshots: Path) -> None:
+    table = atta.DistTensor(cluster, (30,), name="mixed")
+    table[:] = 1.0
+    for name in ("one", "two"):
+        cluster.tables.save(name)
+    shutil.rmtree(snapshots / "one" / "part-0002")
+    shutil.copytree(snapshots / "two" / "part-0002", snapshots / "one" / "part-0002")
+    with pytest.raises(atta.DataError, match="snapshot one: its parts were not saved together"):
+        cluster.tables.load("one")
+    table.delete()
+
+
+def test_a_save_that_one_daemon_cannot_do_leaves_the_old_snapshot(cluster: atta.Cluster, snapshots: Path) -> None:
+    table = atta.DistTensor(cluster, (30,), name="saves")
+    table[:] = 1.0
+    cluster.tables.save("again")
+    table[:] = 2.0
+    manifest = snapshots / "again" / "part-0002" / "tables.json"
+    manifest.rename(manifest.with_name("moved"))  # now that folder is not ours to replace
+    with pytest.raises(atta.ConfigError, match=r"part-0002: exists and holds no tables\.json"):
+        cluster.tables.save("again")
+    assert sorted(path.name for path in (snapshots / "again").iterdir()) == ["part-0000", "part-0001", "part-0002"]
+    manifest.with_name("moved").rename(manifest)
+    cluster.tables.load("again")
+    assert table[:].tolist() == [1.0] * 30
+    table[:] = 2.0
+    cluster.tables.save("again")  # an older one is replaced
+    table[:] = 3.0
+    cluster.tables.load("again")
+    assert table[:].tolist() == [2.0] * 30
+    table.delete()
+
+
+def test_tables_that_are_not_the_same_everywhere(cluster: atta.Cluster) -> None:
+    """One owner has lost its rows, or has other ones: nothing is made up for them."""
+    spec = MutableSpec("torn", 30)
+    table = cluster.tables.create(spec)
+    second = cluster._connections[1]
+    second.call("TableService.Delete", table_pb2.DeleteTableRequest(name="torn"))
+    for ask in (lambda: cluster.tables.create(spec), lambda: cluster.tables.open("torn")):
+        with pytest.raises(atta.UnknownNameError, match=f"lost on {second.address}.*atta tables load"):
+            ask()
+    for use in (
+        lambda: table.pull(np.array([12])),
+        lambda: table.push(np.array([12]), np.ones(1, np.float32)).wait(),
+    ):
+        with pytest.raises(atta.UnknownNameError, match="part 1: mutable table 'torn' is not here any more"):
+            use()
+    with pytest.raises(atta.RemoteError, match="does not have the same tables as part 0: torn"):
+        cluster.tables.save("torn")
+    text = json.dumps(spec.to_dict())
+    anew = table_pb2.CreateTableRequest(dataset_id=cluster.dataset_id, spec=text, table_id=1)
+    second.call("TableService.Create", anew)
+    with pytest.raises(atta.RemoteError, match=f"{second.address} .part 1.*created or loaded apart"):
+        cluster.tables.create(spec)
+    with pytest.raises(atta.UnknownNameError, match="created anew"):
+        table.pull(np.array([12]))
+    assert cluster.tables.delete("torn")
+    cluster.tables.create(spec)
+    with pytest.raises(atta.UnknownNameError, match="created anew"):
+        table.pull(np.array([12]))
+    cluster.tables.delete("torn")
+
+
+def test_creating_goes_on_where_it_was_broken_off(cluster: atta.Cluster) -> None:
+    spec = MutableSpec("begun", 30)
+    request = table_pb2.CreateTableRequest(dataset_id=cluster.dataset_id, spec=json.dumps(spec.to_dict()), table_id=7)
+    cluster._connections[0].call("TableService.Create", request)
+    with pytest.raises(atta.UnknownNameError, match="begun"):
+        cluster.tables.open("begun")
+    assert cluster.tables.create(spec).table_id == 7
+    assert cluster.tables.open("begun").table_id == 7
+    cluster.tables.delete("begun")
+
+
+class Daemons:
+    """The daemons of a local cluster, ended and started again by hand."""
+
+    def __init__(self, cluster: atta.LocalCluster) -> None:
+        self._cluster = cluster
+        self._commands = [Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1] for pid in cluster.pids]
+        self._again: dict[int, subprocess.Popen[bytes]] = {}
+
+    def end(self, part: int, number: int) -> None:
+        process = self._again.get(part, self._cluster._children[part])
+        process.send_signal(number)
+        process.wait(60)
+
+    def start(self, part: int) -> None:
+        self._again[part] = subprocess.Popen(self._commands[part], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+    def close(self) -> None:
+        for process in self._again.values():
+            process.kill()
+            process.wait()
+
+
+def test_daemons_that_end_and_come_back(small_graph: SmallGraph, tmp_path: Path) -> None:
+    """Killed, what was saved comes back; asked to end, everything. Nothing is made up meanwhile."""
     data = small_graph.dataset(2, "random")
     options = ("--snapshots", str(tmp_path / "snapshots"))
+    spec = MutableSpec("kept", 100, row_shape=(3,), init=Uniform(0, 1))
     with atta.local(data, threads=1, options=options, deadline_s=20) as cluster:
-        table = atta.DistTensor(cluster, (100, 3), name="kept", init=Uniform(0, 1))
-        table[:] = np.arange(300).reshape(100, 3)
-        cluster.tables.save("kept")
-        victim = cluster.pids[1]
-        command = Path(f"/proc/{victim}/cmdline").read_bytes().decode().split("\0")[:-1]
-        os.kill(victim, signal.SIGKILL)
-        with pytest.raises(atta.RemoteError):
-            table[[99]]
-        assert table[[0]].tolist() == [[0.0, 1.0, 2.0]]  # the other part serves on
-        again = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        daemons = Daemons(cluster)
         try:
+            table = atta.DistTensor(cluster, (100, 3), name="kept", init=Uniform(0, 1))
+            table[:] = np.arange(300).reshape(100, 3)
+            embedding = atta.DistEmbedding(cluster, 10, 2, name="adam", optimizer="adam", lr=0.1)
+            embedding(torch.arange(10)).sum().backward()
+            embedding.flush()
+            cluster.tables.save("kept")
+            daemons.end(1, signal.SIGKILL)
+            with pytest.raises(atta.RemoteError):
+                table[[99]]
+            assert table[[0]].tolist() == [[0.0, 1.0, 2.0]]  # the other part serves on
+            daemons.start(1)
             with atta.connect(cluster.addresses, wait=True) as fresh:
-                assert fresh.tables.load("kept") == ["kept"]
+                for ask in (lambda: fresh.tables.create(spec), lambda: fresh.tables.open("kept")):
+                    with pytest.raises(atta.UnknownNameError, match=f"lost on {cluster.addresses[1]}"):
+                        ask()
+                for use in (lambda: table[[99]], lambda: table.add([99], 1.0), lambda: table.grow(101)):
+                    with pytest.raises(atta.UnknownNameError, match=r"part 1: .*lost.*atta tables load"):
+                        use()
+                assert fresh.tables.load("kept") == ["adam", "kept"]
                 back = atta.DistTensor(fresh, (100, 3), name="kept", init=Uniform(0, 1))
                 assert np.array_equal(back[:], np.arange(300).reshape(100, 3))
             assert table[[99]].tolist() == [[297.0, 298.0, 299.0]]  # and so for a client that was there before
             table[[99]] = 1.0
             assert table[[99]].tolist() == [[1.0, 1.0, 1.0]]
+            embedding(torch.arange(10)).sum().backward()
+            weight = embedding.state_dict()["weight"]
+            for part in range(2):
+                daemons.end(part, signal.SIGTERM)
+                daemons.start(part)
+            with atta.connect(cluster.addresses, wait=True) as fresh:
+                assert fresh.tables.load("shutdown") == ["adam", "kept"]
+            assert table[[99, 98]].tolist() == [[1.0, 1.0, 1.0], [294.0, 295.0, 296.0]]
+            state = embedding.state_dict()
+            assert torch.equal(state["weight"], weight)
+            assert state["_extra_state"]["steps"] == 2
         finally:
-            again.terminate()
-            again.wait(10)
+            daemons.close()
 
 
 def test_command_line(cluster: atta.LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,8 @@
 """Random histories of tables on real daemons, asked by three clients at the same time, against plain arrays.
 
-What concurrent requests do depends on their order. Either the order does not matter (whole numbers are added), or every outcome is
-accepted that some order explains: a row as one of the clients has written it, a snapshot between two pushes of each client.
+Clients are forgotten, snapshots are loaded and found damaged, and copies of messages turn up late. What concurrent requests do
+depends on their order. Either the order does not matter (whole numbers are added), or every outcome is accepted that some order
+explains: a row as one of the clients has written it, a snapshot between two pushes of each client.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from hypothesis import Phase, settings
@@ -33,6 +36,7 @@ from atta.client.tables import RemoteTable
 from atta.kvstore.initial import Constant, Uniform
 from atta.kvstore.optimisers import initial_state
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.protos.v1 import table_pb2
 from tests.system.conftest import SmallGraph
 from tests.unit.kvstore.test_rows import together
 from tests.unit.kvstore.test_steps import coalesced, expected
@@ -57,9 +61,12 @@ class Sent:
     shard: Any
     bulk: rpc.Bulk
 
-    def again(self) -> bool:
-        """Send it once more; whether it has been applied."""
-        return bool(self.shard.connection.call("TableService.Push", self.bulk).applied)
+    def again(self) -> bool | None:
+        """Send it once more; whether it has been applied, None: it was refused as of one whom the owner does not know."""
+        try:
+            return bool(self.shard.connection.call("TableService.Push", self.bulk).applied)
+        except atta.UnknownClientError:
+            return None
 
     @property
     def owner(self) -> tuple[str, int]:
@@ -72,34 +79,59 @@ class Sent:
 
 @dataclass
 class Model:
-    """A table as plain arrays; of every (owner, client) the numbers that are settled or have been applied."""
+    """A table as plain arrays; of every (owner, client) that is known the numbers that are settled or have been applied.
+
+    ``over``: those that a snapshot was loaded with.
+    """
 
     spec: MutableSpec
     values: np.ndarray
     versions: np.ndarray
     state: dict[str, np.ndarray]
     steps: int = 0
-    settled: dict[Any, int] = field(default_factory=lambda: defaultdict(int))
+    settled: dict[Any, int] = field(default_factory=dict)
     applied: set[Any] = field(default_factory=set)
+    over: set[Any] = field(default_factory=set)
 
-    def receive(self, sent: Sent) -> bool:
-        """What the owner does with a message; False: nothing, it is known."""
+    def receive(self, sent: Sent) -> bool | None:
+        """What the owner does with a message; False: nothing, it is known; None: it refuses it."""
         message = sent.bulk.message
-        self.settled[sent.owner] = max(self.settled[sent.owner], message.settled)
+        if sent.owner not in self.settled:
+            return None
         if message.sequence < self.settled[sent.owner] or (sent.owner, message.sequence) in self.applied:
             return False
+        if sent.owner in self.over:
+            return None
+        self.settled[sent.owner] = max(self.settled[sent.owner], message.settled)
         self.applied.add((sent.owner, message.sequence))
-        rows = sent.rows
+        self.apply(sent)
+        return True
+
+    def receive_new(self, sent: Sent) -> bool | None:
+        """As ``receive``, of one who has just registered, or before."""
+        self.settled.setdefault(sent.owner, 0)
+        return self.receive(sent)
+
+    def forget(self, owner: Any) -> None:
+        """Know somebody no more."""
+        self.settled.pop(owner, None)
+        self.over.discard(owner)
+        self.applied = {(who, number) for who, number in self.applied if who != owner}
+
+    def apply(self, sent: Sent) -> None:
+        """The effect of a message on the rows."""
+        message, rows = sent.bulk.message, sent.rows
         values = np.frombuffer(sent.bulk.payloads[10], self.spec.dtype).reshape(len(rows), *self.spec.row_shape)
         if message.op == "write":
             for row, value in zip(rows, values, strict=True):  # of a repeated row the last counts
+                if message.versioned and self.versions[row] > message.version:
+                    continue
                 self.values[row] = value
                 self.versions[row] = message.version if message.versioned else self.versions[row]
         elif message.op == "add":
             np.add.at(self.values, rows, values)
         else:
             self._step(rows, values, message.step)
-        return True
 
     def _step(self, rows: np.ndarray, gradients: np.ndarray, step: int) -> None:
         assert self.spec.optimiser is not None
@@ -118,9 +150,9 @@ def fresh(spec: MutableSpec, first: int, rows: int) -> Model:
 
 
 class Machine(RuleBasedStateMachine):
-    def __init__(self, clusters: list[atta.Cluster]) -> None:
+    def __init__(self, clusters: list[atta.Cluster], snapshots: Path) -> None:
         super().__init__()
-        self.clusters = clusters
+        self.clusters, self.snapshots = clusters, snapshots
 
     @initialize()
     def start(self) -> None:
@@ -154,7 +186,7 @@ class Machine(RuleBasedStateMachine):
         model.steps += op == "step"
         step = model.steps if op == "step" else 0
         for sent, _ in self.pushed(name, client, rows, values, op=op, version=version, step=step):
-            assert model.receive(sent)
+            assert model.receive_new(sent)
             self.sent[name].append(sent)
 
     @precondition(lambda self: any(self.sent.values()))
@@ -164,7 +196,33 @@ class Machine(RuleBasedStateMachine):
         everything = [(name, sent) for name, all_of in self.sent.items() for sent in all_of]
         name, sent = everything[pick % len(everything)]
         if sent.rows.max() < len(self.models[name].values):
-            assert sent.again() == self.models[name].receive(sent)
+            assert sent.again() is self.models[name].receive(sent)
+
+    @rule(name=names, client=clients, seed=seeds)
+    def forget(self, name: str, client: int, seed: int) -> None:
+        """The client does not notice: what it pushes next is refused, so it registers and sends that as a new push."""
+        if name not in self.models:
+            return
+        model, table = self.models[name], self.table(client, name)
+        for shard in table._shards:
+            shard.registration.ensure()
+            who = shard.registration.client
+            shard.connection.call("TableService.Forget", table_pb2.ForgetClientRequest(clients=[who]))
+            model.forget((shard.connection.address, who))
+        rows = np.random.default_rng(seed).integers(0, len(model.values), 4)
+        tag = next(self.tags)
+        values = np.full((len(rows), *model.spec.row_shape), tag, model.spec.dtype)
+        ticket = table.push(rows, values, "write", version=tag if model.spec.versioned else None)
+        sent = [Sent(shard, bulk) for shard, bulk, _ in ticket._sent]
+        ticket.wait()
+        for anew in sent:
+            shard = anew.shard
+            assert anew.again() is None
+            anew.bulk.message.client = shard.registration.client
+            anew.bulk.message.sequence = anew.bulk.message.settled = 0
+            assert model.receive_new(anew)
+            assert anew.again() is False
+            self.sent[name].append(anew)
 
     @rule()
     def save(self) -> None:
@@ -174,9 +232,35 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.saved is not None)
     @rule(client=clients)
     def load(self, client: int) -> None:
-        self.models = copy.deepcopy(self.saved or {})
+        self.back()
         assert self.clusters[client].tables.load("saved") == sorted(self.models)
         self.sent = defaultdict(list, {name: sent for name, sent in self.sent.items() if name in self.models})
+
+    @precondition(lambda self: self.saved)
+    @rule(client=clients, pick=seeds)
+    def load_a_damaged_one(self, client: int, pick: int) -> None:
+        """Whichever part it is that is damaged: nothing changes on any daemon, see the invariant."""
+        files = sorted(path for path in (self.snapshots / "saved").rglob("*.npy") if path.stat().st_size > 200)
+        path = files[pick % len(files)]
+        with path.open("r+b") as file:
+            file.seek(150)
+            (was,) = file.read(1)
+            file.seek(150)
+            file.write(bytes([was ^ 1 + pick % 255]))
+        with pytest.raises(atta.RemoteError, match=path.name):
+            self.clusters[client].tables.load("saved")
+        with path.open("r+b") as file:
+            file.seek(150)
+            file.write(bytes([was]))
+
+    def back(self) -> None:
+        """The models that were saved."""
+        self.models = copy.deepcopy(self.saved or {})
+        self.end_registrations()
+
+    def end_registrations(self) -> None:
+        for model in self.models.values():
+            model.over = set(model.settled)
 
     # -- several at the same time --------------------------------------------------------------------------------------
 
@@ -241,7 +325,7 @@ class Machine(RuleBasedStateMachine):
         known = len(self.sent[name])
         self.each(body, read)
         for sent in self.sent[name][known:]:
-            assert model.receive(sent)
+            assert model.receive_new(sent)
 
     @rule(seed=seeds)
     def write(self, seed: int) -> None:
@@ -276,16 +360,16 @@ class Machine(RuleBasedStateMachine):
             for row in sent.rows:
                 last[int(row)][client] = tag
         for row, version in enumerate(versions):
-            assert version in (last[row].values() if row in last else [model.versions[row]])
+            assert version == (max(last[row].values()) if row in last else model.versions[row])
         for _, _, sent in writes:
-            model.receive(sent)
+            model.receive_new(sent)
             self.sent["marks"].append(sent)
         model.versions[:] = versions
         model.values[:] = versions[:, None]
 
     @rule(seed=seeds)
     def save_amid_additions(self, seed: int) -> None:
-        """A snapshot holds of every client's pushes to an owner the first ones, each as a whole; the others are then new again."""
+        """A snapshot holds of every client's pushes to an owner the first ones, each as a whole; later ones are then refused."""
         if "sums" not in self.models:
             return
         model = self.models["sums"]
@@ -296,21 +380,24 @@ class Machine(RuleBasedStateMachine):
             kept = self.bits(messages, before)
             assert kept == sorted(kept, reverse=True)
             for (_, message), has in zip(messages, kept, strict=True):
-                assert message.again() != has
-            assert all(model.receive(message) for _, message in messages)
+                assert message.again() is (False if has else None)
+                assert not has or model.receive_new(message)
+        self.sent = defaultdict(list)
+        self.end_registrations()
 
     @precondition(lambda self: "sums" in self.models and "sums" in (self.saved or ()))
     @rule(seed=seeds)
     def load_amid_additions(self, seed: int) -> None:
         """Of every client's pushes to an owner those that came before the snapshot was loaded are undone, later ones are not."""
-        self.models = copy.deepcopy(self.saved or {})
+        self.back()
         before = self.models["sums"].values.copy()
         sent = self.additions(seed, SPECS["sums"].rows, lambda: self.clusters[0].tables.load("saved"))
         for messages in sent:
             kept = self.bits(messages, before)
             assert kept == sorted(kept)
             for (_, message), has in zip(messages, kept, strict=True):
-                assert not has or self.models["sums"].receive(message)
+                if has:
+                    self.models["sums"].apply(message)
         self.sent = defaultdict(list)
 
     # -- how they do it ------------------------------------------------------------------------------------------------
@@ -328,10 +415,8 @@ class Machine(RuleBasedStateMachine):
             for message, calls in zip(sent, answers, strict=True):
                 calls.append(message.shard.connection.begin("TableService.Push", message.bulk))
         ticket.wait()
-        return [
-            (message, sum(call.result().applied for call in calls))
-            for message, calls in zip(sent, answers, strict=True)
-        ]
+        applied = [sum(_applied(call) for call in calls) for calls in answers]
+        return list(zip(sent, applied, strict=True))
 
     def whole_rows(self, before: np.ndarray, lowest: int) -> np.ndarray:
         """The versions of "marks", after a look that every row is that number throughout, and old or new."""
@@ -382,19 +467,34 @@ class Machine(RuleBasedStateMachine):
                 assert np.array_equal(versions, model.versions)
 
 
+def _applied(call: Any) -> bool:
+    """Whether a message was applied as it was sent at first; if it met a load, it was refused."""
+    try:
+        return bool(call.result().applied)
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.UNAUTHENTICATED:
+            raise
+        return False
+
+
 @pytest.fixture(scope="module")
-def clusters(small_graph: SmallGraph, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[atta.Cluster]]:
+def snapshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("snapshots")
+
+
+@pytest.fixture(scope="module")
+def clusters(small_graph: SmallGraph, snapshots: Path) -> Iterator[list[atta.Cluster]]:
     """Three clients of the same two daemons."""
-    options = ("--snapshots", str(tmp_path_factory.mktemp("snapshots")))
+    options = ("--snapshots", str(snapshots))
     with ExitStack() as stack:
         first = stack.enter_context(atta.local(small_graph.dataset(PARTS, "random"), threads=2, options=options))
         others = [stack.enter_context(atta.connect(first.addresses)) for _ in range(CLIENTS - 1)]
         yield [first, *others]
 
 
-def test_histories_of_several_clients(clusters: list[atta.Cluster]) -> None:
+def test_histories_of_several_clients(clusters: list[atta.Cluster], snapshots: Path) -> None:
     # No shrinking: a history with threads need not fail twice.
     run_state_machine_as_test(
-        lambda: Machine(clusters),
+        lambda: Machine(clusters, snapshots),
         settings=settings(max_examples=15, stateful_step_count=15, phases=[Phase.generate], database=None),
     )

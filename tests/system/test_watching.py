@@ -174,13 +174,14 @@ def test_ctrl_c_ends_it_and_leaves_the_terminal_as_it_was(pair: atta.LocalCluste
                 shown += more
         except OSError:  # the other end is closed
             pass
-        assert child.wait(timeout=30) == 0
+        assert child.wait(timeout=30) == 130
     finally:
         child.kill()
         child.wait()
         os.close(ours)
     assert shown.count(b"\x1b[?1049h") == shown.count(b"\x1b[?1049l") == 1  # the alternate screen
     assert shown.rindex(b"\x1b[?25h") > shown.index(b"\x1b[?25l")  # the cursor
+    assert shown.rstrip().endswith(b"atta: interrupted")
     assert b"Traceback" not in shown
 
 

@@ -23,6 +23,7 @@ from atta.bench.report import BenchReport
 from atta.bench.workfolder import work_folder
 from atta.bench.workload import Recipe, Workload
 from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.extras import need
 from atta.partition.dataset import Dataset
 
 __all__ = [
@@ -98,9 +99,7 @@ class BesideBench:
 
 def need_training() -> None:
     """Raise ConfigError where the packages to train with are missing."""
-    for package in ("torch", "torch_geometric"):
-        if importlib.util.find_spec(package) is None:
-            raise ConfigError("training needs torch and torch_geometric: install atta[train]")
+    need("training", "torch", "torch_geometric")
 
 
 def delivery(beside_dgl: bool) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from atta.compare import save_figure
 from atta.errors import ConfigError
 from atta.observe.versions import machine, versions
 
@@ -108,7 +109,7 @@ class CacheReport:
         axes.set_xlabel("rows kept per partition")
         axes.set_ylabel("hit rate, % of remote rows")
         axes.legend()
-        canvas.savefig(path, dpi=150)
+        save_figure(canvas, path)
         plt.close(canvas)
 
 

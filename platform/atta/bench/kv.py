@@ -7,7 +7,6 @@ libraries do not disturb each other; within a process the ways alternate.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -30,6 +29,7 @@ from atta.bench.report import BenchReport
 from atta.bench.workfolder import work_folder
 from atta.client.local import free_addresses
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
+from atta.extras import missing, not_installed
 from atta.partition import Dataset, GraphWriter, partition_graph
 
 __all__ = ["KvBench", "figures", "prepare", "run"]
@@ -114,8 +114,8 @@ def run(bench: KvBench, say: Callable[[str], None] = lambda _: None) -> BenchRep
     bounds = {"link/bytes_per_s": "link_capacity_bytes_per_s"} if bench.link else {}
     report = BenchReport("kv", config, limit_of=bounds)
     for package in ("torch", *bench.vs):
-        if importlib.util.find_spec(package) is None:
-            report.fail(package, f"not installed: {package}")
+        if missing(package):
+            report.fail(package, not_installed(package))
     say("generating the table, unless it is there")
     dataset = prepare(bench)
     with contextlib.ExitStack() as stack:

@@ -146,6 +146,7 @@ class _Local:
 
     def __init__(self, spec: MutableSpec) -> None:
         self._table = MutableTable(spec)
+        self._table.register(_CLIENT)
         self._numbers = itertools.count()
 
     def operation(self, name: str) -> Operation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import psutil
 
 from atta.bench.report import BenchReport
 from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.extras import missing, not_installed
 from atta.partition import Dataset, Graph
 from atta.partition.methods import make_method
 
@@ -66,8 +66,8 @@ def run(bench: PartitionBench, say: Callable[[str], None] = lambda _: None) -> B
     sizes = {"nodes": sum(graph.schema.node_counts.values()), "edges": sum(graph.schema.edge_counts.values())}
     report = BenchReport("partition", {**asdict(bench), **sizes}, ours=bench.methods[0])
     for peer in bench.vs:
-        if importlib.util.find_spec(peer) is None:
-            report.fail(peer, f"not installed: {peer}")
+        if missing(peer):
+            report.fail(peer, not_installed(peer))
     systems = [*bench.methods, *(peer for peer in bench.vs if peer not in report.errors)]
     for number in range(bench.runs):
         for system in systems[:: 1 if number % 2 == 0 else -1]:

@@ -12,6 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from atta.compare import save_figure
 from atta.observe.versions import machine, versions
 
 __all__ = ["BenchReport", "section_of", "summary"]
@@ -164,5 +165,5 @@ class BenchReport:
         axes.bar(list(shown), medians, yerr=spread, capsize=4, color="#4c78a8")
         axes.set_ylabel(figure.replace("_", " "))
         axes.set_title(f"{self.bench} (median, min to max)")
-        canvas.savefig(path, dpi=150)
+        save_figure(canvas, path)
         plt.close(canvas)

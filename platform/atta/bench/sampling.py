@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -14,6 +13,7 @@ from atta.bench import limits
 from atta.bench.report import BenchReport
 from atta.bench.sampling_worker import WorkerConfig
 from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.extras import missing, not_installed
 from atta.partition.dataset import Dataset
 
 __all__ = ["SamplingBench", "run"]
@@ -82,8 +82,8 @@ def run(bench: SamplingBench, say: Callable[[str], None] = lambda _: None) -> Be
     systems = [("atta", n) for n in bench.threads]
     systems += [(f"atta-{variant}", bench.threads[0]) for variant in bench.variants]
     for peer in bench.vs:
-        if missing := [package for package in _NEEDS[peer] if importlib.util.find_spec(package) is None]:
-            report.fail(peer, f"not installed: {', '.join(missing)}")
+        if lacking := missing(*_NEEDS[peer]):
+            report.fail(peer, not_installed(*lacking))
         else:
             systems += [(peer, n) for n in bench.threads]
     failed: set[str] = set()

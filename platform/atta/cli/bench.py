@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from atta.cli.output import DURATION, INTS, NAMES, json_option, printer, quiet_option, write_json
+from atta.cli.output import DURATION, INTS, NAMES, json_option, plot_option, printer, quiet_option, write_json
 
 __all__ = ["COMMANDS"]
 
@@ -28,9 +28,21 @@ work_option = click.option(
 )
 
 
+def _hand_out(report: Any, json_file: str | None, plot: str | None, *figure: str, quiet: bool) -> None:
+    """Print first: whatever fails afterwards, the figures of hours of measuring are there."""
+    if not quiet and json_file != "-":
+        printer().print(report.show())
+    write_json(json_file, report.to_json())
+    if plot:
+        report.plot(plot, *figure)
+
+
 @click.group()
 def bench() -> None:
-    """Measure against physical limits and peers, all in one run."""
+    """Measure against physical limits and peers, all in one run.
+
+    Example: atta bench loader --data data/demo-2p --num-neighbors 15,10,5 --json loader.json
+    """
 
 
 @bench.command()
@@ -63,7 +75,7 @@ def bench() -> None:
 @work_option
 @click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per system and round.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the sampling.")
-@click.option("--plot", metavar="FILE.png", help="Draw seeds per second.")
+@plot_option("Draw seeds per second.")
 @json_option
 @quiet_option
 def loader(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> None:
@@ -79,11 +91,7 @@ def loader(json_file: str | None, plot: str | None, quiet: bool, **options: Any)
     console = Console(stderr=True, quiet=quiet)
     workload = Workload(**{f.name: options.pop(f.name) for f in fields(Workload) if f.name in options})
     report = run(LoaderBench(workload=workload, **options), console.print)
-    write_json(json_file, report.to_json())
-    if plot:
-        report.plot(plot, "seeds_per_s")
-    if not quiet and json_file != "-":
-        printer().print(report.show())
+    _hand_out(report, json_file, plot, "seeds_per_s", quiet=quiet)
 
 
 @bench.command()
@@ -108,7 +116,7 @@ def loader(json_file: str | None, plot: str | None, quiet: bool, **options: Any)
 @work_option
 @click.option("--timeout", "timeout_s", type=DURATION, default="20m", show_default=True, help="Per system and round.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the sampling and the initial weights.")
-@click.option("--plot", metavar="FILE.png", help="Draw seconds per epoch.")
+@plot_option("Draw seconds per epoch.")
 @json_option
 @quiet_option
 def train(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> None:
@@ -124,11 +132,7 @@ def train(json_file: str | None, plot: str | None, quiet: bool, **options: Any) 
     console = Console(stderr=True, quiet=quiet)
     chosen = {f.name: options.pop(f.name) for f in fields(Workload) if f.name in options}
     report = run(TrainBench(workload=Workload(**chosen, seconds=0.0), **options), console.print)
-    write_json(json_file, report.to_json())
-    if plot:
-        report.plot(plot, "epoch_s")
-    if not quiet and json_file != "-":
-        printer().print(report.show())
+    _hand_out(report, json_file, plot, "epoch_s", quiet=quiet)
 
 
 @bench.command()
@@ -158,7 +162,7 @@ def train(json_file: str | None, plot: str | None, quiet: bool, **options: Any) 
 @work_option
 @click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per policy and round.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the sampling.")
-@click.option("--plot", metavar="FILE.png", help="Draw seeds per second.")
+@plot_option("Draw seeds per second.")
 @json_option
 @quiet_option
 def scheduler(
@@ -178,11 +182,7 @@ def scheduler(
     workload = Workload(**chosen, think_ms=1e3 * think_s)
     bench = SchedulerBench(workload=workload, rtt_ms=1e3 * rtt_s, **options)
     report = run(bench, console.print)
-    write_json(json_file, report.to_json())
-    if plot:
-        report.plot(plot, "seeds_per_s")
-    if not quiet and json_file != "-":
-        printer().print(report.show())
+    _hand_out(report, json_file, plot, "seeds_per_s", quiet=quiet)
 
 
 @bench.command()
@@ -226,7 +226,7 @@ def scheduler(
 @work_option
 @click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per strategy and round.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the first round; each round takes the next.")
-@click.option("--plot", metavar="FILE.png", help="Draw seconds per epoch.")
+@plot_option("Draw seconds per epoch.")
 @json_option
 @quiet_option
 def strategies(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> None:
@@ -239,11 +239,7 @@ def strategies(json_file: str | None, plot: str | None, quiet: bool, **options: 
     from atta.bench.strategies import StrategiesBench, run
 
     report = run(StrategiesBench(**options), Console(stderr=True, quiet=quiet).print)
-    write_json(json_file, report.to_json())
-    if plot:
-        report.plot(plot, "epoch_seconds")
-    if not quiet and json_file != "-":
-        printer().print(report.show())
+    _hand_out(report, json_file, plot, "epoch_seconds", quiet=quiet)
 
 
 @bench.command()
@@ -261,7 +257,7 @@ def strategies(json_file: str | None, plot: str | None, quiet: bool, **options: 
 )
 @click.option("--runs", type=int, default=5, show_default=True, help="Rounds; systems alternate within a round.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the seeds.")
-@click.option("--plot", metavar="FILE.png", help="Draw edges per second.")
+@plot_option("Draw edges per second.")
 @json_option
 @quiet_option
 def sampling(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> None:
@@ -274,11 +270,7 @@ def sampling(json_file: str | None, plot: str | None, quiet: bool, **options: An
     from atta.bench.sampling import SamplingBench, run
 
     report = run(SamplingBench(**options), Console(stderr=True, quiet=quiet).print)
-    write_json(json_file, report.to_json())
-    if plot:
-        report.plot(plot, "edges_per_s")
-    if not quiet and json_file != "-":
-        printer().print(report.show())
+    _hand_out(report, json_file, plot, "edges_per_s", quiet=quiet)
 
 
 @bench.command("partition")
@@ -293,7 +285,7 @@ def sampling(json_file: str | None, plot: str | None, quiet: bool, **options: An
 )
 @click.option("--vs", type=NAMES, default=(), help="Peers: dgl (dgl.distributed.partition_graph; needs atta[dgl]).")
 @click.option("--runs", type=int, default=1, show_default=True, help="Rounds; methods alternate within a round.")
-@click.option("--plot", metavar="FILE.png", help="Draw the edge cuts.")
+@plot_option("Draw the edge cuts.")
 @json_option
 @quiet_option
 def partition_(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> None:
@@ -306,11 +298,7 @@ def partition_(json_file: str | None, plot: str | None, quiet: bool, **options: 
     from atta.bench.partition import PartitionBench, run
 
     report = run(PartitionBench(**options), Console(stderr=True, quiet=quiet).print)
-    write_json(json_file, report.to_json())
-    if plot:
-        report.plot(plot, "edge_cut")
-    if not quiet and json_file != "-":
-        printer().print(report.show())
+    _hand_out(report, json_file, plot, "edge_cut", quiet=quiet)
 
 
 @bench.command()
@@ -328,7 +316,7 @@ def partition_(json_file: str | None, plot: str | None, quiet: bool, **options: 
     "--work", metavar="DIR", help="Keep the generated table here  [default: atta in the user's cache folder]."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of rows and values.")
-@click.option("--plot", metavar="FILE.png", help="Draw bytes per second of the local gather.")
+@plot_option("Draw bytes per second of the local gather.")
 @json_option
 @quiet_option
 def kv(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> None:
@@ -341,11 +329,7 @@ def kv(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> 
     from atta.bench.kv import KvBench, run
 
     report = run(KvBench(**options), Console(stderr=True, quiet=quiet).print)
-    write_json(json_file, report.to_json())
-    if plot:
-        report.plot(plot, "gather/bytes_per_s")
-    if not quiet and json_file != "-":
-        printer().print(report.show())
+    _hand_out(report, json_file, plot, "gather/bytes_per_s", quiet=quiet)
 
 
 @bench.command("cache")
@@ -359,7 +343,7 @@ def kv(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> 
 @click.option("--ranks", type=NAMES, default="degree,access,recent", show_default=True, help="Policies.")
 @click.option("--epochs", type=int, default=2, show_default=True, help="The first fills the caches, the others count.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the shuffling and sampling.")
-@click.option("--plot", metavar="FILE.png", help="Draw hit rates against size.")
+@plot_option("Draw hit rates against size.")
 @json_option
 @quiet_option
 def cache_(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> None:
@@ -372,11 +356,7 @@ def cache_(json_file: str | None, plot: str | None, quiet: bool, **options: Any)
     from atta.bench.cache import CacheBench, run
 
     report = run(CacheBench(**options), Console(stderr=True, quiet=quiet).print)
-    write_json(json_file, report.to_json())
-    if plot:
-        report.plot(plot)
-    if not quiet and json_file != "-":
-        printer().print(report.show())
+    _hand_out(report, json_file, plot, quiet=quiet)
 
 
 COMMANDS = [bench]

@@ -28,7 +28,12 @@ _BALANCED = ("nodes", "edges", *_MAIN_SPLITS)
 _DEFAULTS = {f.name: f.default for f in fields(GenerateOptions)}
 
 
-@click.command("import", epilog="Example: atta import npz data/cora graphs/cora --undirected")
+_IMPORT_HELP = f"""Turn a dataset in FORMAT at SRC into the graph folder DST.
+
+FORMAT is one of {", ".join(sorted(IMPORTERS))}. What a graph folder cannot hold is refused by name."""
+
+
+@click.command("import", help=_IMPORT_HELP, epilog="Example: atta import npz data/cora graphs/cora --undirected")
 @click.argument("format_", metavar="FORMAT", type=click.Choice(sorted(IMPORTERS)))
 @click.argument("src", type=click.Path())
 @click.argument("dst", type=click.Path())
@@ -37,6 +42,12 @@ _DEFAULTS = {f.name: f.default for f in fields(GenerateOptions)}
     "--reverse", is_flag=True, help="Add the reverses of every edge type as a type of their own, rev_RELATION."
 )
 @click.option("--normalize-features", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
+@click.option(
+    "--drop",
+    multiple=True,
+    metavar="NAME",
+    help="Leave out NAME, which a graph folder cannot hold  [default: refuse it].",
+)
 @overwrite_option
 @quiet_option
 def import_(
@@ -47,21 +58,24 @@ def import_(
     undirected: bool,
     reverse: bool,
     normalize_features: bool,
+    drop: tuple[str, ...],
     overwrite: bool,
     quiet: bool,
 ) -> None:
-    """Turn a dataset in FORMAT at SRC into the graph folder DST."""
     with work_progress(quiet) as progress:
-        import_graph(
+        notes = import_graph(
             format_,
             src,
             dst,
             undirected=undirected,
             reverse=reverse,
             normalize_features=normalize_features,
+            drop=drop,
             overwrite=overwrite,
             progress=progress,
         )
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
     say(quiet, f"{dst}: imported from {src}")
 
 

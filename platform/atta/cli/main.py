@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from importlib import import_module
 
 import click
 
-from atta.errors import AttaError, ConfigError, DataError
+from atta.errors import AttaError, ConfigError, DataError, DiskFullError
 from atta.version import __version__
 
 __all__ = ["cli", "main"]
@@ -18,13 +19,14 @@ _MODULES = {
     "export": "export",
     "generate": "data",
     "partition": "partition",
+    "deploy": "deploy",
     "inspect": "data",
     "plan": "partition",
     "serve": "serve",
-    "status": "serve",
+    "status": "status",
     "top": "top",
     "trace": "trace",
-    "stop": "serve",
+    "stop": "status",
     "tables": "tables",
     "train": "train",
     "bench": "bench",
@@ -35,6 +37,7 @@ _SUMMARIES = {
     "export": "Turn a graph folder into another format.",
     "generate": "Generate a graph that a GNN can learn from.",
     "partition": "Cut a graph into partitions.",
+    "deploy": "Copy what one daemon needs of a partitioned dataset.",
     "inspect": "Verify and describe a graph or a partitioned dataset.",
     "plan": "Estimate what partitioning takes, or which training strategy is fastest.",
     "serve": "Serve one partition until SIGTERM.",
@@ -82,6 +85,7 @@ def cli(debug: bool) -> None:
 
 def main() -> None:
     """Run the command line: exit 0 done, 2 wrong usage or bad input, 1 failure while running, 130 on Ctrl-C."""
+    _open_missing_streams()
     debug = "--debug" in sys.argv  # accepted after the sub-command too
     if debug:
         sys.argv.remove("--debug")
@@ -94,8 +98,34 @@ def main() -> None:
         if debug and not isinstance(error, click.ClickException):
             raise
         text, code = _verdict(error)
-        print(text, file=sys.stderr)
+        _leave_last_words(error, code)
+        with contextlib.suppress(OSError):  # nobody reads it, or the disk is full: the exit code still tells
+            print(text, file=sys.stderr, flush=True)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _leave_last_words(error: BaseException, code: int) -> None:
+    """Hand the error to whoever started this process and asked for it; wrong usage is a ConfigError there."""
+    from atta import lastwords
+
+    if isinstance(error, click.ClickException):
+        error = ConfigError(_line(error.format_message()))
+    if code != 130 and isinstance(error, AttaError):
+        with contextlib.suppress(OSError):
+            lastwords.leave(error)
+
+
+def _open_missing_streams() -> None:
+    """Give a process without standard streams (``2>&-``) empty ones.
+
+    Else ``print`` would take standard output for the missing standard error, and the next file or socket would get its number.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _verdict(error: BaseException) -> tuple[str, int]:
@@ -109,6 +139,8 @@ def _verdict(error: BaseException) -> tuple[str, int]:
             return f"atta: error: {_line(error.format_message())} (see: {command} --help)", 2
         case click.ClickException():
             return f"atta: error: {_line(error.format_message())}", 2
+        case DiskFullError():
+            return f"atta: error: {_line(error)}", 1
         case ConfigError() | DataError():
             return f"atta: error: {_line(error)}", 2
         case AttaError() | OSError():

@@ -1,4 +1,4 @@
-"""What the sub-commands share: option types with units, the ``--json`` writer and progress bars for people."""
+"""What the sub-commands share: option types with units, files to write (checked before any work), progress bars for people."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atta.errors import ConfigError
+from atta.extras import need
 
 if TYPE_CHECKING:  # rich takes longer to import than everything else `atta --help` needs
     from rich.console import Console
@@ -26,7 +28,10 @@ __all__ = [
     "NAMES",
     "RATE",
     "SIZE",
+    "TO_WRITE",
+    "check_folder",
     "json_option",
+    "plot_option",
     "printer",
     "progress_bars",
     "quiet_option",
@@ -101,8 +106,77 @@ RATE = _Quantity("rate", _RATES, "1gbit", whole=False)  # -> float, bytes per se
 INTS = _Listed("integers", int, "15,10,5")  # -> tuple[int, ...]
 NAMES = _Listed("names", _word, "dgl,pyg")  # -> tuple[str, ...]
 
-json_option = click.option("--json", "json_file", metavar="FILE", help="Write the figures as JSON; - for stdout.")
+
+class _ToWrite(click.ParamType[str]):
+    """A file that the command will write in the end: refused before the work begins when it cannot be written."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the path as it is; ``-`` is standard output."""
+        target = str(value)
+        if target != "-":
+            option = param.opts[0] if param is not None else target
+            _check_file(option, Path(target))
+        return target
+
+
+class _Picture(_ToWrite):
+    """A picture that matplotlib will draw."""
+
+    name = "picture"
+    _SUFFIXES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".eps", ".ps")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the path; also refuses kinds of pictures that there are not, and a missing matplotlib."""
+        need("--plot", "matplotlib")
+        if Path(value).suffix.lower() not in self._SUFFIXES:
+            self.fail(f"{value!r} is no picture such as figure.png ({', '.join(self._SUFFIXES)})", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def _check_file(option: str, path: Path) -> None:
+    if path.is_dir():
+        raise ConfigError(f"{option} {path}: it is a folder; wanted is the name of a file")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise ConfigError(f"{option} {path}: the file is not writable")
+    if not path.exists() or path.is_file():
+        _check_writable(option, path, path.parent)
+
+
+def check_folder(option: str, path: str | Path) -> None:
+    """Check that the folder ``path``, there or not yet, can be written to.
+
+    Raises:
+        ConfigError: it cannot; names ``option``.
+    """
+    folder = Path(path)
+    _check_writable(option, folder, next((p for p in (folder, *folder.absolute().parents) if p.exists()), folder))
+
+
+def _check_writable(option: str, path: Path, folder: Path) -> None:
+    """Whether files can be made in ``folder``: by making one, for permissions do not say all."""
+    if not folder.is_dir():
+        problem = "is no folder" if folder.exists() else "there is no such folder"
+        raise ConfigError(f"{option} {path}: {folder}: {problem}")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{option} {path}: {folder}: cannot be written to: {error.strerror}") from None
+
+
+TO_WRITE = _ToWrite()
+
+json_option = click.option(
+    "--json", "json_file", type=TO_WRITE, metavar="FILE", help="Write the figures as JSON; - for stdout."
+)
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
+
+
+def plot_option(what: str) -> Callable[[Any], Any]:
+    """The option ``--plot``; ``what`` begins with "Draw"."""
+    return click.option("--plot", type=_Picture(), metavar="FILE.png", help=what)
 
 
 def write_json(target: str | None, document: Mapping[str, Any]) -> None:
@@ -126,12 +200,22 @@ def write_text(option: str, target: str, text: str) -> None:
         sys.stdout.flush()
         return
     path = Path(target)
+    if path.exists() and not path.is_file():  # a pipe or a device stays what it is
+        _write(option, target, path, text)
+        return
+    path = path.resolve()  # a link stays one
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text(text)
+        _write(option, target, partial, text)
         partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)  # already gone when it has its name
+
+
+def _write(option: str, target: str, path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise ConfigError(f"{option} {target}: cannot write: {error.strerror}") from error
 
 
@@ -147,7 +231,7 @@ def progress_bars(quiet: bool) -> Iterator[Progress]:
 
 
 def printer() -> Console:
-    """What reports are printed with: in files and pipes tables get the width they need instead of cut figures."""
+    """What reports are printed with: in files and pipes, unless COLUMNS is set, tables get the width they need."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    return Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS)

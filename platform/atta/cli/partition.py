@@ -10,16 +10,28 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, json_option, printer, quiet_option, write_json
+from atta.cli.output import (
+    DURATION,
+    INTS,
+    NAMES,
+    RATE,
+    SIZE,
+    json_option,
+    plot_option,
+    printer,
+    quiet_option,
+    write_json,
+)
 from atta.cli.strategy import plan_strategy
 from atta.cli.work import duration, overwrite_option, say, work_progress
 from atta.cli.work import size as size_text
-from atta.compare import compare, explain, plot
+from atta.compare import compare, explain
+from atta.compare import plot as draw
 from atta.errors import ConfigError
 from atta.observe.memory import total_bytes
 from atta.partition.methods import METHODS
 from atta.partition.plan import METHODS as PLANNED
-from atta.partition.plan import GraphSize, estimate
+from atta.partition.plan import Estimate, GraphSize, estimate
 from atta.partition.run import partition_graph
 
 __all__ = ["COMMANDS"]
@@ -61,7 +73,7 @@ def _pairs(options: tuple[str, ...]) -> dict[str, str]:
 @click.option(
     "--num-neighbors", type=INTS, default=(), help="With --compare: predict what batches with these fan-outs need."
 )
-@click.option("--plot", "picture", metavar="FILE.png", help="With --compare: draw the figures.")
+@plot_option("With --compare: draw the figures.")
 @overwrite_option
 @json_option
 @quiet_option
@@ -77,7 +89,7 @@ def partition(
     balance: tuple[str, ...] | None,
     methods: tuple[str, ...],
     num_neighbors: tuple[int, ...],
-    picture: str | None,
+    plot: str | None,
     overwrite: bool,
     json_file: str | None,
     quiet: bool,
@@ -88,16 +100,16 @@ def partition(
         entries = compare(
             src, dst, methods, parts=parts, num_neighbors=num_neighbors, seed=seed, overwrite=overwrite, say=tell
         )
-        write_json(json_file, {"schema": 1, "parts": parts, "num_neighbors": list(num_neighbors), "methods": entries})
-        if picture:
-            plot(entries, picture)
         if not quiet and json_file != "-":
             console = printer()
             console.print(_comparison_table(entries))
             for line in explain(entries):
                 console.print(line)
+        write_json(json_file, {"schema": 1, "parts": parts, "num_neighbors": list(num_neighbors), "methods": entries})
+        if plot:
+            draw(entries, plot)
         return
-    if num_neighbors or picture or json_file:
+    if num_neighbors or plot or json_file:
         raise ConfigError("--num-neighbors, --plot and --json go with --compare; `atta inspect` describes a dataset")
     with work_progress(quiet) as progress:
         partition_graph(
@@ -210,9 +222,12 @@ def plan_(
         "machine_memory": here,
         "methods": [asdict(e) | {"fits": e.memory <= here} for e in found],
     }
+    if not quiet and json_file != "-":
+        _print_plan(size, found, parts, here)
     write_json(json_file, report)
-    if quiet or json_file == "-":
-        return
+
+
+def _print_plan(size: GraphSize, found: list[Estimate], parts: int, here: int) -> None:
     console = printer()
     console.print(f"on disk: graph folder {size_text(size.folder_bytes)}, dataset {size_text(size.dataset_bytes)}")
     console.print(f"in memory of each of {parts} daemons: about {size_text(size.dataset_bytes / parts)}")

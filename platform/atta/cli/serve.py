@@ -1,10 +1,10 @@
-"""``atta serve``, ``status`` and ``stop``: daemons on the command line."""
+"""``atta serve``: a daemon on the command line."""
 
 from __future__ import annotations
 
 import click
 
-from atta.cli.output import DURATION, INTS, SIZE, json_option, printer, write_json
+from atta.cli.output import DURATION, INTS, SIZE
 
 __all__ = ["COMMANDS"]
 
@@ -14,7 +14,7 @@ __all__ = ["COMMANDS"]
 @click.option("--part", required=True, type=click.IntRange(min=0), help="Partition to serve.")
 @click.option("--listen", default="127.0.0.1:7070", show_default=True, help="Address to listen on, host:port.")
 @click.option("--peers", type=click.Path(dir_okay=False), help="Cluster file with the addresses of all daemons.")
-@click.option("--threads", type=click.IntRange(min=1), help="Worker threads  [default: number of cores].")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Worker threads  [default: number of cores].")
 @click.option(
     "--requests", type=click.IntRange(min=1), default=16, show_default=True, help="To other daemons, at a time."
 )
@@ -58,7 +58,11 @@ __all__ = ["COMMANDS"]
 @click.option(
     "--tables", type=SIZE, default="4GiB", show_default=True, help="Memory for mutable tables (embeddings, states)."
 )
-@click.option("--snapshots", type=click.Path(file_okay=False), help="Where snapshots of mutable tables are kept.")
+@click.option(
+    "--snapshots",
+    type=click.Path(file_okay=False),
+    help="Where snapshots of mutable tables are kept; 'shutdown' when the daemon ends.",
+)
 @click.option(
     "--lease",
     type=DURATION.at_least("500ms"),
@@ -79,6 +83,9 @@ __all__ = ["COMMANDS"]
     default="0s",
     help="Every request to another daemon waits so long first: experiments with distant machines.",
 )
+@click.option(
+    "--max-sessions", type=click.IntRange(min=1), default=256, show_default=True, help="Sessions open at a time."
+)
 @click.option("--drain", type=DURATION, default="10s", show_default=True, help="Grace for sessions after SIGTERM.")
 @click.option(
     "--policy",
@@ -95,7 +102,12 @@ __all__ = ["COMMANDS"]
     show_default=True,
     help="What `atta trace` can look back on, about 300 bytes each; 0: nothing.",
 )
-@click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Prometheus metrics over HTTP.")
+@click.option(
+    "--metrics", default="", metavar="HOST:PORT", help="Prometheus metrics over HTTP, such as 127.0.0.1:9090."
+)
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), default=0, help="The same on every address of the machine."
+)
 @click.option("--verify/--no-verify", default=True, help="Check the checksums of all files at start.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text")
@@ -120,10 +132,12 @@ def serve(  # noqa: PLR0917 - one parameter per option
     lease: float,
     peer_deadline: float,
     peer_delay: float,
+    max_sessions: int,
     drain: float,
     policy: str,
     prefetch: int,
     trace_events: int,
+    metrics: str,
     metrics_port: int,
     verify: bool,
     log_level: str,
@@ -163,58 +177,16 @@ def serve(  # noqa: PLR0917 - one parameter per option
             lease_s=lease,
             peer_deadline_s=peer_deadline,
             peer_delay_s=peer_delay,
+            max_sessions=max_sessions,
             drain_s=drain,
             policy=policy,
             prefetch=prefetch,
             trace_events=trace_events,
+            metrics=metrics,
             metrics_port=metrics_port,
             exit_with_parent=exit_with_parent,
         )
     )
 
 
-@click.command()
-@click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
-@json_option
-def status(target: str, json_file: str | None) -> None:
-    """Show what each daemon of a cluster does.
-
-    Example: atta status --cluster cluster.toml
-    """
-    from rich.table import Table
-
-    from atta.client.cluster import connect
-
-    with connect(target, deadline_s=5.0) as cluster:
-        rows = cluster.stats()
-        daemons = [{"part": p, "address": a, **s} for p, (a, s) in enumerate(zip(cluster.addresses, rows, strict=True))]
-        write_json(json_file, {"schema": 1, "dataset_id": cluster.dataset_id, "daemons": daemons})
-        if json_file == "-":
-            return
-        table = Table(title=f"dataset {cluster.dataset_id}")
-        table.add_column("")
-        for part, address in enumerate(cluster.addresses):
-            table.add_column(f"part {part}\n{address}", justify="right")
-        for name in sorted({name for row in rows for name in row}):
-            table.add_row(name, *(f"{row.get(name, 0):,.6g}" for row in rows))
-        printer().print(table)
-
-
-@click.command()
-@click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
-def stop(target: str) -> None:
-    """Ask every daemon of a cluster to drain and exit.
-
-    Example: atta stop --cluster cluster.toml
-    """
-    from atta.client.cluster import resolve_target
-    from atta.client.control import Connection
-
-    for part, address in sorted(resolve_target(target).items()):
-        connection = Connection(address, 5.0, part=part)
-        connection.stop()
-        connection.close()
-        click.echo(f"part {part} at {address}: stopping")
-
-
-COMMANDS = [serve, status, stop]
+COMMANDS = [serve]

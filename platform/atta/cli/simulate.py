@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, json_option, printer, quiet_option, write_json
+from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, TO_WRITE, json_option, printer, quiet_option, write_json
 from atta.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the batches' sizes.")
 @click.option("--sweep", metavar="OPTION=A,B,...", help=f"Simulate for several values of one of: {', '.join(_SWEPT)}.")
 @click.option("--measure", "source", metavar="DATASET|CLUSTER", help="Make a profile by a real run instead; see --out.")
-@click.option("--out", metavar="FILE", help="With --measure: the profile to write.")
+@click.option("--out", type=TO_WRITE, metavar="FILE", help="With --measure: the profile to write.")
 @click.option(
     "--epochs",
     type=click.IntRange(min=1),
@@ -142,9 +142,24 @@ def simulate(
     for label, value in values:
         scenario = _scenario(profile, {**options, option.replace("-", "_"): value} if option else options)
         runs.append(Run(label, scenario, simulate(scenario)))
-    write_json(json_file, document(runs, option, Path(profile_file or trace_file or "").name))
+    if not quiet:
+        for scenario in {run.scenario.epoch_batches: run.scenario for run in runs}.values():
+            _warn_of_length(scenario)
     if not quiet and json_file != "-":
         printer().print(table(runs, option))
+    write_json(json_file, document(runs, option, Path(profile_file or trace_file or "").name))
+
+
+def _warn_of_length(scenario: Scenario) -> None:
+    """Say so where a scenario is longer than an epoch: a loader would end there and begin anew."""
+    most, seeds = scenario.epoch_batches, scenario.profile.epoch_seeds
+    if most is not None and scenario.batches > most:
+        size = scenario.batch_size or scenario.profile.batch_size
+        click.echo(
+            f"atta: warning: --batches {scenario.batches}: an epoch of {seeds:,} seeds has only {most} batches of {size} "
+            f"on each of {scenario.machines} machines; beyond, more of the same are simulated",
+            err=True,
+        )
 
 
 def _sweep(text: str | None) -> tuple[str, list[tuple[str, Any]]]:

@@ -13,6 +13,7 @@ from rich.table import Table
 from atta.cli.output import printer, write_json
 from atta.cli.work import size as size_text
 from atta.errors import ConfigError
+from atta.extras import need
 from atta.observe.memory import total_bytes
 
 if TYPE_CHECKING:
@@ -40,13 +41,11 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
         raise ConfigError("--link: must be more than 0")
     if not options["probe"] > 0:
         raise ConfigError("--probe: must be more than 0")
-    try:
-        from atta.train.planning.probe import device_here, measure
-    except ImportError as error:
-        raise ConfigError("planning a strategy needs torch and torch_geometric: install atta[train]") from error
+    need("planning a strategy", "torch", "torch_geometric")
     from atta.partition.dataset import Dataset
     from atta.train.planning import Machines, advise, count_sizes, forecasts, open_servers
     from atta.train.planning.paper import fitted_alpha
+    from atta.train.planning.probe import device_here, measure
 
     dataset = Dataset.open(data, verify=False)
     network, question = _network(dataset, options), _question(options)
@@ -71,7 +70,6 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
         "because": list(advice.sentences),
         "command": command,
     }
-    write_json(json_file, document)
     if not quiet and json_file != "-":
         _print(ranked, advice, sizes, alpha)
         click.echo(command)
@@ -80,6 +78,7 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
                 f"# on {servers} machines, each with a running daemon: --cluster FILE instead of --data, and on each of them\n"
                 f"# --nnodes {servers} --node-rank N --rdzv-endpoint HOST:PORT, with the address of the first"
             )
+    write_json(json_file, document)
 
 
 def _network(dataset: Any, options: dict[str, Any]) -> Network:

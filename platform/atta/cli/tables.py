@@ -14,7 +14,10 @@ _cluster = click.option("--cluster", "target", required=True, help="Cluster file
 
 @click.group()
 def tables() -> None:
-    """Mutable tables (embeddings, states) of a running cluster."""
+    """Mutable tables (embeddings, states) of a running cluster.
+
+    Example: atta tables list --cluster cluster.toml
+    """
 
 
 @tables.command("list")
@@ -58,7 +61,7 @@ def list_(target: str, json_file: str | None) -> None:
 def save(target: str, name: str, *, quiet: bool) -> None:
     """Write all tables, with optimiser states, into the snapshot NAME of every daemon.
 
-    Training may go on meanwhile. An older snapshot of that name is replaced once the new one is complete.
+    Training may go on meanwhile. An older snapshot of that name is replaced once the new one is complete on all daemons.
 
     Example: atta tables save --cluster cluster.toml epoch-10
     """
@@ -74,7 +77,9 @@ def save(target: str, name: str, *, quiet: bool) -> None:
 @click.argument("name")
 @quiet_option
 def load(target: str, name: str, *, quiet: bool) -> None:
-    """Let every daemon hold the tables of its snapshot NAME instead of the present ones.
+    """Let every daemon hold the tables of its snapshot NAME instead of the present ones, or none if one of them cannot.
+
+    What the daemons held when they were last stopped is the snapshot 'shutdown'.
 
     Example: atta tables load --cluster cluster.toml epoch-10
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -40,8 +39,7 @@ def top(target: str, interval: float, once: bool, json_file: str | None) -> None
         if once or json_file is not None:
             _once(watch, target, interval, json_file)
             return
-        with contextlib.suppress(KeyboardInterrupt):  # how it is meant to end
-            _live(watch, target, interval)
+        _live(watch, target, interval)
 
 
 def _once(watch: Watch, target: str, interval: float, json_file: str | None) -> None:
@@ -51,10 +49,10 @@ def _once(watch: Watch, target: str, interval: float, json_file: str | None) -> 
     time.sleep(interval)
     daemons = watch.look()
     document = {"schema": 1, "interval_s": interval, "daemons": [daemon.to_dict() for daemon in daemons]}
-    write_json(json_file, document)
     if json_file != "-":
         console = printer()
         console.print(picture(target, daemons, console.width))
+    write_json(json_file, document)
     if all(daemon.sample.error for daemon in daemons):
         click.get_current_context().exit(1)
 

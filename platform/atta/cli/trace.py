@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from atta.cli.output import DURATION, write_text
+from atta.cli.output import DURATION, TO_WRITE, write_text
 from atta.errors import ConfigError
 
 if TYPE_CHECKING:
+    from atta.client.control import Description
+    from atta.client.every import Answer
     from atta.observe.recording import Recording
 
 __all__ = ["COMMANDS"]
 
+DEADLINE_S, TRANSFER_S = 5.0, 30.0
+"""For a daemon to say who it is, and to send what it has recorded."""
+
 
 @click.command()
 @click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
-@click.option("--out", required=True, metavar="FILE", help="Where to write the trace; - for stdout.")
+@click.option("--out", required=True, type=TO_WRITE, metavar="FILE", help="Where to write the trace; - for stdout.")
 @click.option(
     "--seconds",
     type=DURATION,
@@ -30,34 +34,63 @@ __all__ = ["COMMANDS"]
 def trace(target: str, out: str, seconds: float) -> None:
     """Write what the daemons did and decided as a trace for https://ui.perfetto.dev.
 
-    Daemons always record; nothing has to be switched on before.
+    Daemons always record; nothing has to be switched on before. Exit code 1: a daemon is down; the trace has the others.
 
     Example: atta trace --cluster cluster.toml --out trace.json --seconds 5
     """
-    from atta.client.cluster import connect
+    from atta.client.every import down
     from atta.observe.timeline import document, trace_events
     from atta.version import __version__
 
-    _check_writable(out)  # before waiting
-    with connect(target, deadline_s=30.0) as cluster:
-        begun = time.monotonic()
-        time.sleep(seconds)
-        recordings = cluster.trace(time.monotonic() - begun if seconds else 0.0)
-        dataset = cluster.dataset_id
-        cores = max(int(figures["machine_cores"]) for figures in cluster.stats())
+    known = _describe_all(target)
+    answers = _record(known, seconds)
+    recordings = [answer.value for answer in answers if answer.value is not None]
+    if not recordings:
+        raise down(known) or down(answers) or ConfigError("no daemon is named")
     if not any(recording.capacity for recording in recordings):
         raise ConfigError("the daemons record nothing: they were started with --trace-events 0")
     events = trace_events(recordings)
-    write_text("--out", out, document(events, {"writer": f"atta {__version__}", "dataset_id": dataset, "cores": cores}))
+    write_text("--out", out, document(events, {"writer": f"atta {__version__}", **_about(known)}))
     told = sum(event["ph"] != "M" for event in events)  # the others are names
     click.echo(_summary(out, recordings, seconds, events=told), err=True)
+    if failure := down(known) or down(answers):
+        raise failure
 
 
-def _check_writable(out: str) -> None:
-    folder = Path(out).parent
-    if out != "-" and (Path(out).is_dir() or not os.access(folder, os.W_OK)):
-        problem = "it is a folder" if Path(out).is_dir() else f"{folder} is no folder that can be written to"
-        raise ConfigError(f"--out {out}: {problem}")
+def _describe_all(target: str) -> list[Answer[Description]]:
+    from atta.client.cluster import resolve_target
+    from atta.client.control import Connection
+    from atta.client.every import ask_all, check_together
+
+    return check_together(ask_all(resolve_target(target), Connection.describe, deadline_s=DEADLINE_S))
+
+
+def _alive(known: Sequence[Answer[Description]]) -> dict[int, str]:
+    return {answer.part: answer.address for answer in known if answer.error is None}
+
+
+def _record(known: Sequence[Answer[Description]], seconds: float) -> list[Answer[Recording]]:
+    """What the daemons that answer have recorded, in the next ``seconds`` or so far."""
+    from atta.client.every import ask_all
+
+    alive = _alive(known)
+    if not alive:
+        return []
+    begun = time.monotonic()
+    time.sleep(seconds)
+    last_s = time.monotonic() - begun if seconds else 0.0
+    return ask_all(alive, lambda connection: connection.trace(last_s), deadline_s=TRANSFER_S)
+
+
+def _about(known: Sequence[Answer[Description]]) -> dict[str, Any]:
+    """The dataset, and the cores of the largest machine: profiles are made for it."""
+    from atta.client.control import Connection
+    from atta.client.every import ask_all
+
+    figures = [answer.value for answer in ask_all(_alive(known), Connection.stats, deadline_s=DEADLINE_S)]
+    cores = max((int(found["machine_cores"]) for found in figures if found is not None), default=1)
+    dataset = next(answer.value.dataset_id for answer in known if answer.value is not None and answer.error is None)
+    return {"dataset_id": dataset, "cores": cores}
 
 
 def _summary(out: str, recordings: list[Recording], seconds: float, *, events: int) -> str:

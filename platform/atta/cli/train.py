@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from atta.cli.output import INTS, SIZE, json_option, quiet_option, write_json
+from atta.cli.output import INTS, SIZE, check_folder, json_option, quiet_option, write_json
+from atta.extras import need
+
+if TYPE_CHECKING:
+    from atta.train import TrainReport
 
 __all__ = ["COMMANDS"]
 
@@ -109,18 +113,23 @@ def train(
     """
     from atta.train import Nodes, TrainConfig, fit
 
+    need("training", "torch", "torch_geometric")
     nodes = Nodes(nnodes, node_rank, rdzv_endpoint)
+    if options["checkpoint"] and node_rank == 0:
+        check_folder("--checkpoint", options["checkpoint"])
     report = fit(TrainConfig(**options, verbose=not quiet), nodes)
-    write_json(json_file, report.to_json())
     if not quiet and json_file != "-":
-        best = report.best
-        if best.test_accuracy is not None:
-            click.echo(
-                f"best epoch {best.epoch + 1}: val {best.val_accuracy or 0:.4f}, test accuracy {best.test_accuracy:.4f}"
-            )
-        rates = sorted(e.seeds_per_s for e in report.epochs)
-        what = "seeds" if report.config.strategy == "minibatch" else "training vertices"
-        click.echo(f"median throughput {rates[len(rates) // 2]:,.0f} {what}/s over {len(rates)} epochs")
+        _print(report)
+    write_json(json_file, report.to_json())
+
+
+def _print(report: TrainReport) -> None:
+    best = report.best
+    if best.test_accuracy is not None:
+        click.echo(f"best epoch {best.epoch}: val {best.val_accuracy or 0:.4f}, test accuracy {best.test_accuracy:.4f}")
+    rates = sorted(e.seeds_per_s for e in report.epochs)
+    what = "seeds" if report.config.strategy == "minibatch" else "training vertices"
+    click.echo(f"median throughput {rates[len(rates) // 2]:,.0f} {what}/s over {len(rates)} epochs")
 
 
 COMMANDS = [train]

@@ -29,6 +29,7 @@ class Cluster:
     def __init__(self, connections: Sequence[Connection], descriptions: Sequence[Description]) -> None:
         self._connections = list(connections)
         self._descriptions = list(descriptions)
+        self._closed = False
         self._slots = SlotMaps()
         self.scratch = Scratch()
         self._keeper = SessionKeeper()
@@ -86,7 +87,10 @@ class Cluster:
         self._descriptions[part] = found
 
     def close(self) -> None:
-        """Close all sessions and connections."""
+        """Close all sessions and connections; closing again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
         self._keeper.close()
         self.tables.close()
         for connection in self._connections:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
-import time
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
 from atta import rpc
+from atta.client.patience import PATIENCE_S, Patience
 from atta.errors import RemoteError, UnavailableError
 from atta.identity import Bound, Identity, check
 from atta.observe.figures import SessionFigures
@@ -18,11 +18,8 @@ from atta.observe.recording import Entry, Recording, from_lines
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2
 
-__all__ = ["PATIENCE_S", "Connection", "Description"]
+__all__ = ["Connection", "Description"]
 
-PATIENCE_S = 15.0
-"""A daemon that has answered before is waited for so long when it is gone: it may be starting anew."""
-RETRY_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -94,17 +91,19 @@ class Connection:
         Without a ``timeout`` of its own, a call to a daemon that has been met is made again, for ``patience_s``, while nobody
         answers. That is safe: doing what a request asks for twice is doing it once.
         """
-        patient = timeout is None and bool(self._meant.incarnation)
-        until = time.monotonic() + (min(self._patience_s, self.deadline_s) if patient else 0.0)
+        patience = self.patience() if timeout is None else Patience(0)
         ask, timeout, header = self._stub(name), timeout or self.deadline_s, self._header(name)
         while True:
             try:
                 return ask(request, timeout=timeout, wait_for_ready=wait, metadata=header)
             except grpc.RpcError as failure:
                 error = rpc.error_from(self.address, failure)
-                if not isinstance(error, UnavailableError) or time.monotonic() >= until:
+                if not isinstance(error, UnavailableError) or not patience.lasts():
                     raise error from failure
-            time.sleep(RETRY_S)
+
+    def patience(self) -> Patience:
+        """How long to ask this daemon again when nobody answers: not at all before it has been met."""
+        return Patience(min(self._patience_s, self.deadline_s) if self._meant.incarnation else 0)
 
     def _stub(self, name: str) -> Any:
         if name not in self._stubs:

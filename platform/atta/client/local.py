@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -9,11 +10,12 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from atta import lastwords
 from atta.client.cluster import Cluster
 from atta.client.control import Connection, Description
 from atta.client.folder import OwnFolder
 from atta.clusterfile import write_cluster
-from atta.errors import AttaError, ConfigError, DataError, DeadlineError, RemoteError, UnavailableError
+from atta.errors import AttaError, DeadlineError, RemoteError, UnavailableError
 from atta.observe.processor import usable_cores
 from atta.partition.dataset import Dataset
 
@@ -76,7 +78,8 @@ def local(
 
     Raises:
         DataError: the dataset is missing, truncated, altered or of another version.
-        RemoteError: a daemon did not come up; carries its last words.
+        ConfigError: an option makes no sense; any other ``AttaError`` that a daemon ended with as it started.
+        RemoteError: a daemon did not come up for another reason; carries its last words.
     """
     dataset = Dataset.open(path, parts=[], verify=False)
     threads = threads or max(1, usable_cores() // dataset.num_parts)
@@ -91,14 +94,18 @@ def local(
                 *("--listen", address, "--peers", f"{folder.name}/cluster.toml", "--threads", str(threads)),
                 *("--log-level", log_level, "--exit-with-parent", *(() if verify else ("--no-verify",)), *options),
             ]
-            with (Path(folder.name) / f"{part}.log").open("wb") as errors:
-                children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors))
+            last_words = Path(folder.name) / f"{part}.error"
+            environment = {**os.environ, lastwords.VARIABLE: str(last_words)}
+            with last_words.with_suffix(".log").open("wb") as errors:
+                children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment))
         connections = [Connection(a, deadline_s, part=part) for part, a in enumerate(addresses)]
         descriptions = [
-            _await_daemon(connection, child, Path(folder.name) / f"{part}.log")
+            _await_daemon(connection, child, Path(folder.name) / f"{part}.error")
             for part, (connection, child) in enumerate(zip(connections, children, strict=True))
         ]
     except BaseException:
+        for child in children:
+            child.terminate()  # it may be loading still, and look at its standard input only afterwards
         _stop(children)
         folder.cleanup()
         raise
@@ -117,11 +124,11 @@ def free_addresses(count: int) -> list[str]:
             s.close()
 
 
-def _await_daemon(connection: Connection, child: subprocess.Popen[bytes], log: Path) -> Description:
+def _await_daemon(connection: Connection, child: subprocess.Popen[bytes], last_words: Path) -> Description:
     deadline = time.monotonic() + START_DEADLINE_S
     while True:
         if child.poll() is not None:
-            raise _last_words(connection.address, child.returncode, log)
+            raise lastwords.read(last_words) or _ended(connection.address, child.returncode, last_words)
         try:
             return connection.describe(wait=True, timeout=0.5)
         except (DeadlineError, UnavailableError):
@@ -129,21 +136,17 @@ def _await_daemon(connection: Connection, child: subprocess.Popen[bytes], log: P
                 raise
 
 
-def _last_words(address: str, code: int, log: Path) -> AttaError:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+def _ended(address: str, code: int, last_words: Path) -> AttaError:
+    log = last_words.with_suffix(".log").read_text(errors="replace")
+    lines = [line for line in log.splitlines() if line.strip()]
     cause = lines[-1] if lines else "no output"
-    prefix = "atta: error: "
-    if code == 2 and cause.startswith(prefix):
-        name, _, rest = cause.removeprefix(prefix).partition(": ")
-        return DataError(name, rest) if rest else ConfigError(name)
     return RemoteError(address, f"the daemon ended with exit code {code}: {cause}")
 
 
 def _stop(children: list[subprocess.Popen[bytes]]) -> None:
     for child in children:
         if child.stdin is not None:
-            child.stdin.close()
-        child.terminate()
+            child.stdin.close()  # a daemon that nobody needs any more keeps its tables and ends
     for child in children:
         try:
             child.wait(timeout=20)

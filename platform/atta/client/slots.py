@@ -1,78 +1,106 @@
-"""The consumer's side of shared-memory slots: map once, hand out leases that end with the last view."""
+"""The consumer's side of shared-memory slots: map a daemon's memory file once, hand out leases that end with the last view."""
 
 from __future__ import annotations
 
 import mmap
 import os
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from atta import memfiles
 from atta.errors import RemoteError, UnavailableError
 
 __all__ = ["SlotMaps"]
 
 
+class _File:
+    """A mapped memory file of a daemon. Leases keep it; the kernel drops its locks with the last of them."""
+
+    def __init__(self, path: str, pid: int, slot: Any) -> None:
+        self._fd = memfiles.open_sealed(path, pid, slot.offset + slot.capacity)
+        weakref.finalize(self, os.close, self._fd).atexit = False
+        status = os.fstat(self._fd)
+        if status.st_ino != slot.inode:
+            raise FileNotFoundError("the daemon has closed it")
+        self.identity = status.st_dev, status.st_ino
+        self._process = os.getpid()
+        # Writable and private to nobody: torch wants writable memory, and a slot is ours until we let go.
+        mapping = mmap.mmap(self._fd, status.st_size, flags=mmap.MAP_SHARED)
+        self._bytes = np.frombuffer(mapping, dtype=np.uint8)
+
+    def lock(self, start: int, nbytes: int, nonce: int) -> np.ndarray:
+        """Keep the daemon from writing a slot that holds the batch of this nonce; ValueError if it holds another one."""
+        view = self._bytes[start : start + nbytes]
+        if not memfiles.share(self._fd, start, nbytes):
+            raise ValueError("another batch is put there: the session has ended")
+        if len(view) != nbytes or nbytes < 8 or int(view[:8].view(np.uint64)[0]) != nonce:
+            self.unlock(start, nbytes)
+            raise ValueError(
+                "another batch is there (its nonce differs): the session has ended, or the file is not the daemon's"
+            )
+        return view
+
+    def unlock(self, start: int, nbytes: int) -> None:
+        """Nobody looks at the slot any more. In a forked child, which has the same lock, nothing happens."""
+        if os.getpid() == self._process:
+            memfiles.unlock(self._fd, start, nbytes)
+
+
 class _Lease:
     """Memory of one delivered batch. Arrays made from it keep it alive; when the last one dies, so does the lease."""
 
-    def __init__(self, mapping: np.ndarray) -> None:
-        self._mapping = mapping
-        self.__array_interface__ = mapping.__array_interface__
+    def __init__(self, file: _File, view: np.ndarray) -> None:
+        self._file, self._view = file, view
+        self.__array_interface__ = view.__array_interface__
 
 
 class SlotMaps:
-    """Mapped slots of the daemons on this machine, by path and nonce."""
+    """Mapped memory files of the daemons on this machine, by path and inode."""
 
     def __init__(self) -> None:
-        self._maps: dict[tuple[str, int], np.ndarray] = {}
-        self._files: dict[tuple[str, int], tuple[int, int]] = {}  # device and inode
+        self._files: dict[tuple[str, int], _File] = {}
 
-    def lease(self, path: str, capacity: int, nonce: int) -> Any:
-        """An object that numpy can view (uint8 [capacity]); watch it with ``weakref.finalize``.
+    def lease(self, slot: Any, pid: int, ended: Callable[[], None] = lambda: None) -> np.ndarray:
+        """View ``slot`` (a ``SharedSlot``) of the daemon with process id ``pid``: uint8 [capacity].
+
+        ``ended`` is called once nothing made from it exists any more, possibly by a garbage collector.
 
         Raises:
             UnavailableError: the daemon ended between its answer and now.
-            RemoteError: the slot cannot be mapped, or is not the one that the daemon meant.
+            RemoteError: what is there is no sealed memory file of that process, or no longer that batch.
         """
-        mapping = self._maps.get((path, nonce))
-        if mapping is None:
-            self._forget_closed()
-            mapping = self._maps[path, nonce] = self._map(path, capacity, nonce)
-        return _Lease(mapping)
-
-    def _map(self, path: str, capacity: int, nonce: int) -> np.ndarray:
+        key = slot.path, slot.inode
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                # Writable and private to nobody: torch wants writable memory, and the slot is ours until we let go.
-                self._files[path, nonce] = _identity(os.fstat(fd))
-                mapping = np.frombuffer(mmap.mmap(fd, capacity, flags=mmap.MAP_SHARED), dtype=np.uint8)
-            finally:
-                os.close(fd)
+            if key not in self._files:
+                self._forget_closed()
+                self._files[key] = _File(slot.path, pid, slot)
+            file = self._files[key]
+            view = file.lock(slot.offset, slot.capacity, slot.nonce)
         except FileNotFoundError as error:
-            raise UnavailableError(path, "no daemon answers: it has gone, and the memory of a batch with it") from error
+            raise UnavailableError(
+                slot.path, "no daemon answers: it has gone, and the memory of a batch with it"
+            ) from error
         except (OSError, ValueError) as error:
-            raise RemoteError(path, f"shared-memory slot cannot be mapped: {error}") from error
-        if int(mapping[:8].view(np.uint64)[0]) != nonce:
-            raise RemoteError(path, "shared-memory slot is not the daemon's (its nonce differs)")
-        return mapping
-
-    def forget(self, path: str, nonce: int) -> None:
-        """Drop the mapping of a slot that the daemon has given up; views that exist keep it alive."""
-        self._maps.pop((path, nonce), None)
-        self._files.pop((path, nonce), None)
+            raise RemoteError(slot.path, f"shared memory of a batch cannot be taken: {error}") from error
+        lease = _Lease(file, view)
+        weakref.finalize(lease, _end, file, slot.offset, slot.capacity, ended).atexit = False
+        return np.asarray(lease)
 
     def _forget_closed(self) -> None:
-        """Drop the mappings of slots that their daemon has closed, or that has died: else their pages would stay in memory."""
-        for (path, nonce), file in list(self._files.items()):
+        """Drop the files that their daemon has closed, or that has died: else what is in them would stay in memory."""
+        for (path, inode), file in list(self._files.items()):
             try:
-                closed = _identity(os.stat(path)) != file
+                status = os.stat(path)
+                closed = (status.st_dev, status.st_ino) != file.identity
             except OSError:
                 closed = True
             if closed:
-                self.forget(path, nonce)
+                del self._files[path, inode]
 
 
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
+def _end(file: _File, start: int, nbytes: int, ended: Callable[[], None]) -> None:
+    file.unlock(start, nbytes)  # before the daemon hears of it
+    ended()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import secrets
 import threading
 import time
 import weakref
@@ -19,7 +21,7 @@ from atta.client.control import Connection
 from atta.client.keeper import SessionKeeper, SessionState
 from atta.client.pace import ConsumerPace
 from atta.client.slots import SlotMaps
-from atta.errors import DeadlineError, RemoteError, UnavailableError
+from atta.errors import ConfigError, DeadlineError, QuotaExceededError, RemoteError, UnavailableError
 from atta.protos.v1 import session_pb2
 
 __all__ = ["BatchStream", "RawBatch"]
@@ -55,16 +57,23 @@ class BatchStream(Iterator[RawBatch]):
     def __init__(
         self, connection: Connection, slots: SlotMaps, keeper: SessionKeeper, request: session_pb2.OpenRequest
     ) -> None:
-        """Open the session; ``keeper`` renews its lease.
+        """Open the session, which gets a name of its own; ``keeper`` renews its lease.
 
         Raises:
             ConfigError, UnknownNameError, WrongDatasetError, QuotaExceededError: the daemon refuses the request.
             UnavailableError, DeadlineError: it cannot be reached.
         """
-        self._state = SessionState(connection, slots, keeper)
-        reply = connection.call("SessionService.Open", request)
+        request.session = secrets.token_hex(8)
+        self._state = SessionState(connection, slots, request.session)
+        try:
+            reply = connection.call("SessionService.Open", request)
+        except (ConfigError, QuotaExceededError):
+            raise
+        except BaseException:  # it may be open all the same: only the answer may have been lost
+            keeper.drop(self._state)
+            raise
         self.session, self.batches = reply.session, int(reply.batches)
-        self._state.session = self.session
+        self._state.session, self._state.pid = self.session, int(reply.pid)
         self._sequence = 0
         self._left = self.batches - int(request.start_batch)
         self.unlaunched = self._left
@@ -110,7 +119,7 @@ class BatchStream(Iterator[RawBatch]):
         request = session_pb2.NextRequest(
             session=self.session,
             sequence=self._sequence,
-            released=self._state.take_released(),
+            released=self._state.released(),
             train_ms=self._pace.ms,
         )
         call = self._state.connection.start("SessionService.Next", request, timeout=NEXT_DEADLINE_S)
@@ -132,6 +141,7 @@ class BatchStream(Iterator[RawBatch]):
                     raise
                 time.sleep(0.1 * failures)
             else:
+                self._state.answered()
                 if answer is not None:
                     self.unlaunched = answer.unlaunched
                     return answer.batch
@@ -167,12 +177,19 @@ def _read(state: SessionState, call: Any, sequence: int) -> _Answer | None:
         raise rpc.error_from(peer, error) from error
     except StopIteration as error:
         raise RemoteError(peer, "sends no batch") from error
-    arrays = {}
-    for ref in header.arrays:
-        dtype, shape = np.dtype(ref.dtype), tuple(ref.shape)
-        nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        arrays[ref.name] = buffer[ref.offset : ref.offset + nbytes].view(dtype).reshape(shape)
+    try:
+        arrays = {ref.name: _array(buffer, ref) for ref in header.arrays}
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RemoteError(peer, f"sends a batch that cannot be read: {error}") from error
     return _Answer(RawBatch(int(header.batch), arrays, dict(header.stats)), int(header.unlaunched))
+
+
+def _array(buffer: np.ndarray, ref: Any) -> np.ndarray:
+    dtype, shape = np.dtype(ref.dtype), tuple(ref.shape)
+    if dtype.hasobject:
+        raise TypeError(f"array {ref.name} of type {dtype}")
+    nbytes = dtype.itemsize * math.prod(shape)
+    return np.asarray(buffer[ref.offset : ref.offset + nbytes].view(dtype).reshape(shape))
 
 
 def _gather(call: Any, nbytes: int, peer: str) -> np.ndarray:

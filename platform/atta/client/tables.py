@@ -1,34 +1,35 @@
-"""Mutable tables from the client's side: rows go to and come from their owners, several owners at once.
+"""The mutable tables of a cluster: created, opened, dropped, saved and loaded on all of its daemons.
 
-One push to each owner at a time is numbered and may be sent again: owners apply it once. Requests and answers travel in pieces of a
-few megabytes, within the deadline of the connection.
+Saving and loading are done in two phases, see ``atta.daemon.table_snapshots``.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import grpc
-import numpy as np
 
 from atta import rpc
 from atta.client.control import Connection
-from atta.errors import AttaError, ConfigError, DeadlineError, RemoteError, UnavailableError
-from atta.kvstore import codecs
+from atta.client.pushes import Registration, Shard, Ticket
+from atta.client.remote_table import RemoteTable
+from atta.errors import AttaError, DataError, RemoteError, UnknownNameError
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
 
 __all__ = ["RemoteTable", "Tables", "Ticket"]
 
-PIECE_BYTES = 4 << 20
-PIECE_ROWS = 1 << 19
-_ATTEMPTS = 3
+_PREPARE = table_pb2.SnapshotRequest.PREPARE
+_COMMIT = table_pb2.SnapshotRequest.COMMIT
+_ABORT = table_pb2.SnapshotRequest.ABORT
+_LOOKS_S = (0.05, 0.2, 0.75, 0.0)
+"""Pauses after looks at a table that is not the same everywhere: somebody may just be loading or deleting it."""
 
 
 class Tables:
@@ -36,31 +37,49 @@ class Tables:
 
     def __init__(self, connections: Sequence[Connection], dataset_id: str) -> None:
         self._connections, self._dataset_id = connections, dataset_id
-        self.client = secrets.randbits(64)
-        self._numbers: dict[str, list[_Numbers]] = {}
+        self._registrations: dict[str, list[Registration]] = {}
 
     def create(self, spec: MutableSpec) -> RemoteTable:
         """Create the table on all daemons, or open it if it is there already just so.
 
         Raises:
             ConfigError: it exists otherwise, or its policy does not fit the dataset.
+            UnknownNameError: a daemon has lost its rows of the table.
             QuotaExceededError: a daemon has no room for it.
         """
-        request = table_pb2.CreateTableRequest(dataset_id=self._dataset_id, spec=json.dumps(spec.to_dict()))
-        return self._opened(spec, [c.call("TableService.Create", request) for c in self._connections])
+        found = [info for info in self._look(spec.name) if info is not None]
+        # All clients that create it now take the id that the first daemon has been given first.
+        table_id = found[0].table_id if found else secrets.randbits(64)
+        text, infos = json.dumps(spec.to_dict()), []
+        ask = partial(table_pb2.CreateTableRequest, dataset_id=self._dataset_id, spec=text)
+        for connection in self._connections:
+            infos.append(connection.call("TableService.Create", ask(table_id=table_id)))
+            table_id = infos[0].table_id
+        if not all(info.whole for info in infos):
+            infos = [c.call("TableService.Create", ask(table_id=table_id, whole=True)) for c in self._connections]
+        self._check_same(spec.name, infos)
+        return self._opened(spec, infos)
 
     def open(self, name: str) -> RemoteTable:
-        """A table that exists; raises UnknownNameError."""
-        for spec, infos in self._listed():
-            if spec.name == name and len(infos) == len(self._connections):
-                return self._opened(spec, infos)
-        # Not there: let a daemon say so, with the nearest name.
-        self._connections[0].call("TableService.Grow", table_pb2.GrowTableRequest(name=name, rows=0))
-        raise RemoteError(self._connections[0].address, f"table {name} is not on all daemons")
+        """A table that exists.
+
+        Raises:
+            UnknownNameError: it does not exist, or a daemon has lost its rows of it.
+        """
+        infos = self._look(name)
+        if None in infos:  # let a daemon say so, with the nearest name
+            request = table_pb2.DescribeTableRequest(name=name)
+            infos = [connection.call("TableService.Describe", request) for connection in self._connections]
+        return self._opened(MutableSpec.from_dict(json.loads(infos[0].spec)), infos)
 
     def specs(self) -> dict[str, MutableSpec]:
         """Specifications of the tables, by name."""
-        return {spec.name: spec for spec, _ in self._listed()}
+        found: dict[str, MutableSpec] = {}
+        for connection in self._connections:
+            for info in connection.call("TableService.List", table_pb2.ListMutableRequest()).tables:
+                spec = MutableSpec.from_dict(json.loads(info.spec))
+                found.setdefault(spec.name, spec)
+        return found
 
     def delete(self, name: str) -> bool:
         """Drop a table; False: there was none."""
@@ -69,268 +88,180 @@ class Tables:
         return any(existed)
 
     def save(self, name: str) -> list[str]:
-        """Have every daemon write all its tables into its snapshot ``name``; returns the tables' names."""
-        return self._snapshot("TableService.Save", name)
+        """Have every daemon write all its tables into its snapshot ``name``; returns the tables' names.
+
+        An older snapshot of that name is replaced by the new one, once this is complete on all daemons; until then it stays.
+
+        Raises:
+            ConfigError: no such name is possible, or a daemon keeps no snapshots.
+            QuotaExceededError: another save is under way.
+            RemoteError: a daemon cannot write it (names the file), does not answer, or holds other tables than the others.
+        """
+        ask = partial(
+            table_pb2.SnapshotRequest, name=name, snapshot=secrets.token_hex(8), hold_s=2 * self._patience_s()
+        )
+        return sorted(self._on_all("TableService.Save", ask))
 
     def load(self, name: str) -> list[str]:
-        """Have every daemon hold the tables of its snapshot ``name`` instead of the present ones."""
-        return self._snapshot("TableService.Load", name)
+        """Have every daemon hold the tables of its snapshot ``name`` instead of the present ones, or none; returns their names.
+
+        Tables that clients have opened are then those of the snapshot. Optimisers go on from its number of steps.
+
+        Raises:
+            ConfigError: no such name is possible, or a daemon keeps no snapshots.
+            DataError: the parts of the snapshot do not belong together.
+            QuotaExceededError: a daemon has no room, or another load is under way.
+            RemoteError: a daemon has no such snapshot, or a damaged one (names the file), or does not answer.
+        """
+        snapshot, load_id = self._common(name), secrets.randbits(63) + 1
+        hold_s = 2 * self._patience_s()
+        ask = partial(table_pb2.SnapshotRequest, name=name, snapshot=snapshot, load_id=load_id, hold_s=hold_s)
+        return sorted(self._on_all("TableService.Load", ask))
 
     def close(self) -> None:
         """Tell the daemons that this client will not push again."""
-        if not self._numbers:
-            return
-        for connection in self._connections:
+        for part, connection in enumerate(self._connections):
+            numbers = [of_table[part].client for of_table in self._registrations.values()]
+            clients = [number for number in numbers if number is not None]
+            if not clients:
+                continue
             try:
-                connection.call("TableService.Forget", table_pb2.ForgetClientRequest(client=self.client), timeout=1.0)
+                connection.call("TableService.Forget", table_pb2.ForgetClientRequest(clients=clients), timeout=1.0)
             except AttaError:  # gone, or it will forget by itself
                 continue
 
-    def _listed(self) -> list[tuple[MutableSpec, list[Any]]]:
-        by_name: dict[str, list[Any]] = {}
-        for connection in self._connections:
-            for info in connection.call("TableService.List", table_pb2.ListMutableRequest()).tables:
-                by_name.setdefault(json.loads(info.spec)["name"], []).append(info)
-        return [(MutableSpec.from_dict(json.loads(infos[0].spec)), infos) for infos in by_name.values()]
+    # -- one table -----------------------------------------------------------------------------------------------------
+
+    def _look(self, name: str) -> list[Any]:
+        """What every daemon says of a table; all None, or some None while it is being created."""
+        for pause in _LOOKS_S:
+            infos = [self._described(connection, name) for connection in self._connections]
+            lost = any(info is not None and info.whole for info in infos) and None in infos
+            if not lost and len(_origins(infos)) <= 1:
+                return infos
+            time.sleep(pause)
+        if lost:
+            raise UnknownNameError(
+                f"table {name!r} is lost on {self._places(infos, None)}, which was started anew: 'atta tables load SNAPSHOT' "
+                f"brings back what was saved; 'atta tables delete {name}' drops the other rows, so that it can be created anew"
+            )
+        self._check_same(name, infos)
+        return infos
+
+    @staticmethod
+    def _described(connection: Connection, name: str) -> Any:
+        try:
+            return connection.call("TableService.Describe", table_pb2.DescribeTableRequest(name=name))
+        except UnknownNameError:
+            return None
+
+    def _check_same(self, name: str, infos: Sequence[Any]) -> None:
+        """Raise RemoteError unless all shards were created, and last loaded, together."""
+        origins = _origins(infos)
+        if len(origins) > 1:
+            raise RemoteError(
+                self._places(infos, origins[1]),
+                f"its rows of table {name!r} were created or loaded apart from those of {self._places(infos, origins[0])}: "
+                f"'atta tables load SNAPSHOT', or 'atta tables delete {name}' and create it anew",
+            )
+
+    def _places(self, infos: Sequence[Any], origin: tuple[int, int] | None) -> str:
+        """The daemons whose part of a table has that origin (None: that have none)."""
+        return ", ".join(
+            f"{connection.address} (part {part})"
+            for part, (connection, info) in enumerate(zip(self._connections, infos, strict=True))
+            if (None if info is None else (info.table_id, info.load_id)) == origin
+        )
 
     def _opened(self, spec: MutableSpec, infos: Sequence[Any]) -> RemoteTable:
-        # However often a table is opened, and even if it is created anew, its pushes are numbered in one row.
-        numbers = self._numbers.setdefault(spec.name, [_Numbers() for _ in self._connections])
-        shards = [_Shard(c, i.first_row, i.rows, n) for c, i, n in zip(self._connections, infos, numbers, strict=True)]
-        return RemoteTable(spec, shards, self.client, self._dataset_id, step=max(i.step for i in infos))
+        # However often a table is opened, it knows one client.
+        table_id, known = infos[0].table_id, self._registrations.get(spec.name)
+        if known is None or known[0].table_id != table_id:
+            known = [Registration(connection, spec.name, table_id) for connection in self._connections]
+            self._registrations[spec.name] = known
+        for registration, info in zip(known, infos, strict=True):
+            if registration.load_id != info.load_id:
+                registration.renew(registration.client)
+        shards = [
+            Shard(connection, info.first_row, info.rows, registration)
+            for connection, info, registration in zip(self._connections, infos, known, strict=True)
+        ]
+        return RemoteTable(spec, shards, self._dataset_id, table_id=table_id, infos=infos)
 
-    def _snapshot(self, method: str, name: str) -> list[str]:
-        request = table_pb2.SnapshotRequest(name=name)
-        replies = [c.call(method, request, timeout=10 * c.deadline_s) for c in self._connections]
-        return sorted(replies[0].tables)
+    # -- all tables ----------------------------------------------------------------------------------------------------
 
+    def _common(self, name: str) -> str:
+        """The id of the newest snapshot of that name that is complete on all daemons."""
+        ids = [list(reply.ids) for reply in self._all("TableService.Snapshots", table_pb2.SnapshotsRequest(name=name))]
+        common: list[str] = [one for one in ids[0] if all(one in others for others in ids[1:])]
+        if not common:
+            parts = ", ".join(f"part {part}: {of_part[0] or 'none'}" for part, of_part in enumerate(ids))
+            raise DataError(f"snapshot {name}", f"its parts were not saved together ({parts}), so it is not loaded")
+        newer = [part for part, of_part in enumerate(ids) if of_part[0] != common[0]]
+        if newer:
+            warnings.warn(
+                f"snapshot {name}: part {newer[0]} was saved once more, not all daemons were; loading what all have",
+                stacklevel=3,
+            )
+        return common[0]
 
-class _Numbers:
-    """The numbers of a client's pushes to one table of one owner."""
+    def _on_all(self, method: str, ask: partial[Any]) -> set[str]:
+        """Let all daemons prepare, then commit; the names of the tables. Where one fails to prepare, all abort."""
+        try:
+            replies = self._all(method, ask(phase=_PREPARE))
+            names = self._check_alike([reply.tables for reply in replies])
+        except BaseException:
+            self._abort(method, ask(phase=_ABORT))
+            raise
+        steps: dict[str, int] = {}
+        for reply in replies:
+            for info in reply.tables:
+                name = _name(info)
+                steps[name] = max(info.step, steps.get(name, 0))
+        self._all(method, ask(phase=_COMMIT, steps=steps))
+        return names
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._next = 0
-        self._open: set[int] = set()
+    def _check_alike(self, parts: Sequence[Sequence[Any]]) -> set[str]:
+        """The names of the tables that all daemons have prepared; raises RemoteError unless these are the same ones."""
+        tables = [{(_name(info), info.table_id) for info in infos} for infos in parts]
+        for part, found in enumerate(tables):
+            different = sorted(name for name, _ in found ^ tables[0])
+            if different:
+                raise RemoteError(
+                    self._connections[part].address,
+                    f"part {part} does not have the same tables as part 0: {', '.join(different)} may be lost on one of them",
+                )
+        return {name for name, _ in tables[0]}
 
-    def take(self) -> tuple[int, int]:
-        """The number of the next push, and the lowest of all those that are under way."""
-        with self._lock:
-            self._open.add(self._next)
-            self._next += 1
-            return self._next - 1, min(self._open)
-
-    def settle(self, number: int) -> None:
-        """The push of this number is done with, applied or not: it will not be sent again."""
-        with self._lock:
-            self._open.discard(number)
-
-
-@dataclass(eq=False)
-class _Shard:
-    """The rows of one owner."""
-
-    connection: Connection
-    first_row: int
-    rows: int
-    numbers: _Numbers
-
-
-class Ticket:
-    """Pushes that are under way."""
-
-    def __init__(self, sent: list[tuple[_Shard, Any, Any]]) -> None:
-        self._sent = sent
-
-    def wait(self) -> None:
-        """Until all owners have applied them; they are sent again where an answer is lost.
-
-        Raises:
-            ConfigError, QuotaExceededError, RemoteError: what the first owner to refuse says.
-        """
-        errors = []
-        for shard, bulk, future in self._sent:
+    def _all(self, method: str, request: Any) -> list[Any]:
+        """The answers of all daemons, asked at once; raises what the first of them to fail says, when all have answered."""
+        patience = self._patience_s()
+        futures = [connection.begin(method, request, timeout=patience) for connection in self._connections]
+        replies, errors = [], []
+        for connection, future in zip(self._connections, futures, strict=True):
             try:
-                _outcome(shard, bulk, future)
-            except AttaError as error:
-                errors.append(error)
-            finally:
-                shard.numbers.settle(bulk.message.sequence)
-        self._sent = []
+                replies.append(future.result())
+            except grpc.RpcError as error:
+                errors.append(rpc.error_from(connection.address, error))
         if errors:
             raise errors[0]
+        return replies
+
+    def _abort(self, method: str, request: Any) -> None:
+        for connection in self._connections:
+            try:
+                connection.call(method, request)
+            except AttaError:  # it drops by itself what it has prepared
+                continue
+
+    def _patience_s(self) -> float:
+        return 10 * max(connection.deadline_s for connection in self._connections)
 
 
-def _outcome(shard: _Shard, bulk: rpc.Bulk, future: Any) -> None:
-    for attempt in range(_ATTEMPTS):
-        try:
-            future.result()
-            return
-        except grpc.RpcError as failure:
-            error = rpc.error_from(shard.connection.address, failure)
-            if attempt == _ATTEMPTS - 1 or not isinstance(error, UnavailableError | DeadlineError):
-                raise error from failure
-        future = shard.connection.begin("TableService.Push", bulk)
+def _name(info: Any) -> str:
+    return str(json.loads(info.spec)["name"])
 
 
-class RemoteTable:
-    """One mutable table of the cluster. Safe to use from many threads; not across a fork."""
-
-    def __init__(self, spec: MutableSpec, shards: Sequence[_Shard], client: int, dataset_id: str, *, step: int) -> None:
-        self.spec, self.step = spec, step
-        self._shards, self._client, self._dataset_id = list(shards), client, dataset_id
-
-    @property
-    def rows(self) -> int:
-        """Rows of the whole table."""
-        return sum(shard.rows for shard in self._shards)
-
-    def locate(self, ids: np.ndarray) -> np.ndarray:
-        """int64: the rows of the users' ``ids`` of vertices or edges; of a ``range`` table they are the same.
-
-        Raises:
-            ConfigError: an unknown vertex or edge.
-        """
-        ids = np.ascontiguousarray(ids, dtype=np.int64)
-        kind = self.spec.policy.partition(":")[0]
-        if kind == "range":
-            return ids
-        if kind == "nodes":
-            return self._ask_where(self._shards[0], ids)
-        rows = np.full(len(ids), -1, dtype=np.int64)
-        for shard in self._shards:
-            rows = np.maximum(rows, self._ask_where(shard, ids))
-        if len(rows) and rows.min() < 0:
-            raise ConfigError(f"table {self.spec.name}: {ids[rows < 0][0]} is no edge of {self.spec.policy}")
-        return rows
-
-    def _ask_where(self, shard: _Shard, ids: np.ndarray) -> np.ndarray:
-        found = []
-        for first in range(0, len(ids), PIECE_ROWS):
-            piece = ids[first : first + PIECE_ROWS]
-            request = table_pb2.LocateRequest(dataset_id=self._dataset_id, policy=self.spec.policy, ids=piece.tobytes())
-            found.append(np.frombuffer(shard.connection.call("TableService.Locate", request).rows, dtype=np.int64))
-        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
-
-    def pull(
-        self, rows: np.ndarray, *, codec: str = "", versions: bool = False
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Values [n, *row shape] of global ``rows`` (int64 [n], may repeat) and, if asked for, their versions int64 [n].
-
-        Raises:
-            ConfigError: a row that does not exist; an unknown codec.
-            RemoteError: an owner does not answer.
-        """
-        rows = np.ascontiguousarray(rows, dtype=np.int64)
-        values = np.empty((len(rows), *self.spec.row_shape), dtype=self.spec.dtype)
-        found = np.full(len(rows), -1, dtype=np.int64) if versions else None
-        calls = []
-        for shard, at in self._by_owner(rows):
-            for first in range(0, len(at), PIECE_ROWS):
-                piece = at[first : first + PIECE_ROWS]
-                request = table_pb2.PullRowsRequest(name=self.spec.name, rows=rows[piece].tobytes(), codec=codec)
-                calls.append((shard, piece, request, shard.connection.start("TableService.Pull", request)))
-        for shard, piece, request, call in calls:
-            for attempt in range(_ATTEMPTS):
-                try:
-                    self._receive(call, piece, codec, values, found)
-                    break
-                except grpc.RpcError as failure:
-                    error = rpc.error_from(shard.connection.address, failure)
-                    if attempt == _ATTEMPTS - 1 or not isinstance(error, UnavailableError):
-                        raise error from failure
-                time.sleep(0.1 * 3**attempt)
-                call = shard.connection.start("TableService.Pull", request)  # noqa: PLW2901 - the same once more
-        return values, found
-
-    def _receive(
-        self, call: Any, piece: np.ndarray, codec: str, values: np.ndarray, versions: np.ndarray | None
-    ) -> None:
-        done = 0
-        for bulk in call:
-            where = piece[bulk.message.first_row : bulk.message.first_row + bulk.message.rows]
-            self._place(bulk, codec, values, where)
-            if versions is not None and 3 in bulk.payloads:
-                versions[where] = np.frombuffer(bulk.payloads[3], dtype=np.int64)
-            done += len(where)
-        if done != len(piece):
-            raise RemoteError(f"table {self.spec.name}", f"{done} rows of {len(piece)} are answered")
-
-    def _place(self, bulk: rpc.Bulk, codec: str, values: np.ndarray, where: np.ndarray) -> None:
-        raw = np.frombuffer(bulk.payloads.get(4, b""), dtype=np.uint8)
-        if codec:
-            flat = values.reshape(len(values), -1)
-            codecs.decode(codec, raw.reshape(len(where), -1), flat, positions=where)
-        else:
-            values[where] = raw.view(self.spec.dtype).reshape(len(where), *self.spec.row_shape)
-
-    def push(
-        self,
-        rows: np.ndarray,
-        values: np.ndarray,
-        op: str = "write",
-        *,
-        version: int | None = None,
-        step: int = 0,
-        codec: str = "",
-    ) -> Ticket:
-        """Begin to change rows (see ``MutableTable.push``); the returned ticket's ``wait`` ends when all owners have.
-
-        ``step``: the number of the optimiser's step that this is, from 1; 0: the table counts its pushes.
-        """
-        rows = np.ascontiguousarray(rows, dtype=np.int64)
-        values = np.ascontiguousarray(values, dtype=self.spec.dtype).reshape(len(rows), *self.spec.row_shape)
-        if op == "step":
-            # Gradients of one row that came in two pieces would be two steps.
-            rows, values = _summed(rows, values)
-        per_piece = max(1, PIECE_BYTES // max(1, self.spec.row_bytes))
-        sent = []
-        for shard, at in self._by_owner(rows):
-            for first in range(0, len(at), per_piece):
-                piece = at[first : first + per_piece]
-                sequence, settled = shard.numbers.take()
-                message = table_pb2.PushRowsRequest(
-                    name=self.spec.name,
-                    op=op,
-                    client=self._client,
-                    sequence=sequence,
-                    settled=settled,
-                    versioned=version is not None,
-                    version=version or 0,
-                    step=step,
-                    codec=codec,
-                )
-                data = values[piece].reshape(len(piece), -1)
-                encoded = codecs.encode(codec, data) if codec else data.view(np.uint8)
-                bulk = rpc.Bulk(message, {2: rows[piece], 10: encoded})
-                sent.append((shard, bulk, shard.connection.begin("TableService.Push", bulk)))
-        return Ticket(sent)
-
-    def grow(self, rows: int) -> None:
-        """Let the whole table have ``rows`` rows; raises ConfigError if it may not, QuotaExceededError without room."""
-        last = self._shards[-1]
-        request = table_pb2.GrowTableRequest(name=self.spec.name, rows=max(0, rows - last.first_row))
-        last.rows = last.connection.call("TableService.Grow", request).rows
-
-    def _by_owner(self, rows: np.ndarray) -> Iterator[tuple[_Shard, np.ndarray]]:
-        """Owners with the positions of their rows."""
-        if len(rows) and (rows.min() < 0 or rows.max() >= self.rows):
-            bad = rows[(rows < 0) | (rows >= self.rows)][0]
-            raise ConfigError(f"table {self.spec.name}: row {bad} is outside the rows 0..{self.rows - 1}")
-        firsts = np.array([shard.first_row for shard in self._shards], dtype=np.int64)
-        owners = np.searchsorted(firsts, rows, side="right") - 1
-        order = np.argsort(owners, kind="stable")
-        bounds = np.searchsorted(owners[order], np.arange(len(self._shards) + 1))
-        for shard, lo, hi in zip(self._shards, bounds[:-1], bounds[1:], strict=True):
-            if hi > lo:
-                yield shard, order[lo:hi]
-
-
-def _summed(rows: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct rows and the sums of their values, added in the order in which they stand."""
-    distinct, inverse = np.unique(rows, return_inverse=True)
-    if len(distinct) == len(rows):
-        return rows, values
-    sums = np.zeros((len(distinct), *values.shape[1:]), dtype=values.dtype)
-    np.add.at(sums, inverse, values)
-    return distinct, sums
+def _origins(infos: Sequence[Any]) -> list[tuple[int, int]]:
+    """(table id, load id) of the parts of a table, each once, in the order of the parts."""
+    return list(dict.fromkeys((info.table_id, info.load_id) for info in infos if info is not None))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from atta.clusterfile import check_address
+from atta.errors import ConfigError
+
 __all__ = ["DaemonConfig"]
 
 
@@ -41,9 +44,9 @@ class DaemonConfig:
     share_pulls: bool = True
     """Rows that several batches in flight want cross the network once."""
     table_bytes: int = 4 << 30
-    """Most memory that mutable tables may take; creating more is refused."""
+    """Most memory that mutable tables may take, if that much can be had; creating more is refused."""
     snapshots: str = ""
-    """Folder for snapshots of mutable tables; empty: none are kept."""
+    """Folder for snapshots of mutable tables, among them "shutdown", written when the daemon ends; empty: none are kept."""
     lease_s: float = 60.0
     """A session whose consumer gives no sign of life for so long is closed."""
     peer_deadline_s: float = 60.0
@@ -57,7 +60,25 @@ class DaemonConfig:
     prefetch: int = 4
     trace_events: int = 65_536
     """Entries of the daemon's memory of what it did, about 300 bytes each; 0 = none. See ``atta trace``."""
+    metrics: str = ""
+    """Address, host:port, of Prometheus metrics over HTTP; empty: none, unless ``metrics_port`` says otherwise."""
     metrics_port: int = 0
-    """Prometheus metrics over HTTP; 0 = none."""
+    """The same on every address of this machine; 0 = none."""
     exit_with_parent: bool = False
     """Stop when standard input closes: embedded daemons never outlive their parent."""
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Host and port for metrics; None: there are none.
+
+        Raises:
+            ConfigError: it is given twice, or is no address.
+        """
+        if not self.metrics:
+            return ("0.0.0.0", self.metrics_port) if self.metrics_port else None
+        if self.metrics_port:
+            raise ConfigError("--metrics and --metrics-port: give one of them")
+        host, _, port = check_address(self.metrics).rpartition(":")
+        if int(port) == 0:
+            raise ConfigError(f"--metrics {self.metrics}: name a port, so that it can be found")
+        return host, int(port)

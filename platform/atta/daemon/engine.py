@@ -117,8 +117,9 @@ class Engine:
         """Start making the session's batches."""
         self._sessions[session.id] = session
         request = session.request
+        self.slots.opened(request.layout.capacity)
         self._record("opened", session)
-        batches = [request.seeds.batch_id(i) for i in range(request.first_batch, request.seeds.batches)]
+        batches = request.seeds.batch_ids(request.first_batch)
         profile = f"{request.job}/{request.seeds.rank}/{hash(request.plan)}/{request.seeds.batch_size}"
         self.post(sched.SessionOpened(session.id, request.plan, batches, profile=profile, weight=request.weight))
 
@@ -127,6 +128,7 @@ class Engine:
         if self._sessions.pop(session.id, None) is not None:
             self.post(sched.SessionClosed(session.id))
             session.close()
+            self.slots.closed(session.request.layout.capacity, time.monotonic())
             self._record("closed", session)
 
     def _record(self, what: str, session: Session) -> None:
@@ -191,25 +193,33 @@ class Engine:
                 self._wake_at(when)
 
     def _launch(self, dag: int, session: Session, batch: int) -> None:
-        request = session.request
         try:
-            slot = self.slots.acquire(request.layout.capacity)
-        except AttaError as error:
+            self._dags[dag] = self._begin(session, batch)
+        except Exception as error:  # whatever it is, the consumer must not wait for ever
             self.counters["launch_errors"] = self.counters.get("launch_errors", 0.0) + 1
-            session.fail(error)
-            self.post(sched.SessionClosed(session.id))
-            return
-        state = BatchState(
-            request.plan,
-            self.dataset,
-            home=self.shard.part,
-            at=StreamPosition(request.seed, request.epoch, batch),
-            seeds=request.batch_seeds(batch),
-            out=BatchArrays.over(request.layout, slot.buffer),
-            compactors=self._compactors,
-            degree=self.shard.degree,
-        )
-        self._dags[dag] = _RunningDag(session, batch, state, slot, time.monotonic())
+            if not isinstance(error, AttaError):
+                log.error("batch not begun", batch=batch, session=session.id, exc_info=error)
+                error = AttaError(f"batch {batch} cannot be begun: {type(error).__name__}: {error}")
+            self.fail(session, error)
+
+    def _begin(self, session: Session, batch: int) -> _RunningDag:
+        request = session.request
+        slot = self.slots.acquire(request.layout.capacity)
+        try:
+            state = BatchState(
+                request.plan,
+                self.dataset,
+                home=self.shard.part,
+                at=StreamPosition(request.seed, request.epoch, batch),
+                seeds=request.batch_seeds(batch),
+                out=BatchArrays.over(request.layout, slot.buffer),
+                compactors=self._compactors,
+                degree=self.shard.degree,
+            )
+        except BaseException:
+            self.slots.release(slot)
+            raise
+        return _RunningDag(session, batch, state, slot, time.monotonic())
 
     def _run(self, dag: int, task: Task, ready: float) -> None:
         running = self._dags.get(dag)

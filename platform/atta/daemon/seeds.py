@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
+from atta.observe.memory import available_bytes
 from atta.partition.dataset import Dataset
 
 __all__ = ["ChosenSeeds", "choose_seeds"]
 
 MAX_BATCHES = 1 << 31
+PLAN_BYTES = 64
+"""Memory per seed while a session is planned: ids, hashes, orders and their copies."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class ChosenSeeds:
         sources: int64 [S], the other ends of edges.
         times: int64 [S].
         sizes: int64 [B], seeds of each batch where the client has cut them.
+        batches: how many there are without any seeds; 0: there are seeds.
         exclude: edge types without the batch's seed edges, and whether in reverse.
     """
 
@@ -35,6 +39,7 @@ class ChosenSeeds:
     sources: np.ndarray | None = None
     times: np.ndarray | None = None
     sizes: np.ndarray | None = None
+    batches: int = 0
     exclude: tuple[tuple[str, bool], ...] = ()
 
 
@@ -44,6 +49,7 @@ def choose_seeds(dataset: Dataset, seeds: Any) -> ChosenSeeds:
     Raises:
         UnknownNameError: no such node type, edge type or split.
         ConfigError: an id that does not exist, or arrays that contradict each other.
+        QuotaExceededError: there is no memory for so many seeds.
     """
     if seeds.node_type not in dataset.schema.node_types:
         raise UnknownNameError.of("node type", seeds.node_type, dataset.schema.node_types)
@@ -52,9 +58,12 @@ def choose_seeds(dataset: Dataset, seeds: Any) -> ChosenSeeds:
         raise ConfigError("seeds: times and sizes go with ids, a split has no order")
     match seeds.WhichOneof("source"):
         case "split":
-            internal = np.asarray(dataset.split(seeds.node_type, seeds.split), dtype=np.int64)
+            members = dataset.split(seeds.node_type, seeds.split)
+            _check_room(len(members))
+            internal = np.asarray(members, dtype=np.int64)
             return ChosenSeeds(internal, np.asarray(dataset.ids(seeds.node_type)[internal]))
         case "all":
+            _check_room(dataset.schema.node_counts[seeds.node_type])
             everything = np.arange(dataset.schema.node_counts[seeds.node_type])
             return ChosenSeeds(everything, np.asarray(dataset.ids(seeds.node_type)))
         case "part":
@@ -63,7 +72,7 @@ def choose_seeds(dataset: Dataset, seeds: Any) -> ChosenSeeds:
             if not 1 <= seeds.batches <= MAX_BATCHES:
                 raise ConfigError(f"{seeds.batches} batches: must be 1 to {MAX_BATCHES}")
             nothing = np.empty(0, dtype=np.int64)
-            return ChosenSeeds(nothing, nothing, sizes=np.zeros(seeds.batches, dtype=np.int64))
+            return ChosenSeeds(nothing, nothing, batches=seeds.batches)
         case "links":
             chosen = _links(dataset, seeds)
         case _:
@@ -75,10 +84,20 @@ def choose_seeds(dataset: Dataset, seeds: Any) -> ChosenSeeds:
     return replace(chosen, times=times if seeds.times else None, sizes=sizes if seeds.sizes else None)
 
 
+def _check_room(seeds: int) -> None:
+    """A message names many seeds in a few bytes: whether there is memory to plan them."""
+    if (wanted := seeds * PLAN_BYTES) > (free := available_bytes()):
+        raise QuotaExceededError(
+            f"no memory left for a session of {seeds} seeds: it takes up to {wanted >> 20} MiB for a moment, "
+            f"{free >> 20} MiB are available"
+        )
+
+
 def _part(dataset: Dataset, seeds: Any) -> ChosenSeeds:
     if not seeds.part < dataset.num_parts:
         raise ConfigError(f"seeds: partition {seeds.part} of {dataset.num_parts}")
     first, stop = dataset.book.range(seeds.node_type, seeds.part)
+    _check_room(stop - first)
     keys = np.asarray(dataset.ids(seeds.node_type)[first:stop])
     order = np.argsort(keys, kind="stable")
     return ChosenSeeds(first + order, keys[order], sizes=np.array([stop - first]))

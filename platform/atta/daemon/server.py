@@ -7,7 +7,8 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from atta import rpc
+from atta import logs, rpc
 from atta.clusterfile import check_address
 from atta.daemon.admission import Admission
 from atta.daemon.calls import Calls
@@ -26,12 +27,13 @@ from atta.daemon.chunks import moved_at_once
 from atta.daemon.config import DaemonConfig
 from atta.daemon.control_service import ControlService
 from atta.daemon.data_services import GraphService, KvService
+from atta.daemon.descriptors import ensure_descriptors
 from atta.daemon.engine import Engine
 from atta.daemon.peers import Peers
 from atta.daemon.session_service import SessionService
 from atta.daemon.table_service import TableService
 from atta.daemon.turns import Outlets, TurnPool
-from atta.errors import ConfigError
+from atta.errors import AttaError, ConfigError
 from atta.identity import Identity, new_incarnation
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
@@ -48,7 +50,8 @@ __all__ = ["Daemon", "serve"]
 
 log = structlog.get_logger("atta.daemon")
 MAX_STREAMS = 128
-"""Requests of one connection that are answered at a time; each holds a message or two of memory, further ones wait."""
+"""Requests of one connection that are answered at a time; each holds a message or two of memory, further ones wait. Beside them
+each session may have one that waits for its batch, or whose answer its consumer does not want yet: renewals do not wait for it."""
 SCRAPE_S = 5.0
 """A scrape fails when the event loop has not answered within this."""
 SERVICES = ("GraphService", "KvService", "TableService", "SessionService", "ControlService")
@@ -65,8 +68,13 @@ class Daemon:
             ConfigError: no such partition, or no such ranking of the cache.
         """
         check_address(config.listen)
+        _ = config.metrics_address  # refused before minutes of loading
         self.config = config
         self.address = config.listen
+        began = time.monotonic()
+        log.info(
+            "loading", data=config.data, part=config.part, checksums="verified" if config.verify else "not verified"
+        )
         self._dataset = Dataset.open(config.data, parts=[config.part], verify=config.verify)
         self._identity = Identity(config.part, self._dataset.dataset_id, new_incarnation())
         resident = _resident(config, self._dataset)
@@ -93,9 +101,17 @@ class Daemon:
         snapshots = Path(config.snapshots) if config.snapshots else None
         self._tables = TableService(self._dataset, config.part, tables, self._serving, snapshots=snapshots)
         self._process, self._calls = ProcessFigures(), Calls()
-        self._stopping = asyncio.Event()
+        self._stopping, self._orphaned = asyncio.Event(), False
         self._stopped = asyncio.Event()
+        log.info(
+            "loaded",
+            seconds=round(time.monotonic() - began, 2),
+            mbytes=_part_bytes(self._dataset, config.part) // 1_000_000,
+            memory="copy" if resident else "map",
+        )
         self._chores: list[asyncio.Task[None]] = []
+        self._failure: AttaError | None = None
+        self._interrupted = False
 
     async def start(self) -> None:
         """Listen and serve.
@@ -103,15 +119,17 @@ class Daemon:
         Raises:
             ConfigError: the address cannot be bound.
         """
-        if self.config.metrics_port:
+        if (metrics := self.config.metrics_address) is not None:
+            host, port = metrics
             about = {"dataset": self._dataset.dataset_id, "version": __version__}
             read = partial(_ask_loop, asyncio.get_running_loop(), self._figures)
-            serve_metrics(self.config.metrics_port, DaemonCollector(self.config.part, about, read))
+            serve_metrics(port, DaemonCollector(self.config.part, about, read), host=host)
+            log.info("metrics", address=f"{host}:{port}")
         # Without this option two daemons could share a port, each getting some of the other's requests.
         options = [
             *rpc.channel_options(),
             ("grpc.so_reuseport", 0),
-            ("grpc.max_concurrent_streams", MAX_STREAMS),
+            ("grpc.max_concurrent_streams", MAX_STREAMS + self.config.max_sessions),
         ]
         self._server = grpc.aio.server(options=options)
         control = ControlService(self._identity, self._engine, self._process, self._stats, self._stopping.set)
@@ -158,13 +176,11 @@ class Daemon:
         await self._server.start()
         for name in ("", *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        loop = asyncio.get_running_loop()
-        self._chores = [
-            loop.create_task(self._engine.watch_utilisation()),
-            loop.create_task(self._sessions.expire()),
-            loop.create_task(self._tables.forget_idle()),
-            loop.create_task(self._drain_when_asked()),
-        ]
+        self._begin_chores(
+            watch_utilisation=self._engine.watch_utilisation(),
+            expire_sessions=self._sessions.expire(),
+            forget_idle_clients=self._tables.forget_idle(),
+        )
         log.info(
             "serving",
             address=self.address,
@@ -173,10 +189,38 @@ class Daemon:
             incarnation=self._identity.incarnation,
         )
 
+    def _begin_chores(self, **chores: Coroutine[Any, Any, None]) -> None:
+        """Start what goes on as long as the daemon serves; ``drain`` ends it."""
+        loop = asyncio.get_running_loop()
+        self._chores = [loop.create_task(chore, name=name) for name, chore in chores.items()]
+        for chore in self._chores:
+            chore.add_done_callback(self._ended)
+        self._draining = loop.create_task(self._drain_when_asked(), name="drain")
+        self._draining.add_done_callback(self._drained)
+
+    def _ended(self, chore: asyncio.Task[None]) -> None:
+        """Without one of its chores a daemon must not go on: leases, for one, would never run out."""
+        if self._stopping.is_set() and chore.cancelled():
+            return
+        self._fail(chore)
+        self._stopping.set()
+
+    def _drained(self, draining: asyncio.Task[None]) -> None:
+        if draining.cancelled() or draining.exception() is not None:
+            self._fail(draining)
+        self._stopped.set()
+
+    def _fail(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        cause = f"{type(error).__name__}: {error}" if error is not None else "it ended"
+        log.error("background task died", task=task.get_name(), exc_info=error)
+        self._failure = self._failure or AttaError(f"the daemon's task {task.get_name()} died: {cause}")
+
     def _stats(self) -> dict[str, float]:
         parts = (self._engine, self._sessions, self._tables, self._cache, self._calls, self._process)
         return {
             "queue_limit_bytes": float(self.config.queue_bytes),
+            "log_lines_dropped": float(logs.dropped_lines()),
             **{name: value for part in parts for name, value in part.stats().items()},
         }
 
@@ -187,28 +231,49 @@ class Daemon:
         """Begin to stop; a second call stops at once. Safe to call from a signal handler of the loop."""
         if self._stopping.is_set():
             log.warning("stopping at once")
+            logs.drain()
             os._exit(130)
         self._stopping.set()
 
+    def interrupt(self) -> None:
+        """As ``drain``, on Ctrl-C: ``wait`` says so in the end."""
+        self._interrupted = True
+        self.drain()
+
+    def orphan(self) -> None:
+        """Begin to stop without waiting for sessions: whom the daemon was for has gone, or is going."""
+        self._orphaned = True
+        self._stopping.set()
+
     async def wait(self) -> None:
-        """Until the daemon has stopped."""
+        """Until the daemon has stopped.
+
+        Raises:
+            AttaError: it stopped because one of its background tasks died.
+            KeyboardInterrupt: it stopped because of Ctrl-C.
+        """
         await self._stopped.wait()
+        if self._failure is not None:
+            raise self._failure
+        if self._interrupted:
+            raise KeyboardInterrupt
 
     async def _drain_when_asked(self) -> None:
         await self._stopping.wait()
         log.info("draining", sessions=len(self._sessions), at_most_s=self.config.drain_s)
         self._sessions.draining = True
+        saving = asyncio.create_task(self._tables.finish())
         await self._health.enter_graceful_shutdown()
         deadline = asyncio.get_running_loop().time() + self.config.drain_s
-        while len(self._sessions) and asyncio.get_running_loop().time() < deadline:
+        while len(self._sessions) and not self._orphaned and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
-        for chore in self._chores[:-1]:
+        for chore in self._chores:
             chore.cancel()
+        await saving
         await self._server.stop(grace=1.0)
         await self._engine.shutdown()
         self._serving.shutdown()
         log.info("stopped")
-        self._stopped.set()
 
 
 def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], Figures]) -> Figures:
@@ -229,22 +294,31 @@ def _resident(config: DaemonConfig, dataset: Dataset) -> bool:
     """Whether to load the partition into memory (see ``DaemonConfig.memory``)."""
     if config.memory != "auto":
         return config.memory == "copy"
-    folder = part_folder(config.part)
-    wanted = sum(record.size for name, record in dataset.files.items() if name.startswith(f"{folder}/"))
-    return 4 * wanted <= available_bytes()
+    return 4 * _part_bytes(dataset, config.part) <= available_bytes()
+
+
+def _part_bytes(dataset: Dataset, part: int) -> int:
+    folder = part_folder(part)
+    return sum(record.size for name, record in dataset.files.items() if name.startswith(f"{folder}/"))
 
 
 def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -> None:
-    """Run a daemon until SIGTERM, SIGINT or a Stop request; ``ready`` is told the address once it serves."""
+    """Run a daemon until SIGTERM, SIGINT or a Stop request; ``ready`` is told the address once it serves.
+
+    Raises ConfigError where the process may not have enough files open, and what ``Daemon`` raises.
+    """
     kernels.retain_heap()
+    ensure_descriptors(config.max_sessions)
     asyncio.run(_serve(config, ready))
 
 
 async def _serve(config: DaemonConfig, ready: Callable[[str], None] | None) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's own would wait until all is loaded
     daemon = Daemon(config)
+    ensure_descriptors(config.max_sessions)  # once more: mapped files keep theirs
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, daemon.drain)
+    loop.add_signal_handler(signal.SIGTERM, daemon.drain)
+    loop.add_signal_handler(signal.SIGINT, daemon.interrupt)
     await daemon.start()
     if config.exit_with_parent:
         loop.add_reader(sys.stdin.fileno(), _on_stdin, daemon, loop)
@@ -258,4 +332,4 @@ def _on_stdin(daemon: Daemon, loop: asyncio.AbstractEventLoop) -> None:
     """Standard input became readable: its end means that the parent is gone."""
     if not os.read(sys.stdin.fileno(), 1024):
         loop.remove_reader(sys.stdin.fileno())
-        daemon.drain()
+        daemon.orphan()

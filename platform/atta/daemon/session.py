@@ -1,7 +1,8 @@
 """A session: one consumer's stream of batches for one epoch, from its output queue to the hands of the consumer.
 
 Batches come in order and are numbered 0, 1, 2, ...; asking for a number again yields the same batch, so a lost answer costs
-nothing. A batch delivered in shared memory occupies its slot until the consumer says that the last view of it is gone.
+nothing. A batch delivered in shared memory occupies its slot until the consumer says that the last view of it is gone, or, when the
+session has ended, until the kernel says so.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,6 +66,10 @@ class Delivery:
     slot: Slot
     stats: dict[str, float]
     shared: bool = False
+    senders: int = 0
+    """Requests that are being answered with its bytes: until they have ended, its slot is nobody else's."""
+    over: bool = False
+    """The consumer has taken a later batch."""
 
 
 @dataclass(eq=False)
@@ -73,6 +80,7 @@ class Session:
     request: SessionRequest
     slots: SlotPool
     last_seen: float
+    digest: bytes = b""  # of the request, as it came
     queue: deque[Delivery] = field(default_factory=deque)
     held: dict[int, Delivery] = field(default_factory=dict)
     current: Delivery | None = None
@@ -114,7 +122,7 @@ class Session:
         self.error = self.error or error
         self._changed.set()
 
-    def let_go(self, sequences: list[int]) -> None:
+    def let_go(self, sequences: Sequence[int]) -> None:
         """The consumer's last views of these batches are gone."""
         for sequence in sequences:
             delivery = self.held.pop(sequence, None)
@@ -128,12 +136,11 @@ class Session:
             ConfigError: neither the current number nor the next one.
             AttaError: the session has failed.
         """
-        if self.current is not None and sequence == self.sequence:
-            return self.current, False
-        if sequence != self.sequence + 1:
-            raise ConfigError(f"batch number {sequence} asked for after {self.sequence}")
         deadline = asyncio.get_running_loop().time() + wait_s
-        while not self.queue:
+        # Checked anew after each wait: other requests may have been answered meanwhile, and this one be out of date.
+        while not self._answers_again(sequence):
+            if self.queue:
+                return self._take(sequence), True
             if self.error is not None:
                 raise self.error
             if self.closed:
@@ -144,32 +151,55 @@ class Session:
                 await asyncio.wait_for(self._changed.wait(), max(left, 0))
             except TimeoutError:
                 return None, False
-        if sequence != self.sequence + 1:  # a repeated request was answered while this one waited
-            return self.current, False
+        return self.current, False
+
+    def _answers_again(self, sequence: int) -> bool:
+        """Whether this is the current number; ConfigError unless it is, or the next one."""
+        if self.current is None or sequence != self.sequence:
+            if sequence != self.sequence + 1:
+                raise ConfigError(f"batch number {sequence} asked for after {self.sequence}")
+            return False
+        if self.current.shared and sequence not in self.held:
+            raise ConfigError(f"batch number {sequence} asked for again after it has been let go")
+        return True
+
+    def _take(self, sequence: int) -> Delivery:
         self._forget_current()
         self.current, self.sequence = self.queue.popleft(), sequence
         self.slots.lend(self.current.slot, self.current.out.nbytes)
         if self.request.shared_memory and len(self.held) < MAX_HELD_SLOTS:
             self.current.shared = True
             self.held[sequence] = self.current
-        return self.current, True
+        return self.current
+
+    @contextmanager
+    def sending(self, delivery: Delivery) -> Iterator[None]:
+        """Meanwhile the bytes of a batch stay as they are, whatever later requests ask for."""
+        delivery.senders += 1
+        try:
+            yield
+        finally:
+            delivery.senders -= 1
+            self._free_if_over(delivery)
 
     def _forget_current(self) -> None:
-        if self.current is not None and not self.current.shared:
-            self.slots.release(self.current.slot)
-        self.current = None
+        current, self.current = self.current, None
+        if current is not None and not current.shared:
+            current.over = True
+            self._free_if_over(current)
+
+    def _free_if_over(self, delivery: Delivery) -> None:
+        if delivery.over and not delivery.senders:
+            self.slots.release(delivery.slot)
 
     def close(self) -> None:
-        """Free what nobody can be reading. What the consumer holds stays held until it lets go or ``give_up``."""
+        """Free what nobody can be reading; what the consumer may still look at is left to it until it looks away."""
         self.closed = True
         self._changed.set()
         self._forget_current()
         for delivery in self.queue:
             self.slots.release(delivery.slot)
         self.queue.clear()
-
-    def give_up(self) -> None:
-        """Leave the held slots to the consumer: they will not come back."""
         for delivery in self.held.values():
-            self.slots.abandon(delivery.slot)
+            self.slots.abandon(delivery.slot, self.id)
         self.held.clear()

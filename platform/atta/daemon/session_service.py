@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import math
+import os
 import secrets
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,25 +18,17 @@ import structlog
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine import Engine
 from atta.daemon.guard import guarded, guarded_stream
-from atta.daemon.seeds import ChosenSeeds, choose_seeds
+from atta.daemon.opening import Openings, check_name, check_request, taken
 from atta.daemon.session import Delivery, Session, SessionRequest
-from atta.errors import ConfigError, QuotaExceededError, UnknownNameError, WrongDatasetError
-from atta.kvstore.store import known_codec
+from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
 from atta.protos.v1 import common_pb2, session_pb2
 from atta.rpc import Bulk
-from atta.samplers.layout import layout_of
-from atta.samplers.seeds import SeedPlan, SeedPolicy, plan_seeds, plan_sized
-from atta.samplers.spec import check_spec
 
 __all__ = ["SessionService"]
 
 log = structlog.get_logger("atta.session")
 LONG_POLL_S = 20.0
 """A ``Next`` without a batch answers "pending" after so long, well before its deadline."""
-LINGER_S = 10.0
-"""A closed session waits so long for the slots that its consumer still looks at (usually one: the last batch of an epoch, until
-the first one of the next arrives). After that they are given up: fresh pages cost more, but memory must not pile up."""
-MIN_WEIGHT = 1e-3
 INLINE_CHUNK_BYTES = 4 << 20
 
 
@@ -42,7 +38,8 @@ class SessionService:
     def __init__(self, config: DaemonConfig, engine: Engine, address: str) -> None:
         self._config, self._engine, self._address = config, engine, address
         self._sessions: dict[str, Session] = {}
-        self._lingering: dict[str, Session] = {}
+        self._openings = Openings()
+        self._looked = 0.0
         self._opened = self._expired = 0.0
         self.draining = False
 
@@ -54,98 +51,52 @@ class SessionService:
         return {
             "sessions_opened": self._opened,
             "sessions_expired": self._expired,
-            "sessions_lingering": float(len(self._lingering)),
+            "sessions_lingering": float(self._engine.slots.lingering),
         }
 
     @guarded
     async def open(self, request: Any, context: Any) -> Any:
-        """``SessionService.Open``."""
-        if self.draining:
-            raise QuotaExceededError("the daemon is stopping and takes no new sessions")
-        if len(self._sessions) >= self._config.max_sessions:
-            raise QuotaExceededError(f"{len(self._sessions)} sessions are open, the most that this daemon allows")
-        checked = await asyncio.get_running_loop().run_in_executor(None, self._check, request)
-        session = Session(secrets.token_hex(8), checked, self._engine.slots, time.monotonic())
-        self._sessions[session.id] = session
-        self._opened += 1
-        self._engine.open(session)
-        log.info("session opened", session=session.id, job=checked.job, epoch=checked.epoch, batches=session.batches)
+        """``SessionService.Open``; the same request under the same name is answered with the same session."""
+        name = check_name(request.session) if request.session else secrets.token_hex(8)
+        digest = hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
+        self._openings.refuse_ended(name)
+        if name not in self._sessions:
+            if not self._openings.under_way(name):
+                self._check_places()
+            check = partial(check_request, request, self._engine.dataset, self._config, self._address)
+            checked = await self._openings.checked(name, digest, check)
+            if name not in self._sessions:  # of several that have waited, the first one opens it
+                self._start(name, digest, checked)
+        session = self._sessions[name]
+        if session.digest != digest:
+            raise taken(name)
+        session.last_seen = time.monotonic()
         return session_pb2.OpenReply(
             session=session.id,
-            batches=checked.seeds.batches,
-            seeds=len(checked.seeds.seeds),
+            batches=session.request.seeds.batches,
+            seeds=len(session.request.seeds.seeds),
             lease_s=self._config.lease_s,
+            pid=os.getpid(),
         )
 
-    def _check(self, request: Any) -> SessionRequest:
-        dataset = self._engine.dataset
-        if request.dataset_id and request.dataset_id != dataset.dataset_id:
-            raise WrongDatasetError(
-                self._address, f"this daemon serves dataset {dataset.dataset_id}, not {request.dataset_id}"
+    def _check_places(self) -> None:
+        """Refuse a session more; those that are being checked have their places already."""
+        if self.draining:
+            raise QuotaExceededError("the daemon is stopping and takes no new sessions")
+        if len(self._sessions) + len(self._openings) >= self._config.max_sessions:
+            raise QuotaExceededError(
+                f"{len(self._sessions)} sessions are open and {len(self._openings)} being opened, "
+                f"the most that this daemon allows (--max-sessions {self._config.max_sessions})"
             )
-        if not 1 <= request.batch_size <= self._config.max_batch_size:
-            raise ConfigError(f"batch size {request.batch_size}: must be 1 to {self._config.max_batch_size}")
-        if not request.rank < request.world_size:
-            raise ConfigError(f"rank {request.rank} of {request.world_size} trainers")
-        plan = check_spec(request.dag, dataset.schema)
-        source = request.seeds.WhichOneof("source")
-        if plan.links != (source == "links"):
-            raise ConfigError("seeds: the DAG starts from edges, or the session does, but not both")
-        if source in ("batches", "part") and not any(op.operator is not None for op in plan.ops):
-            raise ConfigError(
-                "seeds: only a batch operator can do without them, or with a partition's vertices at once"
-            )
-        if request.seeds.node_type != plan.seed.node_type:
-            raise ConfigError(
-                f"seeds are of node type {request.seeds.node_type!r}, the DAG starts at {plan.seed.node_type!r}"
-            )
-        chosen = choose_seeds(dataset, request.seeds)
-        if plan.temporal != (chosen.times is not None):
-            raise ConfigError("seeds: temporal sampling needs their times, and no other has a use for them")
-        seeds = self._plan_seeds(request, chosen)
-        if request.start_batch > seeds.batches:
-            raise ConfigError(f"start batch {request.start_batch} of {seeds.batches}")
-        # A partition is as large as it is, and this daemon holds one.
-        if source != "part" and not seeds.batch_size <= self._config.max_batch_size:
-            raise ConfigError(f"batch size {seeds.batch_size}: at most {self._config.max_batch_size}")
-        edge_ids, wide_ids = request.edge_ids, request.wide_ids
-        layout = layout_of(plan, dataset.schema, seeds.batch_size, edge_ids=edge_ids, wide_ids=wide_ids)
-        return SessionRequest(
-            plan,
-            layout,
-            seeds,
-            request.start_batch,
-            request.seed,
-            request.epoch,
-            request.shared_memory,
-            request.job,
-            sources=chosen.sources,
-            times=chosen.times,
-            weight=_weight(request.weight),
-            codec=known_codec(request.codec),
-            exclude=chosen.exclude,
-        )
 
-    def _plan_seeds(self, request: Any, chosen: ChosenSeeds) -> SeedPlan:
-        if chosen.sizes is not None:
-            if request.shuffle or request.drop_last:
-                raise ConfigError("batches of given sizes come in the given order: no shuffle, no drop_last")
-            return plan_sized(chosen.internal, chosen.sizes, rank=request.rank, world=request.world_size)
-        return plan_seeds(
-            chosen.internal,
-            chosen.keys,
-            batch_size=request.batch_size,
-            parts=self._engine.dataset.num_parts,
-            policy=SeedPolicy(request.policy),
-            rank=request.rank,
-            world=request.world_size,
-            seed=request.seed,
-            epoch=request.epoch,
-            shuffle=request.shuffle,
-            drop_last=request.drop_last,
-            pad=request.pad,
-            position=chosen.position,
-        )
+    def _start(self, name: str, digest: bytes, checked: SessionRequest) -> None:
+        if self.draining:
+            raise QuotaExceededError("the daemon is stopping and takes no new sessions")
+        session = Session(name, checked, self._engine.slots, time.monotonic(), digest=digest)
+        self._sessions[name] = session
+        self._opened += 1
+        self._engine.open(session)
+        log.info("session opened", session=name, job=checked.job, epoch=checked.epoch, batches=session.batches)
 
     @guarded_stream
     async def next(self, request: Any, context: Any) -> AsyncIterator[Bulk]:
@@ -154,7 +105,9 @@ class SessionService:
         session.busy += 1
         session.last_seen = time.monotonic()
         try:
-            session.let_go(list(request.released))
+            if not 0 <= request.train_ms < math.inf:
+                raise ConfigError(f"{request.train_ms} ms per batch: must be a time")
+            session.let_go(request.released)
             if request.sequence >= session.batches:
                 yield Bulk(session_pb2.BatchChunk(header=session_pb2.BatchHeader(last=True)))
                 return
@@ -166,8 +119,9 @@ class SessionService:
             if fresh:
                 self._engine.taken(session, delivery.batch, request.train_ms)
             try:
-                for bulk in _messages(delivery, self._engine.unlaunched(session)):
-                    yield bulk
+                with session.sending(delivery):
+                    for bulk in _messages(delivery, self._engine.unlaunched(session)):
+                        yield bulk
             finally:  # a consumer that has all it needs does not wait for the end of the answer
                 if fresh:
                     self._engine.recorder.batch("sent", session.id, delivery.batch)
@@ -189,41 +143,44 @@ class SessionService:
 
     @guarded
     async def close(self, request: Any, context: Any) -> Any:
-        """``SessionService.Close``; closing an unknown session is no error, so that it may be repeated."""
-        session = self._sessions.pop(request.session, None)
+        """``SessionService.Close``; an unknown session is no error, so that it may be repeated, or overtake its ``Open``."""
+        self._end(check_name(request.session))
+        return session_pb2.CloseReply()
+
+    def _end(self, name: str) -> None:
+        self._openings.end(name)
+        session = self._sessions.pop(name, None)
         if session is not None:
             self._engine.close(session)
-            session.last_seen = time.monotonic()
-            self._lingering[session.id] = session
-            log.info("session closed", session=session.id)
-        session = self._lingering.get(request.session)
-        if session is None:
-            return session_pb2.CloseReply(lingering=False)
-        session.let_go([sequence for sequence in session.held if sequence not in request.viewed])
-        if not session.held:
-            del self._lingering[session.id]
-        return session_pb2.CloseReply(lingering=True)
+            log.info("session closed", session=name)
 
     async def expire(self) -> None:
-        """Close sessions whose lease has run out and give up the slots of those closed long ago, until cancelled."""
+        """Look after the leases until cancelled."""
+        period = min(1.0, self._config.lease_s / 4)
+        self._looked = time.monotonic()
         while True:
-            await asyncio.sleep(min(1.0, self._config.lease_s / 4))
-            now = time.monotonic()
-            for session in list(self._sessions.values()):
-                if not session.busy and now - session.last_seen > self._config.lease_s:
-                    self._expired += 1
-                    log.warning("lease ran out", session=session.id, job=session.request.job)
-                    del self._sessions[session.id]
-                    self._engine.close(session)
-                    session.give_up()
-                elif not session.busy or not self._engine.waits_for_room(session):
-                    session.roomy_at = now
-                elif now - session.roomy_at > self._config.lease_s:
-                    self._engine.fail(session, self._no_room())
-            for session in list(self._lingering.values()):
-                if now - session.last_seen > LINGER_S:
-                    del self._lingering[session.id]
-                    session.give_up()
+            await asyncio.sleep(period)
+            self.look(time.monotonic(), late_s=2 * period)
+
+    def look(self, now: float, late_s: float) -> None:
+        """Close sessions whose lease has run out, and take back what consumers have let go of.
+
+        The time beyond ``late_s`` since the last look does not count: this daemon was stopped, or its machine asleep, and the
+        renewals of living consumers are still to be read.
+        """
+        missed, self._looked = max(0.0, now - self._looked - late_s), now
+        for session in list(self._sessions.values()):
+            session.last_seen = min(now, session.last_seen + missed)
+            session.roomy_at = min(now, session.roomy_at + missed)
+            if not session.busy and now - session.last_seen > self._config.lease_s:
+                self._expired += 1
+                log.warning("lease ran out", session=session.id, job=session.request.job)
+                self._end(session.id)
+            elif not session.busy or not self._engine.waits_for_room(session):
+                session.roomy_at = now
+            elif now - session.roomy_at > self._config.lease_s:
+                self._engine.fail(session, self._no_room())
+        self._engine.slots.trim(now)
 
     def _no_room(self) -> QuotaExceededError:
         return QuotaExceededError(
@@ -234,15 +191,8 @@ class SessionService:
     def _find(self, name: str) -> Session:
         session = self._sessions.get(name)
         if session is None:
-            raise UnknownNameError(f"session {name} does not exist (closed, or its lease ran out)")
+            raise UnknownNameError(f"session {name[:80]} does not exist (closed, or its lease ran out)")
         return session
-
-
-def _weight(value: float) -> float:
-    """A session's weight, 1 if none is given; ConfigError outside 0.001 to 1000."""
-    if value and not MIN_WEIGHT <= value <= 1 / MIN_WEIGHT:
-        raise ConfigError(f"weight {value:g}: must be {MIN_WEIGHT:g} to {1 / MIN_WEIGHT:g}")
-    return value or 1.0
 
 
 def _messages(delivery: Delivery, unlaunched: int) -> list[Bulk]:
@@ -257,7 +207,8 @@ def _messages(delivery: Delivery, unlaunched: int) -> list[Bulk]:
         offset += -(-array.nbytes // 8) * 8
     header.buffer_bytes = offset
     if delivery.shared:
-        shared = session_pb2.SharedSlot(path=slot.path, capacity=slot.capacity, nonce=slot.nonce)
+        shared = session_pb2.SharedSlot(path=slot.path, capacity=slot.capacity, nonce=slot.nonce, offset=slot.offset)
+        shared.inode = slot.arena.inode
         header.slot.CopyFrom(shared)
         return [Bulk(session_pb2.BatchChunk(header=header))]
     return [Bulk(session_pb2.BatchChunk(header=header)), *_inline(list(filled.values()))]

@@ -15,22 +15,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import structlog
 
 from atta.daemon.chunks import CHUNK_BYTES
 from atta.daemon.data_services import DataService
 from atta.daemon.guard import guarded, guarded_stream
 from atta.daemon.peers import as_array
+from atta.daemon.table_snapshots import TableSnapshots, aside
 from atta.daemon.turns import TurnPool
-from atta.errors import ConfigError
+from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore import codecs
 from atta.kvstore.mutable import MutableTable
-from atta.kvstore.spec import MutableSpec, check_name
+from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.partition.dataset import Dataset, part_folder
 from atta.protos import wire
@@ -39,8 +43,13 @@ from atta.rpc import Bulk
 
 __all__ = ["TableService", "span_of"]
 
+log = structlog.get_logger("atta.daemon")
 CLIENT_IDLE_S = 1800.0
+"""A client of which nothing was heard for so long is forgotten. If it lives, it registers again."""
+FINISH_S = 60.0
+"""A daemon that ends gives up saving its tables after so long."""
 GATE_POLL_S = 0.002
+_PREPARE, _COMMIT = table_pb2.SnapshotRequest.PREPARE, table_pb2.SnapshotRequest.COMMIT
 
 
 def span_of(spec: MutableSpec, dataset: Dataset, part: int) -> range:
@@ -65,9 +74,10 @@ def node_offsets(dataset: Dataset, node_type: str) -> np.ndarray:
 
 
 def edge_offsets(dataset: Dataset, edge_type: str) -> np.ndarray:
-    """int64 [parts + 1]: where the edges of each part begin."""
+    """int64 [parts + 1]: where the edges of each part begin, of the lengths of their files."""
     dataset.schema.check_edge_type(edge_type)
-    counts = [part["edges"][edge_type] for part in dataset.quality["parts"]]
+    names = [f"{part_folder(part)}/edges/{edge_type}/indices.npy" for part in range(dataset.num_parts)]
+    counts = [dataset.files[name].shape[0] for name in names]
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
@@ -95,18 +105,17 @@ class TableService(DataService):
         """``snapshots``: the folder below which they are kept; None: nowhere."""
         super().__init__(dataset.dataset_id, pool, f"part {part}")
         self._dataset, self._part, self._tables = dataset, part, tables
-        self._snapshots = snapshots
+        self._snapshots = TableSnapshots(tables, part, snapshots)
         self._edges: dict[str, _EdgeIndex] = {}
         self._indexing = threading.Lock()
         self._pulled = self._pushed = 0.0
-        self._heard: dict[int, float] = {}  # clients that push, and when they last did
 
     def methods(self) -> dict[str, Callable[..., Any]]:
         """The handlers by their names in ``table.proto``."""
         return {
-            "Create": self.create, "Delete": self.delete, "List": self.list, "Grow": self.grow,
-            "Locate": self.locate, "Pull": self.pull, "Push": self.push, "Forget": self.forget,
-            "Save": self.save, "Load": self.load,
+            "Create": self.create, "Delete": self.delete, "List": self.list, "Describe": self.describe, "Grow": self.grow,
+            "Locate": self.locate, "Pull": self.pull, "Register": self.register, "Push": self.push, "Forget": self.forget,
+            "Snapshots": self.snapshots, "Save": self.save, "Load": self.load,
         }  # fmt: skip
 
     def stats(self) -> dict[str, float]:
@@ -116,8 +125,14 @@ class TableService(DataService):
             "table_bytes": float(self._tables.used_bytes),
             "table_rows_pulled": self._pulled,
             "table_rows_pushed": self._pushed,
-            "table_clients": float(len(self._heard)),
+            "table_clients": float(self._tables.clients),
         }
+
+    def _table(self, name: str, table_id: int = 0) -> MutableTable:
+        try:
+            return self._tables.get(name, table_id)
+        except UnknownNameError as error:
+            raise UnknownNameError(f"part {self._part}: {error}") from None
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
@@ -130,7 +145,8 @@ class TableService(DataService):
         except json.JSONDecodeError:
             raise ConfigError("the description of a table is no JSON") from None
         span = span_of(spec, self._dataset, self._part)
-        return _info(await self.in_pool(self._tables.create, spec, span.start, len(span)))
+        create = partial(self._tables.create, table_id=request.table_id, whole=request.whole)
+        return _info(await self.in_pool(create, spec, span.start, len(span)))
 
     @guarded
     async def delete(self, request: Any, context: Any) -> Any:
@@ -147,9 +163,16 @@ class TableService(DataService):
         )
 
     @guarded
+    async def describe(self, request: Any, context: Any) -> Any:
+        """``TableService.Describe``."""
+        return _info(self._table(request.name))
+
+    @guarded
     async def grow(self, request: Any, context: Any) -> Any:
         """``TableService.Grow``."""
-        return _info(await self.in_pool(self._tables.grow, request.name, request.rows))
+        table = self._table(request.name, request.table_id)
+        rows = request.rows - table.first_row
+        return _info(await self.in_pool(self._tables.grow, request.name, rows, request.table_id))
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
@@ -176,7 +199,7 @@ class TableService(DataService):
     @guarded_stream
     async def pull(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """``TableService.Pull``."""
-        table, rows = self._tables.get(request.name), as_array(request.rows, wide=True)
+        table, rows = self._table(request.name, request.table_id), as_array(request.rows, wide=True)
         check_codec(table.spec, request.codec)
         step = max(1, CHUNK_BYTES // max(1, table.spec.row_bytes))
         parts = [(first, rows[first : first + step]) for first in range(0, len(rows), step)]
@@ -186,12 +209,18 @@ class TableService(DataService):
         self._pulled += len(rows)
 
     @guarded
+    async def register(self, request: Any, context: Any) -> Any:
+        """``TableService.Register``: a number that no client of any table has ever had."""
+        table, client = self._table(request.name, request.table_id), secrets.randbits(64)
+        table.register(client)
+        return table_pb2.RegisterReply(client=client, table=_info(table))
+
+    @guarded
     async def push(self, request: Any, context: Any) -> Any:
         """``TableService.Push``."""
         message, payloads = request.message, request.payloads
-        self._heard[message.client] = asyncio.get_running_loop().time()
         # A push that must wait does so here: it keeps neither the event loop nor a thread from those who do not push.
-        while not (table := self._tables.get(message.name)).takes_pushes:
+        while not (table := self._table(message.name, message.table_id)).takes_pushes:
             await asyncio.sleep(GATE_POLL_S)
         values = payloads.get(10, b"")
         applied = await self.run(len(values), _apply, table, message, payloads.get(2, b""), values)
@@ -200,48 +229,54 @@ class TableService(DataService):
 
     @guarded
     async def forget(self, request: Any, context: Any) -> Any:
-        """``TableService.Forget``: a client will not come again."""
-        self._forget(request.client)
+        """``TableService.Forget``: clients will not come again."""
+        for client in request.clients:
+            self._tables.forget(client)
         return table_pb2.ForgetClientReply()
 
     async def forget_idle(self, *, idle_s: float = CLIENT_IDLE_S, every_s: float = 60.0) -> None:
-        """For ever: forget clients that have died. A retry comes within a few deadlines, so ``idle_s`` is far beyond one."""
+        """For ever: forget clients that have died, and what they did not finish."""
         while True:
             await asyncio.sleep(every_s)
-            now = asyncio.get_running_loop().time()
-            for client in [client for client, heard in self._heard.items() if now - heard > idle_s]:
-                self._forget(client)
-
-    def _forget(self, client: int) -> None:
-        self._heard.pop(client, None)
-        self._tables.forget(client)
+            self._tables.expire(asyncio.get_running_loop().time(), idle_s)
+            self._snapshots.expire()
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     @guarded
+    async def snapshots(self, request: Any, context: Any) -> Any:
+        """``TableService.Snapshots``."""
+        return table_pb2.SnapshotsReply(ids=await aside(self._snapshots.ids, request.name))
+
+    @guarded
     async def save(self, request: Any, context: Any) -> Any:
         """``TableService.Save``."""
-        folder = self._snapshot(request.name)
-        # Not on the threads that answer others: a disk must not keep rows waiting.
-        await asyncio.to_thread(self._tables.snapshot, folder, overwrite=True)
-        return self._saved()
+        keeper, name, snapshot_id = self._snapshots, request.name, request.snapshot
+        if request.phase == _PREPARE:
+            return _saved(await aside(keeper.prepare_save, name, snapshot_id, request.hold_s))
+        await aside(keeper.commit_save if request.phase == _COMMIT else keeper.abort_save, name, snapshot_id)
+        return table_pb2.SnapshotReply()
 
     @guarded
     async def load(self, request: Any, context: Any) -> Any:
         """``TableService.Load``."""
-        await asyncio.to_thread(self._tables.restore, self._snapshot(request.name))
-        return self._saved()
+        keeper, load_id = self._snapshots, request.load_id
+        if request.phase == _PREPARE:
+            return _saved(await aside(keeper.prepare_load, request.name, request.snapshot, load_id, request.hold_s))
+        if request.phase == _COMMIT:
+            await aside(keeper.commit_load, load_id, dict(request.steps))
+        else:
+            await aside(keeper.abort_load, load_id)
+        return table_pb2.SnapshotReply()
 
-    def _snapshot(self, name: str) -> Path:
-        if self._snapshots is None:
-            raise ConfigError(f"the daemon of part {self._part} keeps no snapshots; start it with --snapshots FOLDER")
-        check_name(name)
-        return self._snapshots / name / part_folder(self._part)
-
-    def _saved(self) -> Any:
-        return table_pb2.SnapshotReply(
-            tables=[table.spec.name for table in self._tables.list()], bytes=self._tables.used_bytes
-        )
+    async def finish(self, *, within_s: float = FINISH_S) -> None:
+        """Take no more pushes and keep the tables as the snapshot ``shutdown``, where snapshots are kept; raises nothing."""
+        try:
+            await asyncio.wait_for(aside(self._snapshots.finish), within_s)
+        except TimeoutError:
+            log.error("tables not saved", part=self._part, error=f"not done within {within_s:g} s")
+        except Exception as error:
+            log.error("tables not saved", part=self._part, error=str(error))
 
 
 def check_codec(spec: MutableSpec, codec: str) -> None:
@@ -299,4 +334,12 @@ def _info(table: MutableTable) -> Any:
         rows=table.rows,
         bytes=table.nbytes,
         step=table.step,
+        table_id=table.table_id,
+        whole=table.whole,
+        load_id=table.load_id,
     )
+
+
+def _saved(tables: Iterable[MutableTable]) -> Any:
+    infos = [_info(table) for table in tables]
+    return table_pb2.SnapshotReply(tables=infos, bytes=sum(info.bytes for info in infos))

@@ -63,7 +63,10 @@ def write_rows(
     versions: np.ndarray | None = None,
     version: int = 0,
 ) -> None:
-    """``table[rows[i]] = values[i]`` in order (of a repeated row the last counts), and ``versions[rows[i]] = version``."""
+    """``table[rows[i]] = values[i]`` in order (of a repeated row the last counts), and ``versions[rows[i]] = version``.
+
+    A row whose version is higher than ``version`` keeps both.
+    """
     _native.write_rows(_bytes(table), rows, _bytes(values), locks, versions, version)
 
 

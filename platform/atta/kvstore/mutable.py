@@ -2,7 +2,7 @@
 
 Every row is read and written as a whole, under the lock of the row; nothing holds rows of one request together. Pushes go on in
 parallel, except while the table grows, is copied for a snapshot or is replaced by one. Pulls never wait for any of these: what
-resizes arrays exchanges them.
+resizes arrays exchanges them. Once a table is closed it takes no pushes any more, so what is saved then is all that ever was.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, QuotaExceededError
 from atta.kvstore import kernels
 from atta.kvstore.gate import Gate
 from atta.kvstore.optimisers import apply_step, initial_state
@@ -21,7 +21,7 @@ from atta.kvstore.requests import Pulled, Push, Values, local_rows
 from atta.kvstore.sequences import Client, Sequences
 from atta.kvstore.snapshots import MANIFEST, Saved, load_arrays, read_saved, write_saved
 from atta.kvstore.spec import MutableSpec
-from atta.partition.staging import Staging
+from atta.partition.staging import Staging, recover
 
 __all__ = ["MutableTable"]
 
@@ -58,14 +58,21 @@ class _Contents:
 class MutableTable:
     """Global rows ``first_row`` ... of a table. Safe to use from many threads."""
 
-    def __init__(self, spec: MutableSpec, first_row: int = 0, rows: int | None = None) -> None:
+    def __init__(self, spec: MutableSpec, first_row: int = 0, rows: int | None = None, *, table_id: int = 0) -> None:
         """Allocate and initialise ``rows`` rows; None: as many as the spec says.
+
+        ``table_id``: the same of all shards of the table, another one of every other table; 0: nobody asks.
 
         Raises:
             ConfigError: rows beyond those of the spec.
         """
         self.spec = spec
         self.first_row = first_row
+        self.table_id = table_id
+        self.whole = False
+        """Whether all shards of the table are known to have been created."""
+        self.load_id = 0
+        """Of the load that the table came with; 0: it was created."""
         self.created_rows = spec.rows if rows is None else rows
         self._check_rows(self.created_rows)
         self._contents = _Contents.fresh(spec, first_row, self.created_rows)
@@ -77,6 +84,7 @@ class MutableTable:
         self._sequences = Sequences()
         self._step = 0
         self._step_lock = threading.Lock()
+        self._closed = False
 
     @classmethod
     def load(cls, folder: str | Path) -> MutableTable:
@@ -85,9 +93,10 @@ class MutableTable:
         Raises:
             DataError: the snapshot is damaged or is none; names the file.
         """
+        recover(folder)
         saved, records = read_saved(Path(folder))
         table = cls.__new__(cls)
-        table.spec, table.first_row = saved.spec, saved.first_row
+        table.spec, table.first_row, table.load_id = saved.spec, saved.first_row, 0
         table._start()
         table._become(saved, _Contents.of(load_arrays(Path(folder), saved, records)))
         return table
@@ -116,6 +125,21 @@ class MutableTable:
     def step(self) -> int:
         """The highest number of a step so far."""
         return self._step
+
+    @property
+    def clients(self) -> int:
+        """Clients that are known."""
+        return len(self._sequences)
+
+    def close(self) -> None:
+        """Take no more pushes; those under way are waited for."""
+        with self._gate.exclusive():
+            self._closed = True
+
+    def loaded(self, load_id: int, step: int) -> None:
+        """Note that the table came with this load, and the highest number of a step that any of its shards has seen."""
+        with self._step_lock:
+            self.load_id, self._step = load_id, max(self._step, step)
 
     def pull(self, rows: np.ndarray) -> Pulled:
         """The rows of these global numbers (integers [n], may repeat), a copy; a row's version belongs to its values.
@@ -157,33 +181,41 @@ class MutableTable:
         Args:
             rows: global row numbers, integers [n]; may repeat.
             values: [n, *row shape] in the table's dtype, or the bytes of that; NaN and infinities are values like others.
-            op: "write" overwrites (of a repeated row the last counts), "add" accumulates, "step" takes ``values`` for gradients:
-                those of equal rows are summed, then the row is stepped once. A push without rows counts as a step, too.
-            client: who pushes, and
-            sequence: how many pushes to this shard came before.
+            op: "write" overwrites (of a repeated row the last counts; see ``version``), "add" accumulates, "step" takes ``values``
+                for gradients: those of equal rows are summed, then the row is stepped once. A push without rows counts as a step.
+            client: who pushes, as registered, and
+            sequence: how many of its pushes to this shard came before.
             settled: no push of the client with a lower number will come again.
-            version: of rows written to a versioned table; None: they keep theirs.
+            version: of rows written to a versioned table. Rows of a higher version stay as they are, those of the same version are
+                written once more. None: all are written and keep their versions.
             step: the number, from 1, of the optimiser's step that a push with "step" belongs to, so that one step may come in
                 several pushes and touch several shards; None: as many as this shard has seen, and one.
 
         Raises:
             ConfigError: the request contradicts the table; nothing has changed, and the number is still unused.
-            QuotaExceededError: too many earlier pushes of the client are missing, or too many clients; likewise.
+            UnknownClientError: the client is not registered, or only with what was here before a snapshot was loaded; likewise.
+            QuotaExceededError: too many earlier pushes of the client are missing, or the table is closed; likewise.
         """
         with self._gate.shared():
+            if self._closed:
+                raise QuotaExceededError(f"table {self.spec.name}: the daemon is stopping and takes no more pushes")
             push = Push.checked(self.spec, self.span, rows, values, op, version=version, step=step)
             with self._sequences.once(client, sequence, settled) as fresh:
                 if fresh:
                     self._apply(push)
                 return fresh
 
+    def register(self, client: Client) -> None:
+        """Let a client push; see ``Sequences.register``."""
+        self._sequences.register(client)
+
     def forget(self, client: Client) -> bool:
-        """Drop the numbers of a client that will not come again; False: it was not known."""
+        """Drop a client that will not come again; what it may have sent is refused. False: it was not known."""
         return self._sequences.forget(client)
 
-    def idle_clients(self, count: int) -> list[Client]:
-        """Up to ``count`` clients, least recently heard of first: candidates for ``forget``."""
-        return self._sequences.idle(count)
+    def expire(self, now: float, idle_s: float) -> int:
+        """Forget clients of which nothing was heard for so long; see ``Sequences.expire``."""
+        return self._sequences.expire(now, idle_s)
 
     def grow(self, rows: int) -> None:
         """Let the shard have ``rows`` rows; new ones are initialised as if they had been there from the beginning.
@@ -195,8 +227,13 @@ class MutableTable:
         """
         with self._gate.exclusive():
             if rows < self.rows:
-                raise ConfigError(f"table {self.spec.name}: has {self.rows} rows and does not shrink to {rows}")
-            self._check_rows(rows)
+                raise ConfigError(
+                    f"table {self.spec.name}: has {self.span.stop} rows and does not shrink to {self.first_row + rows}"
+                )
+            if self.first_row + rows > self.spec.limit:
+                raise ConfigError(
+                    f"table {self.spec.name}: cannot grow to {self.first_row + rows} rows; it may have {self.spec.limit}"
+                )
             if rows > self.rows:
                 more = _Contents.fresh(self.spec, self.span.stop, rows - self.rows)
                 self._contents = self._contents.followed_by(more)
@@ -212,13 +249,24 @@ class MutableTable:
         with Staging(folder, MANIFEST, overwrite=overwrite) as staging:
             self.write_snapshot(staging.path)
 
-    def write_snapshot(self, folder: Path) -> None:
-        """As ``snapshot``, into a folder that exists and is somebody else's to complete."""
+    def write_snapshot(self, folder: Path, *, copy: bool = True) -> None:
+        """As ``snapshot``, into a folder that exists and is somebody else's to complete.
+
+        ``copy``: pushes wait for a copy in memory only; without, until everything is written.
+
+        Raises:
+            DataError: it cannot be written; names the file.
+        """
         with self._gate.exclusive():
-            arrays = {name: array.copy() for name, array in self._contents.arrays.items()}
-            clients = self._sequences.to_json()
-            saved = Saved(self.spec, self.first_row, self.rows, self.created_rows, self._step, clients)
-        write_saved(folder, saved, arrays)
+            saved = Saved(
+                self.spec, self.first_row, self.rows, self.created_rows, self._step,
+                self._sequences.to_json(), self.table_id, self.whole,
+            )  # fmt: skip
+            arrays = self._contents.arrays
+            if not copy:
+                return write_saved(folder, saved, arrays)
+            arrays = {name: array.copy() for name, array in arrays.items()}
+        return write_saved(folder, saved, arrays)
 
     def restore(self, folder: str | Path) -> None:
         """Become what a snapshot of this table was: rows, versions, optimiser and known pushes; later ones are undone.
@@ -227,6 +275,7 @@ class MutableTable:
             DataError: the snapshot is damaged or of another table; nothing has changed.
         """
         folder = Path(folder)
+        recover(folder)
         saved, records = read_saved(folder)
         if (saved.spec, saved.first_row) != (self.spec, self.first_row):
             raise DataError(folder / MANIFEST, f"is no snapshot of table {self.spec.name} from row {self.first_row} on")
@@ -239,6 +288,7 @@ class MutableTable:
             self._sequences = sequences
             self._step = saved.step
             self.created_rows = saved.created_rows
+            self.table_id, self.whole = saved.table_id, saved.whole
 
     def _apply(self, push: Push) -> None:
         contents, locks = self._contents, self._locks

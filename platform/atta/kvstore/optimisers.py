@@ -18,10 +18,8 @@ def initial_state(optimiser: OptimiserSpec | None, shape: tuple[int, ...]) -> di
     if optimiser is None:
         return {}
     begin = np.float32(optimiser.initial_accumulator_value if optimiser.kind == "adagrad" else 0.0)
-    return {
-        name: np.full(shape, begin, dtype=np.float32) if begin else np.zeros(shape, dtype=np.float32)
-        for name in optimiser.state_names
-    }
+    # Zeros, too, are written: memory that is only promised may turn out not to be there.
+    return {name: np.full(shape, begin, dtype=np.float32) for name in optimiser.state_names}
 
 
 def apply_step(

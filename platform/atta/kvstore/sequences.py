@@ -1,8 +1,12 @@
 """Which pushes have been applied: retries are recognised by the numbers that their clients give them.
 
-A client numbers its pushes to one table of one owner 0, 1, 2, ... They may arrive in any order and more than once; each is
-applied once. The number of a push that was refused is not used up: the client gives it to its next one, or says that all lower
-numbers are settled. What is kept per client is the first number that has not come yet and those after it that have.
+A client registers with one table of one owner, then numbers its pushes to it 0, 1, 2, ... They may arrive in any order and more
+than once; each is applied once. The number of a push that was refused is not used up: the client gives it to its next one, or says
+that all lower numbers are settled. What is kept per client is the first number that has not come yet and those after it that have.
+
+A client that is not registered is refused: nobody could say whether its push has been applied before. This is why clients may be
+forgotten. What comes from a snapshot is there to recognise retries only: whoever goes on registers anew, so that no stray copy of
+a push from before the snapshot was loaded changes what was loaded.
 """
 
 from __future__ import annotations
@@ -13,14 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from atta.errors import ConfigError, QuotaExceededError
+from atta.errors import ConfigError, QuotaExceededError, UnknownClientError
 
 __all__ = ["MAX_CLIENTS", "WINDOW", "Client", "Sequences"]
 
 WINDOW = 4096
 """A push may come at most this many numbers after the first one that is still missing."""
 MAX_CLIENTS = 65536
-"""That are remembered. Nobody is forgotten silently: the retry of a forgotten client would be applied again."""
+"""That are remembered."""
 
 Client = int | str
 _MAX_NAME = 256
@@ -28,11 +32,18 @@ _MAX_NAME = 256
 
 @dataclass(slots=True)
 class _Seen:
-    """Numbers below ``expected`` and those in ``ahead`` have been applied, those in ``busy`` are being applied."""
+    """Numbers below ``expected`` and those in ``ahead`` have been applied, those in ``busy`` are being applied.
+
+    ``over``: no new numbers are taken, as after a snapshot was loaded. ``active``: heard of since the last ``expire``, which saw it
+    active last at ``heard`` (seconds).
+    """
 
     expected: int = 0
     ahead: set[int] = field(default_factory=set)
+    over: bool = False
     busy: set[int] = field(default_factory=set)
+    active: bool = True
+    heard: float = 0.0
 
     def has(self, sequence: int) -> bool:
         return sequence < self.expected or sequence in self.ahead
@@ -60,7 +71,25 @@ class Sequences:
     def __init__(self, *, max_clients: int = MAX_CLIENTS) -> None:
         self._max_clients = max_clients
         self._changed = threading.Condition(threading.Lock())
-        self._clients: dict[Client, _Seen] = {}  # least recently used first
+        self._clients: dict[Client, _Seen] = {}
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def register(self, client: Client) -> None:
+        """Let a client push; ``client`` must never have been registered before, nor be again once it is forgotten.
+
+        Raises:
+            ConfigError: it is registered, or is no name of a client.
+            QuotaExceededError: too many clients.
+        """
+        _check(client, 0)
+        with self._changed:
+            if client in self._clients:
+                raise ConfigError(f"client {client!r}: is registered already")
+            if len(self._clients) >= self._max_clients:
+                raise QuotaExceededError(f"client {client!r}: {self._max_clients} clients are remembered already")
+            self._clients[client] = _Seen()
 
     @contextlib.contextmanager
     def once(self, client: Client, sequence: int, settled: int = 0) -> Iterator[bool]:
@@ -71,7 +100,8 @@ class Sequences:
 
         Raises:
             ConfigError: no client or number at all.
-            QuotaExceededError: too far ahead of a push that is missing, or too many clients.
+            UnknownClientError: the client is not registered, or the push is new and a snapshot was loaded since it registered.
+            QuotaExceededError: too far ahead of a push that is missing.
         """
         _check(client, sequence)
         _check(client, settled)
@@ -82,30 +112,39 @@ class Sequences:
         try:
             yield True
         except BaseException:
-            self._finish(client, sequence, seen, applied=False)
+            self._finish(sequence, seen, applied=False)
             raise
-        self._finish(client, sequence, seen, applied=True)
+        self._finish(sequence, seen, applied=True)
 
     def forget(self, client: Client) -> bool:
-        """Drop a client that will not come again; False: it was not known."""
+        """Drop a client: what it may still send is refused. False: it was not known."""
         with self._changed:
             return self._clients.pop(client, None) is not None
 
-    def idle(self, count: int) -> list[Client]:
-        """Up to ``count`` clients, least recently used first: candidates for ``forget``."""
+    def expire(self, now: float, idle_s: float) -> int:
+        """Forget clients of which nothing was heard for ``idle_s`` seconds before ``now``; how many these were.
+
+        To be called again and again: when a client was heard of is known as exactly as this is called often.
+        """
         with self._changed:
-            return list(self._clients)[:count]
+            gone = []
+            for client, seen in self._clients.items():
+                if seen.active or seen.busy:
+                    seen.active, seen.heard = False, now
+                elif now - seen.heard > idle_s:
+                    gone.append(client)
+            for client in gone:
+                del self._clients[client]
+            return len(gone)
 
     def to_json(self) -> list[Any]:
-        """[client, expected, ahead] of every client, least recently used first."""
+        """[client, expected, ahead] of every client."""
         with self._changed:
-            return [
-                [client, s.expected, sorted(s.ahead)] for client, s in self._clients.items() if s.expected or s.ahead
-            ]
+            return [[client, seen.expected, sorted(seen.ahead)] for client, seen in self._clients.items()]
 
     @classmethod
     def from_json(cls, value: object) -> Sequences:
-        """What ``to_json`` has made; raises ValueError or TypeError."""
+        """What ``to_json`` has made, to recognise retries of these clients; raises ValueError or TypeError."""
         made = cls()
         if not isinstance(value, list):
             raise ConfigError(f"clients: {value!r} is no list")
@@ -115,7 +154,7 @@ class Sequences:
                 _check(client, sequence)
                 if not expected < sequence < expected + WINDOW:
                     raise ConfigError(f"client {client!r}: number {sequence} cannot be ahead of {expected}")
-            made._clients[client] = _Seen(expected, set(ahead))
+            made._clients[client] = _Seen(expected, set(ahead), over=True)
         return made
 
     def _claim(self, client: Client, sequence: int, settled: int) -> _Seen | None:
@@ -123,14 +162,13 @@ class Sequences:
             while True:
                 seen = self._clients.get(client)
                 if seen is None:
-                    if len(self._clients) >= self._max_clients:
-                        raise QuotaExceededError(
-                            f"client {client!r}: {self._max_clients} clients are remembered already"
-                        )
-                    seen = _Seen()
-                seen.skip_to(settled)
+                    raise UnknownClientError(f"client {client!r} is not known, or not any more")
+                seen.active = True
                 if seen.has(sequence):
                     return None
+                if seen.over:
+                    raise UnknownClientError(f"a snapshot was loaded since client {client!r} registered")
+                seen.skip_to(settled)
                 if sequence not in seen.busy:
                     break
                 self._changed.wait()
@@ -139,18 +177,13 @@ class Sequences:
                     f"client {client!r}: push {sequence} is {WINDOW} or more ahead of push {seen.expected}, which is missing"
                 )
             seen.busy.add(sequence)
-            self._clients[client] = seen
             return seen
 
-    def _finish(self, client: Client, sequence: int, seen: _Seen, *, applied: bool) -> None:
+    def _finish(self, sequence: int, seen: _Seen, *, applied: bool) -> None:
         with self._changed:
             seen.busy.remove(sequence)
             if applied:
                 seen.add(sequence)
-            if self._clients.get(client) is seen:  # not forgotten meanwhile
-                del self._clients[client]
-                if seen.expected or seen.ahead or seen.busy:
-                    self._clients[client] = seen
             self._changed.notify_all()
 
 

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ __all__ = [
     "load_arrays",
     "read_saved",
     "write_saved",
+    "writing",
 ]
 
 MANIFEST = "table.json"
@@ -50,6 +52,8 @@ class Saved:
         created_rows: as many it had when it was created.
         step: steps of the optimiser so far.
         clients: as ``Sequences.to_json`` describes them.
+        table_id: the same in all shards of the table; 0 in snapshots of earlier versions.
+        whole: whether all shards were created.
     """
 
     spec: MutableSpec
@@ -58,6 +62,8 @@ class Saved:
     created_rows: int
     step: int
     clients: list[Any]
+    table_id: int = 0
+    whole: bool = True
 
 
 def array_shapes(spec: MutableSpec, rows: int) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -72,17 +78,30 @@ def array_shapes(spec: MutableSpec, rows: int) -> dict[str, tuple[str, tuple[int
 
 
 def write_saved(folder: Path, saved: Saved, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a table into ``folder``, which exists; nothing is forced to disk but the manifest."""
+    """Write a table into ``folder``, which exists; nothing is forced to disk but the manifest.
+
+    Raises:
+        DataError: a file cannot be written, for want of space for one; names it.
+    """
     records = {}
     for name, array in arrays.items():
         path = folder / f"{name}.npy"
-        write_array(path, array)
-        records[name] = describe_file(path).to_json()
+        with writing(path):
+            write_array(path, array)
+            records[name] = describe_file(path).to_json()
     content = {name: getattr(saved, name) for name in saved.__slots__}
-    write_sealed(
-        folder / MANIFEST,
-        {"format": _FORMAT, "version": _VERSION, **content, "spec": saved.spec.to_dict(), "files": records},
-    )
+    manifest = {"format": _FORMAT, "version": _VERSION, **content, "spec": saved.spec.to_dict(), "files": records}
+    with writing(folder / MANIFEST):
+        write_sealed(folder / MANIFEST, manifest)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns what the operating system says while ``path`` is written into a DataError that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(path, f"cannot be written: {error.strerror or error}") from error
 
 
 def read_saved(folder: Path) -> tuple[Saved, dict[str, FileRecord]]:
@@ -97,11 +116,12 @@ def read_saved(folder: Path) -> tuple[Saved, dict[str, FileRecord]]:
             raise ValueError(f"{rows} rows from row {first_row} on; there may be {spec.limit}")
         clients = value["clients"]
         Sequences.from_json(clients)
+        table_id, whole = _count(value.get("table_id", 0)), bool(value.get("whole", True))
         shapes = array_shapes(spec, rows)
         records = {name: FileRecord.from_json(value["files"][name], path, name) for name in shapes}
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(path, f"malformed: {error}") from None
-    return Saved(spec, first_row, rows, created_rows, step, clients), records
+    return Saved(spec, first_row, rows, created_rows, step, clients, table_id, whole), records
 
 
 def load_arrays(folder: Path, saved: Saved, records: Mapping[str, FileRecord]) -> dict[str, np.ndarray]:
@@ -120,5 +140,5 @@ def load_arrays(folder: Path, saved: Saved, records: Mapping[str, FileRecord]) -
 
 def _count(value: object) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no number of rows or steps")
+        raise ValueError(f"{value!r} is no number of rows, steps or a table")
     return value

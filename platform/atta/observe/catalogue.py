@@ -57,6 +57,7 @@ FIGURES: dict[str, Family] = {
         slots_created="Batch buffers made; in a steady state they are reused.",
         table_rows_pulled="Rows of mutable tables read.",
         table_rows_pushed="Rows of mutable tables written.",
+        log_lines_dropped="Log lines left out because standard error took no more.",
         machine_busy_seconds="Processor time of the machine that was not idle, all cores, in seconds.",
     ),
     **_gauges(
@@ -76,7 +77,7 @@ FIGURES: dict[str, Family] = {
         scheduler_utilisation="CPU utilisation as the launch score sees it, in percent; measured while sessions are open.",
         tables="Mutable tables.",
         table_bytes="Memory of mutable tables.",
-        table_clients="Clients that push to mutable tables.",
+        table_clients="Clients registered to push, counted once for every mutable table.",
     ),
     "cpu_s": Family("process_cpu_seconds", "Processor time of the daemon, all threads, in seconds.", counter=True),
     "scheduler_finished": Family("scheduler_queued", "Batches finished and not taken, of all sessions."),

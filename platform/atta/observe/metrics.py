@@ -59,15 +59,15 @@ class DaemonCollector(Collector):
         metrics[family.name].add_metric((self._part, *labels), value)
 
 
-def serve_metrics(port: int, collector: Collector) -> None:
-    """Serve ``collector`` at http://0.0.0.0:``port``/metrics.
+def serve_metrics(port: int, collector: Collector, *, host: str = "0.0.0.0") -> None:
+    """Serve ``collector`` at http://``host``:``port``/metrics; the default host is every address of the machine.
 
     Raises:
-        ConfigError: the port is in use.
+        ConfigError: the port is in use, or the address is not of this machine.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     try:
-        start_http_server(port, registry=registry)
+        start_http_server(port, host.strip("[]"), registry)
     except OSError as error:
-        raise ConfigError(f"cannot serve metrics on port {port} ({error.strerror})") from error
+        raise ConfigError(f"cannot serve metrics on port {port} of {host} ({error.strerror})") from error

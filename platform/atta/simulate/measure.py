@@ -33,6 +33,7 @@ from atta.minibatch import MiniBatch
 from atta.observe.versions import machine, versions
 from atta.partition.dataset import Dataset
 from atta.scheduler.costs import Line
+from atta.simulate.drawn import Expanded, added, draws_of, expanded_by_hop, together
 from atta.simulate.profile import LOCAL_KINDS, HopSize, Linear, Profile, Remote
 
 __all__ = ["measure"]
@@ -57,6 +58,7 @@ class _Seen:
     nbytes: float = 0.0
     fresh: list[float] = field(default_factory=list)  # vertices by hop, seeds first
     home: list[float] = field(default_factory=list)  # those of them at home; empty: unknown
+    expanded: list[Expanded] = field(default_factory=list)  # vertices by hop, with what they sampled; empty: unknown
     sizes: list[float] = field(default_factory=list)  # vertices of each full batch
     owners: np.ndarray = field(default_factory=lambda: np.zeros(0))  # vertices by owner; empty: unknown
     wanted: dict[str, np.ndarray] = field(default_factory=dict)  # full batches that had a remote vertex, by node type
@@ -141,13 +143,20 @@ class _Described:
     parts: int
     mean_degree: float
     epoch_seeds: int
+    nodes: int = 0
+
+    @property
+    def vertices(self) -> tuple[float, float]:
+        """Of a machine, and of all others."""
+        own = self.nodes / self.parts
+        return own, self.nodes - own
 
     @classmethod
     def of(cls, cluster: Cluster, split: str) -> _Described:
         schema = cluster.schema
         edges, nodes = sum(schema.edge_counts.values()), sum(schema.node_counts.values())
         seeds = next((schema.splits[t][split] for t in schema.node_types if split in schema.splits[t]), 0)
-        return cls(cluster.dataset_id, cluster.num_parts, edges / max(1, nodes), seeds)
+        return cls(cluster.dataset_id, cluster.num_parts, edges / max(1, nodes), seeds, nodes)
 
 
 def _run(
@@ -200,20 +209,23 @@ def _side_by_side(loaders: Sequence[NeighborLoader], seen: Sequence[_Seen], data
 
 def _count(seen: _Seen, batch: MiniBatch, dataset: Dataset | None, rank: int, size: int) -> None:
     fresh, home = np.zeros(0), np.zeros(0)
+    mine_of: dict[str, np.ndarray] = {}
     for node_type in batch.node_types:
         steps = np.asarray(batch.num_sampled_nodes(node_type), dtype=np.float64)
-        fresh = _added(fresh, steps)
+        fresh = added(fresh, steps)
         if dataset is not None:
             internal = dataset.to_internal(node_type, batch.n_id(node_type))
             owners = dataset.book.owner(node_type, internal)
             if batch.batch_size == size and len(seen.sizes) < MOST_REPEATS:
                 _count_remote(seen, node_type, internal[owners != rank], dataset.schema.node_counts[node_type])
-            seen.owners = _added(seen.owners, np.bincount(owners, minlength=dataset.num_parts))
-            mine = (owners == rank).astype(np.float64)
+            seen.owners = added(seen.owners, np.bincount(owners, minlength=dataset.num_parts))
+            mine = mine_of[node_type] = (owners == rank).astype(np.float64)
             ends = np.cumsum(steps).astype(np.int64)
-            home = _added(home, np.array([part.sum() for part in np.split(mine, ends[:-1])]))
+            home = added(home, np.array([part.sum() for part in np.split(mine, ends[:-1])]))
+    if dataset is not None:
+        seen.expanded = together(seen.expanded, expanded_by_hop(batch, mine_of))
     seen.batches += 1
-    seen.fresh, seen.home = list(_added(seen.fresh, fresh)), list(_added(seen.home, home))
+    seen.fresh, seen.home = list(added(seen.fresh, fresh)), list(added(seen.home, home))
     seen.nbytes += sum(rows.nbytes for tables in batch.tables.values() for rows in tables.values())
     seen.nbytes += 8.0 * batch.num_nodes + 24.0 * batch.num_edges  # n_id; row, col and edge id
     if batch.batch_size == size:
@@ -227,22 +239,16 @@ def _count_remote(seen: _Seen, node_type: str, vertices: np.ndarray, known: int)
     counts[vertices[vertices % step == 0] // step] += 1
 
 
-def _added(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> np.ndarray:
-    found = np.zeros(max(len(a), len(b)))
-    found[: len(a)] += a
-    found[: len(b)] += b
-    return found
-
-
 def _merged(parts: Sequence[_Seen]) -> _Seen:
     whole = _Seen(by_rank=list(parts))
     for part in parts:
         whole.batches += part.batches
         whole.nbytes += part.nbytes
         whole.cpu_s += part.cpu_s
-        whole.fresh = list(_added(whole.fresh, part.fresh))
-        whole.home = list(_added(whole.home, part.home))
+        whole.fresh = list(added(whole.fresh, part.fresh))
+        whole.home = list(added(whole.home, part.home))
         whole.sizes += part.sizes
+        whole.expanded = together(whole.expanded, part.expanded)
     return whole
 
 
@@ -303,6 +309,8 @@ def _profile(
         batch_us=1e6 * batch_s,
         cache_hit=main.hit() if repeats else at_hand,
         repeats=repeats,
+        draws=draws_of(main.expanded, fan_outs),
+        vertices=described.vertices if main.expanded else (),
         epoch_seeds=described.epoch_seeds,
         cores=len(os.sched_getaffinity(0)),
         measured={**measured, "dataset_id": described.dataset_id, "batches": [run.batches for run in runs]},

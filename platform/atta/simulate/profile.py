@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.partition.staging import StagedFile
 
 __all__ = [
     "FORMAT",
     "LOCAL_KINDS",
     "REMOTE_KINDS",
+    "Draw",
     "HopSize",
     "Linear",
     "Profile",
     "Remote",
+    "Side",
     "load_profile",
     "save_profile",
 ]
@@ -61,6 +64,24 @@ class HopSize:
 
 
 @dataclass(frozen=True)
+class Side:
+    """What the expanded vertices of one side sample."""
+
+    edges: tuple[float, ...]
+    """Entry i: mean edges per vertex if the fan-out were i + 1; the last one: as measured."""
+    home: float = 0.0
+    """Share of them that lead to the batch's own machine."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A hop from the vertices that the batch's own machine holds, and from those of others."""
+
+    own: Side
+    other: Side
+
+
+@dataclass(frozen=True)
 class Profile:
     """Batches of one loader, and what their tasks take. Raises ConfigError where a figure makes no sense."""
 
@@ -93,6 +114,10 @@ class Profile:
     """Share of the remote rows that the cache has answered."""
     repeats: tuple[float, ...] = ()
     """Entry i: remote vertices that i + 1 of ``len(repeats)`` batches of one machine had; empty: unknown, batches share nothing."""
+    draws: tuple[Draw, ...] = ()
+    """Hop by hop; with them other batch sizes and fan-outs are computed from how often vertices are met twice. Empty: unknown."""
+    vertices: tuple[float, ...] = ()
+    """Of a machine, and of all others: goes with ``draws``."""
     epoch_seeds: int = 0
     """Seeds of an epoch, all machines together; 0 = unknown."""
     cores: int = 1
@@ -120,10 +145,20 @@ class Profile:
         _demand(0 <= self.cache_hit <= 1, "cache_hit", self.cache_hit, "must lie in [0, 1]")
         for i, hop in enumerate(self.hops):
             _demand(0 <= hop.home <= 1, f"hops[{i}].home", hop.home, "must lie in [0, 1]")
+        self._check_draws()
         for what, given, known in (("local", self.local, LOCAL_KINDS), ("remote", self.remote, REMOTE_KINDS)):
             for kind in given:
                 if kind not in known:
                     raise UnknownNameError.of(f"task kind in {what!r}", kind, known)
+
+    def _check_draws(self) -> None:
+        for name, wanted in (("draws", len(self.fan_outs)), ("vertices", 2)):
+            found = len(getattr(self, name))
+            _demand(found == (wanted if self.draws else 0), name, f"{found} long", "must have an entry per hop or side")
+        for i, draw in enumerate(self.draws):
+            for name, side in (("own", draw.own), ("other", draw.other)):
+                _demand(len(side.edges) > 0, f"draws[{i}].{name}.edges", "empty", "must have an entry per fan-out")
+                _demand(side.home <= 1, f"draws[{i}].{name}.home", side.home, "must lie in [0, 1]")
 
 
 def load_profile(path: str | Path) -> Profile:
@@ -154,13 +189,12 @@ def save_profile(path: str | Path, profile: Profile) -> None:
     """Write a profile.
 
     Raises:
-        DataError: the file cannot be written.
+        ConfigError: the file cannot be written.
+        DiskFullError: there is no space left.
     """
     document = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(profile)}
-    try:
-        Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise DataError(path, f"cannot write the profile: {error.strerror}") from error
+    with StagedFile(path, overwrite=True) as partial:
+        partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def _demand(holds: bool, name: str, value: object, rule: str) -> None:

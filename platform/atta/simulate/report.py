@@ -72,4 +72,5 @@ def _config(scenario: Scenario) -> dict[str, Any]:
         config["link"] = None  # JSON has no infinity
     config["batch_size"] = scenario.batch_size or scenario.profile.batch_size
     config["fan_outs"] = list(scenario.fan_outs or scenario.profile.fan_outs)
+    config["epoch_batches"] = scenario.epoch_batches
     return config

@@ -14,6 +14,7 @@ from atta.samplers.spec import Hops, neighbor_spec
 from atta.scheduler import SchedulerConfig
 from atta.simulate.overlap import Overlap
 from atta.simulate.profile import HopSize, Linear, Profile, Remote
+from atta.simulate.reach import Reach, edges_per_vertex
 
 __all__ = ["Scenario", "Workload"]
 
@@ -69,6 +70,14 @@ class Scenario:
         if any(f < 1 and f != -1 for f in self.fan_outs):
             raise ConfigError(f"fan_outs are {list(self.fan_outs)}: must be positive, or -1 for all neighbours")
 
+    @property
+    def epoch_batches(self) -> int | None:
+        """Batches of a machine in an epoch; None where the profile does not say how many seeds there are."""
+        seeds = self.profile.epoch_seeds
+        if not seeds:
+            return None
+        return math.ceil(seeds / (self.machines * (self.batch_size or self.profile.batch_size)))
+
 
 @dataclass(frozen=True)
 class _Schema:
@@ -95,7 +104,7 @@ class Workload:
         self.plan: Plan = check_spec(spec, schema)
         self.cache_hit = profile.cache_hit if scenario.cache_hit is None else scenario.cache_hit
         self.hops = _scaled_hops(profile, self.batch_size, self.fan_outs, scenario.machines)
-        self._edges_ratio = _fan_out_ratios(profile, self.fan_outs)
+        self._edges_ratio = {side: _fan_out_ratios(profile, self.fan_outs, side) for side in ("own", "other")}
         self._around = _ring(scenario.machines, scenario.neighbours)
         self._seed, self._machines = scenario.seed, scenario.machines
         self._growing = sum(hop.new for hop in self.hops)
@@ -157,14 +166,14 @@ class Workload:
     def local(self, kind: str, hop: int = 0) -> Linear:
         """CPU time of a task whose data is at home."""
         cost = self.profile.local.get(kind, Linear())
-        return _sampling(cost, self._edges_ratio[hop]) if kind == "neighborhood" else cost
+        return _sampling(cost, self._edges_ratio["own"][hop]) if kind == "neighborhood" else cost
 
     def remote(self, kind: str, hop: int = 0) -> Remote:
         """What a request to another daemon takes."""
         cost = self.profile.remote.get(kind, Remote())
         if kind != "neighborhood":
             return cost
-        ratio = self._edges_ratio[hop]
+        ratio = self._edges_ratio["other"][hop]
         return replace(
             cost,
             answer_bytes=cost.answer_bytes * ratio,
@@ -177,30 +186,41 @@ def _sampling(cost: Linear, ratio: float) -> Linear:
     return Linear(cost.fixed_us, cost.us_per_unit * ratio)
 
 
-def _fan_out_ratios(profile: Profile, fan_outs: tuple[int, ...]) -> list[float]:
-    """Per hop (entry 0 is not used): sampled edges per vertex against those of the profile's hop."""
+def _fan_out_ratios(profile: Profile, fan_outs: tuple[int, ...], side: str) -> list[float]:
+    """Per hop (entry 0 is not used): sampled edges per vertex against those of the profile's hop, which ``side`` expands."""
     if not profile.fan_outs:
         return [1.0] * (len(fan_outs) + 1)
 
-    def edges(fan_out: int) -> float:
+    def edges(hop: int, fan_out: int) -> float:
+        if profile.draws:
+            return edges_per_vertex(getattr(profile.draws[hop], side), fan_out, profile.fan_outs[hop], profile.degree)
         return profile.degree if fan_out < 0 else min(fan_out, profile.degree)
 
-    then = [profile.fan_outs[min(i, len(profile.fan_outs) - 1)] for i in range(len(fan_outs))]
-    return [1.0, *(edges(now) / edges(old) if edges(old) else 1.0 for now, old in zip(fan_outs, then, strict=True))]
+    ratios = [1.0]
+    for number, fan_out in enumerate(fan_outs):
+        hop = min(number, len(profile.fan_outs) - 1)
+        old = edges(hop, profile.fan_outs[hop])
+        ratios.append(edges(hop, fan_out) / old if old else 1.0)
+    return ratios
 
 
 def _scaled_hops(profile: Profile, batch_size: int, fan_outs: tuple[int, ...], machines: int) -> list[HopSize]:
-    """New vertices per hop for other batch sizes and fan-outs: every hop keeps its new vertices per sampled edge."""
-    ratios = _fan_out_ratios(profile, fan_outs)
-    found = [HopSize(float(batch_size), _home(profile.hops[0].home, profile.parts, machines))]
-    for hop in range(1, len(fan_outs) + 1):
-        old = min(hop, len(profile.hops) - 1)
-        if old == 0:
-            raise ConfigError("the profile has no hop: it says nothing about fan-outs")
-        per_vertex = profile.hops[old].new / max(1.0, profile.hops[old - 1].new)
-        home = _home(profile.hops[old].home, profile.parts, machines)
-        found.append(HopSize(found[-1].new * per_vertex * ratios[hop], home))
-    return found
+    """New vertices per hop for other batch sizes and fan-outs.
+
+    A profile that does not say what its hops draw keeps their new vertices per sampled edge.
+    """
+    if fan_outs and not profile.fan_outs:
+        raise ConfigError("the profile has no hop: it says nothing about fan-outs")
+    if profile.draws:
+        sizes = Reach(profile).sizes(batch_size, fan_outs)
+        shares = [own / (own + other) if own + other else 1.0 for own, other in sizes]
+        new = [own + other for own, other in sizes]
+    else:
+        at = [min(hop, len(profile.hops) - 1) for hop in range(len(fan_outs) + 1)]
+        shares, new = [profile.hops[hop].home for hop in at], [float(batch_size)]
+        for hop, ratio in zip(at[1:], _fan_out_ratios(profile, fan_outs, "own")[1:], strict=True):
+            new.append(new[-1] * profile.hops[hop].new / max(1.0, profile.hops[hop - 1].new) * ratio)
+    return [HopSize(n, _home(share, profile.parts, machines)) for n, share in zip(new, shares, strict=True)]
 
 
 def _home(share: float, parts: int, machines: int) -> float:

@@ -1,25 +1,34 @@
-"""Checkpoints: one file that a later run continues from, and the best model so far."""
+"""Checkpoints: one file that a later run continues from, and the best model so far.
+
+Each is what ``torch.save`` writes, a zip archive, whose comment is a checksum of all bytes before it. ``torch.load`` reads it too.
+"""
 
 from __future__ import annotations
 
-import os
+import io
 import pickle
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 
-from atta.errors import DataError
+from atta.errors import ConfigError, DataError
+from atta.partition.files import open_regular
+from atta.partition.staging import StagedFile, disk_full
 from atta.train.config import TrainConfig
 from atta.train.report import EpochReport
 
-__all__ = ["BEST", "LAST", "load_checkpoint", "save_best", "save_checkpoint"]
+__all__ = ["BEST", "LAST", "check_folder", "load_checkpoint", "save_best", "save_checkpoint", "seal"]
 
 LAST = "checkpoint.pt"
 BEST = "best.pt"
 VERSION = 1
+_MARK = b"atta-xxh3:"  # then 16 hex digits, which end the file
+_DIGITS = 16
 _SHAPE = ("strategy", "model", "hidden", "heads", "depth")  # settings that decide which weights there are
 
 
@@ -30,7 +39,12 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     epochs: Sequence[EpochReport],
 ) -> None:
-    """Write everything that the next epoch depends on; a crash leaves the old file or the new one, never half of it."""
+    """Write everything that the next epoch depends on; a crash leaves the old file or the new one, never half of it.
+
+    Raises:
+        DiskFullError: there is no space left; the old file is untouched.
+        ConfigError: the file cannot be written.
+    """
     done = len(epochs)
     state = {
         "version": VERSION,
@@ -64,7 +78,7 @@ def load_checkpoint(
         DataError: the file is damaged, of another version or of another model.
     """
     path = Path(folder) / LAST
-    if not path.exists():
+    if not path.is_symlink() and not path.exists():
         return []
     saved = _read(path, device)
     if saved.get("version") != VERSION:
@@ -85,9 +99,33 @@ def _shape(config: TrainConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in _SHAPE}
 
 
+def check_folder(folder: str | Path) -> None:
+    """Refuse a folder that will not take checkpoints, before hours of training are spent; nothing is left in it.
+
+    Raises:
+        ConfigError: it cannot be written, or something else has the name of a checkpoint.
+        DiskFullError: there is no space left.
+    """
+    folder = Path(folder)
+    for path in (folder / LAST, folder / BEST):
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"--checkpoint {folder}: {path.name} in it is not a regular file")
+    place = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(bytes(4096))
+            file.flush()
+    except OSError as error:
+        full = disk_full(folder, error)
+        raise full or ConfigError(f"--checkpoint {folder}: cannot be written: {error.strerror}") from None
+
+
 def _read(path: Path, device: torch.device) -> dict[str, Any]:
     try:
-        saved = torch.load(path, map_location=device, weights_only=True)
+        with open_regular(path) as file:
+            content = file.read()
+        _check_seal(path, content)
+        saved = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
     except (RuntimeError, ValueError, EOFError, OSError, pickle.UnpicklingError) as error:
         cause = next(iter(str(error).splitlines()), type(error).__name__)
         raise DataError(path, f"cannot be read as a checkpoint: {cause}") from error
@@ -97,13 +135,26 @@ def _read(path: Path, device: torch.device) -> dict[str, Any]:
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        with partial.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise DataError(path, f"cannot be written: {error.strerror}") from error
+    content = io.BytesIO()  # torch.save hides what goes wrong with a file
+    torch.save(state, content)
+    with StagedFile(path, overwrite=True) as partial:
+        partial.write_bytes(seal(content.getvalue()))
+
+
+def seal(archive: bytes) -> bytes:
+    """Append the checksum of an archive without a comment, as its comment."""
+    size = len(_MARK) + _DIGITS
+    sealed = archive[:-2] + size.to_bytes(2, "little") + _MARK
+    return sealed + _digest(sealed)
+
+
+def _check_seal(path: Path, content: bytes) -> None:
+    # A damaged mark would look like a file without a checksum, so that is not accepted either.
+    if content[-_DIGITS - len(_MARK) : -_DIGITS] != _MARK:
+        raise DataError(path, "does not end with its checksum: cut short, altered, or not written by atta train")
+    if content[-_DIGITS:] != _digest(content[:-_DIGITS]):
+        raise DataError(path, "altered: its checksum differs from its content")
+
+
+def _digest(content: bytes) -> bytes:
+    return xxhash.xxh3_64(content).hexdigest().encode()

@@ -32,6 +32,8 @@ _BELONGS = {
 }
 """Settings that only some strategies look at; any other one belongs to all."""
 _MOST_LAYERS = 1000
+_MOST = {"trainers": 1024, "trainers_per_server": 1024, "threads": 1024}
+"""Processes and threads: one per core is useful, so more than this is a slip of the pen."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,9 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{_option(name)} {value}: must be at least 1")
+        for name, most in _MOST.items():
+            if (value := getattr(self, name)) is not None and value > most:
+                raise ConfigError(f"{_option(name)} {value}: must be at most {most} (about one per core is useful)")
         self._check_strategy()
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"--dropout {self.dropout}: must lie in [0, 1)")

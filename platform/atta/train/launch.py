@@ -43,6 +43,10 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
     """
     nodes = nodes or Nodes()
     trainers = nodes.trainers_here(config)
+    if config.checkpoint is not None and nodes.rank == 0:
+        from atta.train.checkpoint import check_folder
+
+        check_folder(config.checkpoint)
     with _addresses(config, nodes) as addresses, OwnFolder("atta-train-") as folder:
         config.check_parts(len(addresses))
         task = {"config": config.to_dict(), "addresses": addresses}

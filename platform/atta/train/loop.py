@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from atta.errors import ConfigError
 from atta.train.checkpoint import load_checkpoint, save_best, save_checkpoint
 from atta.train.config import TrainConfig
 from atta.train.display import Display
+from atta.train.labels import LabelCounts, check_label_table, count_labels
 from atta.train.report import EpochReport, best_epoch, stalled
 from atta.train.timing import peak_memory
 
@@ -44,6 +45,7 @@ class EpochLoop(abc.ABC):
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.display = Display(config.verbose and self.rank == 0)
         self.channels, self.classes = self._task()
+        self._check_labels()
 
     def _task(self) -> tuple[int, int]:
         """Number of input channels and of classes."""
@@ -52,14 +54,20 @@ class EpochLoop(abc.ABC):
         tables = schema.node_tables[node_type]
         if len(schema.node_types) > 1 or len(schema.edge_types) > 1:
             raise ConfigError("the models of atta train take graphs with one node type and one edge type")
-        if "x" not in tables or "y" not in tables or not schema.num_classes:
+        if "x" not in tables or "y" not in tables:
             raise ConfigError("training needs the node tables x (features) and y (integer labels)")
         if len(tables["x"].row_shape) != 1:
             raise ConfigError(
                 f"training needs one row of features per vertex, x has rows of shape {tables['x'].row_shape}"
             )
         self.splits = [s for s in ("val", "test") if schema.splits[node_type].get(s)]
-        return tables["x"].row_shape[0], schema.num_classes
+        return tables["x"].row_shape[0], check_label_table(tables["y"], schema.num_classes)
+
+    def _check_labels(self) -> None:
+        mine = count_labels(self.cluster, "train", self.classes, self.rank, self.world)
+        found = LabelCounts(*map(int, self._sum(astuple(mine))))
+        if left_out := found.checked(self.classes):
+            self.display.line(left_out)
 
     def fit(self) -> list[EpochReport]:
         """All epochs, those of a resumed checkpoint included."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from atta.clusterfile import check_address
 from atta.errors import ConfigError
 from atta.train.config import TrainConfig
 
@@ -45,9 +46,12 @@ class Nodes:
                 "--nnodes and --rdzv-endpoint HOST:PORT go together: where the nodes meet, an address of node 0"
             )
         if self.endpoint is not None:
-            host, _, port = self.endpoint.rpartition(":")
-            if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-                raise ConfigError(f"--rdzv-endpoint {self.endpoint}: write HOST:PORT, such as 10.0.0.1:29400")
+            try:
+                check_address(self.endpoint)
+            except ConfigError as error:
+                raise ConfigError(f"--rdzv-endpoint {error}, such as 10.0.0.1:29400") from None
+            if self.endpoint.endswith(":0"):
+                raise ConfigError(f"--rdzv-endpoint {self.endpoint}: name a port, such as 29400: all nodes meet there")
 
     def __str__(self) -> str:
         return f"node {self.rank} of {self.count} at {self.endpoint}"

@@ -67,7 +67,7 @@ class EpochReport:
         )
         phases = " ".join(f"{phase} {seconds:.2f}" for phase, seconds in self.breakdown.items())
         speed = f"{self.seconds:7.2f} s  {self.seeds_per_s:9,.0f} seeds/s"
-        return f"epoch {self.epoch + 1:3d}  loss {self.loss:.4f}{accuracy}  {speed}  [s: {phases}]"
+        return f"epoch {self.epoch:3d}  loss {self.loss:.4f}{accuracy}  {speed}  [s: {phases}]"
 
 
 def best_epoch(epochs: Iterable[EpochReport]) -> EpochReport | None:

@@ -70,7 +70,7 @@ class ServerTrainer(EpochLoop):
         fetched += self.data.remote_bytes
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         targets = edges = sent = crossed = 0
-        with self.display.batches(f"epoch {epoch + 1}", self.data.batches) as advance:
+        with self.display.batches(f"epoch {epoch}", self.data.batches) as advance:
             for _, batch in self._steps(epoch, watch):
                 graph = batch.graph
                 sent, crossed = sent - graph.exchanged_bytes, crossed - graph.crossed_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from atta.train.cooperative.groups import ServerGroups
 from atta.train.cooperative.handover import Handover
 from atta.train.cooperative.shares import Share, divide
 from atta.train.cooperative.views import WorkerView
+from atta.train.labels import UNLABELLED
 from atta.train.memory import fewest_batches
 from atta.train.timing import Stopwatch
 
@@ -154,9 +156,11 @@ class ServerData:
                 for part in range(cluster.num_parts)
             ]
             inner = np.sort(np.concatenate(owned))
-        return atta.server_subgraph(
+        found = atta.server_subgraph(
             cluster, inner, config.rule(epoch), part=server, tables=["x", "y"], edge_ids=False, seed=config.seed
         )
+        labelled = found.tables["y"].reshape(-1) != UNLABELLED
+        return replace(found, splits={name: members & labelled for name, members in found.splits.items()})
 
     def _sent(self) -> float:
         """Bytes that the daemons at work for this server have received from others since they began."""

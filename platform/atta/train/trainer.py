@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import atta
 from atta.errors import ConfigError
 from atta.train.allreduce import SyncClock, timed_all_reduce
 from atta.train.config import TrainConfig
+from atta.train.labels import UNLABELLED, labelled_loss
 from atta.train.loop import EpochLoop
 from atta.train.models import build_model
 from atta.train.report import PHASES, EpochReport
@@ -71,13 +71,17 @@ class Trainer(EpochLoop):
         loss_sum = torch.zeros(
             (), dtype=torch.float64, device=self.device
         )  # read once, after the epoch: no wait per step
+        labelled_sum = torch.zeros((), dtype=torch.int64, device=self.device)
         seeds = edges = 0
         remote_bytes = 0.0
         start = time.perf_counter()
-        with self.display.batches(f"epoch {epoch + 1}", len(self.train_loader)) as advance:
+        with self.display.batches(f"epoch {epoch}", len(self.train_loader)) as advance:
             for batch, data in on_device(self.train_loader, self.device, watch):
-                loss = timed_step(partial(_loss, self.parallel, data), self.optimizer, self._clock)
-                loss_sum += loss * data.batch_size
+                labels = _labels(data)
+                loss = timed_step(partial(_loss, self.parallel, data, labels), self.optimizer, self._clock)
+                labelled = (labels != UNLABELLED).sum()
+                loss_sum += loss * labelled
+                labelled_sum += labelled
                 add_daemon_time(watch, batch.stats)
                 seeds += data.batch_size
                 edges += batch.num_edges
@@ -85,12 +89,14 @@ class Trainer(EpochLoop):
                 advance()
         spent = watch.totals()
         seconds = self._max(time.perf_counter() - start)
-        sums = self._sum([seeds, edges, remote_bytes, float(loss_sum), *(spent.get(p, 0.0) for p in PHASES)])
-        breakdown = {p: s / self.world for p, s in zip(PHASES, sums[4:], strict=True)}
+        sums = self._sum(
+            [seeds, edges, remote_bytes, float(loss_sum), int(labelled_sum), *(spent.get(p, 0.0) for p in PHASES)]
+        )
+        breakdown = {p: s / self.world for p, s in zip(PHASES, sums[5:], strict=True)}
         return EpochReport(
             epoch,
             seconds,
-            loss=sums[3] / sums[0],
+            loss=sums[3] / max(1.0, sums[4]),
             seeds_per_s=sums[0] / seconds,
             edges_per_s=sums[1] / seconds,
             remote_bytes=sums[2],
@@ -105,20 +111,21 @@ class Trainer(EpochLoop):
 
     @torch.no_grad()
     def evaluate(self, split: str) -> float:
-        """Accuracy on a split: every vertex is predicted once, by whichever rank has it, and counts are added up."""
+        """Accuracy on a split's labelled vertices: each is predicted once, by whichever rank has it; counts are added up."""
         config = self.config
         loader = self._loader(split, config.eval_fan_outs, config.eval_batch_size or config.batch_size, train=False)
         self.parallel.eval()
         right = torch.zeros((), dtype=torch.int64, device=self.device)
-        count = 0
+        count = torch.zeros((), dtype=torch.int64, device=self.device)
         batches = iter(loader)  # before len(), which then knows the number of batches
         with self.display.batches(f"  {split}", len(loader)) as advance:
             for _, data in on_device(batches, self.device, Stopwatch(self.device)):
                 scores = _scores(self.model, data)
-                right += (scores.argmax(-1) == _labels(data)).sum()
-                count += data.batch_size
+                labels = _labels(data)
+                right += (scores.argmax(-1) == labels).sum()  # never true without a label
+                count += (labels != UNLABELLED).sum()
                 advance()
-        right_sum, count_sum = self._sum([int(right), count])
+        right_sum, count_sum = self._sum([int(right), int(count)])
         return right_sum / max(1.0, count_sum)
 
 
@@ -128,8 +135,8 @@ def _scores(model: torch.nn.Module, data: Any) -> torch.Tensor:
     return scores
 
 
-def _loss(model: torch.nn.Module, data: Any) -> torch.Tensor:
-    return F.cross_entropy(_scores(model, data), _labels(data))
+def _loss(model: torch.nn.Module, data: Any, labels: torch.Tensor) -> torch.Tensor:
+    return labelled_loss(_scores(model, data), labels)
 
 
 def _labels(data: Any) -> torch.Tensor:

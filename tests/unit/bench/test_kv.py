@@ -124,7 +124,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
     monkeypatch.setattr(kv, "_ask", made.ask)
     monkeypatch.setattr(kv, "_served", made.served)
     monkeypatch.setattr(kv, "_limits", lambda *_: {"tcp_bytes_per_s": 5.0})
-    monkeypatch.setattr(kv.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(kv, "missing", lambda _: [])
     return made
 
 
@@ -162,9 +162,9 @@ def test_a_broken_peer_is_named_and_atta_goes_on(small: KvBench, measured: Measu
 
 
 def test_a_missing_peer_is_named(small: KvBench, measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv.importlib.util, "find_spec", lambda name: None if name == "dgl" else object())
+    monkeypatch.setattr(kv, "missing", lambda name: [name] if name == "dgl" else [])
     document = kv.run(peers(small)).to_json()
-    assert document["results"]["dgl"] == {"error": "not installed: dgl"}
+    assert document["results"]["dgl"] == {"error": "not installed: dgl: install atta[dgl]"}
     assert {system for system, _ in measured.asked} == {"atta"}
 
 

@@ -91,9 +91,8 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
 def test_every_listed_command_exists_and_shows_an_example(name: str) -> None:
     command = root.cli.get_command(click.Context(root.cli), name)
     assert command is not None
-    verbs = list(command.commands.values()) if isinstance(command, click.Group) else [command]
-    assert verbs
-    for verb in verbs:
+    inner = list(command.commands.values()) if isinstance(command, click.Group) else []
+    for verb in [command, *inner]:
         with click.Context(verb, info_name=f"atta {name}") as context:
             assert f"Example: atta {name}" in verb.get_help(context)
 

@@ -40,6 +40,15 @@ def test_table_and_json(profile: str, tmp_path: Path) -> None:
     assert only["config"]["cores"] == PROFILE.cores
 
 
+def test_more_batches_than_an_epoch_has_are_warned_of(profile: str) -> None:
+    words = ("--profile", profile, "--batch-size", "100000", "--machines", "2", "--batches")
+    assert "warning" not in run(*words, "5")
+    assert "an epoch of 1,000,000 seeds has only 5 batches of 100000 on each of 2 machines" in run(*words, "6")
+    assert "warning" not in run(*words, "6", "--quiet")
+    (only,) = json.loads(run(*words, "6", "--quiet", "--json", "-"))["runs"]
+    assert only["config"]["epoch_batches"] == 5
+
+
 def test_defaults_are_those_of_the_profile(profile: str) -> None:
     (only,) = json.loads(run("--profile", profile, "--batches", "3", "--json", "-"))["runs"]
     assert only["config"]["machines"] == PROFILE.parts

@@ -102,7 +102,9 @@ def test_seeds_alone_and_options() -> None:
         ({"seed_type": "papr"}, UnknownNameError, "did you mean 'paper'"),
         ({"tables": {"papr": ["x"]}}, UnknownNameError, "did you mean 'paper'"),
         ({"tables": {"paper": ["z"]}}, UnknownNameError, "table"),
-        ({"tables": {"paper": "x"}}, ConfigError, "list of table names"),
+        ({"tables": {"paper": 5}}, ConfigError, "a name or a list of names"),
+        ({"tables": {"paper": [5]}}, ConfigError, "5 is no name"),
+        ({"seed_tables": ["z"]}, UnknownNameError, "table"),
         ({"hops": Hops([5], frontier="some")}, ConfigError, "'new' or 'all'"),
         ({"hops": Hops([1] * 129)}, ConfigError, "129 hops"),
     ],
@@ -114,7 +116,7 @@ def test_builder_names_the_fault(options: dict[str, object], error: type[Excepti
 
 
 def test_link_builder_names_the_fault() -> None:
-    with pytest.raises(ConfigError, match="negatives is 0"):
+    with pytest.raises(ConfigError, match="negatives 0"):
         pair_spec(PLAIN, edge_type="node__to__node", hops=Hops([1]), negatives=0)
     with pytest.raises(UnknownNameError, match="edge type"):
         pair_spec(PLAIN, edge_type="node__too__node", hops=Hops([1]))

@@ -18,6 +18,7 @@ from atta.kvstore.tables import Tables
 def small(name: str = "t") -> MutableTable:
     spec = MutableSpec(name, 3, row_shape=(2,), optimiser=OptimiserSpec.adagrad(), init=Uniform(0, 1), versioned=True)
     table = MutableTable(spec)
+    table.register("c")
     table.push(np.array([1, 2]), np.ones((2, 2), np.float32), "step", client="c", sequence=0)
     table.push(np.array([0]), np.ones((1, 2), np.float32), "write", client="c", sequence=2, version=3)
     return table

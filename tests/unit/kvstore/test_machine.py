@@ -1,17 +1,24 @@
-"""Random histories of tables with several clients, retries and reordering, against dictionaries of numpy arrays."""
+"""Random histories of tables with several clients, retries and reordering, against dictionaries of numpy arrays.
+
+Clients are forgotten, snapshots are loaded, and copies of pushes turn up late, from before either: whatever had been applied is
+never applied again, and what comes from a client that is not known is refused.
+"""
 
 from __future__ import annotations
 
 import copy
 import tempfile
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from atta.errors import DataError, UnknownClientError
 from atta.kvstore.initial import Constant, Uniform
 from atta.kvstore.optimisers import initial_state
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
@@ -27,7 +34,7 @@ SPECS = {
     ),
     "adam": MutableSpec("adam", 12, row_shape=(2,), optimiser=OptimiserSpec.adam(0.1), max_rows=30),
 }
-CLIENTS = ("a", "b", 3)
+CLIENTS = ("a", "b", "c")
 names = st.sampled_from(list(SPECS))
 clients = st.sampled_from(CLIENTS)
 seeds = st.integers(0, 2**31)
@@ -35,6 +42,10 @@ seeds = st.integers(0, 2**31)
 
 @dataclass
 class Request:
+    """A push as it was sent: by whom, as registered, and with which number."""
+
+    who: str
+    number: int
     rows: np.ndarray
     values: np.ndarray
     op: str
@@ -43,7 +54,7 @@ class Request:
 
 @dataclass
 class Model:
-    """A table as plain arrays, and what its clients have sent: per client, requests by number and the applied numbers."""
+    """A table as plain arrays, and whom it knows: the applied numbers of each, and from whom it takes nothing new."""
 
     spec: MutableSpec
     first: int
@@ -51,13 +62,15 @@ class Model:
     versions: np.ndarray
     state: dict[str, np.ndarray]
     step: int = 0
-    sent: dict[str | int, list[Request]] = field(default_factory=lambda: {client: [] for client in CLIENTS})
-    applied: set[tuple[str | int, int]] = field(default_factory=set)
+    known: dict[str, set[int]] = field(default_factory=dict)
+    over: set[str] = field(default_factory=set)
 
     def apply(self, request: Request) -> None:
         local = request.rows - self.first
         if request.op == "write":
             for row, value in zip(local, request.values, strict=True):
+                if request.version is not None and self.versions[row] > request.version:
+                    continue
                 self.values[row] = value
                 self.versions[row] = self.versions[row] if request.version is None else request.version
         elif request.op == "add":
@@ -85,6 +98,8 @@ class Machine(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.tables = Tables(100_000)
         self.models: dict[str, Model] = {}
+        self.sent: dict[str, list[Request]] = {name: [] for name in SPECS}
+        self.counts: dict[str, int] = defaultdict(int)  # of pushes by whoever was registered
         self.saved: dict[str, Model] | None = None
 
     def teardown(self) -> None:
@@ -115,8 +130,20 @@ class Machine(RuleBasedStateMachine):
         model.versions = np.concatenate([model.versions, added.versions])
         model.state = {key: np.concatenate([array, added.state[key]]) for key, array in model.state.items()}
 
-    @rule(name=names, client=clients, seed=seeds, lost=st.booleans(), version=st.none() | st.integers(0, 99))
-    def push(self, name: str, client: str | int, seed: int, lost: bool, version: int | None) -> None:
+    def registered(self, name: str, client: str) -> str:
+        """Who the client is to the table: as registered now, or anew."""
+        model = self.models[name]
+        for who in model.known:
+            if who.startswith(client) and who not in model.over:
+                return who
+        who = f"{client}{len(self.counts)}"
+        self.counts[who] = 0
+        self.tables.get(name).register(who)
+        model.known[who] = set()
+        return who
+
+    @rule(name=names, client=clients, seed=seeds, lost=st.booleans(), version=st.none() | st.integers(0, 9))
+    def push(self, name: str, client: str, seed: int, lost: bool, version: int | None) -> None:
         """A new push; a lost one has its number but comes later, if at all."""
         if name not in self.models:
             return
@@ -124,28 +151,60 @@ class Machine(RuleBasedStateMachine):
         op = str(rng.choice(["write", "add"] if spec.optimiser is None else ["write", "add", "step", "step"]))
         rows = rng.integers(model.first, model.first + len(model.values), rng.integers(0, 9))
         values = (10 * rng.standard_normal((len(rows), *spec.row_shape))).astype(spec.dtype)
-        request = Request(rows, values, op, version if spec.versioned and op == "write" else None)
-        model.sent[client].append(request)
+        who = self.registered(name, client)
+        number = self.counts[who]
+        self.counts[who] += 1
+        request = Request(who, number, rows, values, op, version if spec.versioned and op == "write" else None)
+        self.sent[name].append(request)
         if not lost:
-            self.send(name, client, len(model.sent[client]) - 1)
+            self.send(name, request)
 
-    @rule(name=names, client=clients, pick=st.integers(0, 1000))
-    def send_again(self, name: str, client: str | int, pick: int) -> None:
-        """Any earlier push: a retry, or one that was lost."""
-        if name in self.models and self.models[name].sent[client]:
-            self.send(name, client, pick % len(self.models[name].sent[client]))
+    @rule(name=names, pick=st.integers(0, 1000))
+    def send_again(self, name: str, pick: int) -> None:
+        """Any earlier push: a retry, or one that was lost; perhaps to a table that was deleted, or loaded, since."""
+        if name in self.models and self.sent[name]:
+            self.send(name, self.sent[name][pick % len(self.sent[name])])
 
-    def send(self, name: str, client: str | int, number: int) -> None:
-        model = self.models[name]
-        request, seen = model.sent[client][number], (client, number) in model.applied
-        table = self.tables.get(name)
-        done = table.push(
-            request.rows, request.values, request.op, client=client, sequence=number, version=request.version
-        )
-        assert done != seen
-        if not seen:
+    @rule(name=names, client=clients)
+    def forget(self, name: str, client: str) -> None:
+        if name in self.models:
+            who = self.registered(name, client)
+            assert self.tables.forget(who)
+            del self.models[name].known[who]
+
+    @rule(name=names, number=st.integers(0, 3))
+    def a_client_that_never_registered(self, name: str, number: int) -> None:
+        if name in self.models:
+            model = self.models[name]
+            rows = np.array([model.first])
+            values = np.ones((1, *SPECS[name].row_shape), SPECS[name].dtype)
+            with pytest.raises(UnknownClientError):
+                self.tables.get(name).push(rows, values, "write", client=77, sequence=number)
+
+    def send(self, name: str, request: Request) -> None:
+        model, table = self.models[name], self.tables.get(name)
+        if len(request.rows) and not all(row in table.span for row in request.rows):
+            return
+
+        def push() -> bool:
+            return table.push(
+                request.rows,
+                request.values,
+                request.op,
+                client=request.who,
+                sequence=request.number,
+                version=request.version,
+            )
+
+        known = model.known.get(request.who)
+        if known is None or (request.who in model.over and request.number not in known):
+            with pytest.raises(UnknownClientError):
+                push()
+            return
+        assert push() == (request.number not in known)
+        if request.number not in known:
             model.apply(request)
-            model.applied.add((client, number))
+            known.add(request.number)
 
     @rule()
     def snapshot(self) -> None:
@@ -159,6 +218,20 @@ class Machine(RuleBasedStateMachine):
             self.tables = Tables(100_000)
         self.tables.restore(Path(self.folder.name, "snapshot"))
         self.models = copy.deepcopy(self.saved or {})
+        for model in self.models.values():
+            model.over = set(model.known)
+
+    @precondition(lambda self: self.saved is not None)
+    @rule(pick=seeds)
+    def restore_a_damaged_one(self, pick: int) -> None:
+        """Nothing changes; see the invariant."""
+        files = sorted(path for path in Path(self.folder.name, "snapshot").rglob("*") if path.is_file())
+        path = files[pick % len(files)]
+        whole = path.read_bytes()
+        path.write_bytes(whole[: pick % len(whole)])
+        with pytest.raises(DataError, match=path.name):
+            self.tables.restore(Path(self.folder.name, "snapshot"))
+        path.write_bytes(whole)
 
     @invariant()
     def tables_equal_their_models(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.errors import ConfigError, QuotaExceededError
+from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownClientError
 from atta.kvstore.initial import Uniform
 from atta.kvstore.mutable import MutableTable
 from atta.kvstore.sequences import WINDOW
@@ -21,7 +23,13 @@ ADAM = OptimiserSpec.adam(0.1)
 
 def table_of(**changes: Any) -> MutableTable:
     described = {"row_shape": (3,), "optimiser": ADAM, "init": Uniform(0, 1), "versioned": True, "max_rows": 120}
-    return MutableTable(MutableSpec("t", 100, **(described | changes)), 40, 20)
+    return knowing(MutableTable(MutableSpec("t", 100, **(described | changes)), 40, 20))
+
+
+def knowing(table: MutableTable, *clients: int | str) -> MutableTable:
+    for client in clients or (1, "c"):
+        table.register(client)
+    return table
 
 
 def everything(table: MutableTable) -> list[Any]:
@@ -58,13 +66,12 @@ def test_a_refused_push_changes_nothing_and_leaves_its_number(change: dict[str, 
     with pytest.raises(ConfigError, match=words):
         table.push(request.pop("rows"), request.pop("values"), request.pop("op"), **request)
     assert everything(table) == before
-    assert table.idle_clients(9) == []
     assert table.push(push.pop("rows"), push.pop("values"), push.pop("op"), **push)
 
 
 def test_operations_need_what_they_work_on() -> None:
-    plain = MutableTable(MutableSpec("t", 4))
-    flags = MutableTable(MutableSpec("t", 4, "|b1"))
+    plain = knowing(MutableTable(MutableSpec("t", 4)))
+    flags = knowing(MutableTable(MutableSpec("t", 4, "|b1")))
     for table, values, op, words in [
         (plain, bytes(4), "step", "no optimiser"),
         (flags, bytes(1), "add", "truth values"),
@@ -78,7 +85,7 @@ def test_operations_need_what_they_work_on() -> None:
 
 
 def test_values_come_as_arrays_or_bytes_and_may_be_no_numbers() -> None:
-    table = MutableTable(MutableSpec("t", 4, row_shape=(2,)))
+    table = knowing(MutableTable(MutableSpec("t", 4, row_shape=(2,))))
     strange = np.array([[np.nan, -np.inf]], np.float32)
     memory = bytearray(9)
     memory[1:] = strange.tobytes()
@@ -102,6 +109,45 @@ def test_versions_are_those_of_the_last_write() -> None:
     assert pulled.values[0].tolist() == [1, 1, 1]
 
 
+def test_an_older_version_does_not_replace_a_newer_one() -> None:
+    """Row by row; of equal versions the last write counts."""
+    table = knowing(MutableTable(MutableSpec("t", 4, "<i8", versioned=True)), 1)
+    for number, (rows, value, version) in enumerate(
+        [([1, 2], 10, 5), ([0, 1, 2, 3], 20, 3), ([2, 3], 30, 5), ([3], 40, 0), ([0, 0], 50, 4)]
+    ):
+        assert table.push(
+            np.array(rows), np.full(len(rows), value), "write", client=1, sequence=number, version=version
+        )
+    pulled = table.pull(np.arange(4))
+    assert pulled.values.tolist() == [50, 10, 30, 30]
+    assert pulled.versions is not None
+    assert pulled.versions.tolist() == [4, 5, 5, 5]
+    table.push(np.arange(4), np.full(4, 60), "write", client=1, sequence=5)  # without a version: over all
+    pulled = table.pull(np.arange(4))
+    assert pulled.values.tolist() == [60] * 4
+    assert pulled.versions is not None
+    assert pulled.versions.tolist() == [4, 5, 5, 5]
+
+
+def test_a_full_disk_leaves_nothing_and_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = table_of()
+    table.snapshot(tmp_path / "kept")
+    before = everything(table)
+
+    def full(path: Path, array: np.ndarray) -> None:
+        path.write_bytes(b"a part of it")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    table.push(np.array([45]), np.ones((1, 3), np.float32), "write", client=1, sequence=0)
+    monkeypatch.setattr("atta.kvstore.snapshots.write_array", full)
+    for name in ("kept", "new"):
+        with pytest.raises(DataError, match=r"values\.npy: cannot be written: No space left"):
+            table.snapshot(tmp_path / name, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    table.restore(tmp_path / "kept")
+    assert everything(table) == before
+
+
 def test_the_window_of_a_client_is_bounded() -> None:
     table = table_of()
     request = np.array([40]), np.ones((1, 3), np.float32), "add"
@@ -111,7 +157,8 @@ def test_the_window_of_a_client_is_bounded() -> None:
     assert everything(table) == before
     assert table.push(*request, client=1, sequence=WINDOW - 1)
     assert table.forget(1)
-    assert table.push(*request, client=1, sequence=WINDOW - 1)
+    with pytest.raises(UnknownClientError):
+        table.push(*request, client=1, sequence=WINDOW - 1)
 
 
 def test_empty_requests() -> None:
@@ -124,19 +171,23 @@ def test_empty_requests() -> None:
 
 
 def test_a_table_without_rows_grows_from_nothing(tmp_path: Path) -> None:
-    table = MutableTable(MutableSpec("t", 0, optimiser=ADAM, versioned=True, max_rows=3))
+    table = knowing(MutableTable(MutableSpec("t", 0, optimiser=ADAM, versioned=True, max_rows=3)))
     table.snapshot(tmp_path / "empty")
     table.grow(3)
     assert table.push(np.array([2]), np.ones(1, np.float32), "step", client=1, sequence=0)
     table.restore(tmp_path / "empty")
-    assert (table.rows, table.step, table.idle_clients(1)) == (0, 0, [])
+    assert (table.rows, table.step, table.clients) == (0, 0, 2)
     with pytest.raises(ConfigError, match="row 0"):
         table.pull(np.array([0]))
 
 
 def test_growth_stays_within_the_spec() -> None:
     table = table_of()
-    for rows, words in [(19, "does not shrink"), (81, "may have 120")]:
+    for rows, words in [
+        (19, "has 60 rows and does not shrink to 59"),  # in rows of the whole table
+        (-30, "has 60 rows and does not shrink to 10"),
+        (81, "cannot grow to 121 rows; it may have 120"),
+    ]:
         with pytest.raises(ConfigError, match=words):
             table.grow(rows)
     table.push(np.array([59]), np.ones((1, 3), np.float32), "step", client=1, sequence=0)
@@ -153,7 +204,7 @@ def test_growth_stays_within_the_spec() -> None:
 
 def test_a_snapshot_is_a_cut_between_pushes(tmp_path: Path) -> None:
     """Each push adds one to every row, so rows of a cut agree with each other and with the numbers of their clients."""
-    table = MutableTable(MutableSpec("t", 3000, "<i8", (50,), max_rows=3010))
+    table = knowing(MutableTable(MutableSpec("t", 3000, "<i8", (50,), max_rows=3010)), 0, 1, 2)
     ones, rows = np.ones((3000, 50), np.int64), np.arange(3000)
     done = threading.Event()
 
@@ -184,11 +235,13 @@ def test_a_snapshot_is_a_cut_between_pushes(tmp_path: Path) -> None:
     table.snapshot(tmp_path / "end")
     again = MutableTable.load(tmp_path / "end")
     assert not again.push(rows, ones, "add", client=2, sequence=59)
-    assert again.push(rows, ones, "add", client=2, sequence=60)
+    with pytest.raises(UnknownClientError, match="snapshot"):
+        again.push(rows, ones, "add", client=2, sequence=60)
+    assert (again.pull(rows).values == 180).all()
 
 
 def test_pulls_go_on_while_a_table_grows() -> None:
-    table = MutableTable(MutableSpec("t", 10, "<i8", (50,), versioned=True, max_rows=200))
+    table = knowing(MutableTable(MutableSpec("t", 10, "<i8", (50,), versioned=True, max_rows=200)))
     rows, done = np.arange(10), threading.Event()
 
     def change() -> None:

@@ -12,10 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.errors import ConfigError, QuotaExceededError
+from atta.errors import ConfigError, QuotaExceededError, UnknownClientError
 from atta.kvstore.gate import Gate
 from atta.kvstore.sequences import WINDOW, Client, Sequences
 from tests.unit.kvstore.test_rows import together
+
+
+def knowing(*clients: Client, **options: int) -> Sequences:
+    sequences = Sequences(**options)
+    for client in clients:
+        sequences.register(client)
+    return sequences
 
 
 def apply(sequences: Sequences, client: Client, number: int) -> bool:
@@ -25,16 +32,34 @@ def apply(sequences: Sequences, client: Client, number: int) -> bool:
 
 @given(st.permutations(range(12)), st.lists(st.integers(0, 11), max_size=20))
 def test_each_number_counts_once(order: list[int], again: list[int]) -> None:
-    sequences, seen = Sequences(), set()
+    sequences, seen = knowing("a"), set()
     for number in (*order[:6], *again, *order):
         assert apply(sequences, "a", number) == (number not in seen)
         seen.add(number)
-        sequences = Sequences.from_json(json.loads(json.dumps(sequences.to_json())))
     assert sequences.to_json() == [["a", 12, []]]
 
 
+@given(st.sets(st.integers(0, 11)))
+def test_what_comes_from_a_snapshot_recognises_retries_and_takes_nothing_new(applied: set[int]) -> None:
+    before = knowing("a", "b")
+    for number in applied:
+        apply(before, "a", number)
+    restored = Sequences.from_json(json.loads(json.dumps(before.to_json())))
+    for number in range(12):
+        if number in applied:
+            assert not apply(restored, "a", number)
+        else:
+            with pytest.raises(UnknownClientError, match="a snapshot was loaded"):
+                apply(restored, "a", number)
+    with pytest.raises(UnknownClientError, match="a snapshot was loaded"):
+        apply(restored, "b", 0)
+    assert restored.to_json() == before.to_json()  # a snapshot of a restored table knows what the first one did
+    restored.register("c")
+    assert apply(restored, "c", 0)
+
+
 def test_a_number_may_lie_a_window_ahead_at_most() -> None:
-    sequences = Sequences()
+    sequences = knowing(1)
     assert apply(sequences, 1, WINDOW - 1)
     for number in (WINDOW, 2**62):
         with pytest.raises(QuotaExceededError, match="push 0, which is missing"):
@@ -48,25 +73,59 @@ def test_a_number_may_lie_a_window_ahead_at_most() -> None:
 
 
 def test_an_error_leaves_the_number_unused() -> None:
-    sequences = Sequences()
+    sequences = knowing("a")
     with pytest.raises(RuntimeError, match="no"), sequences.once("a", 0):
         raise RuntimeError("no")
-    assert sequences.to_json() == []
-    assert sequences.idle(5) == []
+    assert sequences.to_json() == [["a", 0, []]]
     assert apply(sequences, "a", 0)
     assert not apply(sequences, "a", 0)
 
 
-def test_clients_are_bounded_and_forgotten_on_request_only() -> None:
-    sequences = Sequences(max_clients=3)
-    for client in ("a", 2**64 - 1, "c", "a"):
-        apply(sequences, client, len(sequences.to_json()))
+def test_clients_are_bounded_and_register_once() -> None:
+    sequences = knowing("a", 2**64 - 1, "c", max_clients=3)
     with pytest.raises(QuotaExceededError, match="3 clients"):
-        apply(sequences, "d", 0)
-    assert sequences.idle(2) == [2**64 - 1, "c"]
+        sequences.register("d")
+    with pytest.raises(ConfigError, match="registered already"):
+        sequences.register("c")
     assert sequences.forget("c")
     assert not sequences.forget("c")
+    sequences.register("d")
     assert apply(sequences, "d", 0)
+    assert len(sequences) == 3
+
+
+@pytest.mark.parametrize("number", [0, 1, 7, 8])
+def test_who_is_not_known_or_not_any_more_is_refused(number: int) -> None:
+    """A late copy of an applied push must not be applied again because its client was forgotten."""
+    sequences = knowing("a")
+    with pytest.raises(UnknownClientError, match="'b' is not known"):
+        apply(sequences, "b", number)
+    for earlier in range(8):
+        apply(sequences, "a", earlier)
+    assert sequences.forget("a")
+    with pytest.raises(UnknownClientError, match="'a' is not known"):
+        apply(sequences, "a", number)
+    with pytest.raises(UnknownClientError):
+        settle(sequences, "a", number, settled=number)
+    assert sequences.to_json() == []
+
+
+def test_clients_that_went_silent_are_forgotten_also_restored_ones() -> None:
+    sequences = Sequences.from_json([["old", 3, [5]], ["older", 1, []]])
+    sequences.register("new")
+    assert sequences.expire(100.0, 10.0) == 0  # when they were last heard of is known from now on
+    assert not apply(sequences, "old", 5)
+    assert apply(sequences, "new", 0)
+    assert sequences.expire(108.0, 10.0) == 0
+    assert sequences.expire(111.0, 10.0) == 1  # "older"
+    with sequences.once("new", 1):
+        assert sequences.expire(119.0, 10.0) == 1  # "old"; the push of the other is under way
+    assert [client for client, *_ in sequences.to_json()] == ["new"]
+    with pytest.raises(UnknownClientError):
+        apply(sequences, "old", 5)
+    assert sequences.expire(125.0, 10.0) == 0
+    assert sequences.expire(136.0, 10.0) == 1
+    assert len(sequences) == 0
 
 
 @pytest.mark.parametrize(
@@ -99,7 +158,7 @@ def test_impossible_descriptions_are_refused(value: Any) -> None:
 
 
 def test_a_retry_waits_for_the_push_itself() -> None:
-    sequences, inside, go = Sequences(), threading.Event(), threading.Event()
+    sequences, inside, go = knowing("a"), threading.Event(), threading.Event()
     order: list[str] = []
 
     def push() -> None:
@@ -120,7 +179,7 @@ def test_a_retry_waits_for_the_push_itself() -> None:
 
 
 def test_many_threads_agree_on_who_applies() -> None:
-    sequences, counts, lock = Sequences(), np.zeros((3, 200), np.int64), threading.Lock()
+    sequences, counts, lock = knowing(0, 1, 2), np.zeros((3, 200), np.int64), threading.Lock()
 
     def run(seed: int) -> None:
         for number in np.random.default_rng(seed).permutation(200).tolist():
@@ -163,16 +222,16 @@ def test_the_gate_lets_in_many_or_one() -> None:
 
 
 def test_settled_numbers_are_not_waited_for() -> None:
-    sequences = Sequences()
-    assert settle(sequences, 10_000, settled=10_000)  # far ahead of 0, which will not come
-    assert not settle(sequences, 10_000, settled=10_000)
-    assert not settle(sequences, 5)  # settled: a stray copy of an old push
-    assert settle(sequences, 10_002, settled=10_001)
-    assert settle(sequences, 10_001, settled=10_001)
+    sequences = knowing("c")
+    assert settle(sequences, "c", 10_000, settled=10_000)  # far ahead of 0, which will not come
+    assert not settle(sequences, "c", 10_000, settled=10_000)
+    assert not settle(sequences, "c", 5)  # settled: a stray copy of an old push
+    assert settle(sequences, "c", 10_002, settled=10_001)
+    assert settle(sequences, "c", 10_001, settled=10_001)
     assert sequences.to_json() == [["c", 10_003, []]]
-    assert settle(sequences, 10_003, settled=99_999)  # a client cannot settle what it sends
+    assert settle(sequences, "c", 10_003, settled=99_999)  # a client cannot settle what it sends
 
 
-def settle(sequences: Sequences, sequence: int, settled: int = 0) -> bool:
-    with sequences.once("c", sequence, settled) as fresh:
+def settle(sequences: Sequences, client: Client, sequence: int, settled: int = 0) -> bool:
+    with sequences.once(client, sequence, settled) as fresh:
         return fresh

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
 from atta.kvstore.initial import Constant
+from atta.kvstore.mutable import MutableTable
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.kvstore.tables import Tables
 from tests.unit.kvstore.test_rows import together
@@ -77,6 +80,132 @@ def test_many_threads_create_one_table() -> None:
 def test_a_client_is_forgotten_by_all_tables() -> None:
     tables = Tables(1000)
     for name in ("a", "b"):
-        tables.create(MutableSpec(name, 1)).push(np.array([0]), bytes(4), "add", client=7, sequence=0)
-    tables.forget(7)
-    assert [table.idle_clients(5) for table in tables.list()] == [[], []]
+        tables.create(MutableSpec(name, 1)).register(7)
+    assert tables.clients == 2
+    assert tables.forget(7)
+    assert not tables.forget(7)
+    assert tables.clients == 0
+
+
+def test_clients_that_went_silent_are_forgotten_by_all_tables(tmp_path: Path) -> None:
+    """Also those that only a snapshot knows of."""
+    tables = Tables(1000)
+    tables.create(MutableSpec("a", 1)).register(7)
+    tables.snapshot(tmp_path / "saved")
+    tables.restore(tmp_path / "saved")
+    tables.get("a").register(8)
+    assert tables.clients == 2
+    assert tables.expire(0.0, 10.0) == 0
+    tables.get("a").push(np.array([0]), bytes(4), "add", client=8, sequence=0)
+    assert (tables.expire(11.0, 10.0), tables.clients) == (1, 1)
+    assert (tables.expire(22.0, 10.0), tables.clients) == (1, 0)
+
+
+def test_a_table_that_was_opened_and_is_gone_or_another_is_an_error() -> None:
+    tables = Tables(1000)
+    tables.create(SPEC, table_id=5)
+    assert tables.get("users", 5).table_id == 5
+    assert tables.create(SPEC, table_id=6).table_id == 5  # whoever comes second opens the first one's
+    tables.delete("users")
+    with pytest.raises(UnknownNameError, match=r"'users' is not here any more.*atta tables load"):
+        tables.get("users", 5)
+    with pytest.raises(UnknownNameError, match="not here any more"):
+        tables.create(SPEC, table_id=5, whole=True)
+    assert tables.list() == ()
+    tables.create(SPEC, table_id=6)
+    with pytest.raises(UnknownNameError, match="created anew"):
+        tables.get("users", 5)
+    with pytest.raises(UnknownNameError, match="created anew"):
+        tables.grow("users", 20, 5)
+    assert not tables.create(SPEC, table_id=5, whole=True).whole
+    assert tables.create(SPEC, table_id=6, whole=True).whole
+
+
+def test_a_loaded_table_takes_the_place_of_the_one_that_was_opened(tmp_path: Path) -> None:
+    tables = Tables(1000)
+    tables.create(SPEC, table_id=5)
+    tables.create(SPEC, table_id=5, whole=True)
+    tables.snapshot(tmp_path / "saved")
+    fresh = Tables(1000)
+    fresh.create(SPEC, table_id=6)
+    fresh.adopt(fresh.prepare(tmp_path / "saved"), 77, {"users": 9})
+    for table_id in (0, 5, 6):
+        found = fresh.get("users", table_id)
+        assert (found.table_id, found.load_id, found.step, found.whole) == (5, 77, 9, True)
+
+
+def test_tables_fit_into_the_memory_that_there_is() -> None:
+    """Whatever the quota says; an eighth of the free memory is left to other things."""
+    free = 1000
+    tables = Tables(1 << 40, free_bytes=lambda: free)
+    with pytest.raises(QuotaExceededError, match="876 more bytes of memory; the daemon may take 875"):
+        tables.create(MutableSpec("large", 219))
+    tables.create(SPEC)
+    free = 400
+    with pytest.raises(QuotaExceededError, match="memory"):  # 160 more, and 160 while they are copied
+        tables.grow("users", 24)
+    tables.grow("users", 20)
+    with pytest.raises(QuotaExceededError, match="memory"):
+        tables.create(MutableSpec("adam", 30, optimiser=OptimiserSpec.adam()))
+
+
+def test_memory_is_taken_when_a_table_is_created() -> None:
+    """Pages that are only promised would let one table after another pass the check."""
+    process = psutil.Process()
+    before = process.memory_info().rss
+    table = MutableTable(MutableSpec("t", 1 << 22, optimiser=OptimiserSpec.adam()))
+    assert process.memory_info().rss - before > 0.7 * table.nbytes  # the values alone are a third
+
+
+def test_a_snapshot_is_restored_only_where_it_fits(tmp_path: Path) -> None:
+    tables = Tables(1000)
+    tables.create(SPEC)
+    tables.snapshot(tmp_path / "saved")
+    small = Tables(1000, free_bytes=lambda: 170)
+    with pytest.raises(QuotaExceededError, match="saved: 160 more bytes of memory"):
+        small.restore(tmp_path / "saved")
+    assert small.list() == ()
+
+
+def test_a_table_without_room_for_a_copy_is_saved_all_the_same(tmp_path: Path) -> None:
+    free = 10_000
+    tables = Tables(1000, free_bytes=lambda: free)
+    tables.create(dataclasses.replace(SPEC, init=Constant(4)))
+    free = 10
+    tables.snapshot(tmp_path / "saved")
+    free = 10_000
+    tables.restore(tmp_path / "saved")
+    assert (tables.get("users").pull(np.arange(10)).values == 4).all()
+
+
+def test_closed_tables_do_not_change(tmp_path: Path) -> None:
+    tables = Tables(1000)
+    table = tables.create(SPEC)
+    table.register(1)
+    assert table.push(np.array([0]), bytes(16), "add", client=1, sequence=0)
+    tables.snapshot(tmp_path / "before")
+    tables.close()
+    for change in (
+        lambda: table.push(np.array([0]), bytes(16), "add", client=1, sequence=1),
+        lambda: tables.create(MutableSpec("other", 1)),
+        lambda: tables.grow("users", 11),
+        lambda: tables.delete("users"),
+        lambda: tables.restore(tmp_path / "before"),
+    ):
+        with pytest.raises(QuotaExceededError, match="stopping"):
+            change()
+    tables.snapshot(tmp_path / "after")
+    assert tables.create(SPEC) is table  # opening is no change
+
+
+def test_a_snapshot_whose_replacement_was_killed_is_found_again(tmp_path: Path) -> None:
+    """Between two renames nothing had its name; what was there before is put back."""
+    tables = Tables(1000)
+    tables.create(dataclasses.replace(SPEC, init=Constant(4)))
+    tables.snapshot(tmp_path / "saved")
+    (tmp_path / "saved").rename(tmp_path / ".saved.replaced")
+    fresh = Tables(1000)
+    fresh.restore(tmp_path / "saved")
+    assert (fresh.get("users").pull(np.arange(10)).values == 4).all()
+    fresh.snapshot(tmp_path / "saved", overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]

@@ -36,6 +36,7 @@ def optimisers() -> list[tuple[OptimiserSpec, Any]]:
 @pytest.mark.parametrize(("spec", "make"), optimisers(), ids=["sgd", "adagrad", "adagrad2", "adam", "adam2"])
 def test_a_table_learns_as_a_sparse_embedding_does(spec: OptimiserSpec, make: Any, rng: np.random.Generator) -> None:
     table = MutableTable(MutableSpec("emb", ROWS, row_shape=(DIM,), optimiser=spec))
+    table.register(1)
     begin = rng.standard_normal((ROWS, DIM)).astype(np.float32)
     table.push(np.arange(ROWS), begin, "write", client=1, sequence=0)
     embedding = torch.nn.Embedding(ROWS, DIM, sparse=True)

@@ -15,6 +15,10 @@ from atta.samplers import kernels
 from atta.samplers.graph import LocalGraph
 from atta.samplers.hashing import hash_string, stream_key
 from atta.samplers.local import LocalBatch, LocalSampler
+from atta.samplers.operators import SaintWalks, Shadow, sample_locally
+from atta.samplers.walks import random_walks
+
+BIG = 2**63 + 5
 
 
 def edges_of(batch: LocalBatch) -> list[tuple[int, int, int]]:
@@ -132,12 +136,36 @@ def test_bad_input_is_refused() -> None:
     src, dst = some_edges(1)
     graph = LocalGraph.from_edges(src, dst, 60)
     sampler = LocalSampler(graph)
+    timed = LocalSampler(LocalGraph.from_edges(src, dst, 60, time=np.arange(len(src))), method="temporal")
     for call, words in [
         (lambda: sampler.sample([60], [2]), "60"),
         (lambda: sampler.sample([-1], [2]), "-1"),
-        (lambda: sampler.sample([1], [-2]), "-1 \\(all\\)"),
+        (lambda: sampler.sample([1], [-2]), r"fan-out -2 .*\(-1 = all"),
         (lambda: sampler.sample([1], [2], frontier="old"), "frontier"),
         (lambda: next(sampler.batches([1], [2], 0)), "batch_size"),
+        (lambda: next(sampler.batches([1], [2], 1.5)), "batch_size 1.5"),
+        (lambda: next(sampler.batches([1], [2], 1, batch=-1)), "batch -1"),
+        (lambda: sampler.sample([1.5], [2]), "float64 such as 1.5"),
+        (lambda: sampler.sample(np.array([BIG], np.uint64), [2]), str(BIG)),
+        (lambda: sampler.sample([[1]], [2]), "seeds: must be a list"),
+        (lambda: sampler.sample([1], [2.5]), "fan-out 2.5"),
+        (lambda: sampler.sample([1], 2), "must list a fan-out for every hop"),
+        (lambda: sampler.sample([1], [2], seed=-1), "seed -1"),
+        (lambda: sampler.sample([1], [2], seed=1 << 64), "seed 18446744073709551616"),
+        (lambda: sampler.sample([1], [2], epoch=1 << 64), "epoch 18446744073709551616"),
+        (lambda: sampler.sample([1], [2], batch=0.5), "batch 0.5"),
+        (lambda: sampler.sample([1], [2], replace="no"), "replace 'no'"),
+        (lambda: sampler.sample([1], [2], disjoint=2), "disjoint 2"),
+        (lambda: LocalGraph.from_edges([0.5], [1], 2), "src: must be integers, not float64 such as 0.5"),
+        (lambda: LocalGraph.from_edges([0], [1], 2, keys=np.array([BIG, 1], np.uint64)), str(BIG)),
+        (lambda: LocalGraph.from_edges([0], [1], 2.5), "num_nodes 2.5"),
+        (lambda: timed.sample([1], [2], input_time=[0.5]), "input_time: must be integers, not float64 such as 0.5"),
+        (lambda: timed.sample([1], [2], input_time=np.array([BIG], np.uint64)), str(BIG)),
+        (lambda: random_walks(graph, np.array([0.5]), 2), "0.5"),
+        (lambda: sample_locally(graph, SaintWalks(2), [60]), "0 to 59"),
+        (lambda: sample_locally(graph, SaintWalks(2), [-1]), "0 to 59"),
+        (lambda: sample_locally(graph, SaintWalks(2), [0.5]), "0.5"),
+        (lambda: sample_locally(graph, SaintWalks(2), [0], number=-1), "number -1"),
         (lambda: LocalGraph.from_csc([0, 2, 1], [0, 1]), "decreases"),
         (lambda: LocalGraph.from_csc([0, 1, 2], [0, 2]), "vertex 2"),
         (
@@ -154,3 +182,11 @@ def test_bad_input_is_refused() -> None:
         with pytest.raises(ConfigError, match=words):
             call()
     assert sampler.sample([1, 2], [2]).row.size > 0  # and goes on
+
+
+def test_seeds_given_twice_count_once_as_in_daemons() -> None:
+    graph = LocalGraph.from_edges(*some_edges(2), 60)
+    once, twice = (sample_locally(graph, SaintWalks(3), seeds) for seeds in ([5, 9], [5, 9, 5]))
+    assert once.n_id.tolist() == twice.n_id.tolist()
+    assert twice.n_id[:2].tolist() == [5, 9]
+    assert sample_locally(graph, Shadow(depth=0), [5, 9, 5]).tree.tolist() == [0, 1, 2]  # a tree for each

@@ -1,70 +1,291 @@
-"""DistDGL's partitions, opened: the same graph, and on request the same partitions."""
+"""DistDGL's partitions, opened: the graph that was partitioned, with its ids and tensors, and on request the same partitions."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from atta.errors import ConfigError, DataError
 from atta.partition import Dataset, Graph, partition_graph
 from atta.partition.importers import import_graph
+from tests.unit.partition.oracles import Runs
 
-pytest.importorskip("dgl", reason="needs DGL (atta[dgl])")
+dgl = pytest.importorskip("dgl", reason="needs DGL (atta[dgl])")
 
-# In a process of its own: DGL prints, and its METIS keeps its memory.
-MAKE = """
-import sys, numpy as np, torch, dgl
-rng = np.random.default_rng(1)
-n, m = 300, 2000
-src, dst = rng.integers(0, n, m), rng.integers(0, n, m)
-graph = dgl.graph((torch.from_numpy(src), torch.from_numpy(dst)), num_nodes=n)
-graph.ndata["feat"] = torch.arange(n, dtype=torch.float32)[:, None].repeat(1, 3)
-graph.ndata["label"] = torch.from_numpy(rng.integers(0, 4, n))
-graph.ndata["train_mask"] = torch.arange(n) < 50
-graph.edata["number"] = torch.arange(m)
-nodes, edges = dgl.distributed.partition_graph(graph, "g", 3, sys.argv[1], part_method="random", return_mapping=True)
-np.savez(sys.argv[1] + "/truth.npz", src=src, dst=dst, nodes=nodes.numpy(), edges=edges.numpy())
-"""
+FOLDERS = [f"{name}-{kind}" for name in ("plain", "typed") for kind in ("1-coo", "3-coo", "3-csc", "3-csr", "2-coo")]
+ETYPE = "node__to__node"
+OURS = {"feat": "x", "label": "y"}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("dgl")
     done = subprocess.run(
-        [sys.executable, "-c", MAKE, str(path)], capture_output=True, text=True, check=False, timeout=120
-    )
+        [sys.executable, "-m", "tests.unit.partition.distdgl", str(path)],
+        capture_output=True, text=True, check=False, timeout=120, cwd=Path(__file__).parents[3],
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return path
 
 
-def test_the_graph_and_its_partitions(folder: Path, tmp_path: Path) -> None:
+def as_pt(folder: Path) -> None:
+    for theirs, ours in (("nodes", "nid_map"), ("edges", "eid_map")):
+        shutil.copy(folder / f"{theirs}.pt", folder / f"{ours}.pt")
+
+
+def mapping(folder: Path, name: str) -> dict[str, torch.Tensor]:
+    value = torch.load(folder / f"{name}.pt", weights_only=True)
+    if torch.is_tensor(value):
+        return {"_N" if name == "nodes" else "_N:_E:_N": value}
+    return {key if name == "nodes" else ":".join(key): rows for key, rows in value.items()}
+
+
+def as_numpy(folder: Path) -> None:
+    for theirs, ours in (("nodes", "nid_map"), ("edges", "eid_map")):
+        found = mapping(folder, theirs)
+        if len(found) == 1:
+            np.save(folder / f"{ours}.npy", next(iter(found.values())).numpy())
+        else:
+            np.savez(folder / f"{ours}.npz", **{key: rows.numpy() for key, rows in found.items()})
+
+
+def as_dgl(folder: Path) -> None:
+    for theirs, ours in (("nodes", "nid_map"), ("edges", "eid_map")):
+        dgl.data.utils.save_tensors(str(folder / f"{ours}.dgl"), mapping(folder, theirs))
+
+
+def in_parts(folder: Path) -> None:
+    """As DGL's distributed partitioning pipeline writes them."""
+    config = json.loads((folder / "g.json").read_text())
+    for theirs, ours in (("nodes", "orig_nids"), ("edges", "orig_eids")):
+        spans = config["node_map" if theirs == "nodes" else "edge_map"]
+        starts = {key: np.cumsum([0] + [hi - lo for lo, hi in ranges]) for key, ranges in spans.items()}
+        for part in range(config["num_parts"]):
+            mine = {k: v[starts[k][part] : starts[k][part + 1]].clone() for k, v in mapping(folder, theirs).items()}
+            dgl.data.utils.save_tensors(str(folder / f"part{part}" / f"{ours}.dgl"), mine)
+
+
+def in_graphs(folder: Path) -> None:
+    """As older releases of DGL leave them: ``orig_id``, counted over all types in one row."""
+    config = json.loads((folder / "g.json").read_text())
+    for part in range(config["num_parts"]):
+        path = folder / f"part{part}/graph.dgl"
+        graph, _, _, book, *_ = dgl.distributed.load_partition(str(folder / "g.json"), part)
+        for frame, theirs, per_type in (
+            (graph.ndata, "nodes", book.map_to_per_ntype), (graph.edata, "edges", book.map_to_per_etype),
+        ):  # fmt: skip
+            kind, rows = per_type(frame["_ID"])
+            original, start = torch.zeros(len(rows), dtype=torch.int64), 0
+            for number, values in enumerate(mapping(folder, theirs).values()):
+                original[kind == number] = values[rows[kind == number]] + start
+                start += len(values)
+            frame["orig_id"] = original
+        dgl.save_graphs(str(path), [graph])
+
+
+def copied(made: Path, name: str, tmp_path: Path) -> Path:
+    shutil.copytree(made / name, tmp_path / name)
+    return tmp_path / name
+
+
+def assert_is_the_original(graph: Graph, truth: dict, *, ids: dict[str, np.ndarray] | None = None) -> None:
+    """Compare with the graph before it was partitioned; ``ids``: the original number of each row, if it is not the user id."""
+    place = {}
+    for theirs, tensors in truth["nodes"].items():
+        t = "node" if theirs == "_N" else theirs
+        original = ids[t] if ids else graph.user_ids(t)
+        place[t] = np.arange(tensors["count"]) if original is None else np.array(original)
+        assert sorted(place[t].tolist()) == list(range(tensors["count"]))
+        tables = {k: v.numpy() for k, v in tensors.items() if k != "count" and not k.endswith("_mask")}
+        assert graph.schema.node_tables[t].keys() == {"part", *(OURS.get(k, k) for k in tables)}
+        for name, rows in tables.items():
+            assert np.array_equal(graph.table(t, OURS.get(name, name)), rows[place[t]])
+        masks = {k.removesuffix("_mask"): v.numpy() for k, v in tensors.items() if k.endswith("_mask")}
+        assert graph.schema.splits[t].keys() == masks.keys()
+        for name, mask in masks.items():
+            assert np.array_equal(np.sort(place[t][graph.split(t, name)]), np.flatnonzero(mask))
+    for (a, r, b), tensors in truth["edges"].items():
+        e = ETYPE if r == "_E" else f"{a}__{r}__{b}"
+        source, _, target = e.split("__")
+        edges = graph.edges(e)
+        have = {"src": place[source][edges.src], "dst": place[target][edges.dst], **edges.tables}
+        want = {"src": tensors["ends"][0].numpy(), "dst": tensors["ends"][1].numpy()}
+        want |= {k: v.numpy().reshape(-1) if k == "weight" else v.numpy() for k, v in tensors.items() if k != "ends"}
+        assert have.keys() == want.keys()
+        if ids is None:  # the very same edges at the very same places
+            assert all(np.array_equal(have[k], want[k]) for k in want)
+        else:
+            assert sorted(rows_of(have)) == sorted(rows_of(want))
+
+
+def rows_of(columns: dict[str, np.ndarray]) -> list[list]:
+    """The edges one by one: all their numbers in a row."""
+    flat = [columns[name].reshape(len(columns["src"]), -1).astype(np.float64) for name in sorted(columns)]
+    return np.concatenate(flat, axis=1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "store"),
+    [(name, as_pt) for name in FOLDERS]
+    + [(name, s) for name in ("plain-3-coo", "typed-3-csc") for s in (as_numpy, as_dgl, in_parts, in_graphs)],
+)
+def test_the_original_graph_comes_back(made: Path, tmp_path: Path, name: str, store) -> None:
+    folder = copied(made, name, tmp_path)
+    store(folder)
+    assert import_graph("dgl", folder / "g.json", tmp_path / "g") == []
+    truth = torch.load(made / "truth.pt", weights_only=True)[name.split("-", maxsplit=1)[0]]
+    assert_is_the_original(Graph.open(tmp_path / "g"), truth)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_without_the_original_numbers_the_user_is_told(made: Path, tmp_path: Path, name: str) -> None:
+    notes = import_graph("dgl", made / name / "g.json", tmp_path / "g")
+    assert [("nid_map" in n, "eid_map" in n) for n in notes] == [(True, False), (False, True)]
+    graph = Graph.open(tmp_path / "g")
+    assert all(graph.user_ids(t) is None for t in graph.schema.node_types)
+    ids = {"node" if t == "_N" else t: rows.numpy() for t, rows in mapping(made / name, "nodes").items()}
+    truth = torch.load(made / "truth.pt", weights_only=True)[name.split("-", maxsplit=1)[0]]
+    assert_is_the_original(graph, truth, ids=ids)
+
+
+def test_the_same_partitions(made: Path, tmp_path: Path) -> None:
+    folder = copied(made, "plain-3-coo", tmp_path)
+    as_pt(folder)
     import_graph("dgl", folder / "g.json", tmp_path / "g")
     graph = Graph.open(tmp_path / "g")
-    truth = np.load(folder / "truth.npz")
-    old = truth["nodes"]  # by DGL's new ids
-    edges = graph.edges("node__to__node")
-    found = sorted(zip(old[edges.src].tolist(), old[edges.dst].tolist(), strict=True))
-    assert found == sorted(zip(truth["src"].tolist(), truth["dst"].tolist(), strict=True))
-    assert np.array_equal(graph.table("node", "x")[:, 0], old)
-    assert np.array_equal(graph.split("node", "train"), np.flatnonzero(old < 50))
     assert graph.schema.num_classes == 4
     partition_graph(tmp_path / "g", tmp_path / "d", parts=3, method="given", options={"table": "part"})
     dataset = Dataset.open(tmp_path / "d")
-    for part in range(3):
-        lo, hi = dataset.book.range("node", part)
-        assert np.array_equal(np.sort(dataset.ids("node")[lo:hi]), np.flatnonzero(graph.table("node", "part") == part))
+    original = mapping(folder, "nodes")["_N"].numpy()
+    config = json.loads((folder / "g.json").read_text())
+    for part, (lo, hi) in enumerate(config["node_map"]["_N"]):
+        mine = slice(*dataset.book.range("node", part))
+        assert sorted(dataset.ids("node")[mine].tolist()) == sorted(original[lo:hi].tolist())
 
 
-def test_what_is_wrong_is_named(folder: Path, tmp_path: Path) -> None:
+def spoiled(folder: Path, name: str, change) -> None:
+    torch.save(change(torch.load(folder / f"{name}.pt", weights_only=True)), folder / f"{name}.pt")
+
+
+def set_first(value):
+    def change(rows: torch.Tensor) -> torch.Tensor:
+        rows[0] = value
+        return rows
+
+    return change
+
+
+def twice(folder: Path) -> None:
+    in_parts(folder)
+
+
+def half(folder: Path) -> None:
+    for name in ("nid_map", "eid_map"):
+        (folder / f"{name}.pt").unlink()
+    in_parts(folder)
+    (folder / "part1/orig_nids.dgl").unlink()
+
+
+def edge_feature(name: str):
+    def change(folder: Path) -> None:
+        path = str(folder / "part0/edge_feat.dgl")
+        tensors = dgl.data.utils.load_tensors(path)
+        dgl.data.utils.save_tensors(path, {**tensors, f"_N:_E:_N/{name}": tensors["_N:_E:_N/time"]})
+
+    return change
+
+
+def node_feature(name: str):
+    def change(folder: Path) -> None:
+        path = str(folder / "part0/node_feat.dgl")
+        tensors = dgl.data.utils.load_tensors(path)
+        dgl.data.utils.save_tensors(path, {**tensors, f"_N/{name}": tensors["_N/label"]})
+
+    return change
+
+
+def unknown_tensor(folder: Path) -> None:
+    (graph,), _ = dgl.load_graphs(str(folder / "part0/graph.dgl"))
+    graph.edata["secret"] = torch.zeros(graph.num_edges())
+    dgl.save_graphs(str(folder / "part0/graph.dgl"), [graph])
+
+
+def configured(**values):
+    def change(folder: Path) -> None:
+        config = json.loads((folder / "g.json").read_text())
+        (folder / "g.json").write_text(json.dumps({**config, **values}))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda f: spoiled(f, "nid_map", set_first(7)), r"nid_map\.pt: the original ids of '_N': the id 7 occurs twice"),
+        (lambda f: spoiled(f, "nid_map", lambda t: t[:-1]), r"\[89\] numbers for 90 vertices"),
+        (lambda f: spoiled(f, "nid_map", lambda t: t.double()), r"nid_map\.pt: the original ids.*wanted are integers"),
+        (lambda f: spoiled(f, "eid_map", set_first(10**6)), r"'eid_map\.pt' is not imported: .*0 to 499"),
+        (twice, r"holds nid_map\.pt, orig_nids\.dgl; leave one"),
+        (half, r"orig_nids\.dgl is missing in some parts"),
+        (edge_feature("ids"), r"part0: 'ids' is not imported"),
+        (edge_feature("two words"), r"--drop 'two words' leaves it out"),
+        (edge_feature("odd"), r"part 1: the tensors of the edges 'node__to__node' differ"),
+        (node_feature("odd"), r"'odd' of '_N' has \d+ rows for 90 vertices"),
+        (unknown_tensor, r"graph\.dgl: 'secret' is not imported"),
+        (configured(node_map="node_map.npy"), r"reshuffle=False"),
+        (configured(num_parts=4), r"part 3 is not readable"),
+        (configured(num_parts="3"), r"num_parts '3' is not a number"),
+        (configured(ntypes={"a": 0}), r"node_map and ntypes name different types"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_carried_over_is_named(made: Path, tmp_path: Path, change, says: str) -> None:
+    folder = copied(made, "plain-3-coo", tmp_path)
+    as_pt(folder)
+    change(folder)
+    with pytest.raises(DataError, match=says):
+        import_graph("dgl", folder / "g.json", tmp_path / "g")
+    assert not (tmp_path / "g").exists()
+
+
+def test_what_is_refused_can_be_left_out(made: Path, tmp_path: Path) -> None:
+    folder = copied(made, "plain-3-coo", tmp_path)
+    as_pt(folder)
+    unknown_tensor(folder)
+    spoiled(folder, "eid_map", set_first(10**6))
+    notes = import_graph("dgl", folder / "g.json", tmp_path / "g", drop=["secret", "eid_map.pt"])
+    assert len(notes) == 1
+    assert Graph.open(tmp_path / "g").provenance["dropped"] == ["eid_map.pt", "secret"]
+    with pytest.raises(ConfigError, match="--drop sekret: the source holds nothing of this name"):
+        import_graph("dgl", made / "plain-3-coo/g.json", tmp_path / "h", drop=["sekret"])
+    assert not (tmp_path / "h").exists()
+
+
+def test_a_hostile_mapping_is_not_run(made: Path, tmp_path: Path) -> None:
+    folder, mark = copied(made, "plain-3-coo", tmp_path), tmp_path / "mark"
+    torch.save(Runs(os.system, f"touch {mark}"), folder / "nid_map.pt")
+    with pytest.raises(DataError, match=r"nid_map\.pt: not readable"):
+        import_graph("dgl", folder / "g.json", tmp_path / "g")
+    np.save(folder / "nid_map.npy", np.array([Runs(os.system, f"touch {mark}")], dtype=object))
+    (folder / "nid_map.pt").unlink()
+    with pytest.raises(DataError, match=r"nid_map\.npy: not a readable array"):
+        import_graph("dgl", folder / "g.json", tmp_path / "g")
+    assert not mark.exists()
+
+
+def test_what_is_wrong_is_named(made: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="reverse edges"):
-        import_graph("dgl", folder / "g.json", tmp_path / "g", undirected=True)
+        import_graph("dgl", made / "plain-3-coo/g.json", tmp_path / "g", undirected=True)
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(DataError, match="num_parts"):
         import_graph("dgl", tmp_path / "other.json", tmp_path / "g")
-    (tmp_path / "moved.json").write_text((folder / "g.json").read_text())
+    (tmp_path / "moved.json").write_text((made / "plain-3-coo/g.json").read_text())
     with pytest.raises(DataError, match="part 0 is not readable"):
         import_graph("dgl", tmp_path / "moved.json", tmp_path / "g")

@@ -7,7 +7,7 @@ import pytest
 
 from atta.errors import ConfigError
 from atta.partition import Graph
-from atta.partition.generate import KINDS, GenerateOptions, generate
+from atta.partition.generate import KINDS, GenerateOptions, _Communities, generate
 
 SIZES = {"nodes": 3000, "edges": 60_000, "features": 32, "classes": 6}
 ETYPE = "node__to__node"
@@ -110,6 +110,120 @@ def test_power_law(tmp_path):
 
 def arrays_dst(path):
     return np.array(Graph.open(path).edges(ETYPE).dst)
+
+
+def model_degrees(options: GenerateOptions, communities: int, rng: np.random.Generator):
+    """Degrees and classes of the model, drawn the plain way: pairs in proportion to weights, once each."""
+    n, pairs = options.nodes, options.edges // 2
+    weight = _Communities.plant("powerlaw", options).weights
+    community = np.arange(n) * communities // n
+    found: set[tuple[int, int]] = set()
+    anywhere = rng.choice(n, (round(pairs * options.inter), 2), p=weight / weight.sum())
+    shares = np.bincount(community, weight) / weight.sum()
+    for c, share in enumerate(shares):
+        mine = np.flatnonzero(community == c)
+        wanted = round(share * pairs * (1 - options.inter))
+        inside: set[tuple[int, int]] = set()
+        for _ in range(20):
+            ends = rng.choice(mine, (wanted - len(inside), 2), p=weight[mine] / weight[mine].sum())
+            inside |= {(min(p), max(p)) for p in ends.tolist() if p[0] != p[1]}
+            if len(inside) >= 0.999 * wanted:
+                break
+        found |= inside
+    ends = np.concatenate([np.array(sorted(found)), anywhere[anywhere[:, 0] != anywhere[:, 1]]])
+    label = community % options.classes
+    return (
+        np.bincount(ends.reshape(-1), minlength=n),
+        (community[ends[:, 0]] == community[ends[:, 1]]).mean(),
+        label[ends],
+    )
+
+
+def exponent_of(degrees: np.ndarray) -> float:
+    """The maximum-likelihood exponent of the tail (Clauset et al., 2009) above the 90th percentile."""
+    least = np.quantile(degrees, 0.9)
+    tail = degrees[degrees >= least]
+    return 1 + len(tail) / np.log(tail / (least - 0.5)).sum()
+
+
+def test_generated_graphs_have_the_statistics_of_the_model(tmp_path):
+    options = GenerateOptions(nodes=20_000, edges=200_000, features=0, classes=4, communities=10, seed=3)
+    generate("powerlaw", tmp_path / "g", options)
+    graph = Graph.open(tmp_path / "g")
+    edges, y = graph.edges(ETYPE), np.array(graph.table("node", "y"))
+    wanted, inside, labels = model_degrees(options, 10, np.random.default_rng(5))
+    degrees = np.bincount(edges.dst, minlength=20_000)
+    assert abs(degrees.sum() - wanted.sum()) < 0.01 * wanted.sum()
+    assert abs(exponent_of(degrees) - exponent_of(wanted)) < 0.05
+    for share, room in ((0.5, 0.05), (0.9, 0.05), (0.99, 0.05)):
+        have, want = np.quantile(degrees, share), np.quantile(wanted, share)
+        assert abs(have - want) <= max(1, room * want)
+    assert abs((degrees == 0).mean() - (wanted == 0).mean()) < 0.01
+    assert abs(np.sort(degrees)[-200:].sum() / degrees.sum() - np.sort(wanted)[-200:].sum() / wanted.sum()) < 0.02
+    assert abs((y[edges.src] == y[edges.dst]).mean() - (labels[:, 0] == labels[:, 1]).mean()) < 0.01
+    assert abs(inside - (1 - options.inter * 0.9)) < 0.01
+
+
+@pytest.mark.parametrize("kind", ["sbm", "powerlaw"])
+def test_neither_threads_nor_chunks_change_a_graph(tmp_path, monkeypatch, kind):
+    options = GenerateOptions(nodes=2000, edges=30_000, features=2, classes=3, communities=20, inter=0)
+    pairs = []
+    for threads, chunk in ((1, 1 << 20), (1, 500), (3, 500), (8, 4000)):
+        monkeypatch.setattr("atta.partition.generate._CHUNK_EDGES", chunk)
+        generate(kind, tmp_path / f"{threads}-{chunk}", options, threads=threads)
+        graph = Graph.open(tmp_path / f"{threads}-{chunk}")
+        pairs.append((np.sort(np.array(graph.edges(ETYPE).src) * 2000 + graph.edges(ETYPE).dst), graph.files))
+    assert all(np.array_equal(pairs[0][0], other) for other, _ in pairs)
+    assert pairs[1][1] == pairs[2][1]  # the very same files
+    mixed = GenerateOptions(nodes=2000, edges=30_000, features=2, classes=3, inter=0.5)
+    for threads in (1, 5):
+        generate(kind, tmp_path / f"mixed-{threads}", mixed, threads=threads)
+    assert Graph.open(tmp_path / "mixed-1").files == Graph.open(tmp_path / "mixed-5").files
+
+
+def test_no_pair_of_a_community_is_drawn_twice(tmp_path):
+    options = GenerateOptions(nodes=300, edges=12_000, features=0, classes=3, inter=0)
+    generate("sbm", tmp_path / "g", options)
+    edges = Graph.open(tmp_path / "g").edges(ETYPE)
+    assert len(np.unique(edges.src.astype(np.int64) * 300 + edges.dst)) == len(edges)
+
+
+def test_vertices_are_drawn_in_proportion_to_their_weights():
+    from atta import _native
+
+    rng = np.random.default_rng(0)
+    weights = rng.pareto(1.2, 300) + 0.01
+    wheel, rows = _native.Wheel(weights), np.arange(300)
+    seen = np.zeros(300)
+    for key in range(3000):  # few pairs at a time: duplicates and self-loops hardly distort
+        src, dst = _native.draw_planted(wheel, rows, np.array([0, 100, 300]), np.array([1, 2]), key, 0)
+        assert ((src < 100) == (dst < 100)).all()
+        seen += np.bincount(src, minlength=300)
+    for low, high in ((0, 100), (100, 300)):
+        w = weights[low:high] / weights[low:high].sum()
+        expected = w * (1 - w)  # not joined to itself
+        expected = expected / expected.sum() * seen[low:high].sum()
+        # Two ends of a pair depend on each other a little, so the bound is generous.
+        assert (((seen[low:high] - expected) ** 2 / expected).sum()) < 1.5 * (high - low)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"bounds": [0, 301]}, "bounds"), ({"bounds": [5, 2]}, "bounds"), ({"bounds": [0, 10, 20]}, "bounds"),
+        ({"wants": [-1]}, "wants"), ({"wants": [2**60]}, "wants"), ({"row_of": range(9)}, "row_of"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_of_the_kernel_are_named(change, says):
+    from atta import _native
+
+    wheel = _native.Wheel(np.ones(300))
+    given = {"row_of": range(300), "bounds": [0, 300], "wants": [1], **change}
+    with pytest.raises(ValueError, match=says):
+        _native.draw_planted(wheel, *(np.array(list(given[k])) for k in ("row_of", "bounds", "wants")), 0, 0)
+    for weights in ([], [1, 0], [1, np.nan], [-1.0]):
+        with pytest.raises(ValueError, match="weights"):
+            _native.Wheel(np.array(weights, np.float64))
 
 
 def test_share_of_edges_between_communities(tmp_path):

@@ -157,14 +157,3 @@ def test_table_specs(spec):
 def test_row_bytes():
     assert TableSpec("<f4", (10, 2)).row_bytes == 80
     assert TableSpec("<i8").row_bytes == 8
-
-
-def test_a_writer_that_died_between_two_renames_leaves_nothing_for_long(tmp_path):
-    for value in (1, 2):  # the second one replaces the first
-        with Staging(tmp_path / "g", "m", overwrite=True) as staging:
-            (staging.path / "m").write_text(str(value))
-        (tmp_path / "g").rename(tmp_path / "g.old")  # as if killed before the new folder got its name
-    with Staging(tmp_path / "g", "m", overwrite=True) as staging:
-        (staging.path / "m").write_text("3")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["g"]
-    assert (tmp_path / "g" / "m").read_text() == "3"

@@ -21,7 +21,7 @@ SCHEMA: dict[str, Any] = {
             "files": "users.parquet", "id": "user_id",
             "tables": {"x": ["age", "income"], "y": "label", "taste": "taste"}, "splits": {"train": "is_train"},
         },
-        "item": {"files": "items.csv", "id": "sku"},
+        "item": {"files": "items.csv", "id": "sku", "ignore": ["price"]},
     },
     "edges": {
         "user__buys__item": {"files": "buys-*.csv", "src": "user", "dst": "item", "tables": {"weight": "amount"}},
@@ -79,9 +79,9 @@ def test_round_trip(folder: Path, tmp_path: Path) -> None:
         (lambda s: s["nodes"]["user"].update(files="nobody.parquet"), "no such file"),
         (lambda s: s["nodes"]["user"].update(files="schema.json"), "wanted is .parquet or .csv"),
         (lambda s: s["nodes"]["user"].update(id="uid"), "no column 'uid'"),
-        (lambda s: s["nodes"]["user"].update(id="age"), "integers or strings"),
+        (lambda s: s["nodes"]["user"].update(id="age", ignore=["user_id"]), "integers or strings"),
         (lambda s: s["nodes"]["item"].update(tables={"x": "sku"}), "wanted are numbers"),
-        (lambda s: s["edges"]["user__buys__item"].update(dst="amount"), "which is in no node file"),
+        (lambda s: s["edges"]["user__buys__item"].update(dst="amount", ignore=["item"]), "holds double, the ids"),
     ],
 )
 def test_wrong_schemas(folder: Path, tmp_path: Path, change: Any, words: str) -> None:

@@ -19,6 +19,7 @@ def test_round_trip(tmp_path: Path) -> None:
     ("text", "error", "words"),
     [
         ("daemon = 3", ConfigError, "names no"),
+        ("daemon = [3]", ConfigError, "names no"),
         ("[[daemon]\n", DataError, "no TOML"),
         ('[[deamon]]\npart = 0\naddress = "a:1"', UnknownNameError, "did you mean 'daemon'"),
         ('[[daemon]]\npart = 0\nadress = "a:1"', UnknownNameError, "did you mean 'address'"),
@@ -39,7 +40,45 @@ def test_missing_file(tmp_path: Path) -> None:
         read_cluster(tmp_path / "absent.toml")
 
 
-@pytest.mark.parametrize("address", ["", "host", "host:", ":80", "host:99999", "host:x"])
+@pytest.mark.parametrize("address", ["10.0.0.1:7070", "localhost:0", "h.example:80", "[::1]:7070", "[fe80::1%eth0]:1"])
+def test_good_addresses(address: str) -> None:
+    assert check_address(address) == address
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "host",
+        "host:",
+        ":80",
+        "host:99999",
+        "host:x",
+        "host:\u0663",
+        "a:b:80",
+        "a b:80",
+        "http://a:80",
+        "[a]:80",
+        "[]:80",
+        "[::1:80",
+    ],
+)
 def test_bad_addresses(address: str) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="is no address"):
         check_address(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "right"),
+    [
+        ("::1:7070", "[::1]:7070"),
+        ("fe80::2:80", "[fe80::2]:80"),
+        ("::ffff", "[::ffff]:PORT"),
+        ("2001:db8::a", "[2001:db8::a]:PORT"),
+        ("1:2:3:4:5:6:7:8", "[1:2:3:4:5:6:7:8]:PORT"),
+    ],
+)
+def test_ipv6_addresses_need_brackets(address: str, right: str) -> None:
+    with pytest.raises(ConfigError, match="brackets") as refused:
+        check_address(address)
+    assert str(refused.value).endswith(right)

@@ -1,64 +1,211 @@
-"""Shared-memory slots: both sides see one memory, leases end with the last view, quotas hold."""
+"""Shared-memory slots: both sides see one memory, what is looked at is never written, few files hold all, quotas hold."""
 
 from __future__ import annotations
 
+import fcntl
 import gc
-import weakref
+import os
+import random
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from atta import memfiles
 from atta.client.slots import SlotMaps
-from atta.daemon.slots import SlotPool
+from atta.daemon.arenas import Gaps, arena_bytes
+from atta.daemon.slots import IDLE_S, IDLE_SIZES, Slot, SlotPool, stale_sizes
 from atta.errors import QuotaExceededError, RemoteError, UnavailableError
+from atta.protos.v1.session_pb2 import SharedSlot
 
 CAPACITY = 1 << 16
+PID = os.getpid()
 
 
-def test_both_sides_see_one_memory() -> None:
-    pool, maps = SlotPool(1 << 30), SlotMaps()
-    slot = pool.acquire(CAPACITY)
-    view = np.asarray(maps.lease(slot.path, slot.capacity, slot.nonce))
+@pytest.fixture
+def pool() -> Iterator[SlotPool]:
+    made = SlotPool(1 << 30)
+    yield made
+    made.close()
+
+
+def told(slot: Slot, **other: Any) -> SharedSlot:
+    """What a consumer hears of a slot."""
+    of = {"path": slot.path, "capacity": slot.capacity, "offset": slot.offset, "nonce": slot.nonce}
+    return SharedSlot(**{**of, "inode": slot.arena.inode, **other})
+
+
+def memory_files() -> int:
+    """Descriptors of memory files."""
+    links = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            links.append(os.readlink(entry))
+        except OSError:  # the one of the listing
+            continue
+    return sum("memfd:atta-slots" in link for link in links)
+
+
+def test_both_sides_see_one_memory(pool: SlotPool) -> None:
+    maps = SlotMaps()
+    first, slot = pool.acquire(CAPACITY), pool.acquire(CAPACITY)
+    view = maps.lease(told(slot), PID)
     slot.buffer[5000] = 77
+    first.buffer[5000] = 66
     assert view[5000] == 77
     pool.close()
     assert view[5000] == 77  # the daemon's end does not take memory away from a reader
 
 
-def test_lease_ends_with_the_last_derived_view() -> None:
-    pool, maps = SlotPool(1 << 30), SlotMaps()
-    slot = pool.acquire(CAPACITY)
-    lease = maps.lease(slot.path, slot.capacity, slot.nonce)
+def test_lease_ends_with_the_last_derived_view(pool: SlotPool) -> None:
     ended: list[int] = []
-    weakref.finalize(lease, ended.append, 1)
-    derived = np.asarray(lease)[4096:8192].view(np.float32).reshape(32, 32)[3:]
+    slot = pool.acquire(CAPACITY)
+    lease = SlotMaps().lease(told(slot), PID, lambda: ended.append(1))
+    derived = lease[4096:8192].view(np.float32).reshape(32, 32)[3:]
     del lease
     gc.collect()
     assert not ended
+    assert not slot.claim()
     del derived
     gc.collect()
     assert ended == [1]
+    assert slot.claim()
 
 
-def test_another_file_behind_the_path_is_noticed(tmp_path: Path) -> None:
-    pool = SlotPool(1 << 30)
+def plain_file(tmp_path: Path) -> int:
+    (tmp_path / "f").write_bytes(bytes(CAPACITY))
+    return os.open(tmp_path / "f", os.O_RDWR)
+
+
+def unsealed(_: Path) -> int:
+    fd = os.memfd_create("atta-slots", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, CAPACITY)
+    return fd
+
+
+def short(_: Path) -> int:
+    return memfiles.create("atta-slots", CAPACITY - 4096)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(plain_file, "not a memory file"), (unsealed, "shrink"), (short, "61440 bytes, 65536 are wanted")],
+)
+def test_what_is_no_sealed_memory_file_is_not_mapped(tmp_path: Path, make: Callable[[Path], int], words: str) -> None:
+    fd = make(tmp_path)
+    slot = SharedSlot(path=f"/proc/{PID}/fd/{fd}", capacity=CAPACITY, inode=os.fstat(fd).st_ino)
+    with pytest.raises(RemoteError, match=words):
+        SlotMaps().lease(slot, PID)
+    os.close(fd)
+
+
+def test_another_path_is_not_opened(pool: SlotPool, tmp_path: Path) -> None:
     slot = pool.acquire(CAPACITY)
-    with pytest.raises(RemoteError, match="nonce"):
-        SlotMaps().lease(slot.path, slot.capacity, slot.nonce + 1)
-    with pytest.raises(RemoteError, match="cannot be mapped"):
-        SlotMaps().lease(str(tmp_path), slot.capacity, slot.nonce)
+    os.mkfifo(tmp_path / "fifo")  # whoever opens it waits for ever
+    name = slot.path.removeprefix(f"/proc/{PID}")
+    for path in (
+        str(tmp_path / "fifo"),
+        f"/proc/self{name}",
+        f"/proc/{PID}/../{PID}{name}",
+        slot.path + "/",
+        "/dev/zero",
+    ):
+        with pytest.raises(RemoteError, match="not a descriptor of process"):
+            SlotMaps().lease(told(slot, path=path), PID)
+    with pytest.raises(RemoteError, match=f"not a descriptor of process {PID + 1}"):
+        SlotMaps().lease(told(slot), PID + 1)
     with pytest.raises(UnavailableError, match="no daemon answers"):
-        SlotMaps().lease("/proc/self/fd/9999", slot.capacity, slot.nonce)
+        SlotMaps().lease(told(slot, path=f"/proc/{PID}/fd/9999"), PID)
+    with pytest.raises(UnavailableError, match="no daemon answers"):
+        SlotMaps().lease(told(slot, inode=slot.arena.inode + 1), PID)
 
 
-def test_released_slots_are_reused_and_abandoned_ones_never() -> None:
-    pool = SlotPool(1 << 30)
+def test_files_are_sealed(pool: SlotPool) -> None:
+    fd = pool.acquire(CAPACITY).arena.fd
+    size = os.fstat(fd).st_size
+    for wrong in (size - 4096, size + 4096, 0):
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, wrong)
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+
+
+def test_another_batch_in_the_slot_is_noticed(pool: SlotPool) -> None:
+    slot, maps = pool.acquire(CAPACITY), SlotMaps()
+    earlier = told(slot)
+    pool.release(slot)
+    assert pool.acquire(CAPACITY) is slot
+    with pytest.raises(RemoteError, match="nonce"):
+        maps.lease(earlier, PID)
+    assert len(maps.lease(told(slot), PID)) == CAPACITY
+    outside = told(slot, offset=os.fstat(slot.arena.fd).st_size - 4096)
+    with pytest.raises(RemoteError, match="another batch is there"):
+        maps.lease(outside, PID)
+
+
+def test_a_released_slot_is_used_again_but_not_while_it_is_looked_at(pool: SlotPool) -> None:
+    """Whatever a session believes: the kernel knows better."""
     first = pool.acquire(CAPACITY)
     pool.release(first)
     assert pool.acquire(CAPACITY) is first
-    pool.abandon(first)
-    assert pool.acquire(CAPACITY) is not first
+    view = SlotMaps().lease(told(first), PID)
+    pool.release(first)
+    second = pool.acquire(CAPACITY)
+    assert second is not first
+    del view
+    pool.release(second)
+    assert {pool.acquire(CAPACITY), pool.acquire(CAPACITY)} == {first, second}
+
+
+def test_what_a_consumer_keeps_is_given_up_until_it_lets_go(pool: SlotPool) -> None:
+    slot = pool.acquire(CAPACITY)
+    slot.buffer[4096:] = 5
+    view = SlotMaps().lease(told(slot), PID)
+    pool.lend(slot, CAPACITY)
+    assert pool.resident_bytes == CAPACITY
+    pool.abandon(slot, "s")
+    assert (pool.resident_bytes, pool.lent_bytes, pool.lingering) == (0, 0, 1)
+    for now in range(1000):
+        pool.trim(float(now))
+    assert pool.acquire(CAPACITY) is not slot
+    assert (view[4096:] == 5).all()
+    del view
+    pool.trim(1000.0)
+    assert pool.lingering == 0
+    assert pool.acquire(CAPACITY) is slot
+
+
+CONSUMER = """
+import sys, time
+from atta.client.slots import SlotMaps
+from atta.protos.v1.session_pb2 import SharedSlot
+view = SlotMaps().lease(SharedSlot.FromString(bytes.fromhex(sys.argv[1])), int(sys.argv[2]))
+print(int(view[5000]), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_consumer_looks_at_nothing(pool: SlotPool) -> None:
+    slot = pool.acquire(CAPACITY)
+    slot.buffer[5000] = 77
+    argument = told(slot).SerializeToString().hex()
+    consumer = subprocess.Popen([sys.executable, "-c", CONSUMER, argument, str(PID)], stdout=subprocess.PIPE)
+    assert consumer.stdout is not None
+    assert consumer.stdout.readline() == b"77\n"
+    pool.abandon(slot, "s")
+    assert pool.lingering == 1
+    consumer.kill()
+    consumer.communicate()
+    pool.trim(0.0)
+    assert pool.lingering == 0
+    assert pool.acquire(CAPACITY) is slot
 
 
 def test_quota_counts_what_is_touched() -> None:
@@ -79,18 +226,31 @@ def test_quota_counts_what_is_touched() -> None:
         pool.release(slot)
     other = pool.acquire(CAPACITY)  # free slots of another size make room
     assert pool.resident_bytes < 80_000
-    pool.abandon(other)
+    pool.release(other)
+    pool.close()
+
+
+def test_batches_that_are_being_made_count_as_what_they_will_take() -> None:
+    pool = SlotPool(1 << 20)
+    lent = pool.acquire(1 << 20)
+    lent.buffer[:300_000] = 1
+    pool.lend(lent, 300_000)
+    made = [pool.acquire(1 << 20), pool.acquire(1 << 20)]
+    with pytest.raises(QuotaExceededError, match="quota"):
+        pool.acquire(1 << 20)
+    made[0].buffer[:300_000] = 1  # does not count twice
+    assert pool._held(1 << 20, 300_000) == pytest.approx(900_000, rel=0.02)
+    pool.close()
 
 
 @pytest.mark.parametrize(
     ("touched", "free", "enough"), [(0, 63 << 20, False), (0, 65 << 20, True), (70 << 20, 65 << 20, False)]
 )
 def test_free_memory_must_do_for_a_batch_like_those_before(
-    monkeypatch: pytest.MonkeyPatch, touched: int, free: int, enough: bool
+    pool: SlotPool, monkeypatch: pytest.MonkeyPatch, touched: int, free: int, enough: bool
 ) -> None:
-    pool = SlotPool(1 << 30)
     first = pool.acquire(100 << 20)
-    first.buffer[:touched] = 1
+    pool.lend(first, touched)
     monkeypatch.setattr("atta.daemon.slots.available_bytes", lambda: free)
     if enough:
         assert pool.acquire(100 << 20) is not first
@@ -101,19 +261,115 @@ def test_free_memory_must_do_for_a_batch_like_those_before(
     assert pool.acquire(100 << 20) is first  # its pages are there
 
 
-def test_mappings_of_closed_slots_are_forgotten() -> None:
-    """A slot that the daemon closes to make room must not stay in memory because a consumer has once mapped it."""
+def test_a_client_forgets_files_that_the_daemon_has_closed() -> None:
+    """Else what is in them would stay in memory because a consumer has once mapped it."""
     pool, maps = SlotPool(1 << 30), SlotMaps()
     slot = pool.acquire(CAPACITY)
-    maps.lease(slot.path, slot.capacity, slot.nonce)
-    (mapping,) = map(weakref.ref, maps._maps.values())
-    kept = pool.acquire(CAPACITY)
-    view = np.asarray(maps.lease(kept.path, kept.capacity, kept.nonce))
-    kept.buffer[9000] = 7
+    view = maps.lease(told(slot), PID)
+    slot.buffer[9000] = 7
     pool.close()
-    other = pool.acquire(CAPACITY)  # very likely with the first one's number
-    maps.lease(other.path, other.capacity, other.nonce)
+    other = SlotPool(1 << 30).acquire(CAPACITY)  # very likely with the first one's number
+    maps.lease(told(other), PID)
     gc.collect()
-    assert mapping() is None
-    assert len(maps._maps) == 1
+    assert [inode for _, inode in maps._files] == [other.arena.inode]
     assert view[9000] == 7
+    before = memory_files()
+    del view
+    gc.collect()
+    assert memory_files() == before - 2  # the last view's file: its descriptor and its mapping's
+
+
+# -- many slots ----------------------------------------------------------------------------------------------------------
+
+
+def test_few_files_hold_all_slots(pool: SlotPool) -> None:
+    """1,024 batches that could take 2 GiB each: 2 TiB of addresses in a dozen files."""
+    before, maps = memory_files(), SlotMaps()
+    slots = [pool.acquire(1 << 31) for _ in range(1024)]
+    assert memory_files() - before <= 2 * 12
+    kept = [maps.lease(told(slot), PID) for slot in slots[::16]]
+    assert memory_files() - before <= 4 * 12
+    for number, slot in enumerate(slots):
+        slot.buffer[8:16].view(np.int64)[0] = number
+    assert [int(view[8:16].view(np.int64)[0]) for view in kept] == list(range(0, 1024, 16))
+
+
+@settings(deadline=None, max_examples=50)
+@given(data=st.data(), total=st.integers(1, 60), sizes=st.lists(st.integers(1, 20), min_size=1, max_size=60))
+def test_gaps_against_a_list_of_cells(data: st.DataObject, total: int, sizes: list[int]) -> None:
+    gaps, cells, taken = Gaps(total), [False] * total, {}
+    for size in sizes:
+        if taken and data.draw(st.booleans()):
+            start = data.draw(st.sampled_from(sorted(taken)))
+            length = taken.pop(start)
+            gaps.give(start, length)
+            cells[start : start + length] = [False] * length
+        fits = [i for i in range(total - size + 1) if not any(cells[i : i + size])]
+        found = gaps.take(size)
+        assert found == (fits[0] if fits else None)
+        if found is not None:
+            cells[found : found + size] = [True] * size
+            taken[found] = size
+        assert gaps.whole == (not any(cells))
+
+
+def test_arenas_double() -> None:
+    assert [arena_bytes(n, 1) >> 30 for n in (0, 1, 2, 9, 10, 11, 40)] == [1, 2, 4, 512, 1024, 1024, 1024]
+    assert arena_bytes(0, 5 << 40) == 5 << 40
+
+
+def test_sizes_that_no_session_uses_are_given_back() -> None:
+    used = {size: 100.0 + size for size in range(10)}  # the latest last
+    assert stale_sizes(used, {0, 9}, 110.0) == [1, 2, 3, 4][: 8 - IDLE_SIZES]
+    assert stale_sizes(used, {0, 9}, 107.0 + IDLE_S) == [1, 2, 3, 4, 5, 6]
+    assert stale_sizes(used, set(used), 1e9) == []
+    assert stale_sizes({}, set(), 0.0) == []
+
+
+def test_sessions_of_many_sizes_leave_little(pool: SlotPool) -> None:
+    """Memory and descriptors after 300 sessions of 50 sizes are those of the few sizes that were used last."""
+    rng, most = random.Random(1), 0
+    for number in range(300):
+        capacity = 4096 * (10 + rng.randrange(50))
+        pool.opened(capacity)
+        slots = [pool.acquire(capacity) for _ in range(3)]
+        for slot in slots:
+            slot.buffer[:] = 1
+            pool.release(slot)
+        pool.closed(capacity, float(number))
+        most = max(most, pool.resident_bytes)
+    assert most <= 3 * (IDLE_SIZES + 1) * 4096 * 60
+    pool.trim(300.0 + IDLE_S)
+    assert pool.resident_bytes == 0
+    assert pool._arenas == []
+
+
+def test_slots_of_running_sessions_are_kept(pool: SlotPool) -> None:
+    """However many sizes there are at once, and however long they pause: fresh pages cost more than a copy."""
+    sizes = [4096 * n for n in range(1, 20)]
+    for size in sizes:
+        pool.opened(size)
+        pool.release(pool.acquire(size))
+    pool.trim(1e6)
+    made = pool.created
+    for size in sizes:
+        pool.acquire(size)
+    assert pool.created == made
+
+
+def test_without_descriptors_there_is_an_error_and_some_are_left(pool: SlotPool) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    slot = pool.acquire(CAPACITY)
+    pool.release(slot)
+    taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 5, hard))
+        with pytest.raises(QuotaExceededError, match="files open"):
+            pool.acquire(2 << 30)
+        assert pool.acquire(CAPACITY) is slot
+        assert pool.acquire(CAPACITY) is not slot  # needs no file
+        os.close(os.open("/dev/null", os.O_RDONLY))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)

@@ -9,24 +9,28 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
-from atta.daemon.table_service import TableService
+from atta.daemon.table_service import TableService, span_of
 from atta.daemon.turns import TurnPool
+from atta.errors import QuotaExceededError
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
-from atta.rpc import Bulk
+from atta.rpc import Bulk, error_from
 
 SPEC = MutableSpec("rows", 1000, row_shape=(100,))
 DATASET: Any = SimpleNamespace(dataset_id="d", num_parts=1)
+CLIENT = 1
 
 
 async def started(tables: Tables, folder: Path) -> TableService:
     """A service whose answers are made on a single thread."""
     service = TableService(DATASET, 0, tables, TurnPool(1, "test"), snapshots=folder)
     await service.create(table_pb2.CreateTableRequest(dataset_id="d", spec=json.dumps(SPEC.to_dict())), None)
+    tables.get("rows").register(CLIENT)
     return service
 
 
@@ -38,10 +42,24 @@ async def pulled(service: TableService, count: int) -> float:
     return float(service._tables.get("rows").pull(np.arange(count)).values[:, 0].sum())
 
 
-def added(service: TableService, sequence: int, count: int) -> Any:
-    request = table_pb2.PushRowsRequest(name="rows", op="add", client=1, sequence=sequence)
+class Refusals:
+    """A context of a call: raises what it is aborted with."""
+
+    async def abort(self, code: Any, details: str) -> None:
+        class Refused(grpc.RpcError):
+            def code(self) -> Any:
+                return code
+
+            def details(self) -> str:
+                return details
+
+        raise error_from("here", Refused())
+
+
+def added(service: TableService, sequence: int, count: int, context: Any = None) -> Any:
+    request = table_pb2.PushRowsRequest(name="rows", op="add", client=CLIENT, sequence=sequence)
     return service.push(
-        Bulk(request, {2: np.arange(count).tobytes(), 10: np.ones((count, 100), np.float32).tobytes()}), None
+        Bulk(request, {2: np.arange(count).tobytes(), 10: np.ones((count, 100), np.float32).tobytes()}), context
     )
 
 
@@ -71,12 +89,80 @@ def test_saving_keeps_no_thread_from_pulls(tmp_path: Path, monkeypatch: pytest.M
     async def story() -> None:
         monkeypatch.setattr(Tables, "snapshot", slow_disk)
         service = await started(Tables(1 << 20), tmp_path)
-        saving = asyncio.ensure_future(service.save(table_pb2.SnapshotRequest(name="one"), None))
+        request = table_pb2.SnapshotRequest(name="one", snapshot="0" * 16, hold_s=60)
+        saving = asyncio.ensure_future(service.save(request, None))
         try:
             assert await asyncio.wait_for(pulled(service, 1000), 30) == 0
             assert not saving.done()
         finally:
             written.set()
-        assert list((await saving).tables) == ["rows"]
+        assert [json.loads(table.spec)["name"] for table in (await saving).tables] == ["rows"]
 
     asyncio.run(story())
+
+
+def test_a_daemon_that_ends_takes_no_more_pushes_and_keeps_its_tables(tmp_path: Path) -> None:
+    """What was acknowledged is in the snapshot, what comes later is refused: here, pushes that go on all the time."""
+
+    async def story() -> int:
+        service, number = await started(Tables(1 << 20), tmp_path), 0
+        finishing: list[asyncio.Future[None]] = []
+
+        async def push_on() -> None:
+            nonlocal number
+            while (await added(service, number, 900, Refusals())).applied:
+                number += 1
+                if number == 5:
+                    finishing.append(asyncio.ensure_future(service.finish()))
+
+        with pytest.raises(QuotaExceededError, match="stopping"):
+            await push_on()
+        await asyncio.gather(*finishing)
+        assert await pulled(service, 10) == 10 * number  # it answers as long as it is there
+        return number
+
+    number = asyncio.run(story())
+    restored = Tables(1 << 20)
+    restored.restore(tmp_path / "shutdown" / "part-0000")
+    assert (restored.get("rows").pull(np.arange(900)).values == number).all()
+
+
+def test_a_daemon_without_tables_keeps_the_older_snapshot(tmp_path: Path) -> None:
+    async def end(*names: str) -> None:
+        tables = Tables(1 << 20)
+        for name in names:
+            tables.create(MutableSpec(name, 3))
+        await TableService(DATASET, 0, tables, TurnPool(1, "test"), snapshots=tmp_path).finish()
+
+    asyncio.run(end("first"))
+    asyncio.run(end())
+    restored = Tables(1 << 20)
+    restored.restore(tmp_path / "shutdown" / "part-0000")
+    assert [table.spec.name for table in restored.list()] == ["first"]
+
+
+def test_a_disk_that_hangs_does_not_keep_a_daemon_from_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging = threading.Event()
+    monkeypatch.setattr(Tables, "snapshot", lambda *_, **__: hanging.wait(60))
+
+    async def story() -> None:
+        service = await started(Tables(1 << 20), tmp_path)
+        await service.finish(within_s=0.01)
+
+    asyncio.run(story())
+    hanging.set()
+
+
+def test_edges_are_counted_in_their_files(tmp_path: Path) -> None:
+    """Not in a report: whatever it says, and where there is none."""
+    sizes = [3, 0, 5]
+    files = {f"part-{part:04d}/edges/e/indices.npy": SimpleNamespace(shape=(size,)) for part, size in enumerate(sizes)}
+    schema = SimpleNamespace(check_edge_type=lambda name: name)
+    dataset: Any = SimpleNamespace(
+        num_parts=3, schema=schema, files=files, quality={"parts": [{"edges": {"e": 99}}] * 3}
+    )
+    assert [span_of(MutableSpec("t", 8, policy="edges:e"), dataset, part) for part in range(3)] == [
+        range(3), range(3, 3), range(3, 8),
+    ]  # fmt: skip
+    dataset.quality = {}
+    assert span_of(MutableSpec("t", 8, policy="edges:e"), dataset, 2) == range(3, 8)

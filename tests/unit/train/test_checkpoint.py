@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import pickle
+import random
+import resource
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from atta.errors import DataError
+from atta.errors import ConfigError, DataError, DiskFullError
 from atta.train import EpochReport, TrainConfig
-from atta.train.checkpoint import BEST, LAST, load_checkpoint, save_best, save_checkpoint
+from atta.train.checkpoint import (
+    BEST,
+    LAST,
+    check_folder,
+    load_checkpoint,
+    save_best,
+    save_checkpoint,
+    seal,
+)
 from atta.train.models import build_model
 from atta.train.report import PHASES
 
@@ -86,10 +99,89 @@ class Evil:
 
 def test_nothing_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    torch.save({"version": 1, "model": Evil()}, tmp_path / LAST)
+    archive = io.BytesIO()
+    torch.save({"version": 1, "model": Evil()}, archive)
+    (tmp_path / LAST).write_bytes(seal(archive.getvalue()))
     with pytest.raises(DataError, match="cannot be read"):
         load_checkpoint(tmp_path, CONFIG, *trained(0), CPU)
-    (tmp_path / LAST).write_bytes(pickle.dumps(Evil()))
+    (tmp_path / LAST).write_bytes(seal(pickle.dumps(Evil()) + b".."))
     with pytest.raises(DataError, match="cannot be read"):
         load_checkpoint(tmp_path, CONFIG, *trained(0), CPU)
     assert not (tmp_path / "hacked").exists()
+
+
+def test_every_flipped_bit_is_noticed(tmp_path: Path, seed: int) -> None:
+    save_checkpoint(tmp_path, CONFIG, *trained(2), [EPOCH])
+    whole = (tmp_path / LAST).read_bytes()
+    bits = random.Random(seed).sample(range(8 * len(whole)), 300)
+    # The checksum itself and the mark before it, which tell files with a checksum from others.
+    bits += range(8 * (len(whole) - 30), 8 * len(whole))
+    fresh = trained(0)
+    for bit in bits:
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (tmp_path / LAST).write_bytes(flipped)
+        with pytest.raises(DataError, match=LAST):
+            load_checkpoint(tmp_path, CONFIG, *fresh, CPU)
+    (tmp_path / LAST).write_bytes(whole)
+    assert load_checkpoint(tmp_path, CONFIG, *fresh, CPU) == [EPOCH]
+
+
+def test_a_file_without_a_checksum_is_refused(tmp_path: Path) -> None:
+    torch.save({"version": 1}, tmp_path / LAST)
+    with pytest.raises(DataError, match=f"{LAST}: does not end with its checksum"):
+        load_checkpoint(tmp_path, CONFIG, *trained(0), CPU)
+
+
+def test_the_file_is_still_a_zip_archive_in_order(tmp_path: Path) -> None:
+    save_best(tmp_path, CONFIG, trained(2)[0], EPOCH)
+    with zipfile.ZipFile(tmp_path / BEST) as archive:
+        assert archive.testzip() is None
+        assert archive.comment.startswith(b"atta-xxh3:")
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, CONFIG, *trained(1), [EPOCH])
+    before = (tmp_path / LAST).read_bytes()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+    try:
+        for save in (
+            lambda: save_checkpoint(tmp_path, CONFIG, *trained(2), [EPOCH, EPOCH]),
+            lambda: save_best(tmp_path, CONFIG, trained(2)[0], EPOCH),
+        ):
+            with pytest.raises(DiskFullError, match=r"\.pt: no space left"):
+                save()
+        with pytest.raises(DiskFullError, match=r"deep.*: no space left"):
+            check_folder(tmp_path / "deep" / "er")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert [p.name for p in tmp_path.iterdir()] == [LAST]
+    assert (tmp_path / LAST).read_bytes() == before
+
+
+def test_pipes_and_folders_are_no_checkpoints(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LAST)
+    with pytest.raises(DataError, match=f"{LAST}: a named pipe"):
+        load_checkpoint(tmp_path, CONFIG, *trained(0), CPU)
+    with pytest.raises(ConfigError, match=f"{LAST} in it is not a regular file"):
+        check_folder(tmp_path)
+    with pytest.raises(ConfigError, match="not a regular file"):
+        save_checkpoint(tmp_path, CONFIG, *trained(0), [EPOCH])
+
+
+def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_folder(tmp_path)
+    check_folder(tmp_path / "new" / "folder")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    for place in ("file", "file/below"):
+        with pytest.raises(ConfigError, match=f"--checkpoint .*{place}: cannot be written: Not a directory"):
+            check_folder(tmp_path / place)
+
+    def refused(**_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refused)
+    with pytest.raises(ConfigError, match="cannot be written: Read-only file system"):
+        check_folder(tmp_path)

@@ -25,6 +25,9 @@ def config(**settings: Any) -> TrainConfig:
     ("settings", "named"),
     [
         ({"trainers": 0}, "--trainers 0"),
+        ({"trainers": 10_000_000}, "--trainers 10000000: must be at most 1024"),
+        ({"trainers": 4, "trainers_per_server": 5000}, "--trainers-per-server 5000: must be at most 1024"),
+        ({"threads": 100_000}, "--threads 100000: must be at most 1024"),
         ({"epochs": -1}, "--epochs -1"),
         ({"batch_size": 0}, "--batch-size 0"),
         ({"eval_every": 0}, "--eval-every 0"),

@@ -21,10 +21,11 @@ NODE = Nodes(2, 1, "127.0.0.1:29400")
         ((2, -1, "a:1"), "--node-rank -1"),
         ((2, 0, None), "--rdzv-endpoint"),
         ((1, 0, "a:1"), "--nnodes"),
-        ((2, 0, "a"), "HOST:PORT"),
-        ((2, 0, "a:0"), "HOST:PORT"),
-        ((2, 0, "a:65536"), "HOST:PORT"),
-        ((2, 0, ":1"), "HOST:PORT"),
+        ((2, 0, "a"), "--rdzv-endpoint 'a' .* host:port, such as 10"),
+        ((2, 0, "a:0"), "--rdzv-endpoint a:0: name a port"),
+        ((2, 0, "a:65536"), "host:port"),
+        ((2, 0, ":1"), "host:port"),
+        ((2, 0, "::1:29400"), r"\[::1\]:29400"),
     ],
 )
 def test_nonsense_is_refused(settings: Any, word: str) -> None:

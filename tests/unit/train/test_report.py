@@ -54,3 +54,9 @@ def test_json_holds_what_scripts_read() -> None:
 def test_the_line_for_people_leaves_out_what_was_not_measured() -> None:
     assert "val" not in epochs([None])[0].line()
     assert "val 50.00 %" in epochs([0.5])[0].line()
+
+
+def test_epochs_have_the_same_number_for_people_and_programs() -> None:
+    report = TrainReport(TrainConfig(data="x"), epochs([0.5, 0.25]))
+    for line, entry in zip([e.line() for e in report.epochs], report.to_json()["epochs"], strict=True):
+        assert int(line.split()[1]) == entry["epoch"]

@@ -45,15 +45,18 @@ inline void read_rows(ConstRows table, std::size_t row_bytes, std::span<const st
   }
 }
 
-// table[rows[i]] = values[i], in order: of a repeated row the last counts.
+// table[rows[i]] = values[i], in order: of a repeated row the last counts. A row of a higher version stays as it is.
 inline void write_rows(Rows table, std::size_t row_bytes, std::span<const std::int64_t> rows, const std::byte* values,
                        std::int64_t version, RowLocks& locks) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     request_ahead(table.rows, row_bytes, rows, i);
     const auto row = static_cast<std::size_t>(rows[i]);
     const RowLocks::Held held(locks, row);
+    if (table.versions != nullptr) {
+      if (table.versions[row] > version) continue;
+      table.versions[row] = version;
+    }
     std::memcpy(table.rows + row * row_bytes, values + i * row_bytes, row_bytes);
-    if (table.versions != nullptr) table.versions[row] = version;
   }
 }
 

@@ -1,0 +1,81 @@
+"""Copies out of a partitioned dataset what one daemon needs: the manifest, ``shared/`` and its own parts, each file verified."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import xxhash
+
+from atta.errors import ConfigError, DataError, QuotaExceededError
+from atta.partition.dataset import MANIFEST, Dataset, part_folder
+from atta.partition.files import FileRecord, check_file
+from atta.partition.progress import Progress, Silent
+from atta.partition.staging import Staging
+
+__all__ = ["deploy"]
+
+_BLOCK = 16 << 20
+
+
+def deploy(
+    src: str | Path,
+    dst: str | Path,
+    parts: Sequence[int],
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> int:
+    """Copy what the daemons of ``parts`` need from the dataset ``src`` to the folder ``dst``; returns the bytes copied.
+
+    ``dst`` appears when all of it is there, forced to disk, and every checksum is as the manifest says.
+
+    Raises:
+        DataError: a file of ``src`` is missing, truncated or altered, or came out different.
+        ConfigError: no such partition, or ``dst`` may not be written.
+        QuotaExceededError: ``dst`` has not enough room.
+    """
+    if not parts:
+        raise ConfigError("--part: name at least one partition")
+    dataset = Dataset.open(src, parts=parts, verify=False)
+    if Path(dst).resolve() == dataset.path.resolve():
+        raise ConfigError(f"{dst}: is the dataset itself; choose another folder")
+    wanted = needed(dataset, parts)
+    total = sum(record.size for record in wanted.values())
+    progress = progress or Silent()
+    with Staging(dst, MANIFEST, overwrite=overwrite) as staging:
+        free = shutil.disk_usage(staging.path).free
+        if total > free:
+            raise QuotaExceededError(f"{dst}: needs {total:,} bytes, {free:,} are free")
+        progress.stage("copy", total)
+        for name, record in wanted.items():
+            _copy(dataset.path / name, staging.path / name, record, progress)
+        shutil.copyfile(dataset.path / MANIFEST, staging.path / MANIFEST)
+        progress.stage("verify", total)
+        for name, record in wanted.items():
+            check_file(staging.path / name, record, verify=True)
+            progress.advance(record.size)
+        Dataset.open(staging.path, parts=parts, verify=False)
+    return total
+
+
+def needed(dataset: Dataset, parts: Sequence[int]) -> dict[str, FileRecord]:
+    """The files that daemons of ``parts`` need, besides the manifest, with their records."""
+    folders = ("shared/", *(f"{part_folder(part)}/" for part in sorted(set(parts))))
+    return {name: record for name, record in dataset.files.items() if name.startswith(folders)}
+
+
+def _copy(source: Path, target: Path, record: FileRecord, progress: Progress) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    digest = xxhash.xxh3_64()
+    try:
+        with source.open("rb") as read, target.open("wb") as written:
+            while block := read.read(_BLOCK):
+                digest.update(block)
+                written.write(block)
+                progress.advance(len(block))
+    except FileNotFoundError:
+        raise DataError(source, "the file is missing") from None
+    if digest.hexdigest() != record.xxh3:
+        raise DataError(source, "altered: its checksum differs from the manifest's")

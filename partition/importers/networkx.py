@@ -1,0 +1,228 @@
+"""Graphs of networkx: objects in memory (``atta.from_networkx``), GraphML and node-link JSON files.
+
+Labels of vertices that are integers become the users' ids. Where all labels are strings, vertices are numbered in their order, and
+the labels become the table ``name`` (UTF-8 bytes, padded with zeros); other labels are refused. GraphML knows strings only: if all
+of them are decimal numbers, they are taken for integers.
+
+Attributes become tables: ``x`` features, ``y`` labels, ``NAME_mask`` splits, ``weight`` and ``time`` of edges with their meanings.
+Every vertex (edge) needs a value of each: a number, a truth value or equally many of them. An edge without direction is stored in
+both: edges keep their order and their reverses follow in the same order; a self-loop is stored once.
+
+networkx is imported only here, when such a graph is read.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.errors import DataError
+from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
+from atta.partition.importers.common import add_features, name_bytes
+from atta.partition.importers.edges import add_edges
+from atta.partition.importers.options import ImportOptions
+from atta.partition.importers.stated import as_mask, state_classes
+from atta.partition.progress import Progress, Silent
+from atta.partition.schema import is_table_name
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+__all__ = ["from_networkx", "read"]
+
+Array = npt.NDArray[Any]
+_MISSING = object()
+_SUFFIXES = (".graphml", ".graphml.gz", ".xml", ".json")
+
+
+def from_networkx(
+    graph: nx.Graph[Any],
+    dst: str | Path,
+    *,
+    undirected: bool = False,
+    reverse: bool = False,
+    normalize_features: bool = False,
+    drop: Iterable[str] = (),
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Write a networkx graph of any class as the graph folder ``dst``.
+
+    Args:
+        graph: labels that are integers become user ids, strings become the table ``name``; attributes become tables.
+        dst: graph folder to write, complete or not at all.
+        undirected: add the missing reverses to a directed graph; an undirected one is stored in both directions anyway.
+        reverse: add the reverses of all edges as an edge type of their own.
+        normalize_features: divide each row of ``x`` by the sum of its absolute values.
+        drop: names of attributes that are left out though they would be refused.
+        overwrite: replace an existing graph folder.
+        progress: told of the stages.
+
+    Raises:
+        ConfigError: ``dst`` may not be written, or a name in ``drop`` is not refused.
+        DataError: a label or an attribute cannot be carried over; the message names it.
+    """
+    options = ImportOptions(undirected, reverse, normalize_features, progress or Silent(), frozenset(drop))
+    provenance = {"command": "from_networkx", "dropped": sorted(options.drop)}
+    with GraphWriter(dst, overwrite=overwrite, provenance=provenance) as out:
+        _write(graph, "networkx graph", out, options)
+        options.check_dropped()
+
+
+def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
+    """Import the GraphML or node-link JSON file ``source``."""
+    if not source.name.endswith(_SUFFIXES):
+        raise DataError(source, f"wanted is a file named {', '.join('*' + s for s in _SUFFIXES)}")
+    graph = _node_link(source) if source.suffix == ".json" else _graphml(source)
+    _write(graph, source, out, options)
+
+
+def _graphml(source: Path) -> nx.Graph[Any]:
+    import networkx as nx
+
+    try:
+        graph = nx.read_graphml(source)
+    except Exception as error:  # the XML parser and networkx raise many unrelated types
+        raise DataError(source, f"not readable as GraphML: {error}") from None
+    try:
+        numbers = {label: int(label) for label in graph}
+    except ValueError:
+        return graph
+    if any(str(number) != label for label, number in numbers.items()):
+        return graph
+    return nx.relabel_nodes(graph, numbers)
+
+
+def _node_link(source: Path) -> nx.Graph[Any]:
+    import networkx as nx
+
+    try:
+        value = json.loads(source.read_bytes())
+        if "edges" in value:  # what newer releases call "links"
+            value = {**{k: v for k, v in value.items() if k != "edges"}, "links": value["edges"]}
+        newer = {"edges": "links"} if "edges" in inspect.signature(nx.node_link_graph).parameters else {}
+        graph: nx.Graph[Any] = nx.node_link_graph(value, **newer)
+        named = [tuple(n["id"]) if isinstance(n["id"], list) else n["id"] for n in value["nodes"]]
+    except Exception as error:  # networkx looks things up unchecked
+        raise DataError(source, f"not readable as node-link JSON: {type(error).__name__}: {error}") from None
+    if len(set(named)) != len(named):
+        raise DataError(source, "a vertex occurs twice under 'nodes'")
+    if strange := list(graph.nodes - set(named)):
+        raise DataError(source, f"an edge names the vertex {strange[0]!r}, which is not under 'nodes'")
+    return graph
+
+
+def _write(graph: nx.Graph[Any], where: str | Path, out: GraphWriter, options: ImportOptions) -> None:
+    whole = {name: value for name, value in graph.graph.items() if name not in ("node_default", "edge_default")}
+    labels = list(graph)
+    ids, names = _labels(where, labels)
+    out.add_nodes(NODE_TYPE, len(labels), ids=ids)
+    if names is not None:
+        out.add_table("name", name_bytes(where, names))
+    if isinstance(whole.get("name"), str):
+        out.provenance["name"] = whole.pop("name")
+    columns = _Columns(where, options, "vertex", dict(graph.graph.get("node_default") or {}))
+    for name, rows in columns.read(labels, [graph.nodes[label] for label in labels]).items():
+        _add_rows(out, where, name, rows, options)
+    state_classes(out, whole.pop("num_classes", None))
+    for name in whole:
+        options.refuse(where, name, "it is an attribute of the whole graph")
+    _write_edges(graph, where, out, options, {label: row for row, label in enumerate(labels)})
+
+
+def _add_rows(out: GraphWriter, where: str | Path, name: str, rows: Array, options: ImportOptions) -> None:
+    if name == "x":
+        add_features(out, rows, NODE_TYPE, options)
+    elif name == "y":
+        out.add_labels(rows)
+    elif name.endswith("_mask") and rows.ndim == 1:
+        out.add_split(name.removesuffix("_mask"), as_mask(where, name, rows))
+    else:
+        out.add_table(name, rows)
+
+
+def _write_edges(
+    graph: nx.Graph[Any], where: str | Path, out: GraphWriter, options: ImportOptions, row_of: Mapping[Any, int]
+) -> None:
+    edges = list(graph.edges(data=True))
+    if graph.is_multigraph() and not _keys_are_numbers(graph):
+        options.refuse(where, "keys", "edges are identified by their positions; make the keys an attribute of edges")
+    ends = np.array([(row_of[u], row_of[v]) for u, v, _ in edges], np.int64).reshape(-1, 2)
+    columns = _Columns(where, options, "edge", dict(graph.graph.get("edge_default") or {}))
+    tables = columns.read([(u, v) for u, v, _ in edges], [attributes for _, _, attributes in edges])
+    if not graph.is_directed():
+        back = np.flatnonzero(ends[:, 0] != ends[:, 1])
+        ends = np.concatenate([ends, ends[back, ::-1]])
+        tables = {name: np.concatenate([rows, rows[back]]) for name, rows in tables.items()}
+    add_edges(out, EDGE_TYPE, (ends[:, 0], ends[:, 1]), options, tables)
+
+
+def _keys_are_numbers(graph: Any) -> bool:
+    """Whether keys only count the edges between two vertices, as networkx numbers them itself."""
+    seen: dict[Any, int] = {}
+    for u, v, key in graph.edges(keys=True):
+        pair = (u, v) if graph.is_directed() else frozenset((u, v))
+        if key != seen.get(pair, 0):
+            return False
+        seen[pair] = seen.get(pair, 0) + 1
+    return True
+
+
+def _labels(where: str | Path, labels: Sequence[Any]) -> tuple[Array | None, list[str] | None]:
+    """Return the user ids or the names of vertices."""
+    if labels and all(isinstance(label, str) for label in labels):
+        return None, list(labels)
+    for place, label in enumerate(labels):
+        if isinstance(label, bool | np.bool_) or not isinstance(label, int | np.integer):
+            raise DataError(
+                where,
+                f"the vertex {label!r} at position {place} is a {type(label).__name__}: labels are all integers or all strings"
+                " (networkx.convert_node_labels_to_integers numbers others)",
+            )
+        if not -(2**63) <= int(label) < 2**63:
+            raise DataError(where, f"the vertex {label} at position {place} does not fit into int64")
+    return np.array([int(label) for label in labels], np.int64), None
+
+
+class _Columns:
+    """Turns the attributes of vertices or edges into tables; those that are none are refused."""
+
+    def __init__(self, where: str | Path, options: ImportOptions, what: str, default: Mapping[str, Any]) -> None:
+        self._where, self._options, self._what, self._default = where, options, what, default
+
+    def read(self, owners: Sequence[Any], attributes: Sequence[Mapping[Any, Any]]) -> dict[str, Array]:
+        """Tables by name; ``owners``: who has the attributes, for messages."""
+        found = {}
+        for name in dict.fromkeys(name for entry in attributes for name in entry):
+            values = [entry.get(name, self._default.get(name, _MISSING)) for entry in attributes]
+            try:
+                found[str(name)] = self._column(name, owners, values)
+            except ValueError as error:
+                self._options.refuse(self._where, name, str(error))
+        return found
+
+    def _column(self, name: Any, owners: Sequence[Any], values: Sequence[Any]) -> Array:
+        """The rows of an attribute; raises ValueError saying why there are none."""
+        if not is_table_name(name):
+            raise ValueError("tables cannot have this name")
+        if any(value is _MISSING for value in values):
+            lacking = owners[next(i for i, value in enumerate(values) if value is _MISSING)]
+            raise ValueError(f"the {self._what} {lacking!r} has no such attribute")
+        try:
+            rows = np.asarray(values)
+        except (ValueError, OverflowError):
+            raise ValueError(f"not every {self._what} has equally many numbers") from None
+        if rows.dtype.kind not in "biuf":
+            kinds = sorted({type(value).__name__ for value in values})
+            raise ValueError(f"it holds {', '.join(kinds)}, wanted are numbers that fit into 64 bits")
+        if rows.dtype.kind == "f" and rows.ndim == 1 and all(isinstance(value, int) for value in values):
+            raise ValueError("its numbers do not fit into 64 bits together")
+        if self._what == "edge" and name in ("weight", "time") and rows.ndim > 1:
+            raise ValueError("it must be one number for each edge")
+        return rows

@@ -1,0 +1,158 @@
+"""``atta status`` and ``atta stop``: every daemon of a cluster, those that are down among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from atta.cli.output import DURATION, json_option, printer, write_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from atta.client.control import Description
+    from atta.client.every import Answer
+    from atta.client.rates import DaemonRates
+
+__all__ = ["COMMANDS"]
+
+_cluster = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
+DEADLINE_S = 5.0
+"""A daemon that takes longer to answer counts as down."""
+
+
+@click.command()
+@_cluster
+@click.option(
+    "--interval",
+    type=DURATION.at_least("100ms"),
+    default="500ms",
+    show_default=True,
+    help="Rates are means over this.",
+)
+@click.option("--all", "everything", is_flag=True, help="Also all counters of each daemon.")
+@json_option
+def status(target: str, interval: float, everything: bool, json_file: str | None) -> None:
+    """Show what each daemon of a cluster does, in one line.
+
+    --json also holds all counters. Exit code 1: a daemon is down, or serves something else.
+
+    Example: atta status --cluster cluster.toml
+    """
+    import time
+
+    from atta.client.cluster import resolve_target
+    from atta.client.control import Connection
+    from atta.client.every import ask_all, check_together, down
+    from atta.client.watch import Watch
+
+    known = check_together(ask_all(resolve_target(target), Connection.describe, deadline_s=DEADLINE_S))
+    with Watch(target, deadline_s=DEADLINE_S) as watch:
+        watch.look()
+        time.sleep(interval)
+        found = watch.look()
+    now = datetime.now().astimezone()
+    if json_file != "-":
+        console = printer()
+        console.print(_table(known, found, now))
+        if everything:
+            console.print(_counters(found))
+    write_json(json_file, _document(known, found, now))
+    if error := down(known):
+        raise error
+
+
+def _document(known: Sequence[Answer[Description]], found: Sequence[DaemonRates], now: datetime) -> dict[str, Any]:
+    described = [answer.value for answer in known if answer.value is not None]
+    daemons = []
+    for answer, daemon in zip(known, found, strict=True):
+        rates = daemon.to_dict()
+        counters, sessions = rates.pop("counters"), rates.pop("sessions")
+        reason = answer.reason or daemon.sample.error
+        since = _up_since(daemon.sample.counters, now)
+        up = since.isoformat(timespec="seconds") if since is not None else None
+        daemons.append({**counters, **rates, "error": reason or None, "up_since": up, "open_sessions": sessions})
+    return {"schema": 1, "dataset_id": described[0].dataset_id if described else None, "daemons": daemons}
+
+
+def _table(known: Sequence[Answer[Description]], found: Sequence[DaemonRates], now: datetime) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    dataset = next((answer.value.dataset_id for answer in known if answer.value is not None), "unknown")
+    table = Table(title=f"dataset {dataset}", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("part", "address", "state", "up since"):
+        table.add_column(name, overflow="fold")
+    for name in ("sessions", "batches/s", "remote", "CPU", "memory", "buffers"):
+        table.add_column(name, justify="right", overflow="fold")
+    for answer, daemon in zip(known, found, strict=True):
+        reason = answer.reason or daemon.sample.error
+        state = Text(f"down: {reason}", style="bold red") if reason else "serving"
+        table.add_row(str(answer.part), answer.address, state, *_figures(daemon, now))
+    return table
+
+
+def _figures(daemon: DaemonRates, now: datetime) -> list[str]:
+    from atta.cli.work import duration, size
+
+    counters = daemon.sample.counters
+    since = _up_since(counters, now)
+    if since is None:
+        return ["-"] * 7
+
+    def rate(value: float | None, text: str) -> str:
+        return "-" if value is None else text.format(value)
+
+    remote = daemon.remote_bytes_per_s
+    return [
+        f"{since:%Y-%m-%d %H:%M} ({duration(counters['uptime_seconds'])})",
+        f"{len(daemon.sessions)}",
+        rate(daemon.batches_per_s, "{:,.1f}"),
+        "-" if remote is None else f"{size(remote)}/s",
+        rate(daemon.daemon_cpu_percent, "{:.0f} %"),
+        size(counters.get("process_resident_bytes", 0.0)),
+        f"{size(counters.get('buffer_bytes', 0.0))} of {size(counters.get('buffer_limit_bytes', 0.0))}",
+    ]
+
+
+def _up_since(counters: Mapping[str, float], now: datetime) -> datetime | None:
+    return now - timedelta(seconds=counters["uptime_seconds"]) if "uptime_seconds" in counters else None
+
+
+def _counters(found: Sequence[DaemonRates]) -> Table:
+    from rich.table import Table
+
+    rows = [daemon.sample.counters for daemon in found]
+    table = Table(title="counters", title_justify="left")
+    table.add_column("")
+    for daemon in found:
+        table.add_column(f"part {daemon.sample.part}\n{daemon.sample.address}", justify="right")
+    for name in sorted({name for row in rows for name in row}):
+        table.add_row(name, *(f"{row[name]:,.6g}" if name in row else "-" for row in rows))
+    return table
+
+
+@click.command()
+@_cluster
+def stop(target: str) -> None:
+    """Ask every daemon of a cluster to drain and exit.
+
+    Exit code 1: a daemon did not answer; the others are stopped all the same.
+
+    Example: atta stop --cluster cluster.toml
+    """
+    from atta.client.cluster import resolve_target
+    from atta.client.control import Connection
+    from atta.client.every import ask_all, down
+
+    answers = ask_all(resolve_target(target), Connection.stop, deadline_s=DEADLINE_S)
+    for answer in answers:
+        click.echo(f"part {answer.part} at {answer.address}: {answer.reason or 'stopping'}")
+    if error := down(answers):
+        raise error
+
+
+COMMANDS = [status, stop]

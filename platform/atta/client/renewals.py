@@ -1,0 +1,59 @@
+"""When leases are renewed. Pure: times are seconds of any monotonic clock, passed in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+__all__ = ["Renewals"]
+
+PER_LEASE = 3
+"""So often within a lease: two may be lost."""
+PER_FAILURE = 4
+"""One that has failed is tried again so much sooner than the next one would be."""
+SHORTEST_S = 0.01
+D = TypeVar("D")
+
+
+@dataclass
+class _Schedule:
+    period: float
+    due: float
+
+
+class Renewals(Generic[D]):
+    """The renewals of each daemon ``D``, which go by the clock whatever else happens."""
+
+    def __init__(self) -> None:
+        self._daemons: dict[D, _Schedule] = {}
+
+    def keep(self, daemon: D, lease_s: float, now: float) -> None:
+        """There is a lease of ``lease_s`` seconds to renew from now on, perhaps beside others."""
+        period = max(lease_s / PER_LEASE, SHORTEST_S)
+        known = self._daemons.get(daemon)
+        if known is not None:
+            period, due = min(period, known.period), min(now + period, known.due)
+        else:
+            due = now + period
+        self._daemons[daemon] = _Schedule(period, due)
+
+    def drop(self, daemon: D) -> None:
+        """There is nothing left to renew."""
+        self._daemons.pop(daemon, None)
+
+    def due(self, now: float) -> list[D]:
+        """The daemons to ask now; each is due again a period later, answer or no answer."""
+        found = [daemon for daemon, schedule in self._daemons.items() if schedule.due <= now]
+        for daemon in found:
+            self._daemons[daemon].due = now + self._daemons[daemon].period
+        return found
+
+    def failed(self, daemon: D, now: float) -> None:
+        """A renewal has failed: the next one comes sooner."""
+        if (schedule := self._daemons.get(daemon)) is not None:
+            schedule.due = min(schedule.due, now + schedule.period / PER_FAILURE)
+
+    def wait_s(self, now: float) -> float:
+        """Seconds until the next one is due; inf if there is none."""
+        return max(0.0, min((schedule.due for schedule in self._daemons.values()), default=math.inf) - now)

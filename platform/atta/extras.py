@@ -1,0 +1,46 @@
+"""Packages that only some commands need, and the extra of ``atta`` that brings each of them."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from atta.errors import ConfigError
+
+__all__ = ["EXTRAS", "missing", "need", "not_installed"]
+
+EXTRAS = {
+    "torch": "train",
+    "torch_geometric": "train",
+    "dgl": "dgl",
+    "matplotlib": "bench",
+    "pyarrow": "table",
+}
+"""By package."""
+
+
+def missing(*packages: str) -> list[str]:
+    """Those of ``packages`` that are not installed; none of them is imported."""
+    return [package for package in packages if not _installed(package)]
+
+
+def not_installed(*packages: str) -> str:
+    """What to say of ``packages``, which are missing: their names and the extras to install."""
+    extras = sorted({f"atta[{EXTRAS[package]}]" for package in packages if package in EXTRAS})
+    return f"not installed: {', '.join(packages)}" + (f": install {' and '.join(extras)}" if extras else "")
+
+
+def need(what: str, *packages: str) -> None:
+    """Check that ``what`` can work; all ``packages`` belong to one extra.
+
+    Raises:
+        ConfigError: a package is missing; names the extra to install.
+    """
+    if missing(*packages):
+        raise ConfigError(f"{what} needs {' and '.join(packages)}: install atta[{EXTRAS[packages[0]]}]")
+
+
+def _installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ValueError:  # half imported, or blocked
+        return False

@@ -1,0 +1,50 @@
+"""What a process that fails leaves for the one that started it: the error as data, so that its type survives.
+
+Whoever starts ``atta`` names a file in the environment variable ``ATTA_LAST_WORDS``; the command line writes one JSON object there.
+Nothing in it is evaluated: the type is one of ``atta.errors`` by name, the fields are numbers and texts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from atta import errors
+from atta.errors import AttaError
+
+__all__ = ["VARIABLE", "leave", "read"]
+
+VARIABLE = "ATTA_LAST_WORDS"
+_LIMIT_BYTES = 1 << 20
+
+
+def leave(error: AttaError) -> None:
+    """Write ``error`` to the file that the environment names, if it names one."""
+    path = os.environ.get(VARIABLE)
+    if not path:
+        return
+    fields = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | bool)}
+    record = {"kind": type(error).__name__, "message": str(error), "fields": fields}
+    Path(path).write_text(json.dumps(record), encoding="utf-8")
+
+
+def read(path: Path) -> AttaError | None:
+    """The error that a process left at ``path``; None if it left none, or nothing that makes sense."""
+    try:
+        if path.stat().st_size > _LIMIT_BYTES:
+            return None
+        record = json.loads(path.read_text(encoding="utf-8"))
+        kind, message, fields = getattr(errors, record["kind"]), str(record["message"]), dict(record["fields"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return _rebuilt(kind, message, fields) if isinstance(kind, type) and issubclass(kind, AttaError) else None
+
+
+def _rebuilt(kind: type[AttaError], message: str, fields: dict[str, Any]) -> AttaError:
+    """Not by calling ``kind``: what it takes differs from type to type."""
+    error = kind.__new__(kind)
+    error.args = (message,)
+    vars(error).update(fields)
+    return error

@@ -1,0 +1,94 @@
+"""Sealed memory files (memfd) that a daemon and its consumers map, and locks on ranges of them.
+
+A seal keeps a file from shrinking, so that no mapping of it can end in SIGBUS. A lock belongs to an open file description: the
+kernel drops it when its holder dies, so whoever finds no lock knows that nobody looks. Nothing here has a name in a file system.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import struct
+
+__all__ = ["SEALS", "create", "exclude", "open_sealed", "punch", "share", "unlock"]
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+"""Of every memory file: its size never changes."""
+_PUNCH_HOLE, _KEEP_SIZE = 2, 1
+_PATH = re.compile(r"/proc/[1-9][0-9]*/fd/[0-9]+")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+def create(name: str, nbytes: int) -> int:
+    """A descriptor of a new sealed file of ``nbytes``, which takes memory only where it is written; OSError."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, nbytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def open_sealed(path: str, pid: int, stop: int) -> int:
+    """Open the memory file at ``path``, a descriptor of the process ``pid``, of which at least ``stop`` bytes are wanted.
+
+    Raises:
+        FileNotFoundError: the process, or its descriptor, has gone.
+        ValueError: the path is no descriptor of that process, or what it leads to is no memory file that keeps its size.
+        OSError: it cannot be opened.
+    """
+    if not _PATH.fullmatch(path) or not path.startswith(f"/proc/{pid}/"):
+        raise ValueError(f"not a descriptor of process {pid}")
+    if not os.readlink(path).startswith("/memfd:"):
+        raise ValueError("not a memory file")
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        # The descriptor may have changed hands since it was looked at: this one cannot.
+        if not os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:"):
+            raise ValueError("not a memory file")
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            raise ValueError("not sealed: it could shrink while it is read")
+        if (size := os.fstat(fd).st_size) < stop:
+            raise ValueError(f"{size} bytes, {stop} are wanted")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def share(fd: int, start: int, nbytes: int) -> bool:
+    """Note that the range is looked at; False where it is excluded right now."""
+    return _lock(fd, fcntl.F_RDLCK, start, nbytes)
+
+
+def exclude(fd: int, start: int, nbytes: int) -> bool:
+    """Keep others from looking at the range; False where somebody does."""
+    return _lock(fd, fcntl.F_WRLCK, start, nbytes)
+
+
+def unlock(fd: int, start: int, nbytes: int) -> None:
+    """End ``share`` or ``exclude``."""
+    _lock(fd, fcntl.F_UNLCK, start, nbytes)
+
+
+def _lock(fd: int, kind: int, start: int, nbytes: int) -> bool:
+    request = struct.pack("@hhqqi0q", kind, os.SEEK_SET, start, nbytes, 0)  # struct flock
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def punch(fd: int, start: int, nbytes: int) -> None:
+    """Give the pages of a range back; it reads as zeros from then on. OSError."""
+    if _LIBC.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, start, nbytes):
+        raise OSError(ctypes.get_errno(), "fallocate")

@@ -1,0 +1,134 @@
+"""How many different vertices a batch reaches, for other batch sizes and fan-outs than those measured.
+
+Smaller batches meet fewer vertices twice, so they reach more per sampled edge; larger ones fewer. The vertices of the batch's own
+machine and those of all others are looked at apart: own ones are met more often, hence repeat sooner.
+
+N vertices whose popularity follows a gamma distribution of shape k are reached by D draws in such a number::
+
+    distinct(D) = N * (1 - (1 + D / (N k)) ** -k)
+
+As many as there are draws while those are few, all N in the end; a small k stands for hubs that take most draws. Every measured
+hop gives the k that explains what draws had reached by then; between hops k is interpolated, below the first one extrapolated.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from atta.simulate.profile import Profile, Side
+
+__all__ = ["Reach", "edges_per_vertex"]
+
+_SHAPES = 1e-4, 1e6
+_STEPS = 60
+
+
+def edges_per_vertex(side: Side, fan_out: int, measured: int, degree: float) -> float:
+    """Edges that an expanded vertex samples; beyond the ``measured`` fan-out as many as the mean ``degree`` lets expect."""
+    known = len(side.edges)
+    if measured < 0 and not 0 < fan_out <= known:
+        return side.edges[-1]
+    if 0 < fan_out <= known:
+        return side.edges[fan_out - 1]
+    wanted = degree if fan_out < 0 else min(float(fan_out), degree)
+    return side.edges[-1] * max(1.0, wanted / min(float(measured), max(1.0, degree)))
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """Different vertices by draws, on one side."""
+
+    vertices: float
+    draws: np.ndarray  # at the measured hops, ascending
+    shapes: np.ndarray
+    factors: np.ndarray  # seeds are all different, so small graphs yield more than the formula
+
+    @classmethod
+    def through(cls, vertices: float, draws: list[float], reached: list[float]) -> _Curve:
+        points = [(d, t) for d, t in zip(draws, reached, strict=True) if d > 0 and t > 0]
+        shapes = [_shape(d, min(t, vertices), vertices) for d, t in points]
+        factors = [t / _distinct(d, vertices, k) for (d, t), k in zip(points, shapes, strict=True)]
+        return cls(vertices, np.array([d for d, _ in points]), np.array(shapes), np.array(factors))
+
+    def at(self, draws: float) -> float:
+        if not len(self.draws) or draws <= 0:
+            return 0.0
+        where, known = math.log(draws), np.log(self.draws)
+        factor = float(np.interp(where, known, self.factors))
+        return min(draws, self.vertices, factor * _distinct(draws, self.vertices, self._shape_at(where, known)))
+
+    def _shape_at(self, where: float, known: np.ndarray) -> float:
+        shapes = np.log(self.shapes)
+        shape = float(np.interp(where, known, shapes))
+        if (
+            where < known[0] and len(known) > 1
+        ):  # fewer draws hit hubs above all: go on as it was between the first two hops
+            slope = (shapes[1] - shapes[0]) / max(1e-9, known[1] - known[0])
+            shape += min(1.0, max(0.0, slope)) * (where - known[0])
+        return math.exp(shape)
+
+
+class Reach:
+    """What batches of a profile that says what its hops draw would reach otherwise."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        sizes = [(hop.new * hop.home, hop.new * (1 - hop.home)) for hop in profile.hops]
+        drawn = [sizes[0]]
+        for number, before in enumerate(sizes[:-1]):
+            own, other = profile.draws[number].own, profile.draws[number].other
+            drawn.append(_led(before, (own.edges[-1], other.edges[-1]), (own, other)))
+        self._curves = [
+            _Curve.through(
+                profile.vertices[side],
+                list(np.cumsum([d[side] for d in drawn]))[1:],
+                list(np.cumsum([s[side] for s in sizes]))[1:],
+            )
+            for side in (0, 1)
+        ]
+
+    def sizes(self, batch_size: int, fan_outs: tuple[int, ...]) -> list[tuple[float, float]]:
+        """New vertices of the machine's own and of others, of the seeds and of every hop."""
+        profile = self._profile
+        home = profile.hops[0].home
+        found = [(batch_size * home, batch_size * (1 - home))]
+        drawn, reached = found[0], found[0]
+        for number, fan_out in enumerate(fan_outs):
+            hop = min(number, len(profile.draws) - 1)
+            draw, measured = profile.draws[hop], profile.fan_outs[hop]
+            edges = (
+                edges_per_vertex(draw.own, fan_out, measured, profile.degree),
+                edges_per_vertex(draw.other, fan_out, measured, profile.mean_degree),
+            )
+            more = _led(found[-1], edges, (draw.own, draw.other))
+            drawn = drawn[0] + more[0], drawn[1] + more[1]
+            now = max(reached[0], self._curves[0].at(drawn[0])), max(reached[1], self._curves[1].at(drawn[1]))
+            found.append((now[0] - reached[0], now[1] - reached[1]))
+            reached = now
+        return found
+
+
+def _led(sizes: tuple[float, float], edges: tuple[float, float], sides: tuple[Side, Side]) -> tuple[float, float]:
+    """Edges to the machine's own vertices and to others, from ``sizes`` expanded ones of either side."""
+    own, other = sizes[0] * edges[0], sizes[1] * edges[1]
+    home = own * sides[0].home + other * sides[1].home
+    return home, own + other - home
+
+
+def _distinct(draws: float, vertices: float, shape: float) -> float:
+    return -vertices * math.expm1(-shape * math.log1p(draws / (vertices * shape)))
+
+
+def _shape(draws: float, reached: float, vertices: float) -> float:
+    """The shape with which so many draws reach so many vertices, or the nearest one."""
+    low, high = _SHAPES
+    for _ in range(_STEPS):
+        middle = math.sqrt(low * high)
+        if _distinct(draws, vertices, middle) < reached:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(low * high)

@@ -1,0 +1,78 @@
+"""A TCP proxy whose connections can be dropped: the network between two processes, as a test wants it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+
+class Proxy:
+    """Forwards loopback connections to ``target`` until ``drop``; ``mend`` lets new ones through again.
+
+    It runs on a thread of its own. While it is dropped, new connections are closed as soon as they are made.
+    """
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target, self._dropped = (host, int(port)), False
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+        self._server = self._run(self._listen())
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    async def _listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._dropped:
+            writer.transport.abort()
+            return
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, far_writer}
+        await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+        self._writers -= {writer, far_writer}
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def _set(self, dropped: bool) -> None:
+        self._dropped = dropped
+        for writer in self._writers if dropped else ():
+            writer.transport.abort()
+
+    def drop(self) -> None:
+        """Reset all connections and refuse new ones."""
+        self._run(self._set(True))
+
+    def mend(self) -> None:
+        """Let new connections through."""
+        self._run(self._set(False))
+
+    async def _end(self) -> None:
+        self._server.close()
+        await self._set(True)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    def close(self) -> None:
+        """End the proxy and its thread."""
+        self._run(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()

@@ -1,0 +1,121 @@
+"""A cluster with a daemon that is down, as the command line shows it: each daemon for itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+import atta
+from tests.system.conftest import SmallGraph, free_port
+
+
+def run(*arguments: object, columns: int | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **({} if columns is None else {"COLUMNS": str(columns)})}
+    command = [sys.executable, "-m", "atta.cli.main", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+
+
+@pytest.fixture(scope="module")
+def pair(small_graph: SmallGraph) -> Iterator[atta.LocalCluster]:
+    with atta.local(small_graph.dataset(2, "metis"), threads=1) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def half(pair: atta.LocalCluster) -> tuple[str, str, str]:
+    """Partition 0 answers, nothing does where partition 1 should be: both addresses, and the target."""
+    silent = f"127.0.0.1:{free_port()}"
+    return pair.addresses[0], silent, f"{pair.addresses[0]},{silent}"
+
+
+def test_status_is_a_line_per_daemon_with_units(pair: atta.LocalCluster) -> None:
+    batches = iter(atta.NeighborLoader(pair, [4], batch_size=4, job="pictured"))
+    next(batches)
+    done = run("status", "--cluster", pair.cluster_file)
+    assert (done.returncode, done.stderr) == (0, "")
+    size = r"[\d.]+ (B|KiB|MiB|GiB)"
+    for part, address in enumerate(pair.addresses):
+        since = rf"{part} +{address} +serving +\d{{4}}-\d\d-\d\d \d\d:\d\d \(\d+ (s|min)\)"
+        assert re.search(rf"^{since} +{1 - part} +[\d.]+ +{size}/s +\d+ % +{size} +{size} of 4 GiB", done.stdout, re.M)
+    assert "scheduler_" not in done.stdout
+    del batches
+
+
+def test_status_in_json_has_counters_and_when_it_was_started(pair: atta.LocalCluster) -> None:
+    document = json.loads(run("status", "--cluster", pair.cluster_file, "--json", "-").stdout)
+    assert document["dataset_id"] == pair.dataset_id
+    for part, daemon in enumerate(document["daemons"]):
+        assert (daemon["part"], daemon["address"], daemon["error"]) == (part, pair.addresses[part], None)
+        assert daemon["scheduler_launched_total"] >= 0
+        assert daemon["batches_per_s"] >= 0
+        assert datetime.fromisoformat(daemon["up_since"]) < datetime.now().astimezone()
+    done = run("status", "--cluster", pair.cluster_file, "--all")
+    assert "scheduler_launched_total" in done.stdout
+
+
+def test_status_names_the_daemon_that_is_down(half: tuple[str, str, str], tmp_path: Path) -> None:
+    alive, silent, target = half
+    done = run("status", "--cluster", target, "--json", tmp_path / "status.json")
+    assert done.returncode == 1
+    assert re.search(rf"^0 +{alive} +serving", done.stdout, re.MULTILINE)
+    assert re.search(rf"^1 +{silent} +down: no daemon answers", done.stdout, re.MULTILINE)
+    assert done.stderr.startswith(
+        f"atta: error: 1 of 2 daemons failed to answer: part 1 at {silent}: no daemon answers"
+    )
+    daemons = json.loads((tmp_path / "status.json").read_text())["daemons"]
+    assert daemons[0]["error"] is None
+    assert "no daemon answers" in daemons[1]["error"]
+    assert daemons[1]["up_since"] is None
+
+
+def test_daemons_that_do_not_belong_together_are_named(pair: atta.LocalCluster) -> None:
+    one, two = pair.addresses
+    done = run("status", "--cluster", f"{two},{one}")
+    assert done.returncode == 1
+    assert re.search(rf"^0 +{two} +down: serves partition 1, not 0", done.stdout, re.MULTILINE)
+    done = run("status", "--cluster", one)
+    assert done.returncode == 2
+    assert "1 daemons are named, the dataset has 2 partitions" in done.stderr
+
+
+def test_a_trace_has_what_answers(half: tuple[str, str, str], tmp_path: Path) -> None:
+    _, silent, target = half
+    done = run("trace", "--cluster", target, "--out", tmp_path / "trace.json")
+    assert done.returncode == 1
+    assert "of 1 daemon," in done.stderr
+    assert f"part 1 at {silent}: no daemon answers" in done.stderr.splitlines()[-1]
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+@pytest.mark.parametrize("command", [("top", "--once", "--interval", "100ms"), ("status",)])
+def test_pictures_keep_to_the_columns(
+    pair: atta.LocalCluster, half: tuple[str, str, str], columns: int, command: tuple[str, ...]
+) -> None:
+    batches = iter(atta.NeighborLoader(pair, [4], batch_size=4, job="a job with a long name"))
+    next(batches)
+    for target in (pair.cluster_file, half[2]):
+        done = run(*command, "--cluster", target, columns=columns)
+        assert max(map(len, done.stdout.splitlines())) <= columns
+    del batches
+
+
+def test_stop_stops_those_that_answer(small_graph: SmallGraph) -> None:
+    silent = f"127.0.0.1:{free_port()}"
+    with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster:
+        (alive,) = cluster.addresses
+        done = run("stop", "--cluster", f"{silent},{alive}")
+        assert done.returncode == 1
+        first, second = done.stdout.splitlines()
+        assert first.startswith(f"part 0 at {silent}: no daemon answers")
+        assert second == f"part 1 at {alive}: stopping"
+        assert "1 of 2 daemons failed to answer" in done.stderr
+        assert cluster._children[0].wait(30) == 0

@@ -1,0 +1,222 @@
+"""A daemon's life: logs that nobody takes, background tasks that die, and what it says of itself."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+
+import atta
+from atta.client.control import Connection
+from atta.clusterfile import write_cluster
+from atta.partition.deploy import deploy
+from atta.protos.v1 import kv_pb2
+from tests.system.conftest import SmallGraph, free_port
+
+MAIN = "from atta.cli.main import main; main()"
+DYING = """
+from atta.daemon.session_service import SessionService
+async def expire(self):
+    raise ZeroDivisionError("no leases today")
+SessionService.expire = expire
+"""
+SLOW = """
+import time
+from atta.partition.dataset import Dataset
+def check(self, parts, verify):
+    print("loading", flush=True)
+    time.sleep(60)
+Dataset._check_files = check
+"""
+
+
+@contextlib.contextmanager
+def daemon(
+    data: Path, *options: str, before: str = "", shell: str = "", stderr: int = subprocess.PIPE
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A daemon of partition 0, and its address; ``before``: Python that runs first, ``shell``: redirections."""
+    address = f"127.0.0.1:{free_port()}"
+    command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-c", f"{before}\n{MAIN}", "serve"]
+    command += ["--part", "0", "--listen", address, *options]  # of options given twice the last counts
+    command += ["--data", str(data), "--threads", "1"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    try:
+        yield child, address
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def refused(address: str, times: int) -> int:
+    """Have ``times`` requests refused: each is logged. Returns how many log lines the daemon has dropped."""
+    connection = Connection(address, 20.0)
+    request = kv_pb2.PullRequest(dataset_id="beef" * 100)
+    try:
+        connection.describe(wait=True)
+        for _ in range(times):
+            with pytest.raises(grpc.RpcError) as caught:
+                list(connection.start("KvService.Pull", request))
+            assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        return int(connection.stats()["log_lines_dropped"])
+    finally:
+        connection.close()
+
+
+def test_a_pipe_that_nobody_reads_stops_nobody(small_graph: SmallGraph) -> None:
+    with daemon(small_graph.dataset(1, "random")) as (child, address):
+        assert child.stderr is not None
+        fcntl.fcntl(child.stderr.fileno(), fcntl.F_SETPIPE_SZ, 4096)
+        assert refused(address, 30) == 0  # they wait in the queue
+        with atta.connect(address) as cluster:
+            assert len(list(atta.NeighborLoader(cluster, [2], batch_size=60))) == 2
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(30) == 0
+
+
+@pytest.mark.parametrize("shell", ["2>&-", "2>/dev/full"])
+def test_without_a_standard_error(small_graph: SmallGraph, shell: str) -> None:
+    with daemon(small_graph.dataset(1, "random"), shell=shell) as (child, address):
+        dropped = refused(address, 3)
+        assert (dropped >= 3) == ("full" in shell)
+        with atta.connect(address) as cluster:
+            assert len(list(atta.NeighborLoader(cluster, [2], batch_size=60))) == 2
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(30) == 0
+        assert child.stdout is not None
+        assert child.stdout.read() == ""
+
+
+def test_a_background_task_that_dies_ends_the_daemon(small_graph: SmallGraph) -> None:
+    with daemon(small_graph.dataset(1, "random"), "--drain", "0s", before=DYING) as (child, _):
+        _, errors = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert errors.splitlines()[-1] == (
+        "atta: error: the daemon's task expire_sessions died: ZeroDivisionError: no leases today"
+    )
+
+
+def test_an_error_of_a_local_daemon_keeps_its_type(small_graph: SmallGraph, tmp_path: Path) -> None:
+    whole = small_graph.dataset(1, "random")
+    with pytest.raises(atta.ConfigError, match=r"--buffer.*64MiB") as wrong:
+        atta.local(whole, options=("--buffer", "1KiB"))
+    assert not isinstance(wrong.value, atta.DataError)
+    (tmp_path / "odd.toml").write_text('[[daemon]]\npart2 = 0\naddress = "127.0.0.1:7070"\n')
+    with pytest.raises(atta.UnknownNameError, match=r"part2.*'part'"):
+        atta.local(whole, options=("--peers", str(tmp_path / "odd.toml")))
+    damaged = shutil.copytree(whole, tmp_path / "odd: name")
+    with (damaged / "part-0000/nodes/node/x.npy").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\xff")
+    with pytest.raises(atta.DataError, match="checksum") as found:
+        atta.local(damaged)
+    assert found.value.path == str(damaged / "part-0000/nodes/node/x.npy")
+    assert found.value.cause == "altered: its checksum differs from the manifest's"
+
+
+def test_ctrl_c_while_a_daemon_loads_or_serves(small_graph: SmallGraph) -> None:
+    data = small_graph.dataset(1, "random")
+    with daemon(data, before=SLOW) as (child, _):
+        assert child.stdout is not None
+        assert child.stdout.readline() == "loading\n"
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=30)
+        assert (child.returncode, errors.splitlines()[-1]) == (130, "atta: interrupted")
+        assert "Traceback" not in errors
+    with daemon(data, "--log-level", "warning") as (child, address):
+        with atta.connect(address, wait=True):
+            child.send_signal(signal.SIGINT)
+            _, errors = child.communicate(timeout=30)
+        assert (child.returncode, errors.strip()) == (130, "atta: interrupted")
+
+
+def test_ctrl_c_while_a_command_waits(small_graph: SmallGraph, tmp_path: Path) -> None:
+    with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster:
+        words = ["trace", "--cluster", cluster.addresses[0], "--seconds", "100", "--out", str(tmp_path / "t.json")]
+        program = "import time; sleep = time.sleep\ndef told(s): print(s, flush=True); sleep(s)\ntime.sleep = told\n"
+        child = subprocess.Popen(
+            [sys.executable, "-c", program + MAIN, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == "100.0\n"
+        child.send_signal(signal.SIGINT)
+        out, errors = child.communicate(timeout=30)
+    assert (child.returncode, out, errors.strip()) == (130, "", "atta: interrupted")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_daemon_says_what_it_loads_and_where_its_metrics_are(small_graph: SmallGraph) -> None:
+    data, port = small_graph.dataset(1, "random"), free_port()
+    options = ("--metrics", f"127.0.0.1:{port}", "--log-format", "json")
+    with daemon(data, *options) as (child, address):
+        assert child.stderr is not None
+        lines = [json.loads(child.stderr.readline()) for _ in range(4)]
+        assert [line["event"] for line in lines] == ["loading", "loaded", "metrics", "serving"]
+        loading, loaded, metrics, serving = lines
+        assert (loading["data"], loading["part"], serving["address"]) == (str(data), 0, address)
+        assert loaded["seconds"] >= 0
+        assert metrics["address"] == f"127.0.0.1:{port}"
+        bound = {c.laddr for c in psutil.Process(child.pid).net_connections() if c.status == psutil.CONN_LISTEN}
+        assert ("127.0.0.1", port) in bound
+        assert not {host for host, number in bound if number == port} - {"127.0.0.1"}
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            assert b"atta_log_lines_dropped_total" in page.read()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--metrics", "9090"), "host:port"),
+        (("--metrics", "127.0.0.1:0"), "name a port"),
+        (("--metrics", "127.0.0.1:9090", "--metrics-port", "9090"), "one of them"),
+    ],
+)
+def test_nonsense_about_metrics_is_refused(small_graph: SmallGraph, options: tuple[str, ...], words: str) -> None:
+    with daemon(small_graph.dataset(1, "random"), *options) as (child, _):
+        _, errors = child.communicate(timeout=60)
+    assert child.returncode == 2
+    assert words in errors
+
+
+def test_deployed_folders_serve_the_same_batches(small_graph: SmallGraph, tmp_path: Path) -> None:
+    whole = small_graph.dataset(2, "metis")
+    for part in (0, 1):
+        deploy(whole, tmp_path / f"machine-{part}", [part])
+    assert not (tmp_path / "machine-0" / "part-0001").exists()
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    write_cluster(tmp_path / "cluster.toml", addresses)
+    peers = ("--peers", str(tmp_path / "cluster.toml"))
+    with (
+        daemon(tmp_path / "machine-0", *peers, "--listen", addresses[0], stderr=subprocess.DEVNULL),
+        daemon(tmp_path / "machine-1", *peers, "--part", "1", "--listen", addresses[1], stderr=subprocess.DEVNULL),
+        atta.connect(tmp_path / "cluster.toml", wait=True) as deployed,
+        atta.local(whole, threads=1) as local,
+    ):
+        for theirs, ours in zip(
+            atta.NeighborLoader(deployed, [4, 4], batch_size=40),
+            atta.NeighborLoader(local, [4, 4], batch_size=40),
+            strict=True,
+        ):
+            assert np.array_equal(theirs.n_id(), ours.n_id())
+            assert np.array_equal(theirs.table("x"), ours.table("x"))
+            rows = {int(v): i for i, v in enumerate(small_graph.ids)}
+            assert np.array_equal(theirs.table("x"), small_graph.x[[rows[int(v)] for v in theirs.n_id()]])
+
+
+def test_closing_twice_is_closing_once(small_graph: SmallGraph) -> None:
+    with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster:
+        atta.DistTensor(cluster, (10, 2), name="counts").add([1], np.ones((1, 2), np.float32))
+        with atta.connect(cluster.addresses) as other:
+            other.close()
+        cluster.close()

@@ -1,0 +1,318 @@
+"""What a loader says of itself and of its arguments: its length, the nearest name, and what it ignores."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atta
+from atta import torch_options
+from tests.system.conftest import SmallGraph
+
+PLACEMENT = "2 parts by metis, 1 threads"
+NOTHING: dict[str, Any] = {"num_neighbors": [], "tables": {}, "edge_ids": False}
+
+
+@pytest.fixture
+def cluster(placements: dict[str, atta.LocalCluster]) -> atta.LocalCluster:
+    return placements[PLACEMENT]
+
+
+@pytest.fixture
+def opened(cluster: atta.LocalCluster) -> Any:
+    """How many sessions have been opened since the test began."""
+    before = sum(s["sessions_opened"] for s in cluster.stats())
+    return lambda: sum(s["sessions_opened"] for s in cluster.stats()) - before
+
+
+def flags() -> list[dict[str, Any]]:
+    values = itertools.product(["local", "global"], [True, False], [True, False])
+    return [{"seeds": seeds, "pad": pad, "drop_last": drop} for seeds, pad, drop in values]
+
+
+@pytest.mark.parametrize("options", flags(), ids=str)
+def test_a_loader_is_as_long_as_its_epoch(
+    cluster: atta.LocalCluster, small_graph: SmallGraph, options: dict[str, Any]
+) -> None:
+    given = [("train", 25, 3), (small_graph.train_ids[:50], 12, 4), (None, 90, 2), (small_graph.ids[:3], 1, 4)]
+    seen: Counter[int] = Counter()
+    for (source, size, world), shuffle in zip(given, itertools.cycle([True, False]), strict=False):
+        for rank in range(world):
+            loader = atta.NeighborLoader(
+                cluster, input_nodes=source, batch_size=size, rank=rank, world_size=world, shuffle=shuffle,
+                **NOTHING, **options,
+            )  # fmt: skip
+            if size == 1 and options["pad"] and options["drop_last"]:  # fewer seeds than ranks
+                for refused in (lambda it=loader: next(iter(it)), lambda it=loader: len(it)):
+                    with pytest.raises(atta.ConfigError, match="drop_last leaves no batch: 3 seeds"):
+                        refused()
+                continue
+            batches = list(iter(loader))
+            assert len(loader) == len(batches), (rank, world)
+            if source is given[0][0]:
+                seen.update(v for batch in batches for v in batch.n_id().tolist())
+    if not options["pad"] and not options["drop_last"]:
+        assert sorted(seen.elements()) == sorted(small_graph.train_ids.tolist())
+
+
+@pytest.mark.parametrize("pad", [True, False])
+def test_given_batches_are_dealt_out(cluster: atta.LocalCluster, small_graph: SmallGraph, pad: bool) -> None:
+    groups = [sorted(group.tolist()) for group in np.array_split(small_graph.ids[:70], 7)]
+    for world in (1, 3, 4, 9):
+        found = []
+        for rank in range(world):
+            loader = atta.BatchLoader(cluster, "induced", batches=groups, rank=rank, world_size=world, pad=pad)
+            mine = [sorted(batch.n_id().tolist()) for batch in iter(loader)]
+            assert len(mine) == len(loader)
+            own = groups[rank::world]
+            assert mine[: len(own)] == own
+            assert mine[len(own) :] in ([], [own[0] if own else groups[rank % 7]])
+            found += mine
+            drawn = atta.BatchLoader(
+                cluster, "saint-nodes", {"budget": 3}, batches=7, rank=rank, world_size=world, pad=pad
+            )
+            assert len(drawn) == len(list(iter(drawn))) == len(mine)
+        if not pad:
+            assert sorted(found) == sorted(groups)
+
+
+def test_edges_as_seeds_are_counted(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    links = np.stack([small_graph.src_ids[:50], small_graph.dst_ids[:50]])
+    for rank, pad in itertools.product(range(4), (True, False)):
+        loader = atta.LinkNeighborLoader(
+            cluster, [2], links, batch_size=6, neg_sampling="binary", rank=rank, world_size=4, pad=pad, seeds="global"
+        )
+        assert len(loader) == len(list(iter(loader)))
+
+
+def test_the_length_asks_no_daemon(cluster: atta.LocalCluster, opened: Any) -> None:
+    loader = atta.NeighborLoader(cluster, [2], "train", batch_size=50)
+    assert len(loader) == 3
+    assert opened() == 0
+    assert len(list(loader)) == 3
+    assert opened() == 1
+    for empty in (np.array([], np.int64), []):
+        with pytest.raises(atta.ConfigError, match="no seeds"):
+            len(atta.NeighborLoader(cluster, [2], empty))
+    with pytest.raises(atta.ConfigError, match="drop_last leaves no batch"):
+        len(atta.NeighborLoader(cluster, [2], "train", batch_size=500, drop_last=True))
+
+
+def test_resume_at_the_end_and_beyond(cluster: atta.LocalCluster) -> None:
+    loader = atta.NeighborLoader(cluster, batch_size=50, **NOTHING)
+    assert list(loader.resume(2, 3)) == []
+    for arguments in [(0, -1), (-1, 0), (0, 4), (0.0, 1), (True, 0), (1 << 64, 0)]:
+        with pytest.raises(atta.ConfigError, match=r"(epoch|batch) -?[\dT].*must be a whole number"):
+            loader.resume(*arguments)
+
+
+# -- arguments -------------------------------------------------------------------------------------------------------------
+
+BIG = 2**63 + 5
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"input_nodes": np.array([1, BIG], np.uint64)}, str(BIG)),
+        ({"input_nodes": [BIG]}, str(BIG)),
+        ({"input_nodes": [1, BIG]}, str(BIG)),
+        ({"input_nodes": [2**70, 1]}, str(2**70)),
+        ({"input_nodes": [1.5]}, "float64 such as 1.5"),
+        ({"input_nodes": np.array([np.nan])}, "nan"),
+        ({"input_nodes": [[1], [2, 3]]}, "input_nodes"),
+        ({"input_nodes": [1], "input_time": [2.5], "time_attr": "time"}, "2.5"),
+        ({"input_nodes": [1], "input_time": np.array([BIG], np.uint64), "time_attr": "time"}, str(BIG)),
+        ({"batch_size": 1.5}, "batch_size 1.5: must be a whole number"),
+        ({"batch_size": True}, "batch_size True"),
+        ({"batch_size": 1 << 40}, f"batch_size {1 << 40}"),
+        ({"batch_size": "8"}, "batch_size '8'"),
+        ({"batch_size": None}, "batch_size None"),
+        ({"num_neighbors": [2.5]}, "2.5"),
+        ({"num_neighbors": [float("nan")]}, "nan"),
+        ({"num_neighbors": [True]}, "True"),
+        ({"num_neighbors": 5}, "num_neighbors 5: must list a fan-out for every hop"),
+        ({"num_neighbors": "5"}, "num_neighbors '5'"),
+        ({"num_neighbors": np.array(5)}, "num_neighbors 5"),
+        ({"num_neighbors": {"node__to__node": 5}}, "num_neighbors 5"),
+        ({"num_neighbors": {("node", 1): [5]}}, "edge type"),
+        ({"seed": -1}, r"seed -1: must be a whole number, 0 to 2\*\*64 - 1"),
+        ({"seed": 1 << 64}, f"seed {1 << 64}"),
+        ({"seed": 0.5}, "seed 0.5"),
+        ({"epochs": -1}, "epochs -1"),
+        ({"epochs": 2.5}, "epochs 2.5"),
+        ({"weight": float("nan")}, "weight nan: must be a positive number"),
+        ({"weight": float("inf")}, "weight inf"),
+        ({"weight": "1"}, "weight '1'"),
+        ({"rank": -1, "world_size": 2}, "rank -1"),
+        ({"rank": 0.5, "world_size": 2}, "rank 0.5"),
+        ({"world_size": 0}, "world_size 0"),
+        ({"shuffle": "no"}, "shuffle 'no': must be True or False"),
+        ({"pad": None}, "pad None"),
+        ({"replace": 2}, "replace 2"),
+        ({"codec": "fp61"}, "fp16"),
+        ({"transform": 3}, "transform 3"),
+        ({"tables": 3}, "tables 3: must be a name or a list of names"),
+        ({"tables": "xx"}, "table"),
+        ({"tables": {"node": "xx"}}, "table"),
+        ({"seed_tables": "yy"}, "table"),
+        ({"edge_tables": "notes"}, "note"),
+        ({"edge_tables": [5]}, "5 is no name"),
+    ],
+)
+def test_mistakes_are_named_at_once(cluster: atta.LocalCluster, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(atta.ConfigError, match=words):
+        atta.NeighborLoader(cluster, **{"num_neighbors": [2], **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"edge_label_index": np.array([[1], [BIG]], np.uint64)}, str(BIG)),
+        ({"edge_label_index": [[1], [BIG]]}, str(BIG)),
+        ({"edge_label_time": [0.5], "time_attr": "time"}, "0.5"),
+        ({"neg_sampling": {"mode": "binary", "amount": float("nan")}}, "amount of negatives nan"),
+        ({"neg_sampling": {"mode": "binary", "amount": "2"}}, "amount of negatives '2'"),
+        ({"neg_sampling": {"mode": "binary", "amount": True}}, "amount of negatives True"),
+        ({"neg_sampling": {"mode": "binary", "amuont": 2}}, "did you mean 'amount'"),
+        ({"exclude_edges": "revers"}, "did you mean 'reverse'"),
+    ],
+)
+def test_mistakes_about_edges_are_named_at_once(
+    cluster: atta.LocalCluster, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(atta.ConfigError, match=words):
+        atta.LinkNeighborLoader(cluster, [2], **{"edge_label_index": [[1], [2]], **options})
+
+
+@pytest.mark.parametrize(
+    ("name", "operator_options", "options", "words"),
+    [
+        (
+            "shadow",
+            {"dpeth": 2},
+            {"input_nodes": "train"},
+            "option of operator 'shadow': 'dpeth'; did you mean 'depth'",
+        ),
+        ("saint-nodes", {}, {"batches": 2}, "option 'budget' is missing"),
+        ("saint-nodes", {"budget": 2.5}, {"batches": 2}, "budget 2.5"),
+        ("pagerank", {"count": 2, "alpha": float("nan")}, {"input_nodes": "train"}, "nan"),
+        ("shadow", ["depth"], {"input_nodes": "train"}, "mapping"),
+        ("saint-nodes", {"budget": 5}, {"batches": 0}, "batches 0"),
+        ("saint-nodes", {"budget": 5}, {"batches": 2.5}, "batches 2.5"),
+        ("saint-nodes", {"budget": 5}, {"batches": True}, "batches True"),
+        ("saint-nodes", {"budget": 5}, {"batches": 2, "shuffle": True}, "without shuffle"),
+        ("induced", {}, {"batches": [np.array([BIG], np.uint64)]}, str(BIG)),
+        ("induced", {}, {"input_nodes": "train", "edge_type": 7}, "edge type 7"),
+        *(
+            (name, options, {"batches": 3}, "samples around seeds")
+            for name, options in [
+                ("shadow", {}),
+                ("saint-walks", {"length": 3}),
+                ("walks", {"length": 3}),
+                ("pinsage", {"count": 2}),
+                ("pagerank", {"count": 2}),
+                ("induced", {}),
+                ("ladies", {"layers": [3]}),
+                ("closure", {"hops": 1}),
+                ("expansion-aware", {"fanout": -1}),
+            ]
+        ),
+    ],
+)
+def test_mistakes_about_operators_are_named_at_once(
+    cluster: atta.LocalCluster, name: str, operator_options: Any, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(atta.ConfigError, match=words):
+        atta.BatchLoader(cluster, name, operator_options, **options)
+
+
+def test_a_daemon_refuses_seedless_batches_too(
+    cluster: atta.LocalCluster, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operators of users are known to daemons only: here the client knows none."""
+    monkeypatch.setattr("atta.loader.BUILT_IN", {})
+    with pytest.raises(atta.ConfigError, match="samples around seeds"):
+        next(iter(atta.BatchLoader(cluster, "shadow", batches=3)))
+    with pytest.raises(atta.UnknownNameError, match="did you mean 'depth'"):
+        next(iter(atta.BatchLoader(cluster, "shadow", {"dpeth": 3}, input_nodes="train")))
+    (empty, full) = atta.BatchLoader(cluster, "shadow", batches=[[], small_graph.ids[:2]])
+    assert len(empty.n_id()) == 0
+    assert full.batch_size == 2
+    assert [len(b.n_id()) for b in atta.BatchLoader(cluster, "shadow", batches=[[], []])] == [0, 0]
+
+
+def test_numbers_of_numpy_are_numbers(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    options: dict[str, Any] = {"batch_size": np.int32(50), "seed": np.uint64(BIG), "shuffle": np.True_, "epochs": 1}
+    assert len(atta.NeighborLoader(cluster, np.array([2, 2]), "train", **options)) == 3
+    loader = atta.BatchLoader(
+        cluster, "ladies", {"layers": np.array([3, 2])}, input_nodes=small_graph.ids[:4].astype(np.uint64), batch_size=4
+    )
+    assert len(next(iter(loader)).extra["layer_edges"]) == 2
+
+
+def test_one_name_is_one_table(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    for tables in ("x", ["x"], {"node": "x"}, {"node": ("x",)}):
+        batch = next(iter(atta.NeighborLoader(cluster, [2], tables=tables, seed_tables="y", edge_tables="note")))
+        assert set(batch.tables["node"]) == {"x", "y"}
+        assert set(batch.edge_tables()) == {"note"}
+    links = np.stack([small_graph.src_ids[:4], small_graph.dst_ids[:4]])
+    assert set(next(iter(atta.LinkNeighborLoader(cluster, [2], links, tables="x"))).tables["node"]) == {"x"}
+    batch = next(iter(atta.BatchLoader(cluster, "induced", batches=[small_graph.ids[:4]], tables="x")))
+    assert set(batch.tables["node"]) == {"x"}
+
+
+@pytest.mark.parametrize("variable", ["RANK", "WORLD_SIZE"])
+def test_the_environment_must_hold_numbers(
+    cluster: atta.LocalCluster, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "one")
+    with pytest.raises(atta.ConfigError, match=f"{variable}='one'"):
+        atta.NeighborLoader(cluster, [2])
+
+
+def test_arguments_of_torch_are_ignored_with_one_warning(
+    cluster: atta.LocalCluster, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_options, "_warned", torch_options.threading.Event())
+    options: dict[str, Any] = {"num_workers": 4, "persistent_workers": True, "pin_memory": True, "prefetch_factor": 2}
+    with pytest.warns(UserWarning, match="num_workers .*no worker processes.*pin_memory") as found:
+        plain = atta.NeighborLoader(cluster, [2], batch_size=50, **options)
+    assert [w.filename for w in found] == [__file__]
+    links = np.stack([small_graph.src_ids[:4], small_graph.dst_ids[:4]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        atta.NeighborLoader(cluster, [2], **options)
+        atta.LinkNeighborLoader(cluster, [2], links, worker_init_fn=print, timeout=5, generator=None)
+        atta.BatchLoader(cluster, "saint-nodes", {"budget": 4}, batches=2, multiprocessing_context="fork")
+    assert len(list(plain)) == 3
+    with pytest.raises(TypeError, match="NeighborLoader: unknown argument 'num_neighbours'; did you mean 'num_neighb"):
+        atta.NeighborLoader(cluster, [2], num_neighbours=3)
+    with pytest.raises(TypeError, match="'batchsize'; did you mean 'batch_size'"):
+        atta.BatchLoader(cluster, "induced", input_nodes="train", batchsize=3)
+
+
+# -- tensors on the daemons ------------------------------------------------------------------------------------------------
+
+
+def test_ids_of_tensors_are_checked(cluster: atta.LocalCluster) -> None:
+    torch = pytest.importorskip("torch")
+    table = atta.DistTensor(cluster, (300, 2), name="checked-ids", policy="nodes:node")
+    try:
+        for ids, words in [(np.array([BIG], np.uint64), str(BIG)), ([BIG], str(BIG)), ([1.5], "1.5"), ([True], "bool")]:
+            with pytest.raises(atta.ConfigError, match=words):
+                table[ids]
+            with pytest.raises(atta.ConfigError, match=words):
+                table[ids] = 1.0
+    finally:
+        table.delete()
+    rows = atta.DistEmbedding(cluster, 10, 2, name="checked-rows")
+    for ids in (torch.tensor([1.5]), torch.tensor([True])):
+        with pytest.raises(atta.ConfigError, match="integers"):
+            rows(ids)
+    cluster.tables.delete("checked-rows")

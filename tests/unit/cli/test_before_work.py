@@ -1,0 +1,134 @@
+"""What a command needs or writes is checked before it works, and results are shown before anything can fail."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from atta.cli import bench
+from atta.cli.main import cli
+from atta.cli.output import TO_WRITE, check_folder, write_json
+from atta.errors import ConfigError
+
+WRITTEN = {"--json", "--plot", "--out"}
+
+
+def verbs(command: click.Command = cli, name: str = "atta") -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    context = click.Context(command)
+    for inner in command.list_commands(context):
+        found = command.get_command(context, inner)
+        assert found is not None
+        yield from verbs(found, f"{name} {inner}")
+
+
+def options() -> list[tuple[str, click.Option]]:
+    return [
+        (name, option)
+        for name, command in verbs()
+        for option in command.params
+        if isinstance(option, click.Option) and set(option.opts) & WRITTEN
+    ]
+
+
+def test_there_are_such_options() -> None:
+    found = {(name, option.opts[0]) for name, option in options()}
+    assert {("atta train", "--json"), ("atta bench kv", "--plot"), ("atta trace", "--out")} <= found
+
+
+@pytest.mark.parametrize(("name", "option"), options(), ids=lambda v: v if isinstance(v, str) else v.opts[0])
+def test_every_file_is_checked_when_the_options_are_read(name: str, option: click.Option, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{option.opts[0]}.*no such folder"):
+        option.type.convert(str(tmp_path / "absent" / "file.png"), option, None)
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(ConfigError, match="it is a folder"):
+        option.type.convert(str(tmp_path / "folder.png"), option, None)
+    (tmp_path / "plain").touch()
+    with pytest.raises(ConfigError, match="plain: is no folder"):
+        option.type.convert(str(tmp_path / "plain" / "file.png"), option, None)
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        option.type.convert("/proc/file.png", option, None)
+    target = str(tmp_path / "file.png")
+    assert option.type.convert(target, option, None) == target
+    assert not Path(target).exists()
+
+
+def test_a_command_says_so_before_it_works(tmp_path: Path) -> None:
+    command = cli.get_command(click.Context(cli), "train")
+    assert command is not None
+    wrong = ["--data", str(tmp_path / "absent"), "--json", str(tmp_path / "nowhere" / "out.json")]
+    with pytest.raises(ConfigError, match=r"--json.*nowhere"):
+        command.main(wrong, standalone_mode=False)
+
+
+def test_devices_stay_what_they_are_and_links_too(tmp_path: Path) -> None:
+    assert TO_WRITE.convert(os.devnull, None, None) == os.devnull
+    write_json(os.devnull, {"a": 1})
+    assert Path(os.devnull).is_char_device()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write_json(str(tmp_path / "link"), {"a": 1})
+    assert (tmp_path / "link").is_symlink()
+    assert '"a": 1' in (tmp_path / "real").read_text()
+
+
+@pytest.mark.parametrize("suffix", [".xyz", ""])
+def test_pictures_have_a_kind_that_can_be_drawn(suffix: str, tmp_path: Path) -> None:
+    (option,) = [o for name, o in options() if name == "atta bench kv" and o.opts[0] == "--plot"]
+    with pytest.raises(click.BadParameter, match=r"figure\.png"):
+        option.type.convert(str(tmp_path / f"figure{suffix}"), option, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "package", "extra"),
+    [
+        (["bench", "kv", "--plot", "figure.png"], "matplotlib", "bench"),
+        (["partition", "a", "b", "--parts", "2", "--compare", "ldg", "--plot", "f.png"], "matplotlib", "bench"),
+        (["train", "--data", "absent"], "torch_geometric", "train"),
+        (["plan", "--strategy", "auto", "--data", "absent"], "torch", "train"),
+    ],
+)
+def test_a_missing_package_is_an_extra_to_install(
+    arguments: list[str], package: str, extra: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"needs .*{package}.*: install atta\[{extra}\]"):
+        cli.main(arguments, standalone_mode=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_to_come_are_checked(tmp_path: Path) -> None:
+    check_folder("--checkpoint", tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--checkpoint .*/file/b: .*/file: is no folder"):
+        check_folder("--checkpoint", tmp_path / "file" / "b")
+    with pytest.raises(ConfigError, match="--checkpoint /proc/a: /proc: cannot be written to"):
+        check_folder("--checkpoint", "/proc/a")
+
+
+class Measured:
+    """Stands for the report of hours of measuring."""
+
+    def show(self) -> str:
+        return "the figures"
+
+    def to_json(self) -> dict[str, Any]:
+        raise OSError("no space left")
+
+    def plot(self, path: str) -> None:
+        raise AssertionError
+
+
+def test_figures_are_printed_before_files_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OSError, match="no space"):
+        bench._hand_out(Measured(), "x.json", "x.png", quiet=False)
+    assert "the figures" in capsys.readouterr().out

@@ -1,0 +1,313 @@
+"""One small graph in every format that is imported, with the things that a test asks for."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+N, M = 6, 9
+SRC = np.array([0, 1, 2, 2, 2, 3, 4, 5, 5])  # a self-loop (3), an edge twice (2 to 0)
+DST = np.array([1, 2, 0, 0, 1, 3, 5, 4, 0])
+X = np.arange(12, dtype=np.float32).reshape(N, 2) / 8
+Y = np.array([1, 0, 2, 1, 0, 2])
+TRAIN, VAL = np.array([1, 0, 0, 1, 0, 0], bool), np.array([0, 1, 0, 0, 0, 0], bool)
+SPLITS = {"train": TRAIN, "val": VAL}
+MASKS = {f"{name}_mask": rows for name, rows in SPLITS.items()}
+AGE = np.array([30, 41, 19, 7, 88, 60])
+IDS = np.array([70, 10, 2**40, -3, 5, 11])
+ATTR = np.arange(18, dtype=np.float32).reshape(M, 2) / 4
+WEIGHT = np.arange(M, dtype=np.float32) / 2 + 1
+TIME = np.arange(M) * 10 + 2**33
+ORDER = np.array([4, 0, 8, 1, 2, 3, 5, 7, 6])  # edge ids that are not the positions
+BUYS = np.array([[0, 5, 2], [1, 0, 3]])  # from six nodes to four items
+
+Write = Callable[[Path, set[str]], Path]
+
+
+def npz(folder: Path, things: set[str]) -> Path:
+    files = {"features": ("x", X), "labels": ("y", Y), "other node tables": ("age", AGE), "user ids": ("ids", IDS)}
+    for thing, (name, rows) in files.items():
+        if thing in things:
+            np.save(folder / f"{name}.npy", rows)
+    if "splits" in things:
+        np.save(folder / "train_mask.npy", TRAIN)
+        np.savez(folder / "split.npz", val=np.flatnonzero(VAL))
+    named = {"edge features": ("edge_attr", ATTR), "weights": ("edge_weight", WEIGHT), "times": ("time", TIME)}
+    arrays = {name: rows for thing, (name, rows) in {**named, "edge ids": ("e_id", ORDER)}.items() if thing in things}
+    if "types" in things:
+        arrays["edge_index__node__buys__item"] = BUYS
+        arrays["edge_index__node__to__node"] = np.stack([SRC, DST])
+    else:
+        arrays["edge_index"] = np.stack([SRC, DST])
+    np.savez(folder / "graph.npz", **arrays)
+    (folder / "meta.json").write_text(json.dumps({"node_types": {"node": N, **({"item": 4} if "types" in things else {})},
+                                                  "target_type": "node", "name": "tiny"}))  # fmt: skip
+    return folder
+
+
+def planetoid(folder: Path, things: set[str]) -> Path:
+    one_hot = np.eye(3, dtype=np.int32)[Y]
+    parts = {
+        "x": sp.csr_matrix(X[:2]), "y": one_hot[:2], "allx": sp.csr_matrix(X[:4]), "ally": one_hot[:4],
+        "tx": sp.csr_matrix(X[4:]), "ty": one_hot[4:],
+        "graph": {u: DST[u == SRC].tolist() for u in range(N)},
+    }  # fmt: skip
+    for name, value in parts.items():
+        (folder / f"ind.tiny.{name}").write_bytes(pickle.dumps(value, protocol=2))
+    (folder / "ind.tiny.test.index").write_text("4\n5\n")
+    return folder
+
+
+def _csv(path: Path, rows: np.ndarray, heading: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt") as out:
+        out.write(heading)
+        out.writelines(",".join(map(str, np.atleast_1d(row).tolist())) + "\n" for row in rows)
+
+
+def ogb(folder: Path, things: set[str]) -> Path:
+    files = {
+        "features": ("node-feat", X), "labels": ("node-label", Y), "other node tables": ("node_species", AGE),
+        "edge features": ("edge-feat", ATTR), "weights": ("edge_weight", WEIGHT), "times": ("edge_year", TIME),
+        "types": ("num-node-dict", np.array([N])),
+    }  # fmt: skip
+    for thing, (name, rows) in files.items():
+        if thing in things:
+            _csv(folder / f"raw/{name}.csv.gz", rows)
+    _csv(folder / "raw/num-node-list.csv.gz", np.array([N]))
+    _csv(folder / "raw/num-edge-list.csv.gz", np.array([M]))
+    _csv(folder / "raw/edge.csv.gz", np.stack([SRC, DST], axis=1))
+    if "splits" in things:
+        _csv(folder / "split/time/train.csv.gz", np.flatnonzero(TRAIN))
+        _csv(folder / "split/time/valid.csv.gz", np.flatnonzero(VAL))
+    if "user ids" in things:
+        _csv(folder / "mapping/nodeidx2id.csv.gz", np.stack([np.arange(N), IDS], axis=1), "node idx,id\n")
+    return folder
+
+
+def pyg(folder: Path, things: set[str]) -> Path:
+    import torch
+    from torch_geometric.data import Data, HeteroData
+
+    data: Any = HeteroData() if "types" in things else Data()
+    nodes, edges = (data["node"], data["node", "to", "node"]) if "types" in things else (data, data)
+    nodes.num_nodes = N
+    tensors = {
+        "features": {"x": X}, "labels": {"y": Y}, "splits": MASKS,
+        "other node tables": {"age": AGE}, "user ids": {"n_id": IDS},
+    }  # fmt: skip
+    for thing in things & tensors.keys():
+        for name, rows in tensors[thing].items():
+            nodes[name] = torch.from_numpy(rows)
+    edges.edge_index = torch.from_numpy(np.stack([SRC, DST]))
+    of_edges = {"edge features": ("edge_attr", ATTR), "weights": ("edge_weight", WEIGHT[:, None]), "times": ("edge_time", TIME),
+                "edge ids": ("e_id", ORDER)}  # fmt: skip
+    for thing in things & of_edges.keys():
+        name, rows = of_edges[thing]
+        edges[name] = torch.from_numpy(rows)
+    if "types" in things:
+        data["item"].num_nodes = 4
+        data["node", "buys", "item"].edge_index = torch.from_numpy(BUYS)
+    torch.save(data, folder / "data.pt")
+    return folder / "data.pt"
+
+
+def pyg_parts(folder: Path, things: set[str]) -> Path:
+    """As PyG's ``Partitioner`` writes two parts, written out here: a vertex belongs to the part of its number's parity."""
+    import torch
+
+    part_of, typed = np.arange(N) % 2, "types" in things
+    feats = {
+        "features": {"x": X},
+        "labels": {"y": Y},
+        "splits": MASKS,
+        "other node tables": {"age": AGE},
+    }
+    edge_feats = {"edge features": {"edge_attr": ATTR}, "weights": {"weight": WEIGHT}}
+    key = ("node", "to", "node")
+    shift = BUYS.shape[1] if typed else 0  # PyG numbers the edges of all types in one row
+    for part in range(2):
+        mine, edges = np.flatnonzero(part_of == part), np.flatnonzero(part_of[DST] == part)
+        graph = {"edge_id": edges + shift, "row": SRC[edges], "col": DST[edges], "size": (N, N)}
+        nodes = {
+            "global_id": mine,
+            "id": mine,
+            "feats": {n: r[mine] for t in things & feats.keys() for n, r in feats[t].items()},
+        }
+        tables: dict[str, Any] = {"global_id": edges}
+        tables["feats"] = {n: r[edges] for t in things & edge_feats.keys() for n, r in edge_feats[t].items()}
+        if "times" in things:
+            tables["edge_time"] = TIME[edges]
+        values: dict[str, Any] = {"graph": graph, "node_feats": nodes, "edge_feats": tables}
+        if typed:
+            buys = np.arange(3) if part == 0 else np.empty(0, np.int64)
+            items = np.arange(4) if part == 0 else np.empty(0, np.int64)
+            more = {"edge_id": buys, "row": BUYS[0, buys], "col": BUYS[1, buys], "size": (N, 4)}
+            values = {
+                "graph": {key: graph, ("node", "buys", "item"): more}, "edge_feats": {key: tables},
+                "node_feats": {"node": nodes, "item": {"global_id": items, "id": items, "feats": {}}},
+            }  # fmt: skip
+        for name, value in values.items():
+            path = folder / f"part_{part}/{name}.pt"
+            path.parent.mkdir(exist_ok=True)
+            torch.save(_tensors(value), path)
+    types = {"node_types": ["node", "item"], "edge_types": [["node", "buys", "item"], list(key)]} if typed else {}
+    (folder / "META.json").write_text(
+        json.dumps({"num_parts": 2, "is_hetero": typed, "node_types": None, "edge_types": None, **types})
+    )
+    maps = {"node_map": part_of, "edge_map": part_of[DST]}
+    if typed:
+        maps = {"node_map/node": part_of, "node_map/item": np.zeros(4, np.int64)}
+        maps |= {"edge_map/node__to__node": part_of[DST], "edge_map/node__buys__item": np.zeros(3, np.int64)}
+    for name, rows in maps.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        torch.save(torch.from_numpy(rows), folder / f"{name}.pt")
+    return folder
+
+
+def _tensors(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, dict):
+        return {k: _tensors(v) for k, v in value.items()}
+    return torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+
+
+def _dgl_graph(things: set[str]) -> Any:
+    import dgl
+    import torch
+
+    ends = {("node", "to", "node"): (torch.from_numpy(SRC), torch.from_numpy(DST))}
+    if "types" in things:
+        ends["node", "buys", "item"] = tuple(map(torch.from_numpy, BUYS))
+        graph = dgl.heterograph(ends, num_nodes_dict={"node": N, "item": 4})
+    else:
+        graph = dgl.graph(ends["node", "to", "node"], num_nodes=N)
+    typed = "types" in things
+    nodes, edges = graph.nodes["node" if typed else "_N"].data, graph.edges["to" if typed else "_E"].data
+    of_nodes = {
+        "features": {"feat": X}, "labels": {"label": Y}, "splits": MASKS, "other node tables": {"age": AGE},
+    }  # fmt: skip
+    of_edges = {"edge features": {"edge_attr": ATTR}, "weights": {"weight": WEIGHT[:, None]}, "times": {"time": TIME}}
+    for frame, tensors in ((nodes, of_nodes), (edges, of_edges)):
+        for thing in things & tensors.keys():
+            for name, rows in tensors[thing].items():
+                frame[name] = torch.from_numpy(rows)
+    return graph
+
+
+def dgl_file(folder: Path, things: set[str]) -> Path:
+    import dgl
+    import torch
+
+    graph = _dgl_graph(things)
+    if "user ids" in things:
+        graph.ndata["_ID"] = torch.from_numpy(IDS)
+    if "edge ids" in things:
+        graph.edata["_ID"] = torch.from_numpy(ORDER)
+    dgl.save_graphs(str(folder / "graph.bin"), [graph])
+    return folder / "graph.bin"
+
+
+def dgl_parts(folder: Path, things: set[str]) -> Path:
+    import dgl
+
+    dgl.distributed.partition_graph(_dgl_graph(things), "tiny", 1, str(folder))
+    if "user ids" in things:
+        np.save(folder / "nid_map.npy", IDS)
+    if "edge ids" in things:
+        np.save(folder / "eid_map.npy", ORDER)
+    return folder / "tiny.json"
+
+
+def dorylus(folder: Path, things: set[str]) -> Path:
+    edges = np.stack([SRC, DST], axis=1).astype("<u4")
+    (folder / "graph.bsnap").write_bytes(struct.pack("<iIQ", 4, N, M) + edges.tobytes())
+    if "features" in things:
+        (folder / "features.bsnap").write_bytes(struct.pack("<I", 2) + X.tobytes())
+    if "labels" in things:
+        (folder / "labels.bsnap").write_bytes(struct.pack("<I", 3) + Y.astype("<u4").tobytes())
+    return folder
+
+
+def table(folder: Path, things: set[str]) -> Path:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    nodes: dict[str, Any] = {"id": IDS if "user ids" in things else np.arange(N)}
+    ids = nodes["id"]
+    columns = {
+        "features": {"x0": X[:, 0], "x1": X[:, 1]}, "labels": {"label": Y}, "splits": SPLITS, "other node tables": {"age": AGE},
+    }  # fmt: skip
+    for thing in things & columns.keys():
+        nodes |= columns[thing]
+    tables = {"features": {"x": ["x0", "x1"]}, "labels": {"y": "label"}, "other node tables": {"age": "age"}}
+    entry: dict[str, Any] = {"files": "nodes.parquet", "id": "id", "tables": {}}
+    for thing in things & tables.keys():
+        entry["tables"] |= tables[thing]
+    if "splits" in things:
+        entry["splits"] = {"train": "train", "val": "val"}
+    edges: dict[str, Any] = {"a": ids[SRC], "b": ids[DST]}
+    of_edges = {"edge features": {"edge_attr": ATTR.tolist()}, "weights": {"weight": WEIGHT}, "times": {"time": TIME}}
+    to: dict[str, Any] = {"files": "edges.parquet", "src": "a", "dst": "b", "tables": {}}
+    for thing in things & of_edges.keys():
+        edges |= of_edges[thing]
+        to["tables"] |= {name: name for name in of_edges[thing]}
+    if "edge ids" in things:
+        edges["number"] = ORDER
+    schema: dict[str, Any] = {"nodes": {"node": entry}, "edges": {"node__to__node": to}}
+    if "types" in things:
+        schema["nodes"]["item"] = {"files": "items.parquet", "id": "id"}
+        schema["edges"]["node__buys__item"] = {"files": "buys.parquet", "src": "a", "dst": "b"}
+        parquet.write_table(pa.table({"id": np.arange(4)}), folder / "items.parquet")
+        parquet.write_table(pa.table({"a": ids[BUYS[0]], "b": BUYS[1]}), folder / "buys.parquet")
+    parquet.write_table(pa.table(nodes), folder / "nodes.parquet")
+    parquet.write_table(pa.table(edges), folder / "edges.parquet")
+    (folder / "schema.json").write_text(json.dumps(schema))
+    return folder
+
+
+def networkx(folder: Path, things: set[str]) -> Path:
+    import networkx as nx
+
+    graph = nx.MultiDiGraph()
+    ids = (IDS if "user ids" in things else np.arange(N)).tolist()
+    of_nodes = {
+        "features": {"x": X}, "labels": {"y": Y}, "splits": MASKS, "other node tables": {"age": AGE},
+        "types": {"kind": np.array(["user", "item"] * 3)},
+    }  # fmt: skip
+    of_edges = {"edge features": {"edge_attr": ATTR}, "weights": {"weight": WEIGHT}, "times": {"time": TIME}}
+    for row in range(N):
+        graph.add_node(
+            ids[row], **{n: r[row].tolist() for t in things & of_nodes.keys() for n, r in of_nodes[t].items()}
+        )
+    for place in np.argsort(SRC, kind="stable"):  # networkx keeps edges by their sources
+        values = {n: r[place].tolist() for t in things & of_edges.keys() for n, r in of_edges[t].items()}
+        keys = {"key": int(ORDER[place])} if "edge ids" in things else {}
+        graph.add_edge(ids[SRC[place]], ids[DST[place]], **keys, **values)
+    (folder / "graph.json").write_text(json.dumps(nx.node_link_data(graph)))
+    return folder / "graph.json"
+
+
+FORMATS: dict[
+    str, tuple[str, Write, str]
+] = {  # the row of the document: the format, its writer, the package that it needs
+    "`npz`": ("npz", npz, ""),
+    "`planetoid`": ("planetoid", planetoid, ""),
+    "`ogb`": ("ogb", ogb, ""),
+    "`pyg`": ("pyg", pyg, "torch_geometric"),
+    "`pyg-parts`": ("pyg-parts", pyg_parts, "torch"),
+    "`dgl`: file": ("dgl", dgl_file, "dgl"),
+    "`dgl`: partitions": ("dgl", dgl_parts, "dgl"),
+    "`dorylus`": ("dorylus", dorylus, ""),
+    "`table`": ("table", table, "pyarrow"),
+    "`networkx`": ("networkx", networkx, ""),
+}

@@ -1,0 +1,123 @@
+"""Every cell of the table in ``docs/importing.md``: what comes along is found again, what does not is refused by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atta.errors import DataError
+from atta.partition import Graph
+from atta.partition.importers import IMPORTERS, import_graph
+from tests.unit.partition import carried as c
+
+ETYPE = "node__to__node"
+PAGE = Path(__file__).parents[3] / "docs/importing.md"
+
+
+def document() -> tuple[list[str], dict[str, list[str]]]:
+    lines = [line.strip("|").split("|") for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line] for line in lines]
+    start = next(i for i, row in enumerate(rows) if row[1:2] == ["features"])
+    return rows[start][1:], {row[0]: row[1:] for row in rows[start + 2 :]}
+
+
+THINGS, ROWS = document()
+CELLS = [(row, thing, cell) for row, cells in ROWS.items() for thing, cell in zip(THINGS, cells, strict=True)]
+# What a refusal names.
+NAMES = {
+    "`npz`": {"other node tables": r"'age\.npy'", "edge ids": "'e_id'"},
+    "`ogb`": {"other node tables": r"'node_species\.csv\.gz'", "weights": r"'edge_weight\.csv\.gz'",
+              "times": r"'edge_year\.csv\.gz'", "types": "heterogeneous"},
+    "`pyg`": {"edge ids": "'e_id'"},
+    "`dgl`: file": {"edge ids": "'_ID'"},
+    "`table`": {"edge ids": "'number'"},
+    "`networkx`": {"edge ids": "'keys'", "types": "'kind'"},
+}  # fmt: skip
+
+
+def test_the_document_has_every_format() -> None:
+    assert ROWS.keys() == c.FORMATS.keys()
+    assert {fmt for fmt, *_ in c.FORMATS.values()} == set(IMPORTERS)
+    assert {cell for _, _, cell in CELLS} == {"yes", "refused", "\u2013", "merged"}
+    assert {(row, thing) for row, thing, cell in CELLS if cell == "refused"} == {
+        (r, t) for r, n in NAMES.items() for t in n
+    }
+
+
+def imported(row: str, things: set[str], tmp_path: Path) -> Graph:
+    fmt, write, package = c.FORMATS[row]
+    if package:
+        pytest.importorskip(package)
+    (tmp_path / "source").mkdir()
+    import_graph(fmt, write(tmp_path / "source", things), tmp_path / "g")
+    return Graph.open(tmp_path / "g")
+
+
+def assert_carried(graph: Graph, thing: str) -> None:
+    edges = graph.edges(ETYPE)
+    match thing:
+        case "features":
+            assert np.array_equal(graph.table("node", "x"), c.X)
+        case "labels":
+            assert np.array_equal(graph.table("node", "y"), c.Y)
+            assert graph.schema.num_classes == 3
+        case "splits":
+            found = {name: graph.split("node", name).tolist() for name in graph.schema.splits["node"]}
+            public = {"train": [0, 1], "val": [2, 3], "test": [4, 5]}  # which is all that Planetoid's files tell
+            assert found == (public if "test" in found else {"train": [0, 3], "val": [1]})
+        case "other node tables":
+            assert np.array_equal(graph.table("node", "age"), c.AGE)
+        case "user ids":
+            assert np.array_equal(graph.user_ids("node"), c.IDS)
+        case "edge features":
+            assert np.array_equal(edges.tables["edge_attr"], c.ATTR)
+        case "weights":
+            assert np.array_equal(edges.tables["weight"], c.WEIGHT)
+        case "times":
+            assert np.array_equal(edges.tables["time"], c.TIME)
+        case "types":
+            assert graph.schema.node_counts == {"node": c.N, "item": 4}
+            buys = graph.edges("node__buys__item")
+            assert np.array_equal(np.stack([buys.src, buys.dst]), c.BUYS)
+
+
+@pytest.mark.parametrize(("row", "thing"), [(row, thing) for row, thing, cell in CELLS if cell == "yes"])
+def test_it_comes_along(row: str, thing: str, tmp_path: Path) -> None:
+    graph = imported(row, {thing, "features"}, tmp_path)
+    edges, place = graph.edges(ETYPE), slice(None)
+    if thing == "edge ids":
+        # The edge whose id is ORDER[i] was written as the i-th; pyg-parts has its edges under their numbers.
+        place = np.argsort(c.ORDER) if row == "`dgl`: partitions" else place
+    if row != "`planetoid`":
+        assert np.array_equal(np.stack([edges.src, edges.dst]), np.stack([c.SRC, c.DST])[:, place])
+    assert_carried(graph, thing)
+
+
+@pytest.mark.parametrize(("row", "thing"), [(row, thing) for row, thing, cell in CELLS if cell == "refused"])
+def test_it_is_refused_by_name(row: str, thing: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=NAMES[row][thing]):
+        imported(row, {thing, "features"}, tmp_path)
+    assert not list(tmp_path.glob("g*"))
+
+
+def test_planetoid_merges_edges(tmp_path: Path) -> None:
+    edges = imported("`planetoid`", set(), tmp_path).edges(ETYPE)
+    pairs = {frozenset(p) for p in zip(c.SRC.tolist(), c.DST.tolist(), strict=True) if p[0] != p[1]}
+    assert sorted(zip(edges.src.tolist(), edges.dst.tolist(), strict=True)) == sorted(
+        (u, v) for p in pairs for u, v in (sorted(p), sorted(p, reverse=True))
+    )
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_everything_together(row: str, tmp_path: Path) -> None:
+    """What comes along comes along beside everything else, and nothing besides it appears."""
+    things = {t for r, t, cell in CELLS if r == row and cell == "yes" and t not in ("types", "edge ids")}
+    graph = imported(row, things, tmp_path)
+    for thing in things:
+        assert_carried(graph, thing)
+    named = {"features": "x", "labels": "y", "other node tables": "age"}
+    assert set(graph.schema.node_tables["node"]) - {"part"} == {named[t] for t in named.keys() & things}
+    named = {"edge features": "edge_attr", "weights": "weight", "times": "time"}
+    assert set(graph.schema.edge_tables[ETYPE]) == {named[t] for t in named.keys() & things}

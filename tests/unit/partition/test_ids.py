@@ -1,0 +1,300 @@
+"""Numbers that cannot be ids are refused with their value and place: too large for int64, fractions, NaN, negative rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atta.errors import AttaError, ConfigError, DataError
+from atta.partition import Graph, GraphWriter
+from atta.partition.importers import import_graph
+from tests.unit.partition import carried as c
+
+BIG = 2**63 + 5
+EDGES = np.stack([c.SRC, c.DST])
+
+
+def with_array(name: str, values: Any):
+    def change(folder: Path) -> None:
+        np.save(folder / f"{name}.npy", values)
+
+    return change
+
+
+def with_edges(dtype: Any, place: tuple[int, int], value: Any, **others: Any):
+    def change(folder: Path) -> None:
+        index = EDGES.astype(dtype)
+        index[place] = value
+        np.savez(folder / "graph.npz", edge_index=index, **others)
+
+    return change
+
+
+def with_split(values: Any):
+    return lambda folder: np.savez(folder / "split.npz", extra=np.array(values))
+
+
+IDS = np.arange(c.N)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (with_array("ids", np.array([1, 2, 3, BIG, 5, 6], np.uint64)), rf"ids\.npy: ids: {BIG} at position 3 is too large"),
+        (with_array("ids", IDS + 0.5), r"ids\.npy: ids: 0\.5 at position 0 \(float64\); wanted are integers"),
+        (with_array("ids", np.where(IDS == 4, np.nan, IDS)), r"ids: nan at position 4 \(float64\)"),
+        (with_array("ids", IDS // 2), "the id 0 occurs twice"),
+        (with_array("ids", IDS[:3]), r"ids: \[3\] numbers for 6 vertices"),
+        (with_array("ids", IDS > 2), r"ids: False at position 0 \(bool\)"),
+        (with_edges(np.uint64, (0, 2), BIG), rf"graph\.npz: edge_index of 'node__to__node', source: {BIG} at position 2"),
+        (with_edges(np.uint64, (1, 8), 2**64 - 1), rf"destination: {2**64 - 1} at position 8 is too large"),
+        (with_edges(np.float64, (0, 0), 0), r"source: 0\.0 at position 0 \(float64\)"),
+        (with_edges(np.float64, (0, 3), np.nan), r"source: nan at position 3"),
+        (with_edges(np.int64, (1, 7), -2), r"destination: -2 at position 7 is negative"),
+        (with_edges(np.int64, (0, 0), 0, edge_type=EDGES[0] / 2), r"edge_type: 0\.0 at position 0"),
+        (with_split([0.5, 1]), r"split\.npz: extra: 0\.5 at position 0"),
+        (with_split([1, -1]), r"extra: -1 at position 1 is negative"),
+        (with_array("train_mask", np.arange(c.N)), "train: a mask holds truth values"),
+    ],
+)  # fmt: skip
+def test_npz(tmp_path: Path, change: Any, says: str) -> None:
+    (tmp_path / "s").mkdir()
+    source = c.npz(tmp_path / "s", {"features", "labels"})
+    change(source)
+    with pytest.raises(DataError, match=says):
+        import_graph("npz", source, tmp_path / "g")
+    assert not list(tmp_path.glob("g*"))
+
+
+def test_a_mask_of_zeros_and_ones_is_a_mask(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    source = c.npz(tmp_path / "s", {"labels"})
+    np.save(source / "train_mask.npy", np.array([0, 1, 1, 0, 0, 1], np.uint8))
+    import_graph("npz", source, tmp_path / "g")
+    assert Graph.open(tmp_path / "g").split("node", "train").tolist() == [1, 2, 5]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "says"),
+    [
+        ("mapping/nodeidx2id", [[0, 1], [1, BIG], [2, 3], [3, 4], [4, 5], [5, 6]], "nodeidx2id"),
+        ("raw/edge", [[0, BIG]], r"edge\.csv\.gz"),
+        ("raw/edge", [[0, 1.5]], r"edge\.csv\.gz"),
+        ("raw/edge", [[0, "nan"]], r"edge\.csv\.gz"),
+        ("raw/edge", [[0, -1]], "destination -1"),
+        ("raw/node-label", [0, 1, 1.5, 2, 0, 0], "labels are whole numbers"),
+        ("raw/edge-feat", [[1, 2]], r"edge-feat\.csv\.gz: ends before the edges: 1 rows"),
+        ("raw/edge-feat", [[1, 2]] * 10, r"edge-feat\.csv\.gz: "),
+        ("raw/num-edge-list", [8], r"states 8 edges, edge\.csv\.gz has 9"),
+        ("raw/node_year", [[1, 2]] * 6, "2 columns instead of 1"),
+        ("split/time/holdout", [1], r"'holdout\.csv\.gz' is not imported"),
+    ],
+)
+def test_ogb(tmp_path: Path, name: str, rows: list, says: str) -> None:
+    source = c.ogb(tmp_path / "s", {"features", "splits", "user ids"})
+    c._csv(source / f"{name}.csv.gz", np.array(rows, dtype=object), "heading\n" if "mapping" in name else "")
+    with pytest.raises(AttaError, match=says):
+        import_graph("ogb", source, tmp_path / "g")
+    assert not list(tmp_path.glob("g*"))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda d, t: d.update({"n_id": t.arange(6) / 2}), r"'n_id' is not imported: n_id: 0\.0 at position 0"),
+        (lambda d, t: d.update({"n_id": t.zeros(6, dtype=t.int64)}), "'n_id' is not imported: n_id: the id 0 occurs twice"),
+        (lambda d, t: d.update({"n_id": t.arange(4)}), r"'n_id' is not imported: \[4\] is not one row"),
+        (lambda d, t: d.update({"edge_index": d["edge_index"] / 2}), r"source: 0\.0 at position 0 \(float32\)"),
+        (lambda d, t: d.update({"edge_index": d["edge_index"] - 1}), "source: -1 at position 0 is negative"),
+        (lambda d, t: d.update({"edge_index": d["edge_index"][0]}), r"has the shape \[9\] instead of \[2, E\]"),
+        (lambda d, t: d.update({"description": "six"}), "'description' is not imported: it is a str"),
+        (lambda d, t: d.update({"years": [1, 2]}), "'years' is not imported: it is a list"),
+        (lambda d, t: d.update({"adj": t.eye(6).to_sparse()}), "'adj' is not imported: it is a sparse tensor"),
+        (lambda d, t: d.update({"adj": t.eye(6).to_sparse_csr()}), "'adj' is not imported: it is a sparse tensor"),
+        (lambda d, t: d.update({"half": t.zeros(6, dtype=t.bfloat16)}), "'half' is not imported: it is a tensor of torch.bfloat16"),
+        (lambda d, t: d.update({"prices": t.zeros(9)}), r"'prices' is not imported: \[9\] is not one row for each vertex \(6\)"),
+        (lambda d, t: d.update({"edge_x": t.zeros(6)}), r"'edge_x' is not imported: \[6\] is not one row for each edge \(9\)"),
+        (lambda d, t: d.update({"edge_weight": t.zeros(9, 2)}), r"'edge_weight' is not imported: \[9, 2\] is not one number"),
+        (lambda d, t: d.update(edge_time=t.zeros(9), time=t.zeros(9)), "'edge_time' is not imported: there is another tensor"),
+        (lambda d, t: d.update({"batch": t.zeros(6)}), "'batch' is not imported: it tells several graphs apart"),
+        (lambda d, t: d.update({"split_x": t.zeros(6)}), "'split_x' is not imported: tables cannot have this name"),
+        (lambda d, t: d.update({"edge_label_index": t.zeros(9)}), "'edge_label_index' is not imported: edges that are seeds"),
+        (lambda d, t: d.update({"train_mask": t.arange(6)}), "train_mask: a mask holds truth values"),
+        (lambda d, t: d.update({"num_classes": "many"}), "'num_classes' is not imported: it is a str"),
+    ],
+)  # fmt: skip
+def test_pyg(tmp_path: Path, change: Any, says: str) -> None:
+    torch = pytest.importorskip("torch")
+    data = pytest.importorskip("torch_geometric.data")
+    value = data.Data(x=torch.from_numpy(c.X), edge_index=torch.from_numpy(EDGES)).to_dict()
+    change(value, torch)
+    torch.save(data.Data.from_dict(value), tmp_path / "d.pt")
+    with pytest.raises(DataError, match=says):
+        import_graph("pyg", tmp_path / "d.pt", tmp_path / "g")
+    if "is not imported" in says and "there is" not in says:
+        name = says.split("'")[1]
+        import_graph("pyg", tmp_path / "d.pt", tmp_path / "g", drop=[name])
+        assert list(Graph.open(tmp_path / "g").schema.node_tables["node"]) == ["x"]
+
+
+def test_typed_pyg(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    data = pytest.importorskip("torch_geometric.data")
+    value = data.HeteroData()
+    value["a"].x = torch.zeros(3, 2)
+    value["a", "to", "a"].edge_index = torch.tensor([[0], [1]])
+    value.licence = "none"
+    torch.save(value, tmp_path / "d.pt")
+    with pytest.raises(DataError, match="'licence' is not imported: it belongs to no node type"):
+        import_graph("pyg", tmp_path / "d.pt", tmp_path / "g")
+
+
+@pytest.mark.parametrize(
+    ("ids", "says"),
+    [([0.0, 1, 2, 3, 4, 5], r"0\.0 at position 0"), ([0, 0, 1, 2, 3, 4], "the id 0 occurs twice")],
+)
+def test_dgl(tmp_path: Path, ids: list, says: str) -> None:
+    dgl, torch = pytest.importorskip("dgl"), pytest.importorskip("torch")
+    graph = dgl.graph((torch.from_numpy(c.SRC), torch.from_numpy(c.DST)), num_nodes=c.N)
+    graph.ndata["_ID"] = torch.tensor(ids)
+    dgl.save_graphs(str(tmp_path / "g.bin"), [graph])
+    with pytest.raises(DataError, match=says):
+        import_graph("dgl", tmp_path / "g.bin", tmp_path / "g")
+    del graph.ndata["_ID"]
+    graph.ndata["two words"] = torch.zeros(c.N)
+    dgl.save_graphs(str(tmp_path / "g.bin"), [graph], {"of the graph": torch.zeros(1)})
+    with pytest.raises(DataError, match="'two words' is not imported: tables cannot have this name"):
+        import_graph("dgl", tmp_path / "g.bin", tmp_path / "g")
+    with pytest.raises(DataError, match="'of the graph' is not imported: it is a tensor of the whole graph"):
+        import_graph("dgl", tmp_path / "g.bin", tmp_path / "g", drop=["two words"])
+    import_graph("dgl", tmp_path / "g.bin", tmp_path / "g", drop=["two words", "of the graph"])
+
+
+@pytest.mark.parametrize(
+    ("file", "column", "values", "says"),
+    [
+        (
+            "nodes",
+            "id",
+            np.array([1, 2, BIG, 4, 5, 6], np.uint64),
+            f"the column 'id': {BIG} at position 2 is too large",
+        ),
+        ("nodes", "id", [1, 1, 2, 3, 4, 5], "the id 1 occurs twice"),
+        ("edges", "a", np.array([*c.SRC[:-1], BIG], np.uint64), f"the column 'a': {BIG} at position 8 is too large"),
+        ("edges", "a", c.SRC + 0.0, "the column 'a' holds double, the ids of vertices are int64"),
+        ("edges", "b", [*c.DST[:-1].tolist(), None], "empty ids"),
+        ("edges", "b", [*map(str, c.DST)], "the column 'b' holds string, the ids of vertices are int64"),
+        ("edges", "b", [*c.DST[:-1].tolist(), -1], "names the vertex -1, which is in no node file"),
+        ("nodes", "train", [0, 1, 2, 0, 0, 0], "the column 'train': a mask holds truth values"),
+        ("nodes", "wealth", [0.0] * 6, "'wealth' is not imported: schema.json does not name the column"),
+    ],
+)
+def test_tables(tmp_path: Path, file: str, column: str, values: Any, says: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    (tmp_path / "s").mkdir()
+    source = c.table(tmp_path / "s", {"splits"})
+    whole = parquet.read_table(source / f"{file}.parquet").to_pydict()
+    parquet.write_table(pa.table({**whole, column: values}), source / f"{file}.parquet")
+    with pytest.raises(DataError, match=says):
+        import_graph("table", source, tmp_path / "g")
+    assert not list(tmp_path.glob("g*"))
+
+
+def test_a_narrow_id_column_knows_larger_numbers_as_strangers(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    (tmp_path / "s").mkdir()
+    source = c.table(tmp_path / "s", set())
+    parquet.write_table(pa.table({"id": np.arange(6, dtype=np.int8)}), source / "nodes.parquet")
+    parquet.write_table(pa.table({"a": [300], "b": [0]}), source / "edges.parquet")
+    with pytest.raises(DataError, match=r"the column 'a' names a vertex which is in no node file: .*300"):
+        import_graph("table", source, tmp_path / "g")
+
+
+def test_a_file_that_the_schema_does_not_name(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "s").mkdir()
+    source = c.table(tmp_path / "s", set())
+    (source / "more.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match=r"'more\.csv' is not imported: schema\.json does not name it"):
+        import_graph("table", source, tmp_path / "g")
+    import_graph("table", source, tmp_path / "g", drop=["more.csv"])
+
+
+def test_an_ignored_column(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "s").mkdir()
+    source = c.table(tmp_path / "s", {"edge ids"})
+    schema = json.loads((source / "schema.json").read_text())
+    schema["edges"]["node__to__node"]["ignore"] = ["number"]
+    (source / "schema.json").write_text(json.dumps(schema))
+    import_graph("table", source, tmp_path / "g")
+    assert Graph.open(tmp_path / "g").schema.edge_tables["node__to__node"] == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("ind.tiny.test.index", f"{BIG}\n5\n", r"test\.index: not a list of numbers"),
+        ("ind.tiny.test.index", "4\n4.5\n", r"test\.index: not a list of numbers"),
+        ("ind.tiny.test.index", "4\n-5\n", "distinct non-negative numbers"),
+    ],
+)
+def test_planetoid(tmp_path: Path, name: str, text: str, says: str) -> None:
+    source = c.planetoid(tmp_path, set())
+    (source / name).write_text(text)
+    with pytest.raises(DataError, match=says):
+        import_graph("planetoid", source, tmp_path / "g")
+
+
+def test_several_labels_of_a_planetoid_vertex(tmp_path: Path) -> None:
+    import pickle
+
+    source, many = c.planetoid(tmp_path, set()), np.eye(3, dtype=np.int32)[c.Y[:4]]
+    many[1] = 1
+    (source / "ind.tiny.ally").write_bytes(pickle.dumps(many, protocol=2))
+    with pytest.raises(DataError, match="a vertex has several labels"):
+        import_graph("planetoid", source, tmp_path / "g")
+
+
+def test_dorylus(tmp_path: Path) -> None:
+    source = c.dorylus(tmp_path, {"labels"})
+    (source / "vertices.bsnap").write_bytes(b"")
+    with pytest.raises(DataError, match=r"'vertices\.bsnap' is not imported"):
+        import_graph("dorylus", source, tmp_path / "g")
+    (source / "vertices.bsnap").unlink()
+    whole = (source / "labels.bsnap").read_bytes()
+    (source / "labels.bsnap").write_bytes(b"\2\0\0\0" + whole[4:])
+    with pytest.raises(DataError, match="has the label 2, but its heading says 2 classes"):
+        import_graph("dorylus", source, tmp_path / "g")
+    (source / "labels.bsnap").write_bytes(b"\7\0\0\0" + whole[4:])
+    import_graph("dorylus", source, tmp_path / "g")
+    assert Graph.open(tmp_path / "g").schema.num_classes == 7
+
+
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        (lambda out: out.add_nodes("a", 2, ids=np.array([1, BIG], np.uint64)), f"ids: {BIG} at position 1 does not fit"),
+        (lambda out: out.add_nodes("a", 2, ids=[0.5, 1]), "ids are integers, not float64"),
+        (lambda out: out.add_nodes("a", 2, ids=[True, False]), "ids are integers, not bool"),
+        (lambda out: out.add_edges("n__to__n", [0.0], [1.0]), "an edge has the source 0.0: vertices are numbered by integers"),
+        (lambda out: out.add_edges("n__to__n", [0], np.array([BIG], np.uint64)), f"an edge has the destination {BIG}"),
+        (lambda out: out.add_split("s", [0.5], "n"), "split 's': rows are integers, not float64"),
+        (lambda out: out.add_split("s", np.array([BIG], np.uint64), "n"), f"rows: {BIG} at position 0"),
+        (lambda out: [out.add_table("t", np.zeros(3), "n") for _ in "ab"], "table 't' of 'n' is given twice"),
+        (lambda out: [out.add_split("s", [0], "n") for _ in "ab"], "split 's' of 'n' is given twice"),
+    ],
+)  # fmt: skip
+def test_graph_writer(tmp_path: Path, use: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says), GraphWriter(tmp_path / "g") as out:  # noqa: PT012
+        out.add_nodes("n", 3)
+        use(out)
+    assert not list(tmp_path.iterdir())

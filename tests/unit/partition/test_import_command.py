@@ -1,0 +1,137 @@
+"""``atta import`` and ``atta export`` as commands: what they say, what they need, and how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from atta.cli import data
+from atta.errors import ConfigError
+from atta.partition import Graph, GraphWriter, partition_graph
+from atta.partition.exporters import EXPORTERS, PARTITIONED, export_graph
+from atta.partition.importers import IMPORTERS, import_graph
+from tests.unit.partition import carried as c
+
+COMMAND = next(command for command in data.COMMANDS if command.name == "import")
+
+
+def atta(*arguments: object) -> str:
+    result = CliRunner().invoke(COMMAND, [str(a) for a in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+def test_help_lists_the_formats() -> None:
+    shown = " ".join(atta("--help").split())
+    assert ", ".join(sorted(IMPORTERS)) in shown
+    assert "--drop NAME" in shown
+
+
+def test_what_is_left_out_is_named_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    source = c.npz(tmp_path / "s", {"features", "edge ids", "other node tables"})
+    assert atta("npz", source, tmp_path / "g", "--drop", "e_id", "--drop", "age.npy").endswith(
+        f"imported from {source}\n"
+    )
+    assert Graph.open(tmp_path / "g").provenance["dropped"] == ["age.npy", "e_id"]
+
+
+def test_notes_are_shown(tmp_path: Path) -> None:
+    pytest.importorskip("dgl")
+    source = c.dgl_parts(tmp_path / "s", {"features"})
+    shown = atta("dgl", source, tmp_path / "g", "--quiet")
+    assert "note: vertex ids are the numbers that DistDGL has given: no nid_map beside the parts" in shown
+    assert Graph.open(tmp_path / "g").provenance["notes"] == [
+        line[6:] for line in shown.splitlines() if line.startswith("note: ")
+    ]
+
+
+NEEDS = {  # format: what it cannot do without, and the extra that brings it
+    "dgl": ("dgl", "dgl"), "pyg": ("torch_geometric.data", "train"), "pyg-parts": ("torch", "train"), "table": ("pyarrow", "table"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fmt", NEEDS)
+def test_a_missing_package_is_named_with_its_extra_before_the_source_is_read(
+    fmt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, extra = NEEDS[fmt]
+    (tmp_path / "source.json").write_text("this is no source of any format")
+    monkeypatch.setitem(sys.modules, package, None)  # what Python does for a package that is not there
+    with pytest.raises(ConfigError, match=rf"needs .*: install atta\[{extra}\]"):
+        import_graph(fmt, tmp_path / "source.json", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["source.json"]
+
+
+@pytest.mark.parametrize("fmt", NEEDS)
+def test_exports_name_the_extra_as_well(fmt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with GraphWriter(tmp_path / "graph") as out:
+        out.add_nodes("node", 4)
+        out.add_edges("node__to__node", [0, 1], [1, 2])
+    source = tmp_path / "graph"
+    if fmt in PARTITIONED:
+        partition_graph(source, tmp_path / "data", parts=2, method="random")
+        source = tmp_path / "data"
+    package, extra = NEEDS[fmt]
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"needs .*: install atta\[{extra}\]"):
+        export_graph(fmt, source, tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_formats_that_need_nothing_more() -> None:
+    assert NEEDS.keys() <= EXPORTERS.keys() | PARTITIONED.keys()
+    assert set(IMPORTERS) - NEEDS.keys() == {"dorylus", "networkx", "npz", "ogb", "planetoid"}
+
+
+def test_interrupting_an_import_leaves_nothing(tmp_path: Path) -> None:
+    source = c.ogb(tmp_path / "s", {"features"})
+    (source / "raw/edge.csv.gz").unlink()
+    os.mkfifo(source / "raw/edge.csv.gz")  # nobody writes: the import waits in the middle of its work
+    done = subprocess.Popen(
+        [sys.executable, "-m", "atta.cli.main", "import", "ogb", str(source), str(tmp_path / "g")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "g.partial/edges").exists():
+            assert done.poll() is None, done.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        done.send_signal(signal.SIGINT)
+        out, err = done.communicate(timeout=60)
+    finally:
+        done.kill()
+    assert (done.returncode, out, err.split("\n")) == (
+        130,
+        "",
+        ["", "atta: interrupted", ""],
+    )  # ^C gets a line of its own
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def test_refusals_are_one_line_and_wrong_input(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    source = c.npz(tmp_path / "s", {"edge ids"})
+    np.save(source / "ids.npy", np.array([1, 2, 3, 4, 5, 2**63 + 7], np.uint64))
+    arguments = ["import", "npz", str(source), str(tmp_path / "g")]
+    for more, says in ((), "'e_id' is not imported"), (("--drop", "e_id"), f"{2**63 + 7} at position 5"):
+        done = subprocess.run(
+            [sys.executable, "-m", "atta.cli.main", *arguments, *more],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert says in done.stderr

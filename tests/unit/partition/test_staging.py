@@ -1,0 +1,300 @@
+"""Folders and files that replace others: whatever kills their writer, and whenever, the old one or the new one is there, whole."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from atta.errors import ConfigError, DataError
+from atta.partition import staging
+from atta.partition.staging import StagedFile, Staging, recover
+
+KILLS = int(os.environ.get("ATTA_KILLS", "5"))
+MARKER = "graph.json"
+STATE_CHANGES = ("os.", "shutil.", "fcntl.", "open", "pathlib.")
+
+
+def write(dst: Path, value: int) -> None:
+    """A folder that says by itself whether it is whole: 3 files, and their checksums in the marker."""
+    with Staging(dst, MARKER, overwrite=True) as folder:
+        sums = []
+        for name in ("a.npy", "nodes/b.npy", "nodes/c.npy"):
+            content = random.Random(f"{value}{name}").randbytes(2000)
+            (folder.path / name).parent.mkdir(exist_ok=True)
+            (folder.path / name).write_bytes(content)
+            sums.append(f"{name} {hashlib.sha256(content).hexdigest()}")
+        (folder.path / MARKER).write_text("\n".join([str(value), *sums]))
+
+
+def read(dst: Path) -> int | None:
+    """The value written, None: nothing of that name; fails where the folder is not whole."""
+    recover(dst)
+    if not dst.exists():
+        return None
+    value, *sums = (dst / MARKER).read_text().splitlines()
+    for line in sums:
+        name, digest = line.split()
+        assert hashlib.sha256((dst / name).read_bytes()).hexdigest() == digest, name
+    assert len(sums) == 3
+    return int(value)
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Run in a forked process; its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    with contextlib.suppress(BaseException):
+        work()
+        os._exit(0)
+    os._exit(1)
+
+
+def exit_code(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def dying_at(step: int) -> None:
+    """Die before the ``step``-th call that the interpreter announces as one to the file system."""
+    left = step
+
+    def hook(event: str, _: object) -> None:
+        nonlocal left
+        if event.startswith(STATE_CHANGES):
+            left -= 1
+            if left < 0:
+                os._exit(9)
+
+    sys.addaudithook(hook)
+
+
+def died_at_each_step(work: Callable[[int], None]) -> Iterator[int]:
+    """Run in a child that dies at its first call, its second one ... until it lives to the end."""
+    for step in range(1000):
+
+        def dying(step: int = step) -> None:
+            dying_at(step)
+            work(step)
+
+        code = exit_code(in_child(dying))
+        assert code in (0, 9)
+        yield step
+        if code == 0:
+            return
+    raise AssertionError("it never ends")
+
+
+def no_exchange(one: Path, other: Path) -> bool:
+    return False
+
+
+@pytest.fixture(params=["exchanged", "renamed twice"])
+def both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without a file system that lets two folders change places."""
+    if request.param == "renamed twice":
+        monkeypatch.setattr(staging, "_exchange", no_exchange)
+
+
+@pytest.mark.usefixtures("both")
+@pytest.mark.parametrize("next_is", ["reader", "writer"])
+def test_killed_at_every_step_of_a_replacement(tmp_path: Path, next_is: str) -> None:
+    dst, seen = tmp_path / "g", set()
+    write(dst, 0)
+    for step in died_at_each_step(lambda step: write(dst, step + 1)):
+        if next_is == "reader":
+            value = read(dst)
+            assert value in (step, step + 1)
+            assert sorted(p.name for p in tmp_path.iterdir()) == ["g"]
+            seen.add(value == step + 1)
+        write(dst, step + 1)
+        assert read(dst) == step + 1
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["g"]
+    assert step > 20
+    assert next_is == "writer" or seen == {False, True}
+
+
+def test_killed_at_every_step_of_a_first_writing(tmp_path: Path) -> None:
+    dst = tmp_path / "g"
+    for _ in died_at_each_step(lambda _: write(dst, 1)):
+        assert read(dst) in (None, 1)
+        write(dst, 2)
+        assert [p.name for p in tmp_path.iterdir()] == ["g"]
+        shutil.rmtree(dst)
+
+
+@pytest.mark.usefixtures("both")
+def test_killed_at_random_times(tmp_path: Path) -> None:
+    dst, at_least = tmp_path / "g", 0
+    write(dst, 0)
+    for _ in range(KILLS):
+
+        def rewrite(start: int = at_least) -> None:
+            for value in range(start + 1, 1_000_000):
+                write(dst, value)
+
+        pid = in_child(rewrite)
+        time.sleep(random.uniform(0.0, 0.03))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        value = read(dst)
+        assert value is not None
+        assert value >= at_least
+        assert [p.name for p in tmp_path.iterdir()] == ["g"]
+        at_least = value + 1
+        write(dst, at_least)
+        assert read(dst) == at_least
+        assert [p.name for p in tmp_path.iterdir()] == ["g"]
+
+
+@pytest.mark.usefixtures("both")
+def test_interrupted_or_failed_at_every_step_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures and Ctrl-C leave the old folder, or the new one, and nothing else, at once."""
+    dst = tmp_path / "g"
+    write(dst, 0)
+    for name in ("_sync", "_exchange", "_vacant", "_take", "_same", "Path.rename"):
+        for error in (KeyboardInterrupt(), OSError(errno.ENOSPC, "full"), OSError(errno.EIO, "broken")):
+            for at in range(1, 9):
+                owner, attribute = (Path, "rename") if name == "Path.rename" else (staging, name)
+                original, calls = getattr(owner, attribute), 0
+
+                def fails(*args: object, original=original, at=at, error=error) -> object:  # type: ignore[no-untyped-def]
+                    nonlocal calls
+                    calls += 1
+                    if calls == at:
+                        raise error
+                    return original(*args)
+
+                with monkeypatch.context() as patch:
+                    patch.setattr(owner, attribute, fails)
+                    with contextlib.suppress(KeyboardInterrupt, DataError, OSError):
+                        write(dst, 1)
+                if calls >= at and name in ("_sync", "_exchange", "Path.rename"):
+                    assert [p.name for p in tmp_path.iterdir()] == ["g"], (name, error, at)
+                assert read(dst) in (0, 1)
+                write(dst, 0)
+                assert [p.name for p in tmp_path.iterdir()] == ["g"]
+
+
+def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
+    write(tmp_path / "real", 1)
+    (tmp_path / "link").symlink_to("real")
+    write(tmp_path / "link", 2)
+    assert (tmp_path / "link").is_symlink()
+    assert read(tmp_path / "real") == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "real"]
+
+
+def test_a_link_in_place_of_the_folder_under_construction_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "dear").write_text("")
+    (tmp_path / "g.partial").symlink_to("mine")
+    with pytest.raises(ConfigError, match=r"g\.partial"):
+        write(tmp_path / "g", 1)
+    assert (tmp_path / "mine" / "dear").exists()
+
+
+def test_readers_remove_only_what_looks_like_atta(tmp_path: Path) -> None:
+    write(tmp_path / "g", 1)
+    (tmp_path / "g.partial").mkdir()
+    (tmp_path / "g.partial" / "thesis.tex").write_text("")
+    assert read(tmp_path / "g") == 1
+    assert (tmp_path / "g.partial" / "thesis.tex").exists()
+
+
+def test_a_living_writer_is_left_alone(tmp_path: Path) -> None:
+    dst = tmp_path / "g"
+    write(dst, 1)
+    with Staging(dst, MARKER, overwrite=True) as folder:
+        (folder.path / MARKER).write_text("2")
+        assert read(dst) == 1  # in a process of its own it would see the same
+        assert (folder.path / MARKER).exists()
+        with pytest.raises(ConfigError, match="another process"):
+            write(dst, 3)
+        with pytest.raises(ConfigError, match="another process"):
+            Staging(dst, MARKER, overwrite=True)
+    assert (dst / MARKER).read_text() == "2"
+
+
+def test_folders_that_a_user_keeps_aside_stay(tmp_path: Path) -> None:
+    write(tmp_path / "g.old", 7)
+    for value in (1, 2):
+        write(tmp_path / "g", value)
+    assert read(tmp_path / "g.old") == 7
+
+
+def test_all_is_forced_to_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "g", 1)
+    forced: list[str] = []
+    monkeypatch.setattr(staging, "_sync", lambda path: forced.append(str(path.relative_to(tmp_path))))
+    exchange = staging._exchange
+
+    def noted(one: Path, other: Path) -> bool:
+        forced.append("exchange")
+        return exchange(one, other)
+
+    monkeypatch.setattr(staging, "_exchange", noted)
+    write(tmp_path / "g", 2)
+    names = {"a.npy", "nodes", "nodes/b.npy", "nodes/c.npy", MARKER}
+    assert set(forced[: forced.index("exchange")]) == {"g.partial", *(f"g.partial/{name}" for name in names)}
+    assert forced[forced.index("exchange") :] == ["exchange", "."]
+
+
+def write_file(dst: Path, value: int) -> None:
+    content = random.Random(value).randbytes(3000)
+    with StagedFile(dst, overwrite=True) as path:
+        path.write_bytes(value.to_bytes(8, "little") + content)
+
+
+def read_file(dst: Path) -> int | None:
+    if not dst.exists():
+        return None
+    value = int.from_bytes(dst.read_bytes()[:8], "little")
+    assert dst.read_bytes()[8:] == random.Random(value).randbytes(3000)
+    return value
+
+
+def test_a_file_whose_writer_is_killed_at_every_step(tmp_path: Path) -> None:
+    dst = tmp_path / "f"
+    write_file(dst, 0)
+    for step in died_at_each_step(lambda step: write_file(dst, step + 1)):
+        assert read_file(dst) in (step, step + 1)
+        write_file(dst, step + 1)
+        assert read_file(dst) == step + 1
+        assert [p.name for p in tmp_path.iterdir()] == ["f"]
+    assert step > 3
+
+
+def fail_half_way(dst: Path, error: BaseException) -> None:
+    with StagedFile(dst, overwrite=True) as path:
+        path.write_text("half")
+        raise error
+
+
+def test_a_file_whose_writing_fails(tmp_path: Path) -> None:
+    write_file(tmp_path / "f", 1)
+    for error, raised in (
+        (KeyboardInterrupt(), KeyboardInterrupt),
+        (OSError(errno.ENOSPC, "No space left on device"), DataError),
+        (ValueError("x"), ValueError),
+    ):
+        with pytest.raises(raised):
+            fail_half_way(tmp_path / "f", error)
+        assert [p.name for p in tmp_path.iterdir()] == ["f"]
+        assert read_file(tmp_path / "f") == 1
+
+
+def test_a_device_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="pipe: not a regular file"):
+        StagedFile(tmp_path / "pipe", overwrite=True)

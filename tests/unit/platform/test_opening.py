@@ -1,0 +1,298 @@
+"""``Open`` is idempotent and bounded; leases end by the daemon's clock, but not while the daemon itself was stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from atta.daemon.config import DaemonConfig
+from atta.daemon.descriptors import OTHER, check_descriptors
+from atta.daemon.opening import ENDED, Openings
+from atta.daemon.session_service import SessionService
+from atta.errors import ConfigError, UnknownNameError
+from atta.protos.v1.session_pb2 import CloseRequest, NextRequest, OpenRequest, RenewRequest
+
+LEASE = 60.0
+
+
+class Refused(Exception):
+    """What the client gets instead of an answer."""
+
+
+class Context:
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise Refused(f"{code.name}: {details}")
+
+    def time_remaining(self) -> float:
+        return 1.0
+
+
+class Engine:
+    """Notes what is opened and closed."""
+
+    dataset = None
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+        self.closed: list[str] = []
+        self.slots = SimpleNamespace(trim=lambda now: None, lingering=0)
+
+    def open(self, session: Any) -> None:
+        self.opened.append(session.id)
+
+    def close(self, session: Any) -> None:
+        self.closed.append(session.id)
+
+    def waits_for_room(self, session: Any) -> bool:
+        return False
+
+
+class Checks:
+    """Stands for the check of a request: it lasts until it is told to end."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.go = threading.Event()
+
+    def __call__(self, request: Any, *_: Any) -> Any:
+        self.count += 1
+        assert self.go.wait(10)
+        if request.job == "wrong":
+            raise ConfigError("no such thing")
+        seeds = SimpleNamespace(batches=7, seeds=[1, 2, 3])
+        return SimpleNamespace(seeds=seeds, first_batch=0, job=request.job, epoch=request.epoch)
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
+    made = Checks()
+    monkeypatch.setattr("atta.daemon.session_service.check_request", made)
+    return made
+
+
+def run(work: Callable[[SessionService, Engine], Awaitable[None]], max_sessions: int = 4) -> None:
+    async def all_of_it() -> None:
+        engine: Any = Engine()
+        config = DaemonConfig(data="", part=0, lease_s=LEASE, max_sessions=max_sessions)
+        await work(SessionService(config, engine, "here:1"), engine)
+
+    asyncio.run(all_of_it())
+
+
+def asked(service: SessionService, name: str, **more: Any) -> asyncio.Task[Any]:
+    async def ask() -> Any:
+        return await service.open(OpenRequest(session=name, **more), Context())
+
+    return asyncio.get_running_loop().create_task(ask())
+
+
+async def under_way(checks: Checks, count: int) -> None:
+    while checks.count < count:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0)
+
+
+def test_a_lost_answer_opens_nothing_twice(checks: Checks) -> None:
+    async def work(service: SessionService, engine: Engine) -> None:
+        checks.go.set()
+        first = await asked(service, "a", epoch=3)
+        again = await asked(service, "a", epoch=3)
+        assert first == again
+        assert (first.session, first.batches, first.seeds, first.lease_s) == ("a", 7, 3, LEASE)
+        assert engine.opened == ["a"]
+        assert checks.count == 1
+        with pytest.raises(Refused, match="INVALID_ARGUMENT: session a has been opened with another request"):
+            await asked(service, "a", epoch=4)
+        assert len(service) == 1
+
+    run(work)
+
+
+def test_the_same_request_while_the_first_one_is_being_checked(checks: Checks) -> None:
+    async def work(service: SessionService, engine: Engine) -> None:
+        first = asked(service, "a")
+        await under_way(checks, 1)
+        again = [asked(service, "a") for _ in range(3)]
+        with pytest.raises(Refused, match="another request"):
+            await asked(service, "a", epoch=1)
+        first.cancel()  # its connection broke
+        await asyncio.sleep(0)
+        checks.go.set()
+        assert {(await one).session for one in again} == {"a"}
+        assert engine.opened == ["a"]
+        assert checks.count == 1
+
+    run(work)
+
+
+def test_a_client_that_gave_up_closes_what_it_has_asked_for(checks: Checks) -> None:
+    async def work(service: SessionService, engine: Engine) -> None:
+        waiting = asked(service, "a")
+        await under_way(checks, 1)
+        await service.close(CloseRequest(session="a"), Context())
+        checks.go.set()
+        with pytest.raises(Refused, match="NOT_FOUND: session a does not exist"):
+            await waiting
+        await service.close(CloseRequest(session="b"), Context())  # overtakes its Open
+        with pytest.raises(Refused, match="NOT_FOUND: session b does not exist"):
+            await asked(service, "b")
+        assert engine.opened == []
+        await asked(service, "c")
+        for _ in range(2):
+            await service.close(CloseRequest(session="c"), Context())
+        assert engine.closed == ["c"]
+        with pytest.raises(Refused, match="NOT_FOUND"):
+            await asked(service, "c")
+
+    run(work)
+
+
+def test_nobody_waits_any_more(checks: Checks) -> None:
+    """A consumer that died while its request was being checked gets no session; one that asks again later does."""
+
+    async def work(service: SessionService, engine: Engine) -> None:
+        gone = asked(service, "a")
+        await under_way(checks, 1)
+        gone.cancel()
+        await asyncio.sleep(0)
+        checks.go.set()
+        await asyncio.sleep(0.05)
+        assert engine.opened == []
+        assert (await asked(service, "a")).session == "a"
+        assert checks.count == 2
+
+    run(work)
+
+
+def test_a_refused_request_may_be_sent_again(checks: Checks) -> None:
+    async def work(service: SessionService, engine: Engine) -> None:
+        checks.go.set()
+        for _ in range(2):
+            with pytest.raises(Refused, match="no such thing"):
+                await asked(service, "a", job="wrong")
+        assert (await asked(service, "a")).session == "a"
+
+    run(work)
+
+
+def test_requests_that_are_being_checked_have_their_places(checks: Checks) -> None:
+    async def work(service: SessionService, engine: Engine) -> None:
+        waiting = [asked(service, name) for name in "abcd"]
+        await under_way(checks, 4)
+        with pytest.raises(Refused, match="RESOURCE_EXHAUSTED: 0 sessions are open and 4 being opened"):
+            await asked(service, "e")
+        checks.go.set()
+        await asyncio.gather(*waiting)
+        assert (await asked(service, "a")).session == "a"  # a repeated one needs no place
+        with pytest.raises(Refused, match=r"4 sessions are open and 0 being opened.*--max-sessions 4"):
+            await asked(service, "e")
+
+    run(work)
+
+
+@pytest.mark.parametrize("name", ["a" * 65, "a/b", "a b", "ä"])
+def test_names_are_short_and_plain(checks: Checks, name: str) -> None:
+    async def work(service: SessionService, engine: Engine) -> None:
+        with pytest.raises(Refused, match=r"INVALID_ARGUMENT: session .*a name has"):
+            await asked(service, name)
+        with pytest.raises(Refused, match=r"INVALID_ARGUMENT: session .*a name has"):
+            await service.close(CloseRequest(session=name), Context())
+
+    run(work)
+
+
+def test_without_a_name_the_daemon_makes_one(checks: Checks) -> None:
+    async def work(service: SessionService, engine: Engine) -> None:
+        checks.go.set()
+        replies = [await asked(service, "") for _ in range(2)]
+        assert [r.session for r in replies] == engine.opened
+        assert len(set(engine.opened)) == 2
+
+    run(work)
+
+
+def test_ended_names_are_bounded() -> None:
+    openings = Openings()
+    for number in range(ENDED + 10):
+        openings.end(f"s{number}")
+    openings.refuse_ended("s9")
+    with pytest.raises(UnknownNameError):
+        openings.refuse_ended("s10")
+
+
+@pytest.mark.parametrize("ms", [float("nan"), float("inf"), -1.0])
+def test_a_time_that_is_none(checks: Checks, ms: float) -> None:
+    async def work(service: SessionService, engine: Engine) -> None:
+        checks.go.set()
+        await asked(service, "a")
+        with pytest.raises(Refused, match=r"INVALID_ARGUMENT: .* must be a time"):
+            async for _ in service.next(NextRequest(session="a", train_ms=ms), Context()):
+                pass
+
+    run(work)
+
+
+# -- leases --------------------------------------------------------------------------------------------------------------
+
+
+def test_leases_by_a_clock(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("atta.daemon.session_service.time", SimpleNamespace(monotonic=lambda: now))
+
+    async def work(service: SessionService, engine: Engine) -> None:
+        nonlocal now
+        checks.go.set()
+        service.look(now, late_s=2.0)
+        for name in "ab":
+            await asked(service, name)
+        for _ in range(int(LEASE)):
+            now += 1.0
+            service.look(now, late_s=2.0)
+            await service.renew(RenewRequest(sessions=["a"]), Context())
+        assert engine.closed == []
+        now += 1.0
+        service.look(now, late_s=2.0)
+        assert engine.closed == ["b"]
+        reply = await service.renew(RenewRequest(sessions=["a", "b"]), Context())
+        assert list(reply.unknown) == ["b"]
+
+    run(work)
+
+
+def test_time_in_which_the_daemon_was_stopped_ends_no_lease(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("atta.daemon.session_service.time", SimpleNamespace(monotonic=lambda: now))
+
+    async def work(service: SessionService, engine: Engine) -> None:
+        nonlocal now
+        checks.go.set()
+        service.look(now, late_s=2.0)
+        await asked(service, "a")
+        for _ in range(3):
+            now += 10 * LEASE
+            service.look(now, late_s=2.0)
+        assert engine.closed == []
+        for _ in range(int(LEASE)):
+            now += 1.0
+            service.look(now, late_s=2.0)
+        assert engine.closed == ["a"]
+
+    run(work)
+
+
+def test_descriptors() -> None:
+    check_descriptors(-1, 1000, 10**6)
+    check_descriptors(1024, 40, 256)
+    check_descriptors(40 + OTHER + 256, 40, 256)
+    with pytest.raises(
+        ConfigError, match=r"128 files may be open, 360 are needed for 256 sessions.*from 256 to 24, or raise"
+    ):
+        check_descriptors(128, 40, 256)
+    with pytest.raises(ConfigError, match=r"\(--max-sessions\): raise the limit \(ulimit -Hn\)"):
+        check_descriptors(64, 40, 256)

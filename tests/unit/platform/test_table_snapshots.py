@@ -1,0 +1,228 @@
+"""Snapshots of several owners: wherever a save is broken off, the old one or the new one is whole; loads change all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atta.daemon.table_snapshots import TableSnapshots, lineage
+from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError
+from atta.kvstore.initial import Constant
+from atta.kvstore.spec import MutableSpec
+from atta.kvstore.tables import Tables
+
+PARTS = 2
+OLD, NEW, OTHER = "0" * 16, "1" * 16, "2" * 16
+
+
+class Died(BaseException):
+    """The process was killed."""
+
+
+class Owner:
+    def __init__(self, folder: Path, part: int) -> None:
+        self.tables, self.now, self.part = Tables(10_000), 0.0, part
+        self.snapshots = TableSnapshots(self.tables, part, folder, clock=lambda: self.now)
+
+    def hold(self, value: int) -> None:
+        self.tables.delete("t")
+        self.tables.create(MutableSpec("t", 3, init=Constant(value)), table_id=9)
+
+    @property
+    def value(self) -> float:
+        return float(self.tables.get("t").pull(np.array([0])).values[0])
+
+
+def owners(folder: Path, value: int | None = None) -> list[Owner]:
+    made = [Owner(folder, part) for part in range(PARTS)]
+    for owner in made if value is not None else ():
+        owner.hold(value or 0)
+    return made
+
+
+def saving(of: list[Owner], snapshot_id: str) -> list[Callable[[], object]]:
+    """The steps of a save."""
+    prepare = [lambda o=o: o.snapshots.prepare_save("s", snapshot_id, 60.0) for o in of]  # type: ignore[misc]
+    commit = [lambda o=o: o.snapshots.commit_save("s", snapshot_id) for o in of]  # type: ignore[misc]
+    return [*prepare, *commit]
+
+
+def save(of: list[Owner], snapshot_id: str) -> None:
+    for step in saving(of, snapshot_id):
+        step()
+
+
+def common(of: list[Owner]) -> str:
+    """The id that is loaded: the newest that all have."""
+    ids = [owner.snapshots.ids("s") for owner in of]
+    return next(one for one in ids[0] if all(one in others for others in ids))
+
+
+def load(of: list[Owner], load_id: int = 1) -> list[float]:
+    snapshot_id = common(of)
+    for owner in of:
+        owner.snapshots.prepare_load("s", snapshot_id, load_id, 60.0)
+    for owner in of:
+        owner.snapshots.commit_load(load_id, {})
+    return [owner.value for owner in of]
+
+
+def folders(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "s").iterdir())
+
+
+@pytest.mark.parametrize("done", range(2 * PARTS + 1))
+def test_a_save_that_is_broken_off_leaves_the_old_or_the_new_one(tmp_path: Path, done: int) -> None:
+    save(owners(tmp_path, 1), OLD)
+    for step in saving(owners(tmp_path, 2), NEW)[:done]:
+        step()
+    again = owners(tmp_path)  # all have been killed
+    assert load(again) == [1.0 if done < PARTS else 2.0] * PARTS
+    for owner in again:
+        owner.hold(3)
+    save(again, OTHER)
+    assert load(owners(tmp_path)) == [3.0] * PARTS
+    assert folders(tmp_path) == ["part-0000", "part-0001"]  # nothing is left of what was broken off
+
+
+def test_a_save_that_dies_at_any_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = Path.rename
+    outcomes = []
+    for deadly in range(20):
+        folder = tmp_path / str(deadly)
+        save(owners(folder, 1), OLD)
+        count = 0
+
+        def dies(self: Path, target: Path, deadly: int = deadly) -> Path:
+            nonlocal count
+            count += 1
+            if count > deadly:
+                raise Died
+            return rename(self, target)
+
+        monkeypatch.setattr(Path, "rename", dies)
+        try:
+            save(owners(folder, 2), NEW)
+            died = False
+        except Died:
+            died = True
+        monkeypatch.setattr(Path, "rename", rename)
+        outcomes.append(load(owners(folder)))
+        if not died:
+            break
+    assert not died
+    assert outcomes == sorted(outcomes)
+    assert all(outcome in ([1.0] * PARTS, [2.0] * PARTS) for outcome in outcomes)
+    assert outcomes[0] == [1.0] * PARTS
+    assert outcomes[-1] == [2.0] * PARTS
+
+
+def test_an_aborted_save_leaves_nothing(tmp_path: Path) -> None:
+    save(owners(tmp_path, 1), OLD)
+    of = owners(tmp_path, 2)
+    of[0].snapshots.prepare_save("s", NEW, 60.0)
+    for owner in of:
+        owner.snapshots.abort_save("s", NEW)
+    assert folders(tmp_path) == ["part-0000", "part-0001"]
+    with pytest.raises(AttaError, match="part 0: did not hear"):
+        of[0].snapshots.commit_save("s", NEW)
+    assert load(owners(tmp_path)) == [1.0] * PARTS
+
+
+def test_steps_of_a_save_may_come_twice(tmp_path: Path) -> None:
+    """As they do when an answer is lost."""
+    of = owners(tmp_path, 1)
+    for step in saving(of, OLD):
+        step(), step()
+    for owner in of:
+        owner.snapshots.abort_save("s", OLD)  # too late
+    assert load(of) == [1.0] * PARTS
+    assert folders(tmp_path) == ["part-0000", "part-0001"]
+
+
+def test_one_saves_at_a_time_until_it_is_silent_for_too_long(tmp_path: Path) -> None:
+    of = owners(tmp_path, 1)
+    first = of[0].snapshots
+    first.prepare_save("s", OLD, 60.0)
+    with pytest.raises(QuotaExceededError, match="another save"):
+        first.prepare_save("s", NEW, 60.0)
+    of[0].now = 61.0
+    save(of, NEW)
+    with pytest.raises(AttaError, match="save again"):
+        first.commit_save("s", OLD)
+    assert load(of) == [1.0] * PARTS
+    assert common(of) == NEW
+
+
+def test_what_is_no_snapshot_is_not_replaced(tmp_path: Path) -> None:
+    foreign = tmp_path / "s" / "part-0000"
+    foreign.mkdir(parents=True)
+    (foreign / "thesis.tex").write_text("years of work")
+    (tmp_path / "s" / "part-0000.backup").mkdir()
+    owner = owners(tmp_path, 1)[0]
+    with pytest.raises(ConfigError, match=r"holds no tables\.json"):
+        owner.snapshots.prepare_save("s", OLD, 60.0)
+    (foreign / "thesis.tex").unlink()
+    save([owner], OLD)
+    assert folders(tmp_path) == ["part-0000", "part-0000.backup"]
+    for bad in ("", "x", "../../etc", "0" * 15):
+        with pytest.raises(ConfigError, match="snapshot id"):
+            owner.snapshots.prepare_save("s", bad, 60.0)
+
+
+def test_a_damaged_snapshot_can_be_saved_anew(tmp_path: Path) -> None:
+    of = owners(tmp_path, 1)
+    save(of, OLD)
+    manifest = tmp_path / "s" / "part-0001" / "tables.json"
+    manifest.write_text(manifest.read_text().replace("tables", "chairs"))
+    with pytest.raises(DataError, match=r"part-0001/tables\.json"):
+        of[1].snapshots.ids("s")
+    for owner in of:
+        owner.hold(2)
+    save(of, NEW)
+    assert load(owners(tmp_path)) == [2.0] * PARTS
+
+
+def test_what_was_read_waits_for_the_others_and_is_dropped(tmp_path: Path) -> None:
+    save(owners(tmp_path, 1), OLD)
+    owner = owners(tmp_path, 2)[0]
+    for load_id in (1, 1):  # twice is once
+        owner.snapshots.prepare_load("s", OLD, load_id, 60.0)
+    with pytest.raises(QuotaExceededError, match="another load"):
+        owner.snapshots.prepare_load("s", OLD, 2, 60.0)
+    assert owner.value == 2.0
+    owner.now = 61.0
+    owner.snapshots.expire()
+    with pytest.raises(AttaError, match="load again"):
+        owner.snapshots.commit_load(1, {})
+    owner.snapshots.prepare_load("s", OLD, 2, 60.0)
+    owner.snapshots.abort_load(1)  # somebody else's
+    owner.snapshots.commit_load(2, {"t": 7})
+    owner.snapshots.commit_load(2, {"t": 7})
+    assert (owner.value, owner.tables.get("t").step, owner.tables.get("t").load_id) == (1.0, 7, 2)
+    owner.snapshots.prepare_load("s", OLD, 3, 60.0)
+    owner.snapshots.abort_load(3)
+    with pytest.raises(AttaError, match="load again"):
+        owner.snapshots.commit_load(3, {})
+
+
+def test_daemons_that_end_leave_parts_that_belong_together(tmp_path: Path) -> None:
+    """By the ids that tables were created and loaded with; without anybody who tells them what to call it."""
+    first, second = owners(tmp_path, 1), owners(tmp_path, 2)
+    for owner in first:
+        owner.snapshots.finish()
+    ids = [owner.snapshots.ids("shutdown") for owner in first]
+    assert ids[0] == ids[1] == [lineage(first[0].tables.list())]
+    for owner in second:
+        owner.snapshots.prepare_load("shutdown", ids[0][0], 5, 60.0)
+        owner.snapshots.commit_load(5, {})
+        assert owner.value == 1.0
+    second[0].snapshots.finish()  # the other one is killed
+    later = [owner.snapshots.ids("shutdown") for owner in second]
+    assert later[0] == [lineage(second[0].tables.list()), *ids[0]]
+    assert later[1] == ids[1]  # so that the older one is there, as a whole
+    with pytest.raises(QuotaExceededError, match="stopping"):
+        second[0].tables.create(MutableSpec("late", 1))
