@@ -361,19 +361,23 @@ def test_what_a_forgotten_client_sends_late_is_refused(cluster: atta.Cluster) ->
     cluster.tables.delete("forgets")
 
 
+class Lost(grpc.RpcError):
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "connection reset"
+
+
+class NoAnswer:
+    """A push whose answer was lost."""
+
+    def result(self) -> None:
+        raise Lost
+
+
 def test_a_push_that_may_have_been_applied_is_not_sent_as_a_new_one(cluster: atta.Cluster) -> None:
     """Its answer is lost, and when it is sent again the owner has forgotten the client: its caller is told."""
-
-    class Lost(grpc.RpcError):
-        def code(self) -> grpc.StatusCode:
-            return grpc.StatusCode.UNAVAILABLE
-
-        def details(self) -> str:
-            return "connection reset"
-
-    class NoAnswer:
-        def result(self) -> None:
-            raise Lost
 
     table = cluster.tables.create(MutableSpec("doubt", 9))
     ticket = table.push(np.array([0]), np.ones(1, np.float32), "add")
@@ -385,6 +389,27 @@ def test_a_push_that_may_have_been_applied_is_not_sent_as_a_new_one(cluster: att
         ticket.wait()
     assert table.pull(np.array([0]))[0].tolist() == [1.0]
     cluster.tables.delete("doubt")
+
+
+@pytest.mark.parametrize("in_snapshot", [True, False])
+def test_a_push_whose_answer_is_lost_when_a_snapshot_is_loaded_is_applied_once(
+    cluster: atta.Cluster, in_snapshot: bool
+) -> None:
+    """Whether the snapshot has it or not: both can be told."""
+    for name in cluster.tables.specs():
+        cluster.tables.delete(name)
+    table = cluster.tables.create(MutableSpec("once", 9))
+    cluster.tables.save("before")
+    ticket = table.push(np.array([0]), np.ones(1, np.float32), "add")
+    ((shard, bulk, future),) = ticket._sent
+    future.result()
+    if in_snapshot:
+        cluster.tables.save("before")
+    cluster.tables.load("before")
+    ticket._sent = [(shard, bulk, NoAnswer())]
+    ticket.wait()
+    assert table.pull(np.array([0]))[0].tolist() == [1.0]
+    cluster.tables.delete("once")
 
 
 def test_a_damaged_part_leaves_all_parts_as_they_are(cluster: atta.Cluster, snapshots: Path) -> None:

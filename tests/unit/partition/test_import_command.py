@@ -111,7 +111,11 @@ def test_interrupting_an_import_leaves_nothing(tmp_path: Path) -> None:
         out, err = done.communicate(timeout=60)
     finally:
         done.kill()
-    assert (done.returncode, out, err.split("\n")) == (130, "", ["", "atta: interrupted", ""])  # ^C gets a line of its own
+    assert (done.returncode, out, err.split("\n")) == (
+        130,
+        "",
+        ["", "atta: interrupted", ""],
+    )  # ^C gets a line of its own
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
