@@ -31,6 +31,7 @@ _FULL = {
     errno.EFBIG: "no space left: larger than a file may be here",
 }
 _PROBE = 1 << 16
+_ATTEMPTS, _PAUSE_S = 10, 0.01
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 # What folders of Atta hold. Readers remove nothing else, whatever its name is.
@@ -220,7 +221,7 @@ def _await(dst: Path) -> None:
     for _ in range(100):
         if not _vacant(dst) or not _replaced(dst).exists():
             break
-        time.sleep(0.01)
+        time.sleep(_PAUSE_S)
 
 
 def _settle(dst: Path, left: Path) -> None:
@@ -286,7 +287,7 @@ def _take(path: Path, make: Callable[[Path], int]) -> int:
         except OSError as error:
             raise disk_full(path, error) or ConfigError(f"{path}: cannot be written: {error.strerror}") from None
         try:
-            if _lock(fd) is False:
+            if not _locked_soon(fd):
                 raise ConfigError(f"{path}: another process is writing it")
             if _same(path, fd):
                 return fd
@@ -294,6 +295,15 @@ def _take(path: Path, make: Callable[[Path], int]) -> int:
             os.close(fd)
             raise
         os.close(fd)  # its writer has given it its name meanwhile
+
+
+def _locked_soon(fd: int) -> bool:
+    """Lock, unless a writer holds it; a reader that removes leftovers does so for a moment."""
+    for _ in range(_ATTEMPTS):
+        if _lock(fd) is not False:
+            return True
+        time.sleep(_PAUSE_S)
+    return False
 
 
 def _lock(fd: int) -> bool | None:

@@ -32,8 +32,13 @@ _SUFFIXES = (".npy", ".npz", ".pt", ".dgl", ".bin")
 class Folder(Protocol):
     """DistDGL's partitions."""
 
-    path: Path
-    names: TypeNames
+    @property
+    def path(self) -> Path:
+        """The partition configuration."""
+
+    @property
+    def names(self) -> TypeNames:
+        """Its types."""
 
     @property
     def num_parts(self) -> int:

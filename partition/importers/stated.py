@@ -25,8 +25,7 @@ def check_numbers(where: str | Path, what: str, values: Array, *, negative: bool
     if not values.size:
         return
     if values.dtype.kind not in "iu":
-        strange = np.flatnonzero(~np.isfinite(values)) if values.dtype.kind == "f" else ()
-        place = int(strange[0]) if len(strange) else 0
+        place = int(np.argmax(~np.isfinite(values))) if values.dtype.kind == "f" else 0
         raise DataError(where, f"{what}: {values[place]} at position {place} ({values.dtype}); wanted are integers")
     if values.dtype.kind == "u" and int(values.max()) > _LARGEST:
         place = int(np.argmax(values > np.uint64(_LARGEST)))

@@ -62,3 +62,10 @@ def test_link_prediction(tmp_path: Path) -> None:
     assert "AUC" in run("link_prediction.py", "--data", str(folder), *options, cwd=tmp_path)
     (result,) = json.loads(out.read_text())["runs"]
     assert result["test"] > 80  # of pairs, half lie in one order by chance
+
+
+def test_draw_batch(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    said = run("draw_batch.py", "--out", str(tmp_path / "batch.png"), "--seeds", "0,33", cwd=tmp_path)
+    assert "batch.png: " in said
+    assert (tmp_path / "batch.png").read_bytes().startswith(b"\x89PNG")

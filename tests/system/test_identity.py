@@ -187,6 +187,29 @@ def test_two_daemons_change_places_while_a_loader_runs(small_graph: SmallGraph, 
         atta.connect(addresses)
 
 
+def test_two_peers_change_places_between_two_epochs(small_graph: SmallGraph, running: Running) -> None:
+    """The daemon that the client talks to stays, and its connections to the others were good before."""
+    addresses, data = free_addresses(PARTS), small_graph.dataset(PARTS, "random")
+    for part, address in enumerate(addresses):
+        running.start(data, part, address, dict(enumerate(addresses)), cache_bytes=0)
+    with atta.connect(addresses) as cluster:
+        loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=16, rank=0, world_size=1)
+        assert len(list(loader)) == len(loader)
+        for address in addresses[1:]:
+            running.kill(address)
+        running.start(data, 1, addresses[2], {})
+        running.start(data, 2, addresses[1], {})
+        with pytest.raises(
+            WrongDatasetError, match=r"serves partition (1|2) of dataset \w+, incarnation \w+, not partition (2|1)"
+        ):
+            list(loader)
+        for address in addresses[1:]:
+            running.kill(address)
+        running.start(data, 1, addresses[1], {})
+        running.start(data, 2, addresses[2], {})
+        assert len(list(loader)) == len(loader), "once all is well again, so are batches"
+
+
 # -- clients -----------------------------------------------------------------------------------------------------------
 
 

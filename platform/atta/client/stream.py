@@ -189,7 +189,7 @@ def _array(buffer: np.ndarray, ref: Any) -> np.ndarray:
     if dtype.hasobject:
         raise TypeError(f"array {ref.name} of type {dtype}")
     nbytes = dtype.itemsize * math.prod(shape)
-    return buffer[ref.offset : ref.offset + nbytes].view(dtype).reshape(shape)
+    return np.asarray(buffer[ref.offset : ref.offset + nbytes].view(dtype).reshape(shape))
 
 
 def _gather(call: Any, nbytes: int, peer: str) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 from collections import OrderedDict
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import numpy as np
 from atta.daemon.config import DaemonConfig
 from atta.daemon.seeds import ChosenSeeds, choose_seeds
 from atta.daemon.session import SessionRequest
-from atta.errors import ConfigError, QuotaExceededError, UnknownNameError, WrongDatasetError
+from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownNameError, WrongDatasetError
 from atta.kvstore.store import known_codec
 from atta.partition.dataset import Dataset
 from atta.partition.schema import Schema
@@ -127,7 +128,7 @@ def check_request(request: Any, dataset: Dataset, config: DaemonConfig, address:
         raise ConfigError(
             f"seeds are of node type {request.seeds.node_type!r}, the DAG starts at {plan.seed.node_type!r}"
         )
-    chosen = choose_seeds(dataset, request.seeds)
+    chosen = _choose_seeds(dataset, request.seeds)
     if plan.temporal != (chosen.times is not None):
         raise ConfigError("seeds: temporal sampling needs their times, and no other has a use for them")
     seeds = _plan_seeds(request, chosen, dataset.num_parts)
@@ -155,6 +156,16 @@ def check_request(request: Any, dataset: Dataset, config: DaemonConfig, address:
     )
     _check_room(layout, least_bytes(plan, dataset.schema, checked), config)
     return checked
+
+
+def _choose_seeds(dataset: Dataset, seeds: Any) -> ChosenSeeds:
+    try:
+        return choose_seeds(dataset, seeds)
+    except DataError as error:
+        reason = error.__context__
+        if isinstance(reason, OSError) and reason.errno in (errno.EMFILE, errno.ENFILE):
+            raise QuotaExceededError(f"too many files open to read the seeds (ulimit -n): {error.path}") from error
+        raise
 
 
 def _plan_seeds(request: Any, chosen: ChosenSeeds, parts: int) -> SeedPlan:
@@ -190,7 +201,7 @@ def least_bytes(plan: Plan, schema: Schema, request: SessionRequest) -> int:
     if request.first_batch >= request.seeds.batches:
         return 0
     part = request.seeds.batch_slice(request.first_batch)
-    node_type, places = plan.seed.node_type, part.stop - part.start
+    node_type, places = plan.seed.node_type, int(part.stop - part.start)
     if plan.links or any(op.operator is not None for op in plan.ops):  # their vertices are not known beforehand
         return 8 * places
     tables = schema.node_tables[node_type]

@@ -50,7 +50,8 @@ __all__ = ["Daemon", "serve"]
 
 log = structlog.get_logger("atta.daemon")
 MAX_STREAMS = 128
-"""Requests of one connection that are answered at a time; each holds a message or two of memory, further ones wait."""
+"""Requests of one connection that are answered at a time; each holds a message or two of memory, further ones wait. Beside them
+each session may have one that waits for its batch, or whose answer its consumer does not want yet: renewals do not wait for it."""
 SCRAPE_S = 5.0
 """A scrape fails when the event loop has not answered within this."""
 SERVICES = ("GraphService", "KvService", "TableService", "SessionService", "ControlService")
@@ -128,7 +129,7 @@ class Daemon:
         options = [
             *rpc.channel_options(),
             ("grpc.so_reuseport", 0),
-            ("grpc.max_concurrent_streams", MAX_STREAMS),
+            ("grpc.max_concurrent_streams", MAX_STREAMS + self.config.max_sessions),
         ]
         self._server = grpc.aio.server(options=options)
         control = ControlService(self._identity, self._engine, self._process, self._stats, self._stopping.set)

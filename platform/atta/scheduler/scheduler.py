@@ -71,6 +71,7 @@ class Scheduler:
         self._next_dag = 0
         self._turn = 0.0  # of the latest launch, see ``Session.charge``
         self._held_back: dict[str, Session] = {}  # those that wait for lanes to run low
+        self._cramped: dict[str, Session] = {}  # those that have no room for a batch more
         self._checks: list[tuple[float, int, Session]] = []  # heap; an entry counts if it is its session's check_at
         self._sequence = count()
         self._wake: float | None = None  # the wake-up that the shell holds
@@ -101,13 +102,14 @@ class Scheduler:
                 self._session_opened(event, now, actions)
             case SessionClosed():
                 self._session_closed(event, actions)
-                self._consider_all(now, actions)
+                self._consider_cramped(now, actions)
             case TaskFailed():
                 self._task_failed(event, actions)
-                self._consider_all(now, actions)
+                self._consider_cramped(now, actions)
             case ConsumersHold():
-                self._taken_bytes = event.nbytes
-                self._consider_all(now, actions)
+                freed, self._taken_bytes = event.nbytes < self._taken_bytes, event.nbytes
+                if freed:
+                    self._consider_cramped(now, actions)
         self._check_due_sessions(now, actions)
         self._run_ready_tasks(actions)
         self._consider_held_back(now, actions)
@@ -161,6 +163,7 @@ class Scheduler:
         earlier = [s for s in self._sessions.values() if s.profile and s.profile == event.profile]
         session.before = earlier[-1] if earlier else None
         self._sessions[event.session] = session
+        self._note_profiles()
         self._consider(session, now, actions)
 
     def _known_pace(self, profile: str) -> Pace | None:
@@ -176,6 +179,8 @@ class Scheduler:
     def _close(self, session: Session, actions: list[Action]) -> None:
         del self._sessions[session.name]
         self._held_back.pop(session.name, None)
+        self._cramped.pop(session.name, None)
+        self._note_profiles()
         session.closed, session.before = True, None
         if session.profile and session.pace.finished:
             self._profiles[session.profile] = session.pace
@@ -274,7 +279,11 @@ class Scheduler:
         """Launch what is due in a session, and note when to look again."""
         session.check_at = math.inf
         self._held_back.pop(session.name, None)
-        while session.hungry and session.within_caps(self._config, self._free_bytes()):
+        self._cramped.pop(session.name, None)
+        while session.hungry:
+            if not session.within_caps(self._config, self._free_bytes()):
+                self._cramped[session.name] = session
+                return
             # Those that wait for the lanes have their turns first.
             earlier = any(other.turn < session.turn for other in self._able())
             self._load.saturated = earlier or self._saturated()
@@ -301,9 +310,10 @@ class Scheduler:
             self._run_ready_tasks(actions)
 
     def _look_at_workers(self) -> None:
-        sessions = self._sessions.values()
         self._load.idle = self._lanes[Lane.CPU].backlog < 0
-        self._load.shared = len(sessions) > 1 and len({s.profile or s.name for s in sessions}) > 1
+
+    def _note_profiles(self) -> None:
+        self._load.shared = len({s.profile or s.name for s in self._sessions.values()}) > 1
 
     def _able(self) -> list[Session]:
         """Sessions that wait for the lanes, without those that must not grow now."""
@@ -322,10 +332,10 @@ class Scheduler:
         found = self._sessions.get(session)
         return found is not None and found.hungry and found.in_flight + found.finished == 0
 
-    def _consider_all(self, now: float, actions: list[Action]) -> None:
-        """Buffers are free again: those that hold least come first."""
+    def _consider_cramped(self, now: float, actions: list[Action]) -> None:
+        """Buffers are free again: of those that had no room, the ones that hold least come first."""
         if self._config.buffer_bytes:
-            for session in sorted(self._sessions.values(), key=lambda s: s.held_bytes):
+            for session in sorted(self._cramped.values(), key=lambda s: s.held_bytes):
                 self._consider(session, now, actions)
 
     def _free_bytes(self) -> float:

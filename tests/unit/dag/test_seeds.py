@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -12,7 +13,16 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from atta.errors import ConfigError
-from atta.samplers.seeds import SeedPlan, SeedPolicy, count_batches, count_sized, home_of, plan_seeds, plan_sized
+from atta.samplers.seeds import (
+    SeedPlan,
+    SeedPolicy,
+    count_batches,
+    count_sized,
+    home_of,
+    plan_seeds,
+    plan_sized,
+    plan_unseeded,
+)
 
 LOCAL, GLOBAL = SeedPolicy.LOCAL, SeedPolicy.GLOBAL
 policies = st.sampled_from([LOCAL, GLOBAL])
@@ -303,3 +313,42 @@ def test_given_batches_go_round_the_ranks(sizes: list[int], world: int, pad: boo
         assert plan.batches == (-(-len(sizes) // world) if pad else len(own))
         assert repeated in ([], [own[0] if own else given_batches[rank % len(sizes)]])
         assert [int(internal[i]) for i in plan.input_id] == plan.seeds.tolist()
+        assert list(plan.batch_ids()) == [plan.batch_id(i) for i in range(plan.batches)]
+        assert list(plan.batch_ids(first=plan.batches)) == []
+
+
+@pytest.mark.parametrize("sizes", [[], [-1, 4], [4], [2**63 - 1, 2**63 - 1, 5], [2**62] * 4 + [3]])
+def test_sizes_that_do_not_add_up(sizes: list[int]) -> None:
+    with pytest.raises(ConfigError, match="do not add up"):
+        plan_sized(np.arange(3), np.array(sizes, dtype=np.int64), rank=0, world=1)
+
+
+@given(count=st.integers(1, 50), world=st.integers(1, 60), data=st.data())
+def test_batches_without_seeds_are_those_of_size_0(count: int, world: int, data: st.DataObject) -> None:
+    rank = data.draw(st.integers(0, world - 1))
+    few = plan_unseeded(count, rank=rank, world=world)
+    listed = plan_sized(np.empty(0, np.int64), np.zeros(count, np.int64), rank=rank, world=world)
+    assert (few.batches, few.batch_size) == (listed.batches, listed.batch_size)
+    assert batches(few) == batches(listed)
+    assert list(few.batch_ids(1)) == list(listed.batch_ids(1))
+
+
+def test_very_many_batches_and_ranks_take_no_memory() -> None:
+    internal, user_ids = split(5)
+    tracemalloc.start()
+    try:
+        plan = plan_unseeded(1 << 31, rank=1, world=3)
+        assert (plan.batches, len(plan.batch_ids(7))) == (715_827_883, 715_827_876)
+        assert plan.seeds[plan.batch_slice(plan.batches - 1)].tolist() == []
+        last = (1 << 32) - 1
+        one = plan_seeds(internal, user_ids, batch_size=4, parts=2, policy=GLOBAL, rank=last - 1, world=last)
+        assert (one.batches, len(one.seeds)) == (1, 1)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("count", "rank", "world"), [(0, 0, 1), (1, 1, 1), (1, 0, 0)])
+def test_no_batch_or_no_such_rank(count: int, rank: int, world: int) -> None:
+    with pytest.raises(ConfigError):
+        plan_unseeded(count, rank=rank, world=world)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.daemon.presence import Presence, Return
 from atta.errors import ConfigError, RestartedError, WrongDatasetError
 from atta.identity import Bound, Identity, check, new_incarnation
 
@@ -65,29 +64,3 @@ def test_malformed_names(text: str) -> None:
 
 def test_incarnations_differ() -> None:
     assert len({new_incarnation() for _ in range(100)}) == 100
-
-
-# -- what is said of a peer that comes and goes -----------------------------------------------------------------------
-
-
-def test_a_peer_that_goes_and_comes_back_is_spoken_of_twice() -> None:
-    presence = Presence()
-    assert presence.met(1.0, "aa") is None
-    assert [presence.lost(10.0), presence.lost(11.0), presence.lost(12.0)] == [True, False, False]
-    assert presence.met(14.0, "aa") == Return(4.0, restarted=False)
-    assert presence.met(15.0, "aa") is None
-    assert presence.lost(20.0)
-    assert presence.met(29.0, "bb") == Return(9.0, restarted=True)
-
-
-def test_a_restart_between_two_requests_is_noticed() -> None:
-    presence = Presence()
-    presence.met(1.0, "aa")
-    assert presence.met(2.0, "bb") == Return(0.0, restarted=True)
-    assert presence.met(3.0, "bb") is None
-
-
-def test_a_peer_that_was_away_from_the_beginning_has_not_been_restarted() -> None:
-    presence = Presence()
-    assert presence.lost(0.0)
-    assert presence.met(5.0, "aa") == Return(5.0, restarted=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from atta.samplers.dag import DagError, Kind, Lane, Share, Task
@@ -10,6 +12,7 @@ from atta.scheduler import (
     BatchReady,
     BatchTaken,
     CancelDag,
+    ConsumersHold,
     FailSession,
     LaunchDag,
     RunTask,
@@ -329,3 +332,26 @@ def test_the_log_is_bounded_and_names_causes() -> None:
     silent = Scheduler(SchedulerConfig(log_events=0), 0)
     silent.on(Tick(), 0.0)
     assert silent.log == ()
+
+
+def test_who_had_no_room_goes_on_when_consumers_let_go() -> None:
+    scheduler = Scheduler(SchedulerConfig(policy="fifo", buffer_bytes=25), 0)
+    scheduler.on(ConsumersHold(20), 0.0)
+    for name in "ab":
+        assert kinds(scheduler.on(SessionOpened(name, PLANS["one"], range(4), batch_bytes=10), 0.0)) == []
+    assert kinds(scheduler.on(ConsumersHold(24), 0.0)) == []
+    assert kinds(scheduler.on(ConsumersHold(16), 0.0)) == []
+    scheduler.on(SessionClosed("a"), 0.0)
+    (launch, _) = scheduler.on(ConsumersHold(15), 0.0)
+    assert launch == LaunchDag(0, "b", 0)
+
+
+def test_very_many_batches_take_no_memory() -> None:
+    tracemalloc.start()
+    try:
+        scheduler, actions = opened("sequential", batches=1 << 31)
+        assert kinds(actions) == ["LaunchDag", "RunTask"]
+        assert scheduler.unlaunched("s") == (1 << 31) - 1
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
