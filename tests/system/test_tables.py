@@ -442,6 +442,28 @@ def test_parts_that_were_not_saved_together_are_not_loaded(cluster: atta.Cluster
     table.delete()
 
 
+def test_a_save_that_not_all_daemons_came_to_is_passed_over(cluster: atta.LocalCluster) -> None:
+    """Whoever saved was killed: the older snapshot, which all have, is loaded, and this is said."""
+    table = atta.DistTensor(cluster, (30,), name="passed")
+    table[:] = 1.0
+    cluster.tables.save("half")
+    table[:] = 2.0
+    prepare = table_pb2.SnapshotRequest(name="half", snapshot="0123456789abcdef", hold_s=60.0)
+    cluster._connections[0].call("TableService.Save", prepare)
+    with pytest.raises(atta.QuotaExceededError, match="part 0: another save"):
+        cluster.tables.save("half")
+    with pytest.warns(UserWarning, match="snapshot half: part 0 was saved once more, not all daemons were"):
+        cluster.tables.load("half")
+    assert table[:].tolist() == [1.0] * 30
+    told = CliRunner().invoke(cli, ["tables", "load", "--cluster", ",".join(cluster.addresses), "half"])
+    assert told.exit_code == 0
+    assert told.stderr.startswith("atta: warning: snapshot half: part 0")
+    abort = table_pb2.SnapshotRequest(name="half", snapshot=prepare.snapshot, phase=table_pb2.SnapshotRequest.ABORT)
+    cluster._connections[0].call("TableService.Save", abort)
+    cluster.tables.load("half")
+    table.delete()
+
+
 def test_a_save_that_one_daemon_cannot_do_leaves_the_old_snapshot(cluster: atta.Cluster, snapshots: Path) -> None:
     table = atta.DistTensor(cluster, (30,), name="saves")
     table[:] = 1.0
