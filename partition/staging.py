@@ -23,7 +23,7 @@ from types import TracebackType
 
 from atta.errors import AttaError, ConfigError, DataError, DiskFullError
 
-__all__ = ["StagedFile", "Staging", "disk_full", "recover"]
+__all__ = ["StagedFile", "Staging", "disk_full", "recover", "remove_partial_file"]
 
 _FULL = {
     errno.ENOSPC: "no space left on the disk",
@@ -202,6 +202,18 @@ def recover(dst: str | Path) -> None:
         with contextlib.suppress(OSError):
             if os.path.lexists(left) and _ours(left):
                 _recover(dst, left)
+
+
+def remove_partial_file(dst: str | Path) -> None:
+    """Remove what a writer of the file ``dst`` left that has died; the next writer of ``dst`` would do so too."""
+    left = _partial(_place(dst))
+    with contextlib.suppress(OSError):
+        fd = os.open(left, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            if _lock(fd) and _same(left, fd):
+                left.unlink()
+        finally:
+            os.close(fd)
 
 
 def _recover(dst: Path, left: Path) -> None:
