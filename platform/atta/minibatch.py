@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -322,7 +321,9 @@ class MiniBatch:
 
     def to_networkx(self, tables: Iterable[str] = ()) -> Any:
         """The batch as a ``networkx.MultiDiGraph`` for drawing (``atta.drawing``); ``tables``: whose rows to put on vertices."""
-        return import_module("atta.drawing").to_networkx(self, tables)
+        from atta.drawing import to_networkx
+
+        return to_networkx(self, tables)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
