@@ -21,7 +21,6 @@ from atta.protos.v1 import control_pb2
 __all__ = ["Connection", "Description"]
 
 
-
 @dataclass(frozen=True)
 class Description:
     """What a daemon says of itself."""
