@@ -24,6 +24,7 @@ from atta.partition.files import FileRecord, check_file, map_array, read_sealed
 from atta.partition.graph import MANIFEST as GRAPH_MANIFEST
 from atta.partition.graph import check_layout, read_records
 from atta.partition.schema import Schema, TableSpec
+from atta.partition.staging import recover
 
 __all__ = ["CSC", "MANIFEST", "Dataset", "Part", "PartitionBook", "Schema", "TableSpec", "part_folder"]
 
@@ -65,12 +66,47 @@ class CSC:
     time: Array | None = None
 
 
+@dataclass(frozen=True)
+class _Place:
+    """A dataset's folder as it was when it was opened; files are mapped later, when another one may have its name."""
+
+    path: Path
+    manifest: tuple[int, ...]
+
+    @classmethod
+    def of(cls, path: Path) -> _Place:
+        recover(path)
+        return cls(path, _identity(path / MANIFEST))
+
+    def map(self, path: Path) -> Array:
+        """Memory-map one of the files read-only.
+
+        Raises:
+            DataError: the file is missing or damaged, or another dataset has taken the place: their rows must not be mixed.
+        """
+        array = map_array(path)
+        # Looked at after the file was opened: until then it was this dataset's.
+        if _identity(self.path / MANIFEST) != self.manifest:
+            raise DataError(self.path, "was replaced since it was opened; open it again")
+        return array
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """What a file has that replaces another: not what this one has; nothing where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
 class Part:
     """One partition; arrays are memory-mapped on first use and kept."""
 
     def __init__(self, dataset: Dataset, index: int) -> None:
         self.index = index
         self.path = dataset.path / part_folder(index)
+        self._map = dataset.place.map
         self._schema = dataset.schema
         self._book = dataset.book
         self._csc: dict[str, CSC] = {}
@@ -89,19 +125,19 @@ class Part:
 
     def _open_csc(self, edge_type: str) -> CSC:
         folder = self.path / "edges" / self._schema.check_edge_type(edge_type)
-        indptr, indices = map_array(folder / "indptr.npy"), map_array(folder / "indices.npy")
+        indptr, indices = self._map(folder / "indptr.npy"), self._map(folder / "indices.npy")
         if indptr[0] != 0 or indptr[-1] != len(indices):
             raise DataError(folder / "indptr.npy", f"does not end at the {len(indices)} edges of this partition")
         known = self._schema.edge_tables[edge_type]
-        tables = {name: map_array(folder / f"{name}.npy") for name in ("weight", "time") if name in known}
-        return CSC(indptr, indices, map_array(folder / "edge_ids.npy"), tables.get("weight"), tables.get("time"))
+        tables = {name: self._map(folder / f"{name}.npy") for name in ("weight", "time") if name in known}
+        return CSC(indptr, indices, self._map(folder / "edge_ids.npy"), tables.get("weight"), tables.get("time"))
 
     def table(self, node_type: str, name: str) -> Array:
         """Return the rows [core, *row_shape] of a table in internal order; raises UnknownNameError or DataError."""
         key = node_type, name
         if key not in self._tables:
             self._schema.table(node_type, name)
-            self._tables[key] = map_array(self.path / "nodes" / node_type / f"{name}.npy")
+            self._tables[key] = self._map(self.path / "nodes" / node_type / f"{name}.npy")
         return self._tables[key]
 
     def edge_table(self, edge_type: str, name: str) -> Array:
@@ -109,11 +145,11 @@ class Part:
         tables = self._schema.edge_tables[self._schema.check_edge_type(edge_type)]
         if name not in tables:
             raise UnknownNameError.of(f"table of edge type {edge_type!r}:", name, tables)
-        return map_array(self.path / "edges" / edge_type / f"{name}.npy")
+        return self._map(self.path / "edges" / edge_type / f"{name}.npy")
 
     def halo(self, node_type: str) -> Array:
         """Return the ascending internal ids (int64) of in-neighbours that other partitions own."""
-        return map_array(self.path / "nodes" / self._schema.check_node_type(node_type) / "halo.npy")
+        return self._map(self.path / "nodes" / self._schema.check_node_type(node_type) / "halo.npy")
 
 
 class Dataset:
@@ -129,7 +165,9 @@ class Dataset:
         files: what the manifest says about each file.
     """
 
-    def __init__(self, path: Path, manifest: dict[str, Any], schema: Schema, book: PartitionBook) -> None:
+    def __init__(
+        self, path: Path, manifest: dict[str, Any], schema: Schema, book: PartitionBook, place: _Place
+    ) -> None:
         self.path = path
         self.schema = schema
         self.book = book
@@ -138,6 +176,7 @@ class Dataset:
         self.quality: dict[str, Any] = dict(manifest.get("quality") or {})
         self.files = read_records(path / MANIFEST, manifest.get("files"))
         self._parts: dict[int, Part] = {}
+        self.place = place
 
     @classmethod
     def open(cls, path: str | Path, *, parts: Sequence[int] | None = None, verify: bool = True) -> Dataset:
@@ -154,6 +193,7 @@ class Dataset:
         if not where.exists() and (path / GRAPH_MANIFEST).is_file():
             command = shlex.join(("atta", "partition", str(path), f"{path}-2p", "--parts", "2"))
             raise DataError(path, f"a graph that is not partitioned yet: run {command}")
+        place = _Place.of(path)
         manifest = read_sealed(where, "a partitioned dataset", FORMAT, VERSION)
         try:
             schema = Schema.from_json(manifest.get("schema"))
@@ -164,7 +204,7 @@ class Dataset:
             raise DataError(where, "its ranges do not cover the vertices of its schema")
         if not isinstance(manifest.get("dataset_id"), str):
             raise DataError(where, "has no dataset_id")
-        dataset = cls(path, manifest, schema, book)
+        dataset = cls(path, manifest, schema, book, place)
         if fingerprint(schema.to_json(), book.to_json(), dataset.files) != dataset.dataset_id:
             raise DataError(where, "altered: schema, ranges and checksums do not match its dataset_id")
         check_layout(where, dict(dataset._layout()), dataset.files)
@@ -253,7 +293,7 @@ class Dataset:
     def split(self, node_type: str, name: str) -> Ids:
         """Return the ascending internal ids (int64) of a split; raises UnknownNameError."""
         self.schema.check_split(node_type, name)
-        return map_array(self.path / "shared" / node_type / f"split_{name}.npy")
+        return self.place.map(self.path / "shared" / node_type / f"split_{name}.npy")
 
     def part(self, index: int) -> Part:
         """Return a partition; raises ConfigError if it does not exist."""
@@ -269,8 +309,11 @@ class Dataset:
 
     def _open_ids(self, folder: str) -> _IdMaps:
         name = f"{folder}/sorted_ids.npy"
-        ordered = map_array(self.path / name) if name in self.files else None
-        ids, internal = map_array(self.path / folder / "ids.npy"), map_array(self.path / folder / "sorted_internal.npy")
+        ordered = self.place.map(self.path / name) if name in self.files else None
+        ids, internal = (
+            self.place.map(self.path / folder / "ids.npy"),
+            self.place.map(self.path / folder / "sorted_internal.npy"),
+        )
         return _IdMaps(ids, ordered, internal)
 
 
@@ -287,4 +330,6 @@ def _integers(values: npt.ArrayLike) -> Ids:
     array = np.asarray(values)
     if array.dtype.kind not in "iu" and array.size:
         raise ConfigError(f"vertex ids are integers, not {array.dtype}")
+    if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
+        raise ConfigError(f"vertex id {array.max()} is too large: ids are below 2**63")
     return array.astype(np.int64)

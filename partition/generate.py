@@ -6,7 +6,7 @@ neighbours to find it. ``rmat`` draws the recursive matrix graph (Chakrabarti et
 there the label of a vertex is the commonest hidden topic among its in-neighbours and features show the topics.
 
 Every edge is stored in both directions. Vertex numbers are shuffled: neighbouring numbers say nothing.
-Memory: a few arrays per vertex plus one chunk of edges or features.
+Memory: a few arrays per vertex plus a chunk of edges or features per thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +39,7 @@ _TOPIC_SIGNAL = 4
 _STREAM_PERMUTE, _STREAM_WEIGHT, _STREAM_EDGES, _STREAM_X, _STREAM_CENTROID, _STREAM_SPLIT, _STREAM_TOPIC = range(7)
 
 Ints = npt.NDArray[np.int64]
+_T = TypeVar("_T")
 Edges = tuple[Ints, Ints]  # sources and destinations
 
 
@@ -103,7 +106,7 @@ def generate(
 ) -> None:
     """Write the graph ``kind`` (one of KINDS) to the folder ``dst``; raises ConfigError.
 
-    ``threads`` that draw edges (default: one per core) have no influence on the graph.
+    ``threads`` that draw edges and features (default: one per core) have no influence on the graph.
     """
     if kind not in KINDS:
         raise ConfigError(f"unknown kind {kind!r}; there are: {', '.join(KINDS)}")
@@ -112,11 +115,12 @@ def generate(
     with GraphWriter(dst, overwrite=overwrite, provenance=provenance) as out:
         out.add_nodes(NODE_TYPE, options.nodes)
         row_of = _rng(options, _STREAM_PERMUTE).permutation(options.nodes)
+        threads = threads or len(os.sched_getaffinity(0))
         if kind == "rmat":
             topics, labels = _write_rmat(out, options, row_of, progress)
         else:
             model = _Communities.plant(kind, options)
-            drawn = _in_order(model.jobs(options, row_of), threads or len(os.sched_getaffinity(0)))
+            drawn = _in_order(model.jobs(options, row_of), threads)
             deque(_write_edges(out, drawn, options, progress), maxlen=0)
             topics = labels = np.empty(options.nodes, np.int64)
             labels[row_of] = model.labels(options)
@@ -124,7 +128,7 @@ def generate(
         out.num_classes = options.classes
         # A topic is no class: shown plainly it still says nothing about the label of the vertex itself.
         strength = options.signal * (_TOPIC_SIGNAL if kind == "rmat" else 1)
-        _write_features(out, topics, strength, options, progress)
+        _write_features(out, topics, strength, options, progress=progress, threads=threads)
         _write_splits(out, options)
 
 
@@ -144,9 +148,9 @@ def _write_edges(
         yield src, dst
 
 
-def _in_order(jobs: Iterable[Callable[[], Edges]], threads: int) -> Iterator[Edges]:
+def _in_order(jobs: Iterable[Callable[[], _T]], threads: int) -> Iterator[_T]:
     """Run ``jobs`` on ``threads`` threads and yield their results in the order of the jobs, a bounded number of them ahead."""
-    pending: deque[Future[Edges]] = deque()
+    pending: deque[Future[_T]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for job in jobs:
@@ -259,7 +263,7 @@ def _distinct(draw: Callable[[int], Edges], want: int, n: int) -> Edges:
 
 
 def _write_features(
-    out: GraphWriter, topics: Ints, strength: float, options: GenerateOptions, progress: Progress
+    out: GraphWriter, topics: Ints, strength: float, options: GenerateOptions, *, progress: Progress, threads: int
 ) -> None:
     """Write ``x``: a random direction of length ``strength`` per topic plus normal noise."""
     if not options.features:
@@ -268,12 +272,16 @@ def _write_features(
     centroids *= strength / np.linalg.norm(centroids, axis=1, keepdims=True)
     table = out.open_table("x", np.float32, (options.features,))
     progress.stage("features", options.nodes)
-    for number, (low, high) in enumerate(chunks(options.nodes, max(1, _CHUNK_VALUES // options.features))):
-        rng = _rng(options, _STREAM_X, number)
-        rows = rng.standard_normal((high - low, options.features), dtype=np.float32)
+
+    def draw(number: int, low: int, high: int) -> npt.NDArray[np.float32]:
+        rows = _rng(options, _STREAM_X, number).standard_normal((high - low, options.features), dtype=np.float32)
         rows += centroids.astype(np.float32)[topics[low:high]]
+        return rows
+
+    spans = enumerate(chunks(options.nodes, max(1, _CHUNK_VALUES // options.features)))
+    for rows in _in_order((partial(draw, number, *span) for number, span in spans), threads):
         table.append(rows)
-        progress.advance(high - low)
+        progress.advance(len(rows))
 
 
 def _write_splits(out: GraphWriter, options: GenerateOptions) -> None:

@@ -23,7 +23,7 @@ from types import TracebackType
 
 from atta.errors import AttaError, ConfigError, DataError, DiskFullError
 
-__all__ = ["StagedFile", "Staging", "disk_full", "recover"]
+__all__ = ["StagedFile", "Staging", "disk_full", "recover", "remove_partial_file"]
 
 _FULL = {
     errno.ENOSPC: "no space left on the disk",
@@ -31,6 +31,7 @@ _FULL = {
     errno.EFBIG: "no space left: larger than a file may be here",
 }
 _PROBE = 1 << 16
+_ATTEMPTS, _PAUSE_S = 10, 0.01
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 # What folders of Atta hold. Readers remove nothing else, whatever its name is.
@@ -203,6 +204,18 @@ def recover(dst: str | Path) -> None:
                 _recover(dst, left)
 
 
+def remove_partial_file(dst: str | Path) -> None:
+    """Remove what a writer of the file ``dst`` left that has died; the next writer of ``dst`` would do so too."""
+    left = _partial(_place(dst))
+    with contextlib.suppress(OSError):
+        fd = os.open(left, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            if _lock(fd) and _same(left, fd):
+                left.unlink()
+        finally:
+            os.close(fd)
+
+
 def _recover(dst: Path, left: Path) -> None:
     lock = _open_folder(left)
     try:
@@ -220,7 +233,7 @@ def _await(dst: Path) -> None:
     for _ in range(100):
         if not _vacant(dst) or not _replaced(dst).exists():
             break
-        time.sleep(0.01)
+        time.sleep(_PAUSE_S)
 
 
 def _settle(dst: Path, left: Path) -> None:
@@ -286,7 +299,7 @@ def _take(path: Path, make: Callable[[Path], int]) -> int:
         except OSError as error:
             raise disk_full(path, error) or ConfigError(f"{path}: cannot be written: {error.strerror}") from None
         try:
-            if _lock(fd) is False:
+            if not _locked_soon(fd):
                 raise ConfigError(f"{path}: another process is writing it")
             if _same(path, fd):
                 return fd
@@ -294,6 +307,15 @@ def _take(path: Path, make: Callable[[Path], int]) -> int:
             os.close(fd)
             raise
         os.close(fd)  # its writer has given it its name meanwhile
+
+
+def _locked_soon(fd: int) -> bool:
+    """Lock, unless a writer holds it; a reader that removes leftovers does so for a moment."""
+    for _ in range(_ATTEMPTS):
+        if _lock(fd) is not False:
+            return True
+        time.sleep(_PAUSE_S)
+    return False
 
 
 def _lock(fd: int) -> bool | None:

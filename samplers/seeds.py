@@ -109,9 +109,14 @@ def home_of(rank: int, world: int, parts: int) -> int:
     return rank * parts // world
 
 
+def local_count(seeds: int, rank: int, world: int) -> int:
+    """How many of ``seeds`` a rank has with the policy LOCAL, before padding."""
+    return seeds * (rank + 1) // world - seeds * rank // world
+
+
 def local_counts(seeds: int, world: int) -> list[int]:
-    """How many of ``seeds`` each of ``world`` ranks has with the policy LOCAL, before padding: [W], they differ by at most one."""
-    return [seeds * (rank + 1) // world - seeds * rank // world for rank in range(world)]
+    """``local_count`` of each of ``world`` ranks: [W], they differ by at most one."""
+    return [local_count(seeds, rank, world) for rank in range(world)]
 
 
 def count_batches(
@@ -127,7 +132,7 @@ def count_batches(
     """How many batches ``plan_seeds`` gives ``rank`` of ``world`` in every epoch; it raises the same errors."""
     _check(seeds, batch_size, rank, world)
     local = policy is SeedPolicy.LOCAL
-    mine, fewest, most = local_counts(seeds, world)[rank], seeds // world, -(-seeds // world)
+    mine, fewest, most = local_count(seeds, rank, world), seeds // world, -(-seeds // world)
     if drop_last:
         richest = fewest if pad else most if local else seeds  # what fills the fullest of batches that all agree on
         if richest < batch_size:

@@ -17,8 +17,8 @@ __all__ = ["block", "to_blocks"]
 def to_blocks(batch: MiniBatch) -> list[Any]:
     """See ``MiniBatch.to_dgl``.
 
-    The block of hop h leads from the vertices known after it to those known before it. Where a hop draws only for the vertices that
-    the hop before has reached, the edges of all the others were drawn earlier: the block has the edges of hops 1 to h.
+    The block of hop h leads from the vertices known after it to those known before it. Where the hop draws only for the vertices
+    that the hop before has reached, the edges of all the others are those of the block before.
     """
     import dgl
     import torch
@@ -38,8 +38,11 @@ def to_blocks(batch: MiniBatch) -> list[Any]:
     edges = np.concatenate([[0], np.cumsum(batch.num_sampled_edges())])
     ids, e_id = torch.from_numpy(batch.n_id()), batch.e_id()
     blocks: list[Any] = []
+    first = 0
     for hop in range(len(edges) - 1):
-        part = slice(edges[hop] if origin.frontier_all else 0, edges[hop + 1])
+        if origin.redrawn[hop : hop + 1] == (True,):
+            first = edges[hop]
+        part = slice(first, edges[hop + 1])
         made = block(row[part], col[part], int(nodes[hop + 1]), int(nodes[hop]))
         made.srcdata[dgl.NID], made.dstdata[dgl.NID] = ids[: nodes[hop + 1]], ids[: nodes[hop]]
         if e_id is not None:

@@ -45,7 +45,7 @@ class Origin:
 
     Attributes:
         seed_type: node type of the seeds; where these are edges, of their targets.
-        frontier_all: every hop draws for all vertices known (``frontier="all"``), not only for the newly reached ones.
+        redrawn: by hop, whether it draws for all vertices known (``frontier="all"``), not only for the newly reached ones.
         whole: an operator samples the batch as a whole, there are no hops.
         edge_ids: edge ids come along.
         edge_tables: (edge type, table) pairs that were asked for.
@@ -54,7 +54,7 @@ class Origin:
     """
 
     seed_type: str = ""
-    frontier_all: bool = False
+    redrawn: tuple[bool, ...] = ()
     whole: bool = False
     edge_ids: bool = True
     edge_tables: tuple[tuple[str, str], ...] = ()
@@ -65,10 +65,10 @@ class Origin:
     def of(cls, dag: dag_pb2.DagSpec, *, edge_ids: bool) -> Origin:
         """As far as the DAG tells."""
         kinds = {op.WhichOneof("kind"): op for op in dag.operators}
-        frontiers = {op.neighborhood.frontier for op in dag.operators if op.WhichOneof("kind") == "neighborhood"}
+        hops = sorted((op.neighborhood for op in dag.operators if op.HasField("neighborhood")), key=lambda op: op.hop)
         return cls(
             kinds["seed"].seed.node_type if "seed" in kinds else "",
-            dag_pb2.FRONTIER_ALL in frontiers,
+            tuple(op.frontier == dag_pb2.FRONTIER_ALL for op in hops),
             "batch" in kinds,
             edge_ids,
             tuple((ref.edge_type, ref.name) for ref in dag.edge_tables),

@@ -109,12 +109,15 @@ def batches_of(schema: Schema, request: session_pb2.OpenRequest) -> int:
     if source == "batches" or seeds.sizes:
         count = seeds.batches if source == "batches" else len(seeds.sizes) // 8
         return count_sized(count, rank=rank, world=world, pad=request.pad)
-    counts = {
-        "split": lambda: schema.splits[seeds.node_type][seeds.split],
-        "all": lambda: schema.node_counts[seeds.node_type],
-        "links": lambda: len(seeds.links.sources) // 8,
-    }
-    found = counts[source]() if source in counts else len(seeds.ids) // 8
+    match source:
+        case "split":
+            found = schema.splits[seeds.node_type][schema.check_split(seeds.node_type, seeds.split)]
+        case "all":
+            found = schema.node_counts[schema.check_node_type(seeds.node_type)]
+        case "links":
+            found = len(seeds.links.sources) // 8
+        case _:
+            found = len(seeds.ids) // 8
     return count_batches(
         found,
         batch_size=request.batch_size,

@@ -137,6 +137,8 @@ def serve(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
         str(path),
         "--listen",
         f"127.0.0.1:{free_port()}",
+        "--log-level",
+        "warning",
     ]
     return subprocess.run(
         [*command, *(options or ("--part", "0"))], capture_output=True, text=True, timeout=60, check=False

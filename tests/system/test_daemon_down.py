@@ -17,8 +17,8 @@ import atta
 from tests.system.conftest import SmallGraph, free_port
 
 
-def run(*arguments: object, columns: int | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **({} if columns is None else {"COLUMNS": str(columns)})}
+def run(*arguments: object, columns: int = 160) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": str(columns)}
     command = [sys.executable, "-m", "atta.cli.main", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 

@@ -111,6 +111,21 @@ def test_blocks_keep_the_contract_of_dgl(cluster: atta.LocalCluster, small_graph
             assert [b.num_edges() for b in reversed(blocks)] == np.cumsum(batch.num_sampled_edges()).tolist()
 
 
+def test_hops_may_differ_in_their_frontiers(cluster: atta.LocalCluster, small_graph: SmallGraph, whole: Any) -> None:
+    from atta.protos.v1 import dag_pb2
+    from atta.samplers.spec import Hops, neighbor_spec
+
+    stack = layers("sage", 4)
+    expected = over_graph(whole, torch.from_numpy(small_graph.x), stack)
+    dag = neighbor_spec(cluster.schema, Hops([-1] * 4), seed_type="node")
+    (third,) = (op.neighborhood for op in dag.operators if op.neighborhood.hop == 3)
+    third.frontier = dag_pb2.FRONTIER_ALL
+    for batch in atta.DagLoader(cluster, dag, input_nodes=small_graph.train_ids[:20], batch_size=10):
+        found = over_blocks(batch.to_dgl(), torch.from_numpy(batch.table("x")), stack)
+        seeds = rows_of(small_graph, batch.n_id()[: batch.batch_size])
+        assert torch.allclose(found, expected[seeds], atol=1e-5)
+
+
 def test_blocks_of_edges_as_seeds(cluster: atta.LocalCluster, small_graph: SmallGraph, whole: Any) -> None:
     stack = layers("sage", 2)
     expected = over_graph(whole, torch.from_numpy(small_graph.x), stack)

@@ -361,19 +361,23 @@ def test_what_a_forgotten_client_sends_late_is_refused(cluster: atta.Cluster) ->
     cluster.tables.delete("forgets")
 
 
+class Lost(grpc.RpcError):
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "connection reset"
+
+
+class NoAnswer:
+    """A push whose answer was lost."""
+
+    def result(self) -> None:
+        raise Lost
+
+
 def test_a_push_that_may_have_been_applied_is_not_sent_as_a_new_one(cluster: atta.Cluster) -> None:
     """Its answer is lost, and when it is sent again the owner has forgotten the client: its caller is told."""
-
-    class Lost(grpc.RpcError):
-        def code(self) -> grpc.StatusCode:
-            return grpc.StatusCode.UNAVAILABLE
-
-        def details(self) -> str:
-            return "connection reset"
-
-    class NoAnswer:
-        def result(self) -> None:
-            raise Lost
 
     table = cluster.tables.create(MutableSpec("doubt", 9))
     ticket = table.push(np.array([0]), np.ones(1, np.float32), "add")
@@ -385,6 +389,27 @@ def test_a_push_that_may_have_been_applied_is_not_sent_as_a_new_one(cluster: att
         ticket.wait()
     assert table.pull(np.array([0]))[0].tolist() == [1.0]
     cluster.tables.delete("doubt")
+
+
+@pytest.mark.parametrize("in_snapshot", [True, False])
+def test_a_push_whose_answer_is_lost_when_a_snapshot_is_loaded_is_applied_once(
+    cluster: atta.Cluster, in_snapshot: bool
+) -> None:
+    """Whether the snapshot has it or not: both can be told."""
+    for name in cluster.tables.specs():
+        cluster.tables.delete(name)
+    table = cluster.tables.create(MutableSpec("once", 9))
+    cluster.tables.save("before")
+    ticket = table.push(np.array([0]), np.ones(1, np.float32), "add")
+    ((shard, bulk, future),) = ticket._sent
+    future.result()
+    if in_snapshot:
+        cluster.tables.save("before")
+    cluster.tables.load("before")
+    ticket._sent = [(shard, bulk, NoAnswer())]
+    ticket.wait()
+    assert table.pull(np.array([0]))[0].tolist() == [1.0]
+    cluster.tables.delete("once")
 
 
 def test_a_damaged_part_leaves_all_parts_as_they_are(cluster: atta.Cluster, snapshots: Path) -> None:
@@ -414,6 +439,28 @@ def test_parts_that_were_not_saved_together_are_not_loaded(cluster: atta.Cluster
     shutil.copytree(snapshots / "two" / "part-0002", snapshots / "one" / "part-0002")
     with pytest.raises(atta.DataError, match="snapshot one: its parts were not saved together"):
         cluster.tables.load("one")
+    table.delete()
+
+
+def test_a_save_that_not_all_daemons_came_to_is_passed_over(cluster: atta.LocalCluster) -> None:
+    """Whoever saved was killed: the older snapshot, which all have, is loaded, and this is said."""
+    table = atta.DistTensor(cluster, (30,), name="passed")
+    table[:] = 1.0
+    cluster.tables.save("half")
+    table[:] = 2.0
+    prepare = table_pb2.SnapshotRequest(name="half", snapshot="0123456789abcdef", hold_s=60.0)
+    cluster._connections[0].call("TableService.Save", prepare)
+    with pytest.raises(atta.QuotaExceededError, match="part 0: another save"):
+        cluster.tables.save("half")
+    with pytest.warns(UserWarning, match="snapshot half: part 0 was saved once more, not all daemons were"):
+        cluster.tables.load("half")
+    assert table[:].tolist() == [1.0] * 30
+    told = CliRunner().invoke(cli, ["tables", "load", "--cluster", ",".join(cluster.addresses), "half"])
+    assert told.exit_code == 0
+    assert told.stderr.startswith("atta: warning: snapshot half: part 0")
+    abort = table_pb2.SnapshotRequest(name="half", snapshot=prepare.snapshot, phase=table_pb2.SnapshotRequest.ABORT)
+    cluster._connections[0].call("TableService.Save", abort)
+    cluster.tables.load("half")
     table.delete()
 
 

@@ -34,7 +34,8 @@ def pair(small_graph: SmallGraph) -> Iterator[atta.LocalCluster]:
 
 def top(*options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "atta.cli.main", "top", "--interval", "200ms", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    environment = {**os.environ, "COLUMNS": "160"}  # readline, where a test has loaded it, sets that of the terminal
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
 
 def scrape(port: int) -> dict[str, dict[str, Any]]:

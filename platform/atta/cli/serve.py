@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from atta.cli.output import DURATION, INTS, SIZE
+from atta.cli.output import DURATION, INTS, SIZE, check_folder
 
 __all__ = ["COMMANDS"]
 
@@ -154,6 +154,8 @@ def serve(  # noqa: PLR0917 - one parameter per option
     from atta.logs import configure
     from atta.observe.processor import usable_cores
 
+    if snapshots:
+        check_folder("--snapshots", snapshots)
     configure(format=log_format, level=log_level)
     run(
         DaemonConfig(

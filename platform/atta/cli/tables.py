@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import click
 
 from atta.cli.output import json_option, printer, quiet_option, write_json
@@ -85,8 +87,11 @@ def load(target: str, name: str, *, quiet: bool) -> None:
     """
     from atta.client.cluster import connect
 
-    with connect(target) as cluster:
+    with connect(target) as cluster, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
         names = cluster.tables.load(name)
+    for warning in told:
+        click.echo(f"atta: warning: {warning.message}", err=True)
     say(quiet, f"{name}: loaded {', '.join(names) or 'no tables'}")
 
 

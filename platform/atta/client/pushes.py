@@ -1,8 +1,9 @@
 """Pushes to owners of mutable tables: numbered, sent again where an answer is lost, applied once.
 
 Before its first push to a table of an owner a client registers there. An owner that does not know the client refuses the push. If
-it was sent only once it has not been applied: the client registers anew and sends it as a new one. If it was sent before, and the
-answer was lost, nobody can say: the caller is told.
+it was sent only once it has not been applied: the client registers anew and sends it as a new one. So it does if a snapshot was
+loaded since it registered: had the push been applied before that was saved, the owner would know. Otherwise, if the answer to an
+earlier copy was lost, nobody can say: the caller is told.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from atta.protos.v1 import table_pb2
 __all__ = ["Registration", "Shard", "Steps", "Ticket"]
 
 _ATTEMPTS = 3
+_RENEWALS = 8
+"""A push is sent as a new one so many times at most."""
 
 
 class Registration:
@@ -107,6 +110,7 @@ class Ticket:
         """``loads``: how many loads of the table were known when its step, if it is one, was numbered."""
         self._sent, self._steps, self._loads = sent, steps, loads
         self._step = sent[0][1].message.step if sent else 0
+        self._sent_to = {id(shard): shard.registration.load_id for shard, _, _ in sent}
 
     def wait(self) -> None:
         """Until all owners have applied them; they are sent again where an answer is lost.
@@ -127,7 +131,7 @@ class Ticket:
             raise errors[0]
 
     def _outcome(self, shard: Shard, bulk: rpc.Bulk, future: Any) -> None:
-        lost, patience = 0, shard.connection.patience()
+        lost, renewals, patience = 0, 0, shard.connection.patience()
         try:
             while True:
                 try:
@@ -136,9 +140,13 @@ class Ticket:
                 except grpc.RpcError as failure:
                     error = rpc.error_from(shard.connection.address, failure)
                     if isinstance(error, UnknownClientError):
-                        if lost:
+                        shard.registration.renew(bulk.message.client)
+                        shard.registration.ensure()
+                        if lost and shard.registration.load_id == self._sent_to[id(shard)]:
                             raise UnknownClientError(_doubt(shard, bulk, error)) from failure
-                        bulk = self._as_new(shard, bulk)
+                        if renewals == _RENEWALS:
+                            raise error from failure
+                        bulk, lost, renewals = self._as_new(shard, bulk), 0, renewals + 1
                     elif isinstance(error, UnavailableError) and patience.lasts():
                         lost += 1  # perhaps: what was sent may have arrived
                     elif isinstance(error, DeadlineError) and lost < _ATTEMPTS - 1:
@@ -152,10 +160,10 @@ class Ticket:
     def _as_new(self, shard: Shard, bulk: rpc.Bulk) -> rpc.Bulk:
         """The same push under a new registration; a step is counted from where a load has left the table."""
         registration = shard.registration
-        registration.renew(bulk.message.client)
         message = table_pb2.PushRowsRequest()
         message.CopyFrom(bulk.message)
         message.client, message.sequence, message.settled = registration.take()
+        self._sent_to[id(shard)] = registration.load_id
         self._steps.noticed(registration.load_id, registration.step)
         if message.step:
             self._step, self._loads = self._steps.again(self._step, self._loads)

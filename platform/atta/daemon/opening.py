@@ -23,7 +23,7 @@ from atta.samplers.layout import Layout, check_draws_alone, layout_of
 from atta.samplers.seeds import SeedPlan, SeedPolicy, plan_seeds, plan_sized, plan_unseeded
 from atta.samplers.spec import Plan, check_spec
 
-__all__ = ["Openings", "check_name", "check_request", "least_bytes", "taken"]
+__all__ = ["Openings", "check_name", "check_request", "check_room", "least_bytes", "taken"]
 
 MIN_WEIGHT = 1e-3
 MAX_CAPACITY = 1 << 43
@@ -154,7 +154,7 @@ def check_request(request: Any, dataset: Dataset, config: DaemonConfig, address:
         codec=known_codec(request.codec),
         exclude=chosen.exclude,
     )
-    _check_room(layout, least_bytes(plan, dataset.schema, checked), config)
+    check_room(layout, least_bytes(plan, dataset.schema, checked), config)
     return checked
 
 
@@ -209,7 +209,8 @@ def least_bytes(plan: Plan, schema: Schema, request: SessionRequest) -> int:
     return 8 * places + row * len(np.unique(request.seeds.seeds[part]))
 
 
-def _check_room(layout: Layout, least: int, config: DaemonConfig) -> None:
+def check_room(layout: Layout, least: int, config: DaemonConfig) -> None:
+    """Refuse batches that span too many addresses, and those whose ``least`` bytes never fit the buffers."""
     if layout.capacity > MAX_CAPACITY:
         raise ConfigError(
             f"a batch could take {layout.capacity >> 40} TiB, at most {MAX_CAPACITY >> 40} are possible: "

@@ -72,10 +72,7 @@ class Daemon:
         self.config = config
         self.address = config.listen
         began = time.monotonic()
-        log.info(
-            "loading", data=config.data, part=config.part, checksums="verified" if config.verify else "not verified"
-        )
-        self._dataset = Dataset.open(config.data, parts=[config.part], verify=config.verify)
+        self._dataset = _open(config)
         self._identity = Identity(config.part, self._dataset.dataset_id, new_incarnation())
         resident = _resident(config, self._dataset)
         shard = Shard(self._dataset, config.part, resident=resident)
@@ -106,7 +103,6 @@ class Daemon:
         log.info(
             "loaded",
             seconds=round(time.monotonic() - began, 2),
-            mbytes=_part_bytes(self._dataset, config.part) // 1_000_000,
             memory="copy" if resident else "map",
         )
         self._chores: list[asyncio.Task[None]] = []
@@ -288,6 +284,13 @@ def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], Figures]) -> F
 
     loop.call_soon_threadsafe(ask)
     return answer.result(SCRAPE_S)
+
+
+def _open(config: DaemonConfig) -> Dataset:
+    """Open the dataset, which may take minutes: with ``verify`` every byte of the partition is read."""
+    dataset = Dataset.open(config.data, parts=[config.part], verify=False)
+    log.info("loading", data=config.data, part=config.part, mbytes=_part_bytes(dataset, config.part) // 1_000_000)
+    return Dataset.open(config.data, parts=[config.part]) if config.verify else dataset
 
 
 def _resident(config: DaemonConfig, dataset: Dataset) -> bool:

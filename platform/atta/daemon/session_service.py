@@ -29,6 +29,8 @@ __all__ = ["SessionService"]
 log = structlog.get_logger("atta.session")
 LONG_POLL_S = 20.0
 """A ``Next`` without a batch answers "pending" after so long, well before its deadline."""
+MAX_NAMED = 65_536
+"""Batches or sessions that one request may name; they are looked at on the event loop."""
 INLINE_CHUNK_BYTES = 4 << 20
 
 
@@ -107,6 +109,8 @@ class SessionService:
         try:
             if not 0 <= request.train_ms < math.inf:
                 raise ConfigError(f"{request.train_ms} ms per batch: must be a time")
+            if len(request.released) > MAX_NAMED:
+                raise ConfigError(f"{len(request.released)} released batches in one request: at most {MAX_NAMED}")
             session.let_go(request.released)
             if request.sequence >= session.batches:
                 yield Bulk(session_pb2.BatchChunk(header=session_pb2.BatchHeader(last=True)))
@@ -132,6 +136,8 @@ class SessionService:
     @guarded
     async def renew(self, request: Any, context: Any) -> Any:
         """``SessionService.Renew``."""
+        if len(request.sessions) > MAX_NAMED:
+            raise ConfigError(f"{len(request.sessions)} sessions in one request: at most {MAX_NAMED}")
         reply = session_pb2.RenewReply()
         for name in request.sessions:
             session = self._sessions.get(name)

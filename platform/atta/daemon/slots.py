@@ -190,23 +190,22 @@ class SlotPool:
         usual = self._usual.get(capacity, 0)
         while self.resident_bytes > self.quota_bytes // 2 and self._drop_one(capacity):
             pass
-        if (held := self._held(capacity, usual)) + usual > self.quota_bytes:
+        resident, free, least = self.resident_bytes, available_bytes(), max(MIN_FREE_BYTES, usual)
+        promised = self._promised(exactly=False)
+        if resident + promised + usual > self.quota_bytes or free - promised < least:
+            promised = self._promised(exactly=True)
+        if (held := resident + promised) + usual > self.quota_bytes:
             raise QuotaExceededError(
                 f"batch buffers hold {held >> 20} MiB of a quota of {self.quota_bytes >> 20} MiB: "
                 "raise --buffer, lower the batch size, or let go of old batches"
             )
-        if (free := available_bytes()) < max(MIN_FREE_BYTES, usual):
-            raise QuotaExceededError(f"no memory left for another batch buffer: {free >> 20} MiB available")
+        if (left := max(0, free - promised)) < least:
+            raise QuotaExceededError(f"no memory left for another batch buffer: {left >> 20} MiB available")
 
-    def _held(self, capacity: int, usual: int) -> int:
-        """Memory of all slots, where a batch that is being made will take as much as others of its size have taken."""
-        held = self.resident_bytes
-        if not usual:
-            return held
-        making = [slot for slot in self._out if slot.capacity == capacity and slot not in self._lent]
-        if held + usual * (len(making) + 1) <= self.quota_bytes:  # as exact as it need be
-            return held
-        return held + sum(max(0, usual - slot.touched_bytes) for slot in making)
+    def _promised(self, *, exactly: bool) -> int:
+        """Memory that batches will still take which are being made, as much as others of their size; not exactly: at most."""
+        making = [(slot, self._usual.get(slot.capacity, 0)) for slot in self._out if slot not in self._lent]
+        return sum(max(0, usual - slot.touched_bytes) if exactly and usual else usual for slot, usual in making)
 
     def _create(self, capacity: int) -> Slot:
         for arena in self._arenas:

@@ -119,10 +119,9 @@ class Tables:
             self._check_open()
             table = self.get(name, table_id)
             if rows > table.rows:
-                # Old and new rows are in memory together for a while.
-                self._check_room(
-                    f"table {name}", table.spec.nbytes(rows - table.rows), for_a_while=table.spec.nbytes(table.rows)
-                )
+                # The new rows are made, then put behind a copy of the old ones.
+                more, all_of_them = table.spec.nbytes(rows - table.rows), table.spec.nbytes(rows)
+                self._check_room(f"table {name}", more, for_a_while=all_of_them)
             table.grow(rows)
             return table
 

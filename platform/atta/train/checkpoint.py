@@ -18,7 +18,7 @@ import xxhash
 
 from atta.errors import ConfigError, DataError
 from atta.partition.files import open_regular
-from atta.partition.staging import StagedFile, disk_full
+from atta.partition.staging import StagedFile, disk_full, remove_partial_file
 from atta.train.config import TrainConfig
 from atta.train.report import EpochReport
 
@@ -100,7 +100,9 @@ def _shape(config: TrainConfig) -> dict[str, Any]:
 
 
 def check_folder(folder: str | Path) -> None:
-    """Refuse a folder that will not take checkpoints, before hours of training are spent; nothing is left in it.
+    """Refuse a folder that will not take checkpoints, before hours of training are spent.
+
+    Nothing is left in it, neither by this nor by an earlier run that was killed while it wrote.
 
     Raises:
         ConfigError: it cannot be written, or something else has the name of a checkpoint.
@@ -110,6 +112,7 @@ def check_folder(folder: str | Path) -> None:
     for path in (folder / LAST, folder / BEST):
         if path.exists() and not path.is_file():
             raise ConfigError(f"--checkpoint {folder}: {path.name} in it is not a regular file")
+        remove_partial_file(path)
     place = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     try:
         with tempfile.TemporaryFile(dir=place) as file:

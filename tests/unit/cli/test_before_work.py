@@ -115,6 +115,12 @@ def test_folders_to_come_are_checked(tmp_path: Path) -> None:
         check_folder("--checkpoint", "/proc/a")
 
 
+def test_a_daemon_says_so_before_it_loads() -> None:
+    words = ["serve", "--data", "absent", "--part", "0", "--snapshots", "/proc/snapshots"]
+    with pytest.raises(ConfigError, match="--snapshots /proc/snapshots: /proc: cannot be written to"):
+        cli.main(words, standalone_mode=False)
+
+
 class Measured:
     """Stands for the report of hours of measuring."""
 

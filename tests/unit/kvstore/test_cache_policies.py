@@ -141,6 +141,9 @@ def test_unknown_rankings_are_refused(dataset: Dataset) -> None:
         RowCache(dataset, 0, share=1.0, limit_bytes=1 << 20, rank="degre", fan_outs=(5,))
     with pytest.raises(ConfigError, match="fan-outs"):
         RowCache(dataset, 0, share=1.0, limit_bytes=1 << 20, rank="access", fan_outs=(-2,))
+    for share in (float("nan"), -0.1, 1.5):
+        with pytest.raises(ConfigError, match="must be 0 to 1"):
+            RowCache(dataset, 0, share=share, limit_bytes=1 << 20)
 
 
 def test_bench(dataset: Dataset, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from atta.kvstore.initial import Constant
 from atta.kvstore.mutable import MutableTable
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.kvstore.tables import Tables
+from atta.observe.memory import available_bytes
 from tests.unit.kvstore.test_rows import together
 
 SPEC = MutableSpec("users", 10, row_shape=(4,), max_rows=30)
@@ -141,12 +142,17 @@ def test_tables_fit_into_the_memory_that_there_is() -> None:
     with pytest.raises(QuotaExceededError, match="876 more bytes of memory; the daemon may take 875"):
         tables.create(MutableSpec("large", 219))
     tables.create(SPEC)
-    free = 400
-    with pytest.raises(QuotaExceededError, match="memory"):  # 160 more, and 160 while they are copied
+    free = 600
+    with pytest.raises(QuotaExceededError, match="608 more bytes of memory"):  # 224 new ones, and a copy of all 384
         tables.grow("users", 24)
     tables.grow("users", 20)
     with pytest.raises(QuotaExceededError, match="memory"):
-        tables.create(MutableSpec("adam", 30, optimiser=OptimiserSpec.adam()))
+        tables.create(MutableSpec("adam", 60, optimiser=OptimiserSpec.adam()))
+
+
+def test_without_further_notice_it_is_the_memory_of_this_process() -> None:
+    with pytest.raises(QuotaExceededError, match="of the machine or its control group"):
+        Tables(1 << 62).create(MutableSpec("all", available_bytes() // 4))
 
 
 def test_memory_is_taken_when_a_table_is_created() -> None:

@@ -175,6 +175,7 @@ def test_neither_threads_nor_chunks_change_a_graph(tmp_path, monkeypatch, kind):
         pairs.append((np.sort(np.array(graph.edges(ETYPE).src) * 2000 + graph.edges(ETYPE).dst), graph.files))
     assert all(np.array_equal(pairs[0][0], other) for other, _ in pairs)
     assert pairs[1][1] == pairs[2][1]  # the very same files
+    monkeypatch.setattr("atta.partition.generate._CHUNK_VALUES", 256)
     mixed = GenerateOptions(nodes=2000, edges=30_000, features=2, classes=3, inter=0.5)
     for threads in (1, 5):
         generate(kind, tmp_path / f"mixed-{threads}", mixed, threads=threads)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition import Dataset, Graph, GraphWriter, partition_graph
 from atta.partition.report import describe
 from atta.partition.sorting import stable_order
@@ -178,3 +178,19 @@ def test_inspect_measures_what_the_manifest_records(messy_graph, tmp_path):
 def test_stable_order(keys):
     array = np.array(keys, np.int64)
     assert stable_order(array, 10).tolist() == np.argsort(array, kind="stable").tolist()
+
+
+def test_rows_of_a_dataset_that_took_its_place_are_not_mixed_in(messy_graph: Graph, tmp_path: Path) -> None:
+    partition_graph(messy_graph.path, tmp_path / "d", parts=2, method="random", seed=1)
+    opened = Dataset.open(tmp_path / "d")
+    before = np.array(opened.part(0).csc(opened.schema.edge_types[0]).indices)
+    partition_graph(messy_graph.path, tmp_path / "d", parts=2, method="random", seed=2, overwrite=True)
+    assert np.array_equal(opened.part(0).csc(opened.schema.edge_types[0]).indices, before), "mapped before"
+    for late in (
+        lambda: opened.part(1).csc(opened.schema.edge_types[0]),
+        lambda: opened.part(0).halo(opened.schema.node_types[0]),
+        lambda: opened.ids(opened.schema.node_types[0]),
+    ):
+        with pytest.raises(DataError, match="d: was replaced since it was opened"):
+            late()
+    assert Dataset.open(tmp_path / "d").part(0).halo(opened.schema.node_types[0]).size

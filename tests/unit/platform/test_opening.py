@@ -13,10 +13,12 @@ import pytest
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.descriptors import OTHER, check_descriptors
-from atta.daemon.opening import ENDED, Openings
-from atta.daemon.session_service import SessionService
-from atta.errors import ConfigError, UnknownNameError
-from atta.protos.v1.session_pb2 import CloseRequest, NextRequest, OpenRequest, RenewRequest
+from atta.daemon.opening import ENDED, MAX_CAPACITY, Openings, check_room
+from atta.daemon.seeds import choose_seeds
+from atta.daemon.session_service import MAX_NAMED, SessionService
+from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
+from atta.protos.v1.session_pb2 import CloseRequest, NextRequest, OpenRequest, RenewRequest, Seeds
+from atta.samplers.layout import Layout
 
 LEASE = 60.0
 
@@ -238,6 +240,19 @@ def test_a_time_that_is_none(checks: Checks, ms: float) -> None:
     run(work)
 
 
+def test_requests_that_name_too_much(checks: Checks) -> None:
+    async def work(service: SessionService, engine: Engine) -> None:
+        checks.go.set()
+        await asked(service, "a")
+        with pytest.raises(Refused, match="INVALID_ARGUMENT: 65537 released batches"):
+            async for _ in service.next(NextRequest(session="a", released=range(MAX_NAMED + 1)), Context()):
+                pass
+        with pytest.raises(Refused, match="INVALID_ARGUMENT: 65537 sessions"):
+            await service.renew(RenewRequest(sessions=["a"] * (MAX_NAMED + 1)), Context())
+
+    run(work)
+
+
 # -- leases --------------------------------------------------------------------------------------------------------------
 
 
@@ -284,6 +299,27 @@ def test_time_in_which_the_daemon_was_stopped_ends_no_lease(checks: Checks, monk
         assert engine.closed == ["a"]
 
     run(work)
+
+
+def test_more_seeds_than_there_is_memory_to_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes may ask for all vertices of a type."""
+    schema = SimpleNamespace(node_types=["node"], node_counts={"node": 10_000_000})
+    dataset: Any = SimpleNamespace(schema=schema, split=lambda *_: range(10_000_000))
+    monkeypatch.setattr("atta.daemon.seeds.available_bytes", lambda: 500 << 20)
+    for seeds in (Seeds(node_type="node", all=True), Seeds(node_type="node", split="train")):
+        with pytest.raises(
+            QuotaExceededError, match="10000000 seeds: it takes up to 610 MiB for a moment, 500 MiB are"
+        ):
+            choose_seeds(dataset, seeds)
+
+
+def test_addresses_of_a_batch_are_bounded() -> None:
+    config = DaemonConfig(data="", part=0, buffer_bytes=64 << 20)
+    check_room(Layout({}, MAX_CAPACITY), 64 << 20, config)
+    with pytest.raises(ConfigError, match="a batch could take 16 TiB, at most 8 are possible"):
+        check_room(Layout({}, 2 * MAX_CAPACITY), 0, config)
+    with pytest.raises(QuotaExceededError, match="the seeds of one batch take 65 MiB, all buffers together 64 MiB"):
+        check_room(Layout({}, 1 << 30), 65 << 20, config)
 
 
 def test_descriptors() -> None:

@@ -34,10 +34,10 @@ class Daemon:
 
     address = "daemon:1"
 
-    def __init__(self, failing: int = -1) -> None:
+    def __init__(self, failing: int = -1, dtype: str = "<i8", shape: tuple[int, ...] = (1,)) -> None:
         self.read: list[int] = []
         self.readers: set[str] = set()
-        self._failing = failing
+        self._failing, self._dtype, self._shape = failing, dtype, shape
 
     def call(self, name: str, _request: Any, **_: Any) -> Any:
         if name == "SessionService.Open":
@@ -50,7 +50,7 @@ class Daemon:
     def _chunks(self, number: int) -> Iterator[Bulk]:
         self.readers.add(threading.current_thread().name)
         data = np.array([number], dtype=np.int64)
-        refs = [common_pb2.ArrayRef(name="n", dtype="<i8", shape=[1], offset=0)]
+        refs = [common_pb2.ArrayRef(name="n", dtype=self._dtype, shape=self._shape, offset=0)]
         yield Bulk(session_pb2.BatchChunk(header=session_pb2.BatchHeader(batch=number, arrays=refs, buffer_bytes=8)))
         if number == self._failing:
             raise Failure
@@ -104,3 +104,9 @@ def test_a_failure_of_the_next_batch_comes_when_that_is_wanted() -> None:
     assert next(found) == 0
     with pytest.raises(RemoteError, match="out of memory"):
         next(found)
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("O", (1,)), ("nonsense", (1,)), ("<i8", (2,)), ("<i8", (2**62, 2**62))])
+def test_arrays_that_cannot_be_read(dtype: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(RemoteError, match="cannot be read"):
+        next(opened(Daemon(dtype=dtype, shape=shape), shared=False))

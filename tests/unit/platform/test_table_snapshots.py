@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError
 from atta.kvstore.initial import Constant
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
+from atta.partition.files import write_sealed
 
 PARTS = 2
 OLD, NEW, OTHER = "0" * 16, "1" * 16, "2" * 16
@@ -226,3 +228,21 @@ def test_daemons_that_end_leave_parts_that_belong_together(tmp_path: Path) -> No
     assert later[1] == ids[1]  # so that the older one is there, as a whole
     with pytest.raises(QuotaExceededError, match="stopping"):
         second[0].tables.create(MutableSpec("late", 1))
+
+
+def test_snapshots_of_before_they_had_ids_are_read(tmp_path: Path) -> None:
+    of = owners(tmp_path, 1)
+    save(of, OLD)
+    for path in tmp_path.rglob("*.json"):
+        content = {name: value for name, value in json.loads(path.read_text()).items() if name != "checksum"}
+        for name in ("id", "written_ns", "table_id", "whole"):
+            content.pop(name, None)
+        write_sealed(path, content)
+    fresh = owners(tmp_path)
+    assert [owner.snapshots.ids("s") for owner in fresh] == [[""]] * PARTS
+    assert load(fresh) == [1.0] * PARTS
+    assert fresh[0].tables.get("t").whole
+    for owner in fresh:
+        owner.hold(2)
+    save(fresh, NEW)
+    assert load(fresh, 2) == [2.0] * PARTS

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from atta.errors import ConfigError, DataError, DiskFullError
+from atta.partition.staging import StagedFile
 from atta.train import EpochReport, TrainConfig
 from atta.train.checkpoint import (
     BEST,
@@ -185,3 +186,11 @@ def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("tempfile.TemporaryFile", refused)
     with pytest.raises(ConfigError, match="cannot be written: Read-only file system"):
         check_folder(tmp_path)
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    for name in (LAST, BEST):
+        (tmp_path / f"{name}.partial").write_bytes(b"half")
+    with StagedFile(tmp_path / BEST):  # somebody writes this one
+        check_folder(tmp_path)
+        assert [p.name for p in tmp_path.iterdir()] == [f"{BEST}.partial"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atta.errors import UnknownNameError
+from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore.cache.chosen import ChosenRows
 from atta.kvstore.cache.ranking import RANKS, hottest, visits_for
 from atta.kvstore.cache.recent import RecentRows
@@ -54,10 +54,14 @@ class RowCache:
 
         Raises:
             UnknownNameError: no such policy.
-            ConfigError: the policy ``access`` has no fan-outs, or one below -1.
+            ConfigError: a share outside 0 to 1; the policy ``access`` has no fan-outs, or one below -1.
         """
         if rank not in RANKS:
             raise UnknownNameError.of("cache ranking", rank, RANKS)
+        if share is not None and not 0 <= share <= 1:
+            raise ConfigError(
+                f"share of the HALO vertices in the cache {share:g}: must be 0 to 1 (--cache-share: 0 to 100)"
+            )
         self.rows_asked = self.rows_hit = 0
         self._lock = threading.Lock()
         self._kept: dict[str, Shelf] = {}
