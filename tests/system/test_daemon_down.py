@@ -110,12 +110,12 @@ def test_pictures_keep_to_the_columns(
 
 def test_stop_stops_those_that_answer(small_graph: SmallGraph) -> None:
     silent = f"127.0.0.1:{free_port()}"
-    with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster:
-        (alive,) = cluster.addresses
+    with atta.local(small_graph.dataset(2, "random"), threads=1) as cluster:
+        _, alive = cluster.addresses
         done = run("stop", "--cluster", f"{silent},{alive}")
         assert done.returncode == 1
         first, second = done.stdout.splitlines()
         assert first.startswith(f"part 0 at {silent}: no daemon answers")
         assert second == f"part 1 at {alive}: stopping"
         assert "1 of 2 daemons failed to answer" in done.stderr
-        assert cluster._children[0].wait(30) == 0
+        assert cluster._children[1].wait(30) == 0

@@ -37,7 +37,7 @@ def ask_all(addresses: Mapping[int, str], ask: Callable[[Connection], T], *, dea
 
     def one(place: tuple[int, str]) -> Answer[T]:
         part, address = place
-        connection = Connection(address, deadline_s)
+        connection = Connection(address, deadline_s, part=part)
         try:
             return Answer(part, address, value=ask(connection))
         except AttaError as error:
