@@ -20,7 +20,7 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.common import add_features
 from atta.partition.importers.edges import add_edges
 from atta.partition.importers.options import ImportOptions
-from atta.partition.importers.stated import as_mask, distinct_ids, state_classes
+from atta.partition.importers.stated import as_mask, offered_ids, state_classes
 from atta.partition.schema import is_table_name
 
 __all__ = ["TypeNames", "add_tensor", "arrays", "edge_tensor", "node_table", "read", "require_dgl"]
@@ -81,9 +81,7 @@ def _read_file(dgl: Any, source: Path, out: GraphWriter, options: ImportOptions)
     )
     for theirs, node_type in names.nodes.items():
         count, frame = graph.num_nodes(theirs), arrays(source, graph.nodes[theirs].data, options)
-        ids = frame.pop("_ID", None)
-        what = f"ndata['_ID'] of {theirs!r}"
-        out.add_nodes(node_type, count, ids=None if ids is None else distinct_ids(source, what, ids, count))
+        out.add_nodes(node_type, count, ids=offered_ids(source, "_ID", frame.pop("_ID", None), count, options))
         for name, rows in frame.items():
             add_tensor(source, out, node_type, name, rows, options=options)
     state_classes(out, int(labels["num_classes"][0]) if "num_classes" in labels else None)

@@ -21,7 +21,7 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.common import add_features
 from atta.partition.importers.edges import add_edges
 from atta.partition.importers.options import ImportOptions
-from atta.partition.importers.stated import as_mask, check_numbers, distinct_ids, state_classes
+from atta.partition.importers.stated import as_mask, check_numbers, offered_ids, state_classes
 from atta.partition.schema import is_table_name
 
 __all__ = ["edge_table", "node_table", "read"]
@@ -91,7 +91,7 @@ class _Source:
             if not (_says_nothing(name, value) or (shared and _of_edges(name, value)))
             and (values := self._rows(name, value, count, "vertex")) is not None
         }
-        out.add_nodes(node_type, count, ids=self._ids(rows.pop("n_id", None), count))
+        out.add_nodes(node_type, count, ids=offered_ids(self.path, "n_id", rows.pop("n_id", None), count, self.options))
         for name, values in rows.items():
             if name == "x":
                 add_features(out, values, node_type, self.options)
@@ -136,15 +136,6 @@ class _Source:
         else:
             return rows
         return None
-
-    def _ids(self, values: Array | None, count: int) -> Array | None:
-        if values is None:
-            return None
-        try:
-            return distinct_ids(self.path, "n_id", values, count)
-        except DataError as error:
-            self.options.refuse(self.path, "n_id", error.cause)
-            return None
 
     def _add_splits(self, out: GraphWriter, node_type: str, name: str, values: Array) -> None:
         mask, split = as_mask(self.path, name, values), name.removesuffix("_mask")

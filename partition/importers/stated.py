@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph import GraphWriter
+from atta.partition.importers.options import ImportOptions
 
-__all__ = ["as_ids", "as_mask", "check_numbers", "distinct_ids", "state_classes"]
+__all__ = ["as_ids", "as_mask", "check_numbers", "distinct_ids", "offered_ids", "state_classes"]
 
 Array = npt.NDArray[Any]
 _LARGEST = 2**63 - 1
@@ -50,6 +51,19 @@ def distinct_ids(where: str | Path, what: str, values: Array, count: int) -> npt
     if len(twice := np.flatnonzero(ordered[1:] == ordered[:-1])):
         raise DataError(where, f"{what}: the id {ordered[twice[0]]} occurs twice")
     return ids
+
+
+def offered_ids(
+    where: str | Path, name: str, values: Array | None, count: int, options: ImportOptions
+) -> npt.NDArray[np.int64] | None:
+    """Return the tensor ``name`` as user ids, None where there is none; it is refused where it cannot be ids."""
+    if values is None:
+        return None
+    try:
+        return distinct_ids(where, name, values, count)
+    except DataError as error:
+        options.refuse(where, name, error.cause)
+        return None
 
 
 def as_mask(where: str | Path, what: str, values: Array) -> npt.NDArray[np.bool_]:

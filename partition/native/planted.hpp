@@ -65,8 +65,8 @@ inline void radix_sort(std::vector<std::uint64_t>& keys, std::vector<std::uint64
   }
 }
 
-// Draws unordered pairs of different vertices of [low, high), each at most once, until about `want` are found or twenty attempts are
-// made. A candidate is a function of (stream, its number) alone. Pairs come as `low_vertex * (high - low) + high_vertex`,
+// Draws unordered pairs of different vertices of [low, high), each at most once, until about `want` are found or twenty attempts
+// are made. A candidate is a function of (stream, its number) alone. Pairs come as `low_vertex * (high - low) + high_vertex`,
 // ascending, both counted from `low`.
 inline void draw_distinct(const Wheel& wheel, std::size_t low, std::size_t high, std::size_t want, const VertexStream& stream,
                           std::vector<std::uint64_t>& keys, std::vector<std::uint64_t>& spare) {

@@ -119,7 +119,9 @@ def test_dgl_files_that_are_not_read(tmp_path: Path) -> None:
         import_graph("dgl", tmp_path / "bad.bin", tmp_path / "back")
     one.ndata["_ID"] = torch.tensor([4, 4, 5])  # no ids: not distinct
     dgl.save_graphs(str(tmp_path / "one.bin"), [one])
-    import_graph("dgl", tmp_path / "one.bin", tmp_path / "g", undirected=True)
+    with pytest.raises(DataError, match="'_ID' is not imported: _ID: the id 4 occurs twice"):
+        import_graph("dgl", tmp_path / "one.bin", tmp_path / "g")
+    import_graph("dgl", tmp_path / "one.bin", tmp_path / "g", undirected=True, drop=["_ID"])
     assert Graph.open(tmp_path / "g").user_ids("node") is None
     assert len(Graph.open(tmp_path / "g").edges(ETYPE)) == 4
 
@@ -203,7 +205,11 @@ def test_tensors_that_are_no_ids_or_tables(tmp_path: Path) -> None:
     value.ids, value.short = torch.arange(3), torch.arange(2)
     value.sparse = torch.eye(3).to_sparse()
     torch.save(value, tmp_path / "d.pt")
-    import_graph("pyg", tmp_path / "d.pt", tmp_path / "g")
+    drop = ["n_id", "note", "half", "ids", "short", "sparse"]
+    for name in drop:
+        with pytest.raises(DataError, match=f"'{name}' is not imported"):
+            import_graph("pyg", tmp_path / "d.pt", tmp_path / "g", drop=[n for n in drop if n != name])
+    import_graph("pyg", tmp_path / "d.pt", tmp_path / "g", drop=drop)
     graph = Graph.open(tmp_path / "g")
     assert graph.user_ids("node") is None
     assert list(graph.schema.node_tables["node"]) == ["pos"]
