@@ -193,7 +193,7 @@ def write_text(option: str, target: str, text: str) -> None:
     """Write ``text`` to the file ``target`` that ``option`` names (all of it or nothing), to standard output for ``-``.
 
     Raises:
-        ConfigError: the file cannot be written.
+        ConfigError: the file cannot be written. DiskFullError: there is no room for it; nothing is left behind.
     """
     if target == "-":
         sys.stdout.write(text)
@@ -216,7 +216,9 @@ def _write(option: str, target: str, path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{option} {target}: cannot write: {error.strerror}") from error
+        from atta.partition.staging import disk_full
+
+        raise disk_full(target, error) or ConfigError(f"{option} {target}: cannot write: {error.strerror}") from error
 
 
 @contextmanager

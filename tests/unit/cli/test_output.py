@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 from pathlib import Path
 
 import click
@@ -11,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, progress_bars, write_json
-from atta.errors import ConfigError
+from atta.errors import ConfigError, DiskFullError
 
 
 @pytest.mark.parametrize(
@@ -91,3 +94,18 @@ def test_progress_is_invisible_off_a_terminal(capsys: pytest.CaptureFixture[str]
         task = bars.add_task("work", total=2)
         bars.advance(task, 2)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "report.json"
+    target.write_text("before")
+
+    def fill(path: Path, text: str, **_: object) -> None:
+        path.write_bytes(text[:3].encode())
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", fill)
+    with pytest.raises(DiskFullError, match=re.escape(str(target))):
+        write_json(str(target), {"figure": 1})
+    assert target.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [target]
