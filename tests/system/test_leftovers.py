@@ -179,7 +179,8 @@ def test_buffers_of_all_sessions_stay_within_the_quota(tmp_path: Path) -> None:
         assert len(opened) >= 2
         occupied = sum(slots_of(cluster.pids[0]).values())
         assert 40 << 20 < occupied <= 64 << 20
-        assert cluster.stats()[0]["buffer_bytes"] == occupied
+        # The session that has failed left room, so a batch may be under way between two looks.
+        assert eventually(lambda: cluster.stats()[0]["buffer_bytes"] == sum(slots_of(cluster.pids[0]).values()))
         assert [batch.batch_size for batch in kept] == [200] * len(kept)
         kept.clear()
         assert [sum(1 for _ in batches) for batches in opened] == [2] * len(opened)  # they have lost nothing
