@@ -7,6 +7,6 @@ round=0
 while [ "$(date +%s)" -lt "$stop" ]; do
   round=$((round + 1))
   echo "== round $round"
-  ATTA_SEED=$round .venv/bin/python -m pytest -q -x tests/system
+  ATTA_SEED=$round ATTA_SESSION_ROUNDS=20 .venv/bin/python -m pytest -q -x tests/system
 done
 echo "== passed, rounds: $round"
