@@ -8,7 +8,7 @@ round=0
 while [ "$(date +%s)" -lt "$stop" ]; do
   round=$((round + 1))
   echo "== round $round"
-  ATTA_SEED=$round .venv/bin/python -m pytest -q -x -m "not peer" tests/system
+  ATTA_SEED=$round ATTA_SESSION_ROUNDS=20 .venv/bin/python -m pytest -q -x -m "not peer" tests/system
   .venv/bin/python -m tests.soak.outages --rounds 30 --seed "$round"
 done
 echo "== passed, rounds: $round"

@@ -78,8 +78,9 @@ class _Place:
         self.table = self.store.table(NODE, TABLE).data
         row_bytes = self.store.table(NODE, TABLE).row_bytes
         self.pool = SlotPool(quota_bytes=1 << 62)
-        slot = self.pool.acquire(HEADER_BYTES + config.batch * row_bytes)
-        self.raw = slot.buffer[HEADER_BYTES:].reshape(config.batch, row_bytes)
+        end = HEADER_BYTES + config.batch * row_bytes
+        slot = self.pool.acquire(end)
+        self.raw = slot.buffer[HEADER_BYTES:end].reshape(config.batch, row_bytes)
         self.out = self.raw.view(self.table.dtype)
         self.raw[:] = 1  # the pages of a reused slot are there
         self.bytes = self.table.view(np.uint8)

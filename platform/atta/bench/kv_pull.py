@@ -147,7 +147,7 @@ class _Rows:
         self.nbytes = config.batch * self._row_bytes
         self._slots = SlotPool(quota_bytes=1 << 62)
         slot = self._slots.acquire(HEADER_BYTES + self.nbytes)
-        self.out = slot.buffer[HEADER_BYTES:].reshape(config.batch, self._row_bytes)
+        self.out = slot.buffer[HEADER_BYTES : HEADER_BYTES + self.nbytes].reshape(config.batch, self._row_bytes)
         self.out[:] = 1
         self._rng, self._batch = np.random.default_rng(config.seed), config.batch
         self.step()

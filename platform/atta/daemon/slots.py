@@ -49,7 +49,7 @@ class Slot:
     @property
     def touched_bytes(self) -> int:
         """Memory of the slot's pages as the kernel counts it."""
-        return self.arena.touched_bytes(self.offset, self.capacity)
+        return self.arena.touched_bytes(self.offset, _pages(self.capacity))
 
     def claim(self) -> bool:
         """Make the slot fit for a new batch; False while a consumer looks at it. One that comes later finds another nonce."""
@@ -63,8 +63,13 @@ class Slot:
     def drop(self) -> None:
         """Give the pages back, and the range to other slots."""
         self.buffer = np.empty(0, dtype=np.uint8)
-        memfiles.punch(self.arena.fd, self.offset, self.capacity)
-        self.arena.gaps.give(self.offset, self.capacity)
+        memfiles.punch(self.arena.fd, self.offset, _pages(self.capacity))
+        self.arena.gaps.give(self.offset, _pages(self.capacity))
+
+
+def _pages(nbytes: int) -> int:
+    """``nbytes`` rounded up: no two slots share a page."""
+    return -(-nbytes // PAGE) * PAGE
 
 
 def stale_sizes(used: Mapping[int, float], in_use: Collection[int], now: float) -> list[int]:
@@ -167,12 +172,11 @@ class SlotPool:
     # -- slots ---------------------------------------------------------------------------------------------------------
 
     def acquire(self, capacity: int) -> Slot:
-        """A slot of ``capacity`` bytes (rounded up to pages), a used one if possible.
+        """A slot of exactly ``capacity`` bytes, a used one if possible.
 
         Raises:
             QuotaExceededError: the quota, the machine's free memory, or the number of descriptors is used up.
         """
-        capacity = -(-capacity // PAGE) * PAGE
         free = self._free.get(capacity, [])
         for index in range(len(free) - 1, -1, -1):
             if free[index].claim():
@@ -209,11 +213,11 @@ class SlotPool:
 
     def _create(self, capacity: int) -> Slot:
         for arena in self._arenas:
-            if (start := arena.gaps.take(capacity)) is not None:
+            if (start := arena.gaps.take(_pages(capacity))) is not None:
                 return Slot(arena, start, capacity, arena.buffer[start : start + capacity])
-        arena = Arena(arena_bytes(len(self._arenas), capacity))
+        arena = Arena(arena_bytes(len(self._arenas), _pages(capacity)))
         self._arenas.append(arena)
-        start = arena.gaps.take(capacity)
+        start = arena.gaps.take(_pages(capacity))
         assert start == 0
         return Slot(arena, start, capacity, arena.buffer[:capacity])
 

@@ -64,6 +64,13 @@ def test_both_sides_see_one_memory(pool: SlotPool) -> None:
     assert view[5000] == 77  # the daemon's end does not take memory away from a reader
 
 
+def test_slots_are_as_large_as_asked_for_and_share_no_page(pool: SlotPool) -> None:
+    slots = [pool.acquire(nbytes) for nbytes in (5000, 4096, 100)]
+    assert [len(slot.buffer) for slot in slots] == [5000, 4096, 100]
+    assert [slot.offset // 4096 for slot in slots] == [0, 2, 3]
+    assert len(SlotMaps().lease(told(slots[0]), PID)) == 5000
+
+
 def test_lease_ends_with_the_last_derived_view(pool: SlotPool) -> None:
     ended: list[int] = []
     slot = pool.acquire(CAPACITY)
