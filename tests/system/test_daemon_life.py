@@ -62,17 +62,17 @@ def daemon(
 
 def refused(address: str, times: int) -> int:
     """Have ``times`` requests refused: each is logged. Returns how many log lines the daemon has dropped."""
-    connection = Connection(address, 20.0)
-    request = kv_pb2.PullRequest(dataset_id="beef" * 100)
+    connection, astray = Connection(address, 20.0), Connection(address, 20.0, part=7)
     try:
         connection.describe(wait=True)
         for _ in range(times):
             with pytest.raises(grpc.RpcError) as caught:
-                list(connection.start("KvService.Pull", request))
+                list(astray.start("KvService.Pull", kv_pb2.PullRequest()))
             assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
         return int(connection.stats()["log_lines_dropped"])
     finally:
         connection.close()
+        astray.close()
 
 
 def test_a_pipe_that_nobody_reads_stops_nobody(small_graph: SmallGraph) -> None:

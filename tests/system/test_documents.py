@@ -39,6 +39,7 @@ SMALLER = {
 PRINTED = {
     "cooperative.md": "\n",
     "README.md": "",
+    "importing.md": "",
     "samplers.md": "torch.Size",
     "sampling-standalone.md": "\n",
     "tables.md": "torch.Size([1000, 16])",

@@ -151,7 +151,7 @@ def test_requests_for_very_many_batches_take_no_memory(small_graph: SmallGraph) 
             assert first_of(batches, rank=0, world_size=1) == few
             assert first_of(batches, rank=0, world_size=3) == few
         assert daemon.memory_info().rss - before < 32 << 20
-        with pytest.raises(atta.ConfigError, match="2147483649 batches: must be 1 to 2147483648"):
+        with pytest.raises(atta.ConfigError, match="batches 2147483649: must be a whole number, 1 to 2147483648"):
             first_of((1 << 31) + 1)
 
 

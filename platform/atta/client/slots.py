@@ -16,6 +16,10 @@ from atta.errors import RemoteError, UnavailableError
 __all__ = ["SlotMaps"]
 
 
+class _GoneError(Exception):
+    """The batch is not there any more."""
+
+
 class _File:
     """A mapped memory file of a daemon. Leases keep it; the kernel drops its locks with the last of them."""
 
@@ -32,13 +36,13 @@ class _File:
         self._bytes = np.frombuffer(mapping, dtype=np.uint8)
 
     def lock(self, start: int, nbytes: int, nonce: int) -> np.ndarray:
-        """Keep the daemon from writing a slot that holds the batch of this nonce; ValueError if it holds another one."""
+        """Keep the daemon from writing a slot that holds the batch of this nonce; _GoneError if it holds another one."""
         view = self._bytes[start : start + nbytes]
         if not memfiles.share(self._fd, start, nbytes):
-            raise ValueError("another batch is put there: the session has ended")
+            raise _GoneError("another batch is put there: the session has ended")
         if len(view) != nbytes or nbytes < 8 or int(view[:8].view(np.uint64)[0]) != nonce:
             self.unlock(start, nbytes)
-            raise ValueError(
+            raise _GoneError(
                 "another batch is there (its nonce differs): the session has ended, or the file is not the daemon's"
             )
         return view
@@ -69,8 +73,8 @@ class SlotMaps:
         ``ended`` is called once nothing made from it exists any more, possibly by a garbage collector.
 
         Raises:
-            UnavailableError: the daemon ended between its answer and now.
-            RemoteError: what is there is no sealed memory file of that process, or no longer that batch.
+            UnavailableError: the daemon, or the session, ended between its answer and now.
+            RemoteError: what is there is no sealed memory file of that process.
         """
         key = slot.path, slot.inode
         try:
@@ -83,6 +87,8 @@ class SlotMaps:
             raise UnavailableError(
                 slot.path, "no daemon answers: it has gone, and the memory of a batch with it"
             ) from error
+        except _GoneError as error:
+            raise UnavailableError(slot.path, f"shared memory of a batch cannot be taken: {error}") from error
         except (OSError, ValueError) as error:
             raise RemoteError(slot.path, f"shared memory of a batch cannot be taken: {error}") from error
         lease = _Lease(file, view)
