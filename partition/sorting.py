@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
 
 __all__ = ["stable_order"]
 
@@ -17,6 +16,8 @@ def stable_order(keys: npt.NDArray[Any], bound: int) -> npt.NDArray[Any]:
     Turning a CSR matrix with one entry per row into CSC *is* a counting sort, in compiled code: O(len + bound), several
     times faster than a comparison sort of the same keys.
     """
+    from scipy.sparse import csr_array  # takes long to import, and daemons never sort
+
     n = len(keys)
     index = np.int32 if max(n, bound) < 2**31 - 1 else np.int64
     one_per_row = csr_array(
