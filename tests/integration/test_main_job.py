@@ -89,6 +89,7 @@ def test_train_learns_and_reports(dataset: Path, tmp_path: Path) -> None:
     assert "test accuracy" in done.stdout
 
 
+@pytest.mark.slow
 def test_running_daemons_train_the_same_model(dataset: Path, daemons: Path) -> None:
     own, theirs = (
         json.loads(atta("train", *where, *TRAIN, "--epochs", 2, "--quiet", "--json", "-").stdout)

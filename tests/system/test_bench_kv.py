@@ -64,6 +64,7 @@ def test_every_figure_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.netns
+@pytest.mark.slow
 def test_over_a_shaped_link(tmp_path: Path) -> None:
     document = bench(tmp_path, "--runs", "1", "--threads", "1", "--link", "400mbit")
     check(document)
@@ -80,6 +81,7 @@ def test_bad_options_are_named(tmp_path: Path) -> None:
     assert "--batch 3001: rows are distinct, and there are 3000" in done.stderr
 
 
+@pytest.mark.slow
 def test_interrupted_it_leaves_no_process_behind(tmp_path: Path) -> None:
     running = subprocess.Popen([*ATTA, "--work", str(tmp_path), "--runs", "50"], stderr=subprocess.PIPE, text=True)
     family: list[psutil.Process] = []

@@ -23,6 +23,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "parts"
 
 
+@pytest.mark.slow
 def test_policies_on_loopback(dataset: Path, tmp_path: Path) -> None:
     target = tmp_path / "scheduler.json"
     words = [

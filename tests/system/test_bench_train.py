@@ -105,7 +105,7 @@ def test_distdgl_learns_the_same(dataset: Path, tmp_path: Path) -> None:
     assert ratios["epoch_s"]["dgl"] > 0
 
 
-@pytest.mark.parametrize("how", ["kill", "interrupt"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("interrupt", marks=pytest.mark.slow)])
 def test_nothing_is_left_behind(dataset: Path, how: str) -> None:
     words = ["--num-neighbors", "4,3", "--batch-size", "30", "--epochs", "1000000", "--runs", "1", "--netns", "off"]
     command = [sys.executable, "-m", "atta.cli.main", "bench", "train", "--data", str(dataset), *words]

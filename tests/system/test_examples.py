@@ -48,6 +48,7 @@ def test_hetero_nodes(hetero: Path, tmp_path: Path) -> None:
     assert result["test"] > 80  # the features say nothing, a third would be chance
 
 
+@pytest.mark.slow
 def test_link_prediction(tmp_path: Path) -> None:
     rng, n, groups = np.random.default_rng(2), 200, 5
     folder = tmp_path / "groups"

@@ -85,6 +85,7 @@ def test_two_machines_train_as_one(cluster: str, tmp_path: Path, strategy: Seque
     assert found == pytest.approx(losses(tmp_path / "alone.json"), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_killed_trainer_is_named_where_it_was(cluster: str) -> None:
     (endpoint,) = free_addresses(1)
     words = ("--strategy", "full", "--trainers-per-server", "1", "--epochs", "100000", "--eval-every", "100000")

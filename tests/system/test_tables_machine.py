@@ -209,7 +209,8 @@ class Machine(RuleBasedStateMachine):
             who = shard.registration.client
             shard.connection.call("TableService.Forget", table_pb2.ForgetClientRequest(clients=[who]))
             model.forget((shard.connection.address, who))
-        rows = np.random.default_rng(seed).integers(0, len(model.values), 4)
+        owned = [shard.first_row for shard in table._shards]  # all owners are to notice it now, none later
+        rows = np.append(np.random.default_rng(seed).integers(0, len(model.values), 4), owned)
         tag = next(self.tags)
         values = np.full((len(rows), *model.spec.row_shape), tag, model.spec.dtype)
         ticket = table.push(rows, values, "write", version=tag if model.spec.versioned else None)

@@ -111,16 +111,19 @@ def test_a_resumed_run_repeats_the_curve(config: TrainConfig, report: TrainRepor
         fit(replace(first, hidden=8))
 
 
+@pytest.mark.slow
 def test_patience_ends_the_run(config: TrainConfig) -> None:
     # With a learning rate of nothing no evaluation can be better than the first.
     assert len(fit(replace(config, epochs=50, lr=1e-30, patience=2)).epochs) == 3
 
 
+@pytest.mark.slow
 def test_evaluation_can_be_rare(config: TrainConfig) -> None:
     epochs = fit(replace(config, epochs=5, eval_every=3, model="gcn", eval_num_neighbors=(-1,))).epochs
     assert [e.val_accuracy is not None for e in epochs] == [False, False, True, False, True]
 
 
+@pytest.mark.slow
 def test_a_deep_model_on_batches_of_everything_is_the_whole_graph(config: TrainConfig, graph: Path) -> None:
     deep = replace(config, model="resgcn+", layers=20, num_neighbors=(-1,), batch_size=150, dropout=0.0, epochs=3)
     deep = replace(deep, lr=0.001, eval_every=3, checkpoint_layers=True)
@@ -150,6 +153,7 @@ def test_bad_input_reaches_the_caller_as_its_own_error(config: TrainConfig, tmp_
         fit(replace(config, data=None, cluster="127.0.0.1:1"))
 
 
+@pytest.mark.slow
 def test_a_graph_without_training_vertices(config: TrainConfig, tmp_path: Path) -> None:
     options = GenerateOptions(nodes=50, edges=200, features=4, classes=2, train=0.0, val=0.5, test=0.5)
     generate("sbm", tmp_path / "graph", options)

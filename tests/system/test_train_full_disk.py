@@ -52,6 +52,7 @@ def train(dataset: Path, checkpoint: Path, *words: str) -> subprocess.CompletedP
     )
 
 
+@pytest.mark.slow
 def test_the_disk_is_full_in_the_middle_of_a_run(dataset: Path, small_disk: Path) -> None:
     folder = small_disk / "checkpoints"
     assert train(dataset, folder, "--epochs", "1").returncode == 0

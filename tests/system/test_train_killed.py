@@ -72,7 +72,7 @@ CO_BATCHES = {"strategy": "cooperative", "co_batches": 3, "trainers": 4, "traine
 @pytest.mark.parametrize(
     ("mode", "rank"),
     [
-        pytest.param(MINI_BATCHES, 1, id="mini-batches"),
+        pytest.param(MINI_BATCHES, 1, id="mini-batches", marks=pytest.mark.slow),
         pytest.param(CO_BATCHES, 2, id="co-batches", marks=pytest.mark.slow),  # rank 2 extracts for the second server
     ],
 )

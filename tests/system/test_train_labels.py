@@ -43,7 +43,7 @@ def config(data: str, **options: object) -> TrainConfig:
     "options",
     [
         {"num_neighbors": (-1, -1), "batch_size": VERTICES},
-        {"strategy": "cooperative", "layers": 2, "co_batches": 1, "trainers": 2},
+        pytest.param({"strategy": "cooperative", "layers": 2, "co_batches": 1, "trainers": 2}, marks=pytest.mark.slow),
     ],
     ids=["minibatch", "cooperative"],
 )

@@ -132,7 +132,7 @@ def test_cooperative_learns_repeats_and_resumes(config: TrainConfig, tmp_path: P
     assert all(e.seeds_per_s * e.seconds == pytest.approx(TRAINING) for e in through)
     assert all(e.breakdown["sample"] > 0 for e in through)
     assert all(e.exchanged_bytes > 0 for e in through)
-    assert through[-1].loss < 0.8 * through[0].loss
+    assert through[-1].loss < 0.85 * through[0].loss
     accuracy = through[-1].test_accuracy
     assert accuracy is not None
     assert accuracy > 1.5 / CLASSES
@@ -145,6 +145,7 @@ def test_cooperative_learns_repeats_and_resumes(config: TrainConfig, tmp_path: P
     assert [e.test_accuracy for e in resumed] == [e.test_accuracy for e in through]
 
 
+@pytest.mark.slow
 def test_expansion_aware_samples_in_co_batches(config: TrainConfig) -> None:
     config = replace(config, strategy="cooperative", co_batches=2, trainers=2, trainers_per_server=1)
     config = replace(config, model="sage", lr=0.02, eas=(1, 3), resample_every=6, epochs=12, eval_every=12)
@@ -200,6 +201,7 @@ def test_more_steps_than_training_vertices(config: TrainConfig) -> None:
 
 
 @pytest.mark.usefixtures("alone")
+@pytest.mark.slow
 def test_co_batches_handed_out_ahead_are_those_of_a_single_trainer(config: TrainConfig) -> None:
     settings = replace(config, strategy="cooperative", co_batches=3, trainers_per_server=None, epochs=3, eval_every=2)
     with atta.connect(str(settings.cluster)) as cluster:
@@ -227,6 +229,7 @@ def train_until_a_share_is_wrong(rank: int, folder: str, port: int) -> None:
     os._exit(worker.main(folder))
 
 
+@pytest.mark.slow
 def test_a_failure_ahead_is_reported_with_its_cause(config: TrainConfig, tmp_path: Path) -> None:
     settings = replace(config, strategy="cooperative", co_batches=4, trainers=2)
     with atta.connect(str(settings.cluster)) as cluster:

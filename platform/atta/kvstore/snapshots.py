@@ -25,6 +25,7 @@ from atta.partition.files import (
     write_array,
     write_sealed,
 )
+from atta.partition.staging import disk_full
 
 __all__ = [
     "MANIFEST",
@@ -97,10 +98,15 @@ def write_saved(folder: Path, saved: Saved, arrays: Mapping[str, np.ndarray]) ->
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns what the operating system says while ``path`` is written into a DataError that names it."""
+    """Turns what the operating system says while ``path`` is written into a DataError that names it.
+
+    A full disk is left to ``Staging``, which names the snapshot: the file has only a passing name.
+    """
     try:
         yield
     except OSError as error:
+        if disk_full(path, error):
+            raise
         raise DataError(path, f"cannot be written: {error.strerror or error}") from error
 
 

@@ -129,7 +129,7 @@ def test_an_older_version_does_not_replace_a_newer_one() -> None:
     assert pulled.versions.tolist() == [4, 5, 5, 5]
 
 
-def test_a_full_disk_leaves_nothing_and_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing_and_names_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = table_of()
     table.snapshot(tmp_path / "kept")
     before = everything(table)
@@ -141,7 +141,7 @@ def test_a_full_disk_leaves_nothing_and_names_the_file(tmp_path: Path, monkeypat
     table.push(np.array([45]), np.ones((1, 3), np.float32), "write", client=1, sequence=0)
     monkeypatch.setattr("atta.kvstore.snapshots.write_array", full)
     for name in ("kept", "new"):
-        with pytest.raises(DataError, match=r"values\.npy: cannot be written: No space left"):
+        with pytest.raises(DataError, match=r"kept: no space left on the disk"):
             table.snapshot(tmp_path / name, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     table.restore(tmp_path / "kept")

@@ -95,7 +95,7 @@ def test_larger_fanouts_are_larger(graph: Graph, servers: int) -> None:
     assert sizes[-1] <= found.closure.vertices
 
 
-@pytest.mark.parametrize("seen", [10**6, 500, 0])
+@pytest.mark.parametrize("seen", [pytest.param(10**6, marks=pytest.mark.slow), 500, 0])
 def test_rows_that_trainers_exchange(seen: int) -> None:
     graph = random_graph(200, 800, seed=1)
     share = ask(graph, 2, trainers=3, divided_edges=seen)
@@ -136,6 +136,7 @@ def reached_from(graph: Graph, seeds: list[int], hops: int) -> set[int]:
     return {v for seed in seeds for v in reached(graph, range(seed, seed + 1), hops)}
 
 
+@pytest.mark.slow
 def test_means_of_mini_batches_and_what_is_remote() -> None:
     graph = random_graph(400, 3000, seed=3)
     found = ask(graph, 2, trainers=2, num_neighbors=(-1, -1), batch_size=8)
@@ -171,6 +172,7 @@ def test_large_graphs_are_looked_at_by_sample() -> None:
     assert ask(graph, 4, extracted_edges=1).counted_servers == 1
 
 
+@pytest.mark.slow
 def test_the_same_question_has_the_same_answer() -> None:
     graph = random_graph(300, 2000, seed=7)
     first, second = (ask(graph, 2, trainers=2, num_neighbors=(5, 5)) for _ in range(2))

@@ -78,7 +78,10 @@ def crossing(graph: TrainingGraph, machine: np.ndarray) -> int:
     return max(Counter(m for s, reader in read for m in (reader, machine[s])).values())
 
 
-@pytest.mark.parametrize(("trainers", "machines"), [(4, 2), (8, 2), (6, 3), (2, 2)])
+@pytest.mark.parametrize(
+    ("trainers", "machines"),
+    [pytest.param(4, 2, marks=pytest.mark.slow), pytest.param(8, 2, marks=pytest.mark.slow), (6, 3), (2, 2)],
+)
 def test_machines_are_divided_first(rng: np.random.Generator, trainers: int, machines: int) -> None:
     graph = communities(rng)
     owner = split_vertices(graph, trainers, machines)
