@@ -183,7 +183,7 @@ def test_one_server_with_all_partitions_and_little_memory(config: TrainConfig) -
     epochs = fitted(400_000)
     assert 1 < epochs[0].steps < TRAINING
     assert epochs[0].steps == epochs[1].steps
-    assert epochs[0].breakdown["external"] < 1e-3
+    assert epochs[0].breakdown["external"] < 0.1 * epochs[0].seconds  # no other server to talk to
     assert epochs[-1].loss < math.log(CLASSES)
     assert epochs[-1].test_accuracy is not None
     assert epochs[-1].test_accuracy * TRAINING == pytest.approx(round(epochs[-1].test_accuracy * TRAINING))
