@@ -41,10 +41,18 @@ def test_lines_arrive_in_order() -> None:
 def test_a_pipe_that_nobody_reads_costs_lines_and_not_time() -> None:
     with pipe() as (ours, theirs):
         sink = LogSink(theirs, told=told, limit_bytes=10_000)
-        written = [f"{number:07d}\n" for number in range(20_000)]  # 160 kB: more than pipe and queue hold
-        writer = threading.Thread(target=lambda: [sink.write(line) for line in written], daemon=True)
+        written: list[str] = []
+
+        def fill() -> bool:
+            """More lines than the queue holds, until the pipe is full and keeps the rest waiting."""
+            for _ in range(1000):
+                written.append(f"{len(written):07d}\n")
+                sink.write(written[-1])
+            return not sink.drain(0.05)
+
+        writer = threading.Thread(target=lambda: eventually(fill), daemon=True)
         writer.start()
-        writer.join(30)
+        writer.join(60)
         assert not writer.is_alive()
         assert sink.dropped > 0
         assert not sink.drain(0.01)
