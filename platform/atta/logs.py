@@ -26,7 +26,7 @@ LIMIT_BYTES = 4 << 20
 ENTRY_BYTES = 64
 """What a write takes besides its text."""
 LAST_WORDS_S = 1.0
-"""A process that ends waits so long for its last lines to be written."""
+"""How long a process that ends waits for its last lines to be written."""
 
 
 class LogSink(io.TextIOBase):
@@ -65,7 +65,7 @@ class LogSink(io.TextIOBase):
         return self._fd
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all is written or dropped, at most so long; returns whether it is."""
+        """Wait until all is written or dropped, at most ``timeout_s``; returns whether it is."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._bytes, timeout_s)
 

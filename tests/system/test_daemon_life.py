@@ -220,4 +220,7 @@ def test_closing_twice_is_closing_once(small_graph: SmallGraph) -> None:
         atta.DistTensor(cluster, (10, 2), name="counts").add([1], np.ones((1, 2), np.float32))
         with atta.connect(cluster.addresses) as other:
             other.close()
+        pids = cluster.pids
         cluster.close()
+    assert pids
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

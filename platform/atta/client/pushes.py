@@ -23,7 +23,7 @@ __all__ = ["Registration", "Shard", "Steps", "Ticket"]
 
 _ATTEMPTS = 3
 _RENEWALS = 8
-"""A push is sent as a new one so many times at most."""
+"""How often a push is sent as a new one at most."""
 
 
 class Registration:

@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 __all__ = ["Renewals"]
 
 PER_LEASE = 3
-"""So often within a lease: two may be lost."""
+"""How often a lease is renewed before it would end: two renewals may be lost."""
 PER_FAILURE = 4
-"""One that has failed is tried again so much sooner than the next one would be."""
+"""A renewal that has failed is tried again after the period divided by this."""
 SHORTEST_S = 0.01
 D = TypeVar("D")
 
