@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from atta.extras import load
 from atta.partition.exporters.common import is_homogeneous, lost_edge_types, lost_tables, split_mask
-from atta.partition.extras import need
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.importers.dgl import node_table, require_dgl
 from atta.partition.progress import Progress
@@ -89,4 +89,4 @@ def _tensor(array: Array) -> Any:
 
 def _modules() -> tuple[Any, Any]:
     dgl = require_dgl("exporting DGL files")
-    return need("exporting DGL files", "dgl", "torch"), dgl
+    return load("exporting DGL files", "torch"), dgl

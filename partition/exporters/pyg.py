@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from atta.extras import load
 from atta.partition.exporters.common import edge_index, is_homogeneous, lost_edge_types, lost_tables, split_mask
-from atta.partition.extras import need
 from atta.partition.graph import Graph
 from atta.partition.importers.pyg import edge_table, node_table
 from atta.partition.progress import Progress
@@ -94,5 +94,5 @@ def _tensor(array: Array) -> Any:
 
 
 def _modules() -> tuple[Any, Any]:
-    torch = need("exporting PyG files", "train", "torch", "torch_geometric.data")
-    return torch, need("exporting PyG files", "train", "torch_geometric.data")
+    torch = load("exporting PyG files", "torch", "torch_geometric.data")
+    return torch, load("exporting PyG files", "torch_geometric.data")

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from atta.extras import load
 from atta.partition.dataset import Dataset
 from atta.partition.exporters.common import is_homogeneous
-from atta.partition.extras import need
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE
 from atta.partition.progress import Progress
 from atta.partition.schema import split_edge_type
@@ -126,4 +126,4 @@ def _save(path: Path, value: Any) -> None:
 
 
 def _torch() -> Any:
-    return need("exporting PyG's partitions", "train", "torch")
+    return load("exporting PyG's partitions", "torch")

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from atta.extras import load
 from atta.partition.exporters.common import lost_tables, row_chunks, split_mask
-from atta.partition.extras import need
 from atta.partition.files import chunks, write_json
 from atta.partition.graph import Graph
 from atta.partition.progress import Progress
@@ -176,4 +176,4 @@ def _write(path: Path, columns: list[_Column], count: int, sized: list[Array], p
 
 
 def _arrow() -> Any:
-    return need("exporting tables", "table", "pyarrow", "pyarrow.parquet")
+    return load("exporting tables", "pyarrow", "pyarrow.parquet")

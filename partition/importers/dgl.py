@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import DataError
-from atta.partition.extras import need
+from atta.extras import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.common import add_features
 from atta.partition.importers.edges import add_edges
@@ -151,4 +151,4 @@ def _load_file(dgl: Any, path: Path) -> tuple[Any, Mapping[str, Any]]:
 def require_dgl(what: str) -> Any:
     """Import DGL; raises ConfigError naming the extra that ``what`` needs."""
     os.environ.setdefault("DGLBACKEND", "pytorch")
-    return need(what, "dgl", "dgl", "torch")
+    return load(what, "dgl", "torch")

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
-from atta.partition.extras import need
+from atta.extras import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.common import add_features
 from atta.partition.importers.edges import add_edges
@@ -173,7 +173,7 @@ def edge_table(name: object, *, shared: bool) -> str | None:
 
 
 def _load(source: Path) -> Any:
-    torch = need("importing PyG files", "train", "torch", "torch_geometric.data")
+    torch = load("importing PyG files", "torch", "torch_geometric.data")
     import torch_geometric.data as pyg_data
     from torch_geometric.data import storage
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import DataError
-from atta.partition.extras import need
+from atta.extras import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter, index_dtype
 from atta.partition.importers.common import add_features
 from atta.partition.importers.edges import add_edges
@@ -33,7 +33,7 @@ _Key = Any  # how PyG names a type: str, (source, relation, destination) or None
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the folder ``source`` (or its ``META.json``); features part after part, never all in memory twice."""
-    need("importing PyG's partitions", "train", "torch")
+    load("importing PyG's partitions", "torch")
     folder = source.parent if source.is_file() else source
     meta = _meta(folder / "META.json")
     nodes: dict[_Key, str] = {t: t for t in meta["node_types"] or ()} or {None: NODE_TYPE}

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import DataError
-from atta.partition.extras import need
+from atta.extras import load
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.common import add_features, name_bytes
 from atta.partition.importers.edges import EdgeStream
@@ -42,7 +42,7 @@ _EDGE_KEYS = {"files", "src", "dst", "tables", "ignore"}
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the folder ``source`` (or its ``schema.json``)."""
-    need("importing tables", "table", "pyarrow", "pyarrow.dataset")
+    load("importing tables", "pyarrow", "pyarrow.dataset")
     path = source if source.is_file() else source / SCHEMA
     schema = _schema(path)
     _refuse_other_files(path.parent, schema, options)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from atta.errors import ConfigError
 
-__all__ = ["EXTRAS", "missing", "need", "not_installed"]
+__all__ = ["EXTRAS", "load", "missing", "need", "not_installed"]
 
 EXTRAS = {
     "torch": "train",
@@ -37,6 +39,22 @@ def need(what: str, *packages: str) -> None:
     """
     if missing(*packages):
         raise ConfigError(f"{what} needs {' and '.join(packages)}: install atta[{EXTRAS[packages[0]]}]")
+
+
+def load(what: str, *modules: str) -> Any:
+    """Import ``modules``, whose packages belong to one extra, and return the first.
+
+    Raises:
+        ConfigError: one cannot be imported; says what to install for ``what``.
+    """
+    packages = list(dict.fromkeys(name.split(".")[0] for name in modules))
+    try:
+        found = [import_module(name) for name in modules]
+    except ImportError as error:
+        raise ConfigError(
+            f"{what} needs {' and '.join(packages)}: install atta[{EXTRAS[packages[0]]}] ({error})"
+        ) from None
+    return found[0]
 
 
 def _installed(package: str) -> bool:

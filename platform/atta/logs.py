@@ -133,7 +133,7 @@ def configure(*, format: str = "text", level: str = "info") -> None:  # noqa: A0
 
 
 def drain(timeout_s: float = LAST_WORDS_S) -> None:
-    """Let what was logged be written, for so long at most: before the process ends."""
+    """Wait for the last lines to be written, before the process ends."""
     if _sink is not None:
         _sink.drain(timeout_s)
 

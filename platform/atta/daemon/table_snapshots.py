@@ -31,7 +31,7 @@ __all__ = ["MAX_HOLD_S", "SHUTDOWN", "TableSnapshots", "aside"]
 SHUTDOWN = "shutdown"
 """The snapshot that a daemon writes before it ends."""
 MAX_HOLD_S = 3600.0
-"""What was prepared is held for so long at most, whatever was asked for."""
+"""How long what was prepared is held at most, whatever was asked for."""
 
 T = TypeVar("T")
 
