@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from atta.observe.progress import Silent
 from atta.observe.versions import machine, versions
 from atta.partition import Graph
-from atta.partition.balance import constraints, known_balance
+from atta.partition.cutting.balance import constraints, known_balance
 from atta.partition.importers import import_graph
 from atta.partition.methods import make_method
-from atta.partition.progress import Silent
 
 RESULTS = Path(__file__).resolve().parent / "results"
 BOUNDS = {"nodes": 1.04, "edges": 1.10, "train": 1.02}

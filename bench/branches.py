@@ -19,9 +19,9 @@ from pathlib import Path
 from record import record
 
 import atta
-from atta.bench.report import BenchReport
-from atta.loader import DagLoader
-from atta.samplers.spec import Hops, neighbor_spec, pair_spec
+from atta.bench.results import BenchReport
+from atta.client.loaders.dag import DagLoader
+from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ABOUT = (

@@ -34,11 +34,11 @@ from bulk_servers import DEADLINE_S, HOST, ServerConfig
 from record import record
 from rich.console import Console
 
-from atta.bench.limits import copy_bytes_per_s, gather_bytes_per_s
-from atta.bench.netlab import Host
-from atta.bench.report import BenchReport
+from atta.bench.lab.limits import copy_bytes_per_s, gather_bytes_per_s
+from atta.bench.lab.netlab import Host
+from atta.bench.results import BenchReport
 from atta.errors import AttaError
-from atta.rpc import MAX_MESSAGE_BYTES
+from atta.wire.rpc import MAX_MESSAGE_BYTES
 
 HERE = Path(__file__).resolve().parent
 MIB = 1 << 20

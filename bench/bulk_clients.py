@@ -25,10 +25,10 @@ import grpc
 import numpy as np
 from bulk_servers import DEADLINE_S, HOST, ROW_COUNT, table_rows
 
-from atta import rpc
 from atta.errors import AttaError
 from atta.protos.v1 import kv_pb2
 from atta.samplers import kernels
+from atta.wire import rpc
 
 GB = 1e9
 _PULL = "KvService.Pull"

@@ -24,13 +24,13 @@ from typing import Any
 import grpc
 import numpy as np
 
-from atta import rpc
-from atta.daemon.data_services import DataService
-from atta.daemon.peers import as_array
-from atta.daemon.turns import TurnPool
-from atta.protos import wire
+from atta.daemon.peers.peers import as_array
+from atta.daemon.peers.turns import TurnPool
+from atta.daemon.services.data import DataService
 from atta.protos.v1 import kv_pb2
 from atta.samplers import kernels
+from atta.wire import bulk as wire
+from atta.wire import rpc
 
 HOST = "127.0.0.1"
 DEADLINE_S = 60.0

@@ -25,7 +25,7 @@ from typing import Any
 from record import record
 
 import atta
-from atta.bench.report import BenchReport
+from atta.bench.results import BenchReport
 from atta.cli.output import INTS, SIZE
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
@@ -92,15 +92,15 @@ def measured(settings: dict[str, Any], cluster: atta.Cluster) -> list[dict[str, 
 
 
 def trainer(task: dict[str, Any], rank: int) -> None:
-    """One trainer of ``measured``: an epoch, as ``atta.train.worker`` runs it, with a look at memory before and after."""
+    """One trainer of ``measured``: an epoch, as ``atta.train.launching.worker`` runs it, with a look at memory before and after."""
     import torch
     import torch.distributed as dist
 
     from atta.train import TrainConfig
-    from atta.train.server_trainer import ServerTrainer
-    from atta.train.timing import peak_memory
-    from atta.train.trainer import Trainer
-    from atta.train.worker import keep_freed_memory
+    from atta.train.cooperative.trainer import ServerTrainer
+    from atta.train.launching.worker import keep_freed_memory
+    from atta.train.steps.timing import peak_memory
+    from atta.train.strategies.minibatch import Trainer
 
     keep_freed_memory()
     torch.set_num_threads(1)
@@ -126,7 +126,7 @@ def estimated(settings: dict[str, Any], cluster: atta.Cluster) -> int:
     from atta.samplers.operators import Closure
     from atta.train import TrainConfig
     from atta.train.cooperative import TrainingGraph, split_vertices, worker_view
-    from atta.train.memory import Size, estimate
+    from atta.train.cooperative.memory import Size, estimate
     from atta.train.models import whole_model
 
     config = TrainConfig.from_dict({**settings, "cluster": "-"})

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from atta.observe.versions import machine, versions
 from atta.partition.schema import Schema, TableSpec
-from atta.samplers.check import check_spec
-from atta.samplers.dag import Kind, Share
-from atta.samplers.plan import Plan
-from atta.samplers.spec import Hops, neighbor_spec, pair_spec
+from atta.samplers.dag.check import check_spec
+from atta.samplers.dag.instance import Kind, Share
+from atta.samplers.dag.plan import Plan
+from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
 from atta.scheduler import BatchReady, BatchTaken, Event, RunTask, Scheduler, SchedulerConfig, SessionOpened, TaskDone
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -18,7 +18,7 @@ import numpy as np
 import atta
 from atta.observe.versions import machine, versions
 from atta.partition.dataset import Dataset
-from atta.samplers.predict import predict
+from atta.samplers.local.predict import predict
 
 RESULTS = Path(__file__).resolve().parent / "results"
 COUNTED = ("remote_rows", "remote_frontier")

@@ -20,8 +20,8 @@ from typing import Any
 
 from record import cell
 
+from atta.bench.lab.workload import Workload
 from atta.bench.scheduler import OURS, SchedulerBench, run
-from atta.bench.workload import Workload
 
 RESULTS = Path(__file__).resolve().parent / "results"
 BUSY, NEAR = 0.9, 0.95

@@ -22,14 +22,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from atta.bench.netlab import NetLab
-from atta.bench.platform_run import cache_options, run_atta, serve_command
+from atta.bench.lab.netlab import NetLab
+from atta.bench.lab.platform_run import cache_options, run_atta, serve_command
+from atta.bench.lab.workload import Workload
 from atta.bench.scheduler import bits_per_s
-from atta.bench.workload import Workload
-from atta.clusterfile import write_cluster
 from atta.observe.versions import machine, versions
 from atta.scheduler import SchedulerConfig
 from atta.simulate import Profile, Scenario, load_profile, simulate
+from atta.wire.clusterfile import write_cluster
 
 RESULTS = Path(__file__).resolve().parent / "results"
 BOUND = 0.15

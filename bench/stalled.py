@@ -25,8 +25,8 @@ import psutil
 from record import record
 
 import atta
-from atta.bench.report import BenchReport
-from atta.client.tables import RemoteTable
+from atta.bench.results import BenchReport
+from atta.client.tables.cluster import RemoteTable
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
 

@@ -15,7 +15,7 @@ from atta.partition.graph import Graph, GraphWriter
 from atta.partition.schema import Schema, TableSpec
 
 if TYPE_CHECKING:
-    from atta.partition.run import partition_graph
+    from atta.partition.cutting.run import partition_graph
 
 __all__ = ["CSC", "Dataset", "Graph", "GraphWriter", "Part", "PartitionBook", "Schema", "TableSpec", "partition_graph"]
 
@@ -23,7 +23,7 @@ __all__ = ["CSC", "Dataset", "Graph", "GraphWriter", "Part", "PartitionBook", "S
 def __getattr__(name: str) -> Any:
     # Daemons read datasets and make none: what cuts graphs takes as long to import as all the rest.
     if name == "partition_graph":
-        from atta.partition.run import partition_graph
+        from atta.partition.cutting.run import partition_graph
 
         return partition_graph
     raise AttributeError(f"module 'atta.partition' has no attribute {name!r}")

@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition.book import PartitionBook
-from atta.partition.files import FileRecord, check_file, map_array, read_sealed
+from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
+from atta.partition.disk.staging import recover
 from atta.partition.graph import MANIFEST as GRAPH_MANIFEST
 from atta.partition.graph import check_layout, read_records
 from atta.partition.schema import Schema, TableSpec
-from atta.partition.staging import recover
 
 __all__ = ["CSC", "MANIFEST", "Dataset", "Part", "PartitionBook", "Schema", "TableSpec", "part_folder"]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import xxhash
 
 from atta.errors import ConfigError, DataError, QuotaExceededError
+from atta.observe.progress import Progress, Silent
 from atta.partition.dataset import MANIFEST, Dataset, part_folder
-from atta.partition.files import FileRecord, check_file
-from atta.partition.progress import Progress, Silent
-from atta.partition.staging import Staging
+from atta.partition.disk.files import FileRecord, check_file
+from atta.partition.disk.staging import Staging
 
 __all__ = ["deploy"]
 

@@ -25,9 +25,9 @@ import numpy.typing as npt
 
 from atta import _native
 from atta.errors import ConfigError
-from atta.partition.files import chunks
+from atta.observe.progress import Progress, Silent
+from atta.partition.disk.files import chunks
 from atta.partition.graph import NODE_TYPE, GraphWriter
-from atta.partition.progress import Progress, Silent
 
 __all__ = ["KINDS", "GenerateOptions", "generate"]
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
-from atta.partition.files import (
+from atta.partition.disk.files import (
     FileRecord,
     NpyAppender,
     check_file,
@@ -32,8 +32,8 @@ from atta.partition.files import (
     read_sealed,
     write_sealed,
 )
+from atta.partition.disk.staging import Staging
 from atta.partition.schema import Schema, TableSpec, check_name, split_edge_type
-from atta.partition.staging import Staging
 
 __all__ = ["EDGE_TYPE", "MANIFEST", "NODE_TYPE", "EdgeAppender", "Edges", "Graph", "GraphWriter", "index_dtype"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atta.errors import ConfigError
-from atta.samplers.seeds import home_of, local_counts
+from atta.samplers.seed_plan import home_of, local_counts
 
 __all__ = ["MOST_TRAINERS", "ServerPlace", "TrainerPlace", "placement"]
 
@@ -38,7 +38,7 @@ class ServerPlace:
 def placement(parts: Sequence[Mapping[str, Any]], trainers_per_server: int = 1) -> list[ServerPlace]:
     """The servers of a dataset when every ``trainers_per_server`` consecutive ranks are one.
 
-    parts: counts of each partition, as ``quality["parts"]`` of ``atta.partition.report.describe`` has them; node and edge types
+    parts: counts of each partition, as ``quality["parts"]`` of ``atta.partition.describe.describe`` has them; node and edge types
     are added up. A trainer's training vertices are those before padding. They come from near its server, but are shared out
     evenly, so where partitions are uneven some are another server's.
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from atta.samplers import kernels
-from atta.samplers.graph import LocalGraph, blaming
+from atta.samplers.local.graph import LocalGraph, blaming
 
 __all__ = [
     "Access",

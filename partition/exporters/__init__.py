@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Protocol
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.observe.progress import Progress, Silent
 from atta.partition import dataset
 from atta.partition.dataset import Dataset
+from atta.partition.disk.staging import StagedFile, Staging
 from atta.partition.exporters import dgl, npz, ogb, pyg, pyg_parts, table
 from atta.partition.graph import MANIFEST, Graph
-from atta.partition.progress import Progress, Silent
-from atta.partition.staging import StagedFile, Staging
 
 __all__ = ["EXPORTERS", "PARTITIONED", "Exporter", "export_graph"]
 

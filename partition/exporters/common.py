@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.partition.files import chunks
+from atta.partition.disk.files import chunks
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.schema import Schema, TableSpec
 

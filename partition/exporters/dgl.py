@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.extras import load
+from atta.observe.extras import load
+from atta.observe.progress import Progress
 from atta.partition.exporters.common import is_homogeneous, lost_edge_types, lost_tables, split_mask
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.importers.dgl import node_table, require_dgl
-from atta.partition.progress import Progress
 from atta.partition.schema import TableSpec, split_edge_type
 
 __all__ = ["MARKER", "lost", "write"]

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from atta.observe.progress import Progress
+from atta.partition.disk.files import NpyAppender, write_json
 from atta.partition.exporters.common import (
     is_homogeneous,
     lost_edge_types,
@@ -21,9 +23,7 @@ from atta.partition.exporters.common import (
     row_chunks,
     split_mask,
 )
-from atta.partition.files import NpyAppender, write_json
 from atta.partition.graph import NODE_TYPE, Graph
-from atta.partition.progress import Progress
 from atta.partition.schema import Schema
 
 __all__ = ["MARKER", "lost", "write"]

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from atta.observe.progress import Progress
+from atta.partition.disk.files import chunks
 from atta.partition.exporters.common import is_homogeneous, lost_classes, lost_tables, row_chunks
-from atta.partition.files import chunks
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
-from atta.partition.progress import Progress
 from atta.partition.schema import TableSpec
 
 __all__ = ["MARKER", "lost", "write"]

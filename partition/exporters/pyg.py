@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.extras import load
+from atta.observe.extras import load
+from atta.observe.progress import Progress
 from atta.partition.exporters.common import edge_index, is_homogeneous, lost_edge_types, lost_tables, split_mask
 from atta.partition.graph import Graph
 from atta.partition.importers.pyg import edge_table, node_table
-from atta.partition.progress import Progress
 from atta.partition.schema import TableSpec, split_edge_type
 
 __all__ = ["MARKER", "lost", "write"]

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.extras import load
+from atta.observe.extras import load
+from atta.observe.progress import Progress
 from atta.partition.dataset import Dataset
 from atta.partition.exporters.common import is_homogeneous
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE
-from atta.partition.progress import Progress
 from atta.partition.schema import split_edge_type
 
 __all__ = ["MARKER", "lost", "write"]

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.extras import load
+from atta.observe.extras import load
+from atta.observe.progress import Progress
+from atta.partition.disk.files import chunks, write_json
 from atta.partition.exporters.common import lost_tables, row_chunks, split_mask
-from atta.partition.files import chunks, write_json
 from atta.partition.graph import Graph
-from atta.partition.progress import Progress
 from atta.partition.schema import TableSpec
 
 __all__ = ["MARKER", "lost", "write"]

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Protocol
 
 from atta.errors import DataError, UnknownNameError
-from atta.partition.files import check_tree
+from atta.observe.progress import Progress, Silent
+from atta.partition.disk.files import check_tree
 from atta.partition.graph import GraphWriter
 from atta.partition.importers import dgl, dorylus, networkx, npz, ogb, planetoid, pyg, pyg_parts, table
-from atta.partition.importers.options import ImportOptions
-from atta.partition.progress import Progress, Silent
+from atta.partition.importers.reading.options import ImportOptions
 
 __all__ = ["IMPORTERS", "ImportOptions", "Importer", "import_graph"]
 

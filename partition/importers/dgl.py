@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import DataError
-from atta.extras import load
+from atta.observe.extras import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.common import add_features
-from atta.partition.importers.edges import add_edges
-from atta.partition.importers.options import ImportOptions
-from atta.partition.importers.stated import as_mask, offered_ids, state_classes
+from atta.partition.importers.reading.common import add_features
+from atta.partition.importers.reading.edges import add_edges
+from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.reading.stated import as_mask, offered_ids, state_classes
 from atta.partition.schema import is_table_name
 
 __all__ = ["TypeNames", "add_tensor", "arrays", "edge_tensor", "node_table", "read", "require_dgl"]

@@ -23,7 +23,7 @@ from atta.errors import ConfigError, DataError
 from atta.partition.graph import EdgeAppender, GraphWriter
 from atta.partition.importers.dgl import TypeNames, add_tensor, arrays, edge_tensor, require_dgl
 from atta.partition.importers.dgl_ids import original_edges, original_nodes
-from atta.partition.importers.options import ImportOptions
+from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.schema import TableSpec
 
 __all__ = ["read_parts"]

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import DataError
-from atta.partition.files import chunks
+from atta.partition.disk.files import chunks
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.common import add_features
-from atta.partition.importers.edges import EdgeStream
-from atta.partition.importers.options import ImportOptions
-from atta.partition.importers.stated import state_classes
+from atta.partition.importers.reading.common import add_features
+from atta.partition.importers.reading.edges import EdgeStream
+from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.reading.stated import state_classes
 
 __all__ = ["read"]
 

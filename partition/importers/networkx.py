@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import DataError
+from atta.observe.progress import Progress, Silent
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.common import add_features, name_bytes
-from atta.partition.importers.edges import add_edges
-from atta.partition.importers.options import ImportOptions
-from atta.partition.importers.stated import as_mask, state_classes
-from atta.partition.progress import Progress, Silent
+from atta.partition.importers.reading.common import add_features, name_bytes
+from atta.partition.importers.reading.edges import add_edges
+from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.reading.stated import as_mask, state_classes
 from atta.partition.schema import is_table_name
 
 if TYPE_CHECKING:

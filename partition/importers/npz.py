@@ -24,10 +24,10 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.common import add_features, as_csr, load_array, load_npz
-from atta.partition.importers.edges import add_edges
-from atta.partition.importers.options import ImportOptions
-from atta.partition.importers.stated import as_ids, as_mask, check_numbers, distinct_ids, state_classes
+from atta.partition.importers.reading.common import add_features, as_csr, load_array, load_npz
+from atta.partition.importers.reading.edges import add_edges
+from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.reading.stated import as_ids, as_mask, check_numbers, distinct_ids, state_classes
 from atta.partition.schema import split_edge_type
 
 __all__ = ["read"]

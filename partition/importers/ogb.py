@@ -24,9 +24,9 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.edges import EdgeStream
-from atta.partition.importers.options import ImportOptions
-from atta.partition.importers.stated import distinct_ids
+from atta.partition.importers.reading.edges import EdgeStream
+from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.reading.stated import distinct_ids
 from atta.partition.schema import TableSpec
 
 __all__ = ["read"]

@@ -16,10 +16,10 @@ from scipy.sparse import csr_array, vstack
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers import npz
-from atta.partition.importers.common import add_features
-from atta.partition.importers.edges import add_edges
-from atta.partition.importers.inert_pickle import load_inert
-from atta.partition.importers.options import ImportOptions
+from atta.partition.importers.reading.common import add_features
+from atta.partition.importers.reading.edges import add_edges
+from atta.partition.importers.reading.inert_pickle import load_inert
+from atta.partition.importers.reading.options import ImportOptions
 
 __all__ = ["read"]
 

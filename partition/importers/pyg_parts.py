@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import DataError
-from atta.extras import load
+from atta.observe.extras import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter, index_dtype
-from atta.partition.importers.common import add_features
-from atta.partition.importers.edges import add_edges
-from atta.partition.importers.options import ImportOptions
+from atta.partition.importers.reading.common import add_features
+from atta.partition.importers.reading.edges import add_edges
+from atta.partition.importers.reading.options import ImportOptions
 
 __all__ = ["read"]
 

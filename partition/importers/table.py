@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import DataError
-from atta.extras import load
+from atta.observe.extras import load
 from atta.partition.graph import GraphWriter
-from atta.partition.importers.common import add_features, name_bytes
-from atta.partition.importers.edges import EdgeStream
-from atta.partition.importers.options import ImportOptions
-from atta.partition.importers.stated import as_mask, check_numbers, distinct_ids, state_classes
+from atta.partition.importers.reading.common import add_features, name_bytes
+from atta.partition.importers.reading.edges import EdgeStream
+from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.reading.stated import as_mask, check_numbers, distinct_ids, state_classes
 from atta.partition.schema import TableSpec, split_edge_type
 
 __all__ = ["read"]

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.observe.progress import Progress
 from atta.partition.graph import Graph
 from atta.partition.methods.block import Block
 from atta.partition.methods.given import Given
 from atta.partition.methods.metis import Metis
 from atta.partition.methods.random import Random
 from atta.partition.methods.streaming import Fennel, Ldg
-from atta.partition.progress import Progress
 
 __all__ = ["METHODS", "Method", "make_method"]
 
@@ -29,7 +29,7 @@ class Method(Protocol):
     ) -> dict[str, npt.NDArray[np.int32]]:
         """Return the partition of each row per node type, int32 [n].
 
-        ``balance`` names what each partition should get an equal share of (``atta.partition.balance``); None leaves it to the
+        ``balance`` names what each partition should get an equal share of (``atta.partition.cutting.balance``); None leaves it to the
         method. A method may balance more.
         """
 

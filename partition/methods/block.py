@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from atta import _native
 from atta.errors import ConfigError
-from atta.partition.balance import capacities
+from atta.observe.progress import Progress
+from atta.partition.cutting.balance import capacities
+from atta.partition.cutting.union import Union
 from atta.partition.graph import Graph
 from atta.partition.methods.streaming import limits
-from atta.partition.progress import Progress
-from atta.partition.union import Union
 
 __all__ = ["Block"]
 

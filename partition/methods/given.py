@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
-from atta.partition.files import map_array
+from atta.observe.progress import Progress
+from atta.partition.disk.files import map_array
 from atta.partition.graph import Graph
-from atta.partition.progress import Progress
 
 __all__ = ["Given"]
 

@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from atta import _native
 from atta.errors import ConfigError
-from atta.partition.balance import capacities, constraints, known_balance, slacks
+from atta.observe.progress import Progress
+from atta.partition.cutting.balance import capacities, constraints, known_balance, slacks
+from atta.partition.cutting.union import Union, weighted_rows
 from atta.partition.graph import Graph
 from atta.partition.methods.metis_process import metis_bytes, metis_owners
-from atta.partition.progress import Progress
-from atta.partition.union import Union, weighted_rows
 
 __all__ = ["TAME_FROM", "Metis"]
 

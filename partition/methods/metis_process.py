@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import AttaError, QuotaExceededError
-from atta.observe.memory import available_bytes
+from atta.observe.machine.memory import available_bytes
 
 __all__ = ["metis_bytes", "metis_owners"]
 

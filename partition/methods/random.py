@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError
+from atta.observe.progress import Progress
 from atta.partition.graph import Graph
-from atta.partition.progress import Progress
 
 __all__ = ["Random"]
 

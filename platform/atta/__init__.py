@@ -11,7 +11,10 @@ Names are imported when they are first used, so that the command line starts qui
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import (
@@ -28,19 +31,19 @@ from atta.errors import (
     UnknownNameError,
     WrongDatasetError,
 )
-from atta.version import __version__
+from atta.observe.version import __version__
 
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster, connect
+    from atta.client.loaders.dag import BatchLoader, DagLoader, NeighborLoader
+    from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
+    from atta.client.loaders.minibatch import MiniBatch
+    from atta.client.loaders.server import ServerLoader, server_subgraph
     from atta.client.local import LocalCluster, local
-    from atta.embedding import DistEmbedding
+    from atta.client.tables.embedding import DistEmbedding
+    from atta.client.tables.tensor import DistTensor
     from atta.kvstore.spec import OptimiserSpec
-    from atta.links import LinkNeighborLoader, NegativeSampling
-    from atta.loader import BatchLoader, DagLoader, NeighborLoader
-    from atta.minibatch import MiniBatch
     from atta.partition.importers.networkx import from_networkx
-    from atta.server_graph import ServerLoader, server_subgraph
-    from atta.tensor import DistTensor
 
 __all__ = [
     "AttaError",
@@ -75,22 +78,22 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BatchLoader": "atta.loader",
+    "BatchLoader": "atta.client.loaders.dag",
     "Cluster": "atta.client.cluster",
-    "DagLoader": "atta.loader",
-    "DistEmbedding": "atta.embedding",
-    "DistTensor": "atta.tensor",
-    "LinkNeighborLoader": "atta.links",
+    "DagLoader": "atta.client.loaders.dag",
+    "DistEmbedding": "atta.client.tables.embedding",
+    "DistTensor": "atta.client.tables.tensor",
+    "LinkNeighborLoader": "atta.client.loaders.link",
     "LocalCluster": "atta.client.local",
-    "MiniBatch": "atta.minibatch",
-    "NegativeSampling": "atta.links",
-    "NeighborLoader": "atta.loader",
+    "MiniBatch": "atta.client.loaders.minibatch",
+    "NegativeSampling": "atta.client.loaders.link",
+    "NeighborLoader": "atta.client.loaders.dag",
     "OptimiserSpec": "atta.kvstore.spec",
-    "ServerLoader": "atta.server_graph",
+    "ServerLoader": "atta.client.loaders.server",
     "connect": "atta.client.cluster",
     "from_networkx": "atta.partition.importers.networkx",
     "local": "atta.client.local",
-    "server_subgraph": "atta.server_graph",
+    "server_subgraph": "atta.client.loaders.server",
 }
 
 
@@ -102,3 +105,48 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+# Modules of earlier versions whose names documents used, and where they are now. They go with version 0.2.
+_MOVED = {
+    "atta.embedding": "atta.client.tables.embedding",
+    "atta.links": "atta.client.loaders.link",
+    "atta.loader": "atta.client.loaders.dag",
+    "atta.minibatch": "atta.client.loaders.minibatch",
+    "atta.partition.progress": "atta.observe.progress",
+    "atta.partition.quality": "atta.partition.cutting.quality",
+    "atta.pyg": "atta.client.loaders.pyg",
+    "atta.samplers.graph": "atta.samplers.local.graph",
+    "atta.samplers.seeds": "atta.samplers.seed_plan",
+    "atta.samplers.server": "atta.samplers.local.server",
+    "atta.samplers.spec": "atta.samplers.dag.spec",
+    "atta.samplers.walks": "atta.samplers.local.walks",
+    "atta.seeds": "atta.client.loaders.seeds",
+    "atta.server_graph": "atta.client.loaders.server",
+    "atta.tensor": "atta.client.tables.tensor",
+}
+
+
+class _Moved:
+    """Imports a module by its earlier name: the module itself, after a warning that says its new name."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name in _MOVED else None  # type: ignore[arg-type]  # what importlib calls is here
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        import warnings
+
+        new = _MOVED[spec.name]
+        # The caller is behind importlib's own frames, which Python leaves out when it counts.
+        warnings.warn(f"{spec.name} is now {new}; the old name goes with version 0.2", DeprecationWarning, stacklevel=2)
+        module = import_module(new)
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        if spec is not None and spec.loader is self:
+            module.__spec__ = spec.loader_state
+
+
+sys.meta_path.append(_Moved())  # type: ignore[arg-type]  # importlib asks for these three methods and no more

@@ -13,7 +13,7 @@
         ├── WrongDatasetError  the daemon serves another dataset, or another partition of it
         └── RestartedError     the daemon has been started anew: its sessions are gone
 
-How they map to gRPC statuses stands in one place: ``atta.rpc``.
+How they map to gRPC statuses stands in one place: ``atta.wire.rpc``.
 """
 
 from __future__ import annotations

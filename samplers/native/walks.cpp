@@ -1,4 +1,4 @@
-// Bindings of walks and PageRank pushes; typed and documented in atta.samplers.walks.
+// Bindings of walks and PageRank pushes; typed and documented in atta.samplers.local.walks.
 #include "walks.hpp"
 
 #include <cmath>

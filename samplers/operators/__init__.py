@@ -9,10 +9,10 @@ from atta.samplers.operators.cluster import Induced
 from atta.samplers.operators.layers import FastGcn, Ladies
 from atta.samplers.operators.local import Subgraph, sample_locally
 from atta.samplers.operators.pagerank import PageRank
+from atta.samplers.operators.parts.subgraph import first_seen, induced_subgraph
 from atta.samplers.operators.saint import SaintEdges, SaintNodes, SaintWalks
 from atta.samplers.operators.server import Closure, ExpansionAware
 from atta.samplers.operators.shadow import Shadow
-from atta.samplers.operators.subgraph import first_seen, induced_subgraph
 from atta.samplers.operators.walks import PinSage, Walks
 from atta.samplers.requests import Contains, Degrees, DegreeSums, Expand, Neighbors, Program, Request, Step
 

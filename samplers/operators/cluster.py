@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atta.samplers.operators.base import Batch, Bounds, Sampled
-from atta.samplers.operators.options import MAX_EDGES
-from atta.samplers.operators.subgraph import induced_subgraph
+from atta.samplers.operators.parts.options import MAX_EDGES
+from atta.samplers.operators.parts.subgraph import induced_subgraph
 from atta.samplers.requests import Program
 
 __all__ = ["Induced"]

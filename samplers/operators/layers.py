@@ -14,8 +14,8 @@ import numpy as np
 
 from atta.samplers import kernels
 from atta.samplers.operators.base import Batch, Bounds, Sampled
-from atta.samplers.operators.draws import draw, draw_edges, streams, unit
-from atta.samplers.operators.options import MAX_EDGES, check_layers
+from atta.samplers.operators.parts.draws import draw, draw_edges, streams, unit
+from atta.samplers.operators.parts.options import MAX_EDGES, check_layers
 from atta.samplers.requests import Expand, Neighbors, Program
 
 __all__ = ["FastGcn", "Ladies"]

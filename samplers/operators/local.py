@@ -10,9 +10,9 @@ import numpy as np
 
 from atta.errors import ConfigError
 from atta.samplers.arguments import integers, whole
-from atta.samplers.graph import LocalGraph
+from atta.samplers.local.graph import LocalGraph
 from atta.samplers.operators.base import Batch, Operator
-from atta.samplers.operators.subgraph import first_seen
+from atta.samplers.operators.parts.subgraph import first_seen
 from atta.samplers.requests import LocalAccess, run
 
 __all__ = ["Subgraph", "sample_locally"]

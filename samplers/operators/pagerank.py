@@ -8,8 +8,8 @@ import numpy as np
 
 from atta.samplers import kernels
 from atta.samplers.operators.base import Batch, Bounds, Sampled
-from atta.samplers.operators.options import MAX_VERTICES, check_number, check_whole
-from atta.samplers.operators.subgraph import best_of_seeds, spans
+from atta.samplers.operators.parts.options import MAX_VERTICES, check_number, check_whole
+from atta.samplers.operators.parts.subgraph import best_of_seeds, spans
 from atta.samplers.requests import Degrees, Expand, Program
 
 __all__ = ["PageRank"]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atta.samplers.operators.base import Batch, Bounds, Sampled
-from atta.samplers.operators.draws import draw_edges
-from atta.samplers.operators.options import MAX_EDGES, MAX_VERTICES, check_whole
-from atta.samplers.operators.subgraph import first_seen, induced_subgraph
-from atta.samplers.operators.walking import MAX_LENGTH, walk
+from atta.samplers.operators.parts.draws import draw_edges
+from atta.samplers.operators.parts.options import MAX_EDGES, MAX_VERTICES, check_whole
+from atta.samplers.operators.parts.subgraph import first_seen, induced_subgraph
+from atta.samplers.operators.parts.walking import MAX_LENGTH, walk
 from atta.samplers.requests import Program
 
 __all__ = ["SaintEdges", "SaintNodes", "SaintWalks"]

@@ -19,8 +19,8 @@ from atta.errors import UnknownNameError
 from atta.samplers import kernels
 from atta.samplers.hashing import hash_string, stream_key
 from atta.samplers.operators.base import Batch, Bounds, Sampled
-from atta.samplers.operators.options import MAX_EDGES, MAX_VERTICES, check_whole
-from atta.samplers.operators.subgraph import first_seen
+from atta.samplers.operators.parts.options import MAX_EDGES, MAX_VERTICES, check_whole
+from atta.samplers.operators.parts.subgraph import first_seen
 from atta.samplers.requests import Degrees, Expand, Neighbors, Program
 
 __all__ = ["Closure", "ExpansionAware"]

@@ -12,8 +12,8 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.samplers import kernels
 from atta.samplers.operators.base import Batch, Bounds, Sampled
-from atta.samplers.operators.options import MAX_EDGES, MAX_VERTICES, check_whole
-from atta.samplers.operators.subgraph import spans
+from atta.samplers.operators.parts.options import MAX_EDGES, MAX_VERTICES, check_whole
+from atta.samplers.operators.parts.subgraph import spans
 from atta.samplers.requests import Expand, Neighbors, Program
 
 __all__ = ["Shadow"]

@@ -1,4 +1,4 @@
-"""Random walks of a batch, and what PinSAGE makes of them: the same, draw for draw, as ``atta.samplers.walks`` on a local graph."""
+"""Random walks of a batch, and what PinSAGE makes of them: the same, draw for draw, as ``atta.samplers.local.walks`` on a local graph."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.samplers import kernels
 from atta.samplers.operators.base import Batch, Bounds, Sampled
-from atta.samplers.operators.options import MAX_VERTICES, check_number, check_whole
-from atta.samplers.operators.subgraph import best_of_seeds
-from atta.samplers.operators.walking import MAX_LENGTH, walk
+from atta.samplers.operators.parts.options import MAX_VERTICES, check_number, check_whole
+from atta.samplers.operators.parts.subgraph import best_of_seeds
+from atta.samplers.operators.parts.walking import MAX_LENGTH, walk
 from atta.samplers.requests import Program
 
 __all__ = ["PinSage", "Walks"]

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from atta.client.local import free_addresses
-from atta.clusterfile import write_cluster
+from atta.wire.clusterfile import write_cluster
 
 ATTA = [sys.executable, "-m", "atta.cli.main"]
 TRAIN = ["--model", "sage", "--num-neighbors", "5,5", "--batch-size", "128", "--hidden", "16", "--seed", "3"]

@@ -31,10 +31,10 @@ import numpy as np
 
 import atta
 from atta.client.local import free_addresses
-from atta.clusterfile import write_cluster
 from atta.errors import AttaError
 from atta.kvstore.spec import MutableSpec
 from atta.partition import GraphWriter, partition_graph
+from atta.wire.clusterfile import write_cluster
 from tests.soak.proxy import Proxy
 
 KINDS = ("kill", "stop", "drop")

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from atta.bench.train import PHASES, TrainBench, run
-from atta.bench.workload import Workload
+from atta.bench.lab.workload import Workload
+from atta.bench.train.benchmark import PHASES, TrainBench, run
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 
@@ -140,7 +140,7 @@ def wait_for_trainers(job: subprocess.Popen[str]) -> list[psutil.Process]:
         assert job.poll() is None
         found = psutil.Process(job.pid).children()
         with contextlib.suppress(psutil.Error):  # a process that probes the machine has just ended
-            trainers = [c for c in found if "atta.bench.train_worker" in c.cmdline()]
+            trainers = [c for c in found if "atta.bench.train.worker" in c.cmdline()]
             if len(trainers) == 2 and all(len(c.net_connections()) >= 2 for c in trainers):
                 return sorted(trainers, key=lambda c: c.create_time())
     raise AssertionError("no trainers")

@@ -17,17 +17,17 @@ import pytest
 import structlog
 
 import atta
-from atta import rpc
 from atta.client.control import Connection
 from atta.client.local import free_addresses
-from atta.daemon import chunks, data_services, peers
-from atta.daemon.data_services import GraphService, KvService
-from atta.daemon.peers import Peer
+from atta.daemon.peers.peers import Peer, chunks, peers
+from atta.daemon.services import data as data_services
+from atta.daemon.services.data import GraphService, KvService
 from atta.errors import RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import control_pb2
-from atta.samplers.batch import FeatureItem, SampleItem
+from atta.samplers.batch.state import FeatureItem, SampleItem
 from atta.samplers.methods import Method
+from atta.wire import rpc
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running, daemons
 

@@ -19,9 +19,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 import atta
-from atta import rpc
-from atta.identity import Bound, Identity
 from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2
+from atta.wire import rpc
+from atta.wire.identity import Bound, Identity
 from tests.system.conftest import SmallGraph, free_port
 
 TOO_MUCH = {"edge_type": "node__to__node", "rows": bytes(800), "fan_out": 1 << 20}

@@ -20,14 +20,14 @@ import pytest
 
 import atta
 from atta.client.control import Connection
-from atta.clusterfile import write_cluster
 from atta.partition.deploy import deploy
 from atta.protos.v1 import kv_pb2
+from atta.wire.clusterfile import write_cluster
 from tests.system.conftest import SmallGraph, free_port
 
 MAIN = "from atta.cli.main import main; main()"
 DYING = """
-from atta.daemon.session_service import SessionService
+from atta.daemon.services.sessions import SessionService
 async def expire(self):
     raise ZeroDivisionError("no leases today")
 SessionService.expire = expire

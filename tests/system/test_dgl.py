@@ -113,7 +113,7 @@ def test_blocks_keep_the_contract_of_dgl(cluster: atta.LocalCluster, small_graph
 
 def test_hops_may_differ_in_their_frontiers(cluster: atta.LocalCluster, small_graph: SmallGraph, whole: Any) -> None:
     from atta.protos.v1 import dag_pb2
-    from atta.samplers.spec import Hops, neighbor_spec
+    from atta.samplers.dag.spec import Hops, neighbor_spec
 
     stack = layers("sage", 4)
     expected = over_graph(whole, torch.from_numpy(small_graph.x), stack)

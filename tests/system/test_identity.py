@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 import atta
-from atta import rpc
 from atta.client.control import Connection
 from atta.client.every import ask_all
 from atta.client.local import free_addresses
 from atta.client.watch import Watch
-from atta.clusterfile import write_cluster
 from atta.errors import RestartedError, WrongDatasetError
-from atta.identity import Bound, Identity
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import control_pb2
+from atta.wire import rpc
+from atta.wire.clusterfile import write_cluster
+from atta.wire.identity import Bound, Identity
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running, daemons
 

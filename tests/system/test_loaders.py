@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import atta
-from atta import torch_options
+from atta.client.loaders import torch_options
 from tests.system.conftest import SmallGraph
 
 PLACEMENT = "2 parts by metis, 1 threads"
@@ -236,7 +236,7 @@ def test_a_daemon_refuses_seedless_batches_too(
     cluster: atta.LocalCluster, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Operators of users are known to daemons only: here the client knows none."""
-    monkeypatch.setattr("atta.loader.BUILT_IN", {})
+    monkeypatch.setattr("atta.client.loaders.dag.BUILT_IN", {})
     with pytest.raises(atta.ConfigError, match="samples around seeds"):
         next(iter(atta.BatchLoader(cluster, "shadow", batches=3)))
     with pytest.raises(atta.UnknownNameError, match="did you mean 'depth'"):

@@ -14,7 +14,7 @@ import pytest
 import atta
 from atta.errors import AttaError
 from atta.partition import Dataset, GraphWriter, partition_graph
-from atta.samplers.predict import predict
+from atta.samplers.local.predict import predict
 from atta.simulate import Profile, Scenario, load_profile, save_profile, simulate
 from atta.simulate.measure import measure
 from atta.simulate.scenario import Workload

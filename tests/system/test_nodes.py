@@ -97,7 +97,9 @@ def test_a_killed_trainer_is_named_where_it_was(cluster: str) -> None:
         assert nodes[0].stderr is not None
         assert nodes[0].stderr.readline().startswith("epoch")
         trainers = [
-            p for p in psutil.Process(nodes[1].pid).children(recursive=True) if "atta.train.worker" in p.cmdline()
+            p
+            for p in psutil.Process(nodes[1].pid).children(recursive=True)
+            if "atta.train.launching.worker" in p.cmdline()
         ]
         assert len(trainers) == 1
         began = time.monotonic()

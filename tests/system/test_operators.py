@@ -13,7 +13,7 @@ import pytest
 
 import atta
 from atta.errors import AttaError, ConfigError, UnknownNameError
-from atta.samplers.graph import LocalGraph
+from atta.samplers.local.graph import LocalGraph
 from atta.samplers.operators import BUILT_IN, sample_locally
 from tests.system.conftest import SmallGraph
 from tests.unit.placement.test_operators import OPTIONS

@@ -13,7 +13,7 @@ import atta
 from atta.cli.main import cli
 from atta.errors import ConfigError
 from atta.partition import Dataset, GraphWriter, partition_graph
-from atta.samplers.predict import predict
+from atta.samplers.local.predict import predict
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import torch
 from torch_geometric.loader import LinkLoader, NodeLoader
 
 import atta
+from atta.client.loaders.pyg import AttaFeatureStore, AttaGraphStore, backends
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
-from atta.pyg import AttaFeatureStore, AttaGraphStore, backends
 from tests.system.conftest import SmallGraph
 
 CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")

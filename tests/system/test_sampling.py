@@ -153,7 +153,7 @@ def test_every_neighbour_is_equally_likely(small_graph: SmallGraph) -> None:
 
 
 def test_link_dag_draws_neighbours_and_strangers(small_graph: SmallGraph) -> None:
-    from atta.samplers.spec import Hops, pair_spec
+    from atta.samplers.dag.spec import Hops, pair_spec
 
     into: dict[int, set[int]] = {}
     for s, d in zip(small_graph.src_ids.tolist(), small_graph.dst_ids.tolist(), strict=True):

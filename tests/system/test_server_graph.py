@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import atta
+from atta.client.loaders.seeds import part_seeds
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from atta.samplers.graph import LocalGraph
+from atta.samplers.dag.spec import Hops, batch_spec, neighbor_spec
+from atta.samplers.local.graph import LocalGraph
+from atta.samplers.local.server import Rule, ServerGraph
+from atta.samplers.local.server import server_subgraph as extracted_locally
 from atta.samplers.operators import Closure, ExpansionAware
-from atta.samplers.server import Rule, ServerGraph
-from atta.samplers.server import server_subgraph as extracted_locally
-from atta.samplers.spec import Hops, batch_spec, neighbor_spec
-from atta.seeds import part_seeds
 from tests.system.conftest import SmallGraph
 
 RULES: list[Rule] = [

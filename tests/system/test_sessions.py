@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import atta
-from atta.daemon.chunks import PULL_BYTES
+from atta.daemon.peers.chunks import PULL_BYTES
+from atta.partition.cutting.run import partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from atta.partition.run import partition_graph
 from tests.system.conftest import SmallGraph, free_port
 from tests.waiting import eventually
 

@@ -18,11 +18,11 @@ from click.testing import CliRunner
 from torch import nn
 
 import atta
-from atta import rpc
 from atta.cli.main import cli
 from atta.kvstore.initial import Normal, Uniform
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.protos.v1 import table_pb2
+from atta.wire import rpc
 from tests.system.conftest import SmallGraph
 
 

@@ -31,12 +31,12 @@ from hypothesis.stateful import (
 )
 
 import atta
-from atta import rpc
-from atta.client.tables import RemoteTable
+from atta.client.tables.cluster import RemoteTable
 from atta.kvstore.initial import Constant, Uniform
-from atta.kvstore.optimisers import initial_state
+from atta.kvstore.mutable.optimisers import initial_state
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.protos.v1 import table_pb2
+from atta.wire import rpc
 from tests.system.conftest import SmallGraph
 from tests.unit.kvstore.test_rows import together
 from tests.unit.kvstore.test_steps import coalesced, expected

@@ -54,7 +54,7 @@ def killed(settings: dict[str, Any], rank: int) -> Killed:
         reported = [job.stderr.readline() for _ in range(2)]
         assert reported[1].startswith("epoch   1"), reported
         children = psutil.Process(job.pid).children(recursive=True)
-        trainers = {int(c.environ()["RANK"]): c for c in children if "atta.train.worker" in c.cmdline()}
+        trainers = {int(c.environ()["RANK"]): c for c in children if "atta.train.launching.worker" in c.cmdline()}
         assert len(trainers) == settings["trainers"]
         trainers[rank].kill()
         _, rest = job.communicate(timeout=WITHIN_S)

@@ -21,10 +21,12 @@ import atta
 from atta.client.local import free_addresses
 from atta.partition import Graph, partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from atta.train import EpochReport, TrainConfig, fit, servers, worker
+from atta.train import EpochReport, TrainConfig, fit
+from atta.train.cooperative import subgraphs as servers
 from atta.train.cooperative.shares import Share, divide
-from atta.train.failure import first_cause
-from atta.train.server_trainer import ServerTrainer
+from atta.train.cooperative.trainer import ServerTrainer
+from atta.train.launching import worker
+from atta.train.launching.failure import first_cause
 
 CLASSES, CHANNELS, VERTICES = 4, 12, 600
 TRAINING = 240

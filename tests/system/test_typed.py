@@ -148,7 +148,7 @@ def test_what_operators_return_comes_along(cluster: atta.LocalCluster) -> None:
 
 
 def test_pairs_come_along(cluster: atta.LocalCluster, graph: Any) -> None:
-    from atta.samplers.spec import Hops, pair_spec
+    from atta.samplers.dag.spec import Hops, pair_spec
 
     dag = pair_spec(cluster.schema, Hops([2]), edge_type="__".join(WRITES), negatives=2)
     edges = set(map(tuple, graph[WRITES].edge_index.T.tolist()))

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from atta.bench import loader
-from atta.bench.beside import BesideBench, Say, System, add_distdgl, alternate, hosts_of, machine_limits, settings
-from atta.bench.drive import Measured
-from atta.bench.netlab import Host
-from atta.bench.platform_run import cache_options, run_atta
-from atta.bench.report import BenchReport
+from atta.bench.lab.drive import Measured
+from atta.bench.lab.netlab import Host
+from atta.bench.lab.platform_run import cache_options, run_atta
+from atta.bench.loader import benchmark as loader
+from atta.bench.results import BenchReport
+from atta.bench.rounds import BesideBench, Say, System, add_distdgl, alternate, hosts_of, machine_limits, settings
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition.dataset import Dataset
 from atta.scheduler.config import POLICIES

@@ -23,14 +23,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from atta.bench.beside import PEERS, Say, alternate, need_training
-from atta.bench.drive import Measured
-from atta.bench.flow import flow_bytes_per_s
-from atta.bench.netlab import Host, NetLab, bits_per_s, loopback, no_namespaces
-from atta.bench.report import BenchReport
-from atta.bench.train_run import Trained, run_training
-from atta.bench.workfolder import work_folder
-from atta.bench.workload import Recipe, Workload
+from atta.bench.lab.drive import Measured
+from atta.bench.lab.flow import flow_bytes_per_s
+from atta.bench.lab.netlab import Host, NetLab, bits_per_s, loopback, no_namespaces
+from atta.bench.lab.workfolder import work_folder
+from atta.bench.lab.workload import Recipe, Workload
+from atta.bench.results import BenchReport
+from atta.bench.rounds import PEERS, Say, alternate, need_training
+from atta.bench.train.run import Trained, run_training
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition.dataset import Dataset
 from atta.train.config import TrainConfig
@@ -303,9 +303,9 @@ def _distdgl(
     """DistDGL's mini-batches where they are asked for; if it cannot run, the report says why."""
     if "dgl" not in bench.vs:
         return {}
-    from atta.bench import train
     from atta.bench.peers.distdgl.launch import run_distdgl
     from atta.bench.peers.distdgl.partition import prepare
+    from atta.bench.train import benchmark as train
 
     workload = Workload(
         bench.fan_outs,

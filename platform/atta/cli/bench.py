@@ -85,8 +85,8 @@ def loader(json_file: str | None, plot: str | None, quiet: bool, **options: Any)
     """
     from rich.console import Console
 
-    from atta.bench.loader import LoaderBench, run
-    from atta.bench.workload import Workload
+    from atta.bench.lab.workload import Workload
+    from atta.bench.loader.benchmark import LoaderBench, run
 
     console = Console(stderr=True, quiet=quiet)
     workload = Workload(**{f.name: options.pop(f.name) for f in fields(Workload) if f.name in options})
@@ -126,8 +126,8 @@ def train(json_file: str | None, plot: str | None, quiet: bool, **options: Any) 
     """
     from rich.console import Console
 
-    from atta.bench.train import TrainBench, run
-    from atta.bench.workload import Workload
+    from atta.bench.lab.workload import Workload
+    from atta.bench.train.benchmark import TrainBench, run
 
     console = Console(stderr=True, quiet=quiet)
     chosen = {f.name: options.pop(f.name) for f in fields(Workload) if f.name in options}
@@ -174,8 +174,8 @@ def scheduler(
     """
     from rich.console import Console
 
+    from atta.bench.lab.workload import Workload
     from atta.bench.scheduler import SchedulerBench, run
-    from atta.bench.workload import Workload
 
     console = Console(stderr=True, quiet=quiet)
     chosen = {f.name: options.pop(f.name) for f in fields(Workload) if f.name in options}
@@ -267,7 +267,7 @@ def sampling(json_file: str | None, plot: str | None, quiet: bool, **options: An
     """
     from rich.console import Console
 
-    from atta.bench.sampling import SamplingBench, run
+    from atta.bench.sampling.benchmark import SamplingBench, run
 
     report = run(SamplingBench(**options), Console(stderr=True, quiet=quiet).print)
     _hand_out(report, json_file, plot, "edges_per_s", quiet=quiet)
@@ -295,7 +295,7 @@ def partition_(json_file: str | None, plot: str | None, quiet: bool, **options: 
     """
     from rich.console import Console
 
-    from atta.bench.partition import PartitionBench, run
+    from atta.bench.partition.benchmark import PartitionBench, run
 
     report = run(PartitionBench(**options), Console(stderr=True, quiet=quiet).print)
     _hand_out(report, json_file, plot, "edge_cut", quiet=quiet)
@@ -326,7 +326,7 @@ def kv(json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> 
     """
     from rich.console import Console
 
-    from atta.bench.kv import KvBench, run
+    from atta.bench.kv.benchmark import KvBench, run
 
     report = run(KvBench(**options), Console(stderr=True, quiet=quiet).print)
     _hand_out(report, json_file, plot, "gather/bytes_per_s", quiet=quiet)
@@ -353,7 +353,7 @@ def cache_(json_file: str | None, plot: str | None, quiet: bool, **options: Any)
     """
     from rich.console import Console
 
-    from atta.bench.cache import CacheBench, run
+    from atta.bench.cache.benchmark import CacheBench, run
 
     report = run(CacheBench(**options), Console(stderr=True, quiet=quiet).print)
     _hand_out(report, json_file, plot, quiet=quiet)

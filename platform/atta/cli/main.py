@@ -10,24 +10,24 @@ from importlib import import_module
 import click
 
 from atta.errors import AttaError, ConfigError, DataError, DiskFullError
-from atta.version import __version__
+from atta.observe.version import __version__
 
 __all__ = ["cli", "main"]
 
 _MODULES = {
-    "import": "data",
-    "export": "export",
-    "generate": "data",
-    "partition": "partition",
-    "deploy": "deploy",
-    "inspect": "data",
-    "plan": "partition",
-    "serve": "serve",
-    "status": "status",
-    "top": "top",
-    "trace": "trace",
-    "stop": "status",
-    "tables": "tables",
+    "import": "graphs.data",
+    "export": "graphs.export",
+    "generate": "graphs.data",
+    "partition": "graphs.partition",
+    "deploy": "graphs.deploy",
+    "inspect": "graphs.data",
+    "plan": "graphs.partition",
+    "serve": "cluster.serve",
+    "status": "cluster.status",
+    "top": "cluster.top",
+    "trace": "cluster.trace",
+    "stop": "cluster.status",
+    "tables": "cluster.tables",
     "train": "train",
     "bench": "bench",
     "simulate": "simulate",
@@ -106,7 +106,7 @@ def main() -> None:
 
 def _leave_last_words(error: BaseException, code: int) -> None:
     """Hand the error to whoever started this process and asked for it; wrong usage is a ConfigError there."""
-    from atta import lastwords
+    from atta.observe import lastwords
 
     if isinstance(error, click.ClickException):
         error = ConfigError(_line(error.format_message()))

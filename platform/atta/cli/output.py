@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atta.errors import ConfigError
-from atta.extras import need
+from atta.observe.extras import need
 
 if TYPE_CHECKING:  # rich takes longer to import than everything else `atta --help` needs
     from rich.console import Console
@@ -216,7 +216,7 @@ def _write(option: str, target: str, path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        from atta.partition.staging import disk_full
+        from atta.partition.disk.staging import disk_full
 
         raise disk_full(target, error) or ConfigError(f"{option} {target}: cannot write: {error.strerror}") from error
 

@@ -129,7 +129,7 @@ def simulate(
             "--profile FILE (made by --measure DATASET --out FILE) or --trace FILE says what batches cost"
         )
     from atta.simulate import load_profile, simulate
-    from atta.simulate.report import Run, document, table
+    from atta.simulate.display import Run, document, table
     from atta.simulate.traced import profile_of_trace
 
     if profile_file is not None:

@@ -13,8 +13,8 @@ from rich.table import Table
 from atta.cli.output import printer, write_json
 from atta.cli.work import size as size_text
 from atta.errors import ConfigError
-from atta.extras import need
-from atta.observe.memory import total_bytes
+from atta.observe.extras import need
+from atta.observe.machine.memory import total_bytes
 
 if TYPE_CHECKING:
     from atta.train.planning import Advice, Forecast, Network, Question, Setting, Sizes

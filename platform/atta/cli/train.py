@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atta.cli.output import INTS, SIZE, check_folder, json_option, quiet_option, write_json
-from atta.extras import need
+from atta.observe.extras import need
 
 if TYPE_CHECKING:
     from atta.train import TrainReport

@@ -10,7 +10,7 @@ import click
 from rich.progress import Progress as Bars
 
 from atta.cli.output import progress_bars
-from atta.partition.progress import Progress
+from atta.observe.progress import Progress
 
 __all__ = ["duration", "overwrite_option", "say", "size", "work_progress"]
 

@@ -7,18 +7,18 @@ from pathlib import Path
 from types import TracebackType
 
 from atta.client.control import Connection, Description
-from atta.client.keeper import SessionKeeper
-from atta.client.slots import SlotMaps
-from atta.client.stream import BatchStream
-from atta.client.tables import Tables
-from atta.clusterfile import check_address, read_cluster
+from atta.client.sessions.keeper import SessionKeeper
+from atta.client.sessions.slots import SlotMaps
+from atta.client.sessions.stream import BatchStream
+from atta.client.tables.cluster import Tables
 from atta.errors import ConfigError, RestartedError, WrongDatasetError
-from atta.observe.machine import machine_id
+from atta.observe.machine.host import machine_id
 from atta.observe.recording import Recording
 from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2
-from atta.samplers.scratch import Scratch
-from atta.samplers.seeds import home_of
+from atta.samplers.batch.scratch import Scratch
+from atta.samplers.seed_plan import home_of
+from atta.wire.clusterfile import check_address, read_cluster
 
 __all__ = ["Cluster", "connect", "resolve_target"]
 
@@ -108,7 +108,7 @@ class Cluster:
 def connect(target: str | Path | Sequence[str], *, deadline_s: float = 30.0, wait: bool = False) -> Cluster:
     """Connect to running daemons.
 
-    ``target``: a cluster file (see ``atta.clusterfile``), ``"host:port,host:port"``, or a list of addresses; the order is that of
+    ``target``: a cluster file (see ``atta.wire.clusterfile``), ``"host:port,host:port"``, or a list of addresses; the order is that of
     the partitions. ``deadline_s`` bounds every call; with ``wait``, daemons that are still starting are waited for so long.
 
     Raises:

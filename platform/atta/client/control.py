@@ -9,14 +9,14 @@ from typing import Any
 
 import grpc
 
-from atta import rpc
 from atta.client.patience import PATIENCE_S, Patience
 from atta.errors import RemoteError, UnavailableError
-from atta.identity import Bound, Identity, check
 from atta.observe.figures import SessionFigures
 from atta.observe.recording import Entry, Recording, from_lines
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2
+from atta.wire import rpc
+from atta.wire.identity import Bound, Identity, check
 
 __all__ = ["Connection", "Description"]
 

@@ -10,14 +10,14 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from atta import lastwords
 from atta.client.cluster import Cluster
 from atta.client.control import Connection, Description
 from atta.client.folder import OwnFolder
-from atta.clusterfile import write_cluster
 from atta.errors import AttaError, DeadlineError, RemoteError, UnavailableError
-from atta.observe.processor import usable_cores
+from atta.observe import lastwords
+from atta.observe.machine.processor import usable_cores
 from atta.partition.dataset import Dataset
+from atta.wire.clusterfile import write_cluster
 
 __all__ = ["LocalCluster", "free_addresses", "local"]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import grpc
 
-from atta import rpc
 from atta.client.cluster import resolve_target
 from atta.client.control import Connection
 from atta.client.rates import DaemonRates, Sample, rates
 from atta.observe.figures import SessionFigures
 from atta.protos.v1 import control_pb2
+from atta.wire import rpc
 
 __all__ = ["Watch"]
 

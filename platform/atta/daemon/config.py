@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from atta.clusterfile import check_address
 from atta.errors import ConfigError
+from atta.wire.clusterfile import check_address
 
 __all__ = ["DaemonConfig"]
 

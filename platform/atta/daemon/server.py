@@ -19,32 +19,33 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from atta import logs, rpc
-from atta.clusterfile import check_address
-from atta.daemon.admission import Admission
-from atta.daemon.calls import Calls
-from atta.daemon.chunks import moved_at_once
 from atta.daemon.config import DaemonConfig
-from atta.daemon.control_service import ControlService
-from atta.daemon.data_services import GraphService, KvService
 from atta.daemon.descriptors import ensure_descriptors
-from atta.daemon.engine import Engine
-from atta.daemon.peers import Peers
-from atta.daemon.session_service import SessionService
-from atta.daemon.table_service import TableService
-from atta.daemon.turns import Outlets, TurnPool
+from atta.daemon.engine.engine import Engine
+from atta.daemon.peers.chunks import moved_at_once
+from atta.daemon.peers.peers import Peers
+from atta.daemon.peers.turns import Outlets, TurnPool
+from atta.daemon.services.admission import Admission
+from atta.daemon.services.calls import Calls
+from atta.daemon.services.control import ControlService
+from atta.daemon.services.data import GraphService, KvService
+from atta.daemon.services.sessions import SessionService
+from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError
-from atta.identity import Identity, new_incarnation
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
 from atta.kvstore.tables import Tables
+from atta.observe import logs
 from atta.observe.figures import ProcessFigures
-from atta.observe.memory import available_bytes
+from atta.observe.machine.memory import available_bytes
 from atta.observe.metrics import DaemonCollector, Figures, serve_metrics
+from atta.observe.version import __version__
 from atta.partition.dataset import Dataset, part_folder
 from atta.samplers import kernels
 from atta.samplers.shard import Shard
-from atta.version import __version__
+from atta.wire import rpc
+from atta.wire.clusterfile import check_address
+from atta.wire.identity import Identity, new_incarnation
 
 __all__ = ["Daemon", "serve"]
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from atta.errors import ConfigError
-from atta.kvstore import kernels
+from atta.kvstore.mutable import kernels
 
 __all__ = ["Constant", "Initialiser", "Normal", "Uniform", "Zeros", "initialiser_from_dict", "initialiser_to_dict"]
 

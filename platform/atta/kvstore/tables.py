@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownNameError
-from atta.kvstore.mutable import MutableTable
-from atta.kvstore.sequences import Client
-from atta.kvstore.shelf import MANIFEST, read_contents, write_contents
-from atta.kvstore.snapshots import read_saved, writing
+from atta.kvstore.mutable.sequences import Client
+from atta.kvstore.mutable.table import MutableTable
+from atta.kvstore.snapshots.files import read_saved, writing
+from atta.kvstore.snapshots.shelf import MANIFEST, read_contents, write_contents
 from atta.kvstore.spec import MutableSpec
-from atta.observe.memory import available_bytes
-from atta.partition.staging import Staging, recover
+from atta.observe.machine.memory import available_bytes
+from atta.partition.disk.staging import Staging, recover
 
 __all__ = ["Tables"]
 

@@ -8,7 +8,7 @@
     coarse level    launch score >= sigma?  caps on batches and bytes, liveness      -> LaunchDag, WakeAt
        |                 DAG ids ascend in launch order
        v
-    DAG instances   which tasks does a finished task make ready? (atta.samplers.dag) <- TaskDone
+    DAG instances   which tasks does a finished task make ready? (atta.samplers.dag.instance) <- TaskDone
        |                 ready tasks
        v
     fine level      two lanes, CPU and NET, each ordered by (DAG id, cost, arrival)  -> RunTask

@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from atta.samplers.spec import Plan
+from atta.samplers.dag.spec import Plan
 from atta.scheduler.config import SchedulerConfig
 
 __all__ = ["LAUNCH_RULES", "LaunchRule", "Load", "Pace", "Session", "balance", "headroom", "launch_score"]

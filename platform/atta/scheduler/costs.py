@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atta.samplers.dag import Kind, Lane, Task
+from atta.samplers.dag.instance import Kind, Lane, Task
 
 __all__ = ["CostModel", "Line"]
 

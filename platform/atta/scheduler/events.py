@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from atta.samplers.dag import Share, Task
-from atta.samplers.spec import Plan
+from atta.samplers.dag.instance import Share, Task
+from atta.samplers.dag.spec import Plan
 
 __all__ = [
     "Action",

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from atta.samplers.dag import DagInstance, Kind, Task
+from atta.samplers.dag.instance import DagInstance, Kind, Task
 from atta.scheduler.coarse import Session
 from atta.scheduler.costs import CostModel
 

@@ -7,7 +7,7 @@ import math
 from collections import OrderedDict, deque
 from itertools import count
 
-from atta.samplers.dag import DagInstance, Lane, Task
+from atta.samplers.dag.instance import DagInstance, Lane, Task
 from atta.scheduler.coarse import LAUNCH_RULES, Load, Pace, Session
 from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.costs import CostModel

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atta.minibatch import MiniBatch
+from atta.client.loaders.minibatch import MiniBatch
 from atta.simulate.profile import Draw, Side
 
 __all__ = ["MOST_EDGES", "Expanded", "added", "draws_of", "expanded_by_hop", "together"]

@@ -1,4 +1,4 @@
-"""One simulated machine: the shell around the real scheduler, as ``atta.daemon.engine`` is around it in a daemon, and a trainer."""
+"""One simulated machine: the shell around the real scheduler, as ``atta.daemon.engine.engine`` is around it in a daemon, and a trainer."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from atta.daemon.chunks import CHUNK_BYTES
-from atta.samplers.dag import Kind, Lane, Share, Task
+from atta.daemon.peers.chunks import CHUNK_BYTES
+from atta.samplers.dag.instance import Kind, Lane, Share, Task
 from atta.scheduler import (
     BatchReady,
     BatchTaken,
@@ -31,7 +31,7 @@ from atta.simulate.scenario import Scenario, Workload
 __all__ = ["Machine", "Prices"]
 
 UTILISATION_PERIOD_S = 0.1
-"""As in ``atta.daemon.engine``."""
+"""As in ``atta.daemon.engine.engine``."""
 LEAST_TRAIN_MS = 1e-3
 """Consumers that do nothing at all still report some time; 0 would mean that they do not know."""
 
@@ -101,7 +101,7 @@ class _Asked:
 
 @dataclass(eq=False)
 class _Pull:
-    """Rows of one owner that a batch waits for, see ``atta.daemon.underway``."""
+    """Rows of one owner that a batch waits for, see ``atta.daemon.peers.underway``."""
 
     dag: int
     nbytes: float

@@ -3,7 +3,7 @@
 ::
 
     three short runs      with the loader's batches, with batches of a quarter of the size, and with the first hop alone
-       |-- counters of the daemons (``cost_*``, see ``atta.daemon.task_costs``)  -> CPU per task kind: fixed and per unit of cost
+       |-- counters of the daemons (``cost_*``, see ``atta.daemon.engine.task_costs``)  -> CPU per task kind: fixed and per unit of cost
        |-- CPU time of all processes without that of tasks                       -> CPU per batch, per request and per byte moved
        '-- the batches themselves                                                -> new vertices per hop, at home and elsewhere
 
@@ -26,10 +26,10 @@ import numpy as np
 from scipy.optimize import nnls
 
 from atta.client.cluster import Cluster, connect
+from atta.client.loaders.dag import NeighborLoader
+from atta.client.loaders.minibatch import MiniBatch
 from atta.client.local import local
 from atta.errors import ConfigError
-from atta.loader import NeighborLoader
-from atta.minibatch import MiniBatch
 from atta.observe.versions import machine, versions
 from atta.partition.dataset import Dataset
 from atta.scheduler.costs import Line

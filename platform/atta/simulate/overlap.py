@@ -1,4 +1,4 @@
-"""Remote rows that batches have in common: while one waits for a row, the others need not ask for it (``atta.daemon.underway``)."""
+"""Remote rows that batches have in common: while one waits for a row, the others need not ask for it (``atta.daemon.peers.underway``)."""
 
 from __future__ import annotations
 

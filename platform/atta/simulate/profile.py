@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError, UnknownNameError
-from atta.partition.staging import StagedFile
+from atta.partition.disk.staging import StagedFile
 
 __all__ = [
     "FORMAT",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from atta.daemon.chunks import PULL_BYTES
+from atta.daemon.peers.chunks import PULL_BYTES
 from atta.simulate.clock import Clock
 
 __all__ = ["Cores", "Network", "Pool", "Port"]
@@ -90,7 +90,7 @@ class Cores:
 
 
 class Pool:
-    """A bounded number of threads on some cores; the oldest batch is served first, as in a daemon (``atta.daemon.turns``)."""
+    """A bounded number of threads on some cores; the oldest batch is served first, as in a daemon (``atta.daemon.peers.turns``)."""
 
     def __init__(self, cores: Cores, threads: int) -> None:
         self._cores, self._free = cores, threads

@@ -7,10 +7,10 @@ import random
 from dataclasses import dataclass, field, replace
 
 from atta.errors import ConfigError
-from atta.samplers.check import check_spec
-from atta.samplers.dag import Share
-from atta.samplers.plan import Plan
-from atta.samplers.spec import Hops, neighbor_spec
+from atta.samplers.dag.check import check_spec
+from atta.samplers.dag.instance import Share
+from atta.samplers.dag.plan import Plan
+from atta.samplers.dag.spec import Hops, neighbor_spec
 from atta.scheduler import SchedulerConfig
 from atta.simulate.overlap import Overlap
 from atta.simulate.profile import HopSize, Linear, Profile, Remote

@@ -10,8 +10,8 @@ Mini-batches: ``trainer`` (an epoch), ``transfer`` (batches to the device), ``st
 """
 
 from atta.train.config import TrainConfig
-from atta.train.launch import fit
-from atta.train.nodes import Nodes
+from atta.train.launching.launch import fit
+from atta.train.launching.nodes import Nodes
 from atta.train.report import EpochReport, TrainReport
 
 __all__ = ["EpochReport", "Nodes", "TrainConfig", "TrainReport", "fit"]

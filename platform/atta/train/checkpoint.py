@@ -17,8 +17,8 @@ import torch
 import xxhash
 
 from atta.errors import ConfigError, DataError
-from atta.partition.files import open_regular
-from atta.partition.staging import StagedFile, disk_full, remove_partial_file
+from atta.partition.disk.files import open_regular
+from atta.partition.disk.staging import StagedFile, disk_full, remove_partial_file
 from atta.train.config import TrainConfig
 from atta.train.report import EpochReport
 

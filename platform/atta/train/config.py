@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.samplers.dag.plan import SpecLimits
+from atta.samplers.local.server import Rule
 from atta.samplers.operators.server import Closure, ExpansionAware
-from atta.samplers.plan import SpecLimits
-from atta.samplers.server import Rule
 
 __all__ = ["DEEP_MODELS", "DEVICES", "MODELS", "STRATEGIES", "TrainConfig"]
 

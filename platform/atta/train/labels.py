@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 
 import atta
+from atta.client.loaders.dag import DagLoader
 from atta.errors import ConfigError
-from atta.loader import DagLoader
 from atta.partition.schema import TableSpec
-from atta.samplers.spec import Hops, neighbor_spec
+from atta.samplers.dag.spec import Hops, neighbor_spec
 
 __all__ = ["UNLABELLED", "LabelCounts", "check_label_table", "count_labels", "labelled_loss"]
 

@@ -18,7 +18,7 @@ from atta.train.config import TrainConfig
 from atta.train.display import Display
 from atta.train.labels import LabelCounts, check_label_table, count_labels
 from atta.train.report import EpochReport, best_epoch, stalled
-from atta.train.timing import peak_memory
+from atta.train.steps.timing import peak_memory
 
 __all__ = ["EpochLoop"]
 

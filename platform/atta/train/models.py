@@ -9,7 +9,7 @@ import torch
 from torch_geometric.nn.models import GAT, GCN, GraphSAGE
 
 from atta.train.config import DEEP_MODELS, TrainConfig
-from atta.train.cooperative.deep import DeepGNN
+from atta.train.deep_models import DeepGNN
 
 __all__ = ["SampledModel", "build_model", "whole_model"]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atta.bench.loader import LoaderBench, run
-from atta.bench.netlab import Host, NetLab
+from atta.bench.lab.netlab import Host, NetLab
+from atta.bench.lab.workload import Recipe, Workload
+from atta.bench.loader.benchmark import LoaderBench, run
 from atta.bench.peers.distdgl.launch import run_distdgl
 from atta.bench.peers.distdgl.partition import GRAPH_NAME, MASK, mask_of, prepare, read_tables
 from atta.bench.peers.source import PlainGraph, fingerprint, read_plain
-from atta.bench.workload import Recipe, Workload
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter

@@ -9,15 +9,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from atta.bench.drive import Measured, Troupe, Usage
-from atta.bench.loader import figures
-from atta.bench.netlab import loopback
+from atta.bench.lab.drive import Measured, Troupe, Usage
+from atta.bench.lab.netlab import loopback
+from atta.bench.loader.benchmark import figures
 from atta.errors import AttaError
 
 HOST = loopback(1)[0]
 RANK = """
 import sys, time
-from atta.bench.stage import Epoch, Stage
+from atta.bench.lab.stage import Epoch, Stage
 rank, seconds = int(sys.argv[1]), float(sys.argv[2])
 stage = Stage()
 print("libraries chatter")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from atta.bench.drive import Measured, Usage
+from atta.bench.lab.drive import Measured, Usage
+from atta.bench.lab.workload import Workload
 from atta.bench.scheduler import SchedulerBench, bits_per_s, figures
-from atta.bench.workload import Workload
 from atta.errors import ConfigError, UnknownNameError
 
 WORK = Workload((2, 2), 8, warm_up=1, epochs=2, seconds=0)

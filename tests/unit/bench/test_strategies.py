@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from atta.bench.drive import Measured, Usage
-from atta.bench.netlab import bits_per_s
-from atta.bench.report import BenchReport
+from atta.bench.lab.drive import Measured, Usage
+from atta.bench.lab.netlab import bits_per_s
+from atta.bench.results import BenchReport
 from atta.bench.strategies import STRATEGIES, StrategiesBench, accuracies, epochs_of, external_rate, figures
-from atta.bench.train_run import Trained
+from atta.bench.train.run import Trained
 from atta.errors import ConfigError, UnknownNameError
 from atta.train.report import EpochReport
 

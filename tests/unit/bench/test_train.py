@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.bench.drive import Measured, Usage
-from atta.bench.train import PHASES, TrainBench, figures, run
-from atta.bench.workload import Recipe, Workload
+from atta.bench.lab.drive import Measured, Usage
+from atta.bench.lab.workload import Recipe, Workload
+from atta.bench.train.benchmark import PHASES, TrainBench, figures, run
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
@@ -96,7 +96,7 @@ def test_phases_add_up_to_the_epoch_and_the_last_epoch_is_judged() -> None:
 
 def test_the_model_of_dgls_layers_is_graphsage_with_means() -> None:
     dgl, torch = pytest.importorskip("dgl"), pytest.importorskip("torch")
-    from atta.bench.learn import DglSage
+    from atta.bench.train.learn import DglSage
 
     rng = np.random.default_rng(7)
     src, dst = (

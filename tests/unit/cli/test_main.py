@@ -109,6 +109,6 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_version() -> None:
-    from atta.version import __version__
+    from atta.observe.version import __version__
 
     assert run("--version").stdout.strip() == f"atta, version {__version__}"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.samplers.check import check_spec
-from atta.samplers.dag import DagError, DagInstance, Kind, Lane, Share, Task, chunk_range
-from atta.samplers.plan import Plan
-from atta.samplers.spec import Hops, neighbor_spec, pair_spec
+from atta.samplers.dag.check import check_spec
+from atta.samplers.dag.instance import DagError, DagInstance, Kind, Lane, Share, Task, chunk_range
+from atta.samplers.dag.plan import Plan
+from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
 from tests.unit.dag.schemas import CITES, PLAIN, TYPED
 
 HOME = 1

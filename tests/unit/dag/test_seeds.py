@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from atta.errors import ConfigError
-from atta.samplers.seeds import (
+from atta.samplers.seed_plan import (
     SeedPlan,
     SeedPolicy,
     count_batches,

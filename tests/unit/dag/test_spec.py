@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
-from atta.samplers.check import check_spec
+from atta.samplers.dag.check import check_spec
+from atta.samplers.dag.plan import Kind, Plan, SpecLimits
+from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
 from atta.samplers.methods import Method
-from atta.samplers.plan import Kind, Plan, SpecLimits
-from atta.samplers.spec import Hops, neighbor_spec, pair_spec
 from tests.unit.dag.schemas import CITES, HAS, PLAIN, TYPED, WRITES
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from atta.errors import ConfigError, DataError, QuotaExceededError
 from atta.kvstore.initial import Uniform
-from atta.kvstore.mutable import MutableTable
+from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.kvstore.tables import Tables
 

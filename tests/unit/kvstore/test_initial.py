@@ -18,7 +18,7 @@ from atta.kvstore.initial import (
     initialiser_from_dict,
     initialiser_to_dict,
 )
-from atta.kvstore.mutable import MutableTable
+from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
 
 INITS: list[Initialiser] = [Zeros(), Constant(3), Uniform(-1.5, 2.5, seed=9), Normal(1.0, 0.5, seed=2**64 - 1)]

@@ -13,8 +13,8 @@ import pytest
 
 from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownClientError
 from atta.kvstore.initial import Uniform
-from atta.kvstore.mutable import MutableTable
-from atta.kvstore.sequences import WINDOW
+from atta.kvstore.mutable.sequences import WINDOW
+from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from tests.unit.kvstore.test_rows import together
 
@@ -139,7 +139,7 @@ def test_a_full_disk_leaves_nothing_and_names_the_snapshot(tmp_path: Path, monke
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     table.push(np.array([45]), np.ones((1, 3), np.float32), "write", client=1, sequence=0)
-    monkeypatch.setattr("atta.kvstore.snapshots.write_array", full)
+    monkeypatch.setattr("atta.kvstore.snapshots.files.write_array", full)
     for name in ("kept", "new"):
         with pytest.raises(DataError, match=f"{name}: no space left on the disk"):
             table.snapshot(tmp_path / name, overwrite=True)

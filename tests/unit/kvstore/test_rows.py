@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from atta.kvstore import kernels
+from atta.kvstore.mutable import kernels
 
 THREADS = 4
 

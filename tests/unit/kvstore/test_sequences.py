@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError, QuotaExceededError, UnknownClientError
-from atta.kvstore.gate import Gate
-from atta.kvstore.sequences import WINDOW, Client, Sequences
+from atta.kvstore.mutable.gate import Gate
+from atta.kvstore.mutable.sequences import WINDOW, Client, Sequences
 from tests.unit.kvstore.test_rows import together
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
 from atta.kvstore.initial import Constant
-from atta.kvstore.mutable import MutableTable
+from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.kvstore.tables import Tables
-from atta.observe.memory import available_bytes
+from atta.observe.machine.memory import available_bytes
 from tests.unit.kvstore.test_rows import together
 
 SPEC = MutableSpec("users", 10, row_shape=(4,), max_rows=30)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from atta.kvstore import codecs
-from atta.kvstore.mutable import MutableTable
+from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 
 torch = pytest.importorskip("torch")

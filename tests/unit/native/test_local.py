@@ -12,11 +12,11 @@ from atta.errors import ConfigError
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
 from atta.samplers import kernels
-from atta.samplers.graph import LocalGraph
 from atta.samplers.hashing import hash_string, stream_key
-from atta.samplers.local import LocalBatch, LocalSampler
+from atta.samplers.local.graph import LocalGraph
+from atta.samplers.local.sampler import LocalBatch, LocalSampler
+from atta.samplers.local.walks import random_walks
 from atta.samplers.operators import SaintWalks, Shadow, sample_locally
-from atta.samplers.walks import random_walks
 
 BIG = 2**63 + 5
 

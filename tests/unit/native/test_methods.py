@@ -12,8 +12,8 @@ from scipy import stats
 
 from atta.errors import ConfigError
 from atta.samplers import kernels
-from atta.samplers.graph import LocalGraph
-from atta.samplers.local import LocalSampler
+from atta.samplers.local.graph import LocalGraph
+from atta.samplers.local.sampler import LocalSampler
 from atta.samplers.methods import Method, tables_for
 
 TEMPORAL = (Method.TEMPORAL, Method.LAST)

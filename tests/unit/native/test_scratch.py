@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from atta.samplers import kernels
-from atta.samplers.scratch import Scratch
+from atta.samplers.batch.scratch import Scratch
 
 BIG = 100_000
 

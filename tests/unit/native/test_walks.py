@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from atta.errors import ConfigError
-from atta.samplers.graph import LocalGraph
-from atta.samplers.walks import pagerank, pinsage_neighbors, random_walks
+from atta.samplers.local.graph import LocalGraph
+from atta.samplers.local.walks import pagerank, pinsage_neighbors, random_walks
 
 
 def some_graph(seed: int, nodes: int = 30, edges: int = 150) -> tuple[LocalGraph, np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from atta.samplers.graph import LocalGraph
+from atta.samplers.local.graph import LocalGraph
 from atta.samplers.operators import Batch, Operator, Sampled
 from atta.samplers.requests import (
     Access,

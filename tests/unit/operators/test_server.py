@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.samplers.graph import LocalGraph
+from atta.samplers.local.graph import LocalGraph
+from atta.samplers.local.server import ServerGraph, server_subgraph
 from atta.samplers.operators import Closure, ExpansionAware, Induced, Sampled
 from atta.samplers.requests import LocalAccess, run
-from atta.samplers.server import ServerGraph, server_subgraph
 from tests.unit.operators.oracles import Graph, graphs, in_user_ids, random_graph
 
 RULES = st.builds(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from atta.samplers.operators import Induced, SaintEdges, SaintNodes, SaintWalks, Shadow, shadow
-from atta.samplers.operators.draws import draw_edges
+from atta.samplers.operators.parts.draws import draw_edges
 from atta.samplers.requests import LocalAccess, run
 from tests.unit.operators.oracles import Graph, graphs, random_graph
 

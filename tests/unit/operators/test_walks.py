@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.samplers.operators import PageRank, PinSage, Walks, walking
-from atta.samplers.operators.draws import draw, streams, unit
-from atta.samplers.operators.walking import walk
+from atta.samplers.local.walks import pagerank, pinsage_neighbors, random_walks
+from atta.samplers.operators import PageRank, PinSage, Walks
+from atta.samplers.operators.parts import walking
+from atta.samplers.operators.parts.draws import draw, streams, unit
+from atta.samplers.operators.parts.walking import walk
 from atta.samplers.requests import Degrees, Expand, LocalAccess, run
-from atta.samplers.walks import pagerank, pinsage_neighbors, random_walks
 from tests.unit.operators.oracles import Graph, PlainAccess, graphs, random_graph
 
 BIASES: list[dict[str, Any]] = [

@@ -16,8 +16,8 @@ from tests.unit.partition.oracles import write_graph
 def _no_forcing_to_disk():
     """Waiting for the disk after each of thousands of tiny files would take minutes."""
     patch = pytest.MonkeyPatch()
-    patch.setattr("atta.partition.staging._sync", lambda path: None)
-    patch.setattr("atta.partition.files.os.fsync", lambda fd: None)
+    patch.setattr("atta.partition.disk.staging._sync", lambda path: None)
+    patch.setattr("atta.partition.disk.files.os.fsync", lambda fd: None)
     yield
     patch.undo()
 

@@ -8,10 +8,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from atta.cli import data, partition
+from atta.cli.graphs import data, partition
 from atta.errors import ConfigError, DataError
 from atta.partition import Dataset
-from atta.samplers.seeds import plan_seeds
+from atta.samplers.seed_plan import plan_seeds
 
 GENERATE = ["generate", "powerlaw", "g", "--nodes", "500", "--edges", "4000", "--features", "8", "--classes", "3"]
 

@@ -11,8 +11,8 @@ import pytest
 
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition import Dataset, Graph, partition_graph
-from atta.partition.files import write_sealed
-from atta.partition.report import describe
+from atta.partition.describe import describe
+from atta.partition.disk.files import write_sealed
 from tests.unit.partition.oracles import write_graph
 
 

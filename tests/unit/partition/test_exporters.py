@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from atta.cli.main import cli
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition import Graph, GraphWriter, partition_graph
+from atta.partition.disk.staging import StagedFile
 from atta.partition.exporters import EXPORTERS, export_graph
 from atta.partition.importers import import_graph
-from atta.partition.staging import StagedFile
 from tests.unit.partition.exports import CAN, ETYPE, Drawn, assert_same, need, plain, target
 
 formats = pytest.mark.parametrize("fmt", sorted(EXPORTERS))

@@ -7,9 +7,9 @@ import pytest
 
 from atta.errors import ConfigError
 from atta.partition import Graph, GraphWriter
-from atta.partition.files import NpyAppender
+from atta.partition.disk.files import NpyAppender
+from atta.partition.disk.staging import Staging
 from atta.partition.schema import Schema, TableSpec, split_edge_type
-from atta.partition.staging import Staging
 
 
 def test_round_trip(tmp_path):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from atta.cli import data
+from atta.cli.graphs import data
 from atta.errors import ConfigError
 from atta.partition import Graph, GraphWriter, partition_graph
 from atta.partition.exporters import EXPORTERS, PARTITIONED, export_graph

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from atta import _native
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
+from atta.observe.progress import Silent
 from atta.partition import Dataset, Graph, GraphWriter, partition_graph
-from atta.partition.balance import capacities, constraints
+from atta.partition.cutting.balance import capacities, constraints
+from atta.partition.cutting.union import Union
 from atta.partition.methods import METHODS, make_method
 from atta.partition.methods.block import label_columns
-from atta.partition.progress import Silent
-from atta.partition.union import Union
 
 
 @st.composite

@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.observe.progress import Silent
 from atta.partition import Dataset, Graph, GraphWriter, partition_graph
-from atta.partition.balance import constraints
+from atta.partition.cutting.balance import constraints
+from atta.partition.cutting.union import Union, weighted_rows
 from atta.partition.methods.metis import Metis
-from atta.partition.progress import Silent
-from atta.partition.union import Union, weighted_rows
 from tests.unit.partition.oracles import write_graph
 from tests.waiting import eventually
 

@@ -206,7 +206,7 @@ def test_damaged_files(name: str, text: str, says: str, tmp_path: Path) -> None:
 
 def test_networkx_is_not_imported_before_it_is_used() -> None:
     code = (
-        "import sys, atta, atta.cli.main, atta.minibatch, atta.partition.importers, atta.cli.data\n"
+        "import sys, atta, atta.cli.main, atta.client.loaders.minibatch, atta.partition.importers, atta.cli.graphs.data\n"
         "atta.from_networkx\n"
         "assert 'networkx' not in sys.modules\n"
     )

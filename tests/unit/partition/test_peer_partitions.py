@@ -10,9 +10,9 @@ import torch
 
 from atta.errors import ConfigError, DataError
 from atta.partition import Dataset, Graph
+from atta.partition.cutting.run import partition_graph
 from atta.partition.exporters import export_graph
 from atta.partition.importers import import_graph
-from atta.partition.run import partition_graph
 
 pyg = pytest.importorskip("torch_geometric")
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from atta.cli.main import cli
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition import Dataset, Graph, GraphWriter, partition_graph
-from atta.partition.plan import METHODS, GraphSize, estimate
+from atta.partition.cutting.plan import METHODS, GraphSize, estimate
 
 RESULTS = Path(__file__).parents[3] / "bench" / "results"
 

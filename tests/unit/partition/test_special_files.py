@@ -12,7 +12,7 @@ import pytest
 
 from atta.errors import DataError
 from atta.partition import Dataset, Graph, partition_graph
-from atta.partition.files import map_array
+from atta.partition.disk.files import map_array
 from atta.partition.importers import import_graph
 from tests.unit.partition.oracles import write_graph
 

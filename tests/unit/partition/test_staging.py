@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from atta.errors import ConfigError, DataError
-from atta.partition import staging
-from atta.partition.staging import StagedFile, Staging, recover
+from atta.partition.disk import staging
+from atta.partition.disk.staging import StagedFile, Staging, recover
 
 KILLS = int(os.environ.get("ATTA_KILLS", "5"))
 MARKER = "graph.json"

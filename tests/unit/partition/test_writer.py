@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition import Dataset, Graph, GraphWriter, partition_graph
-from atta.partition.report import describe
-from atta.partition.sorting import stable_order
-from atta.partition.writer import write_dataset
+from atta.partition.cutting.sorting import stable_order
+from atta.partition.cutting.writer import write_dataset
+from atta.partition.describe import describe
 from tests.unit.partition.oracles import check_dataset, stored_in_neighbours, write_graph
 
 ETYPE = "node__to__node"

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from atta.daemon.access import ClusterAccess
+from atta.daemon.engine.access import ClusterAccess
+from atta.partition.cutting.writer import write_dataset
 from atta.partition.dataset import Dataset
 from atta.partition.graph import Graph, GraphWriter
-from atta.partition.writer import write_dataset
 from atta.protos.v1 import graph_pb2
-from atta.samplers.batch import BatchSeeds, BatchState, SampleItem, StreamPosition
-from atta.samplers.dag import DagInstance, Kind, Task
-from atta.samplers.layout import BatchArrays, layout_of
+from atta.samplers.batch.layout import BatchArrays, layout_of
+from atta.samplers.batch.state import BatchSeeds, BatchState, SampleItem, StreamPosition
+from atta.samplers.batch.vertices import CompactorPool
+from atta.samplers.dag.instance import DagInstance, Kind, Task
+from atta.samplers.dag.spec import Plan
 from atta.samplers.shard import Answer, Shard
-from atta.samplers.spec import Plan
-from atta.samplers.vertices import CompactorPool
 
 POOL = ThreadPoolExecutor(1)
 
@@ -67,7 +67,7 @@ class Placed:
         return self._Peer(self.shards[part])
 
     class _Peer:
-        """What ``atta.daemon.peers.Peer`` offers, without a wire."""
+        """What ``atta.daemon.peers.peers.Peer`` offers, without a wire."""
 
         address = "nowhere"
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError
-from atta.samplers.batch import BatchSeeds, StreamPosition
-from atta.samplers.layout import BatchArrays
+from atta.samplers.batch.layout import BatchArrays
+from atta.samplers.batch.negatives import NegativeLinks, Strategy
+from atta.samplers.batch.state import BatchSeeds, StreamPosition
+from atta.samplers.dag.spec import Hops, check_spec, link_spec
 from atta.samplers.methods import Method
-from atta.samplers.negatives import NegativeLinks, Strategy
-from atta.samplers.spec import Hops, check_spec, link_spec
 from tests.unit.placement.harness import Placed
 from tests.unit.placement.strategies import assigned, graphs
 

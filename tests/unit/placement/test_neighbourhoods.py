@@ -11,11 +11,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.samplers.batch import BatchSeeds, StreamPosition
-from atta.samplers.graph import LocalGraph
-from atta.samplers.local import LocalSampler
+from atta.samplers.batch.state import BatchSeeds, StreamPosition
+from atta.samplers.dag.spec import Hops, check_spec, neighbor_spec
+from atta.samplers.local.graph import LocalGraph
+from atta.samplers.local.sampler import LocalSampler
 from atta.samplers.methods import Method
-from atta.samplers.spec import Hops, check_spec, neighbor_spec
 from tests.unit.placement.harness import Placed, Typed
 from tests.unit.placement.strategies import assigned, graphs
 

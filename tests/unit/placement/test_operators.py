@@ -11,11 +11,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.samplers.batch import BatchSeeds, StreamPosition
-from atta.samplers.graph import LocalGraph
+from atta.samplers.batch.state import BatchSeeds, StreamPosition
+from atta.samplers.dag.spec import batch_spec, check_spec
+from atta.samplers.local.graph import LocalGraph
 from atta.samplers.operators import BUILT_IN
 from atta.samplers.operators.local import sample_locally
-from atta.samplers.spec import batch_spec, check_spec
 from tests.unit.placement.strategies import ONE, assigned, graphs
 
 OPTIONS: list[tuple[str, dict[str, Any]]] = [

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from atta.cli.main import cli
+from atta.partition.cutting.run import partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from atta.partition.run import partition_graph
 from atta.train.planning.probe import fit_cost, piece
 from atta.train.planning.rates import Network
 from atta.train.planning.sizes import Setting

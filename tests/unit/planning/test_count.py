@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError
-from atta.samplers.graph import LocalGraph
+from atta.samplers.local.graph import LocalGraph
+from atta.samplers.local.server import server_subgraph
 from atta.samplers.operators.server import Closure
-from atta.samplers.server import server_subgraph
 from atta.train.planning.count import Question, Servers, count_sizes, mini_batch_of
 from atta.train.planning.shares import largest, received_rows, share_of, split_trainers
 from atta.train.planning.sizes import Setting, Share, Sizes

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.daemon.calls import Calls
-from atta.rpc import Bulk
+from atta.daemon.services.calls import Calls
+from atta.wire.rpc import Bulk
 
 
 async def stats(request: Any, context: Any) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from atta.clusterfile import check_address, read_cluster, write_cluster
 from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.wire.clusterfile import check_address, read_cluster, write_cluster
 
 
 def test_round_trip(tmp_path: Path) -> None:

@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta import rpc
-from atta.daemon import hedges
-from atta.daemon.hedges import Hedges
-from atta.daemon.peers import Peer
+from atta.daemon.peers.hedges import Hedges
+from atta.daemon.peers.peers import Peer, hedges
 from atta.errors import ConfigError
 from atta.protos.v1 import control_pb2, kv_pb2
-from atta.rpc import Bulk
-from atta.samplers.batch import FeatureItem
+from atta.samplers.batch.state import FeatureItem
+from atta.wire import rpc
+from atta.wire.rpc import Bulk
 
 DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}))
 ROWS = np.arange(5, dtype=np.int64)

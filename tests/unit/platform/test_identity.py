@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError, RestartedError, WrongDatasetError
-from atta.identity import Bound, Identity, check, new_incarnation
+from atta.wire.identity import Bound, Identity, check, new_incarnation
 
 ME = Identity(1, "d1", "aa")
 words = st.text(st.characters(categories=("Ll", "Nd")), max_size=5)

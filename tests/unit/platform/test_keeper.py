@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.client.keeper import SessionKeeper, SessionState
-from atta.client.renewals import PER_FAILURE, PER_LEASE, Renewals
+from atta.client.sessions.keeper import SessionKeeper, SessionState
+from atta.client.sessions.renewals import PER_FAILURE, PER_LEASE, Renewals
 from tests.waiting import eventually
 
 LEASE = 60.0

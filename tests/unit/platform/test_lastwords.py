@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from atta import lastwords
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnavailableError, UnknownNameError
+from atta.observe import lastwords
 
 ERRORS = [
     AttaError("something: went wrong"),

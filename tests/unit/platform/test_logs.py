@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from atta.logs import LogSink
+from atta.observe.logs import LogSink
 from tests.waiting import eventually
 
 

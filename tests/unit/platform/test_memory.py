@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from atta.observe.memory import available_bytes, total_bytes
+from atta.observe.machine.memory import available_bytes, total_bytes
 
 MACHINE = SimpleNamespace(available=1000, total=4000)
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("atta.observe.memory.psutil.virtual_memory", lambda: MACHINE)
+    monkeypatch.setattr("atta.observe.machine.memory.psutil.virtual_memory", lambda: MACHINE)
 
 
 def figures(folder: Path, group: str, files: dict[str, str]) -> tuple[int, int]:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.client.stream import RawBatch
+from atta.client.loaders.minibatch import MiniBatch, Origin
+from atta.client.sessions.stream import RawBatch
 from atta.errors import ConfigError
-from atta.minibatch import MiniBatch, Origin
 from atta.partition.schema import Schema, TableSpec
 
 E = "node__to__node"

@@ -13,12 +13,12 @@ import pytest
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.descriptors import OTHER, check_descriptors
-from atta.daemon.opening import ENDED, MAX_CAPACITY, Openings, check_room
-from atta.daemon.seeds import choose_seeds
-from atta.daemon.session_service import MAX_NAMED, SessionService
+from atta.daemon.services.opening import ENDED, MAX_CAPACITY, Openings, check_room
+from atta.daemon.services.seed_ids import choose_seeds
+from atta.daemon.services.sessions import MAX_NAMED, SessionService
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
 from atta.protos.v1.session_pb2 import CloseRequest, NextRequest, OpenRequest, RenewRequest, Seeds
-from atta.samplers.layout import Layout
+from atta.samplers.batch.layout import Layout
 
 LEASE = 60.0
 
@@ -74,7 +74,7 @@ class Checks:
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
     made = Checks()
-    monkeypatch.setattr("atta.daemon.session_service.check_request", made)
+    monkeypatch.setattr("atta.daemon.services.sessions.check_request", made)
     return made
 
 
@@ -258,7 +258,7 @@ def test_requests_that_name_too_much(checks: Checks) -> None:
 
 def test_leases_by_a_clock(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("atta.daemon.session_service.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("atta.daemon.services.sessions.time", SimpleNamespace(monotonic=lambda: now))
 
     async def work(service: SessionService, engine: Engine) -> None:
         nonlocal now
@@ -282,7 +282,7 @@ def test_leases_by_a_clock(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_time_in_which_the_daemon_was_stopped_ends_no_lease(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("atta.daemon.session_service.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("atta.daemon.services.sessions.time", SimpleNamespace(monotonic=lambda: now))
 
     async def work(service: SessionService, engine: Engine) -> None:
         nonlocal now
@@ -305,7 +305,7 @@ def test_more_seeds_than_there_is_memory_to_plan(monkeypatch: pytest.MonkeyPatch
     """A few bytes may ask for all vertices of a type."""
     schema = SimpleNamespace(node_types=["node"], node_counts={"node": 10_000_000})
     dataset: Any = SimpleNamespace(schema=schema, split=lambda *_: range(10_000_000))
-    monkeypatch.setattr("atta.daemon.seeds.available_bytes", lambda: 500 << 20)
+    monkeypatch.setattr("atta.daemon.services.seed_ids.available_bytes", lambda: 500 << 20)
     for seeds in (Seeds(node_type="node", all=True), Seeds(node_type="node", split="train")):
         with pytest.raises(
             QuotaExceededError, match="10000000 seeds: it takes up to 610 MiB for a moment, 500 MiB are"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from atta.client.pace import ConsumerPace, cuda_event
+from atta.client.sessions.pace import ConsumerPace, cuda_event
 
 
 @dataclass

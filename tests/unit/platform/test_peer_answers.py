@@ -11,11 +11,11 @@ import grpc
 import numpy as np
 import pytest
 
-from atta.daemon.peers import Peer
+from atta.daemon.peers.peers import Peer
 from atta.errors import RemoteError
 from atta.protos.v1 import kv_pb2
-from atta.rpc import Bulk
-from atta.samplers.batch import FeatureItem
+from atta.samplers.batch.state import FeatureItem
+from atta.wire.rpc import Bulk
 
 DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}))
 ITEM = FeatureItem("node", ("x",), np.arange(3), np.arange(3))

@@ -11,13 +11,13 @@ import grpc
 import numpy as np
 import pytest
 
-from atta import rpc
-from atta.daemon.peers import Peer
+from atta.daemon.peers.peers import Peer
 from atta.errors import RemoteError, WrongDatasetError
-from atta.identity import HEADER
 from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2
-from atta.rpc import Bulk
-from atta.samplers.batch import FeatureItem
+from atta.samplers.batch.state import FeatureItem
+from atta.wire import rpc
+from atta.wire.identity import HEADER
+from atta.wire.rpc import Bulk
 
 DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}))
 ITEM = FeatureItem("node", ("x",), np.arange(5), np.arange(5))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from atta.observe.processor import ProcessorLoad, usable_cores
+from atta.observe.machine.processor import ProcessorLoad, usable_cores
 
 
 class Machine:

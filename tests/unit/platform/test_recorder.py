@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from atta.daemon.recorder import Recorder
+from atta.daemon.engine.recorder import Recorder
 from atta.observe.recording import (
     BatchMark,
     Entry,
@@ -19,7 +19,7 @@ from atta.observe.recording import (
     TaskSpan,
     from_lines,
 )
-from atta.samplers.dag import Kind, Lane, Task
+from atta.samplers.dag.instance import Kind, Lane, Task
 from atta.scheduler import SessionView
 
 STATS = {"utilisation": 40.0, "ready_cpu": 1.0, "ready_net": 2.0, "running_cpu": 3.0, "running_net": 4.0}

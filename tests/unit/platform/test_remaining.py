@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.daemon.remaining import Remaining, rest_of
-from atta.samplers.batch import FeatureItem, SampleItem
+from atta.daemon.peers.remaining import Remaining, rest_of
+from atta.samplers.batch.state import FeatureItem, SampleItem
 from atta.samplers.methods import Method
 
 

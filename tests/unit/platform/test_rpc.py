@@ -5,7 +5,8 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from atta import errors, rpc
+from atta import errors
+from atta.wire import rpc
 
 
 class FakeRpcError(grpc.RpcError):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.session import MAX_HELD_SLOTS, Delivery, Session
+from atta.daemon.engine.session import MAX_HELD_SLOTS, Delivery, Session
 from atta.errors import AttaError, ConfigError
 
 BATCHES = 6

@@ -18,12 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta import memfiles
-from atta.client.slots import SlotMaps
-from atta.daemon.arenas import Gaps, arena_bytes
-from atta.daemon.slots import IDLE_S, IDLE_SIZES, Slot, SlotPool, stale_sizes
+from atta.client.sessions.slots import SlotMaps
+from atta.daemon.engine.arenas import Gaps, arena_bytes
+from atta.daemon.engine.slots import IDLE_S, IDLE_SIZES, Slot, SlotPool, stale_sizes
 from atta.errors import QuotaExceededError, RemoteError, UnavailableError
 from atta.protos.v1.session_pb2 import SharedSlot
+from atta.wire import memfiles
 
 CAPACITY = 1 << 16
 PID = os.getpid()
@@ -191,7 +191,7 @@ def test_what_a_consumer_keeps_is_given_up_until_it_lets_go(pool: SlotPool) -> N
 
 CONSUMER = """
 import sys, time
-from atta.client.slots import SlotMaps
+from atta.client.sessions.slots import SlotMaps
 from atta.protos.v1.session_pb2 import SharedSlot
 view = SlotMaps().lease(SharedSlot.FromString(bytes.fromhex(sys.argv[1])), int(sys.argv[2]))
 print(int(view[5000]), flush=True)
@@ -258,11 +258,11 @@ def test_memory_that_batches_will_take_is_not_promised_twice(pool: SlotPool, mon
     lent = pool.acquire(1 << 30)
     pool.lend(lent, 40 << 20)
     making = pool.acquire(1 << 30)
-    monkeypatch.setattr("atta.daemon.slots.available_bytes", lambda: 100 << 20)
+    monkeypatch.setattr("atta.daemon.engine.slots.available_bytes", lambda: 100 << 20)
     with pytest.raises(QuotaExceededError, match="no memory left for another batch buffer: 60 MiB available"):
         pool.acquire(1 << 30)
     making.buffer[: 20 << 20] = 1  # it has taken a part of them
-    monkeypatch.setattr("atta.daemon.slots.available_bytes", lambda: 85 << 20)
+    monkeypatch.setattr("atta.daemon.engine.slots.available_bytes", lambda: 85 << 20)
     pool.acquire(1 << 30)
 
 
@@ -274,7 +274,7 @@ def test_free_memory_must_do_for_a_batch_like_those_before(
 ) -> None:
     first = pool.acquire(100 << 20)
     pool.lend(first, touched)
-    monkeypatch.setattr("atta.daemon.slots.available_bytes", lambda: free)
+    monkeypatch.setattr("atta.daemon.engine.slots.available_bytes", lambda: free)
     if enough:
         assert pool.acquire(100 << 20) is not first
         return

@@ -11,10 +11,10 @@ import grpc
 import numpy as np
 import pytest
 
-from atta.client.stream import BatchStream
+from atta.client.sessions.stream import BatchStream
 from atta.errors import RemoteError
 from atta.protos.v1 import common_pb2, session_pb2
-from atta.rpc import Bulk
+from atta.wire.rpc import Bulk
 from tests.waiting import eventually
 
 BATCHES = 3

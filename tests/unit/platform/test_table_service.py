@@ -13,13 +13,13 @@ import grpc
 import numpy as np
 import pytest
 
-from atta.daemon.table_service import TableService, span_of
-from atta.daemon.turns import TurnPool
+from atta.daemon.peers.turns import TurnPool
+from atta.daemon.services.tables import TableService, span_of
 from atta.errors import QuotaExceededError
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
-from atta.rpc import Bulk, error_from
+from atta.wire.rpc import Bulk, error_from
 
 SPEC = MutableSpec("rows", 1000, row_shape=(100,))
 DATASET: Any = SimpleNamespace(dataset_id="d", num_parts=1)

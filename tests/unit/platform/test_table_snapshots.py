@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atta.daemon.table_snapshots import TableSnapshots, lineage
+from atta.daemon.services.table_snapshots import TableSnapshots, lineage
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError
 from atta.kvstore.initial import Constant
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
-from atta.partition.files import write_sealed
+from atta.partition.disk.files import write_sealed
 
 PARTS = 2
 OLD, NEW, OTHER = "0" * 16, "1" * 16, "2" * 16

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.turns import Outlets, TurnPool, began
+from atta.daemon.peers.turns import Outlets, TurnPool, began
 
 
 def test_threads_take_the_oldest_first_and_equals_in_order_of_arrival() -> None:

@@ -7,8 +7,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.protos import wire
 from atta.protos.v1 import graph_pb2, kv_pb2
+from atta.wire import bulk as wire
 
 FIELDS = frozenset({3, 4, 5})
 

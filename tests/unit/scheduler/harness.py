@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from atta.samplers.check import check_spec
-from atta.samplers.dag import DagInstance, Kind, Lane, Share, Task
-from atta.samplers.plan import Plan
-from atta.samplers.spec import Hops, neighbor_spec, pair_spec
+from atta.samplers.dag.check import check_spec
+from atta.samplers.dag.instance import DagInstance, Kind, Lane, Share, Task
+from atta.samplers.dag.plan import Plan
+from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
 from atta.scheduler import (
     Action,
     BatchReady,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.samplers.dag import Kind, Lane, Task
+from atta.samplers.dag.instance import Kind, Lane, Task
 from atta.scheduler.costs import ENOUGH, FORGETTING, CostModel, Line
 
 

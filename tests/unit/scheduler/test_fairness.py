@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from atta.samplers.dag import Kind, Share, Task
+from atta.samplers.dag.instance import Kind, Share, Task
 from atta.scheduler import (
     BatchReady,
     BatchTaken,

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from atta.samplers.dag import DagError, Kind, Lane, Share, Task
+from atta.samplers.dag.instance import DagError, Kind, Lane, Share, Task
 from atta.scheduler import (
     Action,
     BatchReady,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.samplers.dag import Kind, Lane
+from atta.samplers.dag.instance import Kind, Lane
 from atta.scheduler import RunTask, Scheduler
 from atta.simulate import Cluster, HopSize, Linear, Outcome, Profile, Scenario, simulate
 from atta.simulate.machine import Machine

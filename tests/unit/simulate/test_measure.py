@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.daemon.task_costs import TaskCosts
-from atta.samplers.dag import Kind, Lane, Task
+from atta.daemon.engine.task_costs import TaskCosts
+from atta.samplers.dag.instance import Kind, Lane, Task
 from atta.scheduler.costs import Line
 from atta.simulate.measure import _Described, _profile, _Seen
 

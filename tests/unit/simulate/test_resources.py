@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.chunks import PULL_BYTES
+from atta.daemon.peers.chunks import PULL_BYTES
 from atta.simulate.clock import Clock
 from atta.simulate.resources import Cores, Network, Pool, Port
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from atta.errors import ConfigError, DataError, DiskFullError
-from atta.partition.staging import StagedFile
+from atta.partition.disk.staging import StagedFile
 from atta.train import EpochReport, TrainConfig
 from atta.train.checkpoint import (
     BEST,

@@ -14,9 +14,9 @@ import torch
 from torch_geometric import nn as pyg
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.samplers.graph import LocalGraph
+from atta.samplers.local.graph import LocalGraph
+from atta.samplers.local.server import server_subgraph
 from atta.samplers.operators.server import Closure
-from atta.samplers.server import server_subgraph
 from atta.train.cooperative import (
     CooperativeGraph,
     CooperativeModel,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from atta.errors import AttaError, ConfigError, DataError, UnavailableError
-from atta.train.failure import first_cause
-from atta.train.worker import main
+from atta.train.launching.failure import first_cause
+from atta.train.launching.worker import main
 
 GLOO = "[/build/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:26540: Connection reset by peer"
 
@@ -88,7 +88,7 @@ def test_without_a_word(tmp_path: Path) -> None:
 
 
 def test_a_trainer_writes_down_why_it_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("atta.train.worker._prepare", lambda: None)
+    monkeypatch.setattr("atta.train.launching.worker._prepare", lambda: None)
     monkeypatch.setenv("RANK", "1")
     (tmp_path / "task.json").write_text(json.dumps({"config": {"data": "x", "lr": -1}, "addresses": []}))
     assert main(str(tmp_path)) == 1

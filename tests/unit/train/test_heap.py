@@ -8,8 +8,8 @@ import sys
 SCRIPT = """
 import ctypes
 from pathlib import Path
-from atta.train.heap import give_back_freed
-from atta.train.worker import keep_freed_memory
+from atta.train.steps.heap import give_back_freed
+from atta.train.launching.worker import keep_freed_memory
 
 def resident():
     return next(int(l.split()[1]) >> 10 for l in Path("/proc/self/status").read_text().splitlines() if l.startswith("VmRSS"))

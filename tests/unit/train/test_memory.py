@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from atta.errors import ConfigError
 from atta.train import TrainConfig
 from atta.train.cooperative import CooperativeModel, TrainerBatch, TrainingGraph, worker_view
-from atta.train.memory import Size, estimate, fewest_batches
+from atta.train.cooperative.memory import Size, estimate, fewest_batches
 from atta.train.models import whole_model
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from atta.errors import ConfigError
-from atta.train.timing import Stopwatch
-from atta.train.transfer import on_device
-from atta.train.worker import choose_device
+from atta.train.launching.worker import choose_device
+from atta.train.steps.timing import Stopwatch
+from atta.train.steps.transfer import on_device
 
 CPU = torch.device("cpu")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

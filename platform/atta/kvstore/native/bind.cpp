@@ -1,4 +1,4 @@
-// Bindings of the mutable tables' kernels; what they do stands in atta.kvstore.kernels.
+// Bindings of the mutable tables' kernels; what they do stands in atta.kvstore.mutable.kernels.
 #include <cstring>
 #include <optional>
 #include <string>

@@ -17,7 +17,6 @@ and whole models on a trainer's rows), ``deep`` (ResGCN+ and DeeperGCN), ``step`
 what of a subgraph) and ``handover`` (shares on their way to the trainers).
 """
 
-from atta.train.cooperative.deep import DeepGNN
 from atta.train.cooperative.exchange import CooperativeGraph, exchange, start_exchange
 from atta.train.cooperative.graph import TrainingGraph
 from atta.train.cooperative.groups import Place, ServerGroups
@@ -26,6 +25,7 @@ from atta.train.cooperative.model import CooperativeModel
 from atta.train.cooperative.split import split_vertices
 from atta.train.cooperative.step import TrainerBatch, backward, broadcast_weights, count_targets
 from atta.train.cooperative.views import WorkerView, worker_view
+from atta.train.deep_models import DeepGNN
 
 __all__ = [
     "CooperativeGraph",

@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from atta.errors import ConfigError
 from atta.train.cooperative.views import WorkerView
-from atta.train.timing import Stopwatch
+from atta.train.steps.timing import Stopwatch
 
 __all__ = ["CooperativeGraph", "Part", "PendingExchange", "exchange", "start_exchange"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.samplers.server import ServerGraph as Extracted
+from atta.samplers.local.server import ServerGraph as Extracted
 
 __all__ = ["Longs", "TrainingGraph"]
 

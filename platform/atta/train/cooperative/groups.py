@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from atta.errors import ConfigError
-from atta.train.timing import Stopwatch
+from atta.train.steps.timing import Stopwatch
 
 __all__ = ["Place", "ServerGroups", "machines_per_server"]
 

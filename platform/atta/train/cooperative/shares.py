@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from atta.samplers.server import ServerGraph
+from atta.samplers.local.server import ServerGraph
 from atta.train.cooperative.graph import Longs, TrainingGraph
 from atta.train.cooperative.split import split_vertices
 from atta.train.cooperative.views import WorkerView, worker_view

@@ -13,7 +13,7 @@ from atta.errors import ConfigError
 from atta.train.cooperative.exchange import CooperativeGraph
 from atta.train.cooperative.groups import ServerGroups
 from atta.train.cooperative.views import WorkerView
-from atta.train.heap import give_back_freed
+from atta.train.steps.heap import give_back_freed
 
 __all__ = [
     "LossSum",

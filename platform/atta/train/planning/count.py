@@ -11,11 +11,11 @@ import numpy.typing as npt
 from atta.errors import ConfigError
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
-from atta.samplers.graph import LocalGraph
 from atta.samplers.hashing import stream_key
+from atta.samplers.local.graph import LocalGraph
+from atta.samplers.local.server import ServerGraph, server_subgraph
 from atta.samplers.operators.server import Closure, ExpansionAware
 from atta.samplers.requests import Expand, LocalAccess
-from atta.samplers.server import ServerGraph, server_subgraph
 from atta.train.planning.shares import largest, received_rows, share_of, split_trainers
 from atta.train.planning.sizes import PAPER_SETTING, MiniBatch, Setting, Share, Sizes
 

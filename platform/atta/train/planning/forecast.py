@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from atta.samplers.plan import SpecLimits
-from atta.train.memory import ModelShape, Size, step_bytes
+from atta.samplers.dag.plan import SpecLimits
+from atta.train.cooperative.memory import ModelShape, Size, step_bytes
 from atta.train.planning.rates import Machines, Network, Rates
 from atta.train.planning.sizes import MiniBatch, Share, Sizes
 
@@ -31,7 +31,7 @@ class Forecast:
         steps: optimiser steps per epoch.
         compute, internal, external, sampling: seconds per epoch.
         preload: seconds for features of other servers' vertices, once before the first epoch.
-        memory: bytes that a trainer needs for a step, by the formula of ``--memory`` (``atta.train.memory``).
+        memory: bytes that a trainer needs for a step, by the formula of ``--memory`` (``atta.train.cooperative.memory``).
         fits: whether that is within the machine's memory per trainer.
         redundancy: rows that all trainers compute in an epoch, per vertex and layer; 1: each is computed once.
     """

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from atta.samplers.local.server import server_subgraph
 from atta.samplers.operators.server import ExpansionAware
-from atta.samplers.server import server_subgraph
 from atta.train.config import TrainConfig
 from atta.train.cooperative import (
     CooperativeModel,

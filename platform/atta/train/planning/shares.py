@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from atta.samplers.server import ServerGraph
+from atta.samplers.local.server import ServerGraph
 from atta.train.planning.sizes import Share
 
 __all__ = ["largest", "received_rows", "share_of", "split_trainers"]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import click
 
-from atta.bench.netlab import NetLab
+from atta.bench.lab.netlab import NetLab
+from atta.bench.lab.workload import Workload
 from atta.bench.peers.distdgl.launch import run_distdgl
 from atta.bench.peers.distdgl.partition import prepare
-from atta.bench.workload import Workload
 from atta.cli.output import INTS
 from atta.errors import AttaError
 

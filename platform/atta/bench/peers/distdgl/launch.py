@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from atta.bench.drive import Measured, Troupe
-from atta.bench.netlab import Host
+from atta.bench.lab.drive import Measured, Troupe
+from atta.bench.lab.netlab import Host
+from atta.bench.lab.workload import Recipe, Workload
 from atta.bench.peers.distdgl.partition import read_tables
 from atta.bench.peers.distdgl.worker import WorkerConfig
-from atta.bench.workload import Recipe, Workload
 
 __all__ = ["run_distdgl"]
 

@@ -11,13 +11,13 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from atta.bench.lab.stage import Stage
+from atta.bench.lab.workload import Recipe
 from atta.bench.peers.distdgl.partition import mask_of
 from atta.bench.peers.distdgl.worker import WorkerConfig, count, open_loader, play, pull
-from atta.bench.stage import Stage
-from atta.bench.workload import Recipe
 
 if TYPE_CHECKING:
-    from atta.bench.learn import Learner, Lesson
+    from atta.bench.train.learn import Learner, Lesson
 
 __all__ = ["TrainWorkerConfig", "main"]
 
@@ -47,7 +47,7 @@ def main() -> None:
 def _train(config: TrainWorkerConfig, stage: Stage) -> None:
     import torch.distributed as dist
 
-    from atta.bench.learn import DglSage, Learner, ending_at_once, join
+    from atta.bench.train.learn import DglSage, Learner, ending_at_once, join
 
     with ending_at_once():
         join(config.rank, config.world_size, config.rendezvous, config.threads)
@@ -68,8 +68,8 @@ def _train(config: TrainWorkerConfig, stage: Stage) -> None:
 
 def _epoch(config: TrainWorkerConfig, graph: Any, loader: Any, learner: Any, number: int, *, remote: bool) -> Any:
     """One epoch; with ``remote`` also count rows that another machine holds (costs time)."""
-    from atta.bench.drive import sent_bytes
-    from atta.train.transfer import awaited
+    from atta.bench.lab.drive import sent_bytes
+    from atta.train.steps.transfer import awaited
 
     host = os.getpid(), os.environ["GLOO_SOCKET_IFNAME"]
     sent = sent_bytes(*host)

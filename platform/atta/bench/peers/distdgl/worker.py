@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from atta.bench.lab.stage import Epoch, Stage
 from atta.bench.peers.distdgl.partition import GRAPH_NAME, MASK
-from atta.bench.stage import Epoch, Stage
 
 __all__ = ["WorkerConfig", "count", "main", "open_loader", "play", "pull"]
 

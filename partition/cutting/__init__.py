@@ -1,0 +1,1 @@
+"""From a graph folder to a partitioned dataset."""

@@ -1,0 +1,70 @@
+"""Cut a graph folder into a partitioned dataset: one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.observe.progress import Progress, Silent
+from atta.partition.cutting.writer import MAX_PARTS, write_dataset
+from atta.partition.graph import Graph
+from atta.partition.methods import make_method
+
+__all__ = ["partition_graph"]
+
+
+def partition_graph(
+    src: str | Path,
+    dst: str | Path,
+    *,
+    parts: int,
+    method: str = "metis",
+    options: Mapping[str, Any] | None = None,
+    fallback: str | None = None,
+    seed: int = 0,
+    balance: Sequence[str] | None = None,
+    overwrite: bool = False,
+    verify: bool = True,
+    progress: Progress | None = None,
+) -> None:
+    """Partition the graph folder ``src`` into the dataset ``dst``.
+
+    Args:
+        src: a graph folder.
+        dst: folder to write, complete or not at all.
+        parts: number of partitions, at least 1; more than vertices is allowed.
+        method: a name in ``methods.METHODS``.
+        options: of the method: the fields of its class.
+        fallback: the method to use where the first one fails or would not fit into memory.
+        seed: of the method.
+        balance: what every partition should get an equal share of: ``nodes``, ``edges``, names of splits. None: what the
+            method balances by itself (metis: nodes, edges, train).
+        overwrite: replace an existing dataset.
+        verify: check the graph folder's checksums first.
+        progress: told of the stages.
+
+    Raises:
+        ConfigError: an option is wrong or ``dst`` may not be written.
+        DataError: the graph folder is damaged.
+    """
+    if not 1 <= parts <= MAX_PARTS:
+        raise ConfigError(f"--parts {parts}: must lie between 1 and {MAX_PARTS}")
+    chosen = make_method(method, options)
+    second = None if fallback is None else make_method(fallback)
+    progress = progress or Silent()
+    graph = Graph.open(src, verify=verify)
+    how: dict[str, Any] = {"command": "partition", "method": method, "parts": parts, "seed": seed}
+    how |= {"balance": list(balance) if balance else None, "options": dict(options or {})}
+    try:
+        owners = chosen.assign(graph, parts, seed=seed, balance=balance, progress=progress)
+    except (ConfigError, UnknownNameError):
+        raise
+    except AttaError as error:
+        if second is None:
+            raise
+        progress.stage(f"{method}: {error}; instead: {fallback}", None)
+        how |= {"method": fallback, "options": {}, "failed": f"{method}: {error}"}
+        owners = second.assign(graph, parts, seed=seed, balance=balance, progress=progress)
+    write_dataset(graph, owners, dst, parts, provenance=how, overwrite=overwrite, progress=progress)

@@ -1,0 +1,103 @@
+"""Describe a graph folder or a partitioned dataset after verifying it: plain numbers for tables and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atta.errors import DataError
+from atta.partition import dataset as dataset_files
+from atta.partition import graph as graph_files
+from atta.partition.cutting.quality import Counts, summarise
+from atta.partition.dataset import Dataset
+from atta.partition.disk.files import FileRecord, chunks
+from atta.partition.graph import Graph
+from atta.partition.schema import Schema
+
+__all__ = ["describe", "measure"]
+
+_CHUNK_EDGES = 16 << 20
+
+
+def describe(path: str | Path, parts: Sequence[int] | None = None) -> dict[str, Any]:
+    """Verify all checksums of a folder and describe it.
+
+    Args:
+        path: a graph folder or a dataset.
+        parts: the partitions that lie on this machine (None: all); only datasets have some.
+
+    Returns:
+        ``kind`` ("graph" or "dataset"), sizes, tables, splits, and for datasets ``quality``: measured anew when all
+        partitions are here, otherwise as recorded; and ``parts``: ``disk_bytes`` and ``memory_bytes`` of each, caches not counted.
+
+    Raises:
+        DataError: something is missing or altered; the message names the file.
+    """
+    path = Path(path)
+    if (path / dataset_files.MANIFEST).exists():
+        return _describe_dataset(Dataset.open(path, parts=parts), parts)
+    if (path / graph_files.MANIFEST).exists() or not path.is_dir():
+        graph = Graph.open(path)
+        return {"schema": 1, "kind": "graph", **_common(graph.path, graph.schema, graph.files, graph.provenance)}
+    raise DataError(path, f"holds neither {graph_files.MANIFEST} nor {dataset_files.MANIFEST}")
+
+
+def _describe_dataset(dataset: Dataset, parts: Sequence[int] | None) -> dict[str, Any]:
+    quality = dataset.quality
+    if parts is None:
+        quality = summarise(measure(dataset))
+        if quality != dataset.quality:
+            raise DataError(dataset.path / dataset_files.MANIFEST, "altered: its quality figures do not fit its files")
+    return {
+        "schema": 1,
+        "kind": "dataset",
+        "dataset_id": dataset.dataset_id,
+        "num_parts": dataset.num_parts,
+        **_common(dataset.path, dataset.schema, dataset.files, dataset.provenance),
+        "quality": quality,
+        "parts": [_part_size(dataset, index) for index in range(dataset.num_parts)],
+    }
+
+
+def _part_size(dataset: Dataset, index: int) -> dict[str, int]:
+    """Bytes of a part's own files, and of all arrays that a daemon serving it holds or maps: the part's and the shared ones."""
+    own = [r for name, r in dataset.files.items() if name.startswith(f"{dataset_files.part_folder(index)}/")]
+    shared = [r for name, r in dataset.files.items() if name.startswith("shared/")]
+    arrays = sum(np.dtype(r.dtype).itemsize * prod(r.shape) for r in (*own, *shared))
+    return {"disk_bytes": sum(r.size for r in own), "memory_bytes": arrays}
+
+
+def _common(path: Path, schema: Schema, files: dict[str, FileRecord], provenance: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "path": str(path),
+        "files": len(files),
+        "bytes": sum(record.size for record in files.values()),
+        **schema.to_json(),
+        "provenance": provenance,
+    }
+
+
+def measure(dataset: Dataset) -> Counts:
+    """Count what every partition holds, from the files themselves; all partitions must be on this machine."""
+    schema, book = dataset.schema, dataset.book
+    counts = Counts.zero(schema, dataset.num_parts)
+    for t in schema.node_types:
+        counts.nodes[t][:] = np.diff(book.offsets[t])
+        for name in schema.splits[t]:
+            counts.splits[t][name][:] = np.diff(np.searchsorted(dataset.split(t, name), book.offsets[t]))
+    for index in range(dataset.num_parts):
+        part = dataset.part(index)
+        for t in schema.node_types:
+            counts.halo[t][index] = len(part.halo(t))
+        for e in schema.edge_types:
+            indices = part.csc(e).indices
+            lo, hi = book.range(schema.endpoints(e)[0], index)
+            counts.edges[e][index] = len(indices)
+            for first, last in chunks(len(indices), _CHUNK_EDGES):
+                block = indices[first:last]
+                counts.cut[index] += np.count_nonzero((block < lo) | (block >= hi))
+    return counts

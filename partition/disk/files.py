@@ -1,0 +1,312 @@
+"""Plain ``.npy`` files: written in a stream, described by size, checksum, dtype and shape, refused when altered.
+
+Nothing is ever pickled or unpickled; object arrays are refused when writing and when reading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from atta.errors import DataError
+from atta.partition.disk.staging import recover
+
+__all__ = [
+    "FileRecord",
+    "NpyAppender",
+    "check_file",
+    "check_regular",
+    "check_tree",
+    "chunks",
+    "describe_file",
+    "map_array",
+    "open_regular",
+    "read_sealed",
+    "write_array",
+    "write_json",
+    "write_sealed",
+]
+
+Array = npt.NDArray[Any]
+
+_BLOCK = 16 << 20
+_SEAL, _NO_SEAL = "checksum", "0" * 16
+_OTHERS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """What a manifest says about one ``.npy`` file.
+
+    Attributes:
+        size: bytes of the whole file, header included.
+        xxh3: xxh3_64 of all bytes as 16 hex digits.
+        dtype: numpy dtype string such as ``"<f4"``.
+        shape: of the array.
+    """
+
+    size: int
+    xxh3: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict for the manifest."""
+        return {"size": self.size, "xxh3": self.xxh3, "dtype": self.dtype, "shape": list(self.shape)}
+
+    @classmethod
+    def from_json(cls, value: Any, manifest: Path, name: str) -> FileRecord:
+        """Read one entry of a manifest's ``files``; raises DataError naming the manifest."""
+        try:
+            shape = tuple(int(s) for s in value["shape"])
+            record = cls(int(value["size"]), str(value["xxh3"]), str(value["dtype"]), shape)
+        except (KeyError, TypeError, ValueError):
+            raise DataError(manifest, f"the entry of file {name!r} is malformed") from None
+        return record
+
+
+def chunks(total: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield ``(lo, hi)`` ranges of at most ``size`` that cover ``range(total)``."""
+    for lo in range(0, total, size):
+        yield lo, min(lo + size, total)
+
+
+class NpyAppender:
+    """Writes one ``.npy`` file row by row without holding it in memory; the header is completed by ``close``."""
+
+    def __init__(self, path: Path, dtype: npt.DTypeLike, row_shape: tuple[int, ...] = ()) -> None:
+        self.path = path
+        self.dtype = np.dtype(dtype)
+        if self.dtype.hasobject:
+            raise TypeError(f"{path}: arrays of Python objects are not stored")
+        self.row_shape = row_shape
+        self.rows = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: BinaryIO | None = path.open("wb")
+        self._write_header()
+        self._header_bytes = self._file.tell()
+
+    def append(self, rows: npt.ArrayLike) -> None:
+        """Append rows of shape ``[n, *row_shape]``, cast to the file's dtype."""
+        array = np.ascontiguousarray(rows, dtype=self.dtype)
+        if array.shape[1:] != self.row_shape:
+            raise ValueError(f"{self.path}: rows of shape {array.shape[1:]} do not fit {self.row_shape}")
+        assert self._file is not None, "the file is closed"
+        self._file.write(array.data if array.size else b"")
+        self.rows += len(array)
+
+    def written(self) -> Array:
+        """Memory-map the rows appended so far, read-only."""
+        assert self._file is not None, "the file is closed"
+        self._file.flush()
+        if not self.rows:
+            return np.empty((0, *self.row_shape), self.dtype)
+        shape = (self.rows, *self.row_shape)
+        return np.asarray(np.memmap(self.path, self.dtype, "r", offset=self._header_bytes, shape=shape))
+
+    def close(self) -> None:
+        """Write the final header; calling it twice does nothing."""
+        if self._file is None:
+            return
+        try:
+            self._file.seek(0)
+            self._write_header()
+            # numpy pads headers so that the first dimension can grow in place.
+            assert self._file.tell() == self._header_bytes
+            self._file.flush()
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Close the file as it is: an open file keeps its space on the disk, even when it has been removed."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # it could not be written before either
+                file.close()
+
+    def _write_header(self) -> None:
+        assert self._file is not None
+        shape = (self.rows, *self.row_shape)
+        descr = np.lib.format.dtype_to_descr(self.dtype)
+        np.lib.format.write_array_header_1_0(self._file, {"descr": descr, "fortran_order": False, "shape": shape})
+
+    def __enter__(self) -> NpyAppender:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+
+def check_regular(path: Path) -> None:
+    """Refuse anything but a regular file or a link to one: opening a pipe would wait for ever, a device may react.
+
+    Raises DataError naming the file, also where there is none.
+    """
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+    except FileNotFoundError:
+        raise DataError(path, "the file is missing") from None
+    except OSError as error:
+        raise DataError(path, error.strerror or str(error)) from None
+    if kind != stat.S_IFREG:
+        raise DataError(path, f"{_OTHERS.get(kind, 'something else')} in place of a regular file")
+
+
+def check_tree(source: Path) -> None:
+    """Refuse a file, or a folder that holds something, that is neither a regular file nor a folder; raises DataError."""
+    if not source.is_dir():
+        check_regular(source)
+    for folder, _, names in os.walk(source):
+        for name in names:
+            if (path := Path(folder, name)).exists():  # a link to nowhere may be nobody's
+                check_regular(path)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read; raises DataError as ``check_regular`` does, or because it may not be read."""
+    check_regular(path)
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise DataError(path, error.strerror or str(error)) from None
+
+
+def write_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write one whole array as ``.npy``."""
+    with NpyAppender(path, array.dtype, array.shape[1:]) as out:
+        out.append(array)
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write readable JSON and force it to disk."""
+    with path.open("w") as file:
+        json.dump(value, file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_sealed(path: Path, value: dict[str, Any]) -> None:
+    """Write a manifest as readable JSON with a checksum of the whole file in front, and force it to disk."""
+    text = json.dumps({_SEAL: _NO_SEAL, **value}, indent=1) + "\n"
+    sealed = text.replace(_NO_SEAL, xxhash.xxh3_64(text.encode()).hexdigest(), 1)
+    with path.open("w") as file:
+        file.write(sealed)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]:
+    """Read what ``write_sealed`` wrote; raises DataError naming the file where any byte of it differs.
+
+    A replacement of its folder that was cut short is finished or undone first.
+    """
+    recover(path.parent)
+    if not path.parent.is_dir():
+        raise DataError(path.parent, f"no such folder; not {what}")
+    try:
+        with open_regular(path) as file:
+            content = file.read()
+    except DataError as error:
+        raise DataError(path, f"{error.cause}; not {what}") from None
+    value = _parsed(path, content, what, fmt, version)
+    found = value.pop(_SEAL, None)
+    text = content.replace(str(found).encode(), _NO_SEAL.encode(), 1)
+    if found != xxhash.xxh3_64(text).hexdigest():
+        raise DataError(path, "altered: its checksum differs from its content")
+    return value
+
+
+def _parsed(path: Path, content: bytes, what: str, fmt: str, version: int) -> dict[str, Any]:
+    """Check the format name and version of a manifest."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        raise DataError(path, "not valid JSON") from None
+    found = value.get("format") if isinstance(value, dict) else None
+    if found != fmt:
+        raise DataError(path, f"format {found!r} instead of {fmt!r}; not {what}")
+    if value.get("version") != version:
+        raise DataError(path, f"format version {value.get('version')!r}; this release reads version {version}")
+    return dict(value)
+
+
+def describe_file(path: Path) -> FileRecord:
+    """Measure a finished ``.npy`` file: size, checksum, dtype and shape."""
+    with path.open("rb") as file:
+        dtype, shape = _read_header(path, file)
+        return FileRecord(path.stat().st_size, _checksum(file), dtype.str, shape)
+
+
+def check_file(path: Path, record: FileRecord, *, verify: bool) -> None:
+    """Compare a file with its record.
+
+    Size and array header are always compared, the checksum only with ``verify``. Raises DataError naming the file.
+    """
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != record.size:
+                state = "truncated" if size < record.size else "altered"
+                raise DataError(path, f"{state}: {size} bytes instead of {record.size}")
+            dtype, shape = _read_header(path, file)
+            if (dtype.str, shape) != (record.dtype, record.shape):
+                have, want = f"{dtype.str}{list(shape)}", f"{record.dtype}{list(record.shape)}"
+                raise DataError(path, f"altered: holds {have} instead of {want}")
+            if verify and _checksum(file) != record.xxh3:
+                raise DataError(path, "altered: its checksum differs from the manifest's")
+    except OSError as error:
+        raise DataError(path, error.strerror or str(error)) from None
+
+
+def map_array(path: Path) -> Array:
+    """Memory-map an ``.npy`` file read-only; raises DataError naming the file."""
+    check_regular(path)
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # see _read_header
+        raise DataError(path, f"not a readable array: {error}") from None
+    return np.asarray(array)  # no np.memmap: every slice of that class costs microseconds
+
+
+def _read_header(path: Path, file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    try:
+        read = _HEADERS[np.lib.format.read_magic(file)]
+        shape, fortran, dtype = read(file)
+    except Exception:  # numpy's parser lets errors of Python's tokenizer through, among others
+        raise DataError(path, "not an .npy file (damaged header)") from None
+    if dtype.hasobject or fortran:
+        raise DataError(path, f"arrays of dtype {dtype} in this order are not read")
+    return dtype, tuple(shape)
+
+
+def _checksum(file: BinaryIO) -> str:
+    digest = xxhash.xxh3_64()
+    file.seek(0)
+    while block := file.read(_BLOCK):
+        digest.update(block)
+    return str(digest.hexdigest())

@@ -1,0 +1,87 @@
+"""What importers share: feature matrices dense or sparse, arrays read without pickles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+
+from atta.errors import DataError
+from atta.partition.disk.files import chunks
+from atta.partition.graph import GraphWriter
+from atta.partition.importers.reading.options import ImportOptions
+
+__all__ = ["add_features", "as_csr", "load_array", "load_npz", "name_bytes"]
+
+Array = npt.NDArray[Any]
+_CHUNK_VALUES = 8 << 20
+_MAX_NAME_BYTES = 256
+
+
+def load_array(path: Path) -> Array:
+    """Memory-map an ``.npy`` file that holds no objects; raises DataError."""
+    try:
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # numpy's header parser lets errors of Python's tokenizer through, among others
+        raise DataError(path, f"not a readable array: {error}") from None
+    return array
+
+
+def load_npz(path: Path) -> dict[str, Array]:
+    """Read an ``.npz`` file whose arrays hold no objects; raises DataError."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise DataError(path, "the file is missing") from None
+    except Exception as error:  # zipfile, zlib and numpy raise half a dozen unrelated types here
+        raise DataError(path, f"not a readable npz archive: {error}") from None
+
+
+def as_csr(arrays: Mapping[str, Array], path: Path) -> csr_array:
+    """Check the arrays of a saved scipy CSR matrix and build it; raises DataError."""
+    try:
+        shape = tuple(int(n) for n in arrays["shape"])
+        kind = arrays["format"].item() if "format" in arrays else b"csr"
+        if kind not in (b"csr", "csr"):
+            raise DataError(path, f"a sparse matrix in the format {kind!r}; only csr is read")
+        matrix = csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape)
+        # Indices are used unchecked by compiled code later on.
+        matrix.check_format(full_check=True)
+    except (KeyError, ValueError, TypeError) as error:
+        raise DataError(path, f"not a sparse matrix: {error}") from None
+    return matrix
+
+
+def add_features(out: GraphWriter, matrix: Any, node_type: str, options: ImportOptions, name: str = "x") -> None:
+    """Write a dense array or a CSR matrix [n, d] as float32 rows, chunk by chunk."""
+    rows, columns = matrix.shape[0], int(np.prod(matrix.shape[1:], dtype=np.int64))
+    table = out.open_table(name, np.float32, matrix.shape[1:], node_type)
+    options.progress.stage(f"features {node_type}", rows)
+    dense: Callable[[int, int], Array] = (
+        (lambda lo, hi: np.asarray(matrix[lo:hi], dtype=np.float32))
+        if isinstance(matrix, np.ndarray)
+        else (lambda lo, hi: matrix[lo:hi].toarray().astype(np.float32))
+    )
+    for lo, hi in chunks(rows, max(1, _CHUNK_VALUES // max(1, columns))):
+        values = dense(lo, hi)
+        if options.normalize_features and values.ndim == 2:
+            total = np.abs(values).sum(axis=1, keepdims=True)
+            values = values / np.where(total == 0, np.float32(1), total)
+        table.append(values)
+        options.progress.advance(hi - lo)
+
+
+def name_bytes(where: str | Path, names: Sequence[str]) -> npt.NDArray[np.uint8]:
+    """Return the table ``name`` [n, bytes]: UTF-8, padded with zeros; raises DataError."""
+    encoded = np.array([text.encode() for text in names], dtype=np.bytes_)
+    if strange := next((text for text in names if text.endswith("\0")), None):
+        raise DataError(where, f"the id {strange!r} ends in a zero, which pads ids")
+    width = max(1, encoded.dtype.itemsize)
+    if width > _MAX_NAME_BYTES:
+        raise DataError(where, f"an id takes {width} bytes, at most {_MAX_NAME_BYTES} are kept")
+    return encoded.view(np.uint8).reshape(len(names), width)

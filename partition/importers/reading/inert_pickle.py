@@ -1,0 +1,193 @@
+"""Read old pickles of numpy arrays, CSR matrices and adjacency lists without running what they name.
+
+A pickle is a program that may call any function it names. Here every name is looked up in a short table, and the table
+holds only inert stand-ins of this file: no class or function of numpy, scipy or any other module is ever reached. The
+stand-ins collect the pickled fields, which are then checked and turned into real arrays. Other names end the reading.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+
+from atta.errors import DataError
+from atta.partition.importers.reading.common import as_csr
+
+__all__ = ["load_inert"]
+
+
+class _Dtype:
+    """Stands in for ``numpy.dtype``: a plain number type, byte order from the pickled state."""
+
+    def __init__(self, code: Any = None, *_: Any) -> None:
+        self.code = code.decode("ascii") if isinstance(code, bytes) else code
+        self.order = "|"
+
+    def __setstate__(self, state: Any) -> None:
+        order = state[1]
+        self.order = order.decode("ascii") if isinstance(order, bytes) else order
+
+    def real(self) -> np.dtype[Any]:
+        if not isinstance(self.code, str) or self.code[:1] not in "biuf" or not self.code[1:].isdigit():
+            raise ValueError(f"arrays of dtype {self.code!r} are not read")
+        return np.dtype((self.order if self.order in "<>" else "<") + self.code)
+
+
+class _Array:
+    """Stands in for ``numpy.ndarray``."""
+
+    def __init__(self, *_: Any) -> None:
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def real(self) -> npt.NDArray[Any]:
+        _, shape, dtype, fortran, data = self.state
+        if not isinstance(dtype, _Dtype):
+            raise ValueError("an array without a dtype")
+        raw: Any = data.encode("latin1") if isinstance(data, str) else data
+        if type(raw) is not bytes:
+            raise ValueError("an array of objects")
+        flat = np.frombuffer(raw, dtype.real())
+        return flat.reshape(tuple(int(n) for n in shape), order="F" if fortran else "C")
+
+
+class _Scalar:
+    """Stands in for ``numpy.core.multiarray.scalar``, the number inside an adjacency list."""
+
+    def __init__(self, dtype: Any, data: Any) -> None:
+        self.dtype, self.data = dtype, data
+
+    def real(self) -> Any:
+        raw = self.data.encode("latin1") if isinstance(self.data, str) else self.data
+        return np.frombuffer(raw, self.dtype.real())[0].item()
+
+
+class _Matrix:
+    """Stands in for ``scipy.sparse.csr_matrix``; its fields arrive in ``__dict__``."""
+
+    def __init__(self, *_: Any) -> None:
+        self.fields: dict[Any, Any] = {}
+
+    def __setstate__(self, state: Any) -> None:
+        self.fields = dict(state)
+
+    def real(self, path: Path) -> csr_array:
+        fields = {k.decode() if isinstance(k, bytes) else k: v for k, v in self.fields.items()}
+        shape = fields.get("_shape", fields.get("shape"))
+        arrays = {name: fields[name].real() for name in ("data", "indices", "indptr")}
+        return as_csr({**arrays, "shape": np.array(shape)}, path)
+
+
+class _Lists(dict[Any, Any]):
+    """Stands in for ``collections.defaultdict``; its factory is ignored."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("a dictionary with a state")
+
+
+class _Function:
+    """A callable stand-in; unlike a plain function it has no attributes that a pickle could set."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+
+    def __call__(self, *args: Any) -> Any:
+        return self._call(*args)
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("a function with a state")
+
+
+def _reconstruct(*_: Any) -> _Array:
+    return _Array()
+
+
+def _rebuild(kind: Any, *_: Any) -> _Matrix:
+    if kind is not _Matrix:
+        raise pickle.UnpicklingError("it rebuilds an object that is not a CSR matrix")
+    return _Matrix()
+
+
+def _encode(text: Any, encoding: Any = "latin1") -> bytes:
+    """Stand in for ``_codecs.encode``, with which newer pickles of old protocols write bytes."""
+    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
+        raise pickle.UnpicklingError("bytes in an unknown encoding")
+    return text.encode("latin1")
+
+
+def _nothing(*_: Any) -> None:
+    """Stand in for names that appear only as arguments, such as ``list`` of a ``defaultdict``."""
+
+
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Dtype,
+    ("numpy.core.multiarray", "_reconstruct"): _Function(_reconstruct),
+    ("numpy._core.multiarray", "_reconstruct"): _Function(_reconstruct),
+    ("numpy.core.multiarray", "scalar"): _Scalar,
+    ("numpy._core.multiarray", "scalar"): _Scalar,
+    ("scipy.sparse.csr", "csr_matrix"): _Matrix,
+    ("scipy.sparse._csr", "csr_matrix"): _Matrix,
+    ("copy_reg", "_reconstructor"): _Function(_rebuild),
+    ("copyreg", "_reconstructor"): _Function(_rebuild),
+    ("collections", "defaultdict"): _Lists,
+    ("__builtin__", "list"): _Function(_nothing),
+    ("builtins", "list"): _Function(_nothing),
+    ("__builtin__", "object"): _Function(_nothing),
+    ("builtins", "object"): _Function(_nothing),
+    ("_codecs", "encode"): _Function(_encode),
+}
+
+
+class _InertUnpickler(pickle.Unpickler):
+    """Looks every name up in ``_ALLOWED`` and nowhere else; persistent ids and extension codes are refused too."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _ALLOWED[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which is not allowed") from None
+
+
+def load_inert(path: Path) -> Any:
+    """Return the array, CSR matrix or dictionary of lists in a pickle; raises DataError for anything else."""
+    try:
+        value = _InertUnpickler(io.BytesIO(path.read_bytes()), encoding="latin1").load()
+        return _real(value, path)
+    except FileNotFoundError:
+        raise DataError(path, "the file is missing") from None
+    except DataError:
+        raise
+    except Exception as error:  # a damaged pickle makes the reader raise nearly any type
+        raise DataError(path, f"refused: {error}") from None
+
+
+def _real(value: Any, path: Path) -> Any:
+    if isinstance(value, _Array):
+        return value.real()
+    if isinstance(value, _Matrix):
+        return value.real(path)
+    if isinstance(value, dict):
+        return {_number(k): [_number(u) for u in v] for k, v in value.items()}
+    raise ValueError(f"it holds a {type(value).__name__.strip('_')}")
+
+
+def _number(value: Any) -> int:
+    number = value.real() if isinstance(value, _Scalar) else value
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise ValueError("a vertex that is not a number")
+    return number

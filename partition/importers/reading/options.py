@@ -1,0 +1,52 @@
+"""What every importer is asked to do besides reading."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from atta.errors import ConfigError, DataError
+from atta.observe.progress import Progress, Silent
+
+__all__ = ["ImportOptions"]
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """Options of an import, and what it has to tell.
+
+    Attributes:
+        undirected: add the missing reverse edges, once each.
+        reverse: add an edge type ``rev_<relation>`` with the reverses of every edge type.
+        normalize_features: divide each row of ``x`` by the sum of its absolute values.
+        progress: told of the stages.
+        drop: names of what may be left out though a graph folder cannot hold it.
+        dropped: those of ``drop`` that were left out.
+        notes: sentences that the user should read.
+    """
+
+    undirected: bool = False
+    reverse: bool = False
+    normalize_features: bool = False
+    progress: Progress = field(default_factory=Silent)
+    drop: frozenset[str] = frozenset()
+    dropped: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.undirected and self.reverse:
+            raise ConfigError("undirected or reverse: not both, an undirected graph has its reverse edges already")
+
+    def refuse(self, where: str | Path, name: object, why: str) -> None:
+        """Raise DataError: ``name`` of the source cannot be carried over. Return where the user has said to leave it out."""
+        if str(name) not in self.drop:
+            raise DataError(
+                where, f"{str(name)!r} is not imported: {why} (--drop {shlex.quote(str(name))} leaves it out)"
+            )
+        self.dropped.add(str(name))
+
+    def check_dropped(self) -> None:
+        """Raise ConfigError if something that was to be left out is not there, or is imported."""
+        if unused := sorted(self.drop - self.dropped):
+            raise ConfigError(f"--drop {shlex.quote(unused[0])}: the source holds nothing of this name that is refused")

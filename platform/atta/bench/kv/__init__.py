@@ -1,0 +1,1 @@
+"""``atta bench kv``."""

@@ -1,0 +1,1 @@
+"""What every benchmark works with: hosts, processes, limits of the machine."""

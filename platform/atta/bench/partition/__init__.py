@@ -1,0 +1,1 @@
+"""``atta bench partition`` and the comparison of methods."""

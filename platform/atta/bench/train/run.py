@@ -1,0 +1,172 @@
+"""Run ``atta train`` on several hosts as its users do: a daemon and a launcher on each, one report in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atta.bench.lab.drive import Troupe, sent_bytes
+from atta.bench.lab.netlab import Host
+from atta.bench.lab.platform_run import serve_command
+from atta.client.local import free_addresses
+from atta.errors import AttaError
+from atta.wire.clusterfile import write_cluster
+
+__all__ = ["Trained", "run_training"]
+
+_PORT, _MEETING_PORT = 7070, 29400
+_POLL_S = 0.5
+_SOON_S = 0.01
+_END_S = 30.0
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run reported, and what was seen from outside.
+
+    Attributes:
+        epochs: as ``atta train --json`` has them.
+        sent_bytes: by epoch, then by host: bytes that have left the host by its interface between the reports of the epoch before
+            and this one; for the first epoch, since the launchers were started.
+    """
+
+    epochs: list[dict[str, Any]]
+    sent_bytes: list[list[int]]
+
+
+def run_training(
+    data: Path, options: Sequence[str], hosts: Sequence[Host], folder: Path, *, trainers: int, timeout_s: float
+) -> Trained:
+    """Start daemons and launchers, wait for the end; partition i lives on ``hosts[i]``, logs in ``folder``.
+
+    options: of ``atta train``, without those that say where and how many trainers there are; trainers: of each host.
+
+    Raises:
+        AttaError: something failed or takes longer than ``timeout_s``.
+    """
+    alone = all(host.interface is None for host in hosts)
+    addresses = free_addresses(len(hosts)) if alone else [f"{host.address}:{_PORT}" for host in hosts]
+    cluster, report = folder / "cluster.toml", folder / "report.json"
+    write_cluster(cluster, addresses)
+    command = [
+        *(sys.executable, "-m", "atta.cli.main", "train", "--cluster", str(cluster), "--device", "cpu"),
+        *("--trainers", str(len(hosts) * trainers), *options),
+    ]
+    # On one machine a single launcher starts all trainers.
+    nodes = 1 if alone else len(hosts)
+    if nodes > 1:
+        command += ["--nnodes", str(nodes), "--rdzv-endpoint", f"{hosts[0].address}:{_MEETING_PORT}"]
+    with Troupe("atta", folder) as daemons:
+        for part, host in enumerate(hosts):
+            serve = serve_command(data, part, addresses[part], cluster, "--threads", "1")
+            daemons.extra(f"daemon{part}", host, serve)
+        launchers = [
+            _start(
+                [*command, "--node-rank", str(rank)], host, folder / f"node{rank}.log", report if rank == 0 else None
+            )
+            for rank, host in enumerate(hosts[:nodes])
+        ]
+        try:
+            sent = _follow(launchers, hosts, folder, time.monotonic() + timeout_s)
+        finally:
+            _end(launchers)
+    epochs = json.loads(report.read_text(encoding="utf-8"))["epochs"]
+    return Trained(epochs, sent)
+
+
+def _start(command: list[str], host: Host, log: Path, report: Path | None) -> subprocess.Popen[bytes]:
+    """A launcher; the one that writes the report says on its standard error when an epoch is over."""
+    if report is None:
+        with log.open("wb") as out:
+            return host.popen([*command, "--quiet"], stdout=subprocess.DEVNULL, stderr=out)
+    command = [*command, "--json", str(report)]
+    return host.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def _follow(
+    launchers: Sequence[subprocess.Popen[bytes]], hosts: Sequence[Host], folder: Path, deadline: float
+) -> list[list[int]]:
+    """Wait for the end of all launchers, and read the interfaces whenever an epoch is over."""
+    lines: queue.Queue[str | None] = queue.Queue()
+    threading.Thread(target=_listen, args=(launchers[0], lines), daemon=True).start()
+
+    def reading() -> list[int]:
+        return [sent_bytes(p.pid, h.interface) for p, h in zip(launchers, hosts, strict=False)]
+
+    for launcher, host in zip(launchers, hosts, strict=False):
+        _wait_for_namespace(launcher.pid, host)
+    said: list[str] = []
+    readings = [reading()]
+    while True:
+        try:
+            line = lines.get(timeout=_POLL_S)
+        except queue.Empty:
+            # A node that fails takes the first one along, which is given some time to say so.
+            if time.monotonic() > deadline:
+                raise AttaError(f"atta train: not done in time; {_last(said)}") from None
+            continue
+        if line is None:
+            break
+        if line.startswith("epoch "):
+            readings.append(reading())
+        else:
+            said.append(line)
+    for rank, launcher in enumerate(launchers):
+        try:
+            code = launcher.wait(max(_END_S, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise AttaError(f"atta train: node {rank} does not end") from None
+        if code:
+            words = _last(said)
+            for other in range(1, len(launchers)):
+                words += "; " + _last((folder / f"node{other}.log").read_text(errors="replace").splitlines())
+            raise AttaError(f"atta train failed on node {rank}: {words}")
+    return [[b - a for a, b in zip(x, y, strict=True)] for x, y in itertools.pairwise(readings)]
+
+
+def _wait_for_namespace(pid: int, host: Host) -> None:
+    """Until a new process is on its host: before that the counters are those of this machine's interfaces."""
+    end = time.monotonic() + _END_S
+    while host.interface is not None and time.monotonic() < end:
+        with contextlib.suppress(OSError):  # it has ended: who waits for it learns so
+            if os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net"):
+                return
+        time.sleep(_SOON_S)
+
+
+def _listen(launcher: subprocess.Popen[bytes], lines: queue.Queue[str | None]) -> None:
+    assert launcher.stderr is not None
+    for line in launcher.stderr:
+        lines.put(line.decode(errors="replace").strip())
+    lines.put(None)
+
+
+def _last(lines: Sequence[str]) -> str:
+    return " | ".join(line for line in lines[-6:] if line) or "said nothing"
+
+
+def _end(launchers: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End launchers that still run, which end their trainers."""
+    for launcher in launchers:
+        if launcher.poll() is None:
+            launcher.send_signal(signal.SIGTERM)
+    for launcher in launchers:
+        try:
+            launcher.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            launcher.kill()
+            launcher.wait()
+        if launcher.stderr is not None:
+            launcher.stderr.close()

@@ -1,0 +1,108 @@
+"""``atta trace``: what the daemons of a cluster did and decided, as a timeline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from atta.cli.output import DURATION, TO_WRITE, write_text
+from atta.errors import ConfigError
+
+if TYPE_CHECKING:
+    from atta.client.control import Description
+    from atta.client.every import Answer
+    from atta.observe.recording import Recording
+
+__all__ = ["COMMANDS"]
+
+DEADLINE_S, TRANSFER_S = 5.0, 30.0
+"""For a daemon to say who it is, and to send what it has recorded."""
+
+
+@click.command()
+@click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
+@click.option("--out", required=True, type=TO_WRITE, metavar="FILE", help="Where to write the trace; - for stdout.")
+@click.option(
+    "--seconds",
+    type=DURATION,
+    default=0.0,
+    help="Wait so long and take what happens meanwhile  [default: all that the daemons still remember].",
+)
+def trace(target: str, out: str, seconds: float) -> None:
+    """Write what the daemons did and decided as a trace for https://ui.perfetto.dev.
+
+    Daemons always record; nothing has to be switched on before. Exit code 1: a daemon is down; the trace has the others.
+
+    Example: atta trace --cluster cluster.toml --out trace.json --seconds 5
+    """
+    from atta.client.every import down
+    from atta.observe.timeline import document, trace_events
+    from atta.observe.version import __version__
+
+    known = _describe_all(target)
+    answers = _record(known, seconds)
+    recordings = [answer.value for answer in answers if answer.value is not None]
+    if not recordings:
+        raise down(known) or down(answers) or ConfigError("no daemon is named")
+    if not any(recording.capacity for recording in recordings):
+        raise ConfigError("the daemons record nothing: they were started with --trace-events 0")
+    events = trace_events(recordings)
+    write_text("--out", out, document(events, {"writer": f"atta {__version__}", **_about(known)}))
+    told = sum(event["ph"] != "M" for event in events)  # the others are names
+    click.echo(_summary(out, recordings, seconds, events=told), err=True)
+    if failure := down(known) or down(answers):
+        raise failure
+
+
+def _describe_all(target: str) -> list[Answer[Description]]:
+    from atta.client.cluster import resolve_target
+    from atta.client.control import Connection
+    from atta.client.every import ask_all, check_together
+
+    return check_together(ask_all(resolve_target(target), Connection.describe, deadline_s=DEADLINE_S))
+
+
+def _alive(known: Sequence[Answer[Description]]) -> dict[int, str]:
+    return {answer.part: answer.address for answer in known if answer.error is None}
+
+
+def _record(known: Sequence[Answer[Description]], seconds: float) -> list[Answer[Recording]]:
+    """What the daemons that answer have recorded, in the next ``seconds`` or so far."""
+    from atta.client.every import ask_all
+
+    alive = _alive(known)
+    if not alive:
+        return []
+    begun = time.monotonic()
+    time.sleep(seconds)
+    last_s = time.monotonic() - begun if seconds else 0.0
+    return ask_all(alive, lambda connection: connection.trace(last_s), deadline_s=TRANSFER_S)
+
+
+def _about(known: Sequence[Answer[Description]]) -> dict[str, Any]:
+    """The dataset, and the cores of the largest machine: profiles are made for it."""
+    from atta.client.control import Connection
+    from atta.client.every import ask_all
+
+    figures = [answer.value for answer in ask_all(_alive(known), Connection.stats, deadline_s=DEADLINE_S)]
+    cores = max((int(found["machine_cores"]) for found in figures if found is not None), default=1)
+    dataset = next(answer.value.dataset_id for answer in known if answer.value is not None and answer.error is None)
+    return {"dataset_id": dataset, "cores": cores}
+
+
+def _summary(out: str, recordings: list[Recording], seconds: float, *, events: int) -> str:
+    from atta.observe.timeline import covered_s
+
+    covered = max(map(covered_s, recordings))
+    text = f"{events:,} events of {len(recordings)} daemon{'s' if len(recordings) > 1 else ''}, {covered:.3g} seconds"
+    if not any(recording.entries for recording in recordings):
+        return f"{text}: nothing happened" + ("" if seconds else " yet")
+    if seconds and any(r.full and covered_s(r) < 0.9 * seconds for r in recordings):
+        text += "; older ones are gone, `atta serve --trace-events` keeps more"
+    return text if out == "-" else f"{text}: open {out} in https://ui.perfetto.dev"
+
+
+COMMANDS = [trace]

@@ -1,0 +1,263 @@
+"""``atta import``, ``generate`` and ``inspect``: graphs on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from typing import Any
+
+import click
+from rich.table import Table
+
+from atta.cli.output import INTS, json_option, printer, quiet_option, write_json
+from atta.cli.work import overwrite_option, say, work_progress
+from atta.cli.work import size as size_text
+from atta.errors import ConfigError
+from atta.partition.dataset import Dataset
+from atta.partition.describe import describe
+from atta.partition.generate import KINDS, GenerateOptions, generate
+from atta.partition.importers import IMPORTERS, import_graph
+from atta.samplers.local.predict import predict
+from atta.samplers.placement import placement
+
+__all__ = ["COMMANDS"]
+
+# The tables show these splits; the JSON has all of them.
+_MAIN_SPLITS = ("train", "val", "test")
+_BALANCED = ("nodes", "edges", *_MAIN_SPLITS)
+_DEFAULTS = {f.name: f.default for f in fields(GenerateOptions)}
+
+
+_IMPORT_HELP = f"""Turn a dataset in FORMAT at SRC into the graph folder DST.
+
+FORMAT is one of {", ".join(sorted(IMPORTERS))}. What a graph folder cannot hold is refused by name."""
+
+
+@click.command("import", help=_IMPORT_HELP, epilog="Example: atta import npz data/cora graphs/cora --undirected")
+@click.argument("format_", metavar="FORMAT", type=click.Choice(sorted(IMPORTERS)))
+@click.argument("src", type=click.Path())
+@click.argument("dst", type=click.Path())
+@click.option("--undirected", is_flag=True, help="Add the missing reverse edges, once each.")
+@click.option(
+    "--reverse", is_flag=True, help="Add the reverses of every edge type as a type of their own, rev_RELATION."
+)
+@click.option("--normalize-features", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
+@click.option(
+    "--drop",
+    multiple=True,
+    metavar="NAME",
+    help="Leave out NAME, which a graph folder cannot hold  [default: refuse it].",
+)
+@overwrite_option
+@quiet_option
+def import_(
+    format_: str,
+    src: str,
+    dst: str,
+    *,
+    undirected: bool,
+    reverse: bool,
+    normalize_features: bool,
+    drop: tuple[str, ...],
+    overwrite: bool,
+    quiet: bool,
+) -> None:
+    with work_progress(quiet) as progress:
+        notes = import_graph(
+            format_,
+            src,
+            dst,
+            undirected=undirected,
+            reverse=reverse,
+            normalize_features=normalize_features,
+            drop=drop,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    say(quiet, f"{dst}: imported from {src}")
+
+
+def _generate_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Attach one option per field of GenerateOptions."""
+    helps = {
+        "nodes": "Number of vertices.",
+        "edges": "Stored directed edges, about (both directions are stored).",
+        "features": "Columns of the feature table x.",
+        "classes": "Number of classes.",
+        "seed": "Same seed, same graph.",
+        "communities": "Planted communities  [default: one per class for sbm, 2,000 vertices each for powerlaw].",
+        "inter": "Share of edges drawn without regard to communities.",
+        "exponent": "Of the power law of degrees.",
+        "signal": "Strength of the class in one vertex's features, in standard deviations of the noise.",
+        "train": "Share of training vertices.",
+        "val": "Share of validation vertices.",
+        "test": "Share of test vertices.",
+    }
+    shares = {"inter", "exponent", "signal", "train", "val", "test"}
+    for name, text in reversed(helps.items()):
+        required = name in ("nodes", "edges")
+        given: dict[str, Any] = {} if required else {"default": _DEFAULTS[name]}
+        kind = float if name in shares else int
+        show = not required and _DEFAULTS[name] is not None
+        command = click.option(f"--{name}", type=kind, required=required, show_default=show, help=text, **given)(
+            command
+        )
+    return command
+
+
+@click.command(
+    "generate", epilog="Example: atta generate powerlaw graphs/demo --nodes 245000 --edges 12000000 --features 100"
+)
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("dst", type=click.Path())
+@_generate_options
+@overwrite_option
+@quiet_option
+def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: Any) -> None:
+    """Generate the graph folder DST with features, labels and splits that a GNN can learn from."""
+    with work_progress(quiet) as progress:
+        generate(kind, dst, GenerateOptions(**options), overwrite=overwrite, progress=progress)
+    say(quiet, f"{dst}: generated")
+
+
+@click.command("inspect", epilog="Example: atta inspect data/demo --num-neighbors 15,10,5 --json -")
+@click.argument("path", type=click.Path())
+@click.option("--part", "parts", type=int, multiple=True, help="Check only these partitions (default: all).")
+@click.option(
+    "--num-neighbors",
+    type=INTS,
+    default=(),
+    help="Also predict what batches with these fan-outs need from other partitions.",
+)
+@click.option("--batch-size", type=int, default=1024, show_default=True, help="Seeds per predicted batch.")
+@click.option("--batches", type=int, default=8, show_default=True, help="Sampled per partition for the prediction.")
+@click.option("--split", default="train", show_default=True, help="Whose vertices are the seeds of these batches.")
+@click.option(
+    "--trainers-per-server", type=int, help="Show the placement with so many trainers for each partition  [default: 1]."
+)
+@json_option
+@quiet_option
+def inspect_(
+    path: str,
+    parts: tuple[int, ...],
+    *,
+    num_neighbors: tuple[int, ...],
+    batch_size: int,
+    batches: int,
+    split: str,
+    trainers_per_server: int | None,
+    json_file: str | None,
+    quiet: bool,
+) -> None:
+    """Verify and describe the graph folder or partitioned dataset PATH."""
+    report = describe(path, parts or None)
+    if report["kind"] == "dataset":
+        servers = placement(report["quality"]["parts"], 1 if trainers_per_server is None else trainers_per_server)
+        report["placement"] = [asdict(server) for server in servers]
+    elif trainers_per_server is not None:
+        raise ConfigError("--trainers-per-server: needs a partitioned dataset, servers have partitions")
+    if num_neighbors:
+        if report["kind"] != "dataset" or parts:
+            raise ConfigError("--num-neighbors: needs a partitioned dataset with all its partitions")
+        dataset = Dataset.open(path, verify=False)
+        found = predict(dataset, num_neighbors, batch_size=batch_size, batches=batches, split=split)
+        report["prediction"] = {"num_neighbors": list(num_neighbors), "parts": [asdict(p) for p in found]}
+    write_json(json_file, report)
+    if not quiet and json_file != "-":
+        _print_report(report)
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    console = printer()
+    what = "graph" if report["kind"] == "graph" else f"dataset {report['dataset_id']}, {report['num_parts']} partitions"
+    console.print(
+        f"{report['path']}: {what}; {report['files']} files, {size_text(report['bytes'])}, checksums verified"
+    )
+    console.print(_types_table(report))
+    if report["kind"] == "dataset":
+        console.print(_parts_table(report))
+        quality = report["quality"]
+        balance = ", ".join(
+            f"{name} {quality['balance'][name]:.3f}" for name in _BALANCED if name in quality["balance"]
+        )
+        console.print(f"edge cut {quality['edge_cut']:.2%}, HALO ratio {quality['halo_ratio']:.3f}")
+        console.print(f"balance (maximum / mean): {balance}")
+        console.print(_placement_table(report["placement"]))
+    if "prediction" in report:
+        console.print(_prediction_table(report["prediction"]))
+        parts = report["prediction"]["parts"]
+        remote, contested = sum(p["remote_rows"][0] for p in parts), sum(p["contested_rows"] for p in parts)
+        console.print(
+            f"{min(1.0, contested / max(1.0, remote)):.0%} of the remote rows are contested: "
+            "batches of several partitions ask for them, so they are remote to some wherever they lie"
+        )
+
+
+def _prediction_table(prediction: dict[str, Any]) -> Table:
+    fan_outs = ",".join(map(str, prediction["num_neighbors"]))
+    table = Table(
+        "part", "seeds", "rows", "remote rows", "share", "remote data", "remote frontier", "HALO share per hop",
+        title=f"Predicted per batch, fan-out {fan_outs} (mean ± standard error)",
+    )  # fmt: skip
+    for part in prediction["parts"]:
+        rows, remote, data, frontier = (part[k] for k in ("rows", "remote_rows", "remote_bytes", "remote_frontier"))
+        table.add_row(
+            str(part["part"]),
+            f"{part['seeds']:,.0f}",
+            f"{rows[0]:,.0f} ± {rows[1]:,.0f}",
+            f"{remote[0]:,.0f} ± {remote[1]:,.0f}",
+            f"{remote[0] / max(1.0, rows[0]):.1%}",
+            size_text(data[0]),
+            f"{frontier[0]:,.0f}",
+            ", ".join(f"{h:.1%}" for h in part["halo_per_hop"]),
+        )
+    return table
+
+
+def _types_table(report: dict[str, Any]) -> Table:
+    table = Table("type", "count", "tables", "splits", title="Contents")
+    for kind in ("node_types", "edge_types"):
+        for name, entry in report[kind].items():
+            specs = (f"{t} {s['dtype'][1:]}{s['row_shape'] or ''}" for t, s in entry["tables"].items())
+            splits = (f"{s} {size:,}" for s, size in entry.get("splits", {}).items())
+            table.add_row(name, f"{entry['count']:,}", "\n".join(specs), ", ".join(splits))
+    return table
+
+
+def _parts_table(report: dict[str, Any]) -> Table:
+    parts = report["quality"]["parts"]
+    known = {s for part in parts for sizes in part["splits"].values() for s in sizes}
+    splits = [s for s in _MAIN_SPLITS if s in known]
+    table = Table("part", "nodes", "edges", *splits, "HALO", "cut edges", "disk", "memory", title="Partitions")
+    for index, part in enumerate(parts):
+        per_split = (sum(sizes.get(s, 0) for sizes in part["splits"].values()) for s in splits)
+        sums = (sum(part[key].values()) for key in ("nodes", "edges"))
+        figures = (*sums, *per_split, sum(part["halo"].values()), part["cut_edges"])
+        sizes = (size_text(report["parts"][index][key]) for key in ("disk_bytes", "memory_bytes"))
+        table.add_row(str(index), *(f"{figure:,}" for figure in figures), *sizes)
+    return table
+
+
+def _placement_table(servers: list[dict[str, Any]]) -> Table:
+    table = Table(
+        "server", "partition", "vertices", "in-edges", "training vertices", "HALO", "trainers", "each trains on",
+        title="Placement with atta train",
+    )  # fmt: skip
+    for place in servers:
+        ranks = [t["rank"] for t in place["trainers"]]
+        each = [t["training_vertices"] for t in place["trainers"]]
+        figures = (place[key] for key in ("vertices", "in_edges", "training_vertices", "halo"))
+        number = str(place["server"])
+        table.add_row(number, number, *(f"{f:,}" for f in figures), _span(ranks), _span(each))
+    return table
+
+
+def _span(numbers: list[int]) -> str:
+    """``3``, or ``3 to 5``."""
+    least, most = min(numbers), max(numbers)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+COMMANDS: list[click.Command] = [import_, generate_, inspect_]

@@ -1,0 +1,240 @@
+"""``atta partition`` and ``atta plan``: cutting graphs, and what it would take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from atta.bench.partition.compare import compare, explain
+from atta.bench.partition.compare import plot as draw
+from atta.cli.output import (
+    DURATION,
+    INTS,
+    NAMES,
+    RATE,
+    SIZE,
+    json_option,
+    plot_option,
+    printer,
+    quiet_option,
+    write_json,
+)
+from atta.cli.strategy import plan_strategy
+from atta.cli.work import duration, overwrite_option, say, work_progress
+from atta.cli.work import size as size_text
+from atta.errors import ConfigError
+from atta.observe.machine.memory import total_bytes
+from atta.partition.cutting.plan import METHODS as PLANNED
+from atta.partition.cutting.plan import Estimate, GraphSize, estimate
+from atta.partition.cutting.run import partition_graph
+from atta.partition.methods import METHODS
+
+__all__ = ["COMMANDS"]
+
+
+def _pairs(options: tuple[str, ...]) -> dict[str, str]:
+    """``KEY=VALUE`` options as a mapping."""
+    for text in options:
+        if "=" not in text:
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--option")
+    return dict(text.split("=", 1) for text in options)
+
+
+@click.command("partition", epilog="Example: atta partition graphs/demo data/demo --parts 2 --method metis")
+@click.argument("src", type=click.Path())
+@click.argument("dst", type=click.Path())
+@click.option("--parts", type=int, required=True, help="Number of partitions.")
+@click.option("--method", type=click.Choice(sorted(METHODS)), default="metis", show_default=True, help="Who owns what.")
+@click.option(
+    "--option", "options", multiple=True, metavar="KEY=VALUE", help="Of the method; may be given several times."
+)
+@click.option(
+    "--fallback", type=click.Choice(sorted(METHODS)), help="Method to use where the first one fails or would not fit."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the method.")
+@click.option(
+    "--balance",
+    type=NAMES,
+    metavar="NAMES",
+    help="Share out equally: nodes, edges, types, splits  [default: nodes,edges,train].",
+)
+@click.option(
+    "--compare",
+    "methods",
+    type=NAMES,
+    default=(),
+    help="Instead of one method: several, into DST/METHOD, side by side.",
+)
+@click.option(
+    "--num-neighbors", type=INTS, default=(), help="With --compare: predict what batches with these fan-outs need."
+)
+@plot_option("With --compare: draw the figures.")
+@overwrite_option
+@json_option
+@quiet_option
+def partition(
+    src: str,
+    dst: str,
+    *,
+    parts: int,
+    method: str,
+    options: tuple[str, ...],
+    fallback: str | None,
+    seed: int,
+    balance: tuple[str, ...] | None,
+    methods: tuple[str, ...],
+    num_neighbors: tuple[int, ...],
+    plot: str | None,
+    overwrite: bool,
+    json_file: str | None,
+    quiet: bool,
+) -> None:
+    """Cut the graph folder SRC into the partitioned dataset DST."""
+    if methods:
+        tell = Console(stderr=True, quiet=quiet, highlight=False).print
+        entries = compare(
+            src, dst, methods, parts=parts, num_neighbors=num_neighbors, seed=seed, overwrite=overwrite, say=tell
+        )
+        if not quiet and json_file != "-":
+            console = printer()
+            console.print(_comparison_table(entries))
+            for line in explain(entries):
+                console.print(line)
+        write_json(json_file, {"schema": 1, "parts": parts, "num_neighbors": list(num_neighbors), "methods": entries})
+        if plot:
+            draw(entries, plot)
+        return
+    if num_neighbors or plot or json_file:
+        raise ConfigError("--num-neighbors, --plot and --json go with --compare; `atta inspect` describes a dataset")
+    with work_progress(quiet) as progress:
+        partition_graph(
+            src, dst, parts=parts, method=method, options=_pairs(options), fallback=fallback, seed=seed, balance=balance,
+            overwrite=overwrite, progress=progress,
+        )  # fmt: skip
+    say(quiet, f"{dst}: {parts} partitions by {method}; look at it with `atta inspect {dst}`")
+
+
+def _comparison_table(entries: list[dict[str, Any]]) -> Table:
+    names = list(entries[0]["balance"])
+    remote = "remote_rows" in entries[0]
+    extra = ("remote rows per batch", "of them contested", "remote data per batch") if remote else ()
+    table = Table("method", "seconds", "edge cut", "HALO ratio", *(f"balance {n}" for n in names), *extra)
+    for e in entries:
+        figures = [f"{e['seconds']:.1f}", f"{e['edge_cut']:.2%}", f"{e['halo_ratio']:.3f}"]
+        figures += [f"{e['balance'][n]:.3f}" for n in names]
+        figures += (
+            [f"{e['remote_rows']:,.0f}", f"{e['contested_rows']:,.0f}", size_text(e["remote_bytes"])] if remote else []
+        )
+        table.add_row(e["method"], *figures)
+    return table
+
+
+def _strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Attach the options of ``plan_strategy``."""
+    at_least_one = click.IntRange(1)
+    models = click.Choice(["sage", "gcn", "gat", "resgcn+", "deepergcn"])
+    choices: dict[str, dict[str, Any]] = {
+        "--strategy": {"type": click.Choice(["auto"]), "help": "Rank training strategies instead of partitionings."},
+        "--data": {"help": "Partitioned dataset to train on."},
+        "--servers": {"type": at_least_one, "default": 1, "help": "Machines."},
+        "--trainers-per-server": {"type": at_least_one, "default": 1, "help": "Trainers of each."},
+        "--model": {"type": models, "default": "sage", "help": "What is trained."},
+        "--layers": {"type": at_least_one, "default": 3, "help": "Of the model."},
+        "--hidden": {"type": at_least_one, "default": 256, "help": "Width of hidden layers."},
+        "--link": {"type": RATE, "help": "What one server's link carries, such as 1gbit."},
+        "--memory": {"type": SIZE, "help": "Per trainer  [default: of this machine, shared by a server's trainers]."},
+        "--num-neighbors": {"type": INTS, "help": "Fan-outs of mini-batches  [default: 15,10,5; or 10 per layer]."},
+        "--batch-size": {"type": at_least_one, "default": 1024, "help": "Seeds per trainer and mini-batch."},
+        "--eas": {
+            "type": INTS,
+            "multiple": True,
+            "metavar": "MAX_HOP,FANOUT",
+            "help": "Expansion-aware sampling to look at; several times  [default: 1,5 1,15 2,15 3,25].",
+        },
+        "--co-batches": {"type": INTS, "default": "2,4,8,16", "help": "Numbers of co-batches to look at."},
+        "--probe": {"type": DURATION, "default": 10.0, "help": "Seconds of measuring."},
+    }
+    for name, given in reversed(choices.items()):
+        command = click.option(name, show_default="default" in given, **given)(command)
+    return command
+
+
+@click.command("plan", epilog="Example: atta plan --nodes 111000000 --edges 3200000000 --row-bytes 512 --parts 16")
+@click.option("--nodes", type=click.IntRange(0), help="Vertices.")
+@click.option(
+    "--edges", type=click.IntRange(0), help="Stored edges; an undirected one in both directions counts twice."
+)
+@click.option(
+    "--row-bytes", type=click.IntRange(0), default=400, show_default=True, help="Of all node tables, per vertex."
+)
+@click.option(
+    "--edge-bytes", type=click.IntRange(0), default=0, show_default=True, help="Of all edge tables, per edge."
+)
+@click.option("--directed", is_flag=True, help="Not every edge is stored in both directions.")
+@click.option(
+    "--halo-ratio", type=click.FloatRange(0), default=1.5, show_default=True, help="HALO vertices per vertex."
+)
+@click.option("--parts", type=click.IntRange(1), default=4, show_default=True, help="Partitions.")
+@_strategy_options
+@json_option
+@quiet_option
+def plan_(
+    nodes: int | None,
+    edges: int | None,
+    *,
+    row_bytes: int,
+    edge_bytes: int,
+    directed: bool,
+    halo_ratio: float,
+    parts: int,
+    strategy: str | None,
+    data: str | None,
+    json_file: str | None,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Estimate what partitioning a graph takes, from its counts alone; or with --strategy how to train on a dataset.
+
+    With --strategy auto sizes are counted in the dataset --data, this machine is measured for about --probe seconds, and training
+    strategies are ranked by predicted seconds per epoch.
+    """
+    if strategy is not None:
+        plan_strategy(data, json_file=json_file, quiet=quiet, **options)
+        return
+    if data is not None:
+        raise ConfigError("--data: goes with --strategy auto; for partitioning give --nodes and --edges")
+    if nodes is None or edges is None:
+        raise click.UsageError(f"Missing option '--{'nodes' if nodes is None else 'edges'}'.")
+    size = GraphSize(nodes, edges, row_bytes, edge_bytes, symmetric=not directed, halo_ratio=halo_ratio)
+    found = [estimate(size, method, parts) for method in PLANNED]
+    here = total_bytes()
+    report = {
+        "schema": 1,
+        "size": asdict(size),
+        "parts": parts,
+        "folder_bytes": size.folder_bytes,
+        "dataset_bytes": size.dataset_bytes,
+        "machine_memory": here,
+        "methods": [asdict(e) | {"fits": e.memory <= here} for e in found],
+    }
+    if not quiet and json_file != "-":
+        _print_plan(size, found, parts, here)
+    write_json(json_file, report)
+
+
+def _print_plan(size: GraphSize, found: list[Estimate], parts: int, here: int) -> None:
+    console = printer()
+    console.print(f"on disk: graph folder {size_text(size.folder_bytes)}, dataset {size_text(size.dataset_bytes)}")
+    console.print(f"in memory of each of {parts} daemons: about {size_text(size.dataset_bytes / parts)}")
+    table = Table("method", "peak memory", "fits here", "time", title="Partitioning, estimated")
+    for e in found:
+        table.add_row(e.method, size_text(e.memory), "yes" if e.memory <= here else "no", duration(e.seconds))
+    console.print(table)
+
+
+COMMANDS: list[click.Command] = [partition, plan_]

@@ -1,0 +1,1 @@
+"""What a training loop iterates over: loaders, and the mini-batches that they give."""

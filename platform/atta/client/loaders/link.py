@@ -1,0 +1,170 @@
+"""Link prediction: batches whose seeds are edges."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from atta.client.cluster import Cluster
+from atta.client.loaders.dag import DagLoader, hops_of
+from atta.client.loaders.minibatch import LinkLabels
+from atta.client.loaders.seeds import as_edges, edge_type_name, link_seeds, tables_by_type
+from atta.errors import ConfigError, UnknownNameError
+from atta.partition.schema import Schema
+from atta.samplers.arguments import did_you_mean
+from atta.samplers.batch.negatives import NegativeLinks, Strategy
+from atta.samplers.dag.spec import link_spec
+
+__all__ = ["LinkNeighborLoader", "NegativeSampling"]
+
+_MODES = ("binary", "triplet")
+
+
+@dataclass(frozen=True)
+class NegativeSampling:
+    """How negative edges are drawn.
+
+    Attributes:
+        mode: ``"binary"``: pairs of their own, labelled 0; ``"triplet"``: other targets for the source of each positive.
+        amount: negatives per positive; a whole number for triplets.
+        strategy: ``"uniform"`` vertices (PyG), ``"degree"`` (targets by in-degree to the power of 3/4), ``"in_batch"`` (targets of
+            other positives) or ``"exact"`` (uniform, but never an edge of the graph).
+    """
+
+    mode: str = "binary"
+    amount: float = 1.0
+    strategy: str = "uniform"
+
+    def __post_init__(self) -> None:
+        if self.mode not in _MODES:
+            raise UnknownNameError.of("mode of negative sampling", str(self.mode), _MODES)
+        if self.strategy not in {s.value for s in Strategy}:
+            raise UnknownNameError.of("strategy of negative sampling", str(self.strategy), [s.value for s in Strategy])
+        NegativeLinks(self.mode == "triplet", self.amount)
+
+    @classmethod
+    def of(cls, given: Any) -> NegativeSampling | None:
+        """From None, a mode's name, a mapping, or an object with PyG's attributes ``mode`` and ``amount``."""
+        if given is None or isinstance(given, cls):
+            return given
+        if isinstance(given, str):
+            return cls(given)
+        if isinstance(given, Mapping):
+            known = [field.name for field in dataclasses.fields(cls)]
+            for name in given:
+                if name not in known:
+                    raise ConfigError(f"neg_sampling: unknown {name}{did_you_mean(str(name), known)}")
+            return cls(**given)
+        mode = getattr(given, "mode", None)
+        if mode is None:
+            raise ConfigError(f"neg_sampling {given!r}: give a mode, a mapping or a NegativeSampling")
+        return cls(str(getattr(mode, "value", mode)), getattr(given, "amount", 1.0))
+
+
+class LinkNeighborLoader(DagLoader):
+    """Batches of edges with sampled neighbourhoods of their ends, with the arguments and results of PyG's
+    ``LinkNeighborLoader``."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        num_neighbors: Sequence[int] | Mapping[Any, Sequence[int]],
+        edge_label_index: Any,
+        *,
+        edge_label: Any = None,
+        edge_label_time: Any = None,
+        neg_sampling: Any = None,
+        exclude_edges: str | None = "reverse",
+        reverse_type: Any = None,
+        replace: bool = False,
+        method: str | None = None,
+        weight_attr: str | None = None,
+        time_attr: str | None = None,
+        temporal_strategy: str = "uniform",
+        disjoint: bool = False,
+        tables: Mapping[str, Sequence[str] | str] | Sequence[str] | str | None = None,
+        edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str = (),
+        frontier: str = "new",
+        **options: Any,
+    ) -> None:
+        """Describe the batches; nothing is sent before the first iteration. ``batch_size`` counts positive edges.
+
+        Args:
+            cluster: from ``atta.connect`` or ``atta.local``.
+            num_neighbors: as for ``NeighborLoader``.
+            edge_label_index: int [2, E] user ids of the edges, sources first, or ``(edge_type, [2, E])``. They need not be edges of
+                the graph.
+            edge_label: [E], their labels; None: 1. With binary negatives, labels that begin at 0 are raised by one, so that 0 means
+                "no edge" (as PyG does).
+            edge_label_time: int [E], with ``time_attr``: no edge in the trees of an edge's ends is later. Negatives have the
+                time of their positive.
+            neg_sampling: a ``NegativeSampling``, a mode, a mapping, or PyG's; None: only the given edges.
+            exclude_edges: ``"reverse"`` leaves a batch's positive edges and their reverses out of its sampled edges, so that a
+                model cannot look them up; ``"self"`` the edges only; None leaves nothing out. They are left out after drawing:
+                of a vertex with d in-edges, c of which are left out, a draw loses the share c / d on average, so that it gets
+                less than its fan-out (docs/samplers.md says how much).
+            reverse_type: edge type of the reverses; default: the same type where it stays within a node type, otherwise the
+                only one between the same node types in the other direction.
+            replace, method, weight_attr, time_attr, temporal_strategy, disjoint, tables, edge_tables, frontier: as for
+                ``NeighborLoader``.
+            **options: ``batch_size``, ``shuffle``, ``drop_last`` and what ``NeighborLoader`` takes.
+
+        Raises:
+            ConfigError: an argument is out of range; UnknownNameError: a type, table or strategy does not exist.
+        """
+        schema = cluster.schema
+        edge_type, ends = _edges(schema, edge_label_index)
+        negatives = NegativeSampling.of(neg_sampling)
+        hops = hops_of(
+            cluster, num_neighbors, replace=replace, method=method, weight_attr=weight_attr, time_attr=time_attr,
+            temporal_strategy=temporal_strategy, disjoint=disjoint, edge_tables=edge_tables, frontier=frontier,
+        )  # fmt: skip
+        of_types = tables_by_type(tables, dict.fromkeys(schema.endpoints(edge_type)))
+        wanted = None
+        if negatives is not None:
+            strategy = Strategy(negatives.strategy)
+            wanted = NegativeLinks(negatives.mode == "triplet", float(negatives.amount), strategy)
+        dag = link_spec(schema, hops, edge_type=edge_type, negatives=wanted, tables=of_types)
+        if exclude_edges not in (None, "self", "reverse"):
+            raise UnknownNameError.of("edges to exclude", str(exclude_edges), ("self", "reverse"))
+        reverse = _reverse_type(schema, edge_type, reverse_type) if exclude_edges == "reverse" else None
+        seeds = link_seeds(
+            schema, edge_type, ends, edge_label_time, exclude=exclude_edges is not None, exclude_reverse=reverse
+        )
+        super().__init__(cluster, dag, input_nodes=seeds, **options)
+        label = None if edge_label is None else np.asarray(edge_label)
+        if label is not None and len(label) != ends.shape[1]:
+            raise ConfigError(f"edge_label: {len(label)} labels for {ends.shape[1]} edges")
+        time = None if edge_label_time is None else np.asarray(edge_label_time)
+        mode = None if negatives is None else negatives.mode
+        amount = 1 if negatives is None else int(negatives.amount)
+        labels = LinkLabels(edge_type, mode, amount, label, time)
+        self._origin = dataclasses.replace(self._origin, tables=of_types, labels=labels)
+
+
+def _edges(schema: Schema, edge_label_index: Any) -> tuple[str, np.ndarray]:
+    """(edge type, [2, E])."""
+    edge_type, ends = None, edge_label_index
+    if isinstance(edge_label_index, tuple) and len(edge_label_index) == 2:
+        first, second = edge_label_index
+        if isinstance(first, str) or (isinstance(first, tuple) and all(isinstance(part, str) for part in first)):
+            edge_type, ends = first, second
+    if ends is None:
+        raise ConfigError("edge_label_index: give the edges as integers [2, E]")
+    return edge_type_name(schema, edge_type), as_edges(ends)
+
+
+def _reverse_type(schema: Schema, edge_type: str, given: Any) -> str | None:
+    if given is not None:
+        return edge_type_name(schema, given)
+    source, target = schema.endpoints(edge_type)
+    if source == target:
+        return edge_type
+    found = [name for name in schema.edge_types if schema.endpoints(name) == (target, source)]
+    if len(found) > 1:
+        raise ConfigError(f"reverse_type: name which of {', '.join(found)} holds the reverses of {edge_type}")
+    return found[0] if found else None

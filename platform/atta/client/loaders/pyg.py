@@ -1,0 +1,257 @@
+"""A cluster behind PyG's own loaders: ``BaseSampler``, ``FeatureStore`` and ``GraphStore`` as remote backends.
+
+    features, graph, sampler = atta.client.loaders.pyg.backends(cluster, num_neighbors=[15, 10])
+    loader = NodeLoader((features, graph), node_sampler=sampler, input_nodes=ids, batch_size=1024)
+
+A batch is one conversation with a daemon: its rows come with the sampled vertices and are handed out when the loader asks the
+feature store for them. The daemons work ahead for Atta's own loaders only, so these are the faster choice where there is one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch_geometric.data import EdgeAttr, FeatureStore, GraphStore, TensorAttr
+from torch_geometric.data.graph_store import EdgeLayout
+from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
+
+from atta.client.cluster import Cluster
+from atta.client.loaders.dag import NeighborLoader
+from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
+from atta.client.loaders.minibatch import MiniBatch
+from atta.client.loaders.seeds import as_ids
+from atta.errors import ConfigError
+
+__all__ = ["AttaFeatureStore", "AttaGraphStore", "AttaSampler", "backends"]
+
+_ROWS = 1 << 14
+"""Vertices per request where rows or edges are asked for outside of a batch."""
+
+
+def backends(
+    cluster: Cluster, num_neighbors: Sequence[int] | Mapping[Any, Sequence[int]], **options: Any
+) -> tuple[AttaFeatureStore, AttaGraphStore, AttaSampler]:
+    """The three objects that PyG's ``NodeLoader`` and ``LinkLoader`` take; arguments as for ``AttaSampler``."""
+    features = AttaFeatureStore(cluster)
+    return features, AttaGraphStore(cluster), AttaSampler(cluster, num_neighbors, features=features, **options)
+
+
+class AttaFeatureStore(FeatureStore):  # type: ignore[misc]
+    """Node tables of a cluster, read-only; an index is user ids. Rows of the batch that was sampled last are at hand."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self.__dict__["_cluster"] = cluster  # FeatureStore takes attributes for tensors
+        self.__dict__["_recent"] = {}
+
+    def remember(self, batch: MiniBatch, n_id: Mapping[str, torch.Tensor]) -> None:
+        """Keep the rows of ``batch`` until the next one; ``n_id`` are the very tensors by which they will be asked for."""
+        self.__dict__["_recent"] = {t: (ids, batch.tables[t]) for t, ids in n_id.items()}
+
+    def get_all_tensor_attrs(self) -> list[TensorAttr]:
+        """Every node table."""
+        tables = self._cluster.schema.node_tables
+        return [TensorAttr(group_name=t, attr_name=name) for t, names in tables.items() for name in names]
+
+    def _get_tensor(self, attr: TensorAttr) -> torch.Tensor:
+        node_type = self._node_type(attr)
+        ids, tables = self._recent.get(node_type, (None, {}))
+        if attr.attr_name in tables and attr.index is not None and attr.index is ids:
+            return torch.from_numpy(tables[attr.attr_name])
+        self._cluster.schema.table(node_type, attr.attr_name)
+        return torch.from_numpy(self._rows(node_type, attr.attr_name, attr.index))
+
+    def _rows(self, node_type: str, name: str, index: Any) -> np.ndarray:
+        """Rows by user id; without an index all, in ascending order of user ids."""
+        spec = self._cluster.schema.node_tables[node_type][name]
+        ids = None if index is None else as_ids("index", index)
+        count = self._cluster.schema.node_counts[node_type] if ids is None else len(ids)
+        out = np.empty((count, *spec.row_shape), np.dtype(spec.dtype))
+        if not count:
+            return out
+        unique, inverse = (None, None) if ids is None else np.unique(ids, return_inverse=True)
+        loader = NeighborLoader(
+            self._cluster, [], (node_type, unique), batch_size=_ROWS, tables={node_type: [name]}, rank=0, world_size=1,
+            seeds="global", edge_ids=False,
+        )  # fmt: skip
+        rows = out if inverse is None else np.empty((len(np.asarray(unique)), *spec.row_shape), out.dtype)
+        for batch in loader:
+            rows[batch.input_id] = batch.table(name, node_type)
+        if inverse is not None:
+            out[:] = rows[inverse]
+        return out
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...]:
+        node_type = self._node_type(attr)
+        schema = self._cluster.schema
+        return schema.node_counts[node_type], *schema.table(node_type, attr.attr_name).row_shape
+
+    def _node_type(self, attr: TensorAttr) -> str:
+        schema = self._cluster.schema
+        name = attr.group_name if isinstance(attr.group_name, str) else schema.node_types[0]
+        return str(schema.check_node_type(name))
+
+    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
+        raise ConfigError("the tables of a cluster are read-only")
+
+    def _remove_tensor(self, attr: TensorAttr) -> bool:
+        raise ConfigError("the tables of a cluster are read-only")
+
+
+class AttaGraphStore(GraphStore):  # type: ignore[misc]
+    """Edge types of a cluster, read-only. An edge index that is asked for is fetched as a whole, in the users' order of edges."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self.__dict__["_cluster"] = cluster
+
+    def get_all_edge_attrs(self) -> list[EdgeAttr]:
+        """Every edge type, in COO layout."""
+        schema = self._cluster.schema
+        return [
+            EdgeAttr(
+                tuple(name.split("__")),
+                EdgeLayout.COO,
+                size=tuple(schema.node_counts[t] for t in schema.endpoints(name)),
+            )
+            for name in schema.edge_types
+        ]
+
+    def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[torch.Tensor, torch.Tensor] | None:
+        schema = self._cluster.schema
+        name = schema.check_edge_type("__".join(edge_attr.edge_type))
+        if edge_attr.layout != EdgeLayout.COO:
+            return None
+        _, target = schema.endpoints(name)
+        ends = np.empty((2, schema.edge_counts[name]), dtype=np.int64)
+        fan_outs = {other: [-1 if other == name else 0] for other in schema.edge_types}
+        loader = NeighborLoader(
+            self._cluster, fan_outs, (target, None), batch_size=_ROWS, tables={}, rank=0, world_size=1, seeds="global"
+        )
+        for batch in loader:
+            row, col = batch.edge_index(name)
+            e_id = batch.e_id(name)
+            ends[0, e_id] = batch.n_id(schema.endpoints(name)[0])[row]
+            ends[1, e_id] = batch.n_id(target)[col]
+        return torch.from_numpy(ends[0]), torch.from_numpy(ends[1])
+
+    def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
+        raise ConfigError("the edges of a cluster are read-only")
+
+    def _remove_edge_index(self, edge_attr: EdgeAttr) -> bool:
+        raise ConfigError("the edges of a cluster are read-only")
+
+
+class AttaSampler(BaseSampler):  # type: ignore[misc]
+    """Samples the batches that a PyG loader asks for. Call n of a sampler draws with epoch n, so that no two are alike."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        num_neighbors: Sequence[int] | Mapping[Any, Sequence[int]],
+        *,
+        features: AttaFeatureStore | None = None,
+        tables: Mapping[str, Sequence[str]] | None = None,
+        **options: Any,
+    ) -> None:
+        """``features`` is handed the rows of ``tables`` (default: all); ``options`` as for ``atta.NeighborLoader``."""
+        self._cluster, self._num_neighbors, self._options = cluster, num_neighbors, options
+        self._features, self._calls, self._pid = features, 0, os.getpid()
+        self._tables = tables if features is not None else {}
+        schema = cluster.schema
+        self._hetero = len(schema.node_types) > 1 or len(schema.edge_types) > 1
+
+    def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput | HeteroSamplerOutput:
+        """A batch with the given vertices (user ids) as seeds."""
+        node_type = index.input_type or self._only_type()
+        loader = NeighborLoader(
+            self._cluster, self._num_neighbors, (node_type, index.node.numpy()), input_time=_numpy(index.time),
+            **self._settings(len(index.node)),
+        )  # fmt: skip
+        batch = self._one(loader)
+        # A seed named twice counts once: what PyG says of its seeds must be in step with the first vertices.
+        kept = torch.from_numpy(batch.input_id)
+        input_id = kept if index.input_id is None else index.input_id[kept]
+        return self._output(batch, (input_id, None if index.time is None else index.time[kept]))
+
+    def sample_from_edges(
+        self, index: EdgeSamplerInput, neg_sampling: Any = None
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """A batch with the given edges (user ids) as seeds, and their negatives."""
+        if neg_sampling is not None and (neg_sampling.src_weight is not None or neg_sampling.dst_weight is not None):
+            raise ConfigError(
+                "neg_sampling: weights of vertices are not supported, see the strategies of atta.NegativeSampling"
+            )
+        ends = np.stack([index.row.numpy(), index.col.numpy()])
+        edges = ends if index.input_type is None else (tuple(index.input_type), ends)
+        loader = LinkNeighborLoader(
+            self._cluster, self._num_neighbors, edges, edge_label_time=_numpy(index.time),
+            neg_sampling=NegativeSampling.of(neg_sampling), **self._settings(ends.shape[1]),
+        )  # fmt: skip
+        batch = self._one(loader)
+        found = {name: torch.from_numpy(array) for name, array in batch.links().items()}
+        if neg_sampling is not None and neg_sampling.is_triplet():
+            triple = (found["src_index"], found["dst_pos_index"], found["dst_neg_index"])
+            return self._output(batch, (index.input_id, *triple, index.time))
+        label = index.label
+        if neg_sampling is not None:
+            positive = torch.ones(ends.shape[1]) if label is None else label
+            missing = found["edge_label_index"].shape[1] - ends.shape[1]
+            label = torch.cat([positive, positive.new_zeros((missing, *positive.shape[1:]))])
+        return self._output(batch, (index.input_id, found["edge_label_index"], label, index.time))
+
+    def _only_type(self) -> str:
+        types = self._cluster.schema.node_types
+        if len(types) > 1:
+            raise ConfigError(f"input_nodes: name a node type, as in ({types[0]!r}, ids); there are {', '.join(types)}")
+        return types[0]
+
+    def _settings(self, seeds: int) -> dict[str, Any]:
+        if os.getpid() != self._pid:
+            raise ConfigError("num_workers: must be 0, connections do not survive a fork (the daemons do the sampling)")
+        return {"batch_size": max(1, seeds), "tables": self._tables, "rank": 0, "world_size": 1, **self._options}
+
+    def _one(self, loader: Any) -> MiniBatch:
+        loader.set_epoch(self._calls)
+        self._calls += 1
+        (batch,) = loader
+        return batch  # type: ignore[no-any-return]
+
+    def _output(self, batch: MiniBatch, metadata: tuple[Any, ...]) -> SamplerOutput | HeteroSamplerOutput:
+        schema = self._cluster.schema
+        n_id = {t: torch.from_numpy(batch.n_id(t)) for t in schema.node_types}
+        if self._features is not None:
+            self._features.remember(batch, n_id)
+        edges = {name: tuple(name.split("__")) for name in schema.edge_types}
+        ends = {name: torch.from_numpy(batch.edge_index(name)) for name in edges}
+        ids = {name: _tensor(batch.e_id(name)) for name in edges}
+        trees = {t: torch.from_numpy(found) for t in n_id if (found := batch.tree_of_seed(t)) is not None}
+        if not self._hetero:
+            (node_type,), (name,) = n_id, edges
+            row, col = ends[name]
+            return SamplerOutput(
+                n_id[node_type], row, col, ids[name], trees.get(node_type), batch.num_sampled_nodes(),
+                batch.num_sampled_edges(), metadata=metadata,
+            )  # fmt: skip
+        return HeteroSamplerOutput(
+            n_id,
+            {edges[name]: pair[0] for name, pair in ends.items()},
+            {edges[name]: pair[1] for name, pair in ends.items()},
+            {edges[name]: found for name, found in ids.items()},
+            trees or None,
+            {t: batch.num_sampled_nodes(t) for t in n_id},
+            {edges[name]: batch.num_sampled_edges(name) for name in edges},
+            metadata=metadata,
+        )
+
+
+def _numpy(tensor: torch.Tensor | None) -> np.ndarray | None:
+    return None if tensor is None else tensor.numpy()
+
+
+def _tensor(array: np.ndarray | None) -> torch.Tensor | None:
+    return None if array is None else torch.from_numpy(array)

@@ -1,0 +1,98 @@
+"""A mini-batch as PyG's ``Data`` or ``HeteroData``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch_geometric.data import Data, HeteroData
+
+if TYPE_CHECKING:
+    from atta.client.loaders.minibatch import MiniBatch
+
+__all__ = ["to_pyg"]
+
+_PLACES = {"src_index": 0, "dst_pos_index": 2, "dst_neg_index": 2}
+"""Ends of triplets, which PyG keeps with the node types of the edges that are seeds: their places in the edge type."""
+
+
+def to_pyg(batch: MiniBatch) -> Any:
+    """See ``MiniBatch.to_pyg``."""
+    schema = batch.schema
+    if len(schema.node_types) == len(schema.edge_types) == 1:
+        return _homogeneous(batch)
+    return _typed(batch)
+
+
+def _homogeneous(batch: MiniBatch) -> Data:
+    data, (node_type,), (edge_type,) = Data(), batch.schema.node_types, batch.schema.edge_types
+    _fill_nodes(data, batch, node_type)
+    _fill_edges(data, batch, edge_type)
+    data.input_id, data.batch_size = _tensor(batch.input_id), batch.batch_size
+    for name, array in _links(batch).items():
+        data[name] = _tensor(array)
+    for name, tensor in _of_operators(batch, set(data.keys())).items():
+        data[name] = tensor
+    return data
+
+
+def _typed(batch: MiniBatch) -> HeteroData:
+    """Every type of the graph is there, with 0 rows where the batch has none: layers of a model go over all of them."""
+    data, schema = HeteroData(), batch.schema
+    for node_type in schema.node_types:
+        _fill_nodes(data[node_type], batch, node_type)
+    for edge_type in schema.edge_types:
+        _fill_edges(data[_triple(edge_type)], batch, edge_type)
+    labels = batch.origin.labels
+    seeds = data[_triple(labels.edge_type) if labels else batch.origin.seed_type]
+    seeds.input_id, seeds.batch_size = _tensor(batch.input_id), batch.batch_size
+    for name, array in _links(batch).items():
+        assert labels is not None
+        store = data[_triple(labels.edge_type)[_PLACES[name]]] if name in _PLACES else seeds
+        store[name] = _tensor(array)
+    data.num_sampled_nodes = {t: batch.num_sampled_nodes(t) for t in schema.node_types}
+    data.num_sampled_edges = {_triple(e): batch.num_sampled_edges(e) for e in schema.edge_types}
+    for name, tensor in _of_operators(batch, set()).items():
+        setattr(data, name, tensor)
+    return data
+
+
+def _fill_nodes(store: Any, batch: MiniBatch, node_type: str) -> None:
+    for name, rows in batch.tables[node_type].items():
+        store[name] = _tensor(rows)
+    n_id, tree = batch.n_id(node_type), batch.tree_of_seed(node_type)
+    store.n_id, store.num_nodes = _tensor(n_id), len(n_id)
+    if tree is not None:
+        store.batch = _tensor(tree)
+    store.num_sampled_nodes = batch.num_sampled_nodes(node_type)
+
+
+def _fill_edges(store: Any, batch: MiniBatch, edge_type: str) -> None:
+    store.edge_index, ids = _tensor(batch.edge_index(edge_type)), batch.e_id(edge_type)
+    if ids is not None:
+        store.e_id = _tensor(ids)
+    for name, rows in batch.edge_tables(edge_type).items():
+        store[name if name.startswith("edge") else f"edge_{name}"] = _tensor(rows)
+    store.num_sampled_edges = batch.num_sampled_edges(edge_type)
+
+
+def _links(batch: MiniBatch) -> dict[str, np.ndarray]:
+    return batch.links() if batch.origin.labels else {}
+
+
+def _of_operators(batch: MiniBatch, taken: set[str]) -> dict[str, torch.Tensor]:
+    """``extra`` and ``pairs`` by the names that are free."""
+    found: dict[str, torch.Tensor] = {}
+    for kind, arrays in (("extra", batch.extra), ("pairs", batch.pairs)):
+        for name, array in arrays.items():
+            found[f"{kind}_{name}" if name in taken else name] = _tensor(array)
+    return found
+
+
+def _triple(edge_type: str) -> tuple[str, ...]:
+    return tuple(edge_type.split("__"))
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array)

@@ -1,0 +1,182 @@
+"""What a loader iterates over, as the message that opens a session: vertices, edges, or batches that need no seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from atta.errors import ConfigError, UnknownNameError
+from atta.partition.schema import Schema
+from atta.protos.v1 import session_pb2
+from atta.samplers.arguments import integers, names, whole
+from atta.samplers.seed_plan import SeedPolicy, count_batches, count_sized
+
+__all__ = [
+    "InputNodes",
+    "as_edges",
+    "as_ids",
+    "batches_of",
+    "edge_type_name",
+    "link_seeds",
+    "node_seeds",
+    "part_seeds",
+    "sized_seeds",
+    "tables_by_type",
+    "typed",
+]
+
+MAX_BATCHES = 1 << 31
+"""Batches per epoch of an operator that draws them by itself."""
+
+InputNodes = str | ArrayLike | tuple[str, str | ArrayLike | None] | None
+
+
+def typed(schema: Schema, input_nodes: InputNodes) -> tuple[str, str | ArrayLike | None]:
+    """(node type, split or ids): the type that ``input_nodes`` names, the only one, or the only one that has such a split.
+
+    Raises:
+        ConfigError: several types, and none is named: ids mean other vertices in each.
+    """
+    if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
+        return input_nodes[0], input_nodes[1]
+    types: Sequence[str] = schema.node_types
+    if len(types) > 1 and isinstance(input_nodes, str):
+        types = [t for t in types if input_nodes in schema.splits[t]]
+        if not types:
+            raise UnknownNameError.of("split", input_nodes, {name for t in schema.splits.values() for name in t})
+    if len(types) != 1:
+        raise ConfigError(f"input_nodes: name a node type, as in ({types[0]!r}, ...); there are {', '.join(types)}")
+    return types[0], input_nodes
+
+
+def node_seeds(schema: Schema, input_nodes: InputNodes, input_time: Any = None) -> session_pb2.Seeds:
+    """Vertices: a split's name, user ids (and their times for temporal sampling), or None for all of the type."""
+    node_type, source = typed(schema, input_nodes)
+    schema.check_node_type(node_type)
+    if (source is None or isinstance(source, str)) and input_time is not None:
+        raise ConfigError("input_time: goes with ids, the vertices of a split have no order")
+    if source is None:
+        return session_pb2.Seeds(node_type=node_type, all=True)
+    if isinstance(source, str):
+        if source not in schema.splits.get(node_type, {}):
+            raise UnknownNameError.of("split", source, schema.splits.get(node_type, {}))
+        return session_pb2.Seeds(node_type=node_type, split=source)
+    ids = as_ids("input_nodes", source)
+    message = session_pb2.Seeds(node_type=node_type, ids=ids.tobytes())
+    message.times = _times("input_time", input_time, len(ids))
+    return message
+
+
+def sized_seeds(schema: Schema, node_type: str | None, batches: Sequence[ArrayLike] | int) -> session_pb2.Seeds:
+    """Batches cut by the user: the ids of each, or only how many there are."""
+    name = schema.node_types[0] if node_type is None else schema.check_node_type(node_type)
+    if isinstance(batches, int | float | str | np.generic):
+        return session_pb2.Seeds(node_type=name, batches=whole("batches", batches, 1, MAX_BATCHES))
+    ids = [as_ids("batches", batch) for batch in batches]
+    if not ids:
+        raise ConfigError("batches: there are none")
+    sizes = np.array([len(batch) for batch in ids], dtype=np.int64)
+    return session_pb2.Seeds(node_type=name, ids=np.concatenate(ids).tobytes(), sizes=sizes.tobytes())
+
+
+def part_seeds(node_type: str, part: int) -> session_pb2.Seeds:
+    """One batch: the vertices of a type that belong to partition ``part``, by ascending user id."""
+    return session_pb2.Seeds(node_type=node_type, part=part)
+
+
+def link_seeds(
+    schema: Schema, edge_type: str, ends: Any, times: Any, *, exclude: bool, exclude_reverse: str | None
+) -> session_pb2.Seeds:
+    """Edges ``ends`` [2, E] (user ids, sources first) of ``edge_type``."""
+    pair = as_edges(ends)
+    message = session_pb2.Seeds(node_type=schema.endpoints(edge_type)[1])
+    message.links.edge_type = edge_type
+    message.links.sources, message.links.targets = pair[0].tobytes(), pair[1].tobytes()
+    message.links.exclude, message.links.exclude_reverse = exclude, exclude_reverse or ""
+    message.times = _times("edge_label_time", times, pair.shape[1])
+    return message
+
+
+def batches_of(schema: Schema, request: session_pb2.OpenRequest) -> int:
+    """How many batches the session that ``request`` opens has in an epoch; raises ConfigError where the daemon would."""
+    seeds, rank, world = request.seeds, request.rank, request.world_size
+    source = seeds.WhichOneof("source")
+    if source == "part":
+        return 1
+    if source == "batches" or seeds.sizes:
+        count = seeds.batches if source == "batches" else len(seeds.sizes) // 8
+        return count_sized(count, rank=rank, world=world, pad=request.pad)
+    match source:
+        case "split":
+            found = schema.splits[seeds.node_type][schema.check_split(seeds.node_type, seeds.split)]
+        case "all":
+            found = schema.node_counts[schema.check_node_type(seeds.node_type)]
+        case "links":
+            found = len(seeds.links.sources) // 8
+        case _:
+            found = len(seeds.ids) // 8
+    return count_batches(
+        found,
+        batch_size=request.batch_size,
+        policy=SeedPolicy(request.policy),
+        rank=rank,
+        world=world,
+        drop_last=request.drop_last,
+        pad=request.pad,
+    )
+
+
+def tables_by_type(
+    given: Mapping[str, Sequence[str] | str] | Sequence[str] | str | None, node_types: Iterable[str]
+) -> dict[str, list[str]] | None:
+    """Names of node tables by node type; a list or a single name counts for ``node_types``; None: all tables."""
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        return {t: names(f"tables of node type {t!r}", of_type) for t, of_type in given.items()}
+    return {t: names("tables", given) for t in node_types}
+
+
+def edge_type_name(schema: Schema, edge_type: Any) -> str:
+    """``"src__rel__dst"`` of a name, a triple, or None where there is one edge type."""
+    if edge_type is None:
+        if len(schema.edge_types) != 1:
+            raise ConfigError(f"name an edge type: {', '.join(schema.edge_types)}")
+        return schema.edge_types[0]
+    if not isinstance(edge_type, str | tuple | list) or not all(isinstance(part, str) for part in edge_type):
+        raise ConfigError(f"edge type {edge_type!r}: must be 'src__rel__dst' or a triple of names")
+    return schema.check_edge_type(edge_type if isinstance(edge_type, str) else "__".join(edge_type))
+
+
+def as_ids(what: str, source: Any) -> np.ndarray:
+    """``source`` as int64 [n].
+
+    Raises:
+        ConfigError: a mask, another shape, numbers that are not whole, or one that int64 cannot hold.
+    """
+    if "bool" in str(getattr(source, "dtype", "")):  # of numpy or torch
+        raise ConfigError(f"{what}: give ids or the name of a split, not a mask (masks depend on an order of vertices)")
+    ids = integers(what, source)
+    if ids.ndim != 1:
+        raise ConfigError(f"{what}: ids must be a 1-D integer array, not of shape {list(ids.shape)}")
+    return ids
+
+
+def as_edges(source: Any) -> np.ndarray:
+    """``source`` as int64 [2, E]; raises ConfigError as ``as_ids`` does."""
+    ends = integers("edge_label_index", source)
+    if ends.ndim != 2 or ends.shape[0] != 2:
+        raise ConfigError(f"edge_label_index: must be integers [2, E], not of shape {list(ends.shape)}")
+    return ends
+
+
+def _times(what: str, times: Any, count: int) -> bytes:
+    if times is None:
+        return b""
+    array = integers(what, times)
+    if array.shape != (count,):
+        raise ConfigError(f"{what}: must be {count} integers, not of shape {list(array.shape)}")
+    return array.tobytes()

@@ -1,0 +1,143 @@
+"""``server_subgraph``: what a server's trainers compute on, extracted once from a running cluster (GraNNDis)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from atta.client.loaders.dag import DagLoader
+from atta.client.loaders.seeds import edge_type_name, part_seeds, sized_seeds
+from atta.errors import ConfigError
+from atta.samplers.dag.spec import Hops, batch_spec, neighbor_spec
+from atta.samplers.local.server import DEFAULT_RULE, Rule, ServerGraph
+from atta.samplers.operators.server import Closure
+
+if TYPE_CHECKING:
+    from atta.client.cluster import Cluster
+    from atta.client.sessions.stream import RawBatch
+
+__all__ = ["ServerLoader", "server_subgraph"]
+
+_TOGETHER = 1 << 18
+"""Members of a split that are asked for at a time."""
+
+
+class ServerLoader(DagLoader):
+    """The subgraphs of a server's vertices, one after another, as ``ServerGraph``: several where it trains on them in turn.
+
+    Attributes:
+        node_type, edge_type: of the vertices and edges.
+    """
+
+    _wide_ids = False  # a server's edges are many
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        inner: Sequence[ArrayLike] | None,
+        rule: Rule = DEFAULT_RULE,
+        *,
+        part: int = 0,
+        edge_type: Any = None,
+        tables: Sequence[str] | None = None,
+        **options: Any,
+    ) -> None:
+        """Describe the subgraphs; nothing is sent before the first iteration.
+
+        Args:
+            cluster: from ``atta.connect`` or ``atta.local``.
+            inner: user ids of each subgraph's inner vertices, repeated ones count once; None: one subgraph, of the vertices of
+                partition ``part`` by ascending user id.
+            rule: who joins them: ``Closure(hops)`` or ``ExpansionAware(...)`` of ``atta.samplers.operators``.
+            part: the partition whose daemon does the work, best the server's own: most edges lie there.
+            edge_type: the edges to follow; may be left out where there is one type. Both ends must be of one type.
+            tables: names of the node tables to fetch; default all.
+            **options: ``seed`` (of the uniform choice), ``codec``, ``job``, ``weight``, ``edge_ids``, ``transform``, as for
+                ``NeighborLoader``.
+
+        Raises:
+            ConfigError: an argument is out of range; UnknownNameError: a type or table does not exist. What the daemon refuses
+                is raised by the iteration: unknown ids, more than 2**20 of them, QuotaExceededError for a subgraph that its
+                buffers cannot hold.
+        """
+        if not 0 <= part < cluster.num_parts:
+            raise ConfigError(f"part {part}: the cluster has partitions 0 to {cluster.num_parts - 1}")
+        schema = cluster.schema
+        self.edge_type = edge_type_name(schema, edge_type)
+        self.node_type = schema.endpoints(self.edge_type)[1]
+        name = "closure" if isinstance(rule, Closure) else "expansion-aware"
+        wanted = None if tables is None else {self.node_type: list(tables)}
+        dag = batch_spec(schema, name, dataclasses.asdict(rule), edge_type=self.edge_type, tables=wanted)
+        seeds = part_seeds(self.node_type, part)
+        if inner is not None:
+            # Batches go round the ranks, rank r being served by partition r's daemon: those of other ranks are empty.
+            others: ArrayLike = ()
+            rounds = [[ids if rank == part else others for rank in range(cluster.num_parts)] for ids in inner]
+            seeds = sized_seeds(schema, self.node_type, [ids for ranks in rounds for ids in ranks])
+        super().__init__(cluster, dag, input_nodes=seeds, rank=part, world_size=cluster.num_parts, **options)
+
+    def _made(self, raw: RawBatch) -> Any:
+        arrays = raw.arrays
+        prefix = f"table/{self.node_type}/"
+        e_id = arrays.get(f"e_id/{self.edge_type}")
+        made = ServerGraph(
+            arrays[f"n_id/{self.node_type}"],
+            arrays["extra/hop"],
+            arrays[f"row/{self.edge_type}"],
+            arrays[f"col/{self.edge_type}"],
+            None if e_id is None else e_id.astype(np.int64, copy=False),
+            arrays["extra/degree"],
+            {key.removeprefix(prefix): table for key, table in arrays.items() if key.startswith(prefix)},
+        )
+        transform: Any = self._transform  # of what this loader makes, which is no MiniBatch
+        return made if transform is None else transform(made)
+
+
+def server_subgraph(
+    cluster: Cluster,
+    inner: ArrayLike | None = None,
+    rule: Rule = DEFAULT_RULE,
+    *,
+    splits: Sequence[str] | None = None,
+    **options: Any,
+) -> ServerGraph:
+    """Extract what a server computes on, with the table rows of all its vertices: shared preloading (GraNNDis, section 4.2).
+
+    The same arrays, bit for bit, however the graph is partitioned, and those of ``atta.samplers.local.server.server_subgraph``. They lie
+    in memory shared with the daemon where that is on this machine, and stay valid as long as any of them is referenced.
+
+    Args:
+        cluster: from ``atta.connect`` or ``atta.local``.
+        inner: user ids of the server's own vertices, int [m], repeated ones count once; None: those of partition ``part``.
+        rule: ``Closure(hops)`` or ``ExpansionAware(max_hop, fanout, select, resample)`` of ``atta.samplers.operators``.
+        splits: which splits' members to mark; default all of the node type.
+        **options: ``part``, ``edge_type``, ``tables``, ``seed`` and others of ``ServerLoader``.
+
+    Raises:
+        ConfigError: an argument is out of range, an id does not exist, there are more than 2**20 of them.
+        UnknownNameError: a type, table or split does not exist.
+        QuotaExceededError: the daemon's buffers cannot hold the subgraph.
+        RemoteError: a daemon does not answer.
+    """
+    loader = ServerLoader(cluster, None if inner is None else [inner], rule, **options)
+    found: ServerGraph
+    (found,) = loader
+    node_type = loader.node_type
+    names = cluster.schema.splits.get(node_type, {}) if splits is None else splits
+    masks = {name: np.isin(found.n_id, _members(cluster, node_type, name)) for name in names}
+    return dataclasses.replace(found, splits=masks)
+
+
+def _members(cluster: Cluster, node_type: str, split: str) -> np.ndarray:
+    """User ids of a split, int64."""
+    if cluster.schema.splits.get(node_type, {}).get(split) == 0:  # daemons refuse to go through no vertices
+        return np.empty(0, np.int64)
+    seeds_alone = neighbor_spec(cluster.schema, Hops([]), seed_type=node_type, tables={})
+    loader = DagLoader(
+        cluster, seeds_alone, input_nodes=(node_type, split), batch_size=_TOGETHER, rank=0, world_size=1, edge_ids=False
+    )
+    return np.concatenate([batch.n_id(node_type) for batch in loader])

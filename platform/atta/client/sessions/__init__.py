@@ -1,0 +1,1 @@
+"""One session of a client: its stream of batches, its lease and its slots."""

@@ -1,0 +1,182 @@
+"""Sessions of a client that must outlive, or survive without, their iterators: leases are renewed, dropped ones closed."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import grpc
+import numpy as np
+
+from atta.client.control import Connection
+from atta.client.sessions.renewals import Renewals
+from atta.client.sessions.slots import SlotMaps
+from atta.errors import AttaError
+from atta.protos.v1 import session_pb2
+
+__all__ = ["SessionKeeper", "SessionState"]
+
+ANSWER_S = 5.0
+"""How long a renewal, or a close, is waited for."""
+
+
+class SessionState:
+    """What must outlive the iterator until its session is closed: kept apart so that a finalizer can hold it."""
+
+    def __init__(self, connection: Connection, slots: SlotMaps, session: str) -> None:
+        self.connection, self.slots, self.session = connection, slots, session
+        self.pid = 0
+        """Of the daemon, once the session is open."""
+        self.call: Any = None
+        self.closed = False
+        self._released: deque[int] = deque()  # appended to by garbage collection, at any moment
+        self._reported: list[int] = []
+
+    def lease(self, sequence: int, slot: Any) -> np.ndarray:
+        """View the slot of batch ``sequence``; its number joins the released ones when the last view dies."""
+        return self.slots.lease(slot, self.pid, partial(self._released.append, sequence))
+
+    def released(self) -> list[int]:
+        """Numbers that have been released, until the daemon has answered a request that names them."""
+        while self._released:
+            self._reported.append(self._released.popleft())
+        return list(self._reported)
+
+    def answered(self) -> None:
+        """The request that named the released ones has been answered."""
+        self._reported.clear()
+
+    def close(self) -> None:
+        """Cancel the outstanding request and close the session, once; waits for the answer."""
+        if self._ends():
+            with contextlib.suppress(
+                AttaError, ValueError
+            ):  # daemon gone or channel closed: the lease ends the session
+                self.connection.call("SessionService.Close", self._request(), timeout=ANSWER_S)
+
+    def begin_close(self) -> Any:
+        """The same without waiting: the call, or None if there is nothing to do."""
+        if not self._ends():
+            return None
+        with contextlib.suppress(ValueError):
+            return self.connection.begin("SessionService.Close", self._request(), timeout=ANSWER_S)
+        return None
+
+    def _request(self) -> Any:
+        return session_pb2.CloseRequest(session=self.session)
+
+    def _ends(self) -> bool:
+        first, self.closed = not self.closed, True
+        if first and self.call is not None:
+            self.call.cancel()
+        return first
+
+
+class SessionKeeper:
+    """A background thread that renews the leases of open sessions and closes those whose iterators were garbage-collected.
+
+    It never waits for a daemon: what is asked of one delays nothing that another is to be asked. A collector may run anywhere, also
+    inside gRPC with its locks held, so it only leaves a note here.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._open: weakref.WeakSet[SessionState] = weakref.WeakSet()
+        self._notes: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._renewals: Renewals[Connection] = Renewals()
+        self._calls: set[Any] = set()  # that are under way: gRPC cancels one that nobody holds
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def keep(self, state: SessionState, lease_s: float) -> None:
+        """Renew ``state``'s lease until it is closed."""
+        with self._lock:
+            self._open.add(state)
+            self._renewals.keep(state.connection, lease_s, self._clock())
+            self._start()
+        self._notes.put(_nothing)  # to look at the clock anew
+
+    def drop(self, state: SessionState) -> None:
+        """Close a session that is not known to be open: its ``Open`` has not been answered."""
+        with self._lock:
+            self._start()
+        self.discard(state)
+
+    def discard(self, state: SessionState) -> None:
+        """Close ``state`` soon; never blocks."""
+        self._notes.put(partial(self._begin_close, state))
+
+    def close(self) -> None:
+        """Close all sessions and end the thread."""
+        with self._lock:
+            states, thread, self._thread = list(self._open), self._thread, None
+        self._notes.put(None)
+        if thread is not None:
+            thread.join(timeout=10)
+        calls = [*self._calls, *(state.begin_close() for state in states)]
+        until = self._clock() + ANSWER_S
+        for call in calls:
+            if call is not None:
+                with contextlib.suppress(grpc.RpcError, grpc.FutureTimeoutError, grpc.FutureCancelledError):
+                    call.result(max(0.0, until - self._clock()))
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="atta-keeper", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                for connection in self._renewals.due(self._clock()):
+                    self._renew(connection)
+                wait_s = self._renewals.wait_s(self._clock())
+            try:
+                note = self._notes.get(timeout=None if math.isinf(wait_s) else wait_s)
+            except queue.Empty:
+                continue
+            if note is None:
+                return
+            note()
+
+    def _renew(self, connection: Connection) -> None:
+        sessions = [s.session for s in self._open if not s.closed and s.connection is connection]
+        if not sessions:
+            self._renewals.drop(connection)
+            return
+        request = session_pb2.RenewRequest(sessions=sessions)
+        with contextlib.suppress(ValueError):  # the channel is closed
+            call = connection.begin("SessionService.Renew", request, timeout=ANSWER_S)
+            self._under_way(call, partial(self._renewed, connection))
+
+    def _renewed(self, connection: Connection, call: Any) -> None:
+        # Which sessions exist no more is not looked at: their next requests will say so.
+        if call.code() is not grpc.StatusCode.OK:
+            with self._lock:
+                self._renewals.failed(connection, self._clock())
+
+    def _begin_close(self, state: SessionState) -> None:
+        if (call := state.begin_close()) is not None:
+            self._under_way(call, lambda _: None)
+
+    def _under_way(self, call: Any, then: Callable[[Any], None]) -> None:
+        """Hold a call until it has ended; ``then`` runs on this thread."""
+        self._calls.add(call)
+
+        def ended() -> None:
+            self._calls.discard(call)
+            then(call)
+
+        call.add_done_callback(lambda _: self._notes.put(ended))
+
+
+def _nothing() -> None:
+    pass

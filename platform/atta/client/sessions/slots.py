@@ -1,0 +1,112 @@
+"""The consumer's side of shared-memory slots: map a daemon's memory file once, hand out leases that end with the last view."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from atta.errors import RemoteError, UnavailableError
+from atta.wire import memfiles
+
+__all__ = ["SlotMaps"]
+
+
+class _GoneError(Exception):
+    """The batch is not there any more."""
+
+
+class _File:
+    """A mapped memory file of a daemon. Leases keep it; the kernel drops its locks with the last of them."""
+
+    def __init__(self, path: str, pid: int, slot: Any) -> None:
+        self._fd = memfiles.open_sealed(path, pid, slot.offset + slot.capacity)
+        weakref.finalize(self, os.close, self._fd).atexit = False
+        status = os.fstat(self._fd)
+        if status.st_ino != slot.inode:
+            raise FileNotFoundError("the daemon has closed it")
+        self.identity = status.st_dev, status.st_ino
+        self._process = os.getpid()
+        # Writable and private to nobody: torch wants writable memory, and a slot is ours until we let go.
+        mapping = mmap.mmap(self._fd, status.st_size, flags=mmap.MAP_SHARED)
+        self._bytes = np.frombuffer(mapping, dtype=np.uint8)
+
+    def lock(self, start: int, nbytes: int, nonce: int) -> np.ndarray:
+        """Keep the daemon from writing a slot that holds the batch of this nonce; _GoneError if it holds another one."""
+        view = self._bytes[start : start + nbytes]
+        if not memfiles.share(self._fd, start, nbytes):
+            raise _GoneError("another batch is put there: the session has ended")
+        if len(view) != nbytes or nbytes < 8 or int(view[:8].view(np.uint64)[0]) != nonce:
+            self.unlock(start, nbytes)
+            raise _GoneError(
+                "another batch is there (its nonce differs): the session has ended, or the file is not the daemon's"
+            )
+        return view
+
+    def unlock(self, start: int, nbytes: int) -> None:
+        """Nobody looks at the slot any more. In a forked child, which has the same lock, nothing happens."""
+        if os.getpid() == self._process:
+            memfiles.unlock(self._fd, start, nbytes)
+
+
+class _Lease:
+    """Memory of one delivered batch. Arrays made from it keep it alive; when the last one dies, so does the lease."""
+
+    def __init__(self, file: _File, view: np.ndarray) -> None:
+        self._file, self._view = file, view
+        self.__array_interface__ = view.__array_interface__
+
+
+class SlotMaps:
+    """Mapped memory files of the daemons on this machine, by path and inode."""
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[str, int], _File] = {}
+
+    def lease(self, slot: Any, pid: int, ended: Callable[[], None] = lambda: None) -> np.ndarray:
+        """View ``slot`` (a ``SharedSlot``) of the daemon with process id ``pid``: uint8 [capacity].
+
+        ``ended`` is called once nothing made from it exists any more, possibly by a garbage collector.
+
+        Raises:
+            UnavailableError: the daemon, or the session, ended between its answer and now.
+            RemoteError: what is there is no sealed memory file of that process.
+        """
+        key = slot.path, slot.inode
+        try:
+            if key not in self._files:
+                self._forget_closed()
+                self._files[key] = _File(slot.path, pid, slot)
+            file = self._files[key]
+            view = file.lock(slot.offset, slot.capacity, slot.nonce)
+        except FileNotFoundError as error:
+            raise UnavailableError(
+                slot.path, "no daemon answers: it has gone, and the memory of a batch with it"
+            ) from error
+        except _GoneError as error:
+            raise UnavailableError(slot.path, f"shared memory of a batch cannot be taken: {error}") from error
+        except (OSError, ValueError) as error:
+            raise RemoteError(slot.path, f"shared memory of a batch cannot be taken: {error}") from error
+        lease = _Lease(file, view)
+        weakref.finalize(lease, _end, file, slot.offset, slot.capacity, ended).atexit = False
+        return np.asarray(lease)
+
+    def _forget_closed(self) -> None:
+        """Drop the files that their daemon has closed, or that has died: else what is in them would stay in memory."""
+        for (path, inode), file in list(self._files.items()):
+            try:
+                status = os.stat(path)
+                closed = (status.st_dev, status.st_ino) != file.identity
+            except OSError:
+                closed = True
+            if closed:
+                del self._files[path, inode]
+
+
+def _end(file: _File, start: int, nbytes: int, ended: Callable[[], None]) -> None:
+    file.unlock(start, nbytes)  # before the daemon hears of it
+    ended()

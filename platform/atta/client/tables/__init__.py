@@ -1,0 +1,1 @@
+"""Mutable tables of a cluster as a client uses them."""

@@ -1,0 +1,267 @@
+"""The mutable tables of a cluster: created, opened, dropped, saved and loaded on all of its daemons.
+
+Saving and loading are done in two phases, see ``atta.daemon.services.table_snapshots``.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import grpc
+
+from atta.client.control import Connection
+from atta.client.tables.pushes import Registration, Shard, Ticket
+from atta.client.tables.remote import RemoteTable
+from atta.errors import AttaError, DataError, RemoteError, UnknownNameError
+from atta.kvstore.spec import MutableSpec
+from atta.protos.v1 import table_pb2
+from atta.wire import rpc
+
+__all__ = ["RemoteTable", "Tables", "Ticket"]
+
+_PREPARE = table_pb2.SnapshotRequest.PREPARE
+_COMMIT = table_pb2.SnapshotRequest.COMMIT
+_ABORT = table_pb2.SnapshotRequest.ABORT
+_LOOKS_S = (0.05, 0.2, 0.75, 0.0)
+"""Pauses after looks at a table that is not the same everywhere: somebody may just be loading or deleting it."""
+
+
+class Tables:
+    """The mutable tables of a cluster."""
+
+    def __init__(self, connections: Sequence[Connection], dataset_id: str) -> None:
+        self._connections, self._dataset_id = connections, dataset_id
+        self._registrations: dict[str, list[Registration]] = {}
+
+    def create(self, spec: MutableSpec) -> RemoteTable:
+        """Create the table on all daemons, or open it if it is there already just so.
+
+        Raises:
+            ConfigError: it exists otherwise, or its policy does not fit the dataset.
+            UnknownNameError: a daemon has lost its rows of the table.
+            QuotaExceededError: a daemon has no room for it.
+        """
+        found = [info for info in self._look(spec.name) if info is not None]
+        # All clients that create it now take the id that the first daemon has been given first.
+        table_id = found[0].table_id if found else secrets.randbits(64)
+        text, infos = json.dumps(spec.to_dict()), []
+        ask = partial(table_pb2.CreateTableRequest, dataset_id=self._dataset_id, spec=text)
+        for connection in self._connections:
+            infos.append(connection.call("TableService.Create", ask(table_id=table_id)))
+            table_id = infos[0].table_id
+        if not all(info.whole for info in infos):
+            infos = [c.call("TableService.Create", ask(table_id=table_id, whole=True)) for c in self._connections]
+        self._check_same(spec.name, infos)
+        return self._opened(spec, infos)
+
+    def open(self, name: str) -> RemoteTable:
+        """A table that exists.
+
+        Raises:
+            UnknownNameError: it does not exist, or a daemon has lost its rows of it.
+        """
+        infos = self._look(name)
+        if None in infos:  # let a daemon say so, with the nearest name
+            request = table_pb2.DescribeTableRequest(name=name)
+            infos = [connection.call("TableService.Describe", request) for connection in self._connections]
+        return self._opened(MutableSpec.from_dict(json.loads(infos[0].spec)), infos)
+
+    def specs(self) -> dict[str, MutableSpec]:
+        """Specifications of the tables, by name."""
+        found: dict[str, MutableSpec] = {}
+        for connection in self._connections:
+            for info in connection.call("TableService.List", table_pb2.ListMutableRequest()).tables:
+                spec = MutableSpec.from_dict(json.loads(info.spec))
+                found.setdefault(spec.name, spec)
+        return found
+
+    def delete(self, name: str) -> bool:
+        """Drop a table; False: there was none."""
+        request = table_pb2.DeleteTableRequest(name=name)
+        existed = [c.call("TableService.Delete", request).existed for c in self._connections]
+        return any(existed)
+
+    def save(self, name: str) -> list[str]:
+        """Have every daemon write all its tables into its snapshot ``name``; returns the tables' names.
+
+        An older snapshot of that name is replaced by the new one, once this is complete on all daemons; until then it stays.
+
+        Raises:
+            ConfigError: no such name is possible, or a daemon keeps no snapshots.
+            QuotaExceededError: another save is under way.
+            RemoteError: a daemon cannot write it (names the file), does not answer, or holds other tables than the others.
+        """
+        ask = partial(
+            table_pb2.SnapshotRequest, name=name, snapshot=secrets.token_hex(8), hold_s=2 * self._patience_s()
+        )
+        return sorted(self._on_all("TableService.Save", ask))
+
+    def load(self, name: str) -> list[str]:
+        """Have every daemon hold the tables of its snapshot ``name`` instead of the present ones, or none; returns their names.
+
+        Tables that clients have opened are then those of the snapshot. Optimisers go on from its number of steps.
+
+        Raises:
+            ConfigError: no such name is possible, or a daemon keeps no snapshots.
+            DataError: the parts of the snapshot do not belong together.
+            QuotaExceededError: a daemon has no room, or another load is under way.
+            RemoteError: a daemon has no such snapshot, or a damaged one (names the file), or does not answer.
+        """
+        snapshot, load_id = self._common(name), secrets.randbits(63) + 1
+        hold_s = 2 * self._patience_s()
+        ask = partial(table_pb2.SnapshotRequest, name=name, snapshot=snapshot, load_id=load_id, hold_s=hold_s)
+        return sorted(self._on_all("TableService.Load", ask))
+
+    def close(self) -> None:
+        """Tell the daemons that this client will not push again."""
+        for part, connection in enumerate(self._connections):
+            numbers = [of_table[part].client for of_table in self._registrations.values()]
+            clients = [number for number in numbers if number is not None]
+            if not clients:
+                continue
+            try:
+                connection.call("TableService.Forget", table_pb2.ForgetClientRequest(clients=clients), timeout=1.0)
+            except AttaError:  # gone, or it will forget by itself
+                continue
+
+    # -- one table -----------------------------------------------------------------------------------------------------
+
+    def _look(self, name: str) -> list[Any]:
+        """What every daemon says of a table; all None, or some None while it is being created."""
+        for pause in _LOOKS_S:
+            infos = [self._described(connection, name) for connection in self._connections]
+            lost = any(info is not None and info.whole for info in infos) and None in infos
+            if not lost and len(_origins(infos)) <= 1:
+                return infos
+            time.sleep(pause)
+        if lost:
+            raise UnknownNameError(
+                f"table {name!r} is lost on {self._places(infos, None)}, which was started anew: 'atta tables load SNAPSHOT' "
+                f"brings back what was saved; 'atta tables delete {name}' drops the other rows, so that it can be created anew"
+            )
+        self._check_same(name, infos)
+        return infos
+
+    @staticmethod
+    def _described(connection: Connection, name: str) -> Any:
+        try:
+            return connection.call("TableService.Describe", table_pb2.DescribeTableRequest(name=name))
+        except UnknownNameError:
+            return None
+
+    def _check_same(self, name: str, infos: Sequence[Any]) -> None:
+        """Raise RemoteError unless all shards were created, and last loaded, together."""
+        origins = _origins(infos)
+        if len(origins) > 1:
+            raise RemoteError(
+                self._places(infos, origins[1]),
+                f"its rows of table {name!r} were created or loaded apart from those of {self._places(infos, origins[0])}: "
+                f"'atta tables load SNAPSHOT', or 'atta tables delete {name}' and create it anew",
+            )
+
+    def _places(self, infos: Sequence[Any], origin: tuple[int, int] | None) -> str:
+        """The daemons whose part of a table has that origin (None: that have none)."""
+        return ", ".join(
+            f"{connection.address} (part {part})"
+            for part, (connection, info) in enumerate(zip(self._connections, infos, strict=True))
+            if (None if info is None else (info.table_id, info.load_id)) == origin
+        )
+
+    def _opened(self, spec: MutableSpec, infos: Sequence[Any]) -> RemoteTable:
+        # However often a table is opened, it knows one client.
+        table_id, known = infos[0].table_id, self._registrations.get(spec.name)
+        if known is None or known[0].table_id != table_id:
+            known = [Registration(connection, spec.name, table_id) for connection in self._connections]
+            self._registrations[spec.name] = known
+        for registration, info in zip(known, infos, strict=True):
+            if registration.load_id != info.load_id:
+                registration.renew(registration.client)
+        shards = [
+            Shard(connection, info.first_row, info.rows, registration)
+            for connection, info, registration in zip(self._connections, infos, known, strict=True)
+        ]
+        return RemoteTable(spec, shards, self._dataset_id, table_id=table_id, infos=infos)
+
+    # -- all tables ----------------------------------------------------------------------------------------------------
+
+    def _common(self, name: str) -> str:
+        """The id of the newest snapshot of that name that is complete on all daemons."""
+        ids = [list(reply.ids) for reply in self._all("TableService.Snapshots", table_pb2.SnapshotsRequest(name=name))]
+        common: list[str] = [one for one in ids[0] if all(one in others for others in ids[1:])]
+        if not common:
+            parts = ", ".join(f"part {part}: {of_part[0] or 'none'}" for part, of_part in enumerate(ids))
+            raise DataError(f"snapshot {name}", f"its parts were not saved together ({parts}), so it is not loaded")
+        newer = [part for part, of_part in enumerate(ids) if of_part[0] != common[0]]
+        if newer:
+            warnings.warn(
+                f"snapshot {name}: part {newer[0]} was saved once more, not all daemons were; loading what all have",
+                stacklevel=3,
+            )
+        return common[0]
+
+    def _on_all(self, method: str, ask: partial[Any]) -> set[str]:
+        """Let all daemons prepare, then commit; the names of the tables. Where one fails to prepare, all abort."""
+        try:
+            replies = self._all(method, ask(phase=_PREPARE))
+            names = self._check_alike([reply.tables for reply in replies])
+        except BaseException:
+            self._abort(method, ask(phase=_ABORT))
+            raise
+        steps: dict[str, int] = {}
+        for reply in replies:
+            for info in reply.tables:
+                name = _name(info)
+                steps[name] = max(info.step, steps.get(name, 0))
+        self._all(method, ask(phase=_COMMIT, steps=steps))
+        return names
+
+    def _check_alike(self, parts: Sequence[Sequence[Any]]) -> set[str]:
+        """The names of the tables that all daemons have prepared; raises RemoteError unless these are the same ones."""
+        tables = [{(_name(info), info.table_id) for info in infos} for infos in parts]
+        for part, found in enumerate(tables):
+            different = sorted(name for name, _ in found ^ tables[0])
+            if different:
+                raise RemoteError(
+                    self._connections[part].address,
+                    f"part {part} does not have the same tables as part 0: {', '.join(different)} may be lost on one of them",
+                )
+        return {name for name, _ in tables[0]}
+
+    def _all(self, method: str, request: Any) -> list[Any]:
+        """The answers of all daemons, asked at once; raises what the first of them to fail says, when all have answered."""
+        patience = self._patience_s()
+        futures = [connection.begin(method, request, timeout=patience) for connection in self._connections]
+        replies, errors = [], []
+        for connection, future in zip(self._connections, futures, strict=True):
+            try:
+                replies.append(future.result())
+            except grpc.RpcError as error:
+                errors.append(rpc.error_from(connection.address, error))
+        if errors:
+            raise errors[0]
+        return replies
+
+    def _abort(self, method: str, request: Any) -> None:
+        for connection in self._connections:
+            try:
+                connection.call(method, request)
+            except AttaError:  # it drops by itself what it has prepared
+                continue
+
+    def _patience_s(self) -> float:
+        return 10 * max(connection.deadline_s for connection in self._connections)
+
+
+def _name(info: Any) -> str:
+    return str(json.loads(info.spec)["name"])
+
+
+def _origins(infos: Sequence[Any]) -> list[tuple[int, int]]:
+    """(table id, load id) of the parts of a table, each once, in the order of the parts."""
+    return list(dict.fromkeys((info.table_id, info.load_id) for info in infos if info is not None))

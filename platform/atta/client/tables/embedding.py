@@ -1,0 +1,205 @@
+"""``DistEmbedding``: learnable rows on the daemons, stepped by optimisers where they live."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from atta.errors import ConfigError
+from atta.kvstore.initial import Normal
+from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.samplers.arguments import integers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atta.client.cluster import Cluster
+    from atta.client.tables.cluster import Ticket
+    from atta.kvstore.initial import Initialiser
+
+__all__ = ["DistEmbedding"]
+
+_KINDS = {"sgd": OptimiserSpec.sgd, "adagrad": OptimiserSpec.adagrad, "adam": OptimiserSpec.adam}
+_ROWS = 1 << 16
+
+
+class DistEmbedding(nn.Module):
+    """An embedding whose rows and optimiser state live on the daemons.
+
+        users = atta.DistEmbedding(cluster, 1_000_000, 64, name="users", optimizer="adam", lr=0.01)
+        loss = head(users(ids)).sum()
+        loss.backward()                # pushes the gradients; the next forward pass waits for them
+
+    Only the rows of a batch are ever here. Gradients of all uses of a row since the last push are summed and make one step, as with
+    ``torch.nn.Embedding(sparse=True)`` and ``torch.optim.SparseAdam`` (Adagrad, SGD). Several trainers may use the same table:
+    each row is read and stepped as a whole, but steps of different trainers follow in any order (Hogwild, Niu et al., 2011); their
+    gradients are not averaged, so divide the learning rate by their number where they should be.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        name: str,
+        optimizer: str | OptimiserSpec = "adam",
+        lr: float | None = None,
+        policy: str = "range",
+        init: Initialiser | None = None,
+        push: str = "backward",
+        codec: str = "",
+    ) -> None:
+        """Create or open the table ``name``.
+
+        Args:
+            cluster: where.
+            num_embeddings: rows.
+            embedding_dim: columns.
+            name: of the table.
+            optimizer: sgd, adagrad, adam, or an ``OptimiserSpec`` with its settings.
+            lr: learning rate of an optimiser given by name; None: its default.
+            policy: as of ``DistTensor``: with ``"nodes:TYPE"`` rows lie with the vertices' owners, and ids are the users'.
+            init: default: standard normal, as of ``torch.nn.Embedding``.
+            push: ``"backward"``: at the end of every backward pass; ``"manual"``: when ``step`` is called, for gradients of several
+                backward passes.
+            codec: fp16, bf16 or int8 on the way: rows and gradients in fewer bytes, with less precision.
+
+        Raises:
+            ConfigError: the table exists otherwise, or an argument makes no sense.
+            UnknownNameError: a daemon has lost its rows of the table.
+            QuotaExceededError: the daemons have no room for it.
+        """
+        super().__init__()
+        if push not in ("backward", "manual"):
+            raise ConfigError(f"push {push!r}: must be 'backward' or 'manual'")
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        spec = MutableSpec(
+            name,
+            num_embeddings,
+            row_shape=(embedding_dim,),
+            optimiser=_optimiser(optimizer, lr),
+            init=init or Normal(0.0, 1.0),
+            policy=policy,
+        )
+        self._table = cluster.tables.create(spec)
+        self._dataset_id, self._push, self._codec = cluster.dataset_id, push, codec
+        self._used: list[tuple[np.ndarray, Tensor]] = []  # rows and their leaf, until its gradient is pushed
+        self._queued = False
+        self._ticket: Ticket | None = None
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Rows [*ids.shape, embedding_dim] of ``ids`` (any integers), float32 on the device of ``ids``.
+
+        Raises:
+            ConfigError: ``ids`` are no integers, or one does not exist.
+        """
+        self.flush()
+        flat = integers(f"table {self._table.spec.name}: ids", ids.detach().reshape(-1).cpu().numpy())
+        distinct, inverse = np.unique(flat, return_inverse=True)
+        rows = self._table.locate(distinct)
+        values, _ = self._table.pull(rows, codec=self._codec)
+        leaf = torch.from_numpy(values).to(ids.device)
+        if torch.is_grad_enabled() and self.training:
+            leaf.requires_grad_()
+            self._used.append((rows, leaf))
+            if self._push == "backward":
+                leaf.register_post_accumulate_grad_hook(self._after_gradient)
+        found = nn.functional.embedding(torch.from_numpy(inverse).to(ids.device), leaf)
+        return found.reshape(*ids.shape, self.embedding_dim)
+
+    def step(self) -> None:
+        """Begin to push the gradients that have come since the last push; without any, do nothing."""
+        ready = [(rows, leaf.grad) for rows, leaf in self._used if leaf.grad is not None]
+        self._used = []
+        if not ready:
+            return
+        self.flush()
+        rows = np.concatenate([rows for rows, _ in ready])
+        grads = np.concatenate([grad.detach().cpu().numpy() for _, grad in ready])
+        self._ticket = self._table.push(rows, grads, "step", step=None, codec=self._codec)
+
+    def flush(self) -> None:
+        """Wait until the owners have applied what was pushed; raises what they say."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            ticket.wait()
+
+    def _after_gradient(self, _: Tensor) -> None:
+        if not self._queued:  # once per backward pass, after the last gradient
+            self._queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
+
+    def _after_backward(self) -> None:
+        self._queued = False
+        self.step()
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows."""
+        return f"{self.num_embeddings}, {self.embedding_dim}, table={self._table.spec.name!r}"
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """All rows, pulled; the optimiser's state stays on the daemons (``cluster.tables.save`` keeps both)."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        self.flush()
+        weight = torch.empty(self.num_embeddings, self.embedding_dim)
+        for first in range(0, self.num_embeddings, _ROWS):
+            rows = np.arange(first, min(first + _ROWS, self.num_embeddings))
+            weight[first : first + len(rows)] = torch.from_numpy(self._table.pull(rows)[0])
+        destination[prefix + "weight"] = weight
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The number of steps, and what the order of the rows depends on."""
+        self._table.refresh()
+        return {"steps": self._table.step, "policy": self._table.spec.policy, "dataset_id": self._dataset_id}
+
+    def set_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Raises ConfigError where rows of vertices or edges come from another partitioning."""
+        policy = self._table.spec.policy
+        if state["policy"] != policy or (policy != "range" and state["dataset_id"] != self._dataset_id):
+            raise ConfigError(
+                f"table {self._table.spec.name}: the state's rows are {state['policy']} of dataset {state['dataset_id']}, "
+                f"these are {policy} of {self._dataset_id}"
+            )
+        self._table.refresh()  # so that no snapshot loaded before this sets it back later
+        self._table.step = int(state["steps"])
+
+    def _load_from_state_dict(  # noqa: PLR0917 - as torch calls it
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        weight = state_dict.pop(prefix + "weight", None)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        if weight is None:
+            missing_keys.append(prefix + "weight")
+            return
+        state_dict[prefix + "weight"] = weight
+        if tuple(weight.shape) != (self.num_embeddings, self.embedding_dim):
+            error_msgs.append(f"{prefix}weight: {list(weight.shape)} for {self.num_embeddings} x {self.embedding_dim}")
+            return
+        self._used = []
+        self.flush()
+        for first in range(0, self.num_embeddings, _ROWS):
+            piece = weight[first : first + _ROWS].detach().cpu().numpy()
+            self._table.push(np.arange(first, first + len(piece)), piece).wait()
+
+
+def _optimiser(optimizer: str | OptimiserSpec, lr: float | None) -> OptimiserSpec:
+    if isinstance(optimizer, OptimiserSpec):
+        if lr is not None:
+            raise ConfigError("lr: is part of the OptimiserSpec")
+        return optimizer
+    if optimizer not in _KINDS:
+        raise ConfigError(f"optimizer {optimizer!r}: must be one of {', '.join(_KINDS)}, or an OptimiserSpec")
+    return _KINDS[optimizer]() if lr is None else _KINDS[optimizer](lr)

@@ -1,0 +1,1 @@
+"""How a daemon makes batches: the shell around the scheduler, its tasks, sessions and slots."""

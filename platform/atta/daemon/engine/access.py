@@ -1,0 +1,201 @@
+"""Questions about the whole graph, answered by whoever owns the vertices: how sampling programs run inside a daemon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from atta.daemon.peers.peers import Peers
+from atta.errors import AttaError, ConfigError, RemoteError
+from atta.protos.v1 import graph_pb2
+from atta.samplers import kernels
+from atta.samplers.batch.state import SampleItem
+from atta.samplers.methods import Method
+from atta.samplers.requests import (
+    Contains,
+    Degrees,
+    DegreeSums,
+    Expand,
+    Neighbors,
+    Program,
+    Request,
+    Step,
+    degree_sums,
+    only_within,
+)
+from atta.samplers.shard import Answer, Shard, places
+
+__all__ = ["ClusterAccess", "Conversation"]
+
+T = TypeVar("T")
+_QUESTION = graph_pb2.ProbeRequest
+
+
+class ClusterAccess:
+    """Answers from this daemon's shard and its peers."""
+
+    def __init__(self, shard: Shard, peers: Peers, pool: Executor) -> None:
+        """``pool`` runs what takes long, so that the event loop stays free."""
+        self.shard, self.peers, self.pool = shard, peers, pool
+        self._sums: dict[str, asyncio.Future[np.ndarray]] = {}
+
+    def of(self, edge_type: str) -> Conversation:
+        """Questions about the edges of one type."""
+        return Conversation(self, edge_type)
+
+    async def degree_sums(self, edge_type: str) -> np.ndarray:
+        """See ``DegreeSums``; collected from all owners once."""
+        if edge_type not in self._sums:
+            self._sums[edge_type] = asyncio.ensure_future(self._collect(edge_type))
+        try:
+            return await asyncio.shield(self._sums[edge_type])
+        except AttaError:
+            self._sums.pop(edge_type, None)  # a peer may be back for the next batch
+            raise
+
+    async def _collect(self, edge_type: str) -> np.ndarray:
+        dataset = self.shard.dataset
+        _, target = dataset.schema.endpoints(edge_type)
+        everything = np.arange(dataset.schema.node_counts[target])
+        degrees = await self.of(edge_type).answer(Degrees(everything))
+        return degree_sums(degrees[dataset.sorted_internal(target)])
+
+
+class Conversation:
+    """One program's questions; counts what was asked of other daemons."""
+
+    def __init__(self, access: ClusterAccess, edge_type: str) -> None:
+        self._access, self._edge_type = access, edge_type
+        self.remote_rows = self.remote_bytes = 0
+        dataset = access.shard.dataset
+        _, target = dataset.schema.endpoints(edge_type)
+        self._offsets = dataset.book.offsets[target]
+
+    async def run(self, program: Program[T]) -> T:
+        """Drive ``program`` to its end."""
+        value: Any = None
+        while True:
+            request, result = await self._on_pool(_advance, program, value)
+            if request is None:
+                done: T = result
+                return done
+            value = await self.answer(request)
+
+    async def answer(self, request: Request) -> Any:
+        """What the request's docstring describes.
+
+        Raises:
+            ConfigError: a vertex that does not exist.
+        """
+        match request:
+            case Expand():
+                found = await self._expand(request)
+                return await self._on_pool(only_within, found, request.within)
+            case Step():
+                return await self._probe(_QUESTION.STEP, request.vertices, request.bits)
+            case Contains():
+                edges = await self._probe(_QUESTION.CONTAINS, request.targets, request.sources)
+                return edges.astype(np.bool_)
+            case Degrees():
+                return await self._probe(_QUESTION.DEGREE, request.vertices, None)
+            case DegreeSums():
+                return await self._access.degree_sums(self._edge_type)
+            case _:
+                raise ConfigError(f"an operator asks with {type(request).__name__}, which is no question to a graph")
+
+    # -- dividing questions, joining answers ---------------------------------------------------------------------------
+
+    async def _probe(self, question: Any, vertices: np.ndarray, operands: np.ndarray | None) -> np.ndarray:
+        out = np.empty(len(vertices), dtype=np.int64)
+
+        async def ask(part: int, rows: np.ndarray, at: np.ndarray) -> None:
+            mine = None if operands is None else np.ascontiguousarray(operands[at])
+            if part == self._access.shard.part:
+                out[at] = await self._on_pool(self._local(question), rows, mine)
+                return
+            out[at] = await self._access.peers[part].probe(self._edge_type, question, rows, mine)
+            self.remote_rows += len(rows)
+            self.remote_bytes += 8 * len(rows)
+
+        await self._by_owner(vertices, ask)
+        return out
+
+    def _local(self, question: Any) -> Callable[[np.ndarray, np.ndarray | None], np.ndarray]:
+        shard, edge_type = self._access.shard, self._edge_type
+        answers: dict[Any, Callable[..., np.ndarray]] = {
+            _QUESTION.STEP: partial(shard.step, edge_type),
+            _QUESTION.CONTAINS: partial(shard.contains, edge_type),
+            _QUESTION.DEGREE: lambda rows, _: shard.degrees(edge_type, rows),
+        }
+        return answers[question]
+
+    async def _expand(self, request: Expand) -> Neighbors:
+        groups: list[tuple[np.ndarray, Answer]] = []
+
+        async def ask(part: int, rows: np.ndarray, at: np.ndarray) -> None:
+            trees = None if request.trees is None else request.trees[at]
+            item = SampleItem(
+                self._edge_type, rows, at, request.fan_out, request.replace, Method.UNIFORM, request.stream_key, trees
+            )
+            if part == self._access.shard.part:
+                groups.append((at, await self._on_pool(self._sample, item)))
+                return
+            peer, answered = self._access.peers[part], 0
+            async for _, first, answer, nbytes in peer.sample([item]):
+                groups.append((at[first : first + len(answer.counts)], answer))
+                answered += len(answer.counts)
+                self.remote_bytes += nbytes
+            if answered != len(rows):
+                raise RemoteError(peer.address, f"answers {answered} rows of {len(rows)}")
+            self.remote_rows += len(rows)
+
+        await self._by_owner(request.vertices, ask)
+        joined: Neighbors = await self._on_pool(_join, groups, len(request.vertices))
+        return joined
+
+    def _sample(self, item: SampleItem) -> Answer:
+        return self._access.shard.sample(
+            item.edge_type,
+            item.rows,
+            fan_out=item.fan_out,
+            replace=item.replace,
+            stream_key=item.stream_key,
+            trees=item.trees,
+        )
+
+    async def _by_owner(
+        self, vertices: np.ndarray, ask: Callable[[int, np.ndarray, np.ndarray], Awaitable[None]]
+    ) -> None:
+        """Call ``ask(part, rows, positions)`` for all owners of ``vertices`` at once."""
+        try:
+            rows, positions = kernels.split_by_owner(np.asarray(vertices), self._offsets)
+        except ValueError as error:
+            raise ConfigError(f"edge type {self._edge_type}: {error}") from error
+        asked = [ask(part, r, p) for part, (r, p) in enumerate(zip(rows, positions, strict=True)) if len(r)]
+        await asyncio.gather(*asked)
+
+    async def _on_pool(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._access.pool, function, *args)
+
+
+def _advance(program: Program[Any], value: Any) -> tuple[Request | None, Any]:
+    """The program's next request, or None and its result: a StopIteration cannot cross a future."""
+    try:
+        return program.send(value), None
+    except StopIteration as done:
+        return None, done.value
+
+
+def _join(groups: list[tuple[np.ndarray, Answer]], vertices: int) -> Neighbors:
+    counts = np.zeros(vertices, dtype=np.int32)
+    for at, answer in groups:
+        counts[at] = answer.counts
+    sources, edge_ids = (np.empty(int(counts.sum()), dtype=np.int64) for _ in range(2))
+    for at, answer in places(groups, 0, vertices):
+        sources[at], edge_ids[at] = answer.neighbors, answer.edge_ids
+    return Neighbors(counts, sources, edge_ids)

@@ -1,0 +1,122 @@
+"""Memory files that hold many slots each: descriptors are few, however many batches there are.
+
+An arena is far larger than the memory it takes: only touched pages count. ``Gaps`` (pure) says which ranges are free.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import os
+import resource
+
+import numpy as np
+
+from atta.errors import QuotaExceededError
+from atta.wire import memfiles
+
+__all__ = ["Arena", "Gaps", "arena_bytes"]
+
+FIRST_BYTES = 1 << 30
+LARGEST_BYTES = 1 << 40
+SPARE_DESCRIPTORS = 8
+"""So many are left for connections: a daemon without any could not even say what it lacks."""
+
+
+class Gaps:
+    """The free ranges of ``nbytes`` bytes, by first fit. Pure."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._gaps = [(0, nbytes)]
+        self._nbytes = nbytes
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is taken."""
+        return self._gaps == [(0, self._nbytes)]
+
+    def take(self, nbytes: int) -> int | None:
+        """Where ``nbytes`` now taken begin; None: no gap is long enough."""
+        for index, (start, stop) in enumerate(self._gaps):
+            if stop - start >= nbytes:
+                left = (start + nbytes, stop)
+                self._gaps[index : index + 1] = [left] if left[0] < stop else []
+                return start
+        return None
+
+    def give(self, start: int, nbytes: int) -> None:
+        """Free a range that ``take`` has taken."""
+        stop = start + nbytes
+        index = bisect.bisect(self._gaps, (start, stop))
+        first = last = index
+        if index and self._gaps[index - 1][1] == start:
+            first, start = index - 1, self._gaps[index - 1][0]
+        if index < len(self._gaps) and self._gaps[index][0] == stop:
+            last, stop = index + 1, self._gaps[index][1]
+        self._gaps[first:last] = [(start, stop)]
+
+
+def arena_bytes(open_arenas: int, wanted: int) -> int:
+    """Size of one more arena that has room for ``wanted`` bytes: they double, so that a few dozen are enough for anything."""
+    return max(wanted, min(FIRST_BYTES << min(open_arenas, 20), LARGEST_BYTES))
+
+
+class Arena:
+    """A sealed memory file of ``nbytes`` (a multiple of the page size), mapped as ``buffer`` uint8 [nbytes]."""
+
+    def __init__(self, nbytes: int) -> None:
+        """Raises QuotaExceededError when there is no descriptor, or no address space, for it."""
+        self.gaps = Gaps(nbytes)
+        try:
+            self.fd = memfiles.create("atta-slots", nbytes)
+        except OSError as error:
+            raise _refused(error) from error
+        try:
+            # The mapping takes another one; both come from the low end, so the number tells how many are left.
+            if 0 <= _most_files() <= self.fd + 1 + SPARE_DESCRIPTORS:
+                raise _refused("the rest is kept for connections")
+            flags = mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0)
+            self.buffer = np.frombuffer(mmap.mmap(self.fd, nbytes, flags=flags), dtype=np.uint8)
+        except OSError as error:
+            os.close(self.fd)
+            raise _refused(error) from error
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self.path = f"/proc/{os.getpid()}/fd/{self.fd}"
+        self.inode = os.fstat(self.fd).st_ino
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory of its pages, as the kernel counts it."""
+        return 512 * os.fstat(self.fd).st_blocks if self.fd >= 0 else 0
+
+    def touched_bytes(self, start: int, nbytes: int) -> int:
+        """Memory of the pages in a range: a walk over them."""
+        found, at, stop = 0, start, start + nbytes
+        while at < stop:
+            try:
+                data = os.lseek(self.fd, at, os.SEEK_DATA)
+            except OSError:  # nothing from here to the end
+                break
+            at = min(os.lseek(self.fd, data, os.SEEK_HOLE), stop)
+            found += max(0, at - data)
+        return found
+
+    def close(self) -> None:
+        """Drop this side's file and mapping; a consumer that still maps it keeps the pages."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+            self.buffer = np.empty(0, dtype=np.uint8)
+
+
+def _most_files() -> int:
+    """How many files this process may have open; -1: any number."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _refused(cause: object) -> QuotaExceededError:
+    return QuotaExceededError(
+        f"no memory file for another batch buffer: {cause}; the daemon may have {_most_files()} files open (ulimit -n)"
+    )

@@ -1,0 +1,117 @@
+"""An always-on memory of what the daemon did and decided: a ring of the last entries, read by ``atta trace``.
+
+Appending takes a microsecond and happens on the event loop only, so there is no lock. Entries are flat tuples of numbers and
+strings, about 300 bytes each; ``atta.observe.recording`` names their fields, in the order in which they are appended here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from atta.observe.recording import to_lines
+from atta.samplers.dag.instance import Kind, Lane, Task
+from atta.scheduler import SessionView
+from atta.wire.rpc import METHODS
+
+__all__ = ["Recorder"]
+
+CHUNK_CHARS = 256 << 10
+"""Entries are sent in messages of about this size: a few milliseconds of the event loop each."""
+_KINDS = {kind: kind.value for kind in Kind}
+_LANES = {lane: lane.value for lane in Lane}
+Clock = Callable[[], float]
+
+
+class Recorder:
+    """The last ``capacity`` entries (0: none). ``clock`` counts seconds."""
+
+    def __init__(self, capacity: int, clock: Clock = time.monotonic) -> None:
+        self.capacity, self.clock = capacity, clock
+        self._ring: deque[tuple[Any, ...]] = deque(maxlen=capacity)
+
+    @property
+    def full(self) -> bool:
+        """Whether the next entry takes the place of the oldest one."""
+        return len(self._ring) == self.capacity
+
+    def task(
+        self,
+        task: Task,
+        of: tuple[str, int, int],
+        times: tuple[float, float, float],
+        *,
+        moved: tuple[int, int, int, int] = (0, 0, 0, 0),
+        outcome: str = "done",
+    ) -> None:
+        """A task has ended.
+
+        ``of``: session, batch, DAG; ``times``: ready, started, ended; ``moved``: remote rows, remote bytes, cached and
+        shared rows.
+        """
+        if self.capacity:
+            ready, started, ended = times
+            kind, lane = _KINDS[task.kind], _LANES[task.lane]
+            rest = (kind, task.op, lane, task.owner, task.chunk, task.chunks, task.cost)
+            self._ring.append(("task", ended, ready, started, *of, *rest, *moved, outcome))
+
+    def batch(self, what: str, session: str, batch: int, *, dag: int = -1, at: float | None = None) -> None:
+        """A step in the life of a batch, just now or at ``at``."""
+        self._ring.append(("batch", self.clock() if at is None else at, what, session, batch, dag))
+
+    def session(self, what: str, session: str, *of: Any) -> None:
+        """A session is opened or closed; ``of``: the other fields of a ``SessionMark``, from ``job`` on."""
+        self._ring.append(("session", self.clock(), what, session, *of))
+
+    def sample(
+        self, at: float, sessions: Iterable[SessionView], scheduler: Mapping[str, float], *, buffer_bytes: int
+    ) -> None:
+        """Figures of the moment; ``scheduler``: those of ``Scheduler.stats``."""
+        if not self.capacity:
+            return
+        lanes = (int(scheduler[name]) for name in ("ready_cpu", "ready_net", "running_cpu", "running_net"))
+        self._ring.append(("machine", at, scheduler["utilisation"], buffer_bytes, *lanes))
+        for view in sessions:
+            held = (view.in_flight, view.finished, view.finished_bytes)
+            self._ring.append(("sample", at, view.name, view.score, view.sigma, *held, view.sample_ms, view.train_ms))
+
+    def served(self, service: str, methods: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+        """The same handlers, their requests recorded."""
+        return {name: self._recorded(f"{service}.{name}", handler) for name, handler in methods.items()}
+
+    def _recorded(self, name: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+        if not self.capacity:
+            return handler
+        return self._stream(name, handler) if METHODS[name].streams else self._unary(name, handler)
+
+    def _unary(self, name: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+        async def wrapper(request: Any, context: Any) -> Any:
+            started, nbytes = self.clock(), 0
+            try:
+                reply = await handler(request, context)
+                nbytes = len(reply) if isinstance(reply, bytes) else 0
+                return reply
+            finally:
+                self._ring.append(("served", self.clock(), started, name, nbytes))
+
+        return wrapper
+
+    def _stream(self, name: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+        async def wrapper(request: Any, context: Any) -> AsyncIterator[Any]:
+            started, nbytes = self.clock(), 0
+            try:
+                async for reply in handler(request, context):
+                    nbytes += len(reply)
+                    yield reply
+            finally:
+                self._ring.append(("served", self.clock(), started, name, nbytes))
+
+        return wrapper
+
+    def lines(self, last_s: float) -> Iterator[str]:
+        """The entries of the last ``last_s`` seconds (0: all) as text, in pieces; oldest first, as they are now."""
+        since = self.clock() - last_s
+        entries = tuple(self._ring)
+        return to_lines((entry for entry in entries if not last_s or entry[1] >= since), CHUNK_CHARS)

@@ -1,0 +1,46 @@
+"""What tasks have cost so far: sums from which a linear cost can be fitted, see ``atta.simulate.measure``."""
+
+from __future__ import annotations
+
+import threading
+
+from atta.samplers.dag.instance import Lane, Task
+
+__all__ = ["TaskCosts"]
+
+
+class TaskCosts:
+    """Per task kind and lane, with x = ``Task.cost``: n, the sums of x, x², y and x·y.
+
+    y is the CPU time (seconds) of tasks at home, and the bytes that the answers brought for tasks of other owners.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # workers add at the same time
+        self._sums: dict[tuple[str, str], list[float]] = {}
+
+    def ran(self, task: Task, cpu_s: float) -> None:
+        """A worker has spent ``cpu_s`` on a task; tasks that only coordinate others do not count."""
+        if task.lane is Lane.CPU:
+            self._add(task, cpu_s)
+
+    def answered(self, task: Task, nbytes: int) -> None:
+        """Another daemon has answered with ``nbytes``; tasks at home do not count."""
+        if task.lane is Lane.NET:
+            self._add(task, float(nbytes))
+
+    def _add(self, task: Task, y: float) -> None:
+        x = task.cost
+        with self._lock:
+            sums = self._sums.setdefault((task.kind.value, task.lane.value), [0.0] * 5)
+            for i, value in enumerate((1.0, x, x * x, y, x * y)):
+                sums[i] += value
+
+    def stats(self) -> dict[str, float]:
+        """``cost_<kind>_<lane>_<n|x|xx|y|xy>``."""
+        with self._lock:
+            return {
+                f"cost_{kind}_{lane}_{name}": value
+                for (kind, lane), sums in self._sums.items()
+                for name, value in zip(("n", "x", "xx", "y", "xy"), sums, strict=True)
+            }

@@ -1,0 +1,1 @@
+"""The other daemons: connections, pulls, late answers, and the order in which peers are answered."""

@@ -1,0 +1,148 @@
+"""The way to a peer: connections to its address, and who answers there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import grpc
+import structlog
+
+from atta.daemon.peers.presence import Presence
+from atta.errors import AttaError, UnavailableError, WrongDatasetError
+from atta.protos.v1 import control_pb2
+from atta.wire import rpc
+from atta.wire.identity import Bound, Identity, check
+
+__all__ = ["CONNECT_S", "RETRY_S", "Link", "PeerLink"]
+
+CONNECT_S = 15.0
+"""A peer that is starting, or restarting, is waited for so long; one that stays away fails the batch, not the deadline."""
+GRACE_S = 1.0
+"""Connecting takes no longer where a peer is there: one that needs more is said to be away."""
+RETRY_S = 0.1
+"""Before a request is made again."""
+
+log = structlog.get_logger("atta.peers")
+
+
+class Link:
+    """One connection to the daemon ``meant``, and what can be asked over it."""
+
+    def __init__(self, address: str, meant: Identity) -> None:
+        self.channel = grpc.aio.insecure_channel(address, options=rpc.client_options())
+        self._meant = meant
+        self._stubs: dict[str, Any] = {}
+        self._headers = {bound: meant.header(bound) for bound in Bound}
+
+    def ask(self, method: str, request: Any, timeout: float) -> Any:
+        """Begin a call."""
+        if method not in self._stubs:
+            self._stubs[method] = rpc.stub(self.channel, method)
+        return self._stubs[method](request, timeout=timeout, metadata=self._headers[rpc.METHODS[method].bound])
+
+
+class PeerLink:
+    """Two connections to a peer, which reconnect by themselves: one for all requests, one for those that are late.
+
+    Whoever answers at the address is asked who it is before anything else, and again each time when it has been away. Requests say
+    whom they mean as well.
+    """
+
+    def __init__(self, address: str, meant: Identity, deadline_s: float, *, connect_s: float = CONNECT_S) -> None:
+        self.address, self._meant, self._deadline_s = address, meant, deadline_s
+        self._connect_s = min(connect_s, deadline_s)
+        self.usual = Link(address, meant)
+        self._spare: Link | None = None
+        self._known = False
+        self._meeting: asyncio.Task[None] | None = None
+        self._presence = Presence()
+
+    @property
+    def spare(self) -> Link:
+        """The other connection, made when it is first needed."""
+        self._spare = self._spare or Link(self.address, self._meant)
+        return self._spare
+
+    async def ready(self) -> None:
+        """Wait until the peer is there and known to be the right one.
+
+        Raises:
+            UnavailableError: it does not answer within ``connect_s`` (and the deadline).
+            WrongDatasetError: another daemon answers.
+        """
+        if self._known and self._is_connected():
+            return
+        if self._meeting is None:  # however many wait, one asks
+            self._meeting = asyncio.ensure_future(self._meet())
+            self._meeting.add_done_callback(self._has_met)
+        await asyncio.shield(self._meeting)
+
+    def broke(self, error: AttaError) -> None:
+        """A call has ended as if the peer were gone."""
+        self._known = False
+        if not self._is_connected():
+            self._say_lost(error)
+
+    def _is_connected(self) -> bool:
+        return self.usual.channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY
+
+    def _has_met(self, meeting: asyncio.Task[None]) -> None:
+        self._meeting = None
+        if not meeting.cancelled():
+            meeting.exception()  # nobody may be waiting for it any more
+
+    async def _meet(self) -> None:
+        until = time.monotonic() + self._connect_s
+        while True:
+            await self._connect(until)
+            try:
+                request = control_pb2.DescribeRequest()
+                reply = await self.usual.ask("ControlService.Describe", request, self._deadline_s)
+                break
+            except grpc.aio.AioRpcError as failure:
+                error = rpc.error_from(self.address, failure)
+                if not isinstance(error, UnavailableError) or time.monotonic() >= until:
+                    raise error from failure
+                self._say_lost(error)
+            await asyncio.sleep(RETRY_S)
+        found = Identity(reply.part, reply.dataset_id, reply.incarnation)
+        try:
+            check(found, self._meant, Bound.DATA, self.address)
+        except WrongDatasetError as error:
+            self._say_lost(error)
+            raise
+        self._known = True
+        self._say_met(found)
+
+    async def _connect(self, until: float) -> None:
+        ready = asyncio.ensure_future(self.usual.channel.channel_ready())
+        try:
+            await asyncio.wait({ready}, timeout=max(0.0, min(GRACE_S, until - time.monotonic())))
+            if not ready.done():
+                self._say_lost(UnavailableError(self.address, "no daemon answers"))
+                await asyncio.wait({ready}, timeout=max(0.0, until - time.monotonic()))
+            if not ready.done():
+                raise UnavailableError(self.address, f"no daemon answers (waited {self._connect_s:g} s)")
+            await ready
+        finally:
+            ready.cancel()
+
+    def _say_lost(self, error: AttaError) -> None:
+        if self._presence.lost(time.monotonic()):
+            log.warning("peer lost", part=self._meant.part, error=str(error))
+
+    def _say_met(self, found: Identity) -> None:
+        back = self._presence.met(time.monotonic(), found.incarnation)
+        if back is not None:
+            away_s = round(back.away_s, 1)
+            log.warning("peer is back", part=found.part, address=self.address, away_s=away_s, restarted=back.restarted)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._meeting is not None:
+            self._meeting.cancel()
+        for link in (self.usual, self._spare):
+            if link is not None:
+                await link.channel.close(grace=None)

@@ -1,0 +1,328 @@
+"""The other daemons: what a DAG asks of the partitions that are not its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+
+from atta.daemon.peers.chunks import sampled_rows
+from atta.daemon.peers.hedges import Hedges
+from atta.daemon.peers.link import CONNECT_S, RETRY_S, Link, PeerLink
+from atta.daemon.peers.remaining import Remaining, rest_of
+from atta.errors import ConfigError, RemoteError, UnavailableError
+from atta.partition.dataset import Dataset
+from atta.protos.v1 import graph_pb2, kv_pb2
+from atta.samplers.batch.state import FeatureItem, SampleItem
+from atta.samplers.dag.resolve import METHODS
+from atta.samplers.methods import Method
+from atta.samplers.shard import Answer
+from atta.wire import rpc
+from atta.wire.identity import Identity
+
+__all__ = ["Peer", "Peers", "as_array", "rows_to_wire"]
+
+PROBE_ROWS = 1 << 17
+"""Rows of one probe: messages of one to two MiB."""
+ATTEMPTS = 3
+"""A request is made so often while no answer to it comes; with each answer that does come, the count begins anew."""
+_END: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
+_INT32_MAX = np.iinfo(np.int32).max
+
+
+def rows_to_wire(rows: np.ndarray) -> tuple[bytes, bool]:
+    """Row positions as bytes, int32 when they fit, and whether they are wide (int64)."""
+    wide = bool(len(rows)) and int(rows.max()) > _INT32_MAX
+    return rows.astype(np.int64 if wide else np.int32, copy=False).tobytes(), wide
+
+
+def as_array(data: Any, *, wide: bool) -> np.ndarray:
+    """Ids from the wire as a read-only int64 (``wide``) or int32 array, without a copy.
+
+    Raises:
+        ConfigError: the bytes are no whole number of ids.
+    """
+    dtype = np.dtype(np.int64 if wide else np.int32)
+    if len(data) % dtype.itemsize:
+        raise ConfigError(f"malformed message: {len(data)} bytes are no whole number of {dtype.itemsize}-byte ids")
+    return np.frombuffer(data, dtype=dtype)
+
+
+class Peer:
+    """The daemon of one partition. Every call has a deadline, and a late one is made twice.
+
+    Where the connection breaks, what has not been answered is asked for again. All methods raise UnavailableError when the peer
+    does not come back in time, WrongDatasetError when another daemon answers at its address, and what the peer refuses with.
+    """
+
+    def __init__(
+        self,
+        part: int,
+        address: str,
+        dataset: Dataset,
+        deadline_s: float,
+        *,
+        delay_s: float = 0.0,
+        connect_s: float = CONNECT_S,
+    ) -> None:
+        """``delay_s``: every request waits so long first; ``connect_s``: a peer that is away is waited for so long."""
+        self.part, self.address, self._deadline_s, self._delay_s = part, address, deadline_s, delay_s
+        self._edge_tables = dataset.schema.edge_tables
+        self._link = PeerLink(address, Identity(part, dataset.dataset_id), deadline_s, connect_s=connect_s)
+        self.hedges = Hedges()
+
+    async def sample(
+        self, items: Sequence[SampleItem], *, age_ms: int = 0
+    ) -> AsyncIterator[tuple[SampleItem, int, Answer, int]]:
+        """Expand ``items``; yields (item, first row, answer, bytes received) chunk by chunk.
+
+        ``age_ms``: since the batch was begun that they are for; peers serve the oldest first. 0: in order of arrival.
+        """
+        left = Remaining([len(item.rows) for item in items])
+
+        def rest(item: int, row: int) -> tuple[str, Any]:
+            wanted = rest_of(items, item, row)
+            method = "GraphService.SampleOnce" if self._is_one_chunk(wanted) else "GraphService.Sample"
+            return method, self._sample_request(wanted, age_ms)
+
+        async for bulk in self._answers(left, rest):
+            chunk, counts = bulk.message, as_array(bulk.payloads.get(3, b""), wide=False)
+            index, first_row = self._taken(left, chunk.edge_type, chunk.first_row, len(counts))
+            answer = Answer(
+                counts,
+                as_array(bulk.payloads.get(4, b""), wide=chunk.wide_neighbors),
+                as_array(bulk.payloads.get(5, b""), wide=chunk.wide_edge_ids),
+            )
+            answer = self._with_tables(answer, items[index], bulk.payloads.get(8, b""))
+            nbytes = sum(len(view) for view in bulk.payloads.values())
+            yield items[index], first_row, answer, nbytes
+
+    def _sample_request(self, items: Sequence[SampleItem], age_ms: int) -> Any:
+        request = graph_pb2.SampleRequest(age_ms=age_ms)
+        for item in items:
+            rows, wide = rows_to_wire(item.rows)
+            request.edge_types.add(
+                edge_type=item.edge_type,
+                fan_out=item.fan_out,
+                replace=item.replace,
+                method=METHODS[item.method],
+                trees=b"" if item.trees is None else item.trees.astype(np.int32, copy=False).tobytes(),
+                times=b"" if item.times is None else item.times.astype(np.int64, copy=False).tobytes(),
+                tables=item.tables,
+                stream_key=item.stream_key,
+                rows=rows,
+                wide_rows=wide,
+            )
+        return request
+
+    def _taken(self, left: Remaining, index: int, first_row: int, rows: int) -> tuple[int, int]:
+        try:
+            return left.take(index, first_row, rows)
+        except ValueError as error:
+            raise RemoteError(self.address, str(error)) from error
+
+    def _is_one_chunk(self, items: Sequence[SampleItem]) -> bool:
+        """Whether the peer is going to answer with one message."""
+        if len(items) != 1 or items[0].fan_out < 0 or items[0].method is Method.LABOR:
+            return False
+        tables = self._edge_tables[items[0].edge_type]
+        return len(items[0].rows) <= sampled_rows(items[0].fan_out, sum(tables[n].row_bytes for n in items[0].tables))
+
+    def _with_tables(self, answer: Answer, item: SampleItem, data: Any) -> Answer:
+        """``answer`` with the rows of edge tables that came as ``data``, table after table."""
+        if not item.tables:
+            return answer
+        tables, at, received = {}, 0, np.frombuffer(data, dtype=np.uint8)
+        for name in item.tables:
+            spec = self._edge_tables[item.edge_type][name]
+            nbytes = len(answer.neighbors) * spec.row_bytes
+            block = received[at : at + nbytes]
+            if len(block) != nbytes:
+                raise RemoteError(self.address, f"sends {len(received)} bytes of edge tables, too few")
+            tables[name] = block.view(np.dtype(spec.dtype)).reshape(len(answer.neighbors), *spec.row_shape)
+            at += nbytes
+        return Answer(answer.counts, answer.neighbors, answer.edge_ids, tables)
+
+    async def probe(
+        self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None
+    ) -> np.ndarray:
+        """int64 [rows]: one number per core row of the peer (``ProbeRequest.Question``); ``operands`` int64 or uint64 [rows]."""
+        answers = []
+        for at in range(0, max(1, len(rows)), PROBE_ROWS):
+            part = slice(at, at + PROBE_ROWS)
+            request = graph_pb2.ProbeRequest(
+                edge_type=edge_type,
+                question=question,
+                rows=rows[part].astype(np.int64, copy=False).tobytes(),
+                operands=b"" if operands is None else operands[part].tobytes(),
+            )
+            reply = await self._answer("GraphService.Probe", request)
+            answers.append(as_array(reply.values, wide=True))
+            if len(answers[-1]) != len(rows[part]):
+                raise RemoteError(self.address, f"answers {len(answers[-1])} rows of {len(rows[part])}")
+        return answers[0] if len(answers) == 1 else np.concatenate(answers)
+
+    async def pair(
+        self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int
+    ) -> np.ndarray:
+        """As ``Shard.pair`` of the peer's partition."""
+        request = graph_pb2.PairRequest(
+            edge_type=edge_type,
+            count=count,
+            negative=negative,
+            stream_key=stream_key,
+            rows=rows.astype(np.int64, copy=False).tobytes(),
+        )
+        reply = await self._answer("GraphService.Pair", request)
+        ids = as_array(reply.ids, wide=True)
+        if len(ids) != len(rows) * count:
+            raise RemoteError(self.address, f"answers {len(ids)} pairs for {len(rows)} x {count}")
+        return ids
+
+    async def pull(
+        self, items: Sequence[FeatureItem], codec: str = "", *, age_ms: int = 0
+    ) -> AsyncIterator[tuple[int, int, int, Any]]:
+        """Pull rows, float32 ones in ``codec``, chunk by chunk; ``age_ms`` as for ``sample``.
+
+        Yields (index of the item, first row, number of rows, their bytes table by table).
+        """
+        left = Remaining([len(item.rows) for item in items])
+
+        def rest(item: int, row: int) -> tuple[str, Any]:
+            return "KvService.Pull", self._pull_request(rest_of(items, item, row), codec, age_ms)
+
+        async for bulk in self._answers(left, rest):
+            chunk = bulk.message
+            index, first_row = self._taken(left, chunk.pull, chunk.first_row, chunk.rows)
+            yield index, first_row, chunk.rows, bulk.payloads.get(4, b"")
+
+    def _pull_request(self, items: Sequence[FeatureItem], codec: str, age_ms: int) -> Any:
+        request = kv_pb2.PullRequest(age_ms=age_ms)
+        for item in items:
+            rows, wide = rows_to_wire(item.rows)
+            request.pulls.add(node_type=item.node_type, tables=item.tables, rows=rows, wide_rows=wide, codec=codec)
+        return request
+
+    async def _answer(self, method: str, request: Any) -> Any:
+        """The answer to a request that has a single one."""
+        (reply,) = [reply async for reply in self._answers(Remaining([1]), lambda _item, _row: (method, request))]
+        return reply
+
+    async def _answers(self, left: Remaining, rest: Callable[[int, int], tuple[str, Any]]) -> AsyncIterator[Any]:
+        """The answers to a request, which the caller notes in ``left``.
+
+        ``rest``: the method and the request for what is left from an item and a row on, asked for again where the connection
+        breaks.
+        """
+        failures = 0
+        while True:
+            await self._connected()
+            method, request = rest(*left.ask())
+            call, coming = None, None
+            try:
+                call, message = await self._first(method, request)
+                while message is not _END:
+                    # gRPC takes a message in when it is asked to: the next one comes while this one is put into place.
+                    coming = asyncio.ensure_future(call.read()) if rpc.METHODS[method].streams else None
+                    yield message
+                    message = await coming if coming is not None else _END
+                return
+            except grpc.aio.AioRpcError as failure:
+                error = rpc.error_from(self.address, failure)
+                if left.done:
+                    return
+                failures = 1 if left.progressed else failures + 1
+                if failures == ATTEMPTS or not isinstance(error, UnavailableError):
+                    raise error from failure
+                self._link.broke(error)
+            finally:
+                if coming is not None:
+                    coming.cancel()  # its failure, too, is nobody's any more
+                if call is not None:
+                    call.cancel()
+            await asyncio.sleep(RETRY_S * failures)
+
+    async def _first(self, method: str, request: Any) -> tuple[Any, Any]:
+        """The call and its first answer (EOF: there is none); when it is late, whichever of two calls answers first."""
+        started = time.monotonic()
+        calls = [self._call(self._link.usual, method, request)]
+        try:
+            late = self.hedges.patience(method)
+            if late is not None:
+                await asyncio.wait({calls[0][1]}, timeout=late)
+                if not calls[0][1].done() and self.hedges.take():
+                    calls.append(self._call(self._link.spare, method, request))
+            call, answer = await _sooner(calls)
+        finally:
+            for other, reading in calls:
+                if not reading.done():
+                    other.cancel()
+                    reading.cancel()
+        self.hedges.answered(method, time.monotonic() - started)
+        self.hedges.won += call is not calls[0][0]
+        return call, answer
+
+    def _call(self, link: Link, method: str, request: Any) -> tuple[Any, asyncio.Future[Any]]:
+        call = link.ask(method, request, self._deadline_s)
+        first: Awaitable[Any] = call.read() if rpc.METHODS[method].streams else call
+        return call, asyncio.ensure_future(first)
+
+    async def _connected(self) -> None:
+        if self._delay_s:
+            await asyncio.sleep(self._delay_s)
+        await self._link.ready()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._link.close()
+
+
+async def _sooner(calls: Sequence[tuple[Any, asyncio.Future[Any]]]) -> tuple[Any, Any]:
+    """The call that answers first and its answer; an error counts only when no other call can answer any more.
+
+    Raises AioRpcError: that of the first call, if all have failed.
+    """
+    if len(calls) > 1:
+        waiting = {reading for _, reading in calls}
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if any(reading.exception() is None for reading in done):
+                break
+    good = [(call, reading) for call, reading in calls if reading.done() and reading.exception() is None]
+    call, reading = (good or calls)[0]
+    return call, await reading
+
+
+class Peers:
+    """All other daemons of the cluster, by partition."""
+
+    def __init__(self, addresses: Mapping[int, str], dataset: Dataset, deadline_s: float, delay_s: float = 0.0) -> None:
+        self._addresses, self._dataset, self._deadline_s, self._delay_s = dict(addresses), dataset, deadline_s, delay_s
+        self._peers: dict[int, Peer] = {}
+
+    def __getitem__(self, part: int) -> Peer:
+        """The peer that owns ``part``; connected on first use. ConfigError when its address is not known."""
+        peer = self._peers.get(part)
+        if peer is None:
+            address = self._addresses.get(part)
+            if address is None:
+                raise ConfigError(f"no address is known for the daemon of partition {part}: give it with --peers")
+            peer = self._peers[part] = Peer(part, address, self._dataset, self._deadline_s, delay_s=self._delay_s)
+        return peer
+
+    def stats(self) -> dict[str, float]:
+        """Counters."""
+        hedges = [peer.hedges for peer in self._peers.values()]
+        return {
+            "hedged_total": float(sum(h.sent for h in hedges)),
+            "hedges_won_total": float(sum(h.won for h in hedges)),
+        }
+
+    async def close(self) -> None:
+        """Close all channels."""
+        for peer in self._peers.values():
+            await peer.close()

@@ -1,0 +1,87 @@
+"""Who a daemon is, how it does, and stopping it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from atta.daemon.engine.engine import Engine
+from atta.daemon.services.guard import guarded, guarded_stream
+from atta.errors import ConfigError
+from atta.observe.figures import ProcessFigures
+from atta.observe.machine.host import machine_id
+from atta.observe.version import __version__
+from atta.protos.v1 import control_pb2
+from atta.wire.identity import Identity
+
+__all__ = ["ControlService"]
+
+
+class ControlService:
+    """``ControlService`` of a daemon; ``stats`` are its counters, ``stop`` is called once to begin draining."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        engine: Engine,
+        process: ProcessFigures,
+        stats: Callable[[], dict[str, float]],
+        stop: Callable[[], None],
+    ) -> None:
+        self._identity = identity
+        self._engine, self._process, self._stats, self._stop = engine, process, stats, stop
+
+    @guarded
+    async def describe(self, request: Any, context: Any) -> Any:
+        """``ControlService.Describe``."""
+        dataset = self._engine.dataset
+        return control_pb2.DescribeReply(
+            version=__version__,
+            dataset_id=self._identity.dataset_id,
+            part=self._identity.part,
+            num_parts=dataset.num_parts,
+            schema=json.dumps(dataset.schema.to_json()),
+            host=machine_id(),
+            pid=os.getpid(),
+            incarnation=self._identity.incarnation,
+        )
+
+    @guarded
+    async def stats(self, request: Any, context: Any) -> Any:
+        """``ControlService.Stats``."""
+        return control_pb2.StatsReply(counters=self._stats())
+
+    @guarded
+    async def sessions(self, request: Any, context: Any) -> Any:
+        """``ControlService.Sessions``."""
+        figures = self._engine.session_figures()
+        return control_pb2.SessionsReply(
+            uptime_s=self._process.uptime_s, sessions=[session.to_message() for session in figures]
+        )
+
+    @guarded_stream
+    async def trace(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """``ControlService.Trace``."""
+        recorder = self._engine.recorder
+        if not request.last_s >= 0:
+            raise ConfigError(f"the last {request.last_s} seconds: must not be negative")
+        header = control_pb2.TraceHeader(
+            part=self._identity.part,
+            now=recorder.clock(),
+            offset_ns=time.time_ns() - time.monotonic_ns(),
+            capacity=recorder.capacity,
+            full=recorder.full,
+        )
+        lines = recorder.lines(request.last_s)
+        yield control_pb2.TraceChunk(header=header)
+        for text in lines:
+            yield control_pb2.TraceChunk(entries=text)
+
+    @guarded
+    async def stop(self, request: Any, context: Any) -> Any:
+        """``ControlService.Stop``: answers, then drains."""
+        self._stop()
+        return control_pb2.StopReply()

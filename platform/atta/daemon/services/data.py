@@ -1,0 +1,279 @@
+"""What a daemon answers its peers: rows of its graph shard and of its tables.
+
+Answers are streamed in chunks (``atta.daemon.peers.chunks``); sampled edges that fit into a single one may be asked for as such.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from atta.daemon.peers.chunks import CHUNK_BYTES, PULL_BYTES, SMALL_BYTES, sampled_rows
+from atta.daemon.peers.peers import as_array
+from atta.daemon.peers.turns import Outlets, TurnPool, began
+from atta.daemon.services.guard import guarded, guarded_stream
+from atta.errors import ConfigError, WrongDatasetError
+from atta.kvstore.store import Store, known_codec, wire_bytes
+from atta.protos.v1 import graph_pb2, kv_pb2
+from atta.samplers.dag.resolve import METHODS as METHODS_ON_WIRE
+from atta.samplers.methods import Method
+from atta.samplers.shard import Shard
+from atta.wire import bulk as wire
+from atta.wire.rpc import METHODS, Bulk
+
+__all__ = ["DataService", "GraphService", "KvService"]
+
+MAX_FAN_OUT = 1 << 20
+MAX_PAIRS = 1 << 24
+_PROBE = graph_pb2.ProbeRequest
+
+
+class DataService:
+    """What services over a daemon's data share: whose data it is, and threads to work on it."""
+
+    def __init__(self, dataset_id: str, pool: TurnPool, address: str, *, at_once: int = SMALL_BYTES) -> None:
+        """``at_once``: answers of up to so many bytes are made by the event loop itself."""
+        self._dataset_id, self._pool, self.address, self._at_once = dataset_id, pool, address, at_once
+
+    def check_dataset(self, dataset_id: str) -> None:
+        """Raise WrongDatasetError unless that is the dataset served here."""
+        if dataset_id != self._dataset_id:
+            raise WrongDatasetError(
+                self.address, f"this daemon serves dataset {self._dataset_id}, not {dataset_id or '(none named)'}"
+            )
+
+    async def run(self, nbytes: int, function: Any, *args: Any, since: float | None = None) -> Any:
+        """Make an answer of about ``nbytes``: on a thread, unless handing it over takes longer than the work.
+
+        ``since``: when the batch was begun that it is for; answers for the oldest come first. None: now.
+        """
+        if nbytes <= self._at_once:
+            return function(*args)
+        return await self.in_pool(function, *args, since=since)
+
+    async def in_turn(self, jobs: Iterable[tuple[Any, ...]], since: float | None = None) -> AsyncIterator[Any]:
+        """Answers of ``jobs``, each the arguments of ``run``; the next one is made while the present one is being sent."""
+        coming: asyncio.Task[Any] | None = None
+        try:
+            for job in jobs:
+                ready, coming = coming, asyncio.ensure_future(self.run(*job, since=since))
+                if ready is not None:
+                    yield await ready
+            if coming is not None:
+                yield await coming
+        finally:
+            if coming is not None:
+                coming.cancel()
+
+    async def in_pool(self, function: Any, *args: Any, since: float | None = None) -> Any:
+        """Call ``function`` on a thread."""
+        return await asyncio.wrap_future(self._pool.submit(since or time.monotonic(), function, *args))
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A checked ``EdgeSample``; ``method`` is None where it is unknown."""
+
+    part: Any
+    method: Method | None
+    rows: np.ndarray
+    trees: np.ndarray | None
+    times: np.ndarray | None
+
+
+@cache
+def _methods() -> dict[int, Method]:
+    return {number: method for method, number in METHODS_ON_WIRE.items()}
+
+
+def _per_row(name: str, data: bytes, dtype: np.dtype, rows: int) -> np.ndarray | None:
+    """An optional array with one entry per row."""
+    if not data:
+        return None
+    if len(data) != rows * dtype.itemsize:
+        raise ConfigError(f"{name}: {len(data)} bytes for {rows} rows of {dtype.itemsize}")
+    return np.frombuffer(data, dtype=dtype)
+
+
+def _joined(tables: Mapping[str, np.ndarray]) -> Any:
+    """The bytes of several tables, one after another."""
+    blocks = [table.reshape(-1).view(np.uint8) for table in tables.values()]
+    if not blocks:
+        return b""
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+
+class GraphService(DataService):
+    """Sampling over this daemon's core vertices."""
+
+    def __init__(self, shard: Shard, pool: TurnPool, outlets: Outlets, address: str) -> None:
+        super().__init__(shard.dataset.dataset_id, pool, address)
+        self._shard, self._outlets = shard, outlets
+
+    @guarded_stream
+    async def sample(self, request: Any, context: Any) -> AsyncIterator[bytes]:
+        """``GraphService.Sample``."""
+        since = began(request.age_ms)
+        for nbytes, *piece in self._pieces(request):
+            answer = await self.run(nbytes, self._answer, *piece, since=since)
+            async with self._outlets.turn(context.peer(), since):
+                yield answer
+
+    @guarded
+    async def sample_once(self, request: Any, context: Any) -> bytes:
+        """``GraphService.SampleOnce``."""
+        pieces = list(itertools.islice(self._pieces(request), 2))
+        if len(pieces) != 1:
+            raise ConfigError("SampleOnce: the answer is not one chunk: ask by Sample")
+        ((nbytes, *piece),) = pieces
+        answer: bytes = await self.run(nbytes, self._answer, *piece, since=began(request.age_ms))
+        return answer
+
+    def _pieces(self, request: Any) -> Iterator[tuple[int, int, _Question, int, int]]:
+        """The checked questions, cut: (bytes of the answer, index, question, first row, end)."""
+        for index, part in enumerate(request.edge_types):
+            self._shard.dataset.schema.check_edge_type(part.edge_type)
+            rows = as_array(part.rows, wide=part.wide_rows)
+            if not -1 <= part.fan_out <= MAX_FAN_OUT:
+                raise ConfigError(f"fan-out {part.fan_out}: must be -1 (all) or 0 to {MAX_FAN_OUT}")
+            question = _Question(
+                part,
+                _methods().get(part.method),
+                rows,
+                _per_row("trees", part.trees, np.dtype(np.int32), len(rows)),
+                _per_row("times", part.times, np.dtype(np.int64), len(rows)),
+            )
+            bounded = part.fan_out >= 0 and question.method is not Method.LABOR
+            for first, stop in self._split(question, bounded=bounded):
+                nbytes = 8 * (stop - first) * part.fan_out if bounded else CHUNK_BYTES
+                yield nbytes, index, question, first, stop
+
+    def _answer(self, index: int, question: _Question, first: int, stop: int) -> bytes:
+        part, chosen = question.part, slice(first, stop)
+        if question.method is None:
+            raise ConfigError(f"unknown sampling method {part.method}")
+        answer = self._shard.sample(
+            part.edge_type,
+            question.rows[chosen],
+            fan_out=part.fan_out,
+            replace=part.replace,
+            stream_key=part.stream_key,
+            method=question.method,
+            trees=None if question.trees is None else question.trees[chosen],
+            times=None if question.times is None else question.times[chosen],
+            tables=tuple(part.tables),
+        )
+        chunk = graph_pb2.SampleChunk(
+            edge_type=index,
+            first_row=first,
+            wide_neighbors=answer.neighbors.dtype.itemsize == 8,
+            wide_edge_ids=answer.edge_ids.dtype.itemsize == 8,
+        )
+        return METHODS["GraphService.Sample"].encode_reply(
+            Bulk(chunk, {3: answer.counts, 4: answer.neighbors, 5: answer.edge_ids, 8: _joined(answer.tables)})
+        )
+
+    def _split(self, question: _Question, *, bounded: bool) -> Iterator[tuple[int, int]]:
+        """Cut the rows so that no answer gets much longer than a chunk; a single huge row stays whole."""
+        rows, fan_out, edge_type = question.rows, question.part.fan_out, question.part.edge_type
+        tables = self._shard.dataset.schema.edge_tables[edge_type]
+        table_bytes = sum(tables[name].row_bytes for name in question.part.tables if name in tables)
+        if bounded:
+            step = sampled_rows(fan_out, table_bytes)
+            yield from ((at, min(at + step, len(rows))) for at in range(0, len(rows), step))
+            return
+        sizes = np.cumsum((8 + table_bytes) * self._shard.degrees(edge_type, rows) + 4)
+        at = 0
+        while at < len(rows):
+            done = sizes[at - 1] if at else 0
+            stop = max(at + 1, int(np.searchsorted(sizes, done + CHUNK_BYTES, side="right")))
+            yield at, stop
+            at = stop
+
+    @guarded
+    async def probe(self, request: Any, context: Any) -> Any:
+        """``GraphService.Probe``."""
+        rows = as_array(request.rows, wide=True)
+        operands = as_array(request.operands, wide=True)
+        if request.question != _PROBE.DEGREE and len(operands) != len(rows):
+            raise ConfigError(f"{len(operands)} operands for {len(rows)} rows")
+        values = await self.run(8 * len(rows), self._values, request, rows, operands)
+        return graph_pb2.ProbeReply(values=values.astype(np.int64, copy=False).tobytes())
+
+    def _values(self, request: Any, rows: np.ndarray, operands: np.ndarray) -> np.ndarray:
+        match request.question:
+            case _PROBE.DEGREE:
+                return self._shard.degrees(request.edge_type, rows)
+            case _PROBE.STEP:
+                return self._shard.step(request.edge_type, rows, operands.view(np.uint64))
+            case _PROBE.CONTAINS:
+                return self._shard.contains(request.edge_type, rows, operands)
+        raise ConfigError(f"unknown question {request.question}")
+
+    @guarded
+    async def pair(self, request: Any, context: Any) -> Any:
+        """``GraphService.Pair``."""
+        rows = as_array(request.rows, wide=True)
+        if len(rows) * request.count > MAX_PAIRS:
+            raise ConfigError(f"{len(rows)} x {request.count} pairs: at most {MAX_PAIRS} in one request")
+
+        def draw() -> np.ndarray:
+            return self._shard.pair(
+                request.edge_type, rows, count=request.count, negative=request.negative, stream_key=request.stream_key
+            )
+
+        return graph_pb2.PairReply(ids=(await self.run(CHUNK_BYTES, draw)).tobytes())
+
+
+class KvService(DataService):
+    """Rows of this daemon's tables."""
+
+    def __init__(
+        self, store: Store, dataset_id: str, pool: TurnPool, outlets: Outlets, *, address: str, at_once: int
+    ) -> None:
+        super().__init__(dataset_id, pool, address, at_once=at_once)
+        self._store, self._outlets = store, outlets
+
+    @guarded_stream
+    async def pull(self, request: Any, context: Any) -> AsyncIterator[bytes]:
+        """``KvService.Pull``."""
+        since = began(request.age_ms)
+        for index, pull in enumerate(request.pulls):
+            rows = as_array(pull.rows, wide=pull.wide_rows)
+            tables = [self._store.table(pull.node_type, name) for name in pull.tables]
+            if not tables:
+                raise ConfigError(f"pull {index} names no table of {pull.node_type}")
+            codec = known_codec(pull.codec)
+            row_bytes = sum(wire_bytes(table.data[:1], codec) if len(table.data) else 1 for table in tables)
+            step = max(1, PULL_BYTES // max(1, row_bytes))
+            jobs = []
+            for first in range(0, len(rows), step):
+                part = rows[first : first + step]
+                nbytes = len(part) * row_bytes
+                prefix = wire.prefix(kv_pb2.PullChunk(pull=index, first_row=first, rows=len(part)), 4, nbytes)
+                work = CHUNK_BYTES if codec and nbytes > SMALL_BYTES else nbytes  # encoding takes longer than moving
+                jobs.append((work, self._store.pack, tables, part, prefix, codec))
+            async for answer in self.in_turn(jobs, since):
+                async with self._outlets.turn(context.peer(), since):
+                    yield answer
+
+    @guarded
+    async def list_tables(self, request: Any, context: Any) -> Any:
+        """``KvService.ListTables``."""
+        reply = kv_pb2.ListTablesReply()
+        for table in self._store:
+            reply.tables.add(
+                node_type=table.node_type,
+                name=table.name,
+                dtype=table.data.dtype.str,
+                row_shape=table.data.shape[1:],
+                rows=table.data.shape[0],
+            )
+        return reply

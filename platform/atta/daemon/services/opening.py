@@ -1,0 +1,230 @@
+"""What ``Open`` asks for, checked before any work is done; and which session it means when it is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from atta.daemon.config import DaemonConfig
+from atta.daemon.engine.session import SessionRequest
+from atta.daemon.services.seed_ids import ChosenSeeds, choose_seeds
+from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownNameError, WrongDatasetError
+from atta.kvstore.store import known_codec
+from atta.partition.dataset import Dataset
+from atta.partition.schema import Schema
+from atta.samplers.batch.layout import Layout, check_draws_alone, layout_of
+from atta.samplers.dag.spec import Plan, check_spec
+from atta.samplers.seed_plan import SeedPlan, SeedPolicy, plan_seeds, plan_sized, plan_unseeded
+
+__all__ = ["Openings", "check_name", "check_request", "check_room", "least_bytes", "taken"]
+
+MIN_WEIGHT = 1e-3
+MAX_CAPACITY = 1 << 43
+"""Address space that one batch may span at most, 8 TiB: a process has 128 TiB."""
+ENDED = 4096
+"""Names of ended sessions that are remembered."""
+_NAME = re.compile(r"[0-9A-Za-z_-]{1,64}")
+
+
+def check_name(name: str) -> str:
+    """A session's name as the client gives it; ConfigError."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"session {name[:80]!r}: a name has 1 to 64 letters, digits, - or _")
+    return name
+
+
+@dataclass(eq=False)
+class _Opening:
+    digest: bytes
+    checked: asyncio.Future[SessionRequest]
+    waiters: int = 0
+
+
+class Openings:
+    """Requests for sessions that are being checked, by name, and the names of sessions that have ended. On the event loop."""
+
+    def __init__(self) -> None:
+        self._openings: dict[str, _Opening] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._openings)
+
+    def under_way(self, name: str) -> bool:
+        """Whether a request for this session is being checked."""
+        return name in self._openings
+
+    def end(self, name: str) -> None:
+        """The session has ended, or is not to begin: whoever asks for it later, or waits for it now, is refused."""
+        self._ended[name] = None
+        self._ended.move_to_end(name)
+        if len(self._ended) > ENDED:
+            self._ended.popitem(last=False)
+
+    def refuse_ended(self, name: str) -> None:
+        """UnknownNameError for a session that has ended."""
+        if name in self._ended:
+            raise UnknownNameError(f"session {name} does not exist (closed, or its lease ran out)")
+
+    async def checked(self, name: str, digest: bytes, check: Callable[[], SessionRequest]) -> SessionRequest:
+        """The result of ``check``, run once on a thread however often the same request comes meanwhile.
+
+        Raises:
+            ConfigError: the name belongs to another request. UnknownNameError: the session has been closed. What ``check`` raises.
+        """
+        opening = self._openings.get(name)
+        if opening is None:
+            checked = asyncio.get_running_loop().run_in_executor(None, check)
+            checked.add_done_callback(
+                lambda future: future.cancelled() or future.exception()
+            )  # perhaps nobody waits any more
+            opening = self._openings[name] = _Opening(digest, checked)
+        elif opening.digest != digest:
+            raise taken(name)
+        opening.waiters += 1
+        try:
+            result = await asyncio.shield(opening.checked)
+        finally:
+            opening.waiters -= 1
+            if not opening.waiters and self._openings.get(name) is opening:
+                del self._openings[name]
+        self.refuse_ended(name)
+        return result
+
+
+def taken(name: str) -> ConfigError:
+    """The error for a name that belongs to another request."""
+    return ConfigError(f"session {name} has been opened with another request")
+
+
+def check_request(request: Any, dataset: Dataset, config: DaemonConfig, address: str) -> SessionRequest:
+    """Check an ``OpenRequest``.
+
+    Raises:
+        ConfigError, UnknownNameError, WrongDatasetError: it cannot be met. QuotaExceededError: not with this much memory.
+    """
+    if request.dataset_id and request.dataset_id != dataset.dataset_id:
+        raise WrongDatasetError(address, f"this daemon serves dataset {dataset.dataset_id}, not {request.dataset_id}")
+    if not 1 <= request.batch_size <= config.max_batch_size:
+        raise ConfigError(f"batch size {request.batch_size}: must be 1 to {config.max_batch_size}")
+    if not request.rank < request.world_size:
+        raise ConfigError(f"rank {request.rank} of {request.world_size} trainers")
+    plan = check_spec(request.dag, dataset.schema)
+    source = request.seeds.WhichOneof("source")
+    if plan.links != (source == "links"):
+        raise ConfigError("seeds: the DAG starts from edges, or the session does, but not both")
+    if source in ("batches", "part") and not any(op.operator is not None for op in plan.ops):
+        raise ConfigError("seeds: only a batch operator can do without them, or with a partition's vertices at once")
+    if source == "batches":
+        check_draws_alone(plan, dataset.schema)
+    if request.seeds.node_type != plan.seed.node_type:
+        raise ConfigError(
+            f"seeds are of node type {request.seeds.node_type!r}, the DAG starts at {plan.seed.node_type!r}"
+        )
+    chosen = _choose_seeds(dataset, request.seeds)
+    if plan.temporal != (chosen.times is not None):
+        raise ConfigError("seeds: temporal sampling needs their times, and no other has a use for them")
+    seeds = _plan_seeds(request, chosen, dataset.num_parts)
+    if request.start_batch > seeds.batches:
+        raise ConfigError(f"start batch {request.start_batch} of {seeds.batches}")
+    # A partition is as large as it is, and this daemon holds one.
+    if source != "part" and not seeds.batch_size <= config.max_batch_size:
+        raise ConfigError(f"batch size {seeds.batch_size}: at most {config.max_batch_size}")
+    edge_ids, wide_ids = request.edge_ids, request.wide_ids
+    layout = layout_of(plan, dataset.schema, seeds.batch_size, edge_ids=edge_ids, wide_ids=wide_ids)
+    checked = SessionRequest(
+        plan,
+        layout,
+        seeds,
+        request.start_batch,
+        request.seed,
+        request.epoch,
+        request.shared_memory,
+        request.job,
+        sources=chosen.sources,
+        times=chosen.times,
+        weight=_weight(request.weight),
+        codec=known_codec(request.codec),
+        exclude=chosen.exclude,
+    )
+    check_room(layout, least_bytes(plan, dataset.schema, checked), config)
+    return checked
+
+
+def _choose_seeds(dataset: Dataset, seeds: Any) -> ChosenSeeds:
+    try:
+        return choose_seeds(dataset, seeds)
+    except DataError as error:
+        reason = error.__context__
+        if isinstance(reason, OSError) and reason.errno in (errno.EMFILE, errno.ENFILE):
+            raise QuotaExceededError(f"too many files open to read the seeds (ulimit -n): {error.path}") from error
+        raise
+
+
+def _plan_seeds(request: Any, chosen: ChosenSeeds, parts: int) -> SeedPlan:
+    if chosen.sizes is not None or chosen.batches:
+        if request.shuffle or request.drop_last:
+            raise ConfigError("batches of given sizes come in the given order: no shuffle, no drop_last")
+        # A partition's vertices are one batch, for whichever rank asks.
+        pad = request.pad or request.seeds.WhichOneof("source") == "part"
+        if chosen.sizes is None:
+            return plan_unseeded(chosen.batches, rank=request.rank, world=request.world_size, pad=pad)
+        return plan_sized(chosen.internal, chosen.sizes, rank=request.rank, world=request.world_size, pad=pad)
+    if request.policy not in {policy.value for policy in SeedPolicy}:
+        raise ConfigError(f"seed policy {request.policy}: there is none of this number")
+    return plan_seeds(
+        chosen.internal,
+        chosen.keys,
+        batch_size=request.batch_size,
+        parts=parts,
+        policy=SeedPolicy(request.policy),
+        rank=request.rank,
+        world=request.world_size,
+        seed=request.seed,
+        epoch=request.epoch,
+        shuffle=request.shuffle,
+        drop_last=request.drop_last,
+        pad=request.pad,
+        position=chosen.position,
+    )
+
+
+def least_bytes(plan: Plan, schema: Schema, request: SessionRequest) -> int:
+    """Bytes that the session's first batch will have at least: its seeds with their ids and rows, without any neighbours."""
+    if request.first_batch >= request.seeds.batches:
+        return 0
+    part = request.seeds.batch_slice(request.first_batch)
+    node_type, places = plan.seed.node_type, int(part.stop - part.start)
+    if plan.links or any(op.operator is not None for op in plan.ops):  # their vertices are not known beforehand
+        return 8 * places
+    tables = schema.node_tables[node_type]
+    row = 8 + sum(tables[name].row_bytes for of, name in plan.tables if of == node_type)
+    return 8 * places + row * len(np.unique(request.seeds.seeds[part]))
+
+
+def check_room(layout: Layout, least: int, config: DaemonConfig) -> None:
+    """Refuse batches that span too many addresses, and those whose ``least`` bytes never fit the buffers."""
+    if layout.capacity > MAX_CAPACITY:
+        raise ConfigError(
+            f"a batch could take {layout.capacity >> 40} TiB, at most {MAX_CAPACITY >> 40} are possible: "
+            "lower the batch size or the fan-outs"
+        )
+    if least > config.buffer_bytes:
+        raise QuotaExceededError(
+            f"the seeds of one batch take {least >> 20} MiB, all buffers together {config.buffer_bytes >> 20} MiB: "
+            "raise --buffer or lower the batch size"
+        )
+
+
+def _weight(value: float) -> float:
+    """A session's weight, 1 if none is given; ConfigError outside 0.001 to 1000."""
+    if value and not MIN_WEIGHT <= value <= 1 / MIN_WEIGHT:
+        raise ConfigError(f"weight {value:g}: must be {MIN_WEIGHT:g} to {1 / MIN_WEIGHT:g}")
+    return value or 1.0

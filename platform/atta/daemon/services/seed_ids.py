@@ -1,0 +1,130 @@
+"""The seeds that a client names, as internal ids: a split, vertices, edges, or none at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
+from atta.observe.machine.memory import available_bytes
+from atta.partition.dataset import Dataset
+
+__all__ = ["ChosenSeeds", "choose_seeds"]
+
+MAX_BATCHES = 1 << 31
+PLAN_BYTES = 64
+"""Memory per seed while a session is planned: ids, hashes, orders and their copies."""
+
+
+@dataclass(frozen=True)
+class ChosenSeeds:
+    """Checked seeds, by position in the user's input (a split, all: in no particular order).
+
+    Attributes:
+        internal: int64 [S] internal ids of vertices, or of the targets of edges.
+        keys: int64 [S], what permutations are a function of: user ids of vertices, positions of edges.
+        position: int64 [S], None for a split.
+        sources: int64 [S], the other ends of edges.
+        times: int64 [S].
+        sizes: int64 [B], seeds of each batch where the client has cut them.
+        batches: how many there are without any seeds; 0: there are seeds.
+        exclude: edge types without the batch's seed edges, and whether in reverse.
+    """
+
+    internal: np.ndarray
+    keys: np.ndarray
+    position: np.ndarray | None = None
+    sources: np.ndarray | None = None
+    times: np.ndarray | None = None
+    sizes: np.ndarray | None = None
+    batches: int = 0
+    exclude: tuple[tuple[str, bool], ...] = ()
+
+
+def choose_seeds(dataset: Dataset, seeds: Any) -> ChosenSeeds:
+    """Resolve a ``Seeds`` message.
+
+    Raises:
+        UnknownNameError: no such node type, edge type or split.
+        ConfigError: an id that does not exist, or arrays that contradict each other.
+        QuotaExceededError: there is no memory for so many seeds.
+    """
+    if seeds.node_type not in dataset.schema.node_types:
+        raise UnknownNameError.of("node type", seeds.node_type, dataset.schema.node_types)
+    times, sizes = _longs("times", seeds.times), _longs("sizes", seeds.sizes)
+    if (seeds.times or seeds.sizes) and seeds.WhichOneof("source") in ("split", "all", "batches", "part"):
+        raise ConfigError("seeds: times and sizes go with ids, a split has no order")
+    match seeds.WhichOneof("source"):
+        case "split":
+            members = dataset.split(seeds.node_type, seeds.split)
+            _check_room(len(members))
+            internal = np.asarray(members, dtype=np.int64)
+            return ChosenSeeds(internal, np.asarray(dataset.ids(seeds.node_type)[internal]))
+        case "all":
+            _check_room(dataset.schema.node_counts[seeds.node_type])
+            everything = np.arange(dataset.schema.node_counts[seeds.node_type])
+            return ChosenSeeds(everything, np.asarray(dataset.ids(seeds.node_type)))
+        case "part":
+            return _part(dataset, seeds)
+        case "batches":
+            if not 1 <= seeds.batches <= MAX_BATCHES:
+                raise ConfigError(f"{seeds.batches} batches: must be 1 to {MAX_BATCHES}")
+            nothing = np.empty(0, dtype=np.int64)
+            return ChosenSeeds(nothing, nothing, batches=seeds.batches)
+        case "links":
+            chosen = _links(dataset, seeds)
+        case _:
+            user_ids = _longs("ids", seeds.ids)
+            internal = dataset.to_internal(seeds.node_type, user_ids)
+            chosen = ChosenSeeds(internal, user_ids, np.arange(len(user_ids)))
+    if seeds.times and len(times) != len(chosen.internal):
+        raise ConfigError(f"seeds: {len(times)} times for {len(chosen.internal)} seeds")
+    return replace(chosen, times=times if seeds.times else None, sizes=sizes if seeds.sizes else None)
+
+
+def _check_room(seeds: int) -> None:
+    """A message names many seeds in a few bytes: whether there is memory to plan them."""
+    if (wanted := seeds * PLAN_BYTES) > (free := available_bytes()):
+        raise QuotaExceededError(
+            f"no memory left for a session of {seeds} seeds: it takes up to {wanted >> 20} MiB for a moment, "
+            f"{free >> 20} MiB are available"
+        )
+
+
+def _part(dataset: Dataset, seeds: Any) -> ChosenSeeds:
+    if not seeds.part < dataset.num_parts:
+        raise ConfigError(f"seeds: partition {seeds.part} of {dataset.num_parts}")
+    first, stop = dataset.book.range(seeds.node_type, seeds.part)
+    _check_room(stop - first)
+    keys = np.asarray(dataset.ids(seeds.node_type)[first:stop])
+    order = np.argsort(keys, kind="stable")
+    return ChosenSeeds(first + order, keys[order], sizes=np.array([stop - first]))
+
+
+def _links(dataset: Dataset, seeds: Any) -> ChosenSeeds:
+    links, schema = seeds.links, dataset.schema
+    source, target = schema.endpoints(schema.check_edge_type(links.edge_type))
+    ends = _longs("sources", links.sources), _longs("targets", links.targets)
+    if len(ends[0]) != len(ends[1]):
+        raise ConfigError(f"seeds: {len(ends[0])} sources for {len(ends[1])} targets")
+    exclude = ((links.edge_type, False),) if links.exclude else ()
+    if links.exclude_reverse:
+        if schema.endpoints(schema.check_edge_type(links.exclude_reverse)) != (target, source):
+            raise ConfigError(f"edge type {links.exclude_reverse!r} cannot hold the reverses of {links.edge_type!r}")
+        exclude = (*exclude, (links.exclude_reverse, True))
+    position = np.arange(len(ends[0]))
+    return ChosenSeeds(
+        dataset.to_internal(target, ends[1]),
+        position,
+        position,
+        sources=dataset.to_internal(source, ends[0]),
+        exclude=exclude,
+    )
+
+
+def _longs(name: str, data: bytes) -> np.ndarray:
+    if len(data) % 8:
+        raise ConfigError(f"seeds: {name}: {len(data)} bytes are no whole number of int64 values")
+    return np.frombuffer(data, dtype=np.int64)

@@ -1,0 +1,232 @@
+"""Batch streams: ``Open`` checks a request and starts a session, ``Next`` hands out its batches, ``Close`` ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import structlog
+
+from atta.daemon.config import DaemonConfig
+from atta.daemon.engine.engine import Engine
+from atta.daemon.engine.session import Delivery, Session, SessionRequest
+from atta.daemon.services.guard import guarded, guarded_stream
+from atta.daemon.services.opening import Openings, check_name, check_request, taken
+from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
+from atta.protos.v1 import common_pb2, session_pb2
+from atta.wire.rpc import Bulk
+
+__all__ = ["SessionService"]
+
+log = structlog.get_logger("atta.session")
+LONG_POLL_S = 20.0
+"""A ``Next`` without a batch answers "pending" after so long, well before its deadline."""
+MAX_NAMED = 65_536
+"""Batches or sessions that one request may name; they are looked at on the event loop."""
+INLINE_CHUNK_BYTES = 4 << 20
+
+
+class SessionService:
+    """All sessions of a daemon and their leases."""
+
+    def __init__(self, config: DaemonConfig, engine: Engine, address: str) -> None:
+        self._config, self._engine, self._address = config, engine, address
+        self._sessions: dict[str, Session] = {}
+        self._openings = Openings()
+        self._looked = 0.0
+        self._opened = self._expired = 0.0
+        self.draining = False
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def stats(self) -> dict[str, float]:
+        """Counters and gauges."""
+        return {
+            "sessions_opened": self._opened,
+            "sessions_expired": self._expired,
+            "sessions_lingering": float(self._engine.slots.lingering),
+        }
+
+    @guarded
+    async def open(self, request: Any, context: Any) -> Any:
+        """``SessionService.Open``; the same request under the same name is answered with the same session."""
+        name = check_name(request.session) if request.session else secrets.token_hex(8)
+        digest = hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
+        self._openings.refuse_ended(name)
+        if name not in self._sessions:
+            if not self._openings.under_way(name):
+                self._check_places()
+            check = partial(check_request, request, self._engine.dataset, self._config, self._address)
+            checked = await self._openings.checked(name, digest, check)
+            if name not in self._sessions:  # of several that have waited, the first one opens it
+                self._start(name, digest, checked)
+        session = self._sessions[name]
+        if session.digest != digest:
+            raise taken(name)
+        session.last_seen = time.monotonic()
+        return session_pb2.OpenReply(
+            session=session.id,
+            batches=session.request.seeds.batches,
+            seeds=len(session.request.seeds.seeds),
+            lease_s=self._config.lease_s,
+            pid=os.getpid(),
+        )
+
+    def _check_places(self) -> None:
+        """Refuse a session more; those that are being checked have their places already."""
+        if self.draining:
+            raise QuotaExceededError("the daemon is stopping and takes no new sessions")
+        if len(self._sessions) + len(self._openings) >= self._config.max_sessions:
+            raise QuotaExceededError(
+                f"{len(self._sessions)} sessions are open and {len(self._openings)} being opened, "
+                f"the most that this daemon allows (--max-sessions {self._config.max_sessions})"
+            )
+
+    def _start(self, name: str, digest: bytes, checked: SessionRequest) -> None:
+        if self.draining:
+            raise QuotaExceededError("the daemon is stopping and takes no new sessions")
+        session = Session(name, checked, self._engine.slots, time.monotonic(), digest=digest)
+        self._sessions[name] = session
+        self._opened += 1
+        self._engine.open(session)
+        log.info("session opened", session=name, job=checked.job, epoch=checked.epoch, batches=session.batches)
+
+    @guarded_stream
+    async def next(self, request: Any, context: Any) -> AsyncIterator[Bulk]:
+        """``SessionService.Next``."""
+        session = self._find(request.session)
+        session.busy += 1
+        session.last_seen = time.monotonic()
+        try:
+            if not 0 <= request.train_ms < math.inf:
+                raise ConfigError(f"{request.train_ms} ms per batch: must be a time")
+            if len(request.released) > MAX_NAMED:
+                raise ConfigError(f"{len(request.released)} released batches in one request: at most {MAX_NAMED}")
+            session.let_go(request.released)
+            if request.sequence >= session.batches:
+                yield Bulk(session_pb2.BatchChunk(header=session_pb2.BatchHeader(last=True)))
+                return
+            wait_s = min(LONG_POLL_S, max(0.0, (context.time_remaining() or LONG_POLL_S) - 1))
+            delivery, fresh = await session.batch(request.sequence, wait_s)
+            if delivery is None:
+                yield Bulk(session_pb2.BatchChunk(header=session_pb2.BatchHeader(pending=True)))
+                return
+            if fresh:
+                self._engine.taken(session, delivery.batch, request.train_ms)
+            try:
+                with session.sending(delivery):
+                    for bulk in _messages(delivery, self._engine.unlaunched(session)):
+                        yield bulk
+            finally:  # a consumer that has all it needs does not wait for the end of the answer
+                if fresh:
+                    self._engine.recorder.batch("sent", session.id, delivery.batch)
+        finally:
+            session.busy -= 1
+            session.last_seen = time.monotonic()
+
+    @guarded
+    async def renew(self, request: Any, context: Any) -> Any:
+        """``SessionService.Renew``."""
+        if len(request.sessions) > MAX_NAMED:
+            raise ConfigError(f"{len(request.sessions)} sessions in one request: at most {MAX_NAMED}")
+        reply = session_pb2.RenewReply()
+        for name in request.sessions:
+            session = self._sessions.get(name)
+            if session is None:
+                reply.unknown.append(name)
+            else:
+                session.last_seen = time.monotonic()
+        return reply
+
+    @guarded
+    async def close(self, request: Any, context: Any) -> Any:
+        """``SessionService.Close``; an unknown session is no error, so that it may be repeated, or overtake its ``Open``."""
+        self._end(check_name(request.session))
+        return session_pb2.CloseReply()
+
+    def _end(self, name: str) -> None:
+        self._openings.end(name)
+        session = self._sessions.pop(name, None)
+        if session is not None:
+            self._engine.close(session)
+            log.info("session closed", session=name)
+
+    async def expire(self) -> None:
+        """Look after the leases until cancelled."""
+        period = min(1.0, self._config.lease_s / 4)
+        self._looked = time.monotonic()
+        while True:
+            await asyncio.sleep(period)
+            self.look(time.monotonic(), late_s=2 * period)
+
+    def look(self, now: float, late_s: float) -> None:
+        """Close sessions whose lease has run out, and take back what consumers have let go of.
+
+        The time beyond ``late_s`` since the last look does not count: this daemon was stopped, or its machine asleep, and the
+        renewals of living consumers are still to be read.
+        """
+        missed, self._looked = max(0.0, now - self._looked - late_s), now
+        for session in list(self._sessions.values()):
+            session.last_seen = min(now, session.last_seen + missed)
+            session.roomy_at = min(now, session.roomy_at + missed)
+            if not session.busy and now - session.last_seen > self._config.lease_s:
+                self._expired += 1
+                log.warning("lease ran out", session=session.id, job=session.request.job)
+                self._end(session.id)
+            elif not session.busy or not self._engine.waits_for_room(session):
+                session.roomy_at = now
+            elif now - session.roomy_at > self._config.lease_s:
+                self._engine.fail(session, self._no_room())
+        self._engine.slots.trim(now)
+
+    def _no_room(self) -> QuotaExceededError:
+        return QuotaExceededError(
+            f"other batches have left no room in {self._config.buffer_bytes >> 20} MiB of buffers for {self._config.lease_s:g} s: "
+            "raise --buffer, lower the batch size, or let go of old batches"
+        )
+
+    def _find(self, name: str) -> Session:
+        session = self._sessions.get(name)
+        if session is None:
+            raise UnknownNameError(f"session {name[:80]} does not exist (closed, or its lease ran out)")
+        return session
+
+
+def _messages(delivery: Delivery, unlaunched: int) -> list[Bulk]:
+    """The header of a batch and, unless it lies in shared memory, its bytes."""
+    out, slot = delivery.out, delivery.slot
+    header = session_pb2.BatchHeader(batch=delivery.batch, stats=delivery.stats, unlaunched=unlaunched)
+    filled = {name: out.filled(name) for name in out.arrays}
+    offset = 0
+    for name, array in filled.items():
+        at = out.layout.regions[name].offset if delivery.shared else offset
+        header.arrays.append(common_pb2.ArrayRef(name=name, dtype=array.dtype.str, shape=array.shape, offset=at))
+        offset += -(-array.nbytes // 8) * 8
+    header.buffer_bytes = offset
+    if delivery.shared:
+        shared = session_pb2.SharedSlot(path=slot.path, capacity=slot.capacity, nonce=slot.nonce, offset=slot.offset)
+        shared.inode = slot.arena.inode
+        header.slot.CopyFrom(shared)
+        return [Bulk(session_pb2.BatchChunk(header=header))]
+    return [Bulk(session_pb2.BatchChunk(header=header)), *_inline(list(filled.values()))]
+
+
+def _inline(arrays: list[np.ndarray]) -> list[Bulk]:
+    """Chunks of the arrays' bytes, each array padded to a multiple of 8; views, copied only when they are sent."""
+    chunks: list[Bulk] = []
+    for array in arrays:
+        flat = array.reshape(-1).view(np.uint8)
+        for at in range(0, len(flat), INLINE_CHUNK_BYTES):
+            chunks.append(Bulk(session_pb2.BatchChunk(), {2: flat[at : at + INLINE_CHUNK_BYTES]}))
+        if pad := -len(flat) % 8:
+            chunks.append(Bulk(session_pb2.BatchChunk(), {2: b"\0" * pad}))
+    return chunks

@@ -1,0 +1,212 @@
+"""Saving and loading all tables of a daemon in two phases, so that it happens on all daemons of a cluster or on none.
+
+Whoever saves lets all daemons *prepare* (write beside the snapshot in use), then *commit*; whoever loads lets all prepare (read and
+check beside the present tables), then commit. Where one refuses, all abort. See ``atta.kvstore.snapshots.shelf`` for what lies on disk.
+
+One thing at a time, on threads of its own: a disk must keep neither rows waiting nor, when it hangs, the daemon from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from atta.errors import AttaError, ConfigError, QuotaExceededError
+from atta.kvstore.mutable.table import MutableTable
+from atta.kvstore.snapshots.shelf import Shelf
+from atta.kvstore.spec import check_name
+from atta.kvstore.tables import Tables
+from atta.partition.dataset import part_folder
+
+__all__ = ["MAX_HOLD_S", "SHUTDOWN", "TableSnapshots", "aside"]
+
+SHUTDOWN = "shutdown"
+"""The snapshot that a daemon writes before it ends."""
+MAX_HOLD_S = 3600.0
+"""How long what was prepared is held at most, whatever was asked for."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Saving:
+    name: str
+    snapshot_id: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Loading:
+    load_id: int
+    tables: Mapping[str, MutableTable]
+    until: float
+
+
+class TableSnapshots:
+    """The snapshots of one daemon; its methods work on a disk, and wait for each other."""
+
+    def __init__(
+        self, tables: Tables, part: int, folder: Path | None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``folder``: below which they are kept; None: nowhere. ``clock``: in seconds."""
+        self._tables, self._part, self._folder, self._clock = tables, part, folder, clock
+        self._working = threading.Lock()
+        self._saving: _Saving | None = None
+        self._loading: _Loading | None = None
+        self._loaded = 0
+
+    def ids(self, name: str) -> list[str]:
+        """Of the complete snapshots of that name, the newest first.
+
+        Raises:
+            ConfigError: no such name is possible, or the daemon keeps no snapshots.
+            DataError: there is none, or it is damaged.
+        """
+        with self._working:
+            return list(self._shelf(name).complete())
+
+    def prepare_save(self, name: str, snapshot_id: str, hold_s: float) -> tuple[MutableTable, ...]:
+        """Write all tables beside the snapshot of that name; doing so twice is doing it once.
+
+        Others who save are refused until it is committed or aborted, or ``hold_s`` seconds have passed.
+
+        Raises:
+            DataError: it cannot be written; names the file, and nothing is left of it.
+            QuotaExceededError: another save is under way.
+        """
+        with self._working:
+            self._drop()
+            shelf = self._shelf(name)
+            if self._saving is None:
+                self._tables.snapshot(shelf.beside(snapshot_id), snapshot_id=snapshot_id)
+                self._saving = _Saving(name, snapshot_id, self._until(hold_s))
+            if (self._saving.name, self._saving.snapshot_id) != (name, snapshot_id):
+                raise QuotaExceededError(f"part {self._part}: another save of tables is under way")
+            return self._tables.list()
+
+    def commit_save(self, name: str, snapshot_id: str) -> None:
+        """Let what was prepared take the place of the snapshot; doing so twice is doing it once.
+
+        Raises:
+            AttaError: it was not prepared, or too long ago.
+        """
+        with self._working:
+            shelf, saving = self._shelf(name), self._saving
+            if saving is not None and (saving.name, saving.snapshot_id) == (name, snapshot_id):
+                shelf.commit(snapshot_id)
+                self._saving = None
+            elif not shelf.uses(snapshot_id):
+                raise AttaError(f"part {self._part}: did not hear for too long that it shall save; save again")
+
+    def abort_save(self, name: str, snapshot_id: str) -> None:
+        """Remove what was prepared, unless it has been committed."""
+        with self._working:
+            if self._saving is not None and (self._saving.name, self._saving.snapshot_id) == (name, snapshot_id):
+                self._shelf(name).abort(snapshot_id)
+                self._saving = None
+
+    def prepare_load(self, name: str, snapshot_id: str, load_id: int, hold_s: float) -> tuple[MutableTable, ...]:
+        """Read and check a snapshot beside the present tables; it is dropped unless committed within ``hold_s`` seconds.
+
+        Raises:
+            DataError: there is no such snapshot, or it is damaged; names the file.
+            QuotaExceededError: there is no room, or another load is under way.
+        """
+        with self._working:
+            self._drop()
+            if self._loading is None:
+                tables = self._tables.prepare(self._shelf(name).folder(snapshot_id))
+                self._loading = _Loading(load_id, tables, self._until(hold_s))
+            if self._loading.load_id != load_id:
+                raise QuotaExceededError(f"part {self._part}: another load of tables is under way")
+            return tuple(table for _, table in sorted(self._loading.tables.items()))
+
+    def commit_load(self, load_id: int, steps: Mapping[str, int]) -> None:
+        """Hold what was prepared instead of the present tables; doing so twice is doing it once.
+
+        ``steps``: see ``Tables.adopt``.
+
+        Raises:
+            AttaError: it was not prepared, or dropped meanwhile.
+        """
+        with self._working:
+            loading = self._loading
+            if loading is not None and loading.load_id == load_id:
+                self._tables.adopt(loading.tables, load_id, steps)
+                self._loading, self._loaded = None, load_id
+            elif self._loaded != load_id:
+                raise AttaError(f"part {self._part}: what was read to be loaded is not here any more; load again")
+
+    def abort_load(self, load_id: int) -> None:
+        """Drop what was prepared."""
+        with self._working:
+            if self._loading is not None and self._loading.load_id == load_id:
+                self._loading = None
+
+    def expire(self) -> None:
+        """Drop what was prepared too long ago; not while there is something to do."""
+        if self._working.acquire(blocking=False):
+            try:
+                self._drop()
+            finally:
+                self._working.release()
+
+    def finish(self) -> None:
+        """Close the tables, then keep what they hold as the snapshot ``SHUTDOWN``, if there are any and a folder for it.
+
+        Parts have the same id if the tables were created, and last loaded, together. What the part held before stays beside it, in
+        case another daemon does not come so far.
+        """
+        self._tables.close()
+        tables = self._tables.list()
+        if self._folder is None or not tables:
+            return
+        with self._working:
+            shelf, snapshot_id = self._shelf(SHUTDOWN), lineage(tables)
+            self._tables.snapshot(shelf.beside(snapshot_id), snapshot_id=snapshot_id, overwrite=True)
+            shelf.commit(snapshot_id, keep=True)
+
+    def _until(self, hold_s: float) -> float:
+        return self._clock() + min(hold_s, MAX_HOLD_S)
+
+    def _drop(self) -> None:
+        now = self._clock()
+        if self._saving is not None and self._saving.until < now:
+            self._saving = None  # what was written stays: by now other daemons may have nothing else
+        if self._loading is not None and self._loading.until < now:
+            self._loading = None
+
+    def _shelf(self, name: str) -> Shelf:
+        if self._folder is None:
+            raise ConfigError(f"the daemon of part {self._part} keeps no snapshots; start it with --snapshots FOLDER")
+        check_name(name)
+        return Shelf(self._folder / name / part_folder(self._part))
+
+
+def lineage(tables: Sequence[MutableTable]) -> str:
+    """16 hex digits that are equal where tables were created, and last loaded, together."""
+    text = json.dumps([[table.spec.name, table.table_id, table.load_id] for table in tables])
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+async def aside(function: Callable[..., T], *args: object) -> T:
+    """``function(*args)`` on a thread of its own, which does not keep the process from ending."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def work() -> None:
+        try:
+            future.set_result(function(*args))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="atta-snapshots", daemon=True).start()
+    return await asyncio.wrap_future(future)

@@ -1,0 +1,345 @@
+"""Mutable tables as clients reach them: this daemon's range of rows of each, created, pulled, pushed and saved by name.
+
+Who owns which rows follows from a table's policy and is the same on every daemon:
+
+| policy | row | owner |
+|---|---|---|
+| ``range`` | any number | equal ranges; rows that a table grows by belong to the last daemon |
+| ``nodes:TYPE`` | a vertex: its internal number | whose core vertex it is |
+| ``edges:TYPE`` | an edge: its place among its owner's edges | whose core vertex it leads to |
+
+``Locate`` turns the users' ids of vertices and edges into rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import structlog
+
+from atta.daemon.peers.chunks import CHUNK_BYTES
+from atta.daemon.peers.peers import as_array
+from atta.daemon.peers.turns import TurnPool
+from atta.daemon.services.data import DataService
+from atta.daemon.services.guard import guarded, guarded_stream
+from atta.daemon.services.table_snapshots import TableSnapshots, aside
+from atta.errors import ConfigError, UnknownNameError
+from atta.kvstore import codecs
+from atta.kvstore.mutable.table import MutableTable
+from atta.kvstore.spec import MutableSpec
+from atta.kvstore.tables import Tables
+from atta.partition.dataset import Dataset, part_folder
+from atta.protos.v1 import table_pb2
+from atta.wire import bulk as wire
+from atta.wire.rpc import Bulk
+
+__all__ = ["TableService", "span_of"]
+
+log = structlog.get_logger("atta.daemon")
+CLIENT_IDLE_S = 1800.0
+"""A client of which nothing was heard for so long is forgotten. If it lives, it registers again."""
+FINISH_S = 60.0
+"""A daemon that ends gives up saving its tables after so long."""
+GATE_POLL_S = 0.002
+_PREPARE, _COMMIT = table_pb2.SnapshotRequest.PREPARE, table_pb2.SnapshotRequest.COMMIT
+
+
+def span_of(spec: MutableSpec, dataset: Dataset, part: int) -> range:
+    """The rows of a table that ``part`` owns when the table is created.
+
+    Raises:
+        UnknownNameError: the policy names an unknown type.
+        ConfigError: the table does not have one row per vertex or edge of that type.
+    """
+    kind, _, name = spec.policy.partition(":")
+    if kind == "range":
+        return range(spec.rows * part // dataset.num_parts, spec.rows * (part + 1) // dataset.num_parts)
+    offsets = node_offsets(dataset, name) if kind == "nodes" else edge_offsets(dataset, name)
+    if spec.rows != offsets[-1]:
+        raise ConfigError(f"table {spec.name}: {spec.rows} rows, but there are {offsets[-1]} {kind} of type {name!r}")
+    return range(int(offsets[part]), int(offsets[part + 1]))
+
+
+def node_offsets(dataset: Dataset, node_type: str) -> np.ndarray:
+    """int64 [parts + 1]: where the core vertices of each part begin."""
+    return np.asarray(dataset.book.offsets[dataset.schema.check_node_type(node_type)], dtype=np.int64)
+
+
+def edge_offsets(dataset: Dataset, edge_type: str) -> np.ndarray:
+    """int64 [parts + 1]: where the edges of each part begin, of the lengths of their files."""
+    dataset.schema.check_edge_type(edge_type)
+    names = [f"{part_folder(part)}/edges/{edge_type}/indices.npy" for part in range(dataset.num_parts)]
+    counts = [dataset.files[name].shape[0] for name in names]
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+class _EdgeIndex:
+    """Finds the edges of a part by the users' edge ids; made when first asked for (12 or 16 bytes per edge)."""
+
+    def __init__(self, dataset: Dataset, part: int, edge_type: str) -> None:
+        edge_ids = np.asarray(dataset.part(part).csc(edge_type).edge_ids)
+        self._order = np.argsort(edge_ids, kind="stable").astype(np.int64)
+        self._sorted = edge_ids[self._order]
+        self._first = int(edge_offsets(dataset, edge_type)[part])
+
+    def rows(self, ids: np.ndarray) -> np.ndarray:
+        """int64: the row of each edge, -1 where it belongs to another part."""
+        if not len(self._sorted):
+            return np.full(len(ids), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self._sorted, ids), len(self._sorted) - 1)
+        return np.where(self._sorted[at] == ids, self._order[at] + self._first, -1)
+
+
+class TableService(DataService):
+    """``TableService`` of a daemon."""
+
+    def __init__(self, dataset: Dataset, part: int, tables: Tables, pool: TurnPool, *, snapshots: Path | None) -> None:
+        """``snapshots``: the folder below which they are kept; None: nowhere."""
+        super().__init__(dataset.dataset_id, pool, f"part {part}")
+        self._dataset, self._part, self._tables = dataset, part, tables
+        self._snapshots = TableSnapshots(tables, part, snapshots)
+        self._edges: dict[str, _EdgeIndex] = {}
+        self._indexing = threading.Lock()
+        self._pulled = self._pushed = 0.0
+
+    def methods(self) -> dict[str, Callable[..., Any]]:
+        """The handlers by their names in ``table.proto``."""
+        return {
+            "Create": self.create, "Delete": self.delete, "List": self.list, "Describe": self.describe, "Grow": self.grow,
+            "Locate": self.locate, "Pull": self.pull, "Register": self.register, "Push": self.push, "Forget": self.forget,
+            "Snapshots": self.snapshots, "Save": self.save, "Load": self.load,
+        }  # fmt: skip
+
+    def stats(self) -> dict[str, float]:
+        """Counters and gauges."""
+        return {
+            "tables": float(len(self._tables.list())),
+            "table_bytes": float(self._tables.used_bytes),
+            "table_rows_pulled": self._pulled,
+            "table_rows_pushed": self._pushed,
+            "table_clients": float(self._tables.clients),
+        }
+
+    def _table(self, name: str, table_id: int = 0) -> MutableTable:
+        try:
+            return self._tables.get(name, table_id)
+        except UnknownNameError as error:
+            raise UnknownNameError(f"part {self._part}: {error}") from None
+
+    # -- tables --------------------------------------------------------------------------------------------------------
+
+    @guarded
+    async def create(self, request: Any, context: Any) -> Any:
+        """``TableService.Create``."""
+        self.check_dataset(request.dataset_id)
+        try:
+            spec = MutableSpec.from_dict(json.loads(request.spec))
+        except json.JSONDecodeError:
+            raise ConfigError("the description of a table is no JSON") from None
+        span = span_of(spec, self._dataset, self._part)
+        create = partial(self._tables.create, table_id=request.table_id, whole=request.whole)
+        return _info(await self.in_pool(create, spec, span.start, len(span)))
+
+    @guarded
+    async def delete(self, request: Any, context: Any) -> Any:
+        """``TableService.Delete``."""
+        return table_pb2.DeleteTableReply(existed=self._tables.delete(request.name))
+
+    @guarded
+    async def list(self, request: Any, context: Any) -> Any:
+        """``TableService.List``."""
+        return table_pb2.ListMutableReply(
+            tables=[_info(table) for table in self._tables.list()],
+            used_bytes=self._tables.used_bytes,
+            quota_bytes=self._tables.quota_bytes,
+        )
+
+    @guarded
+    async def describe(self, request: Any, context: Any) -> Any:
+        """``TableService.Describe``."""
+        return _info(self._table(request.name))
+
+    @guarded
+    async def grow(self, request: Any, context: Any) -> Any:
+        """``TableService.Grow``."""
+        table = self._table(request.name, request.table_id)
+        rows = request.rows - table.first_row
+        return _info(await self.in_pool(self._tables.grow, request.name, rows, request.table_id))
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    @guarded
+    async def locate(self, request: Any, context: Any) -> Any:
+        """``TableService.Locate``."""
+        self.check_dataset(request.dataset_id)
+        ids = as_array(request.ids, wide=True)
+        rows = await self.run(CHUNK_BYTES, self._rows_of, request.policy, ids)
+        return table_pb2.LocateReply(rows=rows.tobytes())
+
+    def _rows_of(self, policy: str, ids: np.ndarray) -> np.ndarray:
+        kind, _, name = policy.partition(":")
+        if kind == "nodes":
+            return np.asarray(self._dataset.to_internal(name, ids))
+        if kind != "edges":
+            raise ConfigError(f"policy {policy!r}: only vertices and edges have ids to look up")
+        self._dataset.schema.check_edge_type(name)
+        with self._indexing:
+            if name not in self._edges:
+                self._edges[name] = _EdgeIndex(self._dataset, self._part, name)
+        return self._edges[name].rows(ids)
+
+    @guarded_stream
+    async def pull(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """``TableService.Pull``."""
+        table, rows = self._table(request.name, request.table_id), as_array(request.rows, wide=True)
+        check_codec(table.spec, request.codec)
+        step = max(1, CHUNK_BYTES // max(1, table.spec.row_bytes))
+        parts = [(first, rows[first : first + step]) for first in range(0, len(rows), step)]
+        jobs = [(len(part) * table.spec.row_bytes, _answer, table, first, part, request.codec) for first, part in parts]
+        async for answer in self.in_turn(jobs):
+            yield answer
+        self._pulled += len(rows)
+
+    @guarded
+    async def register(self, request: Any, context: Any) -> Any:
+        """``TableService.Register``: a number that no client of any table has ever had."""
+        table, client = self._table(request.name, request.table_id), secrets.randbits(64)
+        table.register(client)
+        return table_pb2.RegisterReply(client=client, table=_info(table))
+
+    @guarded
+    async def push(self, request: Any, context: Any) -> Any:
+        """``TableService.Push``."""
+        message, payloads = request.message, request.payloads
+        # A push that must wait does so here: it keeps neither the event loop nor a thread from those who do not push.
+        while not (table := self._table(message.name, message.table_id)).takes_pushes:
+            await asyncio.sleep(GATE_POLL_S)
+        values = payloads.get(10, b"")
+        applied = await self.run(len(values), _apply, table, message, payloads.get(2, b""), values)
+        self._pushed += len(payloads.get(2, b"")) // 8 if applied else 0
+        return table_pb2.PushRowsReply(applied=applied)
+
+    @guarded
+    async def forget(self, request: Any, context: Any) -> Any:
+        """``TableService.Forget``: clients will not come again."""
+        for client in request.clients:
+            self._tables.forget(client)
+        return table_pb2.ForgetClientReply()
+
+    async def forget_idle(self, *, idle_s: float = CLIENT_IDLE_S, every_s: float = 60.0) -> None:
+        """For ever: forget clients that have died, and what they did not finish."""
+        while True:
+            await asyncio.sleep(every_s)
+            self._tables.expire(asyncio.get_running_loop().time(), idle_s)
+            self._snapshots.expire()
+
+    # -- snapshots -----------------------------------------------------------------------------------------------------
+
+    @guarded
+    async def snapshots(self, request: Any, context: Any) -> Any:
+        """``TableService.Snapshots``."""
+        return table_pb2.SnapshotsReply(ids=await aside(self._snapshots.ids, request.name))
+
+    @guarded
+    async def save(self, request: Any, context: Any) -> Any:
+        """``TableService.Save``."""
+        keeper, name, snapshot_id = self._snapshots, request.name, request.snapshot
+        if request.phase == _PREPARE:
+            return _saved(await aside(keeper.prepare_save, name, snapshot_id, request.hold_s))
+        await aside(keeper.commit_save if request.phase == _COMMIT else keeper.abort_save, name, snapshot_id)
+        return table_pb2.SnapshotReply()
+
+    @guarded
+    async def load(self, request: Any, context: Any) -> Any:
+        """``TableService.Load``."""
+        keeper, load_id = self._snapshots, request.load_id
+        if request.phase == _PREPARE:
+            return _saved(await aside(keeper.prepare_load, request.name, request.snapshot, load_id, request.hold_s))
+        if request.phase == _COMMIT:
+            await aside(keeper.commit_load, load_id, dict(request.steps))
+        else:
+            await aside(keeper.abort_load, load_id)
+        return table_pb2.SnapshotReply()
+
+    async def finish(self, *, within_s: float = FINISH_S) -> None:
+        """Take no more pushes and keep the tables as the snapshot ``shutdown``, where snapshots are kept; raises nothing."""
+        try:
+            await asyncio.wait_for(aside(self._snapshots.finish), within_s)
+        except TimeoutError:
+            log.error("tables not saved", part=self._part, error=f"not done within {within_s:g} s")
+        except Exception as error:
+            log.error("tables not saved", part=self._part, error=str(error))
+
+
+def check_codec(spec: MutableSpec, codec: str) -> None:
+    """Raise ConfigError unless values of the table can travel in ``codec``."""
+    if codec and (codec not in codecs.CODECS or spec.dtype != "<f4"):
+        raise ConfigError(
+            f"table {spec.name} ({spec.dtype}): codec {codec!r} is none of {', '.join(codecs.CODECS)} for float32"
+        )
+
+
+def _answer(table: MutableTable, first: int, rows: np.ndarray, codec: str) -> Bulk | bytes:
+    message = table_pb2.RowsChunk(first_row=first, rows=len(rows))
+    if not codec:
+        head = wire.prefix(message, 4, len(rows) * table.spec.row_bytes)
+        middle = wire.prefix(table_pb2.RowsChunk(), 3, 8 * len(rows))
+        return table.pack(rows, head, middle)
+    found = table.pull(rows)
+    payloads: dict[int, Any] = {} if found.versions is None else {3: found.versions}
+    payloads[4] = codecs.encode(codec, found.values.reshape(len(rows), -1))
+    return Bulk(message, payloads)
+
+
+def _apply(table: MutableTable, message: Any, rows: Any, values: Any) -> bool:
+    spec = table.spec
+    row_ids = as_array(rows, wide=True)
+    if message.codec:
+        values = _decoded(spec, len(row_ids), message.codec, values)
+    return table.push(
+        row_ids,
+        values,
+        message.op,
+        client=message.client,
+        sequence=message.sequence,
+        settled=message.settled,
+        version=message.version if message.versioned else None,
+        step=message.step or None,
+    )
+
+
+def _decoded(spec: MutableSpec, rows: int, codec: str, values: Any) -> np.ndarray:
+    check_codec(spec, codec)
+    columns = spec.row_bytes // 4
+    encoded = np.frombuffer(values, dtype=np.uint8)
+    if len(encoded) != rows * codecs.encoded_bytes(codec, columns):
+        raise ConfigError(f"table {spec.name}: {len(encoded)} bytes are not {rows} rows in {codec}")
+    out = np.empty((rows, columns), dtype=np.float32)
+    codecs.decode(codec, encoded.reshape(rows, -1), out)
+    return out.reshape(rows, *spec.row_shape)
+
+
+def _info(table: MutableTable) -> Any:
+    return table_pb2.TableInfo(
+        spec=json.dumps(table.spec.to_dict()),
+        first_row=table.first_row,
+        rows=table.rows,
+        bytes=table.nbytes,
+        step=table.step,
+        table_id=table.table_id,
+        whole=table.whole,
+        load_id=table.load_id,
+    )
+
+
+def _saved(tables: Iterable[MutableTable]) -> Any:
+    infos = [_info(table) for table in tables]
+    return table_pb2.SnapshotReply(tables=infos, bytes=sum(info.bytes for info in infos))

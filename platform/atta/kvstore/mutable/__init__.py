@@ -1,0 +1,1 @@
+"""Mutable tables: one owner's rows, and what clients ask of them."""

@@ -1,0 +1,150 @@
+"""A table on disk: its arrays as ``.npy`` and ``table.json`` with everything else, sizes and checksums.
+
+``table.json`` carries a checksum of its own, so that a changed number in it is noticed as a changed byte in an array is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atta.errors import DataError
+from atta.kvstore.mutable.sequences import Sequences
+from atta.kvstore.spec import MutableSpec
+from atta.partition.disk.files import (
+    FileRecord,
+    check_file,
+    describe_file,
+    map_array,
+    read_sealed,
+    write_array,
+    write_sealed,
+)
+from atta.partition.disk.staging import disk_full
+
+__all__ = [
+    "MANIFEST",
+    "Saved",
+    "array_shapes",
+    "load_arrays",
+    "read_saved",
+    "write_saved",
+    "writing",
+]
+
+MANIFEST = "table.json"
+_FORMAT = "atta-mutable-table"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a snapshot says besides the arrays.
+
+    Attributes:
+        spec: of the table.
+        first_row: the shard's first global row.
+        rows: in the shard.
+        created_rows: as many it had when it was created.
+        step: steps of the optimiser so far.
+        clients: as ``Sequences.to_json`` describes them.
+        table_id: the same in all shards of the table; 0 in snapshots of earlier versions.
+        whole: whether all shards were created.
+    """
+
+    spec: MutableSpec
+    first_row: int
+    rows: int
+    created_rows: int
+    step: int
+    clients: list[Any]
+    table_id: int = 0
+    whole: bool = True
+
+
+def array_shapes(spec: MutableSpec, rows: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """(dtype string, shape) of every array of a shard, by name."""
+    shape = (rows, *spec.row_shape)
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {"values": (spec.dtype, shape)}
+    if spec.versioned:
+        shapes["versions"] = ("<i8", (rows,))
+    for name in () if spec.optimiser is None else spec.optimiser.state_names:
+        shapes[name] = ("<f4", shape)
+    return shapes
+
+
+def write_saved(folder: Path, saved: Saved, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a table into ``folder``, which exists; nothing is forced to disk but the manifest.
+
+    Raises:
+        DataError: a file cannot be written, for want of space for one; names it.
+    """
+    records = {}
+    for name, array in arrays.items():
+        path = folder / f"{name}.npy"
+        with writing(path):
+            write_array(path, array)
+            records[name] = describe_file(path).to_json()
+    content = {name: getattr(saved, name) for name in saved.__slots__}
+    manifest = {"format": _FORMAT, "version": _VERSION, **content, "spec": saved.spec.to_dict(), "files": records}
+    with writing(folder / MANIFEST):
+        write_sealed(folder / MANIFEST, manifest)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns what the operating system says while ``path`` is written into a DataError that names it.
+
+    A full disk is left to ``Staging``, which names the snapshot: the file has only a passing name.
+    """
+    try:
+        yield
+    except OSError as error:
+        if disk_full(path, error):
+            raise
+        raise DataError(path, f"cannot be written: {error.strerror or error}") from error
+
+
+def read_saved(folder: Path) -> tuple[Saved, dict[str, FileRecord]]:
+    """The manifest of a snapshot, checked in itself, and the records of its files; raises DataError naming it."""
+    path = folder / MANIFEST
+    value = read_sealed(path, "a snapshot of a mutable table", _FORMAT, _VERSION)
+    try:
+        spec = MutableSpec.from_dict(value["spec"])
+        names = ("first_row", "rows", "created_rows", "step")
+        first_row, rows, created_rows, step = (_count(value[name]) for name in names)
+        if first_row + rows > spec.limit:
+            raise ValueError(f"{rows} rows from row {first_row} on; there may be {spec.limit}")
+        clients = value["clients"]
+        Sequences.from_json(clients)
+        table_id, whole = _count(value.get("table_id", 0)), bool(value.get("whole", True))
+        shapes = array_shapes(spec, rows)
+        records = {name: FileRecord.from_json(value["files"][name], path, name) for name in shapes}
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(path, f"malformed: {error}") from None
+    return Saved(spec, first_row, rows, created_rows, step, clients, table_id, whole), records
+
+
+def load_arrays(folder: Path, saved: Saved, records: Mapping[str, FileRecord]) -> dict[str, np.ndarray]:
+    """The arrays of a snapshot in this process's own memory; raises DataError naming the file that is damaged."""
+    arrays = {}
+    for name, (dtype, shape) in array_shapes(saved.spec, saved.rows).items():
+        path = folder / f"{name}.npy"
+        if (records[name].dtype, records[name].shape) != (dtype, shape):
+            raise DataError(
+                path, f"holds {records[name].dtype}{list(records[name].shape)} instead of {dtype}{list(shape)}"
+            )
+        check_file(path, records[name], verify=True)
+        arrays[name] = np.array(map_array(path))
+    return arrays
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no number of rows, steps or a table")
+    return value

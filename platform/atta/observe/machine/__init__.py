@@ -1,0 +1,1 @@
+"""This machine: its identity, memory, processors and control groups."""

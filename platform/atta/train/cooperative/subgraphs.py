@@ -1,0 +1,202 @@
+"""A server's subgraph over a run: extracted by the daemons, divided among the trainers, whole or one co-batch after another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+import atta
+from atta.errors import ConfigError
+from atta.samplers.local.server import ServerGraph
+from atta.samplers.operators.server import Closure
+from atta.train.config import TrainConfig
+from atta.train.cooperative.groups import ServerGroups
+from atta.train.cooperative.handover import Handover
+from atta.train.cooperative.memory import fewest_batches
+from atta.train.cooperative.shares import Share, divide
+from atta.train.cooperative.views import WorkerView
+from atta.train.labels import UNLABELLED
+from atta.train.steps.ahead import one_ahead
+from atta.train.steps.timing import Stopwatch
+
+__all__ = ["ServerData", "divide_targets"]
+
+_COUNTED = 3
+"""Co-batches of an epoch that are divided on trial to learn how large they are."""
+
+Longs = npt.NDArray[np.int64]
+
+
+def divide_targets(targets: Longs, batches: int, seed: int, epoch: int) -> list[Longs]:
+    """``batches`` groups of nearly equal size, int64, ascending within each: a permutation that follows from seed and epoch."""
+    order = np.random.default_rng([seed, epoch]).permutation(targets)
+    return [np.sort(group) for group in np.array_split(order, batches)]
+
+
+class _Ready(NamedTuple):
+    """A share, and when its server's part was divided, by ``time.perf_counter``; handing out came after that."""
+
+    share: Share
+    divided: float
+
+
+class ServerData:
+    """What a trainer computes on, step by step. The server's first trainer extracts and divides, the others receive.
+
+    With several steps per epoch the next share is made, or received, in the background while the present one is in use. All
+    trainers of all servers call the same methods in the same order.
+
+    Attributes:
+        batches: steps per epoch; known after ``prepare``.
+        remote_bytes: what daemons sent each other for this server's extractions so far; 0 on all but its first trainer.
+    """
+
+    def __init__(self, config: TrainConfig, cluster: atta.Cluster, groups: ServerGroups, device: torch.device) -> None:
+        self.config, self.cluster, self.groups, self.device = config, cluster, groups, device
+        self.batches = 0
+        self.remote_bytes = 0.0
+        self._handover = Handover(groups)
+        self._leads = groups.place.local_rank == 0
+        self._found: ServerGraph | None = None
+        self._drawn: int | None = None
+
+    def prepare(self, epoch: int, watch: Stopwatch, need: Callable[[WorkerView], int]) -> bool:
+        """Extract the subgraph where this epoch wants another one; returns whether it did.
+
+        ``need``: bytes that a step over a view takes, for the number of steps that fit into the memory given. That number is
+        found anew for every sample, so a resumed run finds the same one.
+
+        Raises:
+            ConfigError: no number of steps fits, or there are more steps than training vertices of some server.
+            QuotaExceededError, RemoteError: as ``atta.server_subgraph``.
+        """
+        config = self.config
+        drawn = epoch // config.resample_every if config.resample_every else 0
+        if drawn == self._drawn:
+            return False
+        self._drawn = drawn
+        targets, batches = np.iinfo(np.int64).max, 0
+        if self._leads:
+            self._found = None  # first, as the daemon keeps its arrays for as long as they are looked at
+            start = time.perf_counter()
+            before = self._sent()
+            self._found = self._extract(epoch)
+            self.remote_bytes += self._sent() - before
+            own = self._members("train")
+            targets, batches = len(own), config.co_batches or 1
+            if config.memory is not None:
+                batches = fewest_batches(lambda r: self._needed(r, own, need), config.memory, max(1, len(own)))
+            watch.add_seconds("sample", time.perf_counter() - start)
+        self.batches = self._agreed(batches, dist.ReduceOp.MAX)
+        fewest = self._agreed(targets, dist.ReduceOp.MIN)
+        if self.batches > max(1, fewest):
+            asked = "--co-batches" if config.memory is None else "--memory: takes co-batches"
+            raise ConfigError(f"{asked} {self.batches}: a server has only {fewest} training vertices")
+        return True
+
+    def whole(self, watch: Stopwatch) -> Share:
+        """This trainer's share of the whole subgraph, for runs of one step per epoch; the rest is let go."""
+        start = time.perf_counter()
+        ready = self._share(lambda found: found)
+        _count(watch, start, ready)
+        self._found = None
+        return ready.share
+
+    def steps(self, epoch: int, watch: Stopwatch) -> Iterator[Share]:
+        """This trainer's share of each co-batch of an epoch."""
+        groups = divide_targets(self._members("train"), self.batches, self.config.seed, epoch)
+        return self._each(groups, watch)
+
+    def evaluation(self, watch: Stopwatch) -> Iterator[Share]:
+        """This trainer's share of co-batches of the validation and test vertices: as many as in training, so that they fit too."""
+        members = self._members("val", "test")
+        count = torch.tensor(min(self.batches, len(members)), device=self.device)
+        dist.broadcast(count, self.groups.place.leader, group=self.groups.inside)  # the others hold no members
+        return self._each(np.array_split(members, int(count)) if int(count) else [], watch)
+
+    def _each(self, groups: Sequence[Longs], watch: Stopwatch) -> Iterator[Share]:
+        """This trainer's share of what each group of targets depends on, one ahead of the one in use."""
+        start = time.perf_counter()
+        for ready in one_ahead(map(self._of_targets, groups)):
+            _count(watch, start, ready)
+            yield ready.share
+            start = time.perf_counter()
+
+    def _of_targets(self, targets: Longs) -> _Ready:
+        return self._share(lambda found: found.co_batch(targets, self.config.depth))
+
+    def _share(self, part: Callable[[ServerGraph], ServerGraph]) -> _Ready:
+        """Divide a part of the subgraph and hand it out, or receive one's share of it."""
+        if not self._leads:
+            return _Ready(self._handover.take(), 0.0)
+        assert self._found is not None
+        tries = 1 if self.batches > 1 else 3  # a split that is used once is not worth three attempts
+        shares = self._divide(part(self._found), tries)
+        ready = _Ready(next(shares), time.perf_counter())
+        self._handover.give(shares)
+        return ready
+
+    def _divide(self, found: ServerGraph, tries: int) -> Iterator[Share]:
+        place = self.groups.place
+        return divide(found, place.trainers, place.machines, seed=self.config.seed, tries=tries)
+
+    def _extract(self, epoch: int) -> ServerGraph:
+        config, cluster, server = self.config, self.cluster, self.groups.place.server
+        inner: Longs | None = None
+        if config.servers == 1 and cluster.num_parts > 1:
+            owned = [
+                atta.server_subgraph(cluster, rule=Closure(0), part=part, tables=[], splits=(), edge_ids=False).n_id
+                for part in range(cluster.num_parts)
+            ]
+            inner = np.sort(np.concatenate(owned))
+        found = atta.server_subgraph(
+            cluster, inner, config.rule(epoch), part=server, tables=["x", "y"], edge_ids=False, seed=config.seed
+        )
+        labelled = found.tables["y"].reshape(-1) != UNLABELLED
+        return replace(found, splits={name: members & labelled for name, members in found.splits.items()})
+
+    def _sent(self) -> float:
+        """Bytes that the daemons at work for this server have received from others since they began."""
+        daemons = self.cluster.stats()
+        mine = daemons if self.config.servers == 1 else [daemons[self.groups.place.server]]
+        return sum(counters.get("remote_bytes", 0.0) for counters in mine)
+
+    def _members(self, *splits: str) -> Longs:
+        """Inner vertices in any of the splits, int64, ascending; none where this trainer does not hold the subgraph."""
+        found = self._found
+        if found is None:
+            return np.empty(0, np.int64)
+        wanted = np.zeros(found.num_nodes, np.bool_)
+        for split in splits:
+            wanted |= found.splits.get(split, False)
+        members: Longs = np.flatnonzero(wanted & found.inner)
+        return members
+
+    def _needed(self, batches: int, targets: Longs, need: Callable[[WorkerView], int]) -> int:
+        """Bytes of the most that a trainer needs for one of the steps that an epoch would begin with."""
+        assert self._found is not None
+        parts = [self._found]
+        if batches > 1:
+            groups = divide_targets(targets, batches, self.config.seed, 0)[:_COUNTED]
+            parts = [self._found.co_batch(group, self.config.depth) for group in groups]
+        return max(need(share.view) for part in parts for share in self._divide(part, tries=1))
+
+    def _agreed(self, value: int, operation: dist.ReduceOp.RedOpType) -> int:
+        tensor = torch.tensor(value, dtype=torch.int64, device=self.device)
+        dist.all_reduce(tensor, op=operation)
+        return int(tensor)
+
+
+def _count(watch: Stopwatch, start: float, ready: _Ready) -> None:
+    """Count the time from ``start`` until now, in which the trainer did nothing but wait for a share."""
+    now = time.perf_counter()
+    divided = min(max(start, ready.divided), now)
+    watch.add_seconds("sample", divided - start)
+    watch.add_seconds("fetch", now - divided)

@@ -1,0 +1,159 @@
+"""Whole servers, the strategies ``full`` and ``cooperative`` (GraNNDis): what one rank does in an epoch."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import torch
+
+import atta
+from atta.errors import ConfigError
+from atta.train.config import TrainConfig
+from atta.train.cooperative import (
+    CooperativeModel,
+    ServerGroups,
+    TrainerBatch,
+    WorkerView,
+    backward,
+    broadcast_weights,
+    count_targets,
+)
+from atta.train.cooperative.groups import machines_per_server
+from atta.train.cooperative.memory import Size, estimate
+from atta.train.cooperative.shares import Share
+from atta.train.cooperative.subgraphs import ServerData
+from atta.train.loop import EpochLoop
+from atta.train.models import whole_model
+from atta.train.report import SERVER_PHASES, EpochReport
+from atta.train.steps.timing import Stopwatch
+
+__all__ = ["ServerTrainer"]
+
+Work = tuple[Share, TrainerBatch]
+"""A share, and its tensors on the device."""
+
+
+class ServerTrainer(EpochLoop):
+    """Trains on the subgraphs of whole servers; only gradients travel between servers.
+
+    With one step per epoch everything stays on the device until another sample is drawn.
+    """
+
+    def __init__(self, config: TrainConfig, cluster: atta.Cluster, device: torch.device) -> None:
+        """Build groups and model. Raises ConfigError where the dataset cannot be trained on, or servers do not go with machines."""
+        super().__init__(config, cluster, device)
+        schema = cluster.schema
+        if not schema.splits[schema.node_types[0]].get("train"):
+            raise ConfigError("the dataset has no training vertices")
+        trainers_here = int(os.environ.get("LOCAL_WORLD_SIZE", str(config.trainers)))  # set by torch's launcher
+        self.groups = ServerGroups(config.server_size, machines_per_server(config.server_size, trainers_here))
+        torch.manual_seed(config.seed)
+        self.model = whole_model(config, self.channels, self.classes).to(device)
+        self.cooperative = CooperativeModel(self.model)
+        broadcast_weights(self.cooperative, self.groups)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
+        self.data = ServerData(config, cluster, self.groups, device)
+        self._weights = sum(p.numel() for p in self.model.parameters())
+        self._resident: Work | None = None
+
+    def train_epoch(self, epoch: int) -> EpochReport:
+        """All steps of an epoch; figures are reduced over all ranks."""
+        watch = self.groups.watch = Stopwatch(self.device)
+        start, begin = time.perf_counter(), watch.now()
+        self.cooperative.train()
+        fetched = -self.data.remote_bytes
+        if self.data.prepare(epoch, watch, self._needed):
+            self._resident = None
+        fetched += self.data.remote_bytes
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        targets = edges = sent = crossed = 0
+        with self.display.batches(f"epoch {epoch}", self.data.batches) as advance:
+            for _, batch in self._steps(epoch, watch):
+                graph = batch.graph
+                sent, crossed = sent - graph.exchanged_bytes, crossed - graph.crossed_bytes
+                graph.watch = watch
+                count = count_targets(batch, self.groups)
+                loss_sum += backward(self.cooperative, batch, self.groups, count) * count
+                self.optimizer.step()
+                graph.watch = None
+                targets += count
+                edges += graph.edge_index.shape[1]
+                sent, crossed = sent + graph.exchanged_bytes, crossed + graph.crossed_bytes
+                advance()
+        watch.add("all", begin, watch.now())
+        self.groups.watch = None
+        seconds = self._max(time.perf_counter() - start)
+        total_edges, total_sent, total_crossed, total_fetched, *spent = self._sum(
+            [edges, sent, crossed, fetched, *self._leader_seconds(watch)]
+        )
+        return EpochReport(
+            epoch,
+            seconds,
+            loss=float(loss_sum) / targets,
+            seeds_per_s=targets / seconds,
+            edges_per_s=total_edges / seconds,
+            remote_bytes=total_fetched,
+            breakdown={p: s / self.config.servers for p, s in zip(SERVER_PHASES, spent, strict=True)},
+            steps=self.data.batches,
+            exchanged_bytes=total_sent,
+            crossed_bytes=total_crossed,
+            peak_memory_bytes=self._peaks(),
+        )
+
+    @torch.no_grad()
+    def accuracies(self) -> Mapping[str, float]:
+        """See ``EpochLoop``: the same forward as in training, on what training computes on."""
+        self.cooperative.eval()
+        right = torch.zeros(len(self.splits), dtype=torch.int64, device=self.device)
+        counts = [0] * len(self.splits)
+        for share, batch in self._evaluation():
+            predicted = self.cooperative(batch.x, batch.graph).argmax(-1)
+            labels = torch.from_numpy(share.view.labels).to(self.device)
+            for i, split in enumerate(self.splits):
+                rows = torch.from_numpy(share.splits[split]).to(self.device)
+                right[i] += (predicted[rows] == labels[rows]).sum()
+                counts[i] += len(rows)
+        sums = self._sum([*right.tolist(), *counts])
+        pairs = zip(sums[: len(counts)], sums[len(counts) :], strict=True)
+        return {split: r / max(1.0, c) for split, (r, c) in zip(self.splits, pairs, strict=True)}
+
+    def _steps(self, epoch: int, watch: Stopwatch) -> Iterator[Work]:
+        if self.data.batches == 1:
+            yield self._kept(watch)
+            return
+        for share in self.data.steps(epoch, watch):
+            yield self._on_device(share, watch)
+
+    def _evaluation(self) -> Iterator[Work]:
+        watch = Stopwatch(self.device)
+        if self.data.batches == 1:
+            yield self._kept(watch)
+            return
+        for share in self.data.evaluation(watch):
+            yield self._on_device(share, watch)
+
+    def _kept(self, watch: Stopwatch) -> Work:
+        if self._resident is None:
+            self._resident = self._on_device(self.data.whole(watch), watch)
+        return self._resident
+
+    def _on_device(self, share: Share, watch: Stopwatch) -> Work:
+        start = watch.now()
+        machines = self.groups.place.machines
+        batch = TrainerBatch.of(share.view, self.groups.inside, device=self.device, machines=machines)
+        watch.add("copy", start, watch.now())
+        return share, batch
+
+    def _needed(self, view: WorkerView) -> int:
+        here = replace(self.config, device=self.device.type)  # what "auto" has turned out to be
+        return estimate(here, Size.of(view), self.channels, self._weights)
+
+    def _leader_seconds(self, watch: Stopwatch) -> list[float]:
+        """Seconds by phase of this server's first trainer; nothing of the others, so that sums are over servers."""
+        spent = watch.totals()
+        # Exchanges happen within forward and backward, so what is left of the epoch is computing.
+        spent["compute"] = max(0.0, 2 * spent["all"] - sum(spent.values()))
+        return [spent.get(p, 0.0) if self.groups.place.local_rank == 0 else 0.0 for p in SERVER_PHASES]

@@ -1,0 +1,154 @@
+"""From a configuration to a finished run: daemons (unless they run already) and trainers under torch's elastic launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from atta.client.folder import OwnFolder
+from atta.errors import AttaError, ConfigError
+from atta.train.config import TrainConfig
+from atta.train.launching.failure import first_cause
+from atta.train.launching.nodes import Nodes
+from atta.train.report import EpochReport, TrainReport
+
+__all__ = ["fit"]
+
+SHUTDOWN_S = 10
+"""How long trainers may take to end after one of them failed, before they are killed."""
+MEETING_S = 120
+"""How long a node waits for the others, and for daemons that are still starting."""
+
+
+def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
+    """Train as ``config`` says and return the figures of every epoch.
+
+    The trainers are processes of their own, so this works from a script, a notebook or a test alike. Ctrl-C ends them, and the
+    daemons started here, before KeyboardInterrupt goes on. On several machines each calls this with the same ``config`` and its
+    own ``nodes``; every one of them gets the same figures.
+
+    Raises:
+        ConfigError, DataError: bad settings or dataset.
+        RemoteError: a daemon failed.
+        AttaError: a trainer failed; the message names the rank and the cause. Or the other machines did not come.
+    """
+    nodes = nodes or Nodes()
+    trainers = nodes.trainers_here(config)
+    if config.checkpoint is not None and nodes.rank == 0:
+        from atta.train.checkpoint import check_folder
+
+        check_folder(config.checkpoint)
+    with _addresses(config, nodes) as addresses, OwnFolder("atta-train-") as folder:
+        config.check_parts(len(addresses))
+        task = {"config": config.to_dict(), "addresses": addresses}
+        (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
+        _launch(trainers, nodes, Path(folder))
+        epochs = json.loads((Path(folder) / "epochs.json").read_text(encoding="utf-8"))
+    return TrainReport(config, [EpochReport(**e) for e in epochs])
+
+
+@contextlib.contextmanager
+def _addresses(config: TrainConfig, nodes: Nodes) -> Iterator[list[str]]:
+    """Addresses of the daemons, started for the run unless the configuration names running ones."""
+    import atta
+
+    if config.cluster is not None:
+        # Whoever starts daemons and trainers on several machines cannot know which will be there first.
+        with atta.connect(config.cluster, wait=nodes.count > 1, deadline_s=MEETING_S) as running:
+            addresses = running.addresses
+        yield addresses
+        return
+    assert config.data is not None
+    with atta.local(config.data, threads=config.threads) as started:
+        yield started.addresses
+
+
+def _launch(trainers: int, nodes: Nodes, folder: Path) -> None:
+    """Run this machine's trainers to their end."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of addresses without a name, for one
+    try:
+        from torch.distributed import DistError
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    except ImportError as error:
+        raise ConfigError("training needs torch and torch_geometric: install atta[train]") from error
+    meeting: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0", "local_addr": "127.0.0.1"}
+    if nodes.count > 1:
+        place = {"rank": nodes.rank, "timeout": MEETING_S}
+        meeting = {"rdzv_backend": "static", "rdzv_endpoint": nodes.endpoint, "rdzv_configs": place}
+    settings = LaunchConfig(
+        min_nodes=nodes.count,
+        max_nodes=nodes.count,
+        nproc_per_node=trainers,
+        run_id="atta" if nodes.count > 1 else uuid.uuid4().hex,  # the same on all nodes
+        max_restarts=0,
+        monitor_interval=0.2,
+        shutdown_timeout=SHUTDOWN_S,
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
+        **meeting,
+    )
+    with _signals_restored(), _quiet_torch(), nodes.interface_named():
+        try:
+            elastic_launch(settings, sys.executable)("-m", "atta.train.launching.worker", str(folder))
+        except ChildFailedError as error:
+            codes = {rank: f.exitcode for rank, f in _failures(error).items()}
+            raise first_cause(folder, codes, others=nodes.count > 1) from None
+        except DistError as error:  # among the launchers: trainers' own errors come as ChildFailedError
+            raise AttaError(f"{nodes}: the others did not come or went away: {_first_line(error)}") from None
+        except SignalException as error:
+            if error.sigval == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            raise AttaError(f"training was stopped by {error.sigval.name}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _failures(error: Any) -> Mapping[int, Any]:
+    failures: Mapping[int, Any] = error.failures
+    return failures
+
+
+@contextlib.contextmanager
+def _signals_restored() -> Iterator[None]:
+    """The launcher replaces signal handlers and leaves its own behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _quiet_torch() -> Iterator[None]:
+    """Keep the launcher's own account of failures off the screen: ours names the cause in one line."""
+
+    loggers = [
+        logger
+        for name, logger in logging.root.manager.loggerDict.items()
+        if name.startswith("torch.distributed") and isinstance(logger, logging.Logger)
+    ]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

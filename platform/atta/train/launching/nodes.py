@@ -1,0 +1,104 @@
+"""The machines of a training run, in torchrun's words: how many nodes, which one this is, and where they meet."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psutil
+
+from atta.errors import ConfigError
+from atta.train.config import TrainConfig
+from atta.wire.clusterfile import check_address
+
+__all__ = ["Nodes"]
+
+_INTERFACE = "GLOO_SOCKET_IFNAME"
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Where a run's trainers are: node n has ranks n T/N to (n + 1) T/N - 1 of T trainers on N nodes.
+
+    Attributes:
+        count: number of nodes.
+        rank: which one this machine is, from 0.
+        endpoint: ``host:port`` of node 0, free there; None on a single node.
+
+    Raises:
+        ConfigError: the settings make no sense.
+    """
+
+    count: int = 1
+    rank: int = 0
+    endpoint: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ConfigError(f"--nnodes {self.count}: must be at least 1")
+        if not 0 <= self.rank < self.count:
+            raise ConfigError(f"--node-rank {self.rank}: there are {self.count} nodes, from 0 on")
+        if (self.endpoint is None) != (self.count == 1):
+            raise ConfigError(
+                "--nnodes and --rdzv-endpoint HOST:PORT go together: where the nodes meet, an address of node 0"
+            )
+        if self.endpoint is not None:
+            try:
+                check_address(self.endpoint)
+            except ConfigError as error:
+                raise ConfigError(f"--rdzv-endpoint {error}, such as 10.0.0.1:29400") from None
+            if self.endpoint.endswith(":0"):
+                raise ConfigError(f"--rdzv-endpoint {self.endpoint}: name a port, such as 29400: all nodes meet there")
+
+    def __str__(self) -> str:
+        return f"node {self.rank} of {self.count} at {self.endpoint}"
+
+    def trainers_here(self, config: TrainConfig) -> int:
+        """How many of the run's trainers this machine starts; raises ConfigError where the run does not go with the nodes."""
+        if self.count == 1:
+            return config.trainers
+        if config.cluster is None:
+            raise ConfigError(
+                "--nnodes: give --cluster with the daemons of all machines; --data starts daemons for one machine"
+            )
+        here, rest = divmod(config.trainers, self.count)
+        if rest or not here:
+            raise ConfigError(
+                f"--trainers {config.trainers}: is the number on all machines, which --nnodes {self.count} must divide"
+            )
+        return here
+
+    @contextlib.contextmanager
+    def interface_named(self) -> Iterator[None]:
+        """Tell gloo, within the block, by which interface the other nodes are reached; it would resolve the host name instead."""
+        name = None if self.endpoint is None or _INTERFACE in os.environ else _interface_towards(self.endpoint)
+        if name is None:
+            yield
+            return
+        os.environ[_INTERFACE] = name  # trainers inherit it
+        try:
+            yield
+        finally:
+            del os.environ[_INTERFACE]
+
+
+def _interface_towards(endpoint: str) -> str | None:
+    """The interface whose address this machine uses towards ``endpoint``; None: not known.
+
+    Raises ConfigError where the host has no address.
+    """
+    host, _, port = endpoint.rpartition(":")
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)  # of datagrams: nothing is sent
+            mine = probe.getsockname()[0]
+    except OSError as error:
+        raise ConfigError(f"--rdzv-endpoint {endpoint}: {error.strerror or error}") from error
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(a.address.partition("%")[0] == mine for a in addresses):
+            return name
+    return None

@@ -1,0 +1,137 @@
+"""A trainer process: ``python -m atta.train.launching.worker FOLDER``, started by ``atta.train.launching.launch`` through torch's elastic launcher.
+
+``FOLDER/task.json`` says what to do. The first trainer of a machine leaves ``epochs.json`` there, a rank that fails
+``failure-RANK.json``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atta.errors import ConfigError
+from atta.train.config import TrainConfig
+from atta.train.report import EpochReport
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["keep_freed_memory", "main", "run"]
+
+
+def run(config: TrainConfig, addresses: Sequence[str]) -> list[EpochReport]:
+    """Train as one rank of the process group that the environment describes; returns the figures of all epochs."""
+    import torch
+    import torch.distributed as dist
+
+    import atta
+    from atta.train.cooperative.trainer import ServerTrainer
+    from atta.train.strategies.minibatch import Trainer
+
+    trainers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // trainers))
+    device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", "0")), trainers)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    with atta.connect(list(addresses)) as cluster:
+        if config.strategy == "minibatch":
+            epochs = Trainer(config, cluster, device).fit()
+        else:
+            epochs = ServerTrainer(config, cluster, device).fit()
+    dist.destroy_process_group()
+    return epochs
+
+
+def choose_device(wanted: str, local_rank: int, trainers: int) -> torch.device:
+    """The CPU or this trainer's own GPU; ConfigError when there are too few."""
+    import torch
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted == "cpu" or (wanted == "auto" and not gpus):
+        return torch.device("cpu")
+    if not gpus:
+        raise ConfigError("--device cuda: torch sees no GPU")
+    if gpus < trainers:
+        raise ConfigError(f"--trainers {trainers}: every trainer needs a GPU, there are {gpus} (or use --device cpu)")
+    return torch.device("cuda", local_rank)
+
+
+def main(folder: str) -> int:
+    """Run the task in ``folder``; returns the exit code."""
+    _prepare()
+    rank = os.environ.get("RANK", "0")
+    try:
+        task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))
+        epochs = run(TrainConfig.from_dict(task["config"]), task["addresses"])
+    except KeyboardInterrupt:
+        return 130
+    except BaseException as error:
+        failure = {
+            "kind": type(error).__name__,
+            "arguments": [str(a) for a in _arguments(error)],
+            "message": str(error),
+            "time": time.time(),
+            "traceback": traceback.format_exc(),
+        }
+        (Path(folder) / f"failure-{rank}.json").write_text(json.dumps(failure), encoding="utf-8")
+        return 1
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        (Path(folder) / "epochs.json").write_text(json.dumps([asdict(e) for e in epochs]), encoding="utf-8")
+    return 0
+
+
+def _arguments(error: BaseException) -> tuple[object, ...]:
+    """What to build the error from again: DataError and RemoteError keep place and cause apart."""
+    for place in ("path", "peer"):
+        if hasattr(error, place) and hasattr(error, "cause"):
+            return getattr(error, place), error.cause
+    return (str(error),)
+
+
+def _prepare() -> None:
+    """Before torch is imported: no C++ warnings on the screen, talk over loopback, keep memory, do not outlive the parent."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if "lo" in (name for _, name in socket.if_nameindex()):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo resolves the host name, which may not resolve
+    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+    keep_freed_memory()
+    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+
+
+def keep_freed_memory() -> None:
+    """Let glibc reuse large blocks instead of returning them to the kernel.
+
+    Every step allocates the same few large tensors. By default each of them is a fresh mapping whose pages the kernel must fill
+    with zeros: with wide features that took a third of the time of a step on the CPU.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:  # no glibc
+        return
+    trim_threshold, mmap_max = -1, -4
+    mallopt(mmap_max, 0)
+    mallopt(trim_threshold, 2**31 - 1)
+
+
+def _follow(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a failed rank must not wait for the others in the destructors of the process group

@@ -1,0 +1,1 @@
+"""One optimiser step of a trainer and where its time goes."""

@@ -1,0 +1,71 @@
+"""Batches on their way to the device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+import torch
+
+from atta.client.loaders.minibatch import MiniBatch
+from atta.train.steps.timing import Stopwatch
+
+__all__ = ["awaited", "on_device"]
+
+Batch = TypeVar("Batch")
+
+
+def on_device(
+    batches: Iterable[MiniBatch], device: torch.device, stopwatch: Stopwatch
+) -> Iterator[tuple[MiniBatch, Any]]:
+    """Yield (batch, PyG data on ``device``); count the time for it as phases ``wait`` and ``copy``.
+
+    On the CPU the data shares the batch's memory. On CUDA the next batch is pinned and copied on a stream of its own while the
+    current one is being computed.
+    """
+    source = awaited(batches, stopwatch)
+    if device.type == "cuda":
+        yield from _ahead(source, device, stopwatch)
+        return
+    for batch in source:
+        start = stopwatch.now()
+        data = batch.to_pyg()
+        stopwatch.add("copy", start, stopwatch.now())
+        yield batch, data
+
+
+def awaited(batches: Iterable[Batch], stopwatch: Stopwatch) -> Iterator[Batch]:
+    """The batches; the CPU time until each arrives, and until the source has begun, counts as ``wait``."""
+    start = time.perf_counter()
+    iterator = iter(batches)
+    while True:
+        batch = next(iterator, None)
+        stopwatch.add_seconds("wait", time.perf_counter() - start)
+        if batch is None:
+            return
+        yield batch
+        start = time.perf_counter()
+
+
+def _ahead(batches: Iterator[MiniBatch], device: torch.device, stopwatch: Stopwatch) -> Iterator[tuple[MiniBatch, Any]]:
+    """Keep one batch in flight to the GPU."""
+    side = torch.cuda.Stream(device)
+    pending: tuple[MiniBatch, Any] | None = None
+    for batch in batches:
+        with torch.cuda.stream(side):
+            start = stopwatch.now()
+            # The pinned copy may be dropped at once: the allocator keeps its memory until the stream has read it.
+            coming = batch, batch.to_pyg().pin_memory().to(device, non_blocking=True)
+            stopwatch.add("copy", start, stopwatch.now())
+        if pending is not None:
+            yield pending  # queues the computation of the batch before, next to the copy of this one
+        compute = torch.cuda.current_stream(device)
+        compute.wait_stream(side)
+        for value in coming[1].to_dict().values():
+            if isinstance(value, torch.Tensor):
+                # It was allocated on the side stream: tell the allocator who else uses it.
+                value.record_stream(compute)
+        pending = coming
+    if pending is not None:
+        yield pending

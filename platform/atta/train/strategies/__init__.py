@@ -1,0 +1,1 @@
+"""Training strategies, one file each."""

@@ -1,0 +1,306 @@
+"""gRPC in one place: the method table, channels, and how errors cross the wire.
+
+``METHODS`` names every remote procedure once; server handlers and client stubs are both built from it. Methods with payload
+fields exchange ``Bulk`` values, whose large byte fields are never copied through a protobuf message (see ``atta.wire.bulk``).
+What a method's requests must say of the daemon that they mean stands in the table, too (see ``atta.wire.identity``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from atta import errors
+from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, session_pb2, table_pb2
+from atta.wire import bulk as wire
+from atta.wire.identity import Bound
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "METHODS",
+    "Bulk",
+    "Method",
+    "channel_options",
+    "client_options",
+    "error_from",
+    "handlers",
+    "status_of",
+    "stub",
+]
+
+MAX_MESSAGE_BYTES = 64 << 20
+"""Neither side sends or accepts a larger message; senders chunk to a few MB long before (architecture: 1-16 MB)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """A message and its large byte fields (field number -> buffer; memoryviews into the received bytes on arrival)."""
+
+    message: Any
+    payloads: Mapping[int, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One remote procedure: its path, whom requests name, message types, whether replies stream, which fields are bulk payloads."""
+
+    path: str
+    bound: Bound
+    request: type[Message]
+    reply: type[Message]
+    streams: bool = False
+    payload: frozenset[int] = frozenset()
+    request_payload: frozenset[int] = frozenset()
+
+    def encode_request(self, request: Any) -> bytes:
+        """Serialise a request (a ``Bulk`` where the method has payload fields)."""
+        if isinstance(request, Bulk):
+            return wire.pack(request.message, request.payloads)
+        return bytes(request.SerializeToString())
+
+    def decode_request(self, raw: bytes) -> Any:
+        """Parse a request; a ``Bulk`` of views into ``raw`` where the method has payload fields.
+
+        Raises:
+            ConfigError: the bytes are no such message.
+        """
+        try:
+            if self.request_payload:
+                return Bulk(*wire.unpack(self.request, raw, self.request_payload))
+            return self.request.FromString(raw)
+        except (DecodeError, ValueError) as error:
+            raise errors.ConfigError(
+                f"{self.path}: the request is no {self.request.DESCRIPTOR.name}: {error}"
+            ) from error
+
+    def encode_reply(self, reply: Any) -> bytes:
+        """Serialise a reply (a ``Bulk`` where the method has payload fields, or bytes that are serialised already)."""
+        if isinstance(reply, bytes):
+            return reply
+        if isinstance(reply, Bulk):
+            return wire.pack(reply.message, reply.payloads)
+        return bytes(reply.SerializeToString())
+
+    def decode_reply(self, raw: bytes) -> Any:
+        """Parse a reply; a ``Bulk`` of views into ``raw`` where the method has payload fields."""
+        if self.payload:
+            return Bulk(*wire.unpack(self.reply, raw, self.payload))
+        return self.reply.FromString(raw)
+
+
+def _table(service: str, bound: Bound, **methods: tuple[Any, ...]) -> dict[str, Method]:
+    return {f"{service}.{name}": Method(f"/atta.v1.{service}/{name}", bound, *spec) for name, spec in methods.items()}
+
+
+METHODS: dict[str, Method] = {
+    **_table(
+        "GraphService",
+        Bound.DATA,
+        Sample=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, True, frozenset({3, 4, 5, 8})),
+        SampleOnce=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, False, frozenset({3, 4, 5, 8})),
+        Pair=(graph_pb2.PairRequest, graph_pb2.PairReply),
+        Probe=(graph_pb2.ProbeRequest, graph_pb2.ProbeReply),
+    ),
+    **_table(
+        "KvService",
+        Bound.DATA,
+        Pull=(kv_pb2.PullRequest, kv_pb2.PullChunk, True, frozenset({4})),
+        ListTables=(kv_pb2.ListTablesRequest, kv_pb2.ListTablesReply),
+    ),
+    **_table(
+        "TableService",
+        Bound.DATA,
+        Create=(table_pb2.CreateTableRequest, table_pb2.TableInfo),
+        Delete=(table_pb2.DeleteTableRequest, table_pb2.DeleteTableReply),
+        List=(table_pb2.ListMutableRequest, table_pb2.ListMutableReply),
+        Describe=(table_pb2.DescribeTableRequest, table_pb2.TableInfo),
+        Grow=(table_pb2.GrowTableRequest, table_pb2.TableInfo),
+        Locate=(table_pb2.LocateRequest, table_pb2.LocateReply),
+        Pull=(table_pb2.PullRowsRequest, table_pb2.RowsChunk, True, frozenset({3, 4})),
+        Register=(table_pb2.RegisterRequest, table_pb2.RegisterReply),
+        Push=(table_pb2.PushRowsRequest, table_pb2.PushRowsReply, False, frozenset(), frozenset({2, 10})),
+        Forget=(table_pb2.ForgetClientRequest, table_pb2.ForgetClientReply),
+        Snapshots=(table_pb2.SnapshotsRequest, table_pb2.SnapshotsReply),
+        Save=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
+        Load=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
+    ),
+    **_table(
+        "SessionService",
+        Bound.PROCESS,
+        Open=(session_pb2.OpenRequest, session_pb2.OpenReply),
+        Next=(session_pb2.NextRequest, session_pb2.BatchChunk, True, frozenset({2})),
+        Renew=(session_pb2.RenewRequest, session_pb2.RenewReply),
+        Close=(session_pb2.CloseRequest, session_pb2.CloseReply),
+    ),
+    **_table(
+        "ControlService",
+        Bound.NOTHING,
+        Describe=(control_pb2.DescribeRequest, control_pb2.DescribeReply),
+    ),
+    **_table(
+        "ControlService",
+        Bound.NAMED,
+        Stats=(control_pb2.StatsRequest, control_pb2.StatsReply),
+        Sessions=(control_pb2.SessionsRequest, control_pb2.SessionsReply),
+        Trace=(control_pb2.TraceRequest, control_pb2.TraceChunk, True),
+        Stop=(control_pb2.StopRequest, control_pb2.StopReply),
+    ),
+}
+
+_RETRY = json.dumps(
+    {
+        "methodConfig": [
+            {
+                # Unary ones only: a stream whose connection breaks as it begins may be retried for ever, past its deadline (1.85).
+                "name": [
+                    {"service": f"atta.v1.{name.partition('.')[0]}", "method": name.partition(".")[2]}
+                    for name, method in METHODS.items()
+                    if not method.streams
+                ],
+                "retryPolicy": {
+                    "maxAttempts": 4,
+                    "initialBackoff": "0.1s",
+                    "maxBackoff": "2s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ]
+    }
+)
+
+
+def channel_options() -> list[tuple[str, Any]]:
+    """Options shared by all clients and servers: message bounds, keep-alive, and retries while a peer restarts.
+
+    Retrying is safe because every procedure is idempotent (sampling is a pure function, ``Next`` and pushes are numbered).
+    Streams are begun again by whoever reads them.
+    """
+    return [
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.service_config", _RETRY),
+    ]
+
+
+def client_options() -> list[tuple[str, Any]]:
+    """Options of channels, beside those that servers have, too.
+
+    A daemon that comes back, also under another address of its name, is seen within a second: left to itself gRPC waits up to two
+    minutes between two attempts. And every channel has a connection of its own: shared ones share their waiting as well.
+    """
+    return [
+        *channel_options(),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 500),
+        ("grpc.min_reconnect_backoff_ms", 5_000),  # in spite of its name: how long one attempt may take
+        ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+    ]
+
+
+def handlers(service: str, methods: Mapping[str, Callable[..., Any]], *, raw: bool = False) -> Any:
+    """Server side of ``service``: method name -> coroutine (or async generator where the method streams).
+
+    ``raw``: they take requests as bytes and parse them themselves.
+    """
+    table = {}
+    for name, function in methods.items():
+        method = METHODS[f"{service}.{name}"]
+        make = grpc.unary_stream_rpc_method_handler if method.streams else grpc.unary_unary_rpc_method_handler
+        table[name] = make(
+            function,
+            request_deserializer=None if raw else method.decode_request,
+            response_serializer=method.encode_reply,
+        )
+    return grpc.method_handlers_generic_handler(f"atta.v1.{service}", table)
+
+
+def stub(channel: Any, name: str) -> Any:
+    """Client side of one method (``"KvService.Pull"``) on a sync or asyncio channel."""
+    method = METHODS[name]
+    make = channel.unary_stream if method.streams else channel.unary_unary
+    return make(method.path, request_serializer=method.encode_request, response_deserializer=method.decode_reply)
+
+
+_STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
+    errors.UnknownClientError: grpc.StatusCode.UNAUTHENTICATED,
+    errors.UnknownNameError: grpc.StatusCode.NOT_FOUND,
+    errors.ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.DataError: grpc.StatusCode.DATA_LOSS,
+    errors.QuotaExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.WrongDatasetError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.RestartedError: grpc.StatusCode.ABORTED,
+    # A third daemon that does not answer must not look like this one not answering: callers would retry in vain.
+    errors.DeadlineError: grpc.StatusCode.INTERNAL,
+    errors.UnavailableError: grpc.StatusCode.INTERNAL,
+    errors.RemoteError: grpc.StatusCode.INTERNAL,
+    errors.AttaError: grpc.StatusCode.INTERNAL,
+}
+
+
+def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
+    """The gRPC status that carries ``error``: its own for Atta's errors, INTERNAL for anything else."""
+    for kind in type(error).__mro__:
+        if kind in _STATUS:
+            return _STATUS[kind], str(error)
+    return grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
+
+
+def error_from(peer: str, error: grpc.RpcError) -> errors.AttaError:
+    """The typed error for a failed call to ``peer``; the remote cause becomes its message."""
+    code, details = error.code(), error.details() or ""
+    if _broke_off(code, details):
+        return errors.UnavailableError(peer, f"the connection broke ({_brief(details)})")
+    match code:
+        case grpc.StatusCode.UNAVAILABLE:
+            return errors.UnavailableError(peer, f"no daemon answers ({_brief(details)})")
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return errors.DeadlineError(peer, "no answer within the deadline")
+        case grpc.StatusCode.FAILED_PRECONDITION:
+            return errors.WrongDatasetError(peer, details)
+        case grpc.StatusCode.UNAUTHENTICATED:
+            return errors.UnknownClientError(details)
+        case grpc.StatusCode.ABORTED:
+            return errors.RestartedError(peer, details)
+        case grpc.StatusCode.NOT_FOUND:
+            return errors.UnknownNameError(details)
+        case grpc.StatusCode.INVALID_ARGUMENT:
+            return errors.ConfigError(details)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return errors.QuotaExceededError(f"{peer}: {details}")
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return errors.RemoteError(peer, "is no Atta daemon, or one of another version")
+        case _:
+            return errors.RemoteError(peer, details or str(code))
+
+
+def _broke_off(code: grpc.StatusCode, details: str) -> bool:
+    """Whether the other side, or something in between, has given up a call without a word about why.
+
+    A daemon that stops in the middle of an answer cancels it; one that is killed, or a proxy, may reset the stream.
+    """
+    if code is grpc.StatusCode.CANCELLED:
+        return not details.startswith(_OWN_DOING)
+    return code in {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN} and details.startswith(_BROKEN)
+
+
+_OWN_DOING = ("Locally cancelled", "Cancelled upon", "Channel closed")
+_BROKEN = ("Received RST_STREAM", "RST_STREAM", "Stream removed", "Connection reset")
+
+
+def _brief(details: str) -> str:
+    return details.rsplit("; last error: ", 1)[-1][:200]

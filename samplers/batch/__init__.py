@@ -1,0 +1,1 @@
+"""One mini-batch while it is made, and where its arrays lie."""

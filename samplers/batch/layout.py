@@ -1,0 +1,215 @@
+"""Where the arrays of a batch lie in its buffer.
+
+A buffer (a shared-memory slot, or plain memory) is mapped once with room for the largest batch that the DAG can produce and
+touched only as far as a batch really fills it: pages of a reused buffer are already there, and fresh pages cost about eight
+times a copy. Every array has its own page-aligned region, so hops can append to all of them in any order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atta.errors import ConfigError
+from atta.samplers.dag.spec import Kind
+from atta.samplers.methods import Method
+from atta.samplers.operators.base import Bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atta.partition.schema import Schema
+    from atta.samplers.dag.spec import Plan, PlanOp
+
+__all__ = ["HEADER_BYTES", "BatchArrays", "Layout", "Region", "check_draws_alone", "layout_of", "pair_ops"]
+
+PAGE = 4096
+_NO_BOUND = 1 << 31
+"""Local ids are int32: no batch holds more vertices, nor more edges, of one type."""
+HEADER_BYTES = PAGE
+"""Start of every buffer, kept free for the owner of the buffer (a slot writes its nonce there)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Room for up to ``rows`` rows of one array."""
+
+    name: str
+    dtype: np.dtype
+    row_shape: tuple[int, ...]
+    rows: int
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the full region."""
+        return self.rows * self.dtype.itemsize * prod(self.row_shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All regions of a batch buffer and the bytes that they span."""
+
+    regions: dict[str, Region]
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchArrays:
+    """Views into one buffer: ``arrays[name]`` has the region's full length; ``used[name]`` rows of it hold data."""
+
+    layout: Layout
+    arrays: dict[str, np.ndarray]
+    used: dict[str, int]
+
+    @classmethod
+    def over(cls, layout: Layout, buffer: np.ndarray) -> BatchArrays:
+        """Map ``layout`` onto ``buffer`` (uint8, at least ``layout.capacity`` bytes)."""
+        arrays = {
+            r.name: buffer[r.offset : r.offset + r.nbytes].view(r.dtype).reshape(r.rows, *r.row_shape)
+            for r in layout.regions.values()
+        }
+        return cls(layout, arrays, dict.fromkeys(arrays, 0))
+
+    def append(self, name: str, count: int) -> np.ndarray:
+        """The next ``count`` rows of array ``name``, now counted as used."""
+        start = self.used[name]
+        stop = start + count
+        if stop > len(self.arrays[name]):
+            raise AssertionError(f"batch array {name} outgrows its region: {stop} rows of {len(self.arrays[name])}")
+        self.used[name] = stop
+        return self.arrays[name][start:stop]
+
+    def filled(self, name: str) -> np.ndarray:
+        """The rows of ``name`` that hold data."""
+        return self.arrays[name][: self.used[name]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of data in the batch."""
+        return sum(self.filled(name).nbytes for name in self.arrays)
+
+
+def pair_ops(plan: Plan) -> tuple[PlanOp, ...]:
+    """The positive and negative samplers of a plan whose seeds are vertices."""
+    return tuple(op for op in plan.ops if op.kind in (Kind.POSITIVE, Kind.NEGATIVE) and op.negatives is None)
+
+
+def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool, wide_ids: bool = False) -> Layout:
+    """Lay out a buffer for any batch of ``plan`` with up to ``batch_size`` seeds.
+
+    The bounds follow the fan-outs, cut off at the number of vertices (edges) that exist: vertices of a batch are unique, and
+    without replacement one hop cannot deliver an edge twice. ``wide_ids``: ids of edges and of their ends take 8 bytes, as
+    PyTorch wants them, also where 4 would do.
+    """
+    vertices, edges = _bounds(plan, schema, batch_size)
+    seeds = _seed_bounds(plan, schema, batch_size, dict.fromkeys(schema.node_counts, _NO_BOUND))
+    wanted: list[tuple[str, np.dtype, tuple[int, ...], int]] = [("input_id", np.dtype(np.int64), (), batch_size)]
+    wanted += _of_links(plan, batch_size)
+    for op in plan.ops:
+        if op.operator is not None:
+            bounds = _operator_bounds(op, schema, batch_size)
+            wanted += [(f"extra/{n}", np.dtype(d), tuple(s[1:]), s[0]) for n, (d, s) in bounds.extra.items()]
+    for node_type, rows in vertices.items():
+        wanted.append((f"n_id/{node_type}", np.dtype(np.int64), (), rows))
+        wanted.append((f"hops/{node_type}", np.dtype(np.int64), (), len(plan.ops)))
+        if plan.disjoint:
+            wanted.append((f"tree/{node_type}", np.dtype(np.int32), (), rows))
+        for name in (n for t, n in plan.tables if t == node_type):
+            spec = schema.node_tables[node_type][name]
+            room = min(rows, seeds[node_type]) if (node_type, name) in plan.tables_of_seeds else rows
+            wanted.append((f"table/{node_type}/{name}", np.dtype(spec.dtype), spec.row_shape, room))
+    for edge_type, count in edges.items():
+        local = np.dtype(np.int64 if wide_ids else np.int32)
+        wanted += [(f"{part}/{edge_type}", local, (), count) for part in ("row", "col")]
+        wanted.append((f"hops/{edge_type}", np.dtype(np.int64), (), plan.hops))
+        if edge_ids:
+            wide = wide_ids or schema.edge_counts[edge_type] > np.iinfo(np.int32).max
+            wanted.append((f"e_id/{edge_type}", np.dtype(np.int64 if wide else np.int32), (), count))
+        for name in plan.tables_of(edge_type):
+            spec = schema.edge_tables[edge_type][name]
+            wanted.append((f"edge/{edge_type}/{name}", np.dtype(spec.dtype), spec.row_shape, count))
+    for op in pair_ops(plan):
+        wanted.append((f"pairs/{op.id}", np.dtype(np.int64), (op.count,), batch_size))
+    regions, offset = {}, HEADER_BYTES
+    for name, dtype, shape, rows in wanted:
+        region = Region(name, dtype, shape, rows, offset)
+        regions[name] = region
+        offset += -(-region.nbytes // PAGE) * PAGE
+    return Layout(regions, offset)
+
+
+def check_draws_alone(plan: Plan, schema: Schema) -> None:
+    """Raise ConfigError unless a plan's operator can sample batches without seeds: others find no vertex."""
+    for op in plan.ops:
+        if op.operator is not None and _operator_bounds(op, schema, 0).vertices < 1:
+            raise ConfigError(
+                f"operator {type(op.operator).__name__} samples around seeds, a number of batches gives it none: give "
+                "input_nodes, or as batches the ids of each batch's seeds"
+            )
+
+
+def _of_links(plan: Plan, batch_size: int) -> list[tuple[str, np.dtype, tuple[int, ...], int]]:
+    """Local ids of the ends of seed edges and of their negatives."""
+    if not plan.links:
+        return []
+    ends: list[tuple[str, np.dtype, tuple[int, ...], int]] = []
+    ends += [(f"link/{end}", np.dtype(np.int64), (), batch_size) for end in ("src", "dst")]
+    for op in plan.ops:
+        if op.negatives is not None:
+            count = op.negatives.count(batch_size)
+            ends += [(f"link/neg_{end}", np.dtype(np.int64), (), count) for end in ("src", "dst")]
+    return ends
+
+
+def _operator_bounds(op: PlanOp, schema: Schema, batch_size: int) -> Bounds:
+    assert op.operator is not None
+    node_type = schema.endpoints(op.edge_type)[0]
+    try:
+        bounds = op.operator.bounds(batch_size, schema.node_counts[node_type], schema.edge_counts[op.edge_type])
+        extra = {str(n): (np.dtype(d).str, tuple(int(i) for i in shape)) for n, (d, shape) in bounds.extra.items()}
+        return Bounds(int(bounds.vertices), int(bounds.edges), extra)
+    except Exception as error:  # users write operators
+        raise ConfigError(f"operator {type(op.operator).__name__}: bounds: {type(error).__name__}: {error}") from error
+
+
+def _bounds(plan: Plan, schema: Schema, batch_size: int) -> tuple[dict[str, int], dict[str, int]]:
+    # Trees may hold a vertex many times, otherwise there are no more than exist.
+    total = dict.fromkeys(schema.node_counts, _NO_BOUND) if plan.disjoint else schema.node_counts
+    fresh = _seed_bounds(plan, schema, batch_size, total)
+    known, edges = dict(fresh), dict.fromkeys(plan.edge_types, 0)
+    for op in plan.ops:
+        if op.kind is Kind.BATCH:
+            bounds, node_type = _operator_bounds(op, schema, batch_size), schema.endpoints(op.edge_type)[0]
+            known[node_type] += min(total[node_type], bounds.vertices)
+            edges[op.edge_type] = bounds.edges
+    for op in plan.neighborhoods:
+        frontier = dict(known) if op.frontier_all else fresh
+        fresh = dict.fromkeys(schema.node_types, 0)
+        for edge_type, fan_out in op.fan_outs:
+            source, target = schema.endpoints(edge_type)
+            exists = schema.edge_counts[edge_type] * (max(1, known[target]) if plan.disjoint else 1)
+            drawn = exists if fan_out < 0 or op.method is Method.LABOR else frontier[target] * fan_out
+            drawn = min(drawn if op.replace else min(drawn, exists), _NO_BOUND)
+            edges[edge_type] += drawn
+            fresh[source] = min(total[source], fresh[source] + drawn)
+        known = {t: min(total[t], known[t] + fresh[t]) for t in known}
+    return {t: n for t, n in known.items() if n or t == plan.seed.node_type}, edges
+
+
+def _seed_bounds(plan: Plan, schema: Schema, batch_size: int, total: Mapping[str, int]) -> dict[str, int]:
+    """Vertices before the first hop."""
+    fresh = dict.fromkeys(schema.node_types, 0)
+    if plan.links:
+        pairs = batch_size + sum(op.negatives.count(batch_size) for op in plan.ops if op.negatives is not None)
+        for node_type in schema.endpoints(plan.seed.edge_type):
+            fresh[node_type] = min(total[node_type], fresh[node_type] + pairs)
+        return fresh
+    fresh[plan.seed.node_type] = min(batch_size, total[plan.seed.node_type])
+    for op in pair_ops(plan):
+        source = schema.endpoints(op.edge_type)[0]
+        fresh[source] = min(total[source], fresh[source] + batch_size * op.count)
+    return fresh

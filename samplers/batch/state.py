@@ -1,0 +1,487 @@
+"""One mini-batch while its DAG runs: the CPU steps between which daemons exchange rows.
+
+    seed() ──► growth of the seeds ──► requests(task) … accept(task, …) ──► join(op) ──► growth of the hop ──► … ──► finish()
+                       └──► feature_items(task) … place(…)       └──► the same for the hop's new vertices
+
+Nothing here waits or talks: whoever runs the DAG (daemon, test, simulator) moves the answers. Steps of different tasks may run
+on different threads at the same time; each touches only its own operator's state, and a join runs alone among the joins of a
+batch because the DAG orders them.
+
+Local ids number a batch's vertices per node type in the order in which they are first reached, so a hop's new vertices are a
+contiguous range, and everything that belongs to hop h lies behind everything of hop h-1 (as in PyG's NeighborLoader).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atta.errors import ConfigError
+from atta.samplers import kernels
+from atta.samplers.batch.negatives import Positives, draw_negatives
+from atta.samplers.batch.vertices import CompactorPool
+from atta.samplers.dag.instance import Kind, Share, Task, chunk_range
+from atta.samplers.hashing import hash_string, stream_key
+from atta.samplers.operators.base import Batch, Bounds, Sampled
+from atta.samplers.operators.parts.check import checked
+from atta.samplers.shard import Answer, places, without_edges
+
+if TYPE_CHECKING:
+    from atta.partition.dataset import Dataset
+    from atta.samplers.batch.layout import BatchArrays
+    from atta.samplers.dag.spec import Plan, PlanOp
+    from atta.samplers.methods import Method
+    from atta.samplers.requests import Program
+
+__all__ = ["BatchSeeds", "BatchState", "FeatureItem", "SampleItem", "StreamPosition"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPosition:
+    """What the sampled edges of a batch depend on besides the graph (architecture: determinism contract)."""
+
+    seed: int
+    epoch: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampleItem:
+    """Part of a sampling request: expand ``rows`` of one owner for one edge type.
+
+    ``rows`` int64 [n] positions in the owner's core range; ``positions`` int64 [n] local ids of the same vertices; ``trees``
+    int32 [n] and ``times`` int64 [n] where the method has use for them; ``tables`` are to come with the edges.
+    """
+
+    edge_type: str
+    rows: np.ndarray
+    positions: np.ndarray
+    fan_out: int
+    replace: bool
+    method: Method
+    stream_key: int
+    trees: np.ndarray | None = None
+    times: np.ndarray | None = None
+    tables: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureItem:
+    """Part of a pull: ``rows`` of one owner (int64 [n]) whose table rows belong at ``positions`` (int64 [n]) of the batch."""
+
+    node_type: str
+    tables: tuple[str, ...]
+    rows: np.ndarray
+    positions: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSeeds:
+    """What a batch starts from.
+
+    Attributes:
+        ids: int64 [S] internal ids; of targets where the seeds are edges.
+        input_id: int64 [S], positions in the user's input.
+        sources: int64 [S], the sources of seed edges; None for vertices.
+        times: int64 [S], None without a temporal method.
+        exclude: edge types from which the seed edges are left out, and whether in reverse.
+    """
+
+    ids: np.ndarray
+    input_id: np.ndarray
+    sources: np.ndarray | None = None
+    times: np.ndarray | None = None
+    exclude: tuple[tuple[str, bool], ...] = ()
+
+
+@dataclass(slots=True)
+class _Growth:
+    """The vertices of one node type that one operator added: local ids [start, stop), grouped by owner."""
+
+    start: int
+    stop: int
+    rows: list[np.ndarray]  # per owner: positions in the owner's range
+    positions: list[np.ndarray]  # per owner: local ids
+    trees: np.ndarray | None  # int32 [stop - start]
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Answers to one operator's tasks, collected until its join."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    groups: dict[str, list[tuple[np.ndarray, Answer]]] = field(default_factory=dict)
+    pairs: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    links: tuple[np.ndarray, np.ndarray] | None = None
+    sampled: Sampled | None = None
+
+
+class BatchState:
+    """The arrays of one batch in flight; see the module docstring for the order of calls."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        dataset: Dataset,
+        *,
+        home: int,
+        at: StreamPosition,
+        seeds: BatchSeeds,
+        out: BatchArrays,
+        compactors: CompactorPool,
+        degree: Callable[[Sequence[str], np.ndarray], int],
+    ) -> None:
+        """``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition (exact cost of local tasks)."""
+        self.plan, self.dataset, self.home, self.at, self.out = plan, dataset, home, at, out
+        self._seeds, self._degree = seeds, degree
+        self._pool, self._known = compactors, compactors.take(trees=plan.disjoint)
+        self._tree_times = self._times_by_tree()
+        self._growth: dict[str, dict[str, _Growth]] = {}
+        self._pending = {op.id: _Pending() for op in plan.ops}
+        self.stats: dict[str, float] = {}
+
+    # -- seeds and pairs -----------------------------------------------------------------------------------------------
+
+    def seed(self) -> list[Share]:
+        """Number the seeds (repeated ones once, unless they grow trees of their own) and report them by owner."""
+        if self.plan.links:
+            self._seed_links()
+            return self._grown(self.plan.seed.id, {})
+        seeds = self._seeds
+        local = self._known[self.plan.seed.node_type].insert(seeds.ids, np.arange(len(seeds.ids)))
+        unique = self._known[self.plan.seed.node_type].size
+        first = np.full(unique, len(local), dtype=np.int64)
+        np.minimum.at(first, local, np.arange(len(local)))
+        self.out.append("input_id", unique)[:] = seeds.input_id[first]
+        return self._grown(self.plan.seed.id, {self.plan.seed.node_type: 0})
+
+    def _seed_links(self) -> None:
+        """Number the sources of the seed edges, then their targets."""
+        assert self._seeds.sources is not None
+        count = len(self._seeds.ids)
+        self.out.append("input_id", count)[:] = self._seeds.input_id
+        self._number_links("link/", self._seeds.sources, self._seeds.ids, 0)
+
+    def _number_links(self, prefix: str, sources: np.ndarray, targets: np.ndarray, first_tree: int) -> None:
+        source, target = self.dataset.schema.endpoints(self.plan.seed.edge_type)
+        trees = first_tree + np.arange(2 * len(sources))
+        self.out.append(f"{prefix}src", len(sources))[:] = self._known[source].insert(sources, trees[: len(sources)])
+        self.out.append(f"{prefix}dst", len(targets))[:] = self._known[target].insert(targets, trees[len(sources) :])
+
+    def _times_by_tree(self) -> np.ndarray | None:
+        """int64 [trees]: when each tree's seed happens. Ends of negative edges have the time of the positive that they belong
+        to."""
+        times = self._seeds.times
+        if times is None:
+            return None
+        found = [times]
+        if self.plan.links:
+            found.append(times)
+            for op in self.plan.ops:
+                if op.negatives is not None:
+                    count = op.negatives.count(len(times))
+                    of_positive = (
+                        np.arange(count) // int(op.negatives.amount)
+                        if op.negatives.triplet
+                        else np.arange(count) % max(1, len(times))
+                    )
+                    found += [times[of_positive], times[of_positive]]
+        return np.concatenate(found)
+
+    def negatives(self, op_id: str) -> Program[tuple[np.ndarray, np.ndarray]]:
+        """The program that draws an operator's negative edges."""
+        op, schema = self.plan.op(op_id), self.dataset.schema
+        source, target = schema.endpoints(op.edge_type)
+        assert op.negatives is not None
+        assert self._seeds.sources is not None
+        by_rank = self.dataset.sorted_internal(source), self.dataset.sorted_internal(target)
+        given = Positives(self._seeds.sources, self._seeds.ids, by_rank, source == target)
+        return draw_negatives(op.negatives, given, self._key(0, f"negative:{op.edge_type}"))
+
+    def accept_negatives(self, op_id: str, links: tuple[np.ndarray, np.ndarray]) -> None:
+        """Take what the program has returned."""
+        self._pending[op_id].links = links
+
+    # -- whole batches -------------------------------------------------------------------------------------------------
+
+    def sampler(self, op_id: str) -> Program[Sampled]:
+        """The program that samples the whole batch."""
+        op = self.plan.op(op_id)
+        node_type = self.plan.seed.node_type
+        keys, by_rank = self.dataset.ids(node_type), self.dataset.sorted_internal(node_type)
+        assert op.operator is not None
+        seeds, _ = self._known[node_type].internal(0, self._known[node_type].size)
+        return op.operator.run(Batch(seeds, keys, by_rank, self.at.seed, self.at.epoch, self.at.batch))
+
+    def accept_sampled(self, op_id: str, sampled: Any) -> None:
+        """Take what the program has returned.
+
+        Raises:
+            ConfigError: it is not what the operator has announced.
+        """
+        op, arrays, node_type = self.plan.op(op_id), self.out.arrays, self.plan.seed.node_type
+        known = self._known[node_type]
+        extra = {k.removeprefix("extra/"): a for k, a in arrays.items() if k.startswith("extra/")}
+        bounds = Bounds(
+            len(arrays[f"n_id/{node_type}"]),
+            len(arrays[f"row/{op.edge_type}"]),
+            {name: (array.dtype.str, array.shape) for name, array in extra.items()},
+        )
+        seeds, _ = known.internal(0, known.size)
+        nodes = self.dataset.schema.node_counts[node_type]
+        try:
+            found = checked(sampled, seeds=seeds, nodes=nodes, bounds=bounds, trees=self.plan.disjoint)
+        except ConfigError as error:
+            raise ConfigError(f"operator {type(op.operator).__name__}: {error}") from None
+        self._pending[op_id].sampled = found
+
+    def _join_batch(self, op: PlanOp, sampled: Sampled) -> None:
+        local = self._known[self.plan.seed.node_type].insert(sampled.vertices, sampled.trees)
+        if not np.array_equal(local, np.arange(len(local))):
+            raise ConfigError(f"operator {type(op.operator).__name__}: its vertices repeat")
+        edge_type, count = op.edge_type, len(sampled.row)
+        self.out.append(f"hops/{edge_type}", 1)[:] = count
+        self.out.append(f"row/{edge_type}", count)[:] = sampled.row
+        self.out.append(f"col/{edge_type}", count)[:] = sampled.col
+        if f"e_id/{edge_type}" in self.out.arrays:
+            self.out.append(f"e_id/{edge_type}", count)[:] = sampled.edge_ids
+        for name, array in sampled.extra.items():
+            self.out.append(f"extra/{name}", len(array))[:] = array
+
+    def pair_item(self, task: Task) -> tuple[PlanOp, np.ndarray, np.ndarray, int]:
+        """(operator, rows int64 [n], seed positions int64 [n], stream key) of a POSITIVE or NEGATIVE task."""
+        op = self.plan.op(task.op)
+        grown = self._growth[self.plan.seed.id][self.plan.seed.node_type]
+        rows, positions = _slice(grown, task)
+        return op, rows, positions, self._key(0, f"{op.kind.value}:{op.edge_type}")
+
+    def accept_pairs(self, task: Task, positions: np.ndarray, ids: np.ndarray) -> None:
+        """Take the answer to a pair task: internal ids int64 [n * count], -1 where no such vertex exists."""
+        pending = self._pending[task.op]
+        with pending.lock:
+            pending.pairs.append((positions, ids))
+
+    # -- neighbourhoods ------------------------------------------------------------------------------------------------
+
+    def sample_items(self, task: Task) -> list[SampleItem]:
+        """What a NEIGHBORHOOD task asks its owner: one item per edge type with vertices to expand."""
+        op = self.plan.op(task.op)
+        items = []
+        for edge_type, fan_out in op.fan_outs:
+            target = self.dataset.schema.endpoints(edge_type)[1]
+            growths = self._frontier(op, target)
+            parts = [_slice(g, task) for g in growths]
+            rows = _concat([p[0] for p in parts])
+            if len(rows):
+                trees = _concat([g.trees[p[1] - g.start] for g, p in zip(growths, parts, strict=True)
+                                 if g.trees is not None]) if self.plan.disjoint else None  # fmt: skip
+                times = None if trees is None or self._tree_times is None else self._tree_times[trees]
+                key, tables = self._key(op.hop, edge_type), self.plan.tables_of(edge_type)
+                positions = _concat([p[1] for p in parts])
+                items.append(
+                    SampleItem(edge_type, rows, positions, fan_out, op.replace, op.method, key, trees, times, tables)
+                )
+        return items
+
+    def accept(self, task: Task, item: SampleItem, first_row: int, answer: Answer) -> None:
+        """Take (part of) the answer to ``item``: its rows ``first_row`` … ``first_row + len(answer.counts)``.
+
+        Raises:
+            ValueError: the answer does not fit the question.
+        """
+        stop = first_row + len(answer.counts)
+        if stop > len(item.rows) or int(answer.counts.sum()) != len(answer.neighbors):
+            raise ValueError(f"malformed answer for edge type {item.edge_type}: counts and neighbours do not match")
+        pending = self._pending[task.op]
+        with pending.lock:
+            pending.groups.setdefault(item.edge_type, []).append((item.positions[first_row:stop], answer))
+
+    def join(self, op_id: str) -> tuple[list[Share], list[Share] | None]:
+        """Merge the answers to an operator's tasks; returns its growth and, if it differs, what the next hop expands."""
+        pending = self._pending.pop(op_id)
+        before = {t: c.size for t, c in self._known.items()}
+        op = self.plan.op(op_id)
+        if op.kind is Kind.NEIGHBORHOOD:
+            self._join_hop(op, pending)
+        elif pending.sampled is not None:
+            self._join_batch(op, pending.sampled)
+        elif pending.links is not None:
+            self._number_links("link/neg_", *pending.links, 2 * len(self._seeds.ids))
+        else:
+            self._join_pairs(op, pending)
+        growth = self._grown(op_id, before)
+        following = self._following(op_id)
+        # With several inputs (seed, positive, negative) their growths together are all there is to expand.
+        if following is None or not following.frontier_all or len(following.inputs) > 1:
+            return growth, None
+        return growth, list(self._shares(list(self._growth.values()), following, {}))
+
+    def _join_pairs(self, op: PlanOp, pending: _Pending) -> None:
+        source = self.dataset.schema.endpoints(op.edge_type)[0]
+        stop = self._growth[self.plan.seed.id][self.plan.seed.node_type].stop
+        seeds, _ = self._known[self.plan.seed.node_type].internal(0, stop)
+        drawn = np.repeat(seeds, op.count).reshape(len(seeds), op.count)  # where no such vertex exists: the seed itself
+        for positions, ids in pending.pairs:
+            found = ids.reshape(len(positions), op.count)
+            drawn[positions] = np.where(found >= 0, found, drawn[positions])
+        local = self._known[source].insert(np.ascontiguousarray(drawn.reshape(-1)))
+        self.out.append(f"pairs/{op.id}", len(seeds))[:] = local.reshape(len(seeds), op.count)
+
+    def _join_hop(self, op: PlanOp, pending: _Pending) -> None:
+        for edge_type in self.plan.edge_types:
+            groups = [(p, self._without_seeds(edge_type, p, a)) for p, a in pending.groups.get(edge_type, [])]
+            count = sum(len(answer.neighbors) for _, answer in groups)
+            self.out.append(f"hops/{edge_type}", 1)[:] = count
+            if not count:
+                continue
+            source, target = self.dataset.schema.endpoints(edge_type)
+            ranges = self._frontier(op, target)
+            start, stop = ranges[0].start, ranges[-1].stop
+            row, col = self.out.append(f"row/{edge_type}", count), self.out.append(f"col/{edge_type}", count)
+            with_ids = f"e_id/{edge_type}" in self.out.arrays
+            _, trees = self._known[target].internal(start, stop) if self.plan.disjoint else (None, None)
+            self._known[source].compactor.stitch(
+                [(p - start, a.counts, a.neighbors, a.edge_ids) for p, a in groups],
+                np.arange(start, stop, dtype=np.int32),
+                row,
+                col,
+                self.out.append(f"e_id/{edge_type}", count) if with_ids else None,
+                trees=trees,
+                sources=self._known[source].count,
+            )
+            for name in self.plan.tables_of(edge_type):
+                out = self.out.append(f"edge/{edge_type}/{name}", count)
+                for at, answer in places(groups, start, stop):
+                    kernels.scatter_rows(answer.tables[name], at, out)
+
+    def _without_seeds(self, edge_type: str, positions: np.ndarray, answer: Answer) -> Answer:
+        """Leave out the batch's seed edges, so that what is to be predicted cannot be looked up."""
+        for excluded, reverse in self._seeds.exclude:
+            if excluded != edge_type:
+                continue
+            ends = (self._seeds.ids, self._seeds.sources)
+            targets, sources = ends[::-1] if reverse else ends
+            assert targets is not None
+            assert sources is not None
+            known = self._known[self.dataset.schema.endpoints(edge_type)[1]]
+            rows, _ = known.internal(0, known.size)
+            answer = without_edges(answer, rows[positions], targets, sources)
+        return answer
+
+    # -- features ------------------------------------------------------------------------------------------------------
+
+    def feature_items(self, task: Task) -> list[FeatureItem]:
+        """What a FEATURE task moves: the rows of the vertices that the operator's input added, of one owner."""
+        op = self.plan.op(task.op)
+        items = []
+        for node_type, grown in self._growth[op.inputs[0]].items():
+            tables = tuple(name for owner, name in op.tables if owner == node_type)
+            rows, positions = _slice(grown, task)
+            if tables and len(rows):
+                items.append(FeatureItem(node_type, tables, rows, positions))
+        return items
+
+    def table_rows(self, node_type: str, name: str) -> np.ndarray:
+        """The batch's rows of a table, by local id; feature tasks write disjoint positions of it."""
+        return self.out.arrays[f"table/{node_type}/{name}"]
+
+    # -- end -----------------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Close the batch: tables are as long as the vertices (or the seeds) are many."""
+        seeds, of_seeds = self._growth[self.plan.seed.id], self.plan.tables_of_seeds
+        for node_type, name in self.plan.tables:
+            if (region := f"table/{node_type}/{name}") in self.out.used:
+                grown = seeds.get(node_type)
+                first = 0 if grown is None else grown.stop
+                self.out.used[region] = first if (node_type, name) in of_seeds else self._known[node_type].size
+        self.stats["nodes"] = float(sum(c.size for c in self._known.values()))
+        self.stats["edges"] = float(sum(self.out.used[f"row/{e}"] for e in self.plan.edge_types))
+        self._pool.give(self._known)
+        self._known = {}
+
+    # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _key(self, hop: int, name: str) -> int:
+        return stream_key(self.at.seed, self.at.epoch, self.at.batch, hop, hash_string(name))
+
+    def _frontier(self, op: PlanOp, node_type: str) -> list[_Growth]:
+        """The growths that ``op`` expands for one node type, in local id order."""
+        chosen = self._growth if op.frontier_all else {i: self._growth[i] for i in op.inputs}
+        found = (g[node_type] for g in chosen.values() if node_type in g)
+        return sorted(found, key=lambda g: g.start)
+
+    def _grown(self, op_id: str, before: dict[str, int]) -> list[Share]:
+        """Record, name (user ids) and report the vertices added since ``before``."""
+        grown: dict[str, _Growth] = {}
+        for node_type, known in self._known.items():
+            start, stop = before.get(node_type, 0), known.size
+            if f"hops/{node_type}" in self.out.arrays:
+                self.out.append(f"hops/{node_type}", 1)[:] = stop - start
+            if stop == start:
+                continue
+            internal, trees = known.internal(start, stop)
+            if trees is not None:
+                self.out.append(f"tree/{node_type}", stop - start)[:] = trees
+            kernels.gather_ids(
+                self.dataset.ids(node_type), internal, self.out.append(f"n_id/{node_type}", stop - start)
+            )
+            rows, positions = kernels.split_by_owner(internal, self.dataset.book.offsets[node_type])
+            grown[node_type] = _Growth(start, stop, rows, [p + start for p in positions], trees)
+        self._growth[op_id] = grown
+        return list(self._shares([grown], self._following(op_id), self._row_bytes(op_id)))
+
+    def _row_bytes(self, op_id: str) -> dict[str, int]:
+        """Bytes that are fetched for each vertex that ``op_id`` adds, by node type."""
+        total: dict[str, int] = {}
+        for child in self.plan.op(op_id).children:
+            for node_type, name in self.plan.op(child).tables:
+                spec = self.dataset.schema.node_tables[node_type][name]
+                total[node_type] = total.get(node_type, 0) + spec.row_bytes
+        return total
+
+    def _following(self, op_id: str) -> PlanOp | None:
+        """The hop that expands what ``op_id`` adds."""
+        children = (self.plan.op(c) for c in self.plan.op(op_id).children)
+        return next((c for c in children if c.kind is Kind.NEIGHBORHOOD), None)
+
+    def _shares(
+        self, growths: list[dict[str, _Growth]], op: PlanOp | None, row_bytes: Mapping[str, int]
+    ) -> Iterator[Share]:
+        schema = self.dataset.schema
+        for owner in range(self.dataset.num_parts):
+            rows, degree, nbytes = 0, 0.0, 0.0
+            for growth in growths:
+                for node_type, g in growth.items():
+                    count = len(g.rows[owner])
+                    rows += count
+                    nbytes += count * row_bytes.get(node_type, 0)
+                    into = [e for e, _ in op.fan_outs if schema.endpoints(e)[1] == node_type] if op is not None else []
+                    if into and count:
+                        degree += self._degree_of(owner, node_type, into, g.rows[owner])
+            if rows:
+                yield Share(owner, rows, degree, nbytes)
+
+    def _degree_of(self, owner: int, node_type: str, edge_types: Sequence[str], rows: np.ndarray) -> float:
+        """Exact for the home partition, the mean degree elsewhere: only an owner knows its vertices' degrees."""
+        if owner == self.home:
+            return float(self._degree(edge_types, rows))
+        schema = self.dataset.schema
+        edges = sum(schema.edge_counts[e] for e in edge_types)
+        return len(rows) * edges / max(1, schema.node_counts[node_type])
+
+
+def _slice(grown: _Growth, task: Task) -> tuple[np.ndarray, np.ndarray]:
+    rows, positions = grown.rows[task.owner], grown.positions[task.owner]
+    part = chunk_range(len(rows), task.chunk, task.chunks)
+    return rows[part.start : part.stop], positions[part.start : part.stop]
+
+
+def _concat(parts: list[np.ndarray]) -> np.ndarray:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)

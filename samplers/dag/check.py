@@ -1,0 +1,210 @@
+"""Whether a ``DagSpec`` message describes a DAG that can run.
+
+The daemon trusts nothing that arrives: ``check_spec`` names the operator and the cause of every fault.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections import Counter
+from collections.abc import Mapping
+
+from atta.errors import ConfigError, UnknownNameError
+from atta.protos.v1 import dag_pb2
+from atta.samplers.dag.plan import DEFAULT_LIMITS, Kind, Plan, PlanOp, SchemaLike, SpecLimits
+from atta.samplers.dag.resolve import resolve
+
+__all__ = ["SPEC_VERSION", "check_spec"]
+
+SPEC_VERSION = 1
+ALLOWED_INPUTS = {
+    Kind.POSITIVE: (Kind.SEED,),
+    Kind.NEGATIVE: (Kind.SEED,),
+    Kind.NEIGHBORHOOD: (Kind.SEED, Kind.POSITIVE, Kind.NEGATIVE, Kind.NEIGHBORHOOD),
+    Kind.FEATURE: (Kind.SEED, Kind.POSITIVE, Kind.NEGATIVE, Kind.NEIGHBORHOOD, Kind.BATCH),
+    Kind.BATCH: (Kind.SEED,),
+}
+
+
+def check_spec(spec: dag_pb2.DagSpec, schema: SchemaLike, limits: SpecLimits = DEFAULT_LIMITS) -> Plan:
+    """Check a specification that came over the wire against the dataset's schema and resolve it.
+
+    Raises UnknownNameError for node types, edge types, tables and inputs that do not exist, ConfigError for everything
+    else; the message names the operator and the cause.
+    """
+    if spec.version != SPEC_VERSION:
+        raise ConfigError(f"DAG specification has version {spec.version}, this daemon understands {SPEC_VERSION}")
+    if len(spec.operators) > limits.operators:
+        raise ConfigError(
+            f"DAG specification has {len(spec.operators)} operators, at most {limits.operators} are allowed"
+        )
+    ops: dict[str, PlanOp] = {}
+    for message in spec.operators:
+        op = resolve(message, schema, limits)
+        if op.id in ops:
+            raise ConfigError(f"operator {op.id!r}: the id is used twice")
+        ops[op.id] = op
+    seeds = [op.id for op in ops.values() if op.kind is Kind.SEED]
+    if len(seeds) != 1:
+        raise ConfigError(f"DAG specification has {len(seeds)} seed operators {seeds}, exactly one is needed")
+    for op in ops.values():
+        _check_inputs(op, ops)
+    order = _topological(ops)
+    _check_hops(ops, limits)
+    _check_pairs(ops, schema)
+    _check_features(ops, schema)
+    children = {name: tuple(child for child in order if name in ops[child].inputs) for name in order}
+    resolved = tuple(dataclasses.replace(ops[name], children=children[name]) for name in order)
+    hops = sum(op.kind in (Kind.NEIGHBORHOOD, Kind.BATCH) for op in resolved)
+    trees = any(getattr(op.operator, "makes_trees", False) for op in resolved)
+    plan = Plan(resolved, hops, spec.disjoint or trees, tuple((ref.edge_type, ref.name) for ref in spec.edge_tables))
+    _check_plan(plan, schema)
+    return plan
+
+
+def _check_inputs(op: PlanOp, ops: Mapping[str, PlanOp]) -> None:
+    """Every input exists, and their number and kinds fit the operator."""
+    for source in op.inputs:
+        if source not in ops:
+            raise UnknownNameError.of(f"input (operator {op.id!r})", source, ops)
+    if len(set(op.inputs)) < len(op.inputs):
+        raise ConfigError(f"operator {op.id!r}: it names an input twice")
+    if op.kind is Kind.SEED:
+        if op.inputs:
+            raise ConfigError(f"operator {op.id!r}: a seed operator has no inputs")
+        return
+    allowed = ALLOWED_INPUTS[op.kind]
+    for source in op.inputs:
+        if ops[source].kind not in allowed:
+            names = ", ".join(kind.value for kind in allowed)
+            raise ConfigError(
+                f"operator {op.id!r}: input {source!r} is a {ops[source].kind.value} operator, allowed: {names}"
+            )
+    if not op.inputs:
+        raise ConfigError(f"operator {op.id!r}: it has no inputs, so the seeds never reach it")
+    several = op.kind is Kind.NEIGHBORHOOD and op.hop == 1
+    if len(op.inputs) > 1 and not several:
+        raise ConfigError(f"operator {op.id!r}: it has {len(op.inputs)} inputs, must have one")
+
+
+def _topological(ops: Mapping[str, PlanOp]) -> list[str]:
+    """Ids in topological order; among several that could come next, the one named first in the message."""
+    position = {name: index for index, name in enumerate(ops)}
+    names = list(ops)
+    missing = {name: len(op.inputs) for name, op in ops.items()}
+    ready = [position[name] for name, count in missing.items() if count == 0]
+    order: list[str] = []
+    while ready:
+        done = names[heapq.heappop(ready)]
+        order.append(done)
+        for name, op in ops.items():
+            if done in op.inputs:
+                missing[name] -= 1
+                if missing[name] == 0:
+                    heapq.heappush(ready, position[name])
+    if len(order) < len(ops):
+        stuck = sorted(set(names) - set(order))
+        raise ConfigError(f"operator {stuck[0]!r}: it lies on or behind a cycle ({', '.join(stuck)})")
+    return order
+
+
+def _check_hops(ops: Mapping[str, PlanOp], limits: SpecLimits) -> None:
+    """One neighbourhood operator per hop, each fed by the hop before."""
+    hops = sorted((op for op in ops.values() if op.kind is Kind.NEIGHBORHOOD), key=lambda op: op.hop)
+    if len(hops) > limits.hops:
+        raise ConfigError(f"DAG specification has {len(hops)} hops, at most {limits.hops} are allowed")
+    for expected, op in enumerate(hops, start=1):
+        if op.hop != expected:
+            raise ConfigError(
+                f"operator {op.id!r}: hop {op.hop} where hop {expected} is due; hops count 1, 2, ... once each"
+            )
+        for source in op.inputs:
+            before = ops[source]
+            if (before.hop if before.kind is Kind.NEIGHBORHOOD else 0) != op.hop - 1:
+                raise ConfigError(f"operator {op.id!r}: input {source!r} is not of hop {op.hop - 1}")
+
+
+def _check_pairs(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
+    """Positive and negative partners are drawn for destinations of their edge type."""
+    for op in ops.values():
+        if op.kind not in (Kind.POSITIVE, Kind.NEGATIVE):
+            continue
+        target, seed_type = schema.endpoints(op.edge_type)[1], ops[op.inputs[0]].node_type
+        if ops[op.inputs[0]].edge_type or op.negatives is not None:
+            _check_links(op, ops[op.inputs[0]])
+        elif target != seed_type:
+            raise ConfigError(
+                f"operator {op.id!r}: edge type {op.edge_type!r} ends at {target!r}, but the seeds are {seed_type!r}"
+            )
+
+
+def _check_links(op: PlanOp, seed: PlanOp) -> None:
+    """Where the seeds are edges, negative samples are edges of the same type; nowhere else."""
+    if op.negatives is None:
+        raise ConfigError(f"operator {op.id!r}: the seeds are edges, it draws partners of vertices")
+    if op.edge_type != seed.edge_type:
+        raise ConfigError(f"operator {op.id!r}: the seeds are {seed.edge_type or 'vertices'!r}, not {op.edge_type!r}")
+
+
+def _check_plan(plan: Plan, schema: SchemaLike) -> None:
+    """What concerns the specification as a whole."""
+    if plan.links and plan.seed.node_type != schema.endpoints(plan.seed.edge_type)[1]:
+        raise ConfigError(f"seed operator: edges of type {plan.seed.edge_type!r} do not end at {plan.seed.node_type!r}")
+    timed = [e for e in schema.edge_types if "time" in schema.edge_tables.get(e, ())]
+    if plan.temporal and not timed:
+        raise ConfigError("temporal sampling: no edge type has times (edge table 'time')")
+    if plan.temporal and not plan.disjoint:
+        raise ConfigError("temporal sampling: every seed has its own time, so trees must be disjoint")
+    if plan.disjoint and any(op.kind is Kind.POSITIVE for op in plan.ops):
+        raise ConfigError("disjoint trees: not with positive samples of vertices, which belong to no seed of their own")
+    if plan.disjoint and any(op.kind is Kind.NEGATIVE and op.negatives is None for op in plan.ops):
+        raise ConfigError("disjoint trees: not with negative samples of vertices, which belong to no seed of their own")
+    if plan.disjoint and any(op.operator and not getattr(op.operator, "makes_trees", False) for op in plan.ops):
+        raise ConfigError("disjoint trees: the batch operator makes none")
+    if any(op.kind is Kind.BATCH for op in plan.ops) and (plan.neighborhoods or plan.links or plan.edge_tables):
+        raise ConfigError("a batch operator samples everything: no hops, links or edge tables beside it")
+    for edge_type, name in plan.edge_tables:
+        if edge_type not in schema.edge_types:
+            raise UnknownNameError.of("edge type (edge tables)", edge_type, schema.edge_types)
+        if name not in (known := list(schema.edge_tables.get(edge_type, ()))):
+            raise UnknownNameError.of(f"table of edge type {edge_type!r}", name, known)
+    if len(set(plan.edge_tables)) < len(plan.edge_tables):
+        raise ConfigError("an edge table is asked for twice")
+
+
+def _check_features(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
+    """A table is fetched once for every operator that can add vertices of its type, or for the seeds alone, which come first.
+
+    Otherwise a batch would hold rows that nobody filled.
+    """
+    fetched = Counter(
+        (op.inputs[0], node_type, table)
+        for op in ops.values()
+        if op.kind is Kind.FEATURE
+        for node_type, table in op.tables
+    )
+    for (source, node_type, table), times in fetched.items():
+        if times > 1:
+            raise ConfigError(f"operator {source!r}: table {table!r} of {node_type!r} is fetched for it {times} times")
+    seeds = {op.id for op in ops.values() if op.kind is Kind.SEED}
+    wanted = {(node_type, table) for source, node_type, table in fetched if source not in seeds}
+    for op in ops.values():
+        for node_type, table in sorted(wanted):
+            if node_type in _adds(op, schema) and (op.id, node_type, table) not in fetched:
+                raise ConfigError(
+                    f"operator {op.id!r}: it adds {node_type!r} vertices, but nothing fetches their {table!r}"
+                )
+
+
+def _adds(op: PlanOp, schema: SchemaLike) -> set[str]:
+    """Node types of the vertices that an operator can add to the batch."""
+    if op.kind is Kind.SEED:
+        return {op.node_type, *(schema.endpoints(op.edge_type) if op.edge_type else ())}
+    if op.negatives is not None:
+        return set(schema.endpoints(op.edge_type))
+    if op.kind is Kind.BATCH:
+        return {schema.endpoints(op.edge_type)[0]}
+    if op.kind in (Kind.POSITIVE, Kind.NEGATIVE):
+        return {schema.endpoints(op.edge_type)[0]}
+    return {schema.endpoints(name)[0] for name, _ in op.fan_outs}

@@ -1,0 +1,232 @@
+"""One mini-batch's instance of a plan: which physical tasks exist and when each becomes ready (ByteGNN §4.2).
+
+::
+
+    SEED ──┬─> FEATURE x owner x chunk ───────────────────────────────┐
+           └─> NEIGHBORHOOD x owner x chunk ──> JOIN ──┬─> FEATURE ... ┼─> END
+                                                       └─> next hop ... ┘
+
+Neighbourhood construction and feature fetching are split per hop and per owner of the vertices, and owners with many
+rows into chunks. The JOIN of a hop stitches the owners' answers together and assigns local numbers to the vertices it
+sees for the first time; their features are fetched at once, while the next hop is being sampled.
+
+Pure: no clock, no thread, no arrays. The shell says what has been done and how many vertices a join added; the instance
+answers with the tasks that this makes ready. The JOINs of one instance happen in plan order even where branches run
+concurrently (positive, negative), so the local numbering of a batch never depends on timing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from atta.samplers.dag.spec import Kind, Plan, PlanOp
+
+__all__ = ["DagError", "DagInstance", "Kind", "Lane", "Share", "Task", "chunk_range"]
+
+
+class DagError(AssertionError):
+    """The shell broke the protocol of the instance: a bug in Atta, never the fault of a user."""
+
+
+class Lane(enum.Enum):
+    """Where a task waits: for a worker thread, or for the answer of another daemon."""
+
+    CPU = "cpu"
+    NET = "net"
+
+    __hash__ = object.__hash__
+
+
+class Task(NamedTuple):
+    """One physical task, a plain value: equal fields mean the same task of a DAG.
+
+    SEED, JOIN, END, whole batches and negative links run at home as a single chunk. The others concern the vertices of one
+    owner; chunk ``c`` of ``chunks`` covers the rows ``chunk_range(rows, c, chunks)`` of that owner's share.
+    """
+
+    kind: Kind
+    op: str  # operator id; a JOIN carries the id of the operator it joins, END the empty string
+    owner: int  # partition that holds the rows
+    chunk: int
+    chunks: int
+    lane: Lane
+    cost: float  # NEIGHBORHOOD: total degree; FEATURE: bytes; JOIN: expected edges; POSITIVE, NEGATIVE: vertices drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one owner holds of the vertices that a SEED or JOIN task reports."""
+
+    owner: int
+    rows: int  # vertices, all node types together
+    degree: float = 0.0  # sum of their in-degrees over the edge types of the next hop, or an estimate
+    feature_bytes: float = 0.0  # size of their rows in the tables to be fetched
+
+
+def chunk_range(rows: int, chunk: int, chunks: int) -> range:
+    """Rows of chunk ``chunk`` when ``rows`` rows are split evenly into ``chunks`` (sizes differ by at most one)."""
+    return range(rows * chunk // chunks, rows * (chunk + 1) // chunks)
+
+
+class DagInstance:
+    """The running state of one DAG.
+
+    ``home`` is the partition of this daemon, ``chunk_rows`` the largest number of rows in one task.
+
+    >>> for task in dag.start(): ...       # the SEED task
+    >>> ready = dag.done(task, growth)     # tasks that its completion makes ready
+    """
+
+    def __init__(self, plan: Plan, home: int, chunk_rows: int) -> None:
+        if chunk_rows < 1:
+            raise DagError(f"chunk_rows is {chunk_rows}, must be at least 1")
+        self._plan = plan
+        self._home = home
+        self._chunk_rows = chunk_rows
+        self._issued: set[Task] = set()
+        self._started = False
+        self._finished = False
+        self._expand: dict[str, tuple[Share, ...]] = {}  # of joined operators: what a child hop expands
+        self._left: dict[str, int] = {}  # of started operators: tasks before the join
+        self._join_cost: dict[str, float] = {}
+        self._order = tuple(op.id for op in plan.ops if op.kind is not Kind.FEATURE)
+        self._next_join = 0  # position in _order
+        self._joining = False
+        self._features = 0  # issued and not done
+        self._to_join = len(self._order)
+
+    @property
+    def finished(self) -> bool:
+        """Whether END is done."""
+        return self._finished
+
+    @property
+    def issued(self) -> frozenset[Task]:
+        """Tasks handed out and not yet done."""
+        return frozenset(self._issued)
+
+    def start(self) -> list[Task]:
+        """The SEED task; called once."""
+        if self._started:
+            raise DagError("the DAG has been started before")
+        self._started = True
+        return self._issue([self._at_home(Kind.SEED, self._plan.seed.id, 0.0)])
+
+    def done(self, task: Task, growth: Sequence[Share] = (), expand: Sequence[Share] | None = None) -> list[Task]:
+        """Record that ``task`` is done and return the tasks that become ready.
+
+        ``growth``: for SEED and JOIN tasks, the vertices that the task added to the batch, by owner. Owners without
+        rows may be left out; an owner named twice counts as the sum.
+        ``expand``: for SEED and JOIN tasks, the vertices that the next hop expands when they are not those of
+        ``growth`` (frontier "all": every vertex known so far).
+
+        Raises DagError when the task was not handed out, or was done before.
+        """
+        if task not in self._issued:
+            raise DagError(f"{task} is not running in this DAG (done before, or never handed out)")
+        kind = task.kind
+        if kind is not Kind.SEED and kind is not Kind.JOIN and (growth or expand):
+            raise DagError(f"{task} reports new vertices: only SEED and JOIN tasks do")
+        self._issued.remove(task)
+        ready: list[Task] = []
+        if kind is Kind.SEED or kind is Kind.JOIN:
+            self._joined(self._plan.op(task.op), growth, expand, ready)
+        elif kind is Kind.FEATURE:
+            self._features -= 1
+        elif kind is Kind.END:
+            self._finished = True
+            return ready
+        else:
+            self._left[task.op] -= 1
+            self._try_join(ready)
+        if self._to_join == 0 and self._features == 0:
+            ready.append(self._at_home(Kind.END, "", 0.0))
+        return self._issue(ready)
+
+    def _joined(self, op: PlanOp, growth: Sequence[Share], expand: Sequence[Share] | None, ready: list[Task]) -> None:
+        """``op`` has its vertices: fetch their features, start the operators whose inputs are now all there."""
+        new = _merged(growth)
+        self._expand[op.id] = new if expand is None else _merged(expand)
+        self._next_join += 1
+        self._to_join -= 1
+        self._joining = False
+        for name in op.children:
+            child = self._plan.op(name)
+            if child.kind is Kind.FEATURE:
+                tasks = self._split(Kind.FEATURE, name, new, [share.feature_bytes for share in new])
+                self._features += len(tasks)
+                ready += tasks
+            elif all(source in self._expand for source in child.inputs):
+                self._begin(child, ready)
+        self._try_join(ready)
+
+    def _begin(self, op: PlanOp, ready: list[Task]) -> None:
+        """Hand out the work of an operator whose inputs are all joined."""
+        shares = _merged(share for source in op.inputs for share in self._expand[source])
+        if op.kind is Kind.BATCH or op.negatives is not None:
+            # Not divided by owners: the operator itself asks whom it needs, so it waits like a request to other daemons.
+            rows = float(sum(share.rows for share in shares))
+            tasks = [Task(op.kind, op.id, self._home, 0, 1, Lane.NET, rows)]
+        elif op.kind is Kind.NEIGHBORHOOD:
+            tasks = self._split(op.kind, op.id, shares, [share.degree for share in shares])
+        else:
+            tasks = self._split(op.kind, op.id, shares, [float(share.rows * op.count) for share in shares])
+        self._left[op.id] = len(tasks)
+        self._join_cost[op.id] = _join_cost(op, shares)
+        ready += tasks
+
+    def _try_join(self, ready: list[Task]) -> None:
+        """Hand out the next JOIN of the plan order once its operator has no task left."""
+        if self._joining or self._to_join == 0:
+            return
+        name = self._order[self._next_join]
+        if self._left.get(name, -1) == 0:
+            self._joining = True
+            ready.append(self._at_home(Kind.JOIN, name, self._join_cost[name]))
+
+    def _split(self, kind: Kind, op: str, shares: Sequence[Share], costs: Sequence[float]) -> list[Task]:
+        tasks: list[Task] = []
+        for share, cost in zip(shares, costs, strict=True):
+            lane = Lane.CPU if share.owner == self._home else Lane.NET
+            chunks = -(-share.rows // self._chunk_rows)
+            tasks += [Task(kind, op, share.owner, chunk, chunks, lane, cost / chunks) for chunk in range(chunks)]
+        return tasks
+
+    def _at_home(self, kind: Kind, op: str, cost: float) -> Task:
+        return Task(kind, op, self._home, 0, 1, Lane.CPU, cost)
+
+    def _issue(self, tasks: list[Task]) -> list[Task]:
+        self._issued.update(tasks)
+        return tasks
+
+
+def _merged(shares: Iterable[Share]) -> tuple[Share, ...]:
+    """One share per owner with rows, ascending owners."""
+    total: dict[int, Share] = {}
+    for share in shares:
+        if share.rows < 0 or share.owner < 0 or not share.degree >= 0 or not share.feature_bytes >= 0:
+            raise DagError(f"{share} has a negative figure")
+        if share.rows == 0:
+            continue
+        seen = total.get(share.owner)
+        total[share.owner] = share if seen is None else _sum(seen, share)
+    return tuple(total[owner] for owner in sorted(total))
+
+
+def _sum(a: Share, b: Share) -> Share:
+    return Share(a.owner, a.rows + b.rows, a.degree + b.degree, a.feature_bytes + b.feature_bytes)
+
+
+def _join_cost(op: PlanOp, shares: Sequence[Share]) -> float:
+    """Entries that the join has to stitch: edges of a hop, at most the degrees; vertices drawn otherwise."""
+    if op.kind is Kind.BATCH:
+        return sum(share.degree for share in shares)
+    if op.kind is not Kind.NEIGHBORHOOD:
+        return float(sum(share.rows for share in shares) * op.count)
+    if any(count < 0 for _, count in op.fan_outs):
+        return sum(share.degree for share in shares)
+    per_row = sum(count for _, count in op.fan_outs)
+    return sum(min(share.degree, float(share.rows * per_row)) for share in shares)

@@ -1,0 +1,155 @@
+"""A checked sampling DAG (ByteGNN §4.2): what ``check_spec`` makes of a ``DagSpec`` message.
+
+Plain frozen values; ``atta.samplers.dag.instance`` instantiates them once per batch.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from atta.samplers.batch.negatives import NegativeLinks
+from atta.samplers.methods import Method
+from atta.samplers.operators.base import Operator
+
+__all__ = ["Kind", "Plan", "PlanOp", "SchemaLike", "SpecLimits"]
+
+
+class Kind(enum.Enum):
+    """What an operator or a physical task does: ByteGNN's five operators, whole batches, and two kinds that exist as
+    tasks only."""
+
+    SEED = "seed"
+    POSITIVE = "positive"
+    NEGATIVE = "negative"
+    NEIGHBORHOOD = "neighborhood"
+    FEATURE = "feature"
+    BATCH = "batch"
+    JOIN = "join"
+    END = "end"
+
+    __hash__ = object.__hash__  # Enum's own, of the name, is Python: kinds are looked up many times per task
+
+
+class SchemaLike(Protocol):
+    """What the specification needs of a dataset's schema."""
+
+    @property
+    def node_types(self) -> Sequence[str]:
+        """Names of the node types."""
+
+    @property
+    def edge_types(self) -> Sequence[str]:
+        """Names of the edge types, ``"src__rel__dst"``."""
+
+    @property
+    def node_tables(self) -> Mapping[str, Iterable[str]]:
+        """Table names by node type."""
+
+    @property
+    def edge_tables(self) -> Mapping[str, Iterable[str]]:
+        """Table names by edge type."""
+
+    def endpoints(self, edge_type: str) -> tuple[str, str]:
+        """Node types of source and destination of an edge type."""
+
+
+@dataclass(frozen=True)
+class SpecLimits:
+    """Bounds on what a client may ask for; a daemon checks them before it does any work."""
+
+    operators: int = 512
+    hops: int = 128  # deep models have one per layer; 112 layers are what GraNNDis trains
+    fan_out: int = 100_000  # neighbours per vertex and edge type
+    negatives: int = 10_000  # vertices per seed
+    name_length: int = 128  # characters of an operator id
+
+
+DEFAULT_LIMITS = SpecLimits()
+
+
+@dataclass(frozen=True)
+class PlanOp:
+    """One resolved operator. Fields that do not belong to its kind keep their defaults."""
+
+    id: str
+    kind: Kind
+    inputs: tuple[str, ...] = ()
+    children: tuple[str, ...] = ()  # in topological order
+    node_type: str = ""  # SEED
+    edge_type: str = ""  # POSITIVE, NEGATIVE, BATCH; SEED whose seeds are edges
+    count: int = 0  # vertices per seed: POSITIVE 1, NEGATIVE as asked
+    hop: int = 0  # NEIGHBORHOOD: 1 = neighbours of the seeds
+    fan_outs: tuple[tuple[str, int], ...] = ()  # NEIGHBORHOOD: (edge type, count), -1 = all in-neighbours, never 0
+    replace: bool = False  # NEIGHBORHOOD
+    method: Method = Method.UNIFORM  # NEIGHBORHOOD
+    frontier_all: bool = False  # NEIGHBORHOOD: expand every vertex known so far
+    tables: tuple[tuple[str, str], ...] = ()  # FEATURE: (node type, table)
+    negatives: NegativeLinks | None = None  # NEGATIVE where the seeds are edges
+    options: str = ""  # BATCH: what its operator was made from
+    operator: Operator | None = field(default=None, compare=False)  # BATCH
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked specification: operators in a topological order that depends on the message alone.
+
+    ``ops[0]`` is the seed operator. ``hops`` is the number of operators that sample edges. ``disjoint``: every seed grows a tree of
+    its own. ``edge_tables``: (edge type, table) whose rows come with the sampled edges.
+    """
+
+    ops: tuple[PlanOp, ...]
+    hops: int
+    disjoint: bool = False
+    edge_tables: tuple[tuple[str, str], ...] = ()
+    _by_id: dict[str, PlanOp] = field(init=False, repr=False, compare=False, hash=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_id", {op.id: op for op in self.ops})
+
+    @property
+    def seed(self) -> PlanOp:
+        """The seed operator."""
+        return self.ops[0]
+
+    def op(self, name: str) -> PlanOp:
+        """The operator with this id; KeyError when there is none."""
+        return self._by_id[name]
+
+    @property
+    def neighborhoods(self) -> tuple[PlanOp, ...]:
+        """The neighbourhood operators, hop 1 first."""
+        return tuple(op for op in self.ops if op.kind is Kind.NEIGHBORHOOD)
+
+    @property
+    def edge_types(self) -> tuple[str, ...]:
+        """Every edge type that some hop samples, by name: vertices of one hop are numbered in this order."""
+        found = [[op.edge_type] if op.kind is Kind.BATCH else [name for name, _ in op.fan_outs] for op in self.ops]
+        return tuple(sorted({name for names in found for name in names}))
+
+    @property
+    def links(self) -> bool:
+        """Whether the seeds are edges."""
+        return bool(self.seed.edge_type)
+
+    @property
+    def temporal(self) -> bool:
+        """Whether seeds have times."""
+        return any(op.method.temporal for op in self.ops)
+
+    def tables_of(self, edge_type: str) -> tuple[str, ...]:
+        """Names of the tables that come with the edges of one type."""
+        return tuple(name for owner, name in self.edge_tables if owner == edge_type)
+
+    @property
+    def tables(self) -> tuple[tuple[str, str], ...]:
+        """Every (node type, table) that some feature operator fetches, in order of first use."""
+        return tuple(dict.fromkeys(ref for op in self.ops for ref in op.tables))
+
+    @property
+    def tables_of_seeds(self) -> frozenset[tuple[str, str]]:
+        """Those of ``tables`` that are fetched for the seeds alone."""
+        later = {ref for op in self.ops if op.inputs != (self.seed.id,) for ref in op.tables}
+        return frozenset(self.tables) - later

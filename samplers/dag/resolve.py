@@ -1,0 +1,144 @@
+"""One operator of a ``DagSpec`` message as a ``PlanOp``: its id, its kind, its own fields, each of them checked."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from atta.errors import ConfigError, UnknownNameError
+from atta.protos.v1 import dag_pb2
+from atta.samplers.arguments import check_fan_out
+from atta.samplers.batch.negatives import NegativeLinks, Strategy
+from atta.samplers.dag.plan import Kind, PlanOp, SchemaLike, SpecLimits
+from atta.samplers.methods import Method
+from atta.samplers.operators.registry import make_operator
+
+__all__ = ["FRONTIERS", "METHODS", "STRATEGIES", "resolve"]
+
+METHODS = {
+    Method.UNIFORM: dag_pb2.METHOD_UNIFORM,
+    Method.WEIGHTED: dag_pb2.METHOD_WEIGHTED,
+    Method.TEMPORAL: dag_pb2.METHOD_TEMPORAL,
+    Method.LAST: dag_pb2.METHOD_LAST,
+    Method.LABOR: dag_pb2.METHOD_LABOR,
+}
+STRATEGIES = {
+    Strategy.UNIFORM: dag_pb2.NegativeLinks.UNIFORM,
+    Strategy.DEGREE: dag_pb2.NegativeLinks.DEGREE,
+    Strategy.IN_BATCH: dag_pb2.NegativeLinks.IN_BATCH,
+    Strategy.EXACT: dag_pb2.NegativeLinks.EXACT,
+}
+FRONTIERS = {"new": dag_pb2.FRONTIER_NEW, "all": dag_pb2.FRONTIER_ALL}
+
+
+def resolve(message: dag_pb2.Operator, schema: SchemaLike, limits: SpecLimits) -> PlanOp:
+    """One operator by itself: its id, its kind, its own fields."""
+    name = message.id
+    if not name or len(name) > limits.name_length:
+        raise ConfigError(f"operator {name[:32]!r}: the id must have 1..{limits.name_length} characters")
+    which = message.WhichOneof("kind")
+    if which is None:
+        raise ConfigError(f"operator {name!r}: it has no kind, or one that this daemon does not know")
+    op = PlanOp(name, Kind(which), tuple(message.inputs))
+    if which == "seed":
+        _check_node_type(name, message.seed.node_type, schema)
+        if message.seed.links:
+            _check_edge_type(name, message.seed.links, schema)
+        return dataclasses.replace(op, node_type=message.seed.node_type, edge_type=message.seed.links)
+    if which == "positive":
+        _check_edge_type(name, message.positive.edge_type, schema)
+        return dataclasses.replace(op, edge_type=message.positive.edge_type, count=1)
+    if which == "negative":
+        _check_edge_type(name, message.negative.edge_type, schema)
+        if message.negative.HasField("links"):
+            return _resolve_negative_links(op, message.negative, limits)
+        count = message.negative.count
+        if not 1 <= count <= limits.negatives:
+            raise ConfigError(f"operator {name!r}: count is {count}, must lie in 1..{limits.negatives}")
+        return dataclasses.replace(op, edge_type=message.negative.edge_type, count=count)
+    if which == "neighborhood":
+        return _resolve_neighborhood(op, message.neighborhood, schema, limits)
+    if which == "batch":
+        return _resolve_batch(op, message.batch, schema)
+    return _resolve_feature(op, message.feature, schema)
+
+
+def _resolve_negative_links(op: PlanOp, message: dag_pb2.NegativeOp, limits: SpecLimits) -> PlanOp:
+    links = message.links
+    if not 0 < links.amount <= limits.negatives:
+        raise ConfigError(
+            f"operator {op.id!r}: amount is {links.amount:g}, must lie above 0 and be at most {limits.negatives}"
+        )
+    if links.triplet and links.amount != int(links.amount):
+        raise ConfigError(f"operator {op.id!r}: amount is {links.amount:g}, triplets need a whole number")
+    strategies = {number: strategy for strategy, number in STRATEGIES.items()}
+    if links.strategy not in strategies:
+        raise ConfigError(f"operator {op.id!r}: unknown strategy {links.strategy}")
+    negatives = NegativeLinks(links.triplet, links.amount, strategies[links.strategy])
+    return dataclasses.replace(op, edge_type=message.edge_type, count=1, negatives=negatives)
+
+
+def _resolve_batch(op: PlanOp, message: dag_pb2.BatchOp, schema: SchemaLike) -> PlanOp:
+    _check_edge_type(op.id, message.edge_type, schema)
+    source, target = schema.endpoints(message.edge_type)
+    if source != target:
+        raise ConfigError(f"operator {op.id!r}: edge type {message.edge_type!r} does not stay within one node type")
+    made = make_operator(message.name, message.options)
+    return dataclasses.replace(
+        op, edge_type=message.edge_type, options=f"{message.name} {message.options}", operator=made
+    )
+
+
+def _resolve_neighborhood(
+    op: PlanOp, message: dag_pb2.NeighborhoodOp, schema: SchemaLike, limits: SpecLimits
+) -> PlanOp:
+    fan_outs: dict[str, int] = {}
+    for fan_out in message.fan_outs:
+        _check_edge_type(op.id, fan_out.edge_type, schema)
+        if fan_out.edge_type in fan_outs:
+            raise ConfigError(f"operator {op.id!r}: two fan-outs for edge type {fan_out.edge_type!r}")
+        check_fan_out(f"operator {op.id!r}", fan_out.edge_type, fan_out.count, limits.fan_out)
+        fan_outs[fan_out.edge_type] = fan_out.count
+    methods = {number: method for method, number in METHODS.items()}
+    if message.method not in methods:
+        raise ConfigError(f"operator {op.id!r}: unknown method {message.method}")
+    method = methods[message.method]
+    if method is Method.WEIGHTED:
+        for name in fan_outs:
+            if "weight" not in schema.edge_tables.get(name, ()):
+                raise ConfigError(f"operator {op.id!r}: edge type {name!r} has no weights to draw by")
+    if message.replace and method in (Method.LAST, Method.LABOR):
+        raise ConfigError(f"operator {op.id!r}: method {method.value!r} draws no edge twice, so it cannot replace")
+    if message.frontier not in FRONTIERS.values():
+        raise ConfigError(f"operator {op.id!r}: unknown frontier {message.frontier}")
+    return dataclasses.replace(
+        op,
+        hop=message.hop,
+        fan_outs=tuple((name, count) for name, count in fan_outs.items() if count != 0),
+        replace=message.replace,
+        method=method,
+        frontier_all=message.frontier == dag_pb2.FRONTIER_ALL,
+    )
+
+
+def _resolve_feature(op: PlanOp, message: dag_pb2.FeatureOp, schema: SchemaLike) -> PlanOp:
+    refs = [(ref.node_type, ref.name) for ref in message.tables]
+    if not refs:
+        raise ConfigError(f"operator {op.id!r}: it fetches no table")
+    for node_type, table in refs:
+        _check_node_type(op.id, node_type, schema)
+        known = list(schema.node_tables.get(node_type, ()))
+        if table not in known:
+            raise UnknownNameError.of(f"table (operator {op.id!r}, node type {node_type!r})", table, known)
+    if len(set(refs)) < len(refs):
+        raise ConfigError(f"operator {op.id!r}: it fetches a table twice")
+    return dataclasses.replace(op, tables=tuple(refs))
+
+
+def _check_node_type(op: str, name: str, schema: SchemaLike) -> None:
+    if name not in schema.node_types:
+        raise UnknownNameError.of(f"node type (operator {op!r})", name, schema.node_types)
+
+
+def _check_edge_type(op: str, name: str, schema: SchemaLike) -> None:
+    if name not in schema.edge_types:
+        raise UnknownNameError.of(f"edge type (operator {op!r})", name, schema.edge_types)

@@ -1,0 +1,286 @@
+"""Build the logical sampling DAG of a mini-batch as a ``DagSpec`` message (ByteGNN §4.2).
+
+A client describes the operators once, with ``neighbor_spec`` or one of its siblings; the daemon checks what arrives
+(``check_spec``) and from then on works with the frozen ``Plan``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from atta.errors import ConfigError, UnknownNameError
+from atta.protos.v1 import dag_pb2
+from atta.samplers.arguments import check_fan_out, fan_outs_of, names, whole
+from atta.samplers.batch.negatives import NegativeLinks
+from atta.samplers.dag.check import SPEC_VERSION, check_spec
+from atta.samplers.dag.plan import Kind, Plan, PlanOp, SchemaLike, SpecLimits
+from atta.samplers.dag.resolve import FRONTIERS, METHODS, STRATEGIES
+from atta.samplers.methods import Method
+
+__all__ = [
+    "Hops",
+    "Kind",
+    "Plan",
+    "PlanOp",
+    "SchemaLike",
+    "SpecLimits",
+    "batch_spec",
+    "check_spec",
+    "link_spec",
+    "neighbor_spec",
+    "pair_spec",
+]
+
+EdgeType = str | tuple[str, str, str]
+FanOuts = Sequence[int] | Mapping[EdgeType, Sequence[int]] | Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Hops:
+    """How neighbourhoods are sampled, hop by hop.
+
+    Attributes:
+        num_neighbors: fan-outs from the seeds outward, one per hop; -1 takes all in-neighbours, 0 skips the edge type in that
+            hop. A sequence counts for every edge type; a mapping names every edge type (``"src__rel__dst"`` or the triple).
+        replace: draw with replacement.
+        method: how edges are drawn; a temporal one implies ``disjoint``.
+        frontier: ``"new"`` expands the vertices first reached by the hop before (PyG), ``"all"`` every vertex known (DGL).
+        disjoint: every seed grows a tree of its own.
+        edge_tables: tables of edge types whose rows come with the sampled edges.
+    """
+
+    num_neighbors: FanOuts
+    replace: bool = False
+    method: Method = Method.UNIFORM
+    frontier: str = "new"
+    disjoint: bool = False
+    edge_tables: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def neighbor_spec(
+    schema: SchemaLike,
+    hops: Hops,
+    *,
+    seed_type: str,
+    tables: Mapping[str, Sequence[str]] | None = None,
+    seed_tables: Sequence[str] = (),
+) -> dag_pb2.DagSpec:
+    """Build the supervised DAG: the seeds, then hop by hop the neighbourhood and the features of what it added.
+
+    tables: tables to fetch by node type, None = all of the schema. seed_tables: of ``seed_type``, for the seeds alone.
+
+    Operators: ``seed``, ``feature0``, then ``nbr1``, ``feature1``, ... Feature operators without tables are left out.
+    Raises ConfigError and UnknownNameError.
+    """
+    spec = _new_spec(hops)
+    spec.operators.add(id="seed").seed.node_type = seed_type
+    wanted = _wanted_tables(schema, tables)
+    of_seeds = _wanted_tables(schema, {seed_type: seed_tables})[seed_type]
+    later = {**wanted, seed_type: [name for name in wanted.get(seed_type, ()) if name not in of_seeds]}
+    _add_feature(spec, "feature0", "seed", {seed_type}, {seed_type: [*later[seed_type], *of_seeds]})
+    _add_hops(spec, schema, ["seed"], hops, later)
+    check_spec(spec, schema)
+    return spec
+
+
+def batch_spec(
+    schema: SchemaLike,
+    name: str,
+    options: Mapping[str, object],
+    *,
+    edge_type: EdgeType | None = None,
+    tables: Mapping[str, Sequence[str]] | None = None,
+) -> dag_pb2.DagSpec:
+    """Build the DAG of a sampler of whole batches: the seeds, the operator ``name`` with its ``options``, features.
+
+    edge_type: the edges that it sees; may be left out where there is one. Operators: ``seed``, ``feature0``, ``sample``,
+    ``feature1``. Raises ConfigError and UnknownNameError; names of operators are looked up where the DAG runs.
+    """
+    if edge_type is None and len(schema.edge_types) != 1:
+        raise ConfigError(f"edge_type: name one of {', '.join(schema.edge_types)}")
+    edges = schema.edge_types[0] if edge_type is None else _edge_type_name(edge_type)
+    if edges not in schema.edge_types:
+        raise UnknownNameError.of("edge type", edges, schema.edge_types)
+    node_type = schema.endpoints(edges)[1]
+    spec = dag_pb2.DagSpec(version=SPEC_VERSION)
+    spec.operators.add(id="seed").seed.node_type = node_type
+    sample = spec.operators.add(id="sample", inputs=["seed"]).batch
+    sample.name, sample.options, sample.edge_type = name, _as_json(name, options), edges
+    wanted = _wanted_tables(schema, tables)
+    _add_feature(spec, "feature0", "seed", {node_type}, wanted)
+    _add_feature(spec, "feature1", "sample", {node_type}, wanted)
+    return spec
+
+
+def _as_json(operator: str, options: Mapping[str, object]) -> str:
+    """Options as a JSON object; numpy's numbers and arrays travel as plain ones."""
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"operator {operator!r}: options {options!r} must be a mapping from names to values")
+
+    def plain(value: Any) -> object:
+        if hasattr(value, "tolist"):
+            return value.tolist()
+        raise ConfigError(f"operator {operator!r}: {value!r} is no number, string or list of them")
+
+    try:
+        return json.dumps({str(option): value for option, value in options.items()}, default=plain, allow_nan=False)
+    except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"operator {operator!r}: its options {dict(options)} hold a number that is none") from None
+
+
+def pair_spec(
+    schema: SchemaLike,
+    hops: Hops,
+    *,
+    edge_type: EdgeType,
+    negatives: int = 1,
+    tables: Mapping[str, Sequence[str]] | None = None,
+) -> dag_pb2.DagSpec:
+    """Build ByteGNN's unsupervised DAG: one positive and ``negatives`` negative partners per seed, and hops over all three.
+
+    The seeds are destinations of ``edge_type``, their partners sources. The three branches share one node space: a
+    vertex has the same sampled neighbours whichever branch asks, so sampling it once for all of them changes nothing.
+    Other arguments and errors as in ``neighbor_spec``. Operators: ``seed``, ``positive``, ``negative``, ``nbr{h}`` and
+    one ``feature...`` for each.
+    """
+    name = _known_edge_type(schema, edge_type)
+    whole("negatives", negatives, 1, SpecLimits.negatives)
+    source, target = schema.endpoints(name)
+    wanted = _wanted_tables(schema, tables)
+    spec = _new_spec(hops)
+    spec.operators.add(id="seed").seed.node_type = target
+    spec.operators.add(id="positive", inputs=["seed"]).positive.edge_type = name
+    negative = spec.operators.add(id="negative", inputs=["seed"]).negative
+    negative.edge_type, negative.count = name, negatives
+    _add_feature(spec, "feature0", "seed", {target}, wanted)
+    _add_feature(spec, "feature_positive", "positive", {source}, wanted)
+    _add_feature(spec, "feature_negative", "negative", {source}, wanted)
+    _add_hops(spec, schema, ["seed", "positive", "negative"], hops, wanted)
+    check_spec(spec, schema)
+    return spec
+
+
+def link_spec(
+    schema: SchemaLike,
+    hops: Hops,
+    *,
+    edge_type: EdgeType,
+    negatives: NegativeLinks | None = None,
+    tables: Mapping[str, Sequence[str]] | None = None,
+) -> dag_pb2.DagSpec:
+    """Build the DAG whose seeds are edges of ``edge_type``: both ends, those of negative samples, and hops over all of them.
+
+    Other arguments and errors as in ``neighbor_spec``. Operators: ``seed``, ``negative``, ``nbr{h}`` and a ``feature...`` for each.
+    """
+    name = _known_edge_type(schema, edge_type)
+    source, target = schema.endpoints(name)
+    wanted, inputs = _wanted_tables(schema, tables), ["seed"]
+    spec = _new_spec(hops)
+    seed = spec.operators.add(id="seed").seed
+    seed.node_type, seed.links = target, name
+    _add_feature(spec, "feature0", "seed", {source, target}, wanted)
+    if negatives is not None:
+        message = spec.operators.add(id="negative", inputs=["seed"]).negative
+        message.edge_type = name
+        message.links.triplet, message.links.amount = negatives.triplet, negatives.amount
+        message.links.strategy = STRATEGIES[negatives.strategy]
+        _add_feature(spec, "feature_negative", "negative", {source, target}, wanted)
+        inputs.append("negative")
+    _add_hops(spec, schema, inputs, hops, wanted)
+    check_spec(spec, schema)
+    return spec
+
+
+def _new_spec(hops: Hops) -> dag_pb2.DagSpec:
+    spec = dag_pb2.DagSpec(version=SPEC_VERSION, disjoint=hops.disjoint or hops.method.temporal)
+    for edge_type, tables in hops.edge_tables.items():
+        edges = _edge_type_name(edge_type)
+        for name in names(f"tables of edge type {edges!r}", tables):
+            spec.edge_tables.add(edge_type=edges, name=name)
+    return spec
+
+
+def _known_edge_type(schema: SchemaLike, edge_type: EdgeType) -> str:
+    name = _edge_type_name(edge_type)
+    if name not in schema.edge_types:
+        raise UnknownNameError.of("edge type", name, schema.edge_types)
+    return name
+
+
+def _add_hops(
+    spec: dag_pb2.DagSpec,
+    schema: SchemaLike,
+    inputs: list[str],
+    hops: Hops,
+    wanted: Mapping[str, Sequence[str]],
+) -> None:
+    if hops.frontier not in FRONTIERS:
+        raise ConfigError(f"frontier is {hops.frontier!r}, must be 'new' or 'all'")
+    for hop, fan_outs in enumerate(_by_hop(schema, hops.num_neighbors), start=1):
+        op = spec.operators.add(id=f"nbr{hop}", inputs=inputs)
+        op.neighborhood.hop = hop
+        op.neighborhood.replace = hops.replace
+        op.neighborhood.method = METHODS[hops.method]
+        op.neighborhood.frontier = FRONTIERS[hops.frontier]
+        for name, count in fan_outs.items():
+            op.neighborhood.fan_outs.add(edge_type=name, count=count)
+        sources = {schema.endpoints(name)[0] for name in fan_outs}
+        _add_feature(spec, f"feature{hop}", op.id, sources, wanted)
+        inputs = [op.id]
+
+
+def _add_feature(
+    spec: dag_pb2.DagSpec, name: str, source: str, node_types: set[str], wanted: Mapping[str, Sequence[str]]
+) -> None:
+    """A feature operator with the wanted tables of the types that ``source`` can add; none when there are no tables."""
+    refs = [(node_type, table) for node_type, tables in wanted.items() if node_type in node_types for table in tables]
+    if refs:
+        op = spec.operators.add(id=name, inputs=[source])
+        for node_type, table in refs:
+            op.feature.tables.add(node_type=node_type, name=table)
+
+
+def _wanted_tables(schema: SchemaLike, tables: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
+    if tables is None:
+        return {node_type: list(schema.node_tables.get(node_type, ())) for node_type in schema.node_types}
+    for node_type in tables:
+        if node_type not in schema.node_types:
+            raise UnknownNameError.of("node type", node_type, schema.node_types)
+    return {t: list(dict.fromkeys(names(f"tables of node type {t!r}", given))) for t, given in tables.items()}
+
+
+def _by_hop(schema: SchemaLike, num_neighbors: FanOuts) -> list[dict[str, int]]:
+    """Fan-outs per hop and edge type, zeros left out."""
+    if isinstance(num_neighbors, Mapping):
+        given = {_edge_type_name(name): fan_outs_of(counts) for name, counts in num_neighbors.items()}
+    else:
+        given = {name: fan_outs_of(num_neighbors) for name in schema.edge_types}
+    for name in given:
+        if name not in schema.edge_types:
+            raise UnknownNameError.of("edge type", name, schema.edge_types)
+    if missing := [name for name in schema.edge_types if name not in given]:
+        raise ConfigError(f"num_neighbors has no fan-outs for edge type {missing[0]!r} (give 0s to skip it)")
+    hops = {len(counts) for counts in given.values()}
+    if len(hops) > 1:
+        raise ConfigError(f"num_neighbors has lists of different lengths {sorted(hops)}: one fan-out per hop is needed")
+    fan_outs = {
+        name: [check_fan_out(f"num_neighbors, hop {i}", name, n, SpecLimits.fan_out) for i, n in enumerate(counts, 1)]
+        for name, counts in given.items()
+    }
+    return [
+        {name: fan_outs[name][hop] for name in schema.edge_types if fan_outs[name][hop]}
+        for hop in range(max(hops, default=0))
+    ]
+
+
+def _edge_type_name(edge_type: EdgeType) -> str:
+    """``"src__rel__dst"`` of a name or a triple."""
+    try:
+        return edge_type if isinstance(edge_type, str) else "__".join(edge_type)
+    except TypeError:
+        raise ConfigError(f"edge type {edge_type!r}: must be 'src__rel__dst' or a triple of names") from None

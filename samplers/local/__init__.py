@@ -1,0 +1,1 @@
+"""Sampling over a whole graph in this process, without daemons."""

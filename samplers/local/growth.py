@@ -1,0 +1,232 @@
+"""A batch of a local graph while it grows, hop by hop, and what it is in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from atta import _native
+from atta.errors import ConfigError
+from atta.samplers import kernels
+from atta.samplers.batch.scratch import Scratch
+from atta.samplers.hashing import hash_string
+from atta.samplers.local.graph import LocalGraph
+from atta.samplers.methods import Method, tables_for
+
+__all__ = ["EdgeType", "Growth", "HeteroBatch", "Keys", "LocalBatch", "keys_by_type"]
+
+_ROOM = 1 << 20
+"""Edges for which room is made at a time where fan-outs do not bound them."""
+_MOST_ROOM = 1 << 28
+"""Edges for which room is reserved at once; larger batches grow into theirs."""
+_BLOCK_ROWS = 32
+"""Rows that the kernel draws together: a call must have room for so many."""
+
+
+@dataclass(frozen=True)
+class LocalBatch:
+    """A sampled subgraph; vertices are numbered in the order in which they were reached, seeds first.
+
+    Attributes:
+        n_id: int64 [nodes], user ids.
+        row, col: int32 [edges], local ids of sources and targets.
+        e_id: int32|int64 [edges], as the graph's edge ids.
+        num_sampled_nodes: new vertices per hop, the seeds first.
+        num_sampled_edges: edges per hop.
+        tree: int32 [nodes], the seed (by position) that a vertex was reached from; None unless trees are disjoint.
+    """
+
+    n_id: np.ndarray
+    row: np.ndarray
+    col: np.ndarray
+    e_id: np.ndarray
+    num_sampled_nodes: list[int]
+    num_sampled_edges: list[int]
+    tree: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class HeteroBatch:
+    """As ``LocalBatch`` for several types: vertices by node type, edges by edge type."""
+
+    n_id: dict[str, np.ndarray]
+    row: dict[str, np.ndarray]
+    col: dict[str, np.ndarray]
+    e_id: dict[str, np.ndarray]
+    num_sampled_nodes: dict[str, list[int]]
+    num_sampled_edges: dict[str, list[int]]
+    tree: dict[str, np.ndarray] | None = None
+
+    def only(self) -> LocalBatch:
+        """The batch of a graph with one edge type between vertices of one type."""
+        (node,), (edge,) = self.n_id, self.row
+        tree = None if self.tree is None else self.tree[node]
+        sizes = self.num_sampled_nodes[node], self.num_sampled_edges[edge]
+        return LocalBatch(self.n_id[node], self.row[edge], self.col[edge], self.e_id[edge], *sizes, tree)
+
+
+class Keys:
+    """User ids of a node type; ``ids`` is None where vertices are their own: they need no second line of memory per row."""
+
+    def __init__(self, ids: np.ndarray) -> None:
+        self.count = len(ids)
+        self.ids = None if (ids == np.arange(len(ids))).all() else ids
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Keys)
+            and self.count == other.count
+            and (self.ids is other.ids or np.array_equal(_some(self.ids), _some(other.ids)))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class EdgeType:
+    """One edge type, ready to be sampled."""
+
+    def __init__(self, name: str, graph: LocalGraph, method: Method, threads: int) -> None:
+        source, _, target = name.split("__") if name.count("__") == 2 else ("node", "to", "node")
+        self.source, self.target = source, target
+        self.graph, self.hash = graph, hash_string(name)
+        self.keys = Keys(graph.keys)
+        self.source_keys = self.keys if graph.source_keys is None else Keys(graph.source_keys)
+        wide = len(graph.indices) > np.iinfo(np.int32).max
+        self.edge_dtype = np.dtype(np.int64 if wide else np.int32) if graph.edge_ids is None else graph.edge_ids.dtype
+        self.tables: _native.Method | None = tables_for(
+            method,
+            graph.indptr,
+            graph.indices,
+            weight=graph.weight,
+            time=graph.time,
+            source_keys=self.source_keys.ids,
+            threads=threads,
+        )
+
+
+class Growth:
+    """A batch while it grows, hop by hop."""
+
+    def __init__(
+        self,
+        known: Mapping[str, kernels.Compactor],
+        edges: Mapping[str, EdgeType],
+        scratch: Scratch,
+        *,
+        trees: bool,
+        times: np.ndarray | None,
+    ) -> None:
+        self._known, self._edges, self._trees, self._times = known, edges, trees, times
+        self._rooms = {name: _Room(scratch, e.edge_dtype) for name, e in edges.items()}
+        self._low = dict.fromkeys(known, 0)
+        self._nodes = {t: [c.size] for t, c in known.items()}
+        self._counts: dict[str, list[int]] = {name: [] for name in edges}
+
+    def reserve(self, fan_outs: Sequence[Mapping[str, int]], *, everything: bool) -> None:
+        """Make room for the largest batch, as far as the fan-outs tell: arrays that grow are copied."""
+        fresh = {t: c.size for t, c in self._known.items()}
+        known, wanted = dict(fresh), dict.fromkeys(self._edges, 0)
+        for by_type in fan_outs:
+            before, fresh = dict(known) if everything else fresh, dict.fromkeys(known, 0)
+            for name, fan_out in by_type.items():
+                edge = self._edges[name]
+                drawn = before[edge.target] * max(0, fan_out)
+                wanted[name] += drawn
+                fresh[edge.source] += drawn if self._trees else min(drawn, edge.source_keys.count)
+            for node_type, count in fresh.items():
+                known[node_type] += count
+        for name, room in self._rooms.items():
+            room.reserve(min(wanted[name], _MOST_ROOM))
+
+    def hop(self, fan_outs: Mapping[str, int], keys: Mapping[str, int], *, replace: bool, everything: bool) -> None:
+        """Expand what the hop before has reached, or ``everything``."""
+        high = {t: c.size for t, c in self._known.items()}
+        for name in self._edges:
+            count = 0
+            if name in fan_outs:
+                target = self._edges[name].target
+                count = self._expand(name, self._low[target], high[target], fan_outs[name], keys[name], replace=replace)
+            self._counts[name].append(count)
+        for node_type, compactor in self._known.items():
+            self._nodes[node_type].append(compactor.size - high[node_type])
+            self._low[node_type] = 0 if everything else high[node_type]
+
+    def _expand(self, name: str, first: int, last: int, fan_out: int, key: int, *, replace: bool) -> int:
+        edge, room = self._edges[name], self._rooms[name]
+        before, graph = room.used, self._edges[name].graph
+        room.reserve(room.used + ((last - first) * fan_out if 0 <= fan_out < _ROOM else _ROOM))
+        while first < last:
+            row, col, e_id = room.rest()
+            count, stopped = self._known[edge.source].sample_hop(
+                self._known[edge.target], graph.indptr, graph.indices, graph.edge_ids, edge.keys.ids, first=first, last=last,
+                fan_out=fan_out, replace=replace, stream_key=key, out_row=row, out_col=col, out_edge_ids=e_id,
+                sources=graph.num_sources, method=edge.tables, trees=self._trees, tree_times=self._times,
+            )  # fmt: skip
+            room.used += count
+            first = stopped
+            if first < last:  # no fan-out bounds the edges: a row may bring as many as the graph has
+                room.reserve(
+                    max(2 * room.used, room.used + _ROOM, room.used + self._largest(name, first, last, fan_out))
+                )
+        return room.used - before
+
+    def _largest(self, name: str, first: int, last: int, fan_out: int) -> int:
+        """Edges of the next rows: enough for a block of them to fit."""
+        edge = self._edges[name]
+        ids = self._known[edge.target].ids(first, min(last, first + _BLOCK_ROWS))
+        return max(_BLOCK_ROWS * fan_out, kernels.degree_sum(edge.graph.indptr, ids % edge.graph.num_nodes))
+
+    def batch(self, keys: Mapping[str, Keys]) -> HeteroBatch:
+        """What has grown, in user ids (``keys`` by node type)."""
+        n_id, tree = {}, {}
+        for node_type, compactor in self._known.items():
+            of = keys[node_type]
+            if self._trees:
+                ids, tree[node_type] = compactor.in_trees(0, compactor.size, of.count)
+            else:
+                ids = compactor.ids(0, compactor.size)
+            n_id[node_type] = ids if of.ids is None else of.ids[ids]
+        filled = {name: room.filled() for name, room in self._rooms.items()}
+        row, col, e_id = ({name: arrays[i] for name, arrays in filled.items()} for i in range(3))
+        return HeteroBatch(n_id, row, col, e_id, self._nodes, self._counts, tree if self._trees else None)
+
+
+class _Room:
+    """Growing output arrays of one edge type over lent memory."""
+
+    def __init__(self, scratch: Scratch, edge_dtype: np.dtype) -> None:
+        self.used = 0
+        self._scratch = scratch
+        self._arrays = [np.empty(0, dtype) for dtype in (np.int32, np.int32, edge_dtype)]
+
+    def reserve(self, edges: int) -> None:
+        """Make room for ``edges`` edges in all."""
+        if edges <= len(self._arrays[0]):
+            return
+        for i, old in enumerate(self._arrays):
+            self._arrays[i] = self._scratch.empty((edges,), old.dtype)
+            self._arrays[i][: self.used] = old[: self.used]
+
+    def rest(self) -> list[np.ndarray]:
+        """What is not used yet."""
+        return [array[self.used :] for array in self._arrays]
+
+    def filled(self) -> list[np.ndarray]:
+        """What is used."""
+        return [array[: self.used] for array in self._arrays]
+
+
+def keys_by_type(edges: Iterable[EdgeType]) -> dict[str, Keys]:
+    """User ids by node type; every edge type must mean the same vertices."""
+    found: dict[str, Keys] = {}
+    for edge in edges:
+        for node_type, keys in ((edge.source, edge.source_keys), (edge.target, edge.keys)):
+            if found.setdefault(node_type, keys) != keys:
+                raise ConfigError(f"the graphs disagree about the vertices of node type {node_type!r}")
+    return dict(sorted(found.items()))
+
+
+def _some(ids: np.ndarray | None) -> np.ndarray:
+    return np.empty(0, dtype=np.int64) if ids is None else ids

@@ -1,0 +1,136 @@
+"""Walkers that step together: the native ``random_walks``, draw for draw, as a program over questions about the graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from atta.samplers.hashing import mix64
+from atta.samplers.operators.parts.draws import draw, streams, unit
+from atta.samplers.requests import Contains, Degrees, Expand, Program, Step
+
+__all__ = ["MAX_LENGTH", "walk"]
+
+MAX_LENGTH = 1 << 12
+"""Most steps of a walk: each is at least one question to all owners."""
+_REJECTIONS = 256
+"""Before node2vec weighs all neighbours; the native code counts to the same number."""
+_TOGETHER = 1 << 20
+"""Neighbours that are weighed together, unless one vertex has more."""
+
+
+@dataclass(frozen=True)
+class _Bias:
+    """node2vec's weights of a step back to the vertex before (1/p) and of one to no neighbour of it (1/q)."""
+
+    back: float
+    out: float
+
+
+class _Walkers:
+    """Where walkers are (``at``, ``before``: int64 [m], -1 = nowhere), and their draws."""
+
+    def __init__(self, starts: np.ndarray, start_keys: np.ndarray, stream_key: int) -> None:
+        self.at, self.before = starts.copy(), np.full(len(starts), -1)
+        self._streams = streams(np.uint64(stream_key) ^ mix64(np.arange(len(starts))), start_keys)
+        self._used = np.zeros(len(starts), dtype=np.uint64)
+
+    def draw(self, who: np.ndarray) -> np.ndarray:
+        """The next 64 random bits of the walkers ``who`` (positions, each once)."""
+        bits = draw(self._streams[who], self._used[who])
+        self._used[who] += np.uint64(1)
+        return bits
+
+
+def walk(
+    starts: np.ndarray,
+    start_keys: np.ndarray,
+    length: int,
+    *,
+    p: float = 1.0,
+    q: float = 1.0,
+    restart: float = 0.0,
+    stream_key: int,
+) -> Program[np.ndarray]:
+    """Walk ``length`` steps from each of ``starts`` (int64 [m] internal ids, ``start_keys`` their user ids).
+
+    Returns int64 [m, length + 1] internal ids, -1 after a vertex without in-edges. What a walker does is a function of the stream
+    key, its position in ``starts`` and the user id of its start. Options as for ``atta.samplers.local.walks.random_walks``.
+    """
+    walkers = _Walkers(starts, start_keys, stream_key)
+    bias = None if p == 1.0 and q == 1.0 else _Bias(1.0 / p, 1.0 / q)
+    paths = np.full((len(starts), length + 1), -1)
+    paths[:, 0] = starts
+    for i in range(1, length + 1):
+        going = np.flatnonzero(walkers.at >= 0)
+        if restart > 0:
+            back = unit(walkers.draw(going)) < restart
+            walkers.at[going[back]], walkers.before[going[back]] = starts[going[back]], -1
+            going = going[~back]
+        if len(going):
+            then = yield from _steps(walkers, going, bias)
+            walkers.before[going], walkers.at[going] = walkers.at[going], then
+        paths[:, i] = walkers.at
+    return paths
+
+
+def _steps(walkers: _Walkers, who: np.ndarray, bias: _Bias | None) -> Program[np.ndarray]:
+    """Where the walkers ``who`` go next: int64 [len(who)].
+
+    Rejection against the largest weight keeps the distribution exact (KnightKing, Yang et al., SOSP 2019, section 3).
+    """
+    if bias is None:
+        return np.asarray((yield Step(walkers.at[who], walkers.draw(who))))
+    then, left = np.full(len(who), -1), np.arange(len(who))
+    for _ in range(_REJECTIONS):
+        found = yield Step(walkers.at[who[left]], walkers.draw(who[left]))
+        fits = (found < 0) | (walkers.before[who[left]] < 0)  # at an end, or at the start, where nothing is biased
+        biased = np.flatnonzero(~fits)
+        fits[biased] = yield from _fit(walkers, who[left[biased]], found[biased], bias)
+        then[left[fits]] = found[fits]
+        left = left[~fits]
+        if not len(left):
+            return then
+    then[left] = yield from _weigh_all(walkers, who[left], bias)
+    return then
+
+
+def _fit(walkers: _Walkers, who: np.ndarray, found: np.ndarray, bias: _Bias) -> Program[np.ndarray]:
+    """Whether the walkers ``who`` accept the vertices ``found``: bool [len(who)]."""
+    marks = unit(walkers.draw(who)) * max(bias.back, 1.0, bias.out)
+    returning = found == walkers.before[who]
+    fits = marks < np.where(returning, bias.back, min(1.0, bias.out))
+    # Only where the mark lies between the two weights does it matter whether there is an edge.
+    unsure = np.flatnonzero(~returning & ~fits & (marks < max(1.0, bias.out)))
+    if len(unsure):
+        near = yield Contains(walkers.before[who[unsure]], found[unsure])
+        fits[unsure] = marks[unsure] < np.where(near, 1.0, bias.out)
+    return np.asarray(fits)
+
+
+def _weigh_all(walkers: _Walkers, who: np.ndarray, bias: _Bias) -> Program[np.ndarray]:
+    """Where the walkers ``who`` go next, by the running sums of the weights of all neighbours."""
+    degrees = yield Degrees(walkers.at[who])
+    order = np.argsort(degrees, kind="stable")
+    marks, then = unit(walkers.draw(who)), np.empty(len(who), dtype=np.int64)
+    while len(order):
+        # A table of one row per walker, as wide as its longest row: similar degrees together waste little of it.
+        fitting = np.arange(1, len(order) + 1) * degrees[order] <= _TOGETHER
+        some = order[: max(1, int(fitting.sum()))]
+        order = order[len(some) :]
+        then[some] = yield from _by_sums(walkers, who[some], marks[some], bias)
+    return then
+
+
+def _by_sums(walkers: _Walkers, who: np.ndarray, marks: np.ndarray, bias: _Bias) -> Program[np.ndarray]:
+    found = yield Expand(walkers.at[who])
+    before = np.repeat(walkers.before[who], found.counts)
+    near = yield Contains(before, found.sources)
+    inside = np.arange(found.counts.max()) < found.counts[:, None]
+    weights = np.zeros(inside.shape)
+    weights[inside] = np.where(found.sources == before, bias.back, np.where(near, 1.0, bias.out))
+    sums = np.cumsum(weights, axis=1)  # one addition after another, as in the native code
+    passed = ((sums <= (marks * sums[:, -1])[:, None]) & inside).sum(axis=1)
+    first = np.cumsum(found.counts, dtype=np.int64) - found.counts
+    return np.asarray(found.sources[first + np.minimum(passed, found.counts - 1)])

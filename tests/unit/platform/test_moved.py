@@ -1,0 +1,27 @@
+"""Modules of earlier versions under their old names."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import pytest
+
+import atta
+
+
+@pytest.mark.parametrize("old", sorted(atta._MOVED))
+def test_an_old_module_name_is_the_new_module_and_says_so(old: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = import_module(atta._MOVED[old])
+    spec = new.__spec__
+    monkeypatch.delitem(sys.modules, old, raising=False)
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {new.__name__}"):
+        assert import_module(old) is new
+    assert new.__spec__ is spec
+    assert new.__name__ == atta._MOVED[old]
+    monkeypatch.delitem(sys.modules, old)
+
+
+def test_a_name_that_never_was_is_an_import_error() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        import_module("atta.never_was")
