@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.peers.peers import underway
+from atta.daemon.peers import underway
 from atta.daemon.peers.underway import PullsUnderWay
 
 TABLE = np.random.default_rng(0).random((60, 3)).astype(np.float32)
