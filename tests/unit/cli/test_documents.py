@@ -10,11 +10,17 @@ import click
 import pytest
 
 from atta.cli.main import cli
+from tests.unit.test_layers import LAYERS
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
     (ROOT / "docs").rglob("*.md")
 )
+
+WRAPPED = [*DOCUMENTS, ROOT / "bench/README.md"]
+SOURCE_ROOTS = (ROOT, ROOT / "platform", ROOT / "platform/atta")
+"""Where the paths of sources begin that documents name."""
+EARLIER = {"CHANGELOG.md"}  # tells of versions whose files had other places
 
 
 def commands() -> list[tuple[str, str]]:
@@ -52,3 +58,24 @@ def test_makefile_targets_in_documents_exist() -> None:
     named = {t for path in DOCUMENTS for t in re.findall(r"\bmake ([a-z]+)\b", path.read_text())}
     assert {"demo", "test"} <= named
     assert named <= targets
+
+
+@pytest.mark.parametrize("path", WRAPPED, ids=lambda p: p.name)
+def test_lines_have_at_most_120_characters(path: Path) -> None:
+    assert [line for line in path.read_text().splitlines() if len(line) > 120] == []
+
+
+@pytest.mark.parametrize("path", [p for p in WRAPPED if p.name not in EARLIER], ids=lambda p: p.name)
+def test_files_that_documents_name_exist(path: Path) -> None:
+    named = set(re.findall(r"(?<![\w./-])((?:[\w-]+/)+[\w-]+\.(?:py|hpp|cpp|proto|sh))\b", path.read_text()))
+    missing = [
+        name for name in sorted(named) if not any((root / name).exists() for root in (*SOURCE_ROOTS, path.parent))
+    ]
+    assert missing == []
+
+
+def test_the_table_of_layers_is_that_of_the_test() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.+?) \|", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
+    assert [(int(number), *re.findall(r"`(.+?)`", packages)) for number, packages in rows] == [
+        (number, *packages) for number, packages in enumerate(LAYERS)
+    ]
