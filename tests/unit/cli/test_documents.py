@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from pathlib import Path
 
 import click
@@ -20,20 +21,38 @@ DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG
 WRAPPED = [*DOCUMENTS, ROOT / "bench/README.md"]
 SOURCE_ROOTS = (ROOT, ROOT / "platform", ROOT / "platform/atta")
 """Where the paths of sources begin that documents name."""
-EARLIER = {"CHANGELOG.md"}  # tells of versions whose files had other places
+EARLIER = {"CHANGELOG.md", "001-one-wheel-four-folders.md"}  # tell of files that are not there
+
+
+def joined(text: str) -> str:
+    """Commands that go on after a backslash, on one line."""
+    return re.sub(r"\\\n +", "", text)
 
 
 def commands() -> list[tuple[str, str]]:
     return [
         (path.name, line.strip())
         for path in DOCUMENTS
-        for line in path.read_text().splitlines()
+        for line in joined(path.read_text()).splitlines()
         if line.startswith("    atta ")
     ]
 
 
+def settings_files() -> dict[str, str]:
+    """The TOML files that documents show: indented, with their name as a comment in the first line."""
+    texts = (path.read_text() for path in DOCUMENTS)
+    return {
+        name: textwrap.dedent(text)
+        for document in texts
+        for text, name in re.findall(r"^((?: {4}# ([\w-]+\.toml)\b.*\n)(?: {4}.*\n)+)", document, re.MULTILINE)
+    }
+
+
 @pytest.mark.parametrize(("document", "line"), commands())
-def test_commands_are_accepted(document: str, line: str) -> None:
+def test_commands_are_accepted(document: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file, text in settings_files().items():
+        (tmp_path / file).write_text(text)
     _, name, *arguments = shlex.split(line, comments=True)
     command = cli.get_command(click.Context(cli), name)
     assert command is not None, f"{document}: {name}"
@@ -55,7 +74,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 def test_makefile_targets_in_documents_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {t for path in DOCUMENTS for t in re.findall(r"\bmake ([a-z]+)\b", path.read_text())}
+    named = {t for path in DOCUMENTS for t in re.findall(r"(?:^ {4}|`)make ([a-z]+)\b", path.read_text(), re.MULTILINE)}
     assert {"demo", "test"} <= named
     assert named <= targets
 
