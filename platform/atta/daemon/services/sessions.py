@@ -21,7 +21,7 @@ from atta.daemon.engine.session import Delivery, Session, SessionRequest
 from atta.daemon.services.guard import guarded, guarded_stream
 from atta.daemon.services.opening import Openings, check_name, check_request, taken
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
-from atta.protos.v1 import common_pb2, session_pb2
+from atta.protos.v1 import session_pb2
 from atta.wire.rpc import Bulk
 
 __all__ = ["SessionService"]
@@ -209,7 +209,7 @@ def _messages(delivery: Delivery, unlaunched: int) -> list[Bulk]:
     offset = 0
     for name, array in filled.items():
         at = out.layout.regions[name].offset if delivery.shared else offset
-        header.arrays.append(common_pb2.ArrayRef(name=name, dtype=array.dtype.str, shape=array.shape, offset=at))
+        header.arrays.append(session_pb2.ArrayRef(name=name, dtype=array.dtype.str, shape=array.shape, offset=at))
         offset += -(-array.nbytes // 8) * 8
     header.buffer_bytes = offset
     if delivery.shared:
