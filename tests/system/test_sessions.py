@@ -204,8 +204,8 @@ def test_pyg_data(cluster: atta.Cluster) -> None:
         ({"input_nodes": ("paper", "train")}, atta.UnknownNameError, "paper"),
         ({"input_nodes": np.array([], dtype=np.int64)}, atta.ConfigError, "seed"),
         ({"frontier": "some"}, atta.ConfigError, "frontier"),
-        ({"weight": 0.0}, atta.ConfigError, "weight 0.0"),
-        ({"weight": 1e6}, atta.ConfigError, "weight 1e"),
+        ({"share": 0.0}, atta.ConfigError, "share 0.0"),
+        ({"share": 1e6}, atta.ConfigError, "share 1e"),
         ({"seed_tables": ["z"]}, atta.UnknownNameError, "z"),
     ],
 )

@@ -22,6 +22,7 @@ from atta.daemon.services.guard import guarded, guarded_stream
 from atta.daemon.services.opening import Openings, check_name, check_request, taken
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
 from atta.protos.v1 import session_pb2
+from atta.wire.bulk import BATCH_DATA
 from atta.wire.rpc import Bulk
 
 __all__ = ["SessionService"]
@@ -226,7 +227,7 @@ def _inline(arrays: list[np.ndarray]) -> list[Bulk]:
     for array in arrays:
         flat = array.reshape(-1).view(np.uint8)
         for at in range(0, len(flat), INLINE_CHUNK_BYTES):
-            chunks.append(Bulk(session_pb2.BatchChunk(), {2: flat[at : at + INLINE_CHUNK_BYTES]}))
+            chunks.append(Bulk(session_pb2.BatchChunk(), {BATCH_DATA: flat[at : at + INLINE_CHUNK_BYTES]}))
         if pad := -len(flat) % 8:
-            chunks.append(Bulk(session_pb2.BatchChunk(), {2: b"\0" * pad}))
+            chunks.append(Bulk(session_pb2.BatchChunk(), {BATCH_DATA: b"\0" * pad}))
     return chunks
