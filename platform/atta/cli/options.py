@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,14 +36,16 @@ class _Percent(click.FloatRange):
         return float(super().convert(value, param, ctx)) / 100
 
 
-def settings_options(config: type, *, defaults: dict[str, Any] | None = None) -> Callable[[Command], Command]:
+def settings_options(
+    config: type, *, defaults: Mapping[str, Any] | None = None, groups: Mapping[str, str] | None = None
+) -> Callable[[Command], Command]:
     """Decorate a command with one option per field of ``config``; it gets their values by field as the argument ``settings``.
 
     ``defaults``: what the command line gives where it differs from Python, by field. A ``NoOption`` field is left out, so the
-    command may give it a value of its own.
+    command may give it a value of its own. ``groups``: what help says before the text of some fields, by field.
     """
     settings = [s for s in settings_of(config) if isinstance(s.option, Option)]
-    differing = defaults or {}
+    differing, before = defaults or {}, groups or {}
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
@@ -55,9 +57,9 @@ def settings_options(config: type, *, defaults: dict[str, Any] | None = None) ->
 
         decorated: Any = run
         for s in reversed(settings):
-            decorated = _option(s, differing.get(s.field, s.default), s.required and s.field not in differing)(
-                decorated
-            )
+            default = differing.get(s.field, s.default)
+            required = s.required and s.field not in differing
+            decorated = _option(s, default, required, before.get(s.field, ""))(decorated)
             if was := _described(s).was:
                 decorated = _earlier(s, was)(decorated)
         return decorated  # type: ignore[no-any-return]  # click returns what it was given
@@ -70,9 +72,9 @@ def _described(setting: Setting) -> Option:
     return setting.option
 
 
-def _option(setting: Setting, default: Any, required: bool) -> Callable[[Any], Any]:
+def _option(setting: Setting, default: Any, required: bool, group: str) -> Callable[[Any], Any]:
     about, name = _described(setting), f"--{setting.name}"
-    common: dict[str, Any] = {"help": _help(about), "hidden": about.hidden}
+    common: dict[str, Any] = {"help": _help(about, group), "hidden": about.hidden}
     if setting.kind is bool:
         if default:
             return click.option(f"{name}/--no-{setting.name}", setting.field, default=True, show_default=True, **common)
@@ -94,8 +96,9 @@ def _option(setting: Setting, default: Any, required: bool) -> Callable[[Any], A
     )
 
 
-def _help(about: Option) -> str:
-    return f"{about.help}  [default: {about.unset}]" if about.unset else about.help
+def _help(about: Option, group: str) -> str:
+    text = f"{group}: {about.help[:1].lower()}{about.help[1:]}" if group else about.help
+    return f"{text}  [default: {about.unset}]" if about.unset else text
 
 
 def _type(setting: Setting) -> click.ParamType[Any]:

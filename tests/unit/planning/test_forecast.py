@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from atta.errors import ConfigError
 from atta.train import TrainConfig
 from atta.train.planning.explain import advise
-from atta.train.planning.forecast import Forecast, forecasts
+from atta.train.planning.forecast import Forecast
+from atta.train.planning.ranking import forecasts
 from atta.train.planning.rates import Machines, Network, Rates
 from atta.train.planning.sizes import MiniBatch, Setting, Share, Sizes
 

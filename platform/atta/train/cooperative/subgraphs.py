@@ -16,13 +16,13 @@ import atta
 from atta.errors import ConfigError
 from atta.samplers.local.server import ServerGraph
 from atta.samplers.operators.server import Closure
-from atta.train.config import TrainConfig
 from atta.train.cooperative.groups import ServerGroups
 from atta.train.cooperative.handover import Handover
 from atta.train.cooperative.memory import fewest_batches
 from atta.train.cooperative.shares import Share, divide
 from atta.train.cooperative.views import WorkerView
 from atta.train.labels import UNLABELLED
+from atta.train.settings import CooperativeSettings
 from atta.train.steps.ahead import one_ahead
 from atta.train.steps.timing import Stopwatch
 
@@ -58,7 +58,9 @@ class ServerData:
         remote_bytes: what daemons sent each other for this server's extractions so far; 0 on all but its first trainer.
     """
 
-    def __init__(self, config: TrainConfig, cluster: atta.Cluster, groups: ServerGroups, device: torch.device) -> None:
+    def __init__(
+        self, config: CooperativeSettings, cluster: atta.Cluster, groups: ServerGroups, device: torch.device
+    ) -> None:
         self.config, self.cluster, self.groups, self.device = config, cluster, groups, device
         self.batches = 0
         self.remote_bytes = 0.0

@@ -9,7 +9,8 @@ memory of each strategy, from these two), ``explain`` (the choice in sentences, 
 
 from atta.train.planning.count import Question, Servers, count_sizes, open_servers
 from atta.train.planning.explain import Advice, advise
-from atta.train.planning.forecast import Forecast, forecasts
+from atta.train.planning.forecast import Forecast
+from atta.train.planning.ranking import forecasts
 from atta.train.planning.rates import Machines, Network, Rates
 from atta.train.planning.sizes import MiniBatch, Setting, Share, Sizes
 

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch_geometric.nn.models import GAT, GCN, GraphSAGE
 
-from atta.train.config import DEEP_MODELS, TrainConfig
-from atta.train.deep_models import DeepGNN
+from atta.train.models.deep import DeepGNN
+from atta.train.settings import DEEP_MODELS, TrainSettings
 
 __all__ = ["SampledModel", "build_model", "whole_model"]
 
 
-def build_model(config: TrainConfig, in_channels: int, num_classes: int) -> SampledModel:
+def build_model(config: TrainSettings, in_channels: int, num_classes: int) -> SampledModel:
     """The model of ``config`` for sampled batches: one layer per hop."""
     return SampledModel(whole_model(config, in_channels, num_classes))
 
 
-def whole_model(config: TrainConfig, in_channels: int, num_classes: int) -> torch.nn.Module:
+def whole_model(config: TrainSettings, in_channels: int, num_classes: int) -> torch.nn.Module:
     """The model of ``config`` as ``model(x, edge_index)``, on any graph."""
     if config.model in DEEP_MODELS:
         return DeepGNN(
