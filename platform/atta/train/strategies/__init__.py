@@ -1,23 +1,23 @@
 """Training strategies: one file each, and the table in which ``atta train`` finds them (``STRATEGIES``).
 
-To add one, write a file with its ``Strategy`` record and add a line to the table: see docs/contributing.
+To add one, write a file with its record, ``STRATEGY``, and add the name of the file to the list below:
+docs/contributing/add-a-training-strategy.md shows how.
 """
 
-from atta.train.strategies.cooperative import COOPERATIVE
-from atta.train.strategies.full import FULL
-from atta.train.strategies.minibatch import MINIBATCH
+from importlib import import_module
+
 from atta.train.strategies.strategy import Strategy
 
 __all__ = ["STRATEGIES", "Strategy", "strategies_with"]
 
-STRATEGIES: dict[str, Strategy] = {
-    strategy.name: strategy
-    for strategy in (
-        MINIBATCH,
-        FULL,
-        COOPERATIVE,
-    )
-}
+_FILES = (
+    "minibatch",
+    "full",
+    "cooperative",
+)
+
+STRATEGIES: dict[str, Strategy] = {name: import_module(f"{__name__}.{name}").STRATEGY for name in _FILES}
+"""By the value of ``--strategy``, which is also the name of the file."""
 
 
 def strategies_with(setting: str) -> list[str]:

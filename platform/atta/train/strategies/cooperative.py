@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.settings import CooperativeSettings
-from atta.train.strategies.full import FULL, check_servers
+from atta.train.strategies.full import STRATEGY as FULL
+from atta.train.strategies.full import check_servers
 
 if TYPE_CHECKING:
     from atta.train.planning.forecast import Forecast, ForecastModel
 
-__all__ = ["COOPERATIVE"]
+__all__ = ["STRATEGY"]
 
 
 def _check(settings: CooperativeSettings) -> None:
@@ -33,7 +34,7 @@ def _forecasts(model: ForecastModel) -> Iterator[Forecast]:
         yield model.shared("cooperative", f"cooperative, {batches} co-batches", work, options, steps=batches)
 
 
-COOPERATIVE = replace(
+STRATEGY = replace(
     FULL,
     name="cooperative",
     sentence="large batches shared by the trainers of a server",

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from atta.train.cooperative.trainer import ServerTrainer
     from atta.train.planning.forecast import Forecast, ForecastModel
 
-__all__ = ["FULL", "check_parts", "check_servers", "evaluation", "server_trainer"]
+__all__ = ["STRATEGY", "check_servers"]
 
 _MOST_LAYERS = 1000
 
 
-def server_trainer(settings: CooperativeSettings, cluster: atta.Cluster, device: torch.device) -> ServerTrainer:
+def _trainer(settings: CooperativeSettings, cluster: atta.Cluster, device: torch.device) -> ServerTrainer:
     """The trainer of strategies with servers; without co-batches it takes one step per epoch."""
     from atta.train.cooperative.trainer import ServerTrainer
 
@@ -48,7 +48,7 @@ def check_servers(settings: ServerSettings) -> None:
             raise ConfigError(f"--eas {text}: {error}") from error
 
 
-def check_parts(settings: ServerSettings, parts: int) -> None:
+def _check_parts(settings: ServerSettings, parts: int) -> None:
     """Refuse servers that do not go with the dataset's partitions; raises ConfigError, which says what would."""
     if settings.servers in (1, parts):
         return
@@ -59,7 +59,7 @@ def check_parts(settings: ServerSettings, parts: int) -> None:
     )
 
 
-def evaluation(settings: ServerSettings) -> str:
+def _evaluation(settings: ServerSettings) -> str:
     """What validation and test vertices are predicted from."""
     if settings.eas is None:
         return f"exact closure of {settings.depth} hops"
@@ -82,14 +82,14 @@ def _forecasts(model: ForecastModel) -> Iterator[Forecast]:
         yield model.shared("expansion-aware", name, work, sampled, exact=exact)
 
 
-FULL = Strategy(
+STRATEGY = Strategy(
     name="full",
     sentence="all vertices in one step",
     settings=ServerSettings,
-    trainer=server_trainer,
+    trainer=_trainer,
     check=check_servers,
-    evaluation=evaluation,
+    evaluation=_evaluation,
     counted="training vertices",
-    check_parts=check_parts,
+    check_parts=_check_parts,
     forecasts=_forecasts,
 )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from atta.train.planning.forecast import Forecast, ForecastModel
     from atta.train.steps.minibatch import MinibatchTrainer
 
-__all__ = ["MINIBATCH"]
+__all__ = ["STRATEGY"]
 
 
 def _trainer(settings: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> MinibatchTrainer:
@@ -61,7 +61,7 @@ def _forecasts(model: ForecastModel) -> Iterator[Forecast]:
         yield model.sampled("mini-batch", "mini-batch", sizes.mini_batch, options)
 
 
-MINIBATCH = Strategy(
+STRATEGY = Strategy(
     name="minibatch",
     sentence="sampled batches per trainer",
     settings=MinibatchSettings,
