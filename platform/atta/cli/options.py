@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from atta.cli.output import DURATION, INTS, NAMES, SIZE
 from atta.errors import ConfigError, UnknownNameError
-from atta.observe.settings import Option, Setting, settings_of
+from atta.observe.settings import Option, SettingField, settings_of
 
 __all__ = ["config_option", "settings_options"]
 
@@ -67,12 +67,12 @@ def settings_options(
     return decorate
 
 
-def _described(setting: Setting) -> Option:
+def _described(setting: SettingField) -> Option:
     assert isinstance(setting.option, Option)
     return setting.option
 
 
-def _option(setting: Setting, default: Any, required: bool, group: str) -> Callable[[Any], Any]:
+def _option(setting: SettingField, default: Any, required: bool, group: str) -> Callable[[Any], Any]:
     about, name = _described(setting), f"--{setting.name}"
     common: dict[str, Any] = {"help": _help(about, group), "hidden": about.hidden}
     if setting.kind is bool:
@@ -101,7 +101,7 @@ def _help(about: Option, group: str) -> str:
     return f"{text}  [default: {about.unset}]" if about.unset else text
 
 
-def _type(setting: Setting) -> click.ParamType[Any]:
+def _type(setting: SettingField) -> click.ParamType[Any]:
     about = _described(setting)
     if about.choices:
         return click.Choice(about.choices)
@@ -141,12 +141,12 @@ def _text(kind: str, value: Any) -> str:
     return f"{1000 * value:g}ms" if 0 < value < 1 else f"{value:g}s"
 
 
-def _earlier(setting: Setting, was: str) -> Callable[[Any], Any]:
+def _earlier(setting: SettingField, was: str) -> Callable[[Any], Any]:
     """The option's earlier name: hidden, and gone with the next version."""
     return click.option(f"--{was.replace('_', '-')}", was, type=_type(setting), default=None, hidden=True)
 
 
-def _take_earlier_name(setting: Setting, taken: dict[str, Any], values: dict[str, Any]) -> None:
+def _take_earlier_name(setting: SettingField, taken: dict[str, Any], values: dict[str, Any]) -> None:
     was = _described(setting).was
     given = values.pop(was, None) if was else None
     if given is None:

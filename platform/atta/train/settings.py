@@ -18,6 +18,7 @@ __all__ = [
     "DEEP_MODELS",
     "DEVICES",
     "MODELS",
+    "MOST_LAYERS",
     "CooperativeSettings",
     "MinibatchSettings",
     "ServerSettings",
@@ -28,6 +29,8 @@ DEEP_MODELS = ("resgcn+", "deepergcn")
 MODELS = ("sage", "gcn", "gat", *DEEP_MODELS)
 DEVICES = ("auto", "cpu", "cuda")
 DEFAULT_LAYERS = 3
+MOST_LAYERS = 1000
+"""Of models on whole graphs; GraNNDis trains up to 112."""
 _MOST_PROCESSES = 1024
 _ONE_PER_CORE = "about one per core is useful"
 

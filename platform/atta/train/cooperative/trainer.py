@@ -22,7 +22,7 @@ from atta.train.cooperative import (
 )
 from atta.train.cooperative.groups import machines_per_server
 from atta.train.cooperative.memory import Size, estimate
-from atta.train.cooperative.shares import Share
+from atta.train.cooperative.shares import TrainerShare
 from atta.train.cooperative.subgraphs import ServerData
 from atta.train.loop import EpochLoop
 from atta.train.models import whole_model
@@ -32,7 +32,7 @@ from atta.train.steps.timing import Stopwatch
 
 __all__ = ["ServerTrainer"]
 
-Work = tuple[Share, TrainerBatch]
+Work = tuple[TrainerShare, TrainerBatch]
 """A share, and its tensors on the device."""
 
 
@@ -140,7 +140,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
             self._resident = self._on_device(self.data.whole(watch), watch)
         return self._resident
 
-    def _on_device(self, share: Share, watch: Stopwatch) -> Work:
+    def _on_device(self, share: TrainerShare, watch: Stopwatch) -> Work:
         start = watch.now()
         machines = self.groups.place.machines
         batch = TrainerBatch.of(share.view, self.groups.inside, device=self.device, machines=machines)

@@ -77,7 +77,7 @@ class SampledModel(torch.nn.Module):
             return self._deep(self.gnn, x, edge_index, nodes_per_hop, edges_per_hop)
         layers = list(self.gnn.convs)
         in_rows = isinstance(self.gnn, GraphSAGE) and x.device.type == "cpu"
-        rows = _Rows(edge_index, sum(nodes_per_hop[: len(layers)]), x.dtype) if in_rows else None
+        rows = _Adjacency(edge_index, sum(nodes_per_hop[: len(layers)]), x.dtype) if in_rows else None
         for done, layer in enumerate(layers):
             hops = len(layers) - done
             read, computed = sum(nodes_per_hop[: hops + 1]), sum(nodes_per_hop[:hops])
@@ -103,7 +103,7 @@ class SampledModel(torch.nn.Module):
         return gnn.scores(h[: nodes[0]])
 
 
-class _Rows:
+class _Adjacency:
     """Adjacencies in CSR, with which PyG sums up rows as it reads them.
 
     From a list of edges it would copy one row per edge first: with 4,700 features that took twice the time of everything else.

@@ -12,7 +12,7 @@ from atta.train.strategies.full import STRATEGY as FULL
 from atta.train.strategies.full import check_servers
 
 if TYPE_CHECKING:
-    from atta.train.planning.forecast import Forecast, ForecastModel
+    from atta.train.planning.forecast import Forecast, Forecaster
 
 __all__ = ["STRATEGY"]
 
@@ -23,15 +23,15 @@ def _check(settings: CooperativeSettings) -> None:
         raise ConfigError("--strategy cooperative: give either --co-batches R (steps per epoch) or --memory SIZE")
 
 
-def _forecasts(model: ForecastModel) -> Iterator[Forecast]:
-    bounds = model.sizes.co_batch_rule
-    for batches, work in model.sizes.co_batches.items():
+def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
+    bounds = forecaster.sizes.co_batch_rule
+    for batches, work in forecaster.sizes.co_batches.items():
         options = (
             *("--strategy", "cooperative", "--co-batches", str(batches)),
             *("--eas", f"{bounds.max_hop},{bounds.fanout}"),
-            *("--trainers-per-server", str(model.machines.trainers)),
+            *("--trainers-per-server", str(forecaster.machines.trainers)),
         )
-        yield model.shared("cooperative", f"cooperative, {batches} co-batches", work, options, steps=batches)
+        yield forecaster.shared("cooperative", f"cooperative, {batches} co-batches", work, options, steps=batches)
 
 
 STRATEGY = replace(

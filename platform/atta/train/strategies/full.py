@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
-from atta.train.settings import CooperativeSettings, ServerSettings
+from atta.train.settings import MOST_LAYERS, CooperativeSettings, ServerSettings
 from atta.train.strategies.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -14,11 +14,9 @@ if TYPE_CHECKING:
 
     import atta
     from atta.train.cooperative.trainer import ServerTrainer
-    from atta.train.planning.forecast import Forecast, ForecastModel
+    from atta.train.planning.forecast import Forecast, Forecaster
 
 __all__ = ["STRATEGY", "check_servers"]
-
-_MOST_LAYERS = 1000
 
 
 def _trainer(settings: CooperativeSettings, cluster: atta.Cluster, device: torch.device) -> ServerTrainer:
@@ -30,8 +28,8 @@ def _trainer(settings: CooperativeSettings, cluster: atta.Cluster, device: torch
 
 def check_servers(settings: ServerSettings) -> None:
     """Refuse settings of servers that make no sense; raises ConfigError."""
-    if settings.depth > _MOST_LAYERS:
-        raise ConfigError(f"--layers {settings.depth}: must be at most {_MOST_LAYERS}")
+    if settings.depth > MOST_LAYERS:
+        raise ConfigError(f"--layers {settings.depth}: must be at most {MOST_LAYERS}")
     if settings.trainers % settings.server_size:
         raise ConfigError(
             f"--trainers {settings.trainers}: cannot form servers of --trainers-per-server {settings.server_size}"
@@ -66,20 +64,20 @@ def _evaluation(settings: ServerSettings) -> str:
     return f"expansion-aware sample, as trained: max_hop {settings.eas[0]}, fanout {settings.eas[1]}"
 
 
-def _forecasts(model: ForecastModel) -> Iterator[Forecast]:
-    sizes, machines = model.sizes, model.machines
+def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
+    sizes, machines = forecaster.sizes, forecaster.machines
     full = ("--strategy", "full", "--trainers-per-server")
     if machines.servers > 1:
         # One group of all trainers: rows go wherever they are read, also between servers.
         options = (*full, str(machines.servers * machines.trainers))
-        yield model.shared("exchange", "full, exchange between servers", sizes.exchanged, options, exact=True)
+        yield forecaster.shared("exchange", "full, exchange between servers", sizes.exchanged, options, exact=True)
     options = (*full, str(machines.trainers))
-    yield model.shared("preloading", "full, shared preloading", sizes.closure, options, exact=True)
+    yield forecaster.shared("preloading", "full, shared preloading", sizes.closure, options, exact=True)
     for bounds, work in sizes.sampled.items():
         sampled = (*options, "--eas", f"{bounds.max_hop},{bounds.fanout}")
         name = f"full, expansion-aware {bounds.max_hop},{bounds.fanout}"
-        exact = bounds.fanout < 0 and bounds.max_hop >= model.network.layers
-        yield model.shared("expansion-aware", name, work, sampled, exact=exact)
+        exact = bounds.fanout < 0 and bounds.max_hop >= forecaster.model.layers
+        yield forecaster.shared("expansion-aware", name, work, sampled, exact=exact)
 
 
 STRATEGY = Strategy(

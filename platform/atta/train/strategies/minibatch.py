@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     import atta
-    from atta.train.planning.forecast import Forecast, ForecastModel
+    from atta.train.planning.forecast import Forecast, Forecaster
     from atta.train.steps.minibatch import MinibatchTrainer
 
 __all__ = ["STRATEGY"]
@@ -51,14 +51,14 @@ def _evaluation(settings: MinibatchSettings) -> str:
     return f"sampled neighbours, {','.join(map(str, settings.eval_fan_outs))}"
 
 
-def _forecasts(model: ForecastModel) -> Iterator[Forecast]:
+def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     from atta.samplers.dag.plan import SpecLimits
 
-    sizes = model.sizes
-    if sizes.mini_batch is not None and sizes.targets and model.network.layers <= SpecLimits.hops:
+    sizes = forecaster.sizes
+    if sizes.mini_batch is not None and sizes.targets and forecaster.model.layers <= SpecLimits.hops:
         fan_outs = ",".join(map(str, sizes.num_neighbors))
         options = ("--strategy", "minibatch", "--num-neighbors", fan_outs, "--batch-size", str(sizes.batch_size))
-        yield model.sampled("mini-batch", "mini-batch", sizes.mini_batch, options)
+        yield forecaster.sampled("mini-batch", "mini-batch", sizes.mini_batch, options)
 
 
 STRATEGY = Strategy(

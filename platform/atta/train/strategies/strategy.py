@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import atta
     from atta.train.loop import EpochLoop
-    from atta.train.planning.forecast import Forecast, ForecastModel
+    from atta.train.planning.forecast import Forecast, Forecaster
 
 __all__ = ["Strategy", "no_forecasts"]
 
@@ -25,7 +25,7 @@ def _goes_with_any(settings: Any, parts: int) -> None:
     """Accept any number of partitions."""
 
 
-def no_forecasts(model: ForecastModel) -> Iterator[Forecast]:
+def no_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     """Leave the strategy out of plans."""
     return iter(())
 
@@ -57,7 +57,7 @@ class Strategy:
     evaluation: Callable[[Any], str]
     counted: str
     check_parts: Callable[[Any, int], None] = _goes_with_any
-    forecasts: Callable[[ForecastModel], Iterator[Forecast]] = no_forecasts
+    forecasts: Callable[[Forecaster], Iterator[Forecast]] = no_forecasts
 
     @property
     def own_settings(self) -> frozenset[str]:
