@@ -253,7 +253,7 @@ def strategies(json_file: str | None, plot: str | None, quiet: bool, **options: 
     "--variants",
     type=NAMES,
     default=(),
-    help="Other ways: weighted, temporal, last, labor, disjoint, untyped, hetero, hetero-16.",
+    help="Other ways: a neighbour method by name, disjoint, untyped, hetero, hetero-16.",
 )
 @click.option("--runs", type=int, default=5, show_default=True, help="Rounds; systems alternate within a round.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the seeds.")

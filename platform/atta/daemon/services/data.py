@@ -10,7 +10,6 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,7 @@ from atta.daemon.services.guard import guarded, guarded_stream
 from atta.errors import ConfigError, WrongDatasetError
 from atta.kvstore.store import Store, known_codec, wire_bytes
 from atta.protos.v1 import graph_pb2, kv_pb2
-from atta.samplers.dag.resolve import METHODS as METHODS_ON_WIRE
-from atta.samplers.methods import Method
+from atta.samplers.methods import BY_NUMBER, Method
 from atta.samplers.shard import Shard
 from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES, prefix
 from atta.wire.rpc import METHODS, Bulk
@@ -79,18 +77,13 @@ class DataService:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A checked ``EdgeSample``; ``method`` is None where it is unknown."""
+    """A checked ``EdgeSample``."""
 
     part: Any
-    method: Method | None
+    method: Method
     rows: np.ndarray
     trees: np.ndarray | None
     times: np.ndarray | None
-
-
-@cache
-def _methods() -> dict[int, Method]:
-    return {number: method for method, number in METHODS_ON_WIRE.items()}
 
 
 def _per_row(name: str, data: bytes, dtype: np.dtype, rows: int) -> np.ndarray | None:
@@ -143,22 +136,23 @@ class GraphService(DataService):
             rows = as_array(part.rows, wide=part.wide_rows)
             if not -1 <= part.fan_out <= MAX_FAN_OUT:
                 raise ConfigError(f"fan-out {part.fan_out}: must be -1 (all) or 0 to {MAX_FAN_OUT}")
+            method = BY_NUMBER.get(part.method)
+            if method is None:
+                raise ConfigError(f"unknown sampling method {part.method}")
             question = _Question(
                 part,
-                _methods().get(part.method),
+                method,
                 rows,
                 _per_row("trees", part.trees, np.dtype(np.int32), len(rows)),
                 _per_row("times", part.times, np.dtype(np.int64), len(rows)),
             )
-            bounded = part.fan_out >= 0 and question.method is not Method.LABOR
+            bounded = part.fan_out >= 0 and method.bounded
             for first, stop in self._split(question, bounded=bounded):
                 nbytes = 8 * (stop - first) * part.fan_out if bounded else CHUNK_BYTES
                 yield nbytes, index, question, first, stop
 
     def _answer(self, index: int, question: _Question, first: int, stop: int) -> bytes:
         part, chosen = question.part, slice(first, stop)
-        if question.method is None:
-            raise ConfigError(f"unknown sampling method {part.method}")
         answer = self._shard.sample(
             part.edge_type,
             question.rows[chosen],
