@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 import atta
 from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2
 from atta.wire import rpc
+from atta.wire.bulk import SAMPLE_NEIGHBORS
 from atta.wire.identity import Bound, Identity
 from tests.system.conftest import SmallGraph, free_port
 
@@ -103,7 +104,7 @@ def test_one_message_equals_the_stream(daemon: Any) -> None:
     (chunk,) = rpc.stub(channel, "GraphService.Sample")(request, timeout=10, metadata=named(cluster))
     assert once.message == chunk.message
     assert {k: bytes(v) for k, v in once.payloads.items()} == {k: bytes(v) for k, v in chunk.payloads.items()}
-    assert len(once.payloads[4]) > 0
+    assert len(once.payloads[SAMPLE_NEIGHBORS]) > 0
 
 
 def test_random_bytes_do_not_bring_the_daemon_down(daemon: Any) -> None:

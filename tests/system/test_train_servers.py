@@ -28,6 +28,8 @@ from atta.train.cooperative.trainer import ServerTrainer
 from atta.train.launching import worker
 from atta.train.launching.failure import first_cause
 
+pytestmark = pytest.mark.usefixtures("preloaded_trainers")
+
 CLASSES, CHANNELS, VERTICES = 4, 12, 600
 TRAINING = 240
 

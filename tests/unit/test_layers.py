@@ -94,7 +94,7 @@ def layer(name: str) -> int | None:
         (len(p), i)
         for i, packages in enumerate(LAYERS)
         for p in packages
-        if name == p or p != "atta" and within(name, (p,))
+        if name == p or (p != "atta" and within(name, (p,)))
     ]
     return max(found)[1] if found else None
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from atta.daemon.services.calls import Calls
+from atta.wire.bulk import PULL_DATA
 from atta.wire.rpc import Bulk
 
 
@@ -22,7 +23,7 @@ async def stats(request: Any, context: Any) -> str:
 async def pull(request: int, context: Any) -> AsyncIterator[Any]:
     for _ in range(request):
         yield b"12345"
-    yield Bulk(None, {4: np.zeros(3, np.int64)})
+    yield Bulk(None, {PULL_DATA: np.zeros(3, np.int64)})
     if request == 0:
         raise ValueError("nothing to pull")
 

@@ -19,6 +19,7 @@ from atta.errors import QuotaExceededError
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 from atta.wire.rpc import Bulk, error_from
 
 SPEC = MutableSpec("rows", 1000, row_shape=(100,))
@@ -59,7 +60,10 @@ class Refusals:
 def added(service: TableService, sequence: int, count: int, context: Any = None) -> Any:
     request = table_pb2.PushRowsRequest(name="rows", op="add", client=CLIENT, sequence=sequence)
     return service.push(
-        Bulk(request, {2: np.arange(count).tobytes(), 10: np.ones((count, 100), np.float32).tobytes()}), context
+        Bulk(
+            request, {PUSH_ROWS: np.arange(count).tobytes(), PUSH_VALUES: np.ones((count, 100), np.float32).tobytes()}
+        ),
+        context,
     )
 
 

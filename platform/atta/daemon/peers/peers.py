@@ -23,6 +23,7 @@ from atta.samplers.dag.resolve import METHODS
 from atta.samplers.methods import Method
 from atta.samplers.shard import Answer
 from atta.wire import rpc
+from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES
 from atta.wire.identity import Identity
 
 __all__ = ["Peer", "Peers", "as_array", "rows_to_wire"]
@@ -89,14 +90,14 @@ class Peer:
             return method, self._sample_request(wanted, age_ms)
 
         async for bulk in self._answers(left, rest):
-            chunk, counts = bulk.message, as_array(bulk.payloads.get(3, b""), wide=False)
+            chunk, counts = bulk.message, as_array(bulk.payloads.get(SAMPLE_COUNTS, b""), wide=False)
             index, first_row = self._taken(left, chunk.edge_type, chunk.first_row, len(counts))
             answer = Answer(
                 counts,
-                as_array(bulk.payloads.get(4, b""), wide=chunk.wide_neighbors),
-                as_array(bulk.payloads.get(5, b""), wide=chunk.wide_edge_ids),
+                as_array(bulk.payloads.get(SAMPLE_NEIGHBORS, b""), wide=chunk.wide_neighbors),
+                as_array(bulk.payloads.get(SAMPLE_EDGE_IDS, b""), wide=chunk.wide_edge_ids),
             )
-            answer = self._with_tables(answer, items[index], bulk.payloads.get(8, b""))
+            answer = self._with_tables(answer, items[index], bulk.payloads.get(SAMPLE_TABLES, b""))
             nbytes = sum(len(view) for view in bulk.payloads.values())
             yield SampledRows(items[index], first_row, answer, nbytes)
 
@@ -194,7 +195,7 @@ class Peer:
         async for bulk in self._answers(left, rest):
             chunk = bulk.message
             index, first_row = self._taken(left, chunk.pull, chunk.first_row, chunk.rows)
-            yield PulledRows(index, first_row, chunk.rows, bulk.payloads.get(4, b""))
+            yield PulledRows(index, first_row, chunk.rows, bulk.payloads.get(PULL_DATA, b""))
 
     def _pull_request(self, items: Sequence[FeatureItem], codec: str, age_ms: int) -> Any:
         request = kv_pb2.PullRequest(age_ms=age_ms)

@@ -25,7 +25,7 @@ from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.samplers.dag.resolve import METHODS as METHODS_ON_WIRE
 from atta.samplers.methods import Method
 from atta.samplers.shard import Shard
-from atta.wire import bulk as wire
+from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES, prefix
 from atta.wire.rpc import METHODS, Bulk
 
 __all__ = ["DataService", "GraphService", "KvService"]
@@ -176,9 +176,13 @@ class GraphService(DataService):
             wide_neighbors=answer.neighbors.dtype.itemsize == 8,
             wide_edge_ids=answer.edge_ids.dtype.itemsize == 8,
         )
-        return METHODS["GraphService.Sample"].encode_reply(
-            Bulk(chunk, {3: answer.counts, 4: answer.neighbors, 5: answer.edge_ids, 8: _joined(answer.tables)})
-        )
+        payloads = {
+            SAMPLE_COUNTS: answer.counts,
+            SAMPLE_NEIGHBORS: answer.neighbors,
+            SAMPLE_EDGE_IDS: answer.edge_ids,
+            SAMPLE_TABLES: _joined(answer.tables),
+        }
+        return METHODS["GraphService.Sample"].encode_reply(Bulk(chunk, payloads))
 
     def _split(self, question: _Question, *, bounded: bool) -> Iterator[tuple[int, int]]:
         """Cut the rows so that no answer gets much longer than a chunk; a single huge row stays whole."""
@@ -257,9 +261,9 @@ class KvService(DataService):
             for first in range(0, len(rows), step):
                 part = rows[first : first + step]
                 nbytes = len(part) * row_bytes
-                prefix = wire.prefix(kv_pb2.PullChunk(pull=index, first_row=first, rows=len(part)), 4, nbytes)
+                head = prefix(kv_pb2.PullChunk(pull=index, first_row=first, rows=len(part)), PULL_DATA, nbytes)
                 work = CHUNK_BYTES if codec and nbytes > SMALL_BYTES else nbytes  # encoding takes longer than moving
-                jobs.append((work, self._store.pack, tables, part, prefix, codec))
+                jobs.append((work, self._store.pack, tables, part, head, codec))
             async for answer in self.in_turn(jobs, since):
                 async with self._outlets.turn(context.peer(), since):
                     yield answer

@@ -25,7 +25,7 @@ from atta.samplers.seed_plan import SeedPlan, SeedPolicy, plan_seeds, plan_sized
 
 __all__ = ["Openings", "check_name", "check_request", "check_room", "least_bytes", "taken"]
 
-MIN_WEIGHT = 1e-3
+LEAST_SHARE = 1e-3
 MAX_CAPACITY = 1 << 43
 """Address space that one batch may span at most, 8 TiB: a process has 128 TiB."""
 ENDED = 4096
@@ -150,7 +150,7 @@ def check_request(request: Any, dataset: Dataset, config: DaemonConfig, address:
         request.job,
         sources=chosen.sources,
         times=chosen.times,
-        weight=_weight(request.weight),
+        weight=_share(request.share),
         codec=known_codec(request.codec),
         exclude=chosen.exclude,
     )
@@ -223,8 +223,8 @@ def check_room(layout: Layout, least: int, config: DaemonConfig) -> None:
         )
 
 
-def _weight(value: float) -> float:
-    """A session's weight, 1 if none is given; ConfigError outside 0.001 to 1000."""
-    if value and not MIN_WEIGHT <= value <= 1 / MIN_WEIGHT:
-        raise ConfigError(f"weight {value:g}: must be {MIN_WEIGHT:g} to {1 / MIN_WEIGHT:g}")
+def _share(value: float) -> float:
+    """A session's share of the workers, 1 if none is given; ConfigError outside 0.001 to 1000."""
+    if value and not LEAST_SHARE <= value <= 1 / LEAST_SHARE:
+        raise ConfigError(f"share {value:g}: must be {LEAST_SHARE:g} to {1 / LEAST_SHARE:g}")
     return value or 1.0

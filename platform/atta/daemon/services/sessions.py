@@ -21,7 +21,8 @@ from atta.daemon.engine.session import Delivery, Session, SessionRequest
 from atta.daemon.services.guard import guarded, guarded_stream
 from atta.daemon.services.opening import Openings, check_name, check_request, taken
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
-from atta.protos.v1 import common_pb2, session_pb2
+from atta.protos.v1 import session_pb2
+from atta.wire.bulk import BATCH_DATA
 from atta.wire.rpc import Bulk
 
 __all__ = ["SessionService"]
@@ -209,7 +210,7 @@ def _messages(delivery: Delivery, unlaunched: int) -> list[Bulk]:
     offset = 0
     for name, array in filled.items():
         at = out.layout.regions[name].offset if delivery.shared else offset
-        header.arrays.append(common_pb2.ArrayRef(name=name, dtype=array.dtype.str, shape=array.shape, offset=at))
+        header.arrays.append(session_pb2.ArrayRef(name=name, dtype=array.dtype.str, shape=array.shape, offset=at))
         offset += -(-array.nbytes // 8) * 8
     header.buffer_bytes = offset
     if delivery.shared:
@@ -226,7 +227,7 @@ def _inline(arrays: list[np.ndarray]) -> list[Bulk]:
     for array in arrays:
         flat = array.reshape(-1).view(np.uint8)
         for at in range(0, len(flat), INLINE_CHUNK_BYTES):
-            chunks.append(Bulk(session_pb2.BatchChunk(), {2: flat[at : at + INLINE_CHUNK_BYTES]}))
+            chunks.append(Bulk(session_pb2.BatchChunk(), {BATCH_DATA: flat[at : at + INLINE_CHUNK_BYTES]}))
         if pad := -len(flat) % 8:
-            chunks.append(Bulk(session_pb2.BatchChunk(), {2: b"\0" * pad}))
+            chunks.append(Bulk(session_pb2.BatchChunk(), {BATCH_DATA: b"\0" * pad}))
     return chunks

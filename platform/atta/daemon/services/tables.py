@@ -38,7 +38,7 @@ from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.partition.dataset import Dataset, part_folder
 from atta.protos.v1 import table_pb2
-from atta.wire import bulk as wire
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES, ROWS_VALUES, ROWS_VERSIONS, prefix
 from atta.wire.rpc import Bulk
 
 __all__ = ["TableService", "span_of"]
@@ -222,9 +222,9 @@ class TableService(DataService):
         # A push that must wait does so here: it keeps neither the event loop nor a thread from those who do not push.
         while not (table := self._table(message.name, message.table_id)).takes_pushes:
             await asyncio.sleep(GATE_POLL_S)
-        values = payloads.get(10, b"")
-        applied = await self.run(len(values), _apply, table, message, payloads.get(2, b""), values)
-        self._pushed += len(payloads.get(2, b"")) // 8 if applied else 0
+        values = payloads.get(PUSH_VALUES, b"")
+        applied = await self.run(len(values), _apply, table, message, payloads.get(PUSH_ROWS, b""), values)
+        self._pushed += len(payloads.get(PUSH_ROWS, b"")) // 8 if applied else 0
         return table_pb2.PushRowsReply(applied=applied)
 
     @guarded
@@ -290,12 +290,12 @@ def check_codec(spec: MutableSpec, codec: str) -> None:
 def _answer(table: MutableTable, first: int, rows: np.ndarray, codec: str) -> Bulk | bytes:
     message = table_pb2.RowsChunk(first_row=first, rows=len(rows))
     if not codec:
-        head = wire.prefix(message, 4, len(rows) * table.spec.row_bytes)
-        middle = wire.prefix(table_pb2.RowsChunk(), 3, 8 * len(rows))
+        head = prefix(message, ROWS_VALUES, len(rows) * table.spec.row_bytes)
+        middle = prefix(table_pb2.RowsChunk(), ROWS_VERSIONS, 8 * len(rows))
         return table.pack(rows, head, middle)
     found = table.pull(rows)
-    payloads: dict[int, Any] = {} if found.versions is None else {3: found.versions}
-    payloads[4] = codecs.encode(codec, found.values.reshape(len(rows), -1))
+    payloads: dict[int, Any] = {} if found.versions is None else {ROWS_VERSIONS: found.versions}
+    payloads[ROWS_VALUES] = codecs.encode(codec, found.values.reshape(len(rows), -1))
     return Bulk(message, payloads)
 
 
