@@ -22,13 +22,13 @@ from atta.bench.lab.platform_run import cache_options, run_atta
 from atta.bench.loader import benchmark as loader
 from atta.bench.results import BenchReport
 from atta.bench.rounds import BesideBench, Say, System, add_distdgl, alternate, hosts_of, machine_limits, settings
-from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.errors import AttaError, ConfigError
 from atta.partition.dataset import Dataset
-from atta.scheduler.config import POLICIES
+from atta.scheduler import POLICIES, SchedulerConfig, policy_named
 
 __all__ = ["OURS", "SchedulerBench", "bits_per_s", "figures", "run"]
 
-OURS = "two-level"
+OURS = SchedulerConfig.policy
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _LOADING = ("cpu_percent", "cpu_us_per_seed", "link_bytes_per_seed")
 
@@ -38,20 +38,19 @@ class SchedulerBench(BesideBench):
     """Settings of the benchmark; the others are those of ``BesideBench``.
 
     Attributes:
-        policies: of the daemons' schedulers; ``two-level`` is what the others are compared with.
-        depths: the policy ``prefetch`` runs once with each of these.
-        rtt_ms: every request to another daemon waits so long first. The delay is injected by the daemons, not by the network.
+        policies: of the daemons' schedulers; the default one is what the others are compared with.
+        depths: a policy with a depth (``Policy.has_depth``) runs once with each of these.
+        rtt_ms: how long every request to another daemon waits first. The daemons inject the delay, not the network.
     """
 
-    policies: tuple[str, ...] = POLICIES
+    policies: tuple[str, ...] = tuple(POLICIES)
     depths: tuple[int, ...] = (4,)
     rtt_ms: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for policy in self.policies:
-            if policy not in POLICIES:
-                raise UnknownNameError.of("scheduling policy", policy, POLICIES)
+            policy_named(policy)
         if OURS not in self.policies:
             raise ConfigError(
                 f"--policies {','.join(self.policies)}: {OURS} must be among them, the others are compared with it"
@@ -132,7 +131,7 @@ def _frontier(bench: SchedulerBench) -> str:
 
 
 def _systems(bench: SchedulerBench, hosts: Sequence[Host]) -> dict[str, System]:
-    """A system per policy, and per depth of the policy ``prefetch``."""
+    """A system per policy, and per depth where a policy has one."""
 
     def daemons(*options: str) -> System:
         return lambda folder: run_atta(
@@ -147,8 +146,8 @@ def _systems(bench: SchedulerBench, hosts: Sequence[Host]) -> dict[str, System]:
 
     found: dict[str, System] = {}
     for policy in bench.policies:
-        if policy == "prefetch":
-            found |= {f"prefetch-{k}": daemons("--policy", policy, "--prefetch", str(k)) for k in bench.depths}
+        if POLICIES[policy].has_depth:
+            found |= {f"{policy}-{k}": daemons("--policy", policy, "--prefetch", str(k)) for k in bench.depths}
         else:
             found[policy] = daemons("--policy", policy)
     return found

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from atta.cli.output import DURATION, INTS, NAMES, json_option, plot_option, printer, quiet_option, write_json
+from atta.scheduler import POLICIES
 
 __all__ = ["COMMANDS"]
 
@@ -137,7 +138,7 @@ def train(json_file: str | None, plot: str | None, quiet: bool, **options: Any) 
 
 @bench.command()
 @click.option("--data", required=True, help="Partitioned dataset; one daemon and one consumer per partition.")
-@click.option("--policies", type=NAMES, default="two-level,sequential,prefetch,fifo", show_default=True)
+@click.option("--policies", type=NAMES, default=",".join(POLICIES), show_default=True)
 @click.option("--depths", type=INTS, default="4", show_default=True, help="`prefetch` runs with each of these.")
 @click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
 @click.option("--batch-size", type=int, default=1024, show_default=True)

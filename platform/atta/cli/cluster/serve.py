@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from atta.cli.output import DURATION, INTS, SIZE, check_folder
+from atta.scheduler import POLICIES
 
 __all__ = ["COMMANDS"]
 
@@ -89,7 +90,7 @@ __all__ = ["COMMANDS"]
 @click.option("--drain", type=DURATION, default="10s", show_default=True, help="Grace for sessions after SIGTERM.")
 @click.option(
     "--policy",
-    type=click.Choice(["two-level", "sequential", "prefetch", "fifo"]),
+    type=click.Choice(list(POLICIES)),
     default="two-level",
     show_default=True,
     help="Of the scheduler.",
