@@ -1,7 +1,7 @@
 """Saving and loading all tables of a daemon in two phases, so that it happens on all daemons of a cluster or on none.
 
 Whoever saves lets all daemons *prepare* (write beside the snapshot in use), then *commit*; whoever loads lets all prepare (read and
-check beside the present tables), then commit. Where one refuses, all abort. See ``atta.kvstore.snapshots.shelf`` for what lies on disk.
+check beside the present tables), then commit. Where one refuses, all abort. See ``atta.kvstore.snapshots.parts`` for what lies on disk.
 
 One thing at a time, on threads of its own: a disk must keep neither rows waiting nor, when it hangs, the daemon from ending.
 """
@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from atta.errors import AttaError, ConfigError, QuotaExceededError
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.snapshots.shelf import Shelf
+from atta.kvstore.snapshots.parts import SnapshotParts
 from atta.kvstore.spec import check_name
 from atta.kvstore.tables import Tables
 from atta.partition.dataset import part_folder
@@ -184,11 +184,11 @@ class TableSnapshots:
         if self._loading is not None and self._loading.until < now:
             self._loading = None
 
-    def _shelf(self, name: str) -> Shelf:
+    def _shelf(self, name: str) -> SnapshotParts:
         if self._folder is None:
             raise ConfigError(f"the daemon of part {self._part} keeps no snapshots; start it with --snapshots FOLDER")
         check_name(name)
-        return Shelf(self._folder / name / part_folder(self._part))
+        return SnapshotParts(self._folder / name / part_folder(self._part))
 
 
 def lineage(tables: Sequence[MutableTable]) -> str:
