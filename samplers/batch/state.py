@@ -24,7 +24,7 @@ from atta.errors import ConfigError
 from atta.samplers import kernels
 from atta.samplers.batch.negatives import Positives, draw_negatives
 from atta.samplers.batch.vertices import CompactorPool
-from atta.samplers.dag.instance import Kind, Share, Task, chunk_range
+from atta.samplers.dag.instance import Kind, OwnedVertices, Task, chunk_range
 from atta.samplers.hashing import hash_string, stream_key
 from atta.samplers.operators.base import Batch, Bounds, Sampled
 from atta.samplers.operators.parts.check import checked
@@ -146,7 +146,7 @@ class BatchState:
 
     # -- seeds and pairs -----------------------------------------------------------------------------------------------
 
-    def seed(self) -> list[Share]:
+    def seed(self) -> list[OwnedVertices]:
         """Number the seeds (repeated ones once, unless they grow trees of their own) and report them by owner."""
         if self.plan.links:
             self._seed_links()
@@ -300,7 +300,7 @@ class BatchState:
         with pending.lock:
             pending.groups.setdefault(item.edge_type, []).append((item.positions[first_row:stop], answer))
 
-    def join(self, op_id: str) -> tuple[list[Share], list[Share] | None]:
+    def join(self, op_id: str) -> tuple[list[OwnedVertices], list[OwnedVertices] | None]:
         """Merge the answers to an operator's tasks; returns its growth and, if it differs, what the next hop expands."""
         pending = self._pending.pop(op_id)
         before = {t: c.size for t, c in self._known.items()}
@@ -415,7 +415,7 @@ class BatchState:
         found = (g[node_type] for g in chosen.values() if node_type in g)
         return sorted(found, key=lambda g: g.start)
 
-    def _grown(self, op_id: str, before: dict[str, int]) -> list[Share]:
+    def _grown(self, op_id: str, before: dict[str, int]) -> list[OwnedVertices]:
         """Record, name (user ids) and report the vertices added since ``before``."""
         grown: dict[str, _Growth] = {}
         for node_type, known in self._known.items():
@@ -451,7 +451,7 @@ class BatchState:
 
     def _shares(
         self, growths: list[dict[str, _Growth]], op: PlanOp | None, row_bytes: Mapping[str, int]
-    ) -> Iterator[Share]:
+    ) -> Iterator[OwnedVertices]:
         schema = self.dataset.schema
         for owner in range(self.dataset.num_parts):
             rows, degree, nbytes = 0, 0.0, 0.0
@@ -464,7 +464,7 @@ class BatchState:
                     if into and count:
                         degree += self._degree_of(owner, node_type, into, g.rows[owner])
             if rows:
-                yield Share(owner, rows, degree, nbytes)
+                yield OwnedVertices(owner, rows, degree, nbytes)
 
     def _degree_of(self, owner: int, node_type: str, edge_types: Sequence[str], rows: np.ndarray) -> float:
         """Exact for the home partition, the mean degree elsewhere: only an owner knows its vertices' degrees."""
