@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError
+from atta.samplers.batch.items import BatchSeeds, StreamPosition
 from atta.samplers.batch.layout import BatchArrays
 from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
-from atta.samplers.batch.state import BatchSeeds, StreamPosition
 from atta.samplers.dag.spec import Hops, check_spec, link_spec
 from atta.samplers.methods import Method
 from tests.unit.placement.harness import Placed
