@@ -20,13 +20,13 @@ from pathlib import Path
 from atta.observe.versions import machine, versions
 from atta.partition.schema import Schema, TableSpec
 from atta.samplers.dag.check import check_spec
-from atta.samplers.dag.instance import Kind, Share
+from atta.samplers.dag.instance import Kind, OwnedVertices
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
 from atta.scheduler import BatchReady, BatchTaken, Event, RunTask, Scheduler, SchedulerConfig, SessionOpened, TaskDone
 
 RESULTS = Path(__file__).resolve().parent / "results"
-GROWTH = (Share(0, 500, 5000.0, 200_000.0), Share(1, 500, 5000.0, 200_000.0))
+GROWTH = (OwnedVertices(0, 500, 5000.0, 200_000.0), OwnedVertices(1, 500, 5000.0, 200_000.0))
 
 
 def plans() -> dict[str, Plan]:
