@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -32,8 +33,12 @@ from atta.train.steps.timing import Stopwatch
 
 __all__ = ["ServerTrainer"]
 
-Work = tuple[TrainerShare, TrainerBatch]
-"""A share, and its tensors on the device."""
+
+class StepInput(NamedTuple):
+    """What a trainer computes on in a step: its share of a subgraph, and the share's tensors on the device."""
+
+    share: TrainerShare
+    batch: TrainerBatch
 
 
 class ServerTrainer(EpochLoop[CooperativeSettings]):
@@ -57,7 +62,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
         self.data = ServerData(config, cluster, self.groups, device)
         self._weights = sum(p.numel() for p in self.model.parameters())
-        self._resident: Work | None = None
+        self._resident: StepInput | None = None
 
     def train_epoch(self, epoch: int) -> EpochReport:
         """All steps of an epoch; figures are reduced over all ranks."""
@@ -120,14 +125,14 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         pairs = zip(sums[: len(counts)], sums[len(counts) :], strict=True)
         return {split: r / max(1.0, c) for split, (r, c) in zip(self.splits, pairs, strict=True)}
 
-    def _steps(self, epoch: int, watch: Stopwatch) -> Iterator[Work]:
+    def _steps(self, epoch: int, watch: Stopwatch) -> Iterator[StepInput]:
         if self.data.batches == 1:
             yield self._kept(watch)
             return
         for share in self.data.steps(epoch, watch):
             yield self._on_device(share, watch)
 
-    def _evaluation(self) -> Iterator[Work]:
+    def _evaluation(self) -> Iterator[StepInput]:
         watch = Stopwatch(self.device)
         if self.data.batches == 1:
             yield self._kept(watch)
@@ -135,17 +140,17 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         for share in self.data.evaluation(watch):
             yield self._on_device(share, watch)
 
-    def _kept(self, watch: Stopwatch) -> Work:
+    def _kept(self, watch: Stopwatch) -> StepInput:
         if self._resident is None:
             self._resident = self._on_device(self.data.whole(watch), watch)
         return self._resident
 
-    def _on_device(self, share: TrainerShare, watch: Stopwatch) -> Work:
+    def _on_device(self, share: TrainerShare, watch: Stopwatch) -> StepInput:
         start = watch.now()
         machines = self.groups.place.machines
         batch = TrainerBatch.of(share.view, self.groups.inside, device=self.device, machines=machines)
         watch.add("copy", start, watch.now())
-        return share, batch
+        return StepInput(share, batch)
 
     def _needed(self, view: WorkerView) -> int:
         here = replace(self.config, device=self.device.type)  # what "auto" has turned out to be

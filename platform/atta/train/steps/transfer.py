@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from atta.client.loaders.minibatch import MiniBatch
 from atta.train.steps.timing import Stopwatch
 
-__all__ = ["awaited", "on_device"]
+__all__ = ["DeviceBatch", "awaited", "on_device"]
 
 Batch = TypeVar("Batch")
 
 
-def on_device(
-    batches: Iterable[MiniBatch], device: torch.device, stopwatch: Stopwatch
-) -> Iterator[tuple[MiniBatch, Any]]:
-    """Yield (batch, PyG data on ``device``); count the time for it as phases ``wait`` and ``copy``.
+class DeviceBatch(NamedTuple):
+    """A batch, and its PyG data on the device."""
 
-    On the CPU the data shares the batch's memory. On CUDA the next batch is pinned and copied on a stream of its own while the
-    current one is being computed.
+    batch: MiniBatch
+    data: Any
+
+
+def on_device(batches: Iterable[MiniBatch], device: torch.device, stopwatch: Stopwatch) -> Iterator[DeviceBatch]:
+    """Yield batches with their data on ``device``; count the time for it as phases ``wait`` and ``copy``.
+
+    On the CPU the data shares the batch's memory. On CUDA the next batch is pinned, and copied on a stream of its own, while the
+    current one is computed.
     """
     source = awaited(batches, stopwatch)
     if device.type == "cuda":
@@ -32,7 +37,7 @@ def on_device(
         start = stopwatch.now()
         data = batch.to_pyg()
         stopwatch.add("copy", start, stopwatch.now())
-        yield batch, data
+        yield DeviceBatch(batch, data)
 
 
 def awaited(batches: Iterable[Batch], stopwatch: Stopwatch) -> Iterator[Batch]:
@@ -48,21 +53,21 @@ def awaited(batches: Iterable[Batch], stopwatch: Stopwatch) -> Iterator[Batch]:
         start = time.perf_counter()
 
 
-def _ahead(batches: Iterator[MiniBatch], device: torch.device, stopwatch: Stopwatch) -> Iterator[tuple[MiniBatch, Any]]:
+def _ahead(batches: Iterator[MiniBatch], device: torch.device, stopwatch: Stopwatch) -> Iterator[DeviceBatch]:
     """Keep one batch in flight to the GPU."""
     side = torch.cuda.Stream(device)
-    pending: tuple[MiniBatch, Any] | None = None
+    pending: DeviceBatch | None = None
     for batch in batches:
         with torch.cuda.stream(side):
             start = stopwatch.now()
             # The pinned copy may be dropped at once: the allocator keeps its memory until the stream has read it.
-            coming = batch, batch.to_pyg().pin_memory().to(device, non_blocking=True)
+            coming = DeviceBatch(batch, batch.to_pyg().pin_memory().to(device, non_blocking=True))
             stopwatch.add("copy", start, stopwatch.now())
         if pending is not None:
             yield pending  # queues the computation of the batch before, next to the copy of this one
         compute = torch.cuda.current_stream(device)
         compute.wait_stream(side)
-        for value in coming[1].to_dict().values():
+        for value in coming.data.to_dict().values():
             if isinstance(value, torch.Tensor):
                 # It was allocated on the side stream: tell the allocator who else uses it.
                 value.record_stream(compute)
