@@ -1,4 +1,4 @@
-"""One message-passing layer on a trainer's rows."""
+"""A message-passing layer that computes one trainer's rows."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ __all__ = ["Exchanged", "check_layer"]
 
 
 class Exchanged(torch.nn.Module):
-    """A layer that fetches what it reads from the other trainers of the server before it computes.
+    """A layer that first fetches the rows it reads from the other trainers of the server.
 
     ``Exchanged(layer)(h, graph)`` takes own rows [o, channels] and returns own rows [o, out channels]. The layer is called as
-    ``layer((read, own), edge_index)`` with read [o + r, channels], which every PyG layer accepts that can tell sources from
-    targets. With anything but a ``CooperativeGraph`` in second place the layer is called as it is, so a model made of these also
-    runs on a whole graph.
+    ``layer((read, own), edge_index)`` with read [o + r, channels]. Every PyG layer that can tell sources from targets accepts this.
+    If the second argument is not a ``CooperativeGraph``, the layer is called as it is. So the same model also runs on a whole graph.
 
-    ``GCNConv`` is computed with the degrees that vertices have in the *whole* graph: those of the subgraph give another function.
-    SAGE and GCN compute interior rows while remote ones are on their way.
+    ``GCNConv`` uses the degrees of the *whole* graph: the subgraph's degrees would give another result. SAGE and GCN compute interior
+    rows while remote rows are under way.
 
     Attributes:
         layer: the wrapped layer.
@@ -37,7 +36,7 @@ class Exchanged(torch.nn.Module):
         self.layer: Any = layer
 
     def reset_parameters(self) -> None:
-        """As the layer's own."""
+        """Reset the wrapped layer."""
         self.layer.reset_parameters()
 
     def forward(self, h: torch.Tensor, graph: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -63,7 +62,7 @@ class Exchanged(torch.nn.Module):
 
 
 def check_layer(layer: torch.nn.Module) -> None:
-    """Refuse PyG layers that see one set of vertices only; most of them also reach several hops far in one call.
+    """Refuse PyG layers that take only one set of vertices. Most of them also reach over several hops in one call.
 
     Raises:
         ConfigError: names the layer; also for ``GCNConv(improved=True)``, whose weights differ between PyG's versions, and for
@@ -110,7 +109,7 @@ def _gcn(layer: GCNConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Tens
     def rows(z: torch.Tensor, part: RowRange) -> torch.Tensor:
         key = ("gcn", part.first, part.sources, h.dtype, layer.normalize, layer.add_self_loops, _as_matrix(layer, h))
         edges, weights = graph.cached(key, lambda: _gcn_edges(layer, part, graph, h))
-        # The layer's own forward refuses that it reads more rows than it computes; what it does is this.
+        # The layer's own forward refuses to read more rows than it computes. This is what it would do.
         out: torch.Tensor = layer.propagate(
             edges, x=z, edge_weight=weights, size=(part.sources, part.last - part.first)
         )
@@ -128,7 +127,7 @@ def _gcn(layer: GCNConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Tens
 
 
 def _as_matrix(layer: MessagePassing, h: torch.Tensor) -> bool:
-    """Whether rows can be summed up as they are read, by a product with a sparse matrix."""
+    """Whether a sparse matrix can sum up rows, without a copy of a row per edge."""
     return h.device.type == "cpu" and layer.aggr in ("add", "sum", "mean")
 
 
@@ -140,9 +139,9 @@ def _ones(part: RowRange, like: torch.Tensor) -> torch.Tensor:
 def _gcn_edges(
     layer: GCNConv, part: RowRange, graph: CooperativeGraph, like: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Edges of a part and their weights; on the CPU as one matrix, with which rows are summed up as they are read.
+    """Edges of some rows and their weights; on the CPU as one sparse matrix.
 
-    PyG's ``gcn_norm`` with the degrees of the whole graph: d counts the in-edges and the loop that is added.
+    As PyG's ``gcn_norm``, with degrees of the whole graph: in-edges and the self-loop that is added.
     """
     source, target = part.edge_index
     weights = torch.ones(len(source), dtype=like.dtype, device=like.device)
@@ -168,7 +167,7 @@ def _gcn_edges(
 
 
 def _compressed(edges: torch.Tensor, weights: torch.Tensor, part: RowRange) -> torch.Tensor:
-    """Adjacency [targets, sources] in CSR: from a list of edges PyG would copy one row per edge first."""
+    """Adjacency [targets, sources] in CSR. With a list of edges PyG would first copy one row per edge."""
     targets = part.last - part.first
     starts = torch.zeros(targets + 1, dtype=torch.int64)
     torch.cumsum(torch.bincount(edges[1], minlength=targets), 0, out=starts[1:])
