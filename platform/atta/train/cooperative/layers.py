@@ -89,13 +89,13 @@ def check_layer(layer: torch.nn.Module) -> None:
 def _sage(layer: SAGEConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Tensor:
     sparse = _as_matrix(layer, h)
 
-    def rows(read: torch.Tensor, part: RowRange) -> torch.Tensor:
+    def rows(read: torch.Tensor, span: RowRange) -> torch.Tensor:
         edges = (
-            graph.cached(("ones", part.first, part.sources, h.dtype), lambda: _ones(part, h))
+            graph.cached(("ones", span.first, span.sources, h.dtype), lambda: _ones(span, h))
             if sparse
-            else part.edge_index
+            else span.edge_index
         )
-        out: torch.Tensor = layer((read, h[part.first : part.last]), edges)
+        out: torch.Tensor = layer((read, h[span.first : span.last]), edges)
         return out
 
     if graph.group is None:
@@ -106,12 +106,12 @@ def _sage(layer: SAGEConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Te
 
 
 def _gcn(layer: GCNConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Tensor:
-    def rows(z: torch.Tensor, part: RowRange) -> torch.Tensor:
-        key = ("gcn", part.first, part.sources, h.dtype, layer.normalize, layer.add_self_loops, _as_matrix(layer, h))
-        edges, weights = graph.cached(key, lambda: _gcn_edges(layer, part, graph, h))
+    def rows(z: torch.Tensor, span: RowRange) -> torch.Tensor:
+        key = ("gcn", span.first, span.sources, h.dtype, layer.normalize, layer.add_self_loops, _as_matrix(layer, h))
+        edges, weights = graph.cached(key, lambda: _gcn_edges(layer, span, graph, h))
         # The layer's own forward refuses to read more rows than it computes. This is what it would do.
         out: torch.Tensor = layer.propagate(
-            edges, x=z, edge_weight=weights, size=(part.sources, part.last - part.first)
+            edges, x=z, edge_weight=weights, size=(span.sources, span.last - span.first)
         )
         return out
 
@@ -131,23 +131,23 @@ def _as_matrix(layer: MessagePassing, h: torch.Tensor) -> bool:
     return h.device.type == "cpu" and layer.aggr in ("add", "sum", "mean")
 
 
-def _ones(part: RowRange, like: torch.Tensor) -> torch.Tensor:
-    weights = torch.ones(part.edge_index.shape[1], dtype=like.dtype, device=like.device)
-    return _compressed(part.edge_index, weights, part)
+def _ones(span: RowRange, like: torch.Tensor) -> torch.Tensor:
+    weights = torch.ones(span.edge_index.shape[1], dtype=like.dtype, device=like.device)
+    return _compressed(span.edge_index, weights, span)
 
 
 def _gcn_edges(
-    layer: GCNConv, part: RowRange, graph: CooperativeGraph, like: torch.Tensor
+    layer: GCNConv, span: RowRange, graph: CooperativeGraph, like: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Edges of some rows and their weights; on the CPU as one sparse matrix.
 
     As PyG's ``gcn_norm``, with degrees of the whole graph: in-edges and the self-loop that is added.
     """
-    source, target = part.edge_index
+    source, target = span.edge_index
     weights = torch.ones(len(source), dtype=like.dtype, device=like.device)
     if layer.normalize:
         loop = 1.0 if layer.add_self_loops else 0.0
-        no_loop = source != target + part.first
+        no_loop = source != target + span.first
         if not layer.add_self_loops and not bool(no_loop.all()):
             raise ConfigError(
                 "GCNConv(add_self_loops=False): the graph has self-loops, which degrees do not count; remove them"
@@ -155,20 +155,20 @@ def _gcn_edges(
         scale = (graph.in_degrees.to(like.dtype) + loop).pow(-0.5)
         scale = scale.masked_fill(scale == float("inf"), 0.0)
         source, target = source[no_loop], target[no_loop]
-        weights = scale[source] * scale[target + part.first]
+        weights = scale[source] * scale[target + span.first]
         if loop:
-            own = torch.arange(part.last - part.first, device=like.device)
-            source, target = torch.cat([source, own + part.first]), torch.cat([target, own])
-            weights = torch.cat([weights, scale[part.first : part.last] ** 2])
+            own = torch.arange(span.last - span.first, device=like.device)
+            source, target = torch.cat([source, own + span.first]), torch.cat([target, own])
+            weights = torch.cat([weights, scale[span.first : span.last] ** 2])
             order = torch.argsort(target, stable=True)
             source, target, weights = source[order], target[order], weights[order]
     edges = torch.stack([source, target])
-    return (_compressed(edges, weights, part), None) if _as_matrix(layer, like) else (edges, weights)
+    return (_compressed(edges, weights, span), None) if _as_matrix(layer, like) else (edges, weights)
 
 
-def _compressed(edges: torch.Tensor, weights: torch.Tensor, part: RowRange) -> torch.Tensor:
+def _compressed(edges: torch.Tensor, weights: torch.Tensor, span: RowRange) -> torch.Tensor:
     """Adjacency [targets, sources] in CSR. With a list of edges PyG would first copy one row per edge."""
-    targets = part.last - part.first
+    targets = span.last - span.first
     starts = torch.zeros(targets + 1, dtype=torch.int64)
     torch.cumsum(torch.bincount(edges[1], minlength=targets), 0, out=starts[1:])
-    return torch.sparse_csr_tensor(starts, edges[0], weights, size=(targets, part.sources), check_invariants=False)
+    return torch.sparse_csr_tensor(starts, edges[0], weights, size=(targets, span.sources), check_invariants=False)

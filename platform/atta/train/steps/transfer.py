@@ -1,4 +1,4 @@
-"""Batches on their way to the device."""
+"""Moves batches to the device."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def on_device(batches: Iterable[MiniBatch], device: torch.device, stopwatch: Sto
 
 
 def awaited(batches: Iterable[Batch], stopwatch: Stopwatch) -> Iterator[Batch]:
-    """The batches; the CPU time until each arrives, and until the source has begun, counts as ``wait``."""
+    """Yield the batches; the CPU time until each of them arrives counts as ``wait``."""
     start = time.perf_counter()
     iterator = iter(batches)
     while True:
@@ -54,7 +54,7 @@ def awaited(batches: Iterable[Batch], stopwatch: Stopwatch) -> Iterator[Batch]:
 
 
 def _ahead(batches: Iterator[MiniBatch], device: torch.device, stopwatch: Stopwatch) -> Iterator[DeviceBatch]:
-    """Keep one batch in flight to the GPU."""
+    """Copy the next batch to the GPU while the current one is computed."""
     side = torch.cuda.Stream(device)
     pending: DeviceBatch | None = None
     for batch in batches:
@@ -64,12 +64,12 @@ def _ahead(batches: Iterator[MiniBatch], device: torch.device, stopwatch: Stopwa
             coming = DeviceBatch(batch, batch.to_pyg().pin_memory().to(device, non_blocking=True))
             stopwatch.add("copy", start, stopwatch.now())
         if pending is not None:
-            yield pending  # queues the computation of the batch before, next to the copy of this one
+            yield pending  # the caller queues the computation of the previous batch, which overlaps with this copy
         compute = torch.cuda.current_stream(device)
         compute.wait_stream(side)
         for value in coming.data.to_dict().values():
             if isinstance(value, torch.Tensor):
-                # It was allocated on the side stream: tell the allocator who else uses it.
+                # It was allocated on the side stream. The allocator must know that another stream uses it too.
                 value.record_stream(compute)
         pending = coming
     if pending is not None:
