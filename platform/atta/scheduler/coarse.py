@@ -54,7 +54,7 @@ class SessionState:
     trainers: int
     loader: str
     pace: Pace
-    weight: float = 1.0
+    share: float = 1.0
     launched: int = 0  # position of the next batch to launch; at most len(batches)
     announced: int = 0  # position of the next batch to announce; at most ``launched``
     in_flight: int = 0  # launched, not finished: in_flight + len(waiting) == launched - announced
@@ -68,7 +68,7 @@ class SessionState:
     """Launched and not announced, in launch order: ascending, launched - announced of them."""
     widening: int = 0  # number of those in flight that were launched beyond ``pace.most``; at most ``in_flight``
     check_at: float = math.inf  # when to consider the next launch; inf: when an event gives reason to
-    turn: float = 0.0  # milliseconds of work per weight, see ``charge``
+    turn: float = 0.0  # milliseconds of work per share, see ``charge``
     before: SessionState | None = None  # the loader's session that was open already: its batches are taken first
     closed: bool = False
 
@@ -124,10 +124,10 @@ class SessionState:
         """Move the session's turn forward by one batch. Returns where that batch begins; the common turn goes on from there.
 
         Start-time fair queueing (Goyal, Vin and Cheng 1996): a batch moves its session's turn by its work at home over the
-        session's weight. The session with the earliest turn launches next. A session that paused gains no credit.
+        session's share. The session with the earliest turn launches next. A session that paused gains no credit.
         """
         start = max(turn, self.turn)
-        self.turn = start + (self.pace.work_ms or 0.0) / self.weight
+        self.turn = start + (self.pace.work_ms or 0.0) / self.share
         return start
 
     @property

@@ -62,7 +62,7 @@ class SessionOpened(_Brief):
     batches: Sequence[int]  # global batch ids, each once, e.g. a range
     trainers: int = 1  # number of consumers that drain this one session
     batch_bytes: float = 0.0  # upper bound or estimate of a batch's size; 0 = unknown: one DAG at a time until measured
-    weight: float = 1.0  # its share of the workers, relative to other sessions that could use them as well
+    share: float = 1.0  # of the workers, relative to other sessions that could use them as well
     loader: str = ""
     """Sessions of one loader follow each other, as its epochs do; empty: a session of its own. A later one inherits what has been
     measured. Until its own batches are taken, those of the session before count in its queue."""

@@ -175,8 +175,8 @@ class Scheduler:
     def _session_opened(self, event: SessionOpened, now: float, actions: list[Action]) -> None:
         if event.session in self._sessions:
             raise SchedulerError(f"session {event.session!r} is open already")
-        if not 0 < event.weight < math.inf:
-            raise SchedulerError(f"session {event.session!r} has the weight {event.weight}")
+        if not 0 < event.share < math.inf:
+            raise SchedulerError(f"session {event.session!r} has the share {event.share}")
         if event.trainers < 1:
             raise SchedulerError(f"session {event.session!r} has {event.trainers} trainers")
         if not isinstance(event.batches, range) and len(set(event.batches)) < len(event.batches):
@@ -184,7 +184,7 @@ class Scheduler:
         known = self._known_pace(event.loader) if event.loader else None
         pace = known.inherited(self._config) if known is not None else Pace(batch_bytes=event.batch_bytes or None)
         session = SessionState(
-            event.session, event.plan, event.batches, event.trainers, event.loader, pace, event.weight
+            event.session, event.plan, event.batches, event.trainers, event.loader, pace, event.share
         )
         earlier = [s for s in self._sessions.values() if s.loader and s.loader == event.loader]
         session.before = earlier[-1] if earlier else None

@@ -1,4 +1,4 @@
-"""What mini-batches cost on one machine: the input of a simulation, a JSON file that people can read and write.
+"""What mini-batches cost on one machine: the input of a simulation, a JSON file that people can read and edit.
 
 docs/simulator.md describes every field. ``load_profile`` names the field that is wrong; nothing is guessed.
 """
@@ -47,7 +47,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Remote:
-    """A request to another daemon; units are those of ``Task.cost`` that no cache has answered."""
+    """A request to another daemon. Units are those of ``Task.cost`` that no cache has answered."""
 
     request_bytes: float = 0.0  # per unit
     answer_bytes: float = 0.0  # per unit
@@ -65,12 +65,12 @@ class HopSize:
 
 @dataclass(frozen=True)
 class Side:
-    """What the expanded vertices of one side sample."""
+    """What expanded vertices sample, either those of the batch's own machine or those of others."""
 
     edges: tuple[float, ...]
-    """Entry i: mean edges per vertex if the fan-out were i + 1; the last one: as measured."""
+    """Entry i: mean edges per vertex for the fan-out i + 1; the last entry: as measured."""
     home: float = 0.0
-    """Share of them that lead to the batch's own machine."""
+    """Share of these edges that lead to the batch's own machine."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Profile:
     hops: tuple[HopSize, ...]
     """Of the seeds (hop 0), then of every hop."""
     local: Mapping[str, Linear]
-    """By task kind (``LOCAL_KINDS``); those left out take no time."""
+    """By task kind (``LOCAL_KINDS``); kinds left out take no time."""
     remote: Mapping[str, Remote] = field(default_factory=dict)
     """By task kind (``REMOTE_KINDS``)."""
     parts: int = 1
@@ -103,13 +103,13 @@ class Profile:
     degree: float = 1.0
     """Mean in-degree of a vertex that is expanded at home: costs of local tasks."""
     mean_degree: float = 1.0
-    """Mean in-degree of the graph: what a daemon takes for the vertices of others."""
+    """Mean in-degree of the graph: what a daemon assumes for the vertices of others."""
     row_bytes: float = 0.0
     """Table rows fetched per vertex."""
     batch_bytes: float = 0.0
     """Size of a finished batch."""
     batch_us: float = 0.0
-    """CPU time per batch that no task accounts for: event loop, transport, hand-over."""
+    """CPU microseconds per batch outside tasks: event loop, transport, hand-over."""
     cache_hit: float = 0.0
     """Share of the remote rows that the cache has answered."""
     repeats: tuple[float, ...] = ()
@@ -123,7 +123,7 @@ class Profile:
     cores: int = 1
     """Cores of the machine measured."""
     measured: Mapping[str, Any] = field(default_factory=dict)
-    """Where and how, for people."""
+    """Where and how the profile was measured; for people."""
 
     def __post_init__(self) -> None:
         _check_numbers(self, "")

@@ -209,7 +209,7 @@ def test_more_batches_than_ever_come_by_steps_for_idle_workers() -> None:
 
 
 def test_turns_go_forward_by_work_over_weight_and_idle_sessions_save_nothing() -> None:
-    light, heavy = session(pace=Pace(work_ms=2.0)), session(pace=Pace(work_ms=6.0), weight=3.0)
+    light, heavy = session(pace=Pace(work_ms=2.0)), session(pace=Pace(work_ms=6.0), share=3.0)
     turn = 0.0
     for _ in range(5):
         turn = light.charge(turn)

@@ -49,9 +49,7 @@ def option(command: click.Command, name: str) -> click.Parameter:
 
 
 def test_the_command_line_and_benchmarks_offer_the_table() -> None:
-    choice = option(simulate, "policy").type
-    assert isinstance(choice, click.Choice)
-    assert list(choice.choices) == list(POLICIES)
+    assert option(simulate, "policy").metavar == f"[{'|'.join(POLICIES)}]"
     assert option(bench.commands["scheduler"], "policies").default == ",".join(POLICIES)  # type: ignore[attr-defined]
     assert SchedulerBench.policies == tuple(POLICIES)
 

@@ -79,7 +79,7 @@ class Engine:
         self._record("opened", session)
         batches = request.seeds.batch_ids(request.first_batch)
         loader = f"{request.job}/{request.seeds.rank}/{hash(request.plan)}/{request.seeds.batch_size}"
-        self.post(sched.SessionOpened(session.id, request.plan, batches, loader=loader, weight=request.weight))
+        self.post(sched.SessionOpened(session.id, request.plan, batches, loader=loader, share=request.share))
 
     def close(self, session: Session) -> None:
         """Stop making batches and free what is queued. The consumer keeps the slots that it still reads."""

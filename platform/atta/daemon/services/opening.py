@@ -150,7 +150,7 @@ def check_request(request: Any, dataset: Dataset, config: DaemonConfig, address:
         request.job,
         sources=chosen.sources,
         times=chosen.times,
-        weight=_share(request.share),
+        share=_share(request.share),
         codec=known_codec(request.codec),
         exclude=chosen.exclude,
     )
