@@ -1,7 +1,7 @@
 """The coarse level: what it knows of every session when it decides whether to launch the session's next DAG (ByteGNN §4.2).
 
 ``policies`` decides with it, ``score`` has the formulas. Beyond them stand caps on batches and bytes
-(``SessionState.within_caps``) and a limit on how fast the number of batches at once may rise (``SessionState.may_widen``).
+(``ScheduledSession.within_caps``) and a limit on how fast the number of batches at once may rise (``ScheduledSession.may_widen``).
 Times are milliseconds here, seconds outside.
 """
 
@@ -15,7 +15,7 @@ from atta.samplers.dag.spec import Plan
 from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.pace import Pace
 
-__all__ = ["Load", "SessionState"]
+__all__ = ["Load", "ScheduledSession"]
 
 _ALWAYS = 4
 """Number of batches that a session may hold in any case."""
@@ -45,7 +45,7 @@ class Load:
 
 
 @dataclass(eq=False)
-class SessionState:
+class ScheduledSession:
     """The coarse level's state of one session. ``validate`` checks the invariants that the comments name."""
 
     name: str
@@ -69,7 +69,7 @@ class SessionState:
     widening: int = 0  # number of those in flight that were launched beyond ``pace.most``; at most ``in_flight``
     check_at: float = math.inf  # when to consider the next launch; inf: when an event gives reason to
     turn: float = 0.0  # milliseconds of work per share, see ``charge``
-    before: SessionState | None = None  # the loader's session that was open already: its batches are taken first
+    before: ScheduledSession | None = None  # the loader's session that was open already: its batches are taken first
     closed: bool = False
 
     @property

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from atta.samplers.dag.instance import DagInstance, Kind, Task
-from atta.scheduler.coarse import SessionState
+from atta.scheduler.coarse import ScheduledSession
 from atta.scheduler.costs import CostModel
 from atta.scheduler.policies import TaskOrder
 
@@ -25,7 +25,7 @@ class Dag:
     """A launched DAG until its batch is finished or, when cancelled, until its last running task has answered."""
 
     id: int
-    session: SessionState
+    session: ScheduledSession
     batch: int
     instance: DagInstance
     launched: float  # seconds

@@ -5,7 +5,7 @@ its two functions (or take existing ones) and add one entry.
 
 ``by_score`` is ByteGNN's policy with four more rules; the first that applies decides. Saturation: enough tasks wait for the
 workers or the links, so do not launch, as another batch would make none of them faster and all of them later. Widening: see
-``SessionState.may_widen``. Liveness: nothing is in flight and nothing finished, so launch. Pipeline floor: launch while fewer
+``ScheduledSession.may_widen``. Liveness: nothing is in flight and nothing finished, so launch. Pipeline floor: launch while fewer
 batches are held than training takes during one sampling time, plus one; otherwise the queue would run dry (Little's law).
 """
 
@@ -16,13 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from atta.errors import UnknownNameError
-from atta.scheduler.coarse import Load, SessionState
+from atta.scheduler.coarse import Load, ScheduledSession
 from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.score import launch_score
 
 __all__ = ["POLICIES", "LaunchRule", "Policy", "TaskOrder", "policy_named"]
 
-LaunchRule = Callable[[SessionState, Load, float, SchedulerConfig], float]
+LaunchRule = Callable[[ScheduledSession, Load, float, SchedulerConfig], float]
 """(session, load, now, config) -> seconds until the next launch is due: 0 = now, inf = not before another event."""
 TaskOrder = Callable[[int, float], tuple[int, float]]
 """(DAG id, estimated microseconds) -> key; the smallest runs first, equals in order of arrival."""
@@ -53,7 +53,7 @@ class Policy:
 # -- launch rules ------------------------------------------------------------------------------------------------------
 
 
-def by_score(session: SessionState, load: Load, now: float, config: SchedulerConfig) -> float:
+def by_score(session: ScheduledSession, load: Load, now: float, config: SchedulerConfig) -> float:
     """ByteGNN's launch score with the rules of saturation, widening, liveness and pipeline floor."""
     pace = session.pace
     finished, held = session.line
@@ -75,17 +75,17 @@ def by_score(session: SessionState, load: Load, now: float, config: SchedulerCon
     return 0.0 if missing_ms <= 0 else min(max(missing_ms / 1e3, 1e-3), config.sleep_s)
 
 
-def one_at_a_time(session: SessionState, load: Load, now: float, config: SchedulerConfig) -> float:
+def one_at_a_time(session: ScheduledSession, load: Load, now: float, config: SchedulerConfig) -> float:
     """Launch when the session's DAG before has ended."""
     return 0.0 if session.in_flight == 0 else math.inf
 
 
-def fixed_depth(session: SessionState, load: Load, now: float, config: SchedulerConfig) -> float:
+def fixed_depth(session: ScheduledSession, load: Load, now: float, config: SchedulerConfig) -> float:
     """Keep ``prefetch`` batches in flight or finished."""
     return 0.0 if session.in_flight + session.finished < config.prefetch else math.inf
 
 
-def greedy(session: SessionState, load: Load, now: float, config: SchedulerConfig) -> float:
+def greedy(session: ScheduledSession, load: Load, now: float, config: SchedulerConfig) -> float:
     """Launch as many DAGs as the caps allow."""
     return 0.0
 

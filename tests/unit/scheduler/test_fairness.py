@@ -70,8 +70,8 @@ def test_a_session_alone_has_everything_whatever_its_weight() -> None:
     assert worked({"a": 0.001}, {"a": 0.001}, until=5.0)["a"] == pytest.approx(5, rel=0.01)
 
 
-def test_weights_must_be_positive() -> None:
+def test_shares_must_be_positive() -> None:
     scheduler = Scheduler(SchedulerConfig(), 0)
     for weight in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(SchedulerError, match="weight"):
+        with pytest.raises(SchedulerError, match="share"):
             scheduler.on(SessionOpened("s", PLANS["one"], range(1), share=weight), 0.0)
