@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 GUIDES = ROOT / "docs/contributing"
 SOURCES = {"platform/atta": "", "samplers": "samplers", "partition": "partition", "protos": "protos"}
 """Folders of the repository that hold Python sources, and where they lie inside the package ``atta``."""
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "native")
 
 # An editable install finds ``atta`` through a finder of its own, before any path is searched. The copy does without it.
 FORGET_THE_INSTALLED = """\
@@ -31,20 +32,20 @@ def applied(diff: Path, into: Path) -> dict[str, str]:
     """Copy the package to ``into/atta``, apply ``diff`` to it, and return the environment that imports the copy.
 
     ``diff``: a unified diff whose paths are relative to the root of the repository. ``into``: a new or an empty folder.
-    Tests that the diff adds are put into ``into/tests``. Use the environment with ``sys.executable -c ...`` or
-    ``-m atta.cli.main``, from any working folder.
+    ``into/tests`` are the tests, with the diff's changes. Use the environment with ``sys.executable -c ...``,
+    ``-m atta.cli.main`` or ``-m pytest``, in the working folder ``into`` or any other.
 
     Raises:
         AssertionError: the diff does not apply; the message is what git says.
     """
     tree = into / "tree"  # laid out as the repository, which is what the diff names
     for folder in SOURCES:
-        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__", "native"))
+        shutil.copytree(ROOT / folder, tree / folder, ignore=_LEFT_OUT)
+    shutil.copytree(ROOT / "tests", tree / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     _apply(diff, tree)
     for folder, inside in sorted(SOURCES.items(), key=lambda pair: pair[1]):
         shutil.move(tree / folder, into / "atta" / inside)
-    if (tree / "tests").exists():
-        shutil.move(tree / "tests", into / "tests")
+    shutil.move(tree / "tests", into / "tests")
     shutil.rmtree(tree)
     library = Path(str(_native.__file__))
     shutil.copy2(library, into / "atta" / library.name)

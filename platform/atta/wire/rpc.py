@@ -215,7 +215,9 @@ def client_options() -> list[tuple[str, Any]]:
     ]
 
 
-def handlers(service: str, methods: Mapping[str, Callable[..., Any]], *, raw: bool = False) -> Any:
+def handlers(
+    service: str, methods: Mapping[str, Callable[..., Any]], *, raw: bool = False
+) -> grpc.GenericRpcHandler[Any, Any]:
     """Server side of ``service``: method name -> coroutine (or async generator where the method streams).
 
     ``raw``: they take requests as bytes and parse them themselves.

@@ -23,6 +23,9 @@ SOURCE_ROOTS = (ROOT, ROOT / "platform", ROOT / "platform/atta")
 """Where the paths of sources begin that documents name."""
 EARLIER = {"CHANGELOG.md", "001-one-wheel-four-folders.md"}  # tell of files that are not there
 
+NO_MODULES = ("atta.v1", "atta.operators", "atta._native")
+"""Services of gRPC, a group of entry points, and what is built from C++: they have no Python file."""
+
 
 def joined(text: str) -> str:
     """Commands that go on after a backslash, on one line."""
@@ -98,3 +101,23 @@ def test_the_table_of_layers_is_that_of_the_test() -> None:
     assert [(int(number), *re.findall(r"`(.+?)`", packages)) for number, packages in rows] == [
         (number, *packages) for number, packages in enumerate(LAYERS)
     ]
+
+
+@pytest.mark.parametrize("path", [p for p in WRAPPED if p.name not in EARLIER], ids=lambda p: p.name)
+def test_modules_that_documents_name_exist(path: Path) -> None:
+    named = set(re.findall(r"`(?:python -m )?(atta(?:\.\w+)+)", path.read_text()))
+    unknown = [name for name in sorted(named) if not name.startswith(NO_MODULES) and not _exists(name)]
+    assert unknown == []
+
+
+def _exists(name: str) -> bool:
+    """Whether ``name`` is a module, or a name that the source of its module has."""
+    _, *parts = name.split(".")
+    place = ROOT / parts[0] if parts[0] in ("samplers", "partition", "protos") else ROOT / "platform/atta" / parts[0]
+    rest = parts[1:]
+    while rest and ((place / rest[0]).is_dir() or (place / f"{rest[0]}.py").exists()):
+        place, rest = place / rest[0], rest[1:]
+    home = next((p for p in (place.with_suffix(".py"), place / "__init__.py") if p.exists()), None)
+    if home is None:  # a name that ``import atta`` gives
+        home, rest = ROOT / "platform/atta/__init__.py", parts
+    return not rest or re.search(rf"\b{rest[0]}\b", home.read_text()) is not None

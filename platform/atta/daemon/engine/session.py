@@ -31,7 +31,7 @@ MAX_HELD_SLOTS = 4
 keeps its batches does not run out of slots."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SessionRequest:
     """A checked request for a session."""
 

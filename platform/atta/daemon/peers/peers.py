@@ -19,8 +19,6 @@ from atta.errors import ConfigError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.samplers.batch.state import FeatureItem, SampleItem
-from atta.samplers.dag.resolve import METHODS
-from atta.samplers.methods import Method
 from atta.samplers.shard import Answer
 from atta.wire import rpc
 from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES
@@ -109,7 +107,7 @@ class Peer:
                 edge_type=item.edge_type,
                 fan_out=item.fan_out,
                 replace=item.replace,
-                method=METHODS[item.method],
+                method=item.method.number,
                 trees=b"" if item.trees is None else item.trees.astype(np.int32, copy=False).tobytes(),
                 times=b"" if item.times is None else item.times.astype(np.int64, copy=False).tobytes(),
                 tables=item.tables,
@@ -127,7 +125,7 @@ class Peer:
 
     def _is_one_chunk(self, items: Sequence[SampleItem]) -> bool:
         """Whether the peer is going to answer with one message."""
-        if len(items) != 1 or items[0].fan_out < 0 or items[0].method is Method.LABOR:
+        if len(items) != 1 or items[0].fan_out < 0 or not items[0].method.bounded:
             return False
         tables = self._edge_tables[items[0].edge_type]
         return len(items[0].rows) <= sampled_rows(items[0].fan_out, sum(tables[n].row_bytes for n in items[0].tables))

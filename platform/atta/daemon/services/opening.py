@@ -8,7 +8,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownNameE
 from atta.kvstore.store import known_codec
 from atta.partition.dataset import Dataset
 from atta.partition.schema import Schema
+from atta.protos.v1 import session_pb2
 from atta.samplers.batch.layout import Layout, check_draws_alone, layout_of
 from atta.samplers.dag.spec import Plan, check_spec
 from atta.samplers.seed_plan import SeedPlan, SeedPolicy, plan_seeds, plan_sized, plan_unseeded
@@ -104,7 +104,9 @@ def taken(name: str) -> ConfigError:
     return ConfigError(f"session {name} has been opened with another request")
 
 
-def check_request(request: Any, dataset: Dataset, config: DaemonConfig, address: str) -> SessionRequest:
+def check_request(
+    request: session_pb2.OpenRequest, dataset: Dataset, config: DaemonConfig, address: str
+) -> SessionRequest:
     """Check an ``OpenRequest``.
 
     Raises:
@@ -140,14 +142,14 @@ def check_request(request: Any, dataset: Dataset, config: DaemonConfig, address:
     edge_ids, wide_ids = request.edge_ids, request.wide_ids
     layout = layout_of(plan, dataset.schema, seeds.batch_size, edge_ids=edge_ids, wide_ids=wide_ids)
     checked = SessionRequest(
-        plan,
-        layout,
-        seeds,
-        request.start_batch,
-        request.seed,
-        request.epoch,
-        request.shared_memory,
-        request.job,
+        plan=plan,
+        layout=layout,
+        seeds=seeds,
+        first_batch=request.start_batch,
+        seed=request.seed,
+        epoch=request.epoch,
+        shared_memory=request.shared_memory,
+        job=request.job,
         sources=chosen.sources,
         times=chosen.times,
         share=_share(request.share),
@@ -158,7 +160,7 @@ def check_request(request: Any, dataset: Dataset, config: DaemonConfig, address:
     return checked
 
 
-def _choose_seeds(dataset: Dataset, seeds: Any) -> ChosenSeeds:
+def _choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
     try:
         return choose_seeds(dataset, seeds)
     except DataError as error:
@@ -168,7 +170,7 @@ def _choose_seeds(dataset: Dataset, seeds: Any) -> ChosenSeeds:
         raise
 
 
-def _plan_seeds(request: Any, chosen: ChosenSeeds, parts: int) -> SeedPlan:
+def _plan_seeds(request: session_pb2.OpenRequest, chosen: ChosenSeeds, parts: int) -> SeedPlan:
     if chosen.sizes is not None or chosen.batches:
         if request.shuffle or request.drop_last:
             raise ConfigError("batches of given sizes come in the given order: no shuffle, no drop_last")

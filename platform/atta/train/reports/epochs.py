@@ -1,15 +1,11 @@
-"""What a training run reports: one entry per epoch, the best epoch, and where the time went."""
+"""The figures of an epoch, where its time went, and which epoch is the best."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
-from atta.observe.versions import machine, versions
-from atta.train.config import TrainConfig
-
-__all__ = ["PHASES", "SERVER_PHASES", "EpochReport", "TrainReport", "best_epoch", "stalled"]
+__all__ = ["PHASES", "SERVER_PHASES", "EpochReport", "best_epoch", "stalled"]
 
 PHASES = ("sample", "fetch", "wait", "copy", "compute", "sync")
 """Seconds per epoch, mean over trainers. ``sample`` and ``fetch`` are spent by daemons, overlapping everything else; ``wait`` is
@@ -86,31 +82,3 @@ def stalled(epochs: Iterable[EpochReport], patience: int) -> bool:
     validated = [e for e in epochs if e.val_accuracy is not None]
     best = best_epoch(validated)
     return best is not None and len(validated) - 1 - validated.index(best) >= patience
-
-
-@dataclass
-class TrainReport:
-    """A whole run."""
-
-    config: TrainConfig
-    epochs: list[EpochReport] = field(default_factory=list)
-
-    @property
-    def best(self) -> EpochReport:
-        """The epoch with the best validation accuracy, the last epoch where none was validated."""
-        return best_epoch(self.epochs) or self.epochs[-1]
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as ``atta train --json`` writes it."""
-        best = self.best
-        return {
-            "schema": 1,
-            "strategy": self.config.strategy,
-            "model": self.config.model,
-            "evaluation": self.config.evaluation,
-            "epochs": [asdict(e) for e in self.epochs],
-            "best": {"epoch": best.epoch, "val_accuracy": best.val_accuracy, "test_accuracy": best.test_accuracy},
-            "config": self.config.to_dict(),
-            "machine": machine(),
-            "versions": versions(),
-        }

@@ -10,11 +10,9 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from torch_geometric.nn import DeepGCNLayer, GENConv
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.train.settings import DEEP_MODELS, MOST_LAYERS
 
-__all__ = ["KINDS", "DeepGNN"]
-
-KINDS = ("resgcn+", "deepergcn")
-MOST_LAYERS = 1000
+__all__ = ["DeepGNN"]
 
 
 class DeepGNN(torch.nn.Module):
@@ -49,8 +47,8 @@ class DeepGNN(torch.nn.Module):
             ConfigError: fewer than one layer, or more than 1000.
         """
         super().__init__()
-        if kind not in KINDS:
-            raise UnknownNameError.of("deep model", kind, KINDS)
+        if kind not in DEEP_MODELS:
+            raise UnknownNameError.of("deep model", kind, DEEP_MODELS)
         if not 1 <= num_layers <= MOST_LAYERS:
             raise ConfigError(f"num_layers {num_layers}: must be 1 to {MOST_LAYERS}")
         aggregation: dict[str, Any] = {"aggr": "mean"} if kind == "resgcn+" else {"aggr": "softmax", "learn_t": True}

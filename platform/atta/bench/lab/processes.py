@@ -1,4 +1,4 @@
-"""Start measured processes together, let them run side by side, and read what they report (see ``stage``)."""
+"""Starts the measured processes of one system together and reads what they report (see ``reporter``)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ import psutil
 from atta.bench.lab.netlab import Host
 from atta.errors import AttaError
 
-__all__ = ["Measured", "Troupe", "Usage", "sent_bytes"]
+__all__ = ["Measured", "SystemProcesses", "Usage", "sent_bytes"]
 
 _POLL_S = 0.5
 _END_S = 20.0
-_GRACE_S = 2.0  # in which processes that depend on each other go down together
+_GRACE_S = 2.0
+"""How long to wait for the other processes to end when one has failed: those that depend on each other end together."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,10 @@ class Usage:
     """What a system used in a stretch of time.
 
     Attributes:
-        seconds: its length.
-        cpu_s: processor seconds of all its processes.
-        rank_cpu_s: those of the ranks among them.
-        sent_bytes: rank by rank, bytes that left its host by its network interface; 0 on loopback.
+        seconds: length of the stretch.
+        cpu_s: processor seconds of all processes of the system.
+        rank_cpu_s: processor seconds of the ranks.
+        sent_bytes: by rank, bytes that left its host through the network interface; 0 on loopback.
     """
 
     seconds: float
@@ -44,7 +45,7 @@ class Usage:
     sent_bytes: tuple[int, ...]
 
     def since(self, earlier: Usage) -> Usage:
-        """The difference of two readings."""
+        """What was used since the reading ``earlier``."""
         sent = tuple(now - then for now, then in zip(self.sent_bytes, earlier.sent_bytes, strict=True))
         return Usage(
             self.seconds - earlier.seconds, self.cpu_s - earlier.cpu_s, self.rank_cpu_s - earlier.rank_cpu_s, sent
@@ -56,10 +57,11 @@ class Measured:
     """One measured stretch of one system.
 
     Attributes:
-        warm_ups: every rank's last epoch before, see ``stage.Epoch``.
-        epochs: every rank's measured epochs.
-        whole: from "go" to the last "done".
-        together: while all are at work: from when every rank has done one of its epochs (if there are more) to the first "done".
+        warm_ups: the last epoch of each rank before measuring, see ``reporter.Epoch``.
+        epochs: the measured epochs of all ranks.
+        whole: usage from "go" to the last "done".
+        together: usage while all ranks work: from the end of the slowest first epoch (of "go", if there is only one
+            epoch) to the first "done".
     """
 
     warm_ups: list[dict[str, Any]]
@@ -68,11 +70,11 @@ class Measured:
     together: Usage
 
     def total(self, name: str) -> float:
-        """Sum of one figure over ranks and epochs (absent ones count 0)."""
+        """Sum of one figure over ranks and epochs; an absent figure counts 0."""
         return float(sum(e.get(name) or 0 for e in self.epochs))
 
     def per_seed(self, name: str) -> float | None:
-        """A figure per seed, from the warm-up where only that has it; None: nobody counted it."""
+        """A figure per seed. It comes from the warm-up if only that counted it; None: it was not counted."""
         for reports in (self.epochs, self.warm_ups):
             values = [e.get(name) for e in reports]
             if None not in values:
@@ -81,7 +83,7 @@ class Measured:
 
     @property
     def window_s(self) -> float:
-        """Seconds from the first epoch's start to the last one's end, over all ranks."""
+        """Seconds from the start of the first epoch to the end of the last one, over all ranks."""
         return float(max(e["stop"] for e in self.epochs) - min(e["start"] for e in self.epochs))
 
 
@@ -92,13 +94,13 @@ class _Child:
     log: Path
     interface: str | None = None
 
-    def last_words(self) -> str:
+    def end_of_log(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()[-12:]
         return " | ".join(line.strip() for line in lines if line.strip())[-900:]
 
     def lost_others(self) -> bool:
-        """True if its last words are of another process that went away."""
-        end = self.last_words().rpartition(" | ")[2].lower()
+        """Whether its log ends with the loss of a connection: another process has ended first."""
+        end = self.end_of_log().rpartition(" | ")[2].lower()
         return "connection" in end or "gloo" in end
 
     def how_it_ended(self) -> str:
@@ -108,28 +110,30 @@ class _Child:
         return f"was killed by {signal.Signals(-code).name}" + ("; out of memory?" if -code == signal.SIGKILL else "")
 
 
-class Troupe:
+class SystemProcesses:
     """The processes of one system. A context manager: leaving it ends them all.
 
-    ``extra`` processes (servers, daemons) only have to live; ``ranks`` speak with the benchmark.
+    Ranks talk with the benchmark. Supporting processes, such as daemons, only have to live.
     """
 
     def __init__(self, name: str, logs: Path) -> None:
-        """``logs``: an existing folder for the standard error of every process."""
+        """``logs`` is an existing folder for the standard error of every process."""
         self.name = name
         self._logs = logs
-        self._extras: list[_Child] = []
+        self._supports: list[_Child] = []
         self._ranks: list[_Child] = []
-        self._good = False
+        self._measured = False
         self._events: queue.Queue[tuple[_Child, dict[str, Any] | None]] = queue.Queue()
 
-    def extra(self, name: str, host: Host, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        """Start a process that serves the ranks; its standard input stays open as long as this process lives."""
+    def start_support(
+        self, name: str, host: Host, command: Sequence[str], env: Mapping[str, str] | None = None
+    ) -> None:
+        """Start a process that the ranks need. Its standard input stays open until the block ends."""
         with (log := self._logs / f"{name}.log").open("wb") as out:
             process = host.popen(command, env=env, stdin=subprocess.PIPE, stdout=out, stderr=out)
-        self._extras.append(_Child(name, process, log))
+        self._supports.append(_Child(name, process, log))
 
-    def rank(self, host: Host, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def start_rank(self, host: Host, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         """Start the next rank."""
         name = f"rank{len(self._ranks)}"
         with (log := self._logs / f"{name}.log").open("wb") as out:
@@ -141,10 +145,10 @@ class Troupe:
     def measure(self, *, epochs: int, seconds: float, timeout_s: float) -> Measured:
         """Wait for all ranks to be ready, let them run, and collect their reports.
 
-        Every rank runs at least ``epochs`` epochs, and as many more as should fill ``seconds``.
+        Every rank runs ``epochs`` epochs, or more if these would not fill ``seconds``.
 
         Raises:
-            AttaError: a process ended early, or all was not done after ``timeout_s``.
+            AttaError: a process ended early, or the ranks were not done after ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         ready = [self._next(deadline)[1] for _ in self._ranks]
@@ -164,16 +168,16 @@ class Troupe:
             if child.name not in begun and len(begun) == len(self._ranks) - 1 and not ended and count > 1:
                 steady = self._reading()
             begun.add(child.name)
-        self._good = True
+        self._measured = True
         return Measured(ready, reports, ended[-1].since(start), ended[0].since(steady))
 
     def _reading(self) -> Usage:
         ranks = _cpu_seconds(self._ranks)
         sent = tuple(sent_bytes(child.process.pid, child.interface) for child in self._ranks)
-        return Usage(time.monotonic(), _cpu_seconds(self._extras) + ranks, ranks, sent)
+        return Usage(time.monotonic(), _cpu_seconds(self._supports) + ranks, ranks, sent)
 
     def _next(self, deadline: float) -> tuple[_Child, dict[str, Any]]:
-        """What a rank says next."""
+        """The next report of any rank."""
         while True:
             try:
                 child, event = self._events.get(timeout=_POLL_S)
@@ -185,25 +189,28 @@ class Troupe:
             return child, event
 
     def _cause(self, first: _Child) -> AttaError:
-        """Whose end it was: trainers that exchange gradients go down together, and all but one only say that they lost another."""
+        """The error of the process that failed first.
+
+        Trainers that exchange gradients end together. All but the first only report a lost connection.
+        """
         _wait([first, *self._ranks], _GRACE_S)
-        servers = [c for c in self._extras if c.process.poll()]
+        supports = [c for c in self._supports if c.process.poll()]
         ranks = [c for c in (first, *self._ranks) if c.process.poll() is not None]
         broken = [
-            *servers,
+            *supports,
             *(c for c in ranks if c.process.returncode < 0),
             *(c for c in ranks if not c.lost_others()),
             first,
         ]
-        return AttaError(f"{self.name}: {broken[0].name} {broken[0].how_it_ended()}: {broken[0].last_words()}")
+        return AttaError(f"{self.name}: {broken[0].name} {broken[0].how_it_ended()}: {broken[0].end_of_log()}")
 
     def _check_alive(self, deadline: float) -> None:
-        for child in self._extras:
+        for child in self._supports:
             if child.process.poll() is not None:
                 raise self._cause(child)
         if time.monotonic() > deadline:
-            words = "; ".join(f"{c.name}: {c.last_words()}" for c in self._ranks)
-            raise AttaError(f"{self.name}: not done in time; {words}")
+            logs = "; ".join(f"{c.name}: {c.end_of_log()}" for c in self._ranks)
+            raise AttaError(f"{self.name}: not done in time; {logs}")
 
     def _listen(self, child: _Child) -> None:
         assert child.process.stdout is not None
@@ -218,18 +225,18 @@ class Troupe:
         child.process.stdin.write(text.encode())
         child.process.stdin.flush()
 
-    def __enter__(self) -> Troupe:
+    def __enter__(self) -> SystemProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Ranks end by themselves when their input ends (then DistDGL's servers do, too); whoever lingers is told, then killed.
-        # Nobody is waited for unless a measurement went well.
-        for group in (self._ranks, self._extras):
+        # Ranks end when their input ends, and DistDGL's servers end with the last rank. Processes that linger get
+        # SIGTERM, then SIGKILL. After a failure nothing waits for them to end by themselves.
+        for group in (self._ranks, self._supports):
             for child in group:
                 _close(child.process)
-            if self._good:
+            if self._measured:
                 _wait(group, _END_S if group is self._ranks else 2.0)
-        children = [*self._ranks, *self._extras]
+        children = [*self._ranks, *self._supports]
         for child in children:
             if child.process.poll() is None:
                 child.process.terminate()
@@ -243,7 +250,7 @@ class Troupe:
 
 
 def _cpu_seconds(children: Sequence[_Child]) -> float:
-    """Processor seconds so far of processes and their descendants."""
+    """Processor seconds so far of the processes and their descendants."""
     total = 0.0
     for child in children:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -255,13 +262,13 @@ def _cpu_seconds(children: Sequence[_Child]) -> float:
 
 
 def sent_bytes(pid: int, interface: str | None) -> int:
-    """Bytes that have left the host of a process by the interface so far; None: there is none, so nothing has."""
+    """Bytes that have left the host of a process through ``interface`` so far; 0 if that is None."""
     if interface is None:
         return 0
     for line in Path(f"/proc/{pid}/net/dev").read_text(encoding="ascii").splitlines():
         name, _, figures = line.partition(":")
         if name.strip() == interface:
-            return int(figures.split()[8])  # eight receive columns come first
+            return int(figures.split()[8])  # after eight columns of received traffic
     return 0
 
 

@@ -25,10 +25,9 @@ from atta.daemon.engine.engine import Engine
 from atta.daemon.peers.chunks import moved_at_once
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.turns import MessageTurns, TurnPool
-from atta.daemon.services.admission import Admission
-from atta.daemon.services.calls import Calls
 from atta.daemon.services.control import ControlService
 from atta.daemon.services.data import GraphService, KvService
+from atta.daemon.services.handling import Handling
 from atta.daemon.services.sessions import SessionService
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError
@@ -55,7 +54,6 @@ MAX_STREAMS = 128
 each session may have one that waits for its batch, or whose answer its consumer does not want yet: renewals do not wait for it."""
 SCRAPE_S = 5.0
 """A scrape fails when the event loop has not answered within this."""
-SERVICES = ("GraphService", "KvService", "TableService", "SessionService", "ControlService")
 
 
 class Daemon:
@@ -98,7 +96,7 @@ class Daemon:
         tables = Tables(config.table_bytes)
         snapshots = Path(config.snapshots) if config.snapshots else None
         self._tables = TableService(self._dataset, config.part, tables, self._serving, snapshots=snapshots)
-        self._process, self._calls = ProcessFigures(), Calls()
+        self._process, self._handling = ProcessFigures(), Handling(self._identity, config.listen)
         self._stopping, self._orphaned = asyncio.Event(), False
         self._stopped = asyncio.Event()
         log.info(
@@ -132,33 +130,16 @@ class Daemon:
         control = ControlService(self._identity, self._engine, self._process, self._stats, self._stopping.set)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        graph, kv, sessions, served = self._graph, self._kv, self._sessions, self._engine.recorder.served
-        methods: dict[str, dict[str, Callable[..., Any]]] = {
-            "GraphService": served(
-                "GraphService",
-                {"Sample": graph.sample, "SampleOnce": graph.sample_once, "Pair": graph.pair, "Probe": graph.probe},
-            ),
-            "KvService": served("KvService", {"Pull": kv.pull, "ListTables": kv.list_tables}),
+        served = self._engine.recorder.served
+        handlers = {
+            "GraphService": served("GraphService", self._graph.methods()),
+            "KvService": served("KvService", self._kv.methods()),
             "TableService": self._tables.methods(),
-            "SessionService": {
-                "Open": sessions.open,
-                "Next": sessions.next,
-                "Renew": sessions.renew,
-                "Close": sessions.close,
-            },
-            "ControlService": {
-                "Describe": control.describe,
-                "Stats": control.stats,
-                "Sessions": control.sessions,
-                "Trace": control.trace,
-                "Stop": control.stop,
-            },
+            "SessionService": self._sessions.methods(),
+            "ControlService": control.methods(),
         }
-        admitted, counted = Admission(self._identity, self.config.listen).admitted, self._calls.counted
-        self._server.add_generic_rpc_handlers(
-            tuple(rpc.handlers(name, counted(name, admitted(name, methods[name])), raw=True) for name in SERVICES)
-        )
-        names = [f"atta.v1.{s}" for s in SERVICES]
+        self._server.add_generic_rpc_handlers([self._handling.service(*service) for service in handlers.items()])
+        names = [f"atta.v1.{service}" for service in handlers]
         reflection.enable_server_reflection(
             [*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME], self._server
         )
@@ -214,7 +195,7 @@ class Daemon:
         self._failure = self._failure or AttaError(f"the daemon's task {task.get_name()} died: {cause}")
 
     def _stats(self) -> dict[str, float]:
-        parts = (self._engine, self._sessions, self._tables, self._cache, self._calls, self._process)
+        parts = (self._engine, self._sessions, self._tables, self._cache, self._handling, self._process)
         return {
             "queue_limit_bytes": float(self.config.queue_bytes),
             "log_lines_dropped": float(logs.dropped_lines()),

@@ -1,4 +1,4 @@
-"""A measured process's side of its talk with the benchmark (``drive`` is the other side).
+"""How a measured process talks with the benchmark (``processes`` is the other side).
 
     process                                     benchmark
       {"event": "ready", ...}               →     waits until all are ready
@@ -7,8 +7,8 @@
       {"event": "done"}                     →     waits until all are done
                                             ←     end of input
 
-Lines of JSON on standard output; what libraries print there goes to standard error instead. Imports nothing but Python's own
-library: peers use it too.
+Reports are lines of JSON on standard output. What libraries print there goes to standard error instead. The module
+imports only Python's own library, because processes of peers use it too.
 """
 
 from __future__ import annotations
@@ -21,16 +21,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
-__all__ = ["Epoch", "Stage"]
+__all__ = ["Epoch", "Reporter"]
 
 
 @dataclass
 class Epoch:
-    """What one rank did in one epoch; times in seconds, ``start`` and ``stop`` on the machine's monotonic clock.
+    """What one rank did in one epoch. A figure that a system cannot tell is None or empty.
 
-    ``edges`` counts sampled edges, ``nodes`` the vertices of the batches' input sides, ``feature_bytes`` the rows of all tables
-    delivered; ``make_ms`` is how long each batch was being made, ``queue_bytes`` the most that finished ones have taken until now,
-    where the system can tell. ``sampling_s`` and ``fetch_s`` are what the consumer waited for each, where it can tell them apart.
+    Attributes:
+        rank, epoch: numbers, from 0.
+        start, stop: seconds on the machine's monotonic clock.
+        batches, seeds: delivered to the rank.
+        nodes: vertices on the input sides of the batches.
+        edges: sampled edges.
+        feature_bytes: bytes of the delivered rows of all tables.
+        remote_rows, remote_bytes: delivered rows that another machine held.
+        sampling_s, fetch_s: seconds that the rank waited for sampling and for rows.
+        queue_bytes: the most memory that finished batches have taken so far.
+        make_ms: milliseconds from the launch of each batch to its end.
     """
 
     rank: int
@@ -57,17 +65,17 @@ class Epoch:
         self.stop = time.monotonic()
 
 
-class Stage:
-    """Standard input and output, used as the module docstring says."""
+class Reporter:
+    """Reports on standard output and takes commands on standard input, see the module docstring."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)
 
     def ready(self, warm_up: Epoch) -> int:
-        """Report for measuring, with the last epoch of warming up, and wait.
+        """Report the last epoch of warming up, and wait until measuring begins.
 
-        Returns how many epochs to run. Exits quietly if the benchmark is gone.
+        Returns how many epochs to run. Ends the process quietly if the benchmark is gone.
         """
         self._emit({"event": "ready", **asdict(warm_up)})
         words = sys.stdin.readline().split()
@@ -80,7 +88,7 @@ class Stage:
         self._emit({"event": "epoch", **asdict(epoch)})
 
     def done(self) -> None:
-        """Report the end and stay until the benchmark has read everything it wants to know about this process."""
+        """Report the end, and wait until the benchmark has read the usage of this process."""
         self._emit({"event": "done"})
         sys.stdin.readline()
 

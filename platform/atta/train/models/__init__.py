@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch_geometric.nn.models import GAT, GCN, GraphSAGE
 
-from atta.train.config import DEEP_MODELS, TrainConfig
-from atta.train.deep_models import DeepGNN
+from atta.train.models.deep import DeepGNN
+from atta.train.settings import DEEP_MODELS, TrainSettings
 
 __all__ = ["SampledModel", "build_model", "whole_model"]
 
 
-def build_model(config: TrainConfig, in_channels: int, num_classes: int) -> SampledModel:
+def build_model(config: TrainSettings, in_channels: int, num_classes: int) -> SampledModel:
     """The model of ``config`` for sampled batches: one layer per hop."""
     return SampledModel(whole_model(config, in_channels, num_classes))
 
 
-def whole_model(config: TrainConfig, in_channels: int, num_classes: int) -> torch.nn.Module:
+def whole_model(config: TrainSettings, in_channels: int, num_classes: int) -> torch.nn.Module:
     """The model of ``config`` as ``model(x, edge_index)``, on any graph."""
     if config.model in DEEP_MODELS:
         return DeepGNN(
@@ -77,7 +77,7 @@ class SampledModel(torch.nn.Module):
             return self._deep(self.gnn, x, edge_index, nodes_per_hop, edges_per_hop)
         layers = list(self.gnn.convs)
         in_rows = isinstance(self.gnn, GraphSAGE) and x.device.type == "cpu"
-        rows = _Rows(edge_index, sum(nodes_per_hop[: len(layers)]), x.dtype) if in_rows else None
+        rows = _Adjacency(edge_index, sum(nodes_per_hop[: len(layers)]), x.dtype) if in_rows else None
         for done, layer in enumerate(layers):
             hops = len(layers) - done
             read, computed = sum(nodes_per_hop[: hops + 1]), sum(nodes_per_hop[:hops])
@@ -103,7 +103,7 @@ class SampledModel(torch.nn.Module):
         return gnn.scores(h[: nodes[0]])
 
 
-class _Rows:
+class _Adjacency:
     """Adjacencies in CSR, with which PyG sums up rows as it reads them.
 
     From a list of edges it would copy one row per edge first: with 4,700 features that took twice the time of everything else.

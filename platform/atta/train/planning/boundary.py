@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.samplers.local.server import ServerGraph
-from atta.train.planning.sizes import Share
+from atta.train.planning.sizes import ServerWork
 
-__all__ = ["largest", "received_rows", "share_of", "split_trainers"]
+__all__ = ["largest", "received_rows", "split_trainers", "work_of"]
 
 Owners = npt.NDArray[np.int32]
 
@@ -44,15 +44,15 @@ def received_rows(
     return np.bincount(pairs // width, minlength=readers)
 
 
-def share_of(graph: ServerGraph, owner: Owners, trainers: int) -> Share:
+def work_of(graph: ServerGraph, owner: Owners, trainers: int) -> ServerWork:
     """Sizes of a server's subgraph, all of which is computed by its trainers; ``owner``: trainer of each vertex, int32 [n]."""
     cut = owner[graph.row] != owner[graph.col]
     internal = received_rows(owner[graph.col[cut]], graph.row[cut], trainers)
     n = float(graph.num_nodes)
-    return Share(n, float(len(graph.row)), n, float(internal.max()), preloaded=n - graph.num_inner)
+    return ServerWork(n, float(len(graph.row)), n, float(internal.max()), preloaded=n - graph.num_inner)
 
 
-def largest(shares: Sequence[Share]) -> Share:
-    """The share that everybody waits for: the largest of each figure over servers, and the mean number of vertices."""
-    columns = {name: [getattr(s, name) for s in shares] for name in vars(shares[0])}
-    return Share(**{n: float(np.mean(v)) if n == "mean_vertices" else max(v) for n, v in columns.items()})
+def largest(found: Sequence[ServerWork]) -> ServerWork:
+    """What everybody waits for: the largest of each figure over servers, and the mean number of vertices."""
+    columns = {name: [getattr(s, name) for s in found] for name in vars(found[0])}
+    return ServerWork(**{n: float(np.mean(v)) if n == "mean_vertices" else max(v) for n, v in columns.items()})

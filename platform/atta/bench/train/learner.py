@@ -1,6 +1,6 @@
-"""What all trainers of the training benchmark share, whichever system brings the batches: models, steps, clocks, how to fail.
+"""What the trainers of ``atta bench train`` share, with any system: models, steps, clocks, failing.
 
-Imports torch: only for trainer processes.
+Imports torch, so only trainer processes import this module.
 """
 
 from __future__ import annotations
@@ -20,26 +20,31 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from atta.bench.lab.stage import Epoch
+from atta.bench.lab.reporter import Epoch
 from atta.bench.lab.workload import Recipe
 from atta.train.launching.worker import keep_freed_memory
 from atta.train.steps.allreduce import SyncClock, timed_all_reduce
 from atta.train.steps.step import timed_step
 from atta.train.steps.timing import Stopwatch
 
-__all__ = ["DglSage", "Learner", "Lesson", "ending_at_once", "join", "pyg_sage"]
+__all__ = ["DglSage", "Learner", "TrainingEpoch", "exit_on_failure", "join", "pyg_sage"]
 
 _CPU = torch.device("cpu")
 
 
 @dataclass
-class Lesson(Epoch):
-    """An epoch with training; phases in seconds.
+class TrainingEpoch(Epoch):
+    """An epoch of training.
 
-    ``wait_s``: until batches were there, ``copy_s``: turning them into what the model takes, ``compute_s``: forward, backward and
-    update without ``sync_s``: gradients exchanged that backward did not hide. ``loss_sum`` and ``right`` add up over seeds.
-    Accuracies are those of all trainers' vertices after the epoch, where they were looked at; ``sent_bytes`` left the trainer's
-    host during the epoch, where that was counted.
+    Attributes:
+        wait_s: seconds of waiting for batches.
+        copy_s: seconds of turning batches into inputs of the model.
+        compute_s: seconds of forward, backward and update, without ``sync_s``.
+        sync_s: seconds of exchanging gradients that the backward pass did not hide.
+        loss_sum: sum of the losses of all seeds.
+        right: number of seeds that were classified right.
+        val_accuracy, test_accuracy: accuracies after the epoch, over the vertices of all trainers; None: not evaluated.
+        sent_bytes: bytes that left the host of the trainer during the epoch; None: not counted.
     """
 
     wait_s: float = 0.0
@@ -54,7 +59,7 @@ class Lesson(Epoch):
 
 
 class DglSage(torch.nn.Module):
-    """GraphSAGE of DGL's layers: ``model(blocks, x)`` with x [input vertices, channels] float32 gives [seeds, classes]."""
+    """GraphSAGE of DGL's layers: from blocks and x, float32 [input vertices, channels], to [seeds, classes]."""
 
     def __init__(self, recipe: Recipe) -> None:
         from dgl.nn import SAGEConv
@@ -63,7 +68,7 @@ class DglSage(torch.nn.Module):
         widths = [recipe.channels, *[recipe.hidden] * (recipe.layers - 1), recipe.classes]
         self.layers = torch.nn.ModuleList(SAGEConv(fan_in, fan_out, "mean") for fan_in, fan_out in pairwise(widths))
         self.dropout = recipe.dropout
-        # Torch's own initial weights, as PyG's layers have them: DGL's are larger, and the loss falls later.
+        # Torch's own initial weights, as in PyG's layers. Those of DGL are larger, and the loss falls later.
         for module in self.modules():
             if isinstance(module, torch.nn.Linear):
                 module.reset_parameters()
@@ -78,7 +83,7 @@ class DglSage(torch.nn.Module):
 
 
 def pyg_sage(recipe: Recipe) -> torch.nn.Module:
-    """GraphSAGE as ``atta train`` builds it; each layer computes only what the next one reads."""
+    """GraphSAGE as ``atta train`` builds it: each layer computes only the vertices that the next one reads."""
     from atta.train.config import TrainConfig
     from atta.train.models import build_model
 
@@ -89,7 +94,7 @@ def pyg_sage(recipe: Recipe) -> torch.nn.Module:
 
 def join(rank: int, world_size: int, rendezvous: str, threads: int) -> None:
     """Enter the process group (gloo); torch computes with ``threads`` threads."""
-    # Helps every system alike: tensors of the same sizes come and go in every step.
+    # Tensors of the same sizes come and go in every step, with every system.
     keep_freed_memory()
     torch.set_num_threads(threads)
     dist.init_process_group("gloo", rank=rank, world_size=world_size, init_method=rendezvous)
@@ -99,11 +104,12 @@ class Learner:
     """A model under DDP with Adam.
 
     Attributes:
-        watch: of the current lesson; whoever brings the batches adds ``wait``, ``copy``, ``sample`` and ``fetch``.
+        watch: the clock of the current epoch. The code that brings the batches adds ``wait``, ``copy``, ``sample`` and
+            ``fetch``.
     """
 
     def __init__(self, make_model: Any, recipe: Recipe) -> None:
-        """``make_model(recipe)`` builds the model; its initial weights follow from the recipe's seed."""
+        """``make_model(recipe)`` builds the model; the seed of the recipe decides its initial weights."""
         torch.manual_seed(recipe.seed)
         self._model = DistributedDataParallel(make_model(recipe))
         self._optimizer = torch.optim.Adam(self._model.parameters(), recipe.lr)
@@ -113,26 +119,26 @@ class Learner:
         self._scores = torch.empty(0, 0)
 
     @contextmanager
-    def lesson(self, rank: int, number: int) -> Iterator[Lesson]:
-        """Time one epoch; the phases are filled in at its end."""
-        lesson = Lesson(rank, number)
+    def epoch(self, rank: int, number: int) -> Iterator[TrainingEpoch]:
+        """Time one epoch. Its phases are filled in at the end of the block."""
+        epoch = TrainingEpoch(rank, number)
         self.watch = self._clock.stopwatch = Stopwatch(_CPU)
-        with lesson.timed():
-            yield lesson
+        with epoch.timed():
+            yield epoch
         spent = self.watch.totals()
-        lesson.wait_s, lesson.copy_s = spent.get("wait", 0.0), spent.get("copy", 0.0)
-        lesson.compute_s, lesson.sync_s = spent.get("compute", 0.0), spent.get("sync", 0.0)
-        lesson.sampling_s, lesson.fetch_s = spent.get("sample"), spent.get("fetch")
+        epoch.wait_s, epoch.copy_s = spent.get("wait", 0.0), spent.get("copy", 0.0)
+        epoch.compute_s, epoch.sync_s = spent.get("compute", 0.0), spent.get("sync", 0.0)
+        epoch.sampling_s, epoch.fetch_s = spent.get("sample"), spent.get("fetch")
 
-    def learn(self, lesson: Lesson, inputs: Sequence[Any], labels: torch.Tensor) -> None:
+    def learn(self, epoch: TrainingEpoch, inputs: Sequence[Any], labels: torch.Tensor) -> None:
         """One step: ``inputs`` are the model's arguments, ``labels`` int64 [seeds]."""
         loss = timed_step(partial(self._loss, inputs, labels), self._optimizer, self._clock)
-        lesson.loss_sum += float(loss) * len(labels)
-        lesson.right += int((self._scores.argmax(-1) == labels).sum())
+        epoch.loss_sum += float(loss) * len(labels)
+        epoch.right += int((self._scores.argmax(-1) == labels).sum())
 
     @torch.no_grad()
     def right(self, inputs: Sequence[Any], labels: torch.Tensor) -> int:
-        """How many of ``labels`` the model, as it is now, gets right."""
+        """Number of ``labels`` that the model gets right now."""
         model: torch.nn.Module = self._model.module
         model.eval()
         found = model(*inputs).argmax(-1)
@@ -146,12 +152,12 @@ class Learner:
 
 
 @contextmanager
-def ending_at_once() -> Iterator[None]:
-    """End the process where the block fails: the destructors of a process group would wait for the other trainers."""
+def exit_on_failure() -> Iterator[None]:
+    """End the process at once if the block fails: the process group's destructor would wait for other trainers."""
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, SystemExit):  # which means that the benchmark is gone
+        if not isinstance(error, SystemExit):  # it means that the benchmark is gone
             traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)

@@ -1,6 +1,6 @@
 """How fast rows travel between two trainers of a machine: two processes that send each other the same amount, as trainers do.
 
-    python -m atta.train.planning.wire RANK FOLDER SECONDS
+    python -m atta.train.planning.loopback RANK FOLDER SECONDS
 
 Rank 0 prints bytes per second that each receives while it sends as many.
 """
@@ -34,7 +34,7 @@ def internal_bytes_per_s(seconds: float) -> float:
     """
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}
     with tempfile.TemporaryDirectory(prefix="atta-wire-") as folder:
-        command = [sys.executable, "-m", "atta.train.planning.wire"]
+        command = [sys.executable, "-m", "atta.train.planning.loopback"]
         pair = [
             subprocess.Popen(
                 [*command, str(rank), folder, str(seconds)],

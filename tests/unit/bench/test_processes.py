@@ -9,17 +9,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from atta.bench.lab.drive import Measured, Troupe, Usage
 from atta.bench.lab.netlab import loopback
+from atta.bench.lab.processes import Measured, SystemProcesses, Usage
 from atta.bench.loader.benchmark import figures
 from atta.errors import AttaError
 
 HOST = loopback(1)[0]
 RANK = """
 import sys, time
-from atta.bench.lab.stage import Epoch, Stage
+from atta.bench.lab.reporter import Epoch, Reporter
 rank, seconds = int(sys.argv[1]), float(sys.argv[2])
-stage = Stage()
+reporter = Reporter()
 print("libraries chatter")
 def epoch(number):
     out = Epoch(rank, number)
@@ -27,9 +27,9 @@ def epoch(number):
         time.sleep(seconds)
         out.seeds, out.batches, out.edges = 100, 2, 700
     return out
-for number in range(stage.ready(epoch(0))):
-    stage.report(epoch(number))
-stage.done()
+for number in range(reporter.ready(epoch(0))):
+    reporter.report(epoch(number))
+reporter.done()
 """
 
 
@@ -38,11 +38,11 @@ def rank(number: int, seconds: float, code: str = RANK) -> list[str]:
 
 
 def test_ranks_run_together_and_report_every_epoch(tmp_path: Path) -> None:
-    with Troupe("test", tmp_path) as troupe:
-        troupe.extra("server", HOST, ["sleep", "300"])
+    with SystemProcesses("test", tmp_path) as processes:
+        processes.start_support("daemon", HOST, ["sleep", "300"])
         for number in range(2):
-            troupe.rank(HOST, rank(number, 0.1))
-        measured = troupe.measure(epochs=3, seconds=0.0, timeout_s=60)
+            processes.start_rank(HOST, rank(number, 0.1))
+        measured = processes.measure(epochs=3, seconds=0.0, timeout_s=60)
     assert sorted((e["rank"], e["epoch"]) for e in measured.epochs) == [(r, e) for r in range(2) for e in range(3)]
     assert measured.total("seeds") == 600
     assert measured.window_s >= 0.3
@@ -55,9 +55,9 @@ def test_ranks_run_together_and_report_every_epoch(tmp_path: Path) -> None:
 
 
 def test_as_many_epochs_as_fill_the_time(tmp_path: Path) -> None:
-    with Troupe("test", tmp_path) as troupe:
-        troupe.rank(HOST, rank(0, 0.2))
-        measured = troupe.measure(epochs=1, seconds=0.7, timeout_s=60)
+    with SystemProcesses("test", tmp_path) as processes:
+        processes.start_rank(HOST, rank(0, 0.2))
+        measured = processes.measure(epochs=1, seconds=0.7, timeout_s=60)
     assert 2 <= len(measured.epochs) <= 4
 
 
@@ -65,48 +65,48 @@ def test_processes_end_with_the_block(tmp_path: Path) -> None:
     before = set(
         psutil.Process().children()
     )  # of other tests: process numbers may wrap, so the newest need not be the last
-    with Troupe("test", tmp_path) as troupe:
-        troupe.extra("server", HOST, [sys.executable, "-c", "import time; time.sleep(300)"])
+    with SystemProcesses("test", tmp_path) as processes:
+        processes.start_support("daemon", HOST, [sys.executable, "-c", "import time; time.sleep(300)"])
         (child,) = set(psutil.Process().children()) - before
     assert not child.is_running()
 
 
-@pytest.mark.parametrize("who", ["rank", "extra"])
-def test_whoever_breaks_is_named_with_its_last_words(tmp_path: Path, who: str) -> None:
+@pytest.mark.parametrize("who", ["rank", "support"])
+def test_a_broken_process_is_named_with_the_end_of_its_log(tmp_path: Path, who: str) -> None:
     broken = [sys.executable, "-c", "raise SystemExit('out of cheese')"]
-    with Troupe("test", tmp_path) as troupe:
+    with SystemProcesses("test", tmp_path) as processes:
         if who == "rank":
-            troupe.rank(HOST, broken)
+            processes.start_rank(HOST, broken)
         else:
-            troupe.extra("server", HOST, broken)
-            troupe.rank(HOST, rank(0, 30))
+            processes.start_support("daemon", HOST, broken)
+            processes.start_rank(HOST, rank(0, 30))
         with pytest.raises(AttaError, match=r"ended early.*out of cheese"):
-            troupe.measure(epochs=1, seconds=0, timeout_s=60)
+            processes.measure(epochs=1, seconds=0, timeout_s=60)
 
 
-def test_the_cause_is_told_apart_from_who_lost_the_connection(tmp_path: Path) -> None:
+def test_the_cause_is_told_apart_from_a_lost_connection(tmp_path: Path) -> None:
     follower = "raise SystemExit('RuntimeError: [third_party/gloo/pair.cc] Connection closed by peer')"
     cause = "import time; time.sleep(0.5); raise SystemExit('out of cheese')"
-    with Troupe("test", tmp_path) as troupe:
+    with SystemProcesses("test", tmp_path) as processes:
         for code in (follower, cause):
-            troupe.rank(HOST, [sys.executable, "-c", code])
+            processes.start_rank(HOST, [sys.executable, "-c", code])
         with pytest.raises(AttaError, match=r"rank1 ended early.*out of cheese"):
-            troupe.measure(epochs=1, seconds=0, timeout_s=60)
+            processes.measure(epochs=1, seconds=0, timeout_s=60)
 
 
 def test_a_killed_rank_is_said_to_be_killed(tmp_path: Path) -> None:
-    with Troupe("test", tmp_path) as troupe:
-        troupe.rank(HOST, [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
+    with SystemProcesses("test", tmp_path) as processes:
+        processes.start_rank(HOST, [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
         with pytest.raises(AttaError, match="rank0 was killed by SIGKILL; out of memory"):
-            troupe.measure(epochs=1, seconds=0, timeout_s=60)
+            processes.measure(epochs=1, seconds=0, timeout_s=60)
 
 
-def test_whoever_hangs_is_given_up(tmp_path: Path) -> None:
+def test_a_rank_that_hangs_is_given_up(tmp_path: Path) -> None:
     start = time.monotonic()
-    with Troupe("test", tmp_path) as troupe:
-        troupe.rank(HOST, [sys.executable, "-c", "import sys; sys.stdin.read()"])
+    with SystemProcesses("test", tmp_path) as processes:
+        processes.start_rank(HOST, [sys.executable, "-c", "import sys; sys.stdin.read()"])
         with pytest.raises(AttaError, match="not done in time"):
-            troupe.measure(epochs=1, seconds=0, timeout_s=0.2)
+            processes.measure(epochs=1, seconds=0, timeout_s=0.2)
     assert time.monotonic() - start < 60
 
 
