@@ -169,8 +169,8 @@ def _warn_of_length(scenario: Scenario) -> None:
     if most is not None and scenario.batches > most:
         size = scenario.batch_size or scenario.profile.batch_size
         click.echo(
-            f"atta: warning: --batches {scenario.batches}: an epoch of {seeds:,} seeds has only {most} batches of {size} "
-            f"on each of {scenario.machines} machines; beyond, more of the same are simulated",
+            f"atta: warning: --batches {scenario.batches}: an epoch of {seeds:,} seeds has only {most} batches of "
+            f"{size} on each of {scenario.machines} machines; beyond, more of the same are simulated",
             err=True,
         )
 

@@ -1,8 +1,8 @@
-"""The coarse level: what it knows of every session when it decides whether to launch the session's next DAG (ByteGNN §4.2).
+"""The coarse level (ByteGNN §4.2): what it knows of a session when it decides whether to launch the next DAG.
 
 ``policies`` decides with it, ``score`` has the formulas. Beyond them stand caps on batches and bytes
-(``ScheduledSession.within_caps``) and a limit on how fast the number of batches at once may rise (``ScheduledSession.may_widen``).
-Times are milliseconds here, seconds outside.
+(``ScheduledSession.within_caps``) and a limit on how fast the number of batches at once may rise
+(``ScheduledSession.may_widen``). Times are milliseconds here, seconds outside.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _ALWAYS = 4
 class Load:
     """How busy the machine is. The CPU utilisation is a running mean over a short window; unknown counts as idle.
 
-    ``saturated``: the scheduler's own tasks already keep the workers or the links busy for some time. ``idle``: a worker has
-    nothing to do. ``shared``: there are sessions of several loaders.
+    ``saturated``: the scheduler's own tasks already keep the workers or the links busy for some time. ``idle``: a
+    worker has nothing to do. ``shared``: there are sessions of several loaders.
     """
 
     def __init__(self, window_s: float) -> None:
@@ -100,10 +100,11 @@ class ScheduledSession:
     def may_widen(self, load: Load, config: SchedulerConfig) -> bool:
         """Whether one more batch is worth its memory if the loader never had as many at once.
 
-        Buffers are used again, and touching a new one can take longer than making a batch. So beyond four batches the number
-        rises only while a worker and the machine are idle. In the beginning it may double with what has been finished, as in
-        TCP's slow start; later it may rise by a quarter at a time; otherwise only once in ``widening_batches`` batches. While
-        none is in flight, the score alone decides how many finished ones wait. With several loaders, their turns decide.
+        Buffers are used again, and touching a new one can take longer than making a batch. So beyond four batches the
+        number rises only while a worker and the machine are idle. In the beginning it may double with what has been
+        finished, as in TCP's slow start; later it may rise by a quarter at a time; otherwise only once in
+        ``widening_batches`` batches. While none is in flight, the score alone decides how many finished ones wait. With
+        several loaders, their turns decide.
         """
         pace = self.pace
         if load.shared or self.in_flight == 0 or self.line[1] < max(_ALWAYS, pace.most):
@@ -121,10 +122,10 @@ class ScheduledSession:
         return self.launched < len(self.batches)
 
     def charge(self, turn: float) -> float:
-        """Move the session's turn forward by one batch. Returns where that batch begins; the common turn goes on from there.
+        """Move the session's turn forward by one batch. Returns where that batch begins.
 
-        Start-time fair queueing (Goyal, Vin and Cheng 1996): a batch moves its session's turn by its work at home over the
-        session's share. The session with the earliest turn launches next. A session that paused gains no credit.
+        Start-time fair queueing (Goyal, Vin and Cheng 1996): a batch moves its session's turn by its work at home over
+        the session's share. The session with the earliest turn launches next. A session that paused gains no credit.
         """
         start = max(turn, self.turn)
         self.turn = start + (self.pace.work_ms or 0.0) / self.share
@@ -138,9 +139,10 @@ class ScheduledSession:
     def within_caps(self, config: SchedulerConfig, free_bytes: float = math.inf) -> bool:
         """Whether one more DAG keeps the bounds on batches and bytes.
 
-        ``free_bytes``: what all sessions together leave of the buffers. A session that holds something must leave as much as it
-        will hold then (the dynamic threshold of shared-memory switches, Choudhury and Hahne 1998), so stalled sessions never
-        use up everything. A session that holds nothing may take what is free, beyond its own bounds.
+        ``free_bytes``: what all sessions together leave of the buffers. A session that holds something must leave as
+        much as it will hold then (the dynamic threshold of shared-memory switches, Choudhury and Hahne 1998), so
+        stalled sessions never use up everything. A session that holds nothing may take what is free, beyond its own
+        bounds.
         """
         held = self.in_flight + self.finished
         if held == 0:

@@ -1,12 +1,13 @@
 """Launch policies: when to launch the next DAG of a session, and which ready task runs next.
 
-``POLICIES`` is the one list of them: the command line, daemons, the simulator and benchmarks read it. To add a policy, write
-its two functions (or take existing ones) and add one entry.
+``POLICIES`` is the one list of them: the command line, daemons, the simulator and benchmarks read it. To add a policy,
+write its two functions (or take existing ones) and add one entry.
 
-``by_score`` is ByteGNN's policy with four more rules; the first that applies decides. Saturation: enough tasks wait for the
-workers or the links, so do not launch, as another batch would make none of them faster and all of them later. Widening: see
-``ScheduledSession.may_widen``. Liveness: nothing is in flight and nothing finished, so launch. Pipeline floor: launch while fewer
-batches are held than training takes during one sampling time, plus one; otherwise the queue would run dry (Little's law).
+``by_score`` is ByteGNN's policy with four more rules; the first that applies decides. Saturation: enough tasks wait for
+the workers or the links, so do not launch, as another batch would make none of them faster and all of them later.
+Widening: see ``ScheduledSession.may_widen``. Liveness: nothing is in flight and nothing finished, so launch. Pipeline
+floor: launch while fewer batches are held than training takes during one sampling time, plus one; otherwise the queue
+would run dry (Little's law).
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ class Policy:
 
     @property
     def oldest_first(self) -> bool:
-        """Whether the tasks of an older batch go first, whatever they cost. Other daemons are then asked to do so, too."""
+        """Whether the tasks of an older batch go first, whatever they cost.
+
+        Other daemons are then asked to do so, too.
+        """
         return self.order(0, math.inf) < self.order(1, 0.0)
 
 
@@ -94,7 +98,10 @@ def greedy(session: ScheduledSession, load: Load, now: float, config: SchedulerC
 
 
 def oldest_then_cheapest(dag: int, cost_us: float) -> tuple[int, float]:
-    """ByteGNN's order: the oldest batch is finished first; within a batch, cheap tasks make their successors ready sooner."""
+    """ByteGNN's order: the oldest batch is finished first.
+
+    Within a batch, cheap tasks make their successors ready sooner.
+    """
     return dag, cost_us
 
 

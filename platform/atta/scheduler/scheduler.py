@@ -314,7 +314,7 @@ class Scheduler:
             self._launch(session, now, actions)
 
     def _saturated(self) -> bool:
-        """Whether another task waits for every worker, requests wait for their turn, or the rows to come keep any link busy."""
+        """Whether a task waits for every worker, requests wait for their turn, or rows to come keep any link busy."""
         cpu, net = self._lanes[Lane.CPU], self._lanes[Lane.NET]
         return cpu.backlog >= cpu.width or net.backlog > 0 or net.fetching >= self._config.fetch_bytes
 

@@ -11,7 +11,8 @@ from atta.scheduler.coarse import ScheduledSession
 __all__ = ["EARLY_S", "WakeUps"]
 
 EARLY_S = 1e-4
-"""How much too early a check may happen. Timers and clocks round differently, and asking for another tick would spin."""
+"""How much too early a check may happen. Timers and clocks round differently, and asking for another tick would
+spin."""
 
 
 class WakeUps:
@@ -19,7 +20,8 @@ class WakeUps:
 
     def __init__(self) -> None:
         self._checks: list[tuple[float, int, ScheduledSession]] = []
-        """A heap. An entry counts if it is its session's ``check_at`` and the session is open; others are out of date."""
+        """A heap. An entry counts if it is its session's ``check_at`` and the session is open; others are out of
+        date."""
         self._sequence = count()
         self._asked: float | None = None
         """The wake-up that the shell holds. After ``next`` it is no later than the earliest check that counts."""

@@ -7,14 +7,15 @@
     Scenario   how many machines, cores, which link, policy, trainer ...            -> BatchModel: sizes of every batch
        |
     SimulatedCluster   one Clock, one Switch, and per machine:
-                         Scheduler (atta.scheduler, as in a daemon) <-> Machine: Cores, a Pool that serves others, a trainer
+                         Scheduler (atta.scheduler, as in a daemon) <-> Machine: Cores, Pool for others, trainer
        |
     Outcome    figures: seeds/s, completion times, utilisation, what was held
 
-A discrete-event simulation without a real clock and with one source of randomness: the same scenario always gives the same
-figures. docs/simulator.md says what is modelled and what is not.
+A discrete-event simulation without a real clock and with one source of randomness: the same scenario always gives the
+same figures. docs/simulator.md says what is modelled and what is not.
 
-Reading order: ``profile``, ``scenario``, ``clock``, ``resources`` (what tasks compete for), ``machine``, ``cluster``, ``display``.
+Reading order: ``profile``, ``scenario``, ``clock``, ``resources`` (what tasks compete for), ``machine``, ``cluster``,
+``display``.
 """
 
 from atta.simulate.cluster import Outcome, SimulatedCluster, simulate

@@ -10,7 +10,10 @@ __all__ = ["Clock"]
 
 
 class Clock:
-    """``now`` is in seconds. Calls are made one at a time and never from within ``at``, so users of a clock are not re-entered."""
+    """``now`` is in seconds.
+
+    Calls are made one at a time and never from within ``at``, so users of a clock are not re-entered.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0

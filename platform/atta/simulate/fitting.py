@@ -26,8 +26,10 @@ MOST_REPEATS = 256
 
 @dataclass
 class Measurements:
-    """What consumers saw of one run's batches, and what its daemons counted meanwhile. ``home``, ``expanded``, ``owners`` and
-    ``wanted`` are empty where owners are unknown."""
+    """What consumers saw of one run's batches, and what its daemons counted meanwhile.
+
+    ``home``, ``expanded``, ``owners`` and ``wanted`` are empty if owners are unknown.
+    """
 
     batches: int = 0
     nbytes: float = 0.0
@@ -116,7 +118,10 @@ def profile_of(
     *,
     measured: Mapping[str, Any],
 ) -> Profile:
-    """The profile that explains all ``runs``. The first run's batches are those of the profile; ``measured``: notes for people."""
+    """The profile that explains all ``runs``.
+
+    The first run's batches are those of the profile; ``measured``: notes for people.
+    """
     main, all_runs = runs[0], _sum_of(runs)
     batches = max(1, main.batches)
     local_costs = {kind: _cost(all_runs, kind) for kind in LOCAL_KINDS}
@@ -199,7 +204,7 @@ def _cost(seen: Measurements, kind: str) -> Linear:
 
 
 def _overheads(runs: Sequence[Measurements], serve: Mapping[str, Linear]) -> tuple[float, float, float]:
-    """CPU seconds per batch, per request and per byte that explain the CPU time of neither tasks nor serving; none is negative.
+    """CPU seconds per batch, per request and per byte, besides tasks and serving; none is negative.
 
     Answering a request costs what the same task costs at home, besides the transport.
     """

@@ -1,4 +1,4 @@
-"""One simulated machine: a trainer, and the shell around the real scheduler, as ``atta.daemon.engine.engine`` is in a daemon."""
+"""One simulated machine: a trainer, and the shell around the real scheduler, like a daemon's engine."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ class Machine:
         self._clock.at(self._clock.now + UTILISATION_PERIOD_S, self._sample_utilisation)
         self._send(Utilisation(percent))
 
-    # -- other daemons: request, queue and CPU at the owner, answer, CPU of receiving ------------------------------------
+    # -- other daemons: request, queue and CPU at the owner, answer, CPU of receiving ----------------------------------
 
     def _ask(self, dag: int, task: Task) -> None:
         units, now = self._prices.units(task), self._clock.now
@@ -308,7 +308,10 @@ class Machine:
         return self._consumed == self._scenario.batches
 
     def proceed(self) -> None:
-        """Take the next batch as soon as there is one. The training time that consumers report includes waiting for each other."""
+        """Take the next batch as soon as there is one.
+
+        The training time that consumers report includes waiting for each other.
+        """
         self._train_ms = max(LEAST_TRAIN_MS, 1e3 * (self._clock.now - self._started))
         self._training = False
         if self._queue:

@@ -7,9 +7,9 @@
        |-- CPU time of all processes without tasks      -> CPU per batch, per request and per byte moved
        '-- the batches themselves                       -> new vertices per hop, at home and elsewhere
 
-Every daemon counts the CPU time of its tasks, thread by thread (``atta.daemon.engine.task_costs``). So a machine that is shared
-with others, or by several daemons, gives the same costs as an idle one. Waiting and transfer times are not measured, they are
-simulated. ``fitting`` makes the profile.
+Every daemon counts the CPU time of its tasks, thread by thread (``atta.daemon.engine.task_costs``). So a machine that
+is shared with others, or by several daemons, gives the same costs as an idle one. Waiting and transfer times are not
+measured, they are simulated. ``fitting`` makes the profile.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from atta.simulate.profile import Profile
 __all__ = ["measure"]
 
 SMALLER = 4
-"""Factor by which batches of the second run are smaller. Those of the third run have fewer requests. So the costs per batch, per
-request and per byte can be told apart."""
+"""Factor by which batches of the second run are smaller. Those of the third run have fewer requests. So the costs per
+batch, per request and per byte can be told apart."""
 MOST_COUNTED = 1 << 22
 """Largest number of counters per node type and rank."""
 Say = Callable[[str], None]
@@ -54,10 +54,12 @@ def measure(
     threads: int = 1,
     say: Say = lambda _: None,
 ) -> Profile:
-    """Measure the batches of one trainer per partition of ``source``: a partitioned dataset, or a cluster (file or addresses).
+    """Measure the batches of one trainer per partition of ``source``.
 
-    ``data``: the dataset that a cluster serves; without it only the mean share at home over all hops is known. ``threads``:
-    worker threads of a daemon that is started here. Every run has a warm-up epoch before its measured ``epochs``.
+    ``source``: a partitioned dataset, or a cluster (file or addresses).
+    ``data``: the dataset that a cluster serves; without it only the mean share at home over all hops is known.
+    ``threads``: worker threads of a daemon that is started here. Every run has a warm-up epoch before its measured
+    ``epochs``.
 
     Raises:
         DataError, ConfigError: the dataset or a setting is wrong.

@@ -1,4 +1,5 @@
-"""Remote rows that batches have in common: while one waits for a row, others need not ask for it (``daemon.peers.underway``)."""
+"""Remote rows that batches have in common: while one waits for a row, others need not ask for it
+(``daemon.peers.underway``)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ class Overlap:
             self._curve = (1.0 - _none_has(batches, numbers[:, None], others)).T @ pulled / pulled.sum()
 
     def share(self, others: float) -> float:
-        """Share of a batch's pulled rows that at least one of ``others`` other batches has asked for; may be a fraction."""
+        """Share of a batch's pulled rows that at least one of ``others`` other batches has asked for.
+
+        May be a fraction.
+        """
         at = min(max(0.0, others * STEPS), len(self._curve) - 1.0)
         below = int(at)
         above = min(below + 1, len(self._curve) - 1)

@@ -57,7 +57,7 @@ class Remote:
 
 @dataclass(frozen=True)
 class HopSize:
-    """The vertices that a hop reaches first: mean number per batch, and the share that the batch's own machine holds."""
+    """New vertices of a hop: mean number per batch, and the share that the batch's own machine holds."""
 
     new: float
     home: float = 1.0
@@ -96,8 +96,8 @@ class Profile:
     parts: int = 1
     """Partitions of the dataset that the shares of ``hops`` hold for; 1: for any number."""
     placement: tuple[tuple[float, ...], ...] = ()
-    """[parts][parts]: remote vertices of a batch of one machine that another holds, against the mean number of remote vertices of a
-    batch; empty: all alike. Counts where as many machines are simulated as were measured."""
+    """[parts][parts]: remote vertices of a batch of one machine that another holds, against the mean number of remote
+    vertices of a batch; empty: all alike. Counts where as many machines are simulated as were measured."""
     spread: float = 0.0
     """Standard deviation of the logarithm of a batch's size."""
     degree: float = 1.0
@@ -113,9 +113,11 @@ class Profile:
     cache_hit: float = 0.0
     """Share of the remote rows that the cache has answered."""
     repeats: tuple[float, ...] = ()
-    """Entry i: remote vertices that i + 1 of ``len(repeats)`` batches of one machine had; empty: unknown, batches share nothing."""
+    """Entry i: remote vertices that i + 1 of ``len(repeats)`` batches of one machine had; empty: unknown, batches share
+    nothing."""
     draws: tuple[Draw, ...] = ()
-    """Hop by hop; with them other batch sizes and fan-outs are computed from how often vertices are met twice. Empty: unknown."""
+    """Hop by hop; with them other batch sizes and fan-outs are computed from how often vertices are met twice. Empty:
+    unknown."""
     vertices: tuple[float, ...] = ()
     """Of a machine, and of all others: goes with ``draws``."""
     epoch_seeds: int = 0
@@ -165,7 +167,8 @@ def load_profile(path: str | Path) -> Profile:
     """Read a profile.
 
     Raises:
-        DataError: the file is missing, is no profile, or a field is missing, unknown or makes no sense; names the field.
+        DataError: the file is missing, is no profile, or a field is missing, unknown or makes no sense; names the
+        field.
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))

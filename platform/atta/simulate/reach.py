@@ -1,14 +1,15 @@
 """How many different vertices a batch reaches, for other batch sizes and fan-outs than those measured.
 
-Smaller batches meet fewer vertices twice, so they reach more per sampled edge; larger ones reach fewer. The vertices of the
-batch's own machine are treated apart from all others: own ones are met more often, so they repeat sooner.
+Smaller batches meet fewer vertices twice, so they reach more per sampled edge; larger ones reach fewer. The vertices of
+the batch's own machine are treated apart from all others: own ones are met more often, so they repeat sooner.
 
 Of N vertices whose popularity follows a gamma distribution of shape k, D draws reach this number::
 
     distinct(D) = N * (1 - (1 + D / (N k)) ** -k)
 
-Few draws all reach different vertices, very many reach all N. A small k means that hubs take most draws. Every measured hop
-gives the k that explains what the draws had reached by then. Between hops k is interpolated, below the first one extrapolated.
+Few draws all reach different vertices, very many reach all N. A small k means that hubs take most draws. Every measured
+hop gives the k that explains what the draws had reached by then. Between hops k is interpolated, below the first one
+extrapolated.
 """
 
 from __future__ import annotations

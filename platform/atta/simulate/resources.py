@@ -22,8 +22,9 @@ Then = Callable[..., None]
 class Cores:
     """``count`` cores that all running threads share evenly: each gets min(1, count / threads) of a core.
 
-    Processor sharing in virtual time. ``_served`` is the CPU time that a thread present since the beginning would have got. A
-    thread ends when ``_served`` passes its start plus its work, whatever other threads do. A start or end costs O(log threads).
+    Processor sharing in virtual time. ``_served`` is the CPU time that a thread present since the beginning would have
+    got. A thread ends when ``_served`` passes its start plus its work, whatever other threads do. A start or end costs
+    O(log threads).
     """
 
     def __init__(self, clock: Clock, cores: int) -> None:
@@ -90,7 +91,10 @@ class Cores:
 
 
 class Pool:
-    """A bounded number of threads on some cores. They serve the oldest batch first, as in a daemon (``atta.daemon.peers.turns``)."""
+    """A bounded number of threads on some cores.
+
+    They serve the oldest batch first, as in a daemon (``atta.daemon.peers.turns``).
+    """
 
     def __init__(self, cores: Cores, threads: int) -> None:
         self._cores, self._free = cores, threads
@@ -127,9 +131,9 @@ class Port:
 class Switch:
     """A switch that never blocks. Each direction of a port passes messages one after another, at the link's rate.
 
-    A port sends the oldest batch's messages first, and receives in the order of the first bytes. Long data goes as several
-    messages, and those of an older batch may come in between. Messages cut through: the receiver's downlink begins when the first
-    byte arrives, half a round trip after the sender's uplink began.
+    A port sends the oldest batch's messages first, and receives in the order of the first bytes. Long data goes as
+    several messages, and those of an older batch may come in between. Messages cut through: the receiver's downlink
+    begins when the first byte arrives, half a round trip after the sender's uplink began.
     """
 
     def __init__(self, clock: Clock, rate: float, rtt_s: float) -> None:

@@ -21,7 +21,10 @@ __all__ = ["BatchModel", "Scenario"]
 
 @dataclass(frozen=True)
 class Scenario:
-    """A cluster of equal machines, each with a daemon, its partition and one trainer. Raises ConfigError for nonsense."""
+    """A cluster of equal machines, each with a daemon, its partition and one trainer.
+
+    Raises ConfigError for values that make no sense.
+    """
 
     profile: Profile
     machines: int = 2
@@ -149,7 +152,7 @@ class BatchModel:
         ]
 
     def under_way(self, machine: int, owner: int, nbytes: float) -> float:
-        """Share of an owner's rows that need not be asked for, while other batches of the machine wait for ``nbytes`` of them."""
+        """Share of an owner's rows not to ask for, while other batches of the machine wait for ``nbytes`` of them."""
         if not nbytes:
             return 0.0
         usual = self._away.get((machine, owner))
@@ -188,7 +191,7 @@ def _sampling(cost: Linear, ratio: float) -> Linear:
 
 
 def _fan_out_ratios(profile: Profile, fan_outs: tuple[int, ...], side: str) -> list[float]:
-    """Per hop (entry 0 is not used): sampled edges per vertex against those of the profile's hop, which ``side`` expands."""
+    """Per hop (entry 0 is not used): sampled edges per vertex relative to the profile's hop; ``side``: who expands."""
     if not profile.fan_outs:
         return [1.0] * (len(fan_outs) + 1)
 
@@ -225,8 +228,9 @@ def _scaled_hops(profile: Profile, batch_size: int, fan_outs: tuple[int, ...], m
 
 
 def _home(share: float, parts: int, machines: int) -> float:
-    """The home share among ``machines``. The remote share keeps its ratio to that of a random placement, 1 - 1/machines.
+    """The home share among ``machines``.
 
+    The remote share keeps its ratio to that of a random placement, 1 - 1/machines.
     Shares of a profile of one partition are taken as they are. A single machine has everything.
     """
     if machines == 1:
@@ -237,6 +241,6 @@ def _home(share: float, parts: int, machines: int) -> float:
 
 
 def _ring(machines: int, neighbours: int) -> list[int]:
-    """Distances to the machines that hold a machine's remote vertices: equally many on either side, so that all serve alike."""
+    """Distances to the machines that hold a machine's remote vertices; on both sides, so that all serve alike."""
     reach = min(neighbours, machines - 1)
     return [(i // 2 + 1) * (1 if i % 2 == 0 else -1) for i in range(reach)]

@@ -1,8 +1,8 @@
 """``atta simulate --trace``: a profile from what running daemons have recorded (a file of ``atta trace``).
 
-The trace has every task with its cost and its time, and the bytes of all answers, so sizes of batches are exact. Times are those
-of the wall clock: if all cores were busy, they are too long. Work outside tasks (transport, event loop) is not in them; typical
-figures stand in for it. ``atta simulate --measure`` measures both.
+The trace has every task with its cost and its time, and the bytes of all answers, so sizes of batches are exact. Times
+are those of the wall clock: if all cores were busy, they are too long. Work outside tasks (transport, event loop) is
+not in them; typical figures stand in for it. ``atta simulate --measure`` measures both.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class _Dag:
 def profile_of_trace(path: str | Path, *, batch_size: int | None = None, fan_outs: Sequence[int] = ()) -> Profile:
     """Read a trace of daemons that made batches of ``NeighborLoader``.
 
-    ``batch_size``, ``fan_outs``: needed if the trace begins after the session was opened. Of several kinds of sessions, the one
-    with the most batches is taken.
+    ``batch_size``, ``fan_outs``: needed if the trace begins after the session was opened. Of several kinds of sessions,
+    the one with the most batches is taken.
 
     Raises:
         DataError: the file is no trace, or has no whole batch of such a loader.

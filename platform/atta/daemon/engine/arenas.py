@@ -1,6 +1,7 @@
 """Memory files that hold many slots each, so that many batches need few descriptors.
 
-An arena is far larger than the memory that it takes, as only touched pages count. ``Gaps`` (pure) says which ranges are free.
+An arena is far larger than the memory that it takes, as only touched pages count. ``Gaps`` (pure) says which ranges are
+free.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class Gaps:
         self._gaps[first:last] = [(start, stop)]
 
     def validate(self, taken: list[tuple[int, int]]) -> None:
-        """Raise AssertionError unless gaps and the ``taken`` ranges (start, stop) together cover everything once; for tests."""
+        """Raise AssertionError unless gaps and the ``taken`` ranges (start, stop) together cover everything once.
+
+        For tests.
+        """
         assert all(stop < start for (_, stop), (start, _) in pairwise(self._gaps)), f"gaps touch: {self._gaps}"
         at = 0
         for start, stop in sorted([*self._gaps, *taken]):
@@ -84,7 +88,7 @@ class Arena:
         except OSError as error:
             raise _refused(error) from error
         try:
-            # The mapping takes another descriptor. Both have the lowest free numbers, so the number tells how many are left.
+            # The mapping takes another descriptor. Both have the lowest free numbers, so these tell how many are left.
             if 0 <= _most_files() <= self.fd + 1 + SPARE_DESCRIPTORS:
                 raise _refused("the rest is kept for connections")
             flags = mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0)

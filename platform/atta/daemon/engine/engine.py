@@ -1,7 +1,8 @@
 """The shell around the scheduler: carries out its actions and reports what happened.
 
-The scheduler (``atta.scheduler``, pure) decides; this file owns the clock and the buffers, ``runner`` the threads. Every change
-enters through ``post(event)`` on the event loop, so there is no lock: workers hand their results back to the loop.
+The scheduler (``atta.scheduler``, pure) decides; this file owns the clock and the buffers, ``runner`` the threads.
+Every change enters through ``post(event)`` on the event loop, so there is no lock: workers hand their results back to
+the loop.
 """
 
 from __future__ import annotations

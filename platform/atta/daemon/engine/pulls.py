@@ -1,4 +1,5 @@
-"""Table rows that a peer owns: from the cache, from pulls of other batches that are under way, and from the peer itself."""
+"""Table rows that a peer owns: from the cache, from pulls of other batches that are under way, and from the peer
+itself."""
 
 from __future__ import annotations
 
@@ -33,14 +34,15 @@ class RemoteContext:
     pool: Executor  # copies rows, so that the event loop stays free
     underway: PullsUnderWay | None = None  # None: every batch asks for all of its rows
     codec: str = ""
-    """Of float32 rows on the way; empty: none. Decoded rows differ from the originals, so the cache does not keep them."""
+    """Of float32 rows on the way; empty: none. Decoded rows differ from the originals, so the cache does not keep
+    them."""
     age_ms: int = 0  # since the batch was begun; 0: peers answer in order of arrival
     at_once: int = SMALL_BYTES  # the event loop itself copies up to this many bytes
 
 
 @dataclass(frozen=True, slots=True)
 class WantedRows:
-    """Rows of one node type that a batch wants from a peer: where they go, and the cache's slots for them (None: no slots)."""
+    """Rows of one node type that a batch wants from a peer, where they go, and the cache's slots for them."""
 
     item: FeatureItem = field(repr=False)
     outs: list[np.ndarray] = field(repr=False)
@@ -88,7 +90,10 @@ async def pull_rows(state: BatchState, task: Task, context: RemoteContext) -> Pu
 
 
 async def pull_jointly(wanted: Sequence[WantedRows], owner: int, context: RemoteContext) -> PullCounts:
-    """Pull ``wanted``, but take what earlier batches have already asked for from them. Later batches may rely on this pull."""
+    """Pull ``wanted``, but take what earlier batches have already asked for from them.
+
+    Later batches may rely on this pull.
+    """
     underway = context.underway
     if underway is None:
         return await _ask(wanted, context)

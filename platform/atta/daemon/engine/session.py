@@ -1,8 +1,8 @@
 """A session: one consumer's stream of batches for one epoch, from its output queue to the consumer.
 
-Batches come in order and are numbered 0, 1, 2, ... Asking for a number again yields the same batch, so a lost answer costs
-nothing. A batch delivered in shared memory keeps its slot until the consumer says that the last view of it is gone. After the
-end of the session, the kernel's locks tell when it is gone.
+Batches come in order and are numbered 0, 1, 2, ... Asking for a number again yields the same batch, so a lost answer
+costs nothing. A batch delivered in shared memory keeps its slot until the consumer says that the last view of it is
+gone. After the end of the session, the kernel's locks tell when it is gone.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from atta.samplers.seed_plan import SeedPlan
 __all__ = ["Delivery", "Session", "SessionRequest", "Taken"]
 
 MAX_HELD_SLOTS = 4
-"""Largest number of shared-memory batches that a consumer may hold. Further ones are sent as bytes, so that a consumer that
-keeps its batches does not run out of slots."""
+"""Largest number of shared-memory batches that a consumer may hold. Further ones are sent as bytes, so that a consumer
+that keeps its batches does not run out of slots."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +207,10 @@ class Session:
             self.slots.release(delivery.slot)
 
     def close(self) -> None:
-        """Free the slots that are not read. The consumer keeps those that it may still read, until it lets go of them."""
+        """Free the slots that are not read.
+
+        The consumer keeps those that it may still read, until it lets go of them.
+        """
         self.closed = True
         self._changed.set()
         self._forget_current()

@@ -1,9 +1,10 @@
 """Shared-memory slots: batches are assembled once, where the consumer will read them.
 
-A slot is a range of an arena, an anonymous memory file (``atta.wire.memfiles``). A consumer on the same machine maps the arena
-through ``/proc/<pid>/fd/<n>``, locks the slot's range while it reads the batch, and checks the batch's nonce in the first bytes.
-Slots are reused because touching fresh pages costs about eight times a copy. A slot that a consumer has locked is never
-written, whatever the sessions' state says. Every batch has its own nonce, so a consumer that comes too late notices it.
+A slot is a range of an arena, an anonymous memory file (``atta.wire.memfiles``). A consumer on the same machine maps
+the arena through ``/proc/<pid>/fd/<n>``, locks the slot's range while it reads the batch, and checks the batch's nonce
+in the first bytes. Slots are reused because touching fresh pages costs about eight times a copy. A slot that a consumer
+has locked is never written, whatever the sessions' state says. Every batch has its own nonce, so a consumer that comes
+too late notices it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ __all__ = ["Slot", "SlotPool", "stale_sizes"]
 
 PAGE = 4096
 MIN_FREE_BYTES = 64 << 20
-"""Least free memory for another slot, if no batch took more. Touching a page that the machine does not have kills the process."""
+"""Least free memory for another slot, if no batch took more. Touching a page that the machine does not have kills the
+process."""
 IDLE_S = 30.0
-"""How long free slots of a size are kept that no session uses. The next epoch, or the next validation, may want them."""
+"""How long free slots of a size are kept that no session uses. The next epoch, or the next validation, may want
+them."""
 IDLE_SIZES = 4
 """Largest number of such sizes; those used last are kept."""
 
@@ -52,7 +55,10 @@ class Slot:
         return self.arena.touched_bytes(self.offset, _pages(self.capacity))
 
     def claim(self) -> bool:
-        """Prepare the slot for a new batch; False while a consumer reads it. A consumer that comes later finds another nonce."""
+        """Prepare the slot for a new batch; False while a consumer reads it.
+
+        A consumer that comes later finds another nonce.
+        """
         if not memfiles.exclude(self.arena.fd, self.offset, self.capacity):
             return False
         self.nonce = secrets.randbits(63)
@@ -73,7 +79,10 @@ def _pages(nbytes: int) -> int:
 
 
 def stale_sizes(used: Mapping[int, float], in_use: Collection[int], now: float) -> list[int]:
-    """Sizes whose free slots are not worth their memory. ``used``: when each was last used, the latest one last. Pure."""
+    """Sizes whose free slots are not worth their memory.
+
+    ``used``: when each was last used, the latest one last. Pure.
+    """
     idle = [size for size in used if size not in in_use]
     recent = idle[-IDLE_SIZES:]
     return [size for size in idle if size not in recent or now - used[size] > IDLE_S]
@@ -126,7 +135,10 @@ class SlotPool:
         self.trim(now)
 
     def trim(self, now: float) -> None:
-        """Take back slots that consumers of closed sessions have let go of; free those that are not worth their memory."""
+        """Take back slots that consumers of closed sessions have let go of.
+
+        Free those that are not worth their memory.
+        """
         for slot in list(self._left):
             if slot.claim():
                 del self._left[slot]
@@ -146,7 +158,10 @@ class SlotPool:
         self._used.move_to_end(capacity)
 
     def _drop_one(self, wanted: int) -> bool:
-        """Give back a free slot of another size than ``wanted``, first of sizes that no session uses; False: there is none."""
+        """Give back a free slot of another size than ``wanted``, first of sizes that no session uses.
+
+        False: there is none.
+        """
         others = [size for size, slots in self._free.items() if slots and size != wanted]
         for size in sorted(others, key=lambda size: (self._sessions[size] > 0, self._used.get(size, 0.0))):
             for index, slot in enumerate(self._free[size]):
@@ -208,7 +223,10 @@ class SlotPool:
             raise QuotaExceededError(f"no memory left for another batch buffer: {left >> 20} MiB available")
 
     def _promised(self, *, exactly: bool) -> int:
-        """Memory that batches in the making will still take, as much as others of their size. Not ``exactly``: an upper bound."""
+        """Memory that batches in the making will still take, as much as others of their size.
+
+        Not ``exactly``: an upper bound.
+        """
         making = [(slot, self._usual.get(slot.capacity, 0)) for slot in self._out if slot not in self._lent]
         return sum(max(0, usual - slot.touched_bytes) if exactly and usual else usual for slot, usual in making)
 

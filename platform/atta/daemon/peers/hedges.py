@@ -1,7 +1,8 @@
-"""When a request to a peer is sent a second time because its answer is late (Dean and Barroso, The Tail at Scale, 2013).
+"""When a request to a peer is sent a second time, as its answer is late (Dean and Barroso, The Tail at Scale, 2013).
 
-Answers depend only on the request, so the first of the two is as good as the second. The second request takes a connection of its
-own, because it is mostly the connection that delays a single request. Pure: the caller measures and sends.
+Answers depend only on the request, so the first of the two is as good as the second. The second request takes a
+connection of its own, because it is mostly the connection that delays a single request. Pure: the caller measures and
+sends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """In which order a daemon answers its peers: the oldest batch first, as among its own batches.
 
-A request says how long ago its batch was begun, so requests of different daemons compare without a common clock. The threads that
-make answers take the oldest batch first, and so do the connections that carry them. If several answers shared a link evenly, all
-batches would be finished late and none early.
+A request says how long ago its batch was begun, so requests of different daemons compare without a common clock. The
+threads that make answers take the oldest batch first, and so do the connections that carry them. If several answers
+shared a link evenly, all batches would be finished late and none early.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ __all__ = ["MessageTurns", "TurnPool", "began"]
 
 
 def began(age_ms: int) -> float:
-    """When a batch of that age was begun, on this machine's monotonic clock. Age 0 means now: first come, first served."""
+    """When a batch of that age was begun, on this machine's monotonic clock.
+
+    Age 0 means now: first come, first served.
+    """
     return time.monotonic() - age_ms / 1e3
 
 
