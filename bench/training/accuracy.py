@@ -118,7 +118,7 @@ def record(results: dict[str, Any], typed: str, target: Path) -> None:
         *head("Accuracy with 2 partitions and 2 trainers", {**last, "command": typed}),
         "Test accuracy in percent at the epoch with the best validation accuracy, mean ± sample sd over the seeds. Reference:",
         "mean of full-batch PyG in one process with the same model, hidden size, 2 layers, learning rate 0.01, weight decay and",
-        f"dropout. Reached: within {TOLERANCE} points of the reference, or above it. METIS parts, `--seeds local`; validation and",
+        f"dropout. Reached: within {TOLERANCE} points of the reference, or above it. METIS parts, `--seed-policy local`; validation and",
         "test use all in-neighbours. The seconds are those of a whole `atta train` (daemons, trainers, evaluation).",
         "",
         *rows_of(columns, *(row(name, entry) for name, entry in results.items())),

@@ -30,6 +30,7 @@ from atta.errors import AttaError
 from atta.protos.v1 import kv_pb2
 from atta.samplers import kernels
 from atta.wire import rpc
+from atta.wire.bulk import PULL_DATA
 from bench.transport.senders import DEADLINE_S, HOST, ROW_COUNT, table_rows
 
 GB = 1e9
@@ -113,7 +114,7 @@ def pull_sync(config: ReceiverConfig, target: Target) -> Iterator[Pull]:
 
         def pull(rows: np.ndarray) -> None:
             for bulk in method(_request(rows), timeout=DEADLINE_S):
-                target.place(bulk.message.first_row, bulk.payloads[4])
+                target.place(bulk.message.first_row, bulk.payloads[PULL_DATA])
 
         yield pull
 
@@ -124,7 +125,7 @@ def pull_aio(config: ReceiverConfig, target: Target) -> Iterator[Pull]:
 
     async def share(channel: Any, first: int, rows: np.ndarray) -> None:
         async for bulk in rpc.stub(channel, _PULL)(_request(rows), timeout=DEADLINE_S):
-            target.place(first + bulk.message.first_row, bulk.payloads[4])
+            target.place(first + bulk.message.first_row, bulk.payloads[PULL_DATA])
 
     async def pull(channels: list[Any], rows: np.ndarray) -> None:
         bounds = np.linspace(0, len(rows), len(channels) + 1).astype(int).tolist()

@@ -61,10 +61,10 @@ def python_blocks(path: Path) -> list[Block]:
 
 
 def command_blocks(path: Path) -> list[Block]:
-    """Indented lines that begin with a command, together with what is said before them."""
+    """Indented lines that begin with a command, together with what is said before them; a backslash continues a line."""
     found = []
     said = ""
-    for paragraph in re.split(r"\n\s*\n", path.read_text()):
+    for paragraph in re.split(r"\n\s*\n", re.sub(r"\\\n +", "", path.read_text())):
         lines = [line.strip() for line in paragraph.splitlines() if re.match(rf" {{4}}({'|'.join(COMMANDS)}) ", line)]
         if lines:
             found.append(Block("\n".join(lines), said.startswith("<!-- fragment: ")))

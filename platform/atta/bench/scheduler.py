@@ -21,13 +21,13 @@ from atta.bench.lab.processes import Measured
 from atta.bench.loader import benchmark as loader
 from atta.bench.results import BenchReport
 from atta.bench.rounds import ComparisonBench, Say, System, add_distdgl, alternate, hosts_of, machine_limits, settings
-from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.errors import AttaError, ConfigError
 from atta.partition.dataset import Dataset
-from atta.scheduler.config import POLICIES
+from atta.scheduler import POLICIES, SchedulerConfig, policy_named
 
 __all__ = ["OURS", "SchedulerBench", "figures", "run"]
 
-OURS = "two-level"
+OURS = SchedulerConfig.policy
 _LOADING = ("cpu_percent", "cpu_us_per_seed", "link_bytes_per_seed")
 
 
@@ -36,20 +36,19 @@ class SchedulerBench(ComparisonBench):
     """Settings of the benchmark; the others are those of ``ComparisonBench``.
 
     Attributes:
-        policies: launch policies of the daemons; the others are compared with ``two-level``.
-        depths: the policy ``prefetch`` runs once with each of these.
+        policies: of the daemons' schedulers; the default one is what the others are compared with.
+        depths: a policy with a depth (``Policy.has_depth``) runs once with each of these.
         rtt_ms: how long every request to another daemon waits first. The daemons inject this delay, not the network.
     """
 
-    policies: tuple[str, ...] = POLICIES
+    policies: tuple[str, ...] = tuple(POLICIES)
     depths: tuple[int, ...] = (4,)
     rtt_ms: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for policy in self.policies:
-            if policy not in POLICIES:
-                raise UnknownNameError.of("scheduling policy", policy, POLICIES)
+            policy_named(policy)
         if OURS not in self.policies:
             raise ConfigError(
                 f"--policies {','.join(self.policies)}: {OURS} must be among them, the others are compared with it"
@@ -119,7 +118,7 @@ def _frontier(bench: SchedulerBench) -> str:
 
 
 def _systems(bench: SchedulerBench, hosts: Sequence[Host]) -> dict[str, System]:
-    """A system per policy, and per depth of the policy ``prefetch``."""
+    """A system per policy, and per depth where a policy has one."""
 
     def daemons(*options: str) -> System:
         return lambda folder: run_atta(
@@ -134,8 +133,8 @@ def _systems(bench: SchedulerBench, hosts: Sequence[Host]) -> dict[str, System]:
 
     found: dict[str, System] = {}
     for policy in bench.policies:
-        if policy == "prefetch":
-            found |= {f"prefetch-{k}": daemons("--policy", policy, "--prefetch", str(k)) for k in bench.depths}
+        if POLICIES[policy].has_depth:
+            found |= {f"{policy}-{k}": daemons("--policy", policy, "--prefetch", str(k)) for k in bench.depths}
         else:
             found[policy] = daemons("--policy", policy)
     return found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atta.cli.output import DURATION, INTS, NAMES, json_option, plot_option, printer, quiet_option, write_json
+from atta.scheduler import POLICIES
 
 if TYPE_CHECKING:
     from atta.bench.lab.workload import BenchWorkload
@@ -165,7 +166,7 @@ def train(**options: Any) -> tuple[Run, Any]:
 
 @bench.command()
 @click.option("--data", required=True, help="Partitioned dataset; one daemon and one consumer per partition.")
-@click.option("--policies", type=NAMES, default="two-level,sequential,prefetch,fifo", show_default=True)
+@click.option("--policies", type=NAMES, default=",".join(POLICIES), show_default=True)
 @click.option("--depths", type=INTS, default="4", show_default=True, help="`prefetch` runs with each of these.")
 @click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
 @click.option("--batch-size", type=int, default=1024, show_default=True)
@@ -287,7 +288,7 @@ def strategies(**options: Any) -> tuple[Run, Any]:
     "--variants",
     type=NAMES,
     default=(),
-    help="Other ways to sample: weighted, temporal, last, labor, disjoint, untyped, hetero, hetero-16.",
+    help="Other ways to sample: a neighbour method by name, disjoint, untyped, hetero, hetero-16.",
 )
 @click.option("--runs", type=int, default=5, show_default=True, help="Rounds; systems alternate within a round.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice of vertices.")

@@ -13,7 +13,7 @@ from atta.bench.results import BenchReport
 from atta.bench.strategies import STRATEGIES, StrategiesBench, accuracies, epochs_of, external_rate, figures
 from atta.bench.train.run import Trained
 from atta.errors import ConfigError, UnknownNameError
-from atta.train.report import EpochReport
+from atta.train.reports.epochs import EpochReport
 
 
 @pytest.mark.parametrize(

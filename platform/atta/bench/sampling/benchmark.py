@@ -15,11 +15,13 @@ from atta.bench.sampling.worker import SamplerConfig
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.observe.extras import missing, not_installed
 from atta.partition.dataset import Dataset
+from atta.samplers.methods import Method
 
 __all__ = ["SamplingBench", "run"]
 
 PEERS = ("dgl", "pyg")
-VARIANTS = ("weighted", "temporal", "last", "labor", "disjoint", "untyped", "hetero", "hetero-16")
+METHODS = tuple(method.value for method in Method if method is not Method.UNIFORM)
+VARIANTS = (*METHODS, "disjoint", "untyped", "hetero", "hetero-16")
 _NEEDS = {"dgl": ("dgl",), "pyg": ("torch_geometric", "pyg_lib")}
 _TIMEOUT_S = 1800.0
 

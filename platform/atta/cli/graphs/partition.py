@@ -35,6 +35,7 @@ from atta.partition.cutting.plan import METHODS as PLANNED
 from atta.partition.cutting.plan import Estimate, GraphSize, estimate
 from atta.partition.cutting.run import partition_graph
 from atta.partition.methods import METHODS
+from atta.train.settings import MODELS
 
 __all__ = ["COMMANDS"]
 
@@ -149,7 +150,7 @@ class _Comparison:
 def _strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Attach the options of ``plan_strategy``."""
     at_least_one = click.IntRange(1)
-    models = click.Choice(["sage", "gcn", "gat", "resgcn+", "deepergcn"])
+    models = click.Choice(MODELS)
     choices: dict[str, dict[str, Any]] = {
         "--strategy": {"type": click.Choice(["auto"]), "help": "Rank training strategies instead of partitionings."},
         "--data": {"help": "Partitioned dataset to train on."},
