@@ -23,7 +23,7 @@ from atta.bench.lab.netlab import NetLab, bits_per_s
 from atta.bench.lab.platform_run import cache_options, run_atta, serve_command
 from atta.bench.lab.workload import BenchWorkload
 from atta.bench.output import document
-from atta.scheduler import SchedulerConfig
+from atta.scheduler import POLICIES, SchedulerConfig
 from atta.simulate import Profile, Scenario, load_profile, simulate
 from atta.wire.clusterfile import write_cluster
 from bench.record import command, head, parser_of, rows_of, write
@@ -51,7 +51,7 @@ class ClusterSetting:
         words += [self.link] if self.link else []
         words += [f"round trip {self.rtt_ms:g} ms"] if self.rtt_ms else []
         words += [f"consumers compute {self.think_ms:g} ms"] if self.think_ms else []
-        words += [self.policy + (f"-{self.prefetch}" if self.policy == "prefetch" else "")]
+        words += [self.policy + (f"-{self.prefetch}" if POLICIES[self.policy].has_depth else "")]
         words += ["rows under way shared"] if self.share else []
         return "; ".join(words)
 
