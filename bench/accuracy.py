@@ -123,7 +123,7 @@ def write(results: dict[str, Any], command: str) -> None:
         "",
         "Test accuracy in percent at the epoch with the best validation accuracy, mean ± sample sd over the seeds. Reference:",
         "mean of full-batch PyG in one process with the same model, hidden size, 2 layers, learning rate 0.01, weight decay and",
-        f"dropout. Reached: within {TOLERANCE} points of the reference, or above it. METIS parts, `--seeds local`; validation and",
+        f"dropout. Reached: within {TOLERANCE} points of the reference, or above it. METIS parts, `--seed-policy local`; validation and",
         "test use all in-neighbours. The seconds are those of a whole `atta train` (daemons, trainers, evaluation).",
         "",
         "| graph / model | reference | Atta | per seed | difference | reached | hidden, wd, dropout, rows normalised "

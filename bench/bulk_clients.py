@@ -29,6 +29,7 @@ from atta.errors import AttaError
 from atta.protos.v1 import kv_pb2
 from atta.samplers import kernels
 from atta.wire import rpc
+from atta.wire.bulk import PULL_DATA
 
 GB = 1e9
 _PULL = "KvService.Pull"
@@ -111,7 +112,7 @@ def pull_sync(config: ClientConfig, target: Target) -> Iterator[Pull]:
 
         def pull(rows: np.ndarray) -> None:
             for bulk in method(_request(rows), timeout=DEADLINE_S):
-                target.place(bulk.message.first_row, bulk.payloads[4])
+                target.place(bulk.message.first_row, bulk.payloads[PULL_DATA])
 
         yield pull
 
@@ -122,7 +123,7 @@ def pull_aio(config: ClientConfig, target: Target) -> Iterator[Pull]:
 
     async def share(channel: Any, first: int, rows: np.ndarray) -> None:
         async for bulk in rpc.stub(channel, _PULL)(_request(rows), timeout=DEADLINE_S):
-            target.place(first + bulk.message.first_row, bulk.payloads[4])
+            target.place(first + bulk.message.first_row, bulk.payloads[PULL_DATA])
 
     async def pull(channels: list[Any], rows: np.ndarray) -> None:
         bounds = np.linspace(0, len(rows), len(channels) + 1).astype(int).tolist()

@@ -29,8 +29,7 @@ from atta.daemon.peers.turns import TurnPool
 from atta.daemon.services.data import DataService
 from atta.protos.v1 import kv_pb2
 from atta.samplers import kernels
-from atta.wire import bulk as wire
-from atta.wire import rpc
+from atta.wire import bulk, rpc
 
 HOST = "127.0.0.1"
 DEADLINE_S = 60.0
@@ -83,7 +82,7 @@ class Source:
     def chunk(self, first: int, rows: np.ndarray) -> bytes:
         """A serialised ``PullChunk``, put together with one copy."""
         head = kv_pb2.PullChunk(pull=0, first_row=first, rows=len(rows))
-        return kernels.pack_rows(wire.prefix(head, 4, len(rows) * self.row_bytes), [self.table], rows)
+        return kernels.pack_rows(bulk.prefix(head, bulk.PULL_DATA, len(rows) * self.row_bytes), [self.table], rows)
 
     def plain(self, _: int, rows: np.ndarray) -> bytes:
         """The bytes of the rows."""

@@ -66,9 +66,11 @@ def options(strategy: str, layers: int, batch: int) -> dict[str, Any]:
         "epochs": 1,
         "device": "cpu",
     }
-    if strategy == "minibatch":
-        return {**common, "num_neighbors": (-1,), "batch_size": batch // TRAINERS}
-    return {**common, "strategy": "cooperative", "co_batches": CO_BATCHES}
+    own: dict[str, dict[str, Any]] = {
+        "minibatch": {"num_neighbors": (-1,), "batch_size": batch // TRAINERS},
+        "cooperative": {"co_batches": CO_BATCHES},
+    }
+    return {**common, "strategy": strategy, **own[strategy]}
 
 
 def as_arguments(settings: dict[str, Any]) -> list[str]:
@@ -97,10 +99,9 @@ def trainer(task: dict[str, Any], rank: int) -> None:
     import torch.distributed as dist
 
     from atta.train import TrainConfig
-    from atta.train.cooperative.trainer import ServerTrainer
     from atta.train.launching.worker import keep_freed_memory
     from atta.train.steps.timing import peak_memory
-    from atta.train.strategies.minibatch import Trainer
+    from atta.train.strategies import STRATEGIES
 
     keep_freed_memory()
     torch.set_num_threads(1)
@@ -109,10 +110,7 @@ def trainer(task: dict[str, Any], rank: int) -> None:
     device = torch.device("cpu")
     dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=config.trainers)
     with atta.connect(config.cluster) as cluster:
-        if config.strategy == "minibatch":
-            loop: Trainer | ServerTrainer = Trainer(config, cluster, device)
-        else:
-            loop = ServerTrainer(config, cluster, device, folder)
+        loop = STRATEGIES[config.strategy].trainer(config, cluster, device)
         baseline = peak_memory(device)
         loop.train_epoch(0)
         print(json.dumps({"baseline": baseline, "peak": peak_memory(device)}))
@@ -128,13 +126,15 @@ def estimated(settings: dict[str, Any], cluster: atta.Cluster) -> int:
     from atta.train.cooperative import TrainingGraph, split_vertices, worker_view
     from atta.train.cooperative.memory import Size, estimate
     from atta.train.models import whole_model
+    from atta.train.strategies import STRATEGIES
 
     config = TrainConfig.from_dict({**settings, "cluster": "-"})
     inner = np.arange(cluster.schema.node_counts["node"])
     graph = TrainingGraph.of(atta.server_subgraph(cluster, inner, Closure(0), part=0, tables=["x", "y"]))
     channels = graph.features.shape[1]
     weights = sum(p.numel() for p in whole_model(config, channels, cluster.schema.num_classes or 2).parameters())
-    shared = 1 if config.strategy == "minibatch" else config.trainers
+    sharing = "trainers_per_server" in STRATEGIES[config.strategy].own_settings
+    shared = config.trainers if sharing else 1
     owner = split_vertices(graph, shared)
     views = [worker_view(graph, owner, each, shared) for each in range(shared)]
     return max(estimate(config, Size.of(view), channels, weights) for view in views)

@@ -20,7 +20,7 @@ from typing import Any
 
 from record import cell
 
-from atta.bench.lab.workload import Workload
+from atta.bench.lab.workload import BenchWorkload
 from atta.bench.scheduler import OURS, SchedulerBench, run
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -58,7 +58,7 @@ def main() -> None:
 
 def measure(arguments: argparse.Namespace, size: int, link: str, think_ms: float) -> dict[str, Any]:
     """The report of one setting."""
-    workload = Workload(
+    workload = BenchWorkload(
         num_neighbors=tuple(int(k) for k in arguments.num_neighbors.split(",")),
         batch_size=size,
         warm_up=arguments.warm_up,

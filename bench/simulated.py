@@ -24,7 +24,7 @@ from typing import Any
 
 from atta.bench.lab.netlab import NetLab
 from atta.bench.lab.platform_run import cache_options, run_atta, serve_command
-from atta.bench.lab.workload import Workload
+from atta.bench.lab.workload import BenchWorkload
 from atta.bench.scheduler import bits_per_s
 from atta.observe.versions import machine, versions
 from atta.scheduler import SchedulerConfig
@@ -131,7 +131,7 @@ def costs(setting: Setting, data: str) -> Profile:
 def real(setting: Setting, data: str, seconds: float) -> float:
     """Seeds per second of real daemons, without a cache."""
     cache = ["--cache-share", "0"] if setting.share else cache_options(0)
-    workload = Workload(
+    workload = BenchWorkload(
         setting.fan_outs, setting.batch_size, warm_up=8, seconds=seconds, threads=1, think_ms=setting.think_ms
     )
     serve = ["--peer-delay", f"{setting.rtt_ms:g}ms", "--policy", setting.policy, "--prefetch", str(setting.prefetch)]

@@ -35,9 +35,11 @@ from atta.observe.version import __version__
 
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster, connect
-    from atta.client.loaders.dag import BatchLoader, DagLoader, NeighborLoader
+    from atta.client.loaders.batch import BatchLoader
+    from atta.client.loaders.dag import DagLoader
     from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
     from atta.client.loaders.minibatch import MiniBatch
+    from atta.client.loaders.neighbor import NeighborLoader
     from atta.client.loaders.server import ServerLoader, server_subgraph
     from atta.client.local import LocalCluster, local
     from atta.client.tables.embedding import DistEmbedding
@@ -78,7 +80,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BatchLoader": "atta.client.loaders.dag",
+    "BatchLoader": "atta.client.loaders.batch",
     "Cluster": "atta.client.cluster",
     "DagLoader": "atta.client.loaders.dag",
     "DistEmbedding": "atta.client.tables.embedding",
@@ -87,7 +89,7 @@ _HOMES = {
     "LocalCluster": "atta.client.local",
     "MiniBatch": "atta.client.loaders.minibatch",
     "NegativeSampling": "atta.client.loaders.link",
-    "NeighborLoader": "atta.client.loaders.dag",
+    "NeighborLoader": "atta.client.loaders.neighbor",
     "OptimiserSpec": "atta.kvstore.spec",
     "ServerLoader": "atta.client.loaders.server",
     "connect": "atta.client.cluster",
@@ -111,7 +113,7 @@ def __dir__() -> list[str]:
 _MOVED = {
     "atta.embedding": "atta.client.tables.embedding",
     "atta.links": "atta.client.loaders.link",
-    "atta.loader": "atta.client.loaders.dag",
+    "atta.loader": "atta.client.loaders",
     "atta.minibatch": "atta.client.loaders.minibatch",
     "atta.partition.progress": "atta.observe.progress",
     "atta.partition.quality": "atta.partition.cutting.quality",
@@ -143,10 +145,10 @@ class _Moved:
         spec.loader_state = module.__spec__
         return module
 
-    def exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module: Any) -> None:
         spec = module.__spec__
         if spec is not None and spec.loader is self:
             module.__spec__ = spec.loader_state
 
 
-sys.meta_path.append(_Moved())  # type: ignore[arg-type]  # importlib asks for these three methods and no more
+sys.meta_path.append(_Moved())  # importlib asks for these three methods and no more

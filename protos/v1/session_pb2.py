@@ -22,11 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from atta.protos.v1 import common_pb2 as atta_dot_v1_dot_common__pb2
 from atta.protos.v1 import dag_pb2 as atta_dot_v1_dot_dag__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x61tta/v1/session.proto\x12\x07\x61tta.v1\x1a\x14\x61tta/v1/common.proto\x1a\x11\x61tta/v1/dag.proto\"\x95\x03\n\x0bOpenRequest\x12\x12\n\ndataset_id\x18\x01 \x01(\t\x12\x1d\n\x03\x64\x61g\x18\x02 \x01(\x0b\x32\x10.atta.v1.DagSpec\x12\x1d\n\x05seeds\x18\x03 \x01(\x0b\x32\x0e.atta.v1.Seeds\x12\x12\n\nbatch_size\x18\x04 \x01(\r\x12\x0c\n\x04seed\x18\x05 \x01(\x06\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x0f\n\x07shuffle\x18\x07 \x01(\x08\x12\x11\n\tdrop_last\x18\x08 \x01(\x08\x12\x0b\n\x03pad\x18\t \x01(\x08\x12\x0c\n\x04rank\x18\n \x01(\r\x12\x12\n\nworld_size\x18\x0b \x01(\r\x12#\n\x06policy\x18\x0c \x01(\x0e\x32\x13.atta.v1.SeedPolicy\x12\x15\n\rshared_memory\x18\r \x01(\x08\x12\x13\n\x0bstart_batch\x18\x0e \x01(\x04\x12\x10\n\x08\x65\x64ge_ids\x18\x0f \x01(\x08\x12\x0b\n\x03job\x18\x10 \x01(\t\x12\r\n\x05\x63odec\x18\x11 \x01(\t\x12\x0e\n\x06weight\x18\x12 \x01(\x02\x12\x10\n\x08wide_ids\x18\x13 \x01(\x08\x12\x0f\n\x07session\x18\x14 \x01(\t\"\xb5\x01\n\x05Seeds\x12\x11\n\tnode_type\x18\x01 \x01(\t\x12\x0f\n\x05split\x18\x02 \x01(\tH\x00\x12\r\n\x03ids\x18\x03 \x01(\x0cH\x00\x12\x1f\n\x05links\x18\x04 \x01(\x0b\x32\x0e.atta.v1.LinksH\x00\x12\x11\n\x07\x62\x61tches\x18\x05 \x01(\x04H\x00\x12\r\n\x03\x61ll\x18\x08 \x01(\x08H\x00\x12\x0e\n\x04part\x18\t \x01(\rH\x00\x12\r\n\x05times\x18\x06 \x01(\x0c\x12\r\n\x05sizes\x18\x07 \x01(\x0c\x42\x08\n\x06source\"f\n\x05Links\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12\x0f\n\x07sources\x18\x02 \x01(\x0c\x12\x0f\n\x07targets\x18\x03 \x01(\x0c\x12\x0f\n\x07\x65xclude\x18\x04 \x01(\x08\x12\x17\n\x0f\x65xclude_reverse\x18\x05 \x01(\t\"Z\n\tOpenReply\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0f\n\x07\x62\x61tches\x18\x02 \x01(\x04\x12\r\n\x05seeds\x18\x03 \x01(\x04\x12\x0f\n\x07lease_s\x18\x04 \x01(\x01\x12\x0b\n\x03pid\x18\x05 \x01(\r\"T\n\x0bNextRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x10\n\x08released\x18\x03 \x03(\x04\x12\x10\n\x08train_ms\x18\x04 \x01(\x01\" \n\x0cRenewRequest\x12\x10\n\x08sessions\x18\x01 \x03(\t\"\x1d\n\nRenewReply\x12\x0f\n\x07unknown\x18\x01 \x03(\t\"L\n\nBatchChunk\x12&\n\x06header\x18\x01 \x01(\x0b\x32\x14.atta.v1.BatchHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\x89\x02\n\x0b\x42\x61tchHeader\x12\x0c\n\x04last\x18\x01 \x01(\x08\x12\x0f\n\x07pending\x18\x07 \x01(\x08\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\x04\x12!\n\x06\x61rrays\x18\x03 \x03(\x0b\x32\x11.atta.v1.ArrayRef\x12\x14\n\x0c\x62uffer_bytes\x18\x04 \x01(\x04\x12!\n\x04slot\x18\x05 \x01(\x0b\x32\x13.atta.v1.SharedSlot\x12.\n\x05stats\x18\x06 \x03(\x0b\x32\x1f.atta.v1.BatchHeader.StatsEntry\x12\x12\n\nunlaunched\x18\x08 \x01(\x04\x1a,\n\nStatsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"`\n\nSharedSlot\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x10\n\x08\x63\x61pacity\x18\x03 \x01(\x04\x12\r\n\x05nonce\x18\x04 \x01(\x06\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\r\n\x05inode\x18\x06 \x01(\x04J\x04\x08\x01\x10\x02\"%\n\x0c\x43loseRequest\x12\x0f\n\x07session\x18\x01 \x01(\tJ\x04\x08\x02\x10\x03\"\x12\n\nCloseReplyJ\x04\x08\x01\x10\x02*;\n\nSeedPolicy\x12\x15\n\x11SEED_POLICY_LOCAL\x10\x00\x12\x16\n\x12SEED_POLICY_GLOBAL\x10\x01\x32\xe1\x01\n\x0eSessionService\x12\x30\n\x04Open\x12\x14.atta.v1.OpenRequest\x1a\x12.atta.v1.OpenReply\x12\x33\n\x04Next\x12\x14.atta.v1.NextRequest\x1a\x13.atta.v1.BatchChunk0\x01\x12\x33\n\x05Renew\x12\x15.atta.v1.RenewRequest\x1a\x13.atta.v1.RenewReply\x12\x33\n\x05\x43lose\x12\x15.atta.v1.CloseRequest\x1a\x13.atta.v1.CloseReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x61tta/v1/session.proto\x12\x07\x61tta.v1\x1a\x11\x61tta/v1/dag.proto\"\x94\x03\n\x0bOpenRequest\x12\x12\n\ndataset_id\x18\x01 \x01(\t\x12\x1d\n\x03\x64\x61g\x18\x02 \x01(\x0b\x32\x10.atta.v1.DagSpec\x12\x1d\n\x05seeds\x18\x03 \x01(\x0b\x32\x0e.atta.v1.Seeds\x12\x12\n\nbatch_size\x18\x04 \x01(\r\x12\x0c\n\x04seed\x18\x05 \x01(\x06\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x0f\n\x07shuffle\x18\x07 \x01(\x08\x12\x11\n\tdrop_last\x18\x08 \x01(\x08\x12\x0b\n\x03pad\x18\t \x01(\x08\x12\x0c\n\x04rank\x18\n \x01(\r\x12\x12\n\nworld_size\x18\x0b \x01(\r\x12#\n\x06policy\x18\x0c \x01(\x0e\x32\x13.atta.v1.SeedPolicy\x12\x15\n\rshared_memory\x18\r \x01(\x08\x12\x13\n\x0bstart_batch\x18\x0e \x01(\x04\x12\x10\n\x08\x65\x64ge_ids\x18\x0f \x01(\x08\x12\x0b\n\x03job\x18\x10 \x01(\t\x12\r\n\x05\x63odec\x18\x11 \x01(\t\x12\r\n\x05share\x18\x12 \x01(\x02\x12\x10\n\x08wide_ids\x18\x13 \x01(\x08\x12\x0f\n\x07session\x18\x14 \x01(\t\"\xb5\x01\n\x05Seeds\x12\x11\n\tnode_type\x18\x01 \x01(\t\x12\x0f\n\x05split\x18\x02 \x01(\tH\x00\x12\r\n\x03ids\x18\x03 \x01(\x0cH\x00\x12\x1f\n\x05links\x18\x04 \x01(\x0b\x32\x0e.atta.v1.LinksH\x00\x12\x11\n\x07\x62\x61tches\x18\x05 \x01(\x04H\x00\x12\r\n\x03\x61ll\x18\x08 \x01(\x08H\x00\x12\x0e\n\x04part\x18\t \x01(\rH\x00\x12\r\n\x05times\x18\x06 \x01(\x0c\x12\r\n\x05sizes\x18\x07 \x01(\x0c\x42\x08\n\x06source\"f\n\x05Links\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12\x0f\n\x07sources\x18\x02 \x01(\x0c\x12\x0f\n\x07targets\x18\x03 \x01(\x0c\x12\x0f\n\x07\x65xclude\x18\x04 \x01(\x08\x12\x17\n\x0f\x65xclude_reverse\x18\x05 \x01(\t\"Z\n\tOpenReply\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0f\n\x07\x62\x61tches\x18\x02 \x01(\x04\x12\r\n\x05seeds\x18\x03 \x01(\x04\x12\x0f\n\x07lease_s\x18\x04 \x01(\x01\x12\x0b\n\x03pid\x18\x05 \x01(\r\"T\n\x0bNextRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x10\n\x08released\x18\x03 \x03(\x04\x12\x10\n\x08train_ms\x18\x04 \x01(\x01\" \n\x0cRenewRequest\x12\x10\n\x08sessions\x18\x01 \x03(\t\"\x1d\n\nRenewReply\x12\x0f\n\x07unknown\x18\x01 \x03(\t\"L\n\nBatchChunk\x12&\n\x06header\x18\x01 \x01(\x0b\x32\x14.atta.v1.BatchHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"F\n\x08\x41rrayRef\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x0e\n\x06offset\x18\x04 \x01(\x04\"\x89\x02\n\x0b\x42\x61tchHeader\x12\x0c\n\x04last\x18\x01 \x01(\x08\x12\x0f\n\x07pending\x18\x07 \x01(\x08\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\x04\x12!\n\x06\x61rrays\x18\x03 \x03(\x0b\x32\x11.atta.v1.ArrayRef\x12\x14\n\x0c\x62uffer_bytes\x18\x04 \x01(\x04\x12!\n\x04slot\x18\x05 \x01(\x0b\x32\x13.atta.v1.SharedSlot\x12.\n\x05stats\x18\x06 \x03(\x0b\x32\x1f.atta.v1.BatchHeader.StatsEntry\x12\x12\n\nunlaunched\x18\x08 \x01(\x04\x1a,\n\nStatsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"`\n\nSharedSlot\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x10\n\x08\x63\x61pacity\x18\x03 \x01(\x04\x12\r\n\x05nonce\x18\x04 \x01(\x06\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\r\n\x05inode\x18\x06 \x01(\x04J\x04\x08\x01\x10\x02\"%\n\x0c\x43loseRequest\x12\x0f\n\x07session\x18\x01 \x01(\tJ\x04\x08\x02\x10\x03\"\x12\n\nCloseReplyJ\x04\x08\x01\x10\x02*;\n\nSeedPolicy\x12\x15\n\x11SEED_POLICY_LOCAL\x10\x00\x12\x16\n\x12SEED_POLICY_GLOBAL\x10\x01\x32\xe1\x01\n\x0eSessionService\x12\x30\n\x04Open\x12\x14.atta.v1.OpenRequest\x1a\x12.atta.v1.OpenReply\x12\x33\n\x04Next\x12\x14.atta.v1.NextRequest\x1a\x13.atta.v1.BatchChunk0\x01\x12\x33\n\x05Renew\x12\x15.atta.v1.RenewRequest\x1a\x13.atta.v1.RenewReply\x12\x33\n\x05\x43lose\x12\x15.atta.v1.CloseRequest\x1a\x13.atta.v1.CloseReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,34 +34,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_BATCHHEADER_STATSENTRY']._loaded_options = None
   _globals['_BATCHHEADER_STATSENTRY']._serialized_options = b'8\001'
-  _globals['_SEEDPOLICY']._serialized_start=1517
-  _globals['_SEEDPOLICY']._serialized_end=1576
-  _globals['_OPENREQUEST']._serialized_start=76
-  _globals['_OPENREQUEST']._serialized_end=481
-  _globals['_SEEDS']._serialized_start=484
-  _globals['_SEEDS']._serialized_end=665
-  _globals['_LINKS']._serialized_start=667
-  _globals['_LINKS']._serialized_end=769
-  _globals['_OPENREPLY']._serialized_start=771
-  _globals['_OPENREPLY']._serialized_end=861
-  _globals['_NEXTREQUEST']._serialized_start=863
-  _globals['_NEXTREQUEST']._serialized_end=947
-  _globals['_RENEWREQUEST']._serialized_start=949
-  _globals['_RENEWREQUEST']._serialized_end=981
-  _globals['_RENEWREPLY']._serialized_start=983
-  _globals['_RENEWREPLY']._serialized_end=1012
-  _globals['_BATCHCHUNK']._serialized_start=1014
-  _globals['_BATCHCHUNK']._serialized_end=1090
-  _globals['_BATCHHEADER']._serialized_start=1093
-  _globals['_BATCHHEADER']._serialized_end=1358
-  _globals['_BATCHHEADER_STATSENTRY']._serialized_start=1314
-  _globals['_BATCHHEADER_STATSENTRY']._serialized_end=1358
-  _globals['_SHAREDSLOT']._serialized_start=1360
-  _globals['_SHAREDSLOT']._serialized_end=1456
-  _globals['_CLOSEREQUEST']._serialized_start=1458
-  _globals['_CLOSEREQUEST']._serialized_end=1495
-  _globals['_CLOSEREPLY']._serialized_start=1497
-  _globals['_CLOSEREPLY']._serialized_end=1515
-  _globals['_SESSIONSERVICE']._serialized_start=1579
-  _globals['_SESSIONSERVICE']._serialized_end=1804
+  _globals['_SEEDPOLICY']._serialized_start=1566
+  _globals['_SEEDPOLICY']._serialized_end=1625
+  _globals['_OPENREQUEST']._serialized_start=54
+  _globals['_OPENREQUEST']._serialized_end=458
+  _globals['_SEEDS']._serialized_start=461
+  _globals['_SEEDS']._serialized_end=642
+  _globals['_LINKS']._serialized_start=644
+  _globals['_LINKS']._serialized_end=746
+  _globals['_OPENREPLY']._serialized_start=748
+  _globals['_OPENREPLY']._serialized_end=838
+  _globals['_NEXTREQUEST']._serialized_start=840
+  _globals['_NEXTREQUEST']._serialized_end=924
+  _globals['_RENEWREQUEST']._serialized_start=926
+  _globals['_RENEWREQUEST']._serialized_end=958
+  _globals['_RENEWREPLY']._serialized_start=960
+  _globals['_RENEWREPLY']._serialized_end=989
+  _globals['_BATCHCHUNK']._serialized_start=991
+  _globals['_BATCHCHUNK']._serialized_end=1067
+  _globals['_ARRAYREF']._serialized_start=1069
+  _globals['_ARRAYREF']._serialized_end=1139
+  _globals['_BATCHHEADER']._serialized_start=1142
+  _globals['_BATCHHEADER']._serialized_end=1407
+  _globals['_BATCHHEADER_STATSENTRY']._serialized_start=1363
+  _globals['_BATCHHEADER_STATSENTRY']._serialized_end=1407
+  _globals['_SHAREDSLOT']._serialized_start=1409
+  _globals['_SHAREDSLOT']._serialized_end=1505
+  _globals['_CLOSEREQUEST']._serialized_start=1507
+  _globals['_CLOSEREQUEST']._serialized_end=1544
+  _globals['_CLOSEREPLY']._serialized_start=1546
+  _globals['_CLOSEREPLY']._serialized_end=1564
+  _globals['_SESSIONSERVICE']._serialized_start=1628
+  _globals['_SESSIONSERVICE']._serialized_end=1853
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,3 @@
-from atta.protos.v1 import common_pb2 as _common_pb2
 from atta.protos.v1 import dag_pb2 as _dag_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -17,7 +16,7 @@ SEED_POLICY_LOCAL: SeedPolicy
 SEED_POLICY_GLOBAL: SeedPolicy
 
 class OpenRequest(_message.Message):
-    __slots__ = ("dataset_id", "dag", "seeds", "batch_size", "seed", "epoch", "shuffle", "drop_last", "pad", "rank", "world_size", "policy", "shared_memory", "start_batch", "edge_ids", "job", "codec", "weight", "wide_ids", "session")
+    __slots__ = ("dataset_id", "dag", "seeds", "batch_size", "seed", "epoch", "shuffle", "drop_last", "pad", "rank", "world_size", "policy", "shared_memory", "start_batch", "edge_ids", "job", "codec", "share", "wide_ids", "session")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     DAG_FIELD_NUMBER: _ClassVar[int]
     SEEDS_FIELD_NUMBER: _ClassVar[int]
@@ -35,7 +34,7 @@ class OpenRequest(_message.Message):
     EDGE_IDS_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
-    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     WIDE_IDS_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
@@ -55,10 +54,10 @@ class OpenRequest(_message.Message):
     edge_ids: bool
     job: str
     codec: str
-    weight: float
+    share: float
     wide_ids: bool
     session: str
-    def __init__(self, dataset_id: _Optional[str] = ..., dag: _Optional[_Union[_dag_pb2.DagSpec, _Mapping]] = ..., seeds: _Optional[_Union[Seeds, _Mapping]] = ..., batch_size: _Optional[int] = ..., seed: _Optional[int] = ..., epoch: _Optional[int] = ..., shuffle: _Optional[bool] = ..., drop_last: _Optional[bool] = ..., pad: _Optional[bool] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., policy: _Optional[_Union[SeedPolicy, str]] = ..., shared_memory: _Optional[bool] = ..., start_batch: _Optional[int] = ..., edge_ids: _Optional[bool] = ..., job: _Optional[str] = ..., codec: _Optional[str] = ..., weight: _Optional[float] = ..., wide_ids: _Optional[bool] = ..., session: _Optional[str] = ...) -> None: ...
+    def __init__(self, dataset_id: _Optional[str] = ..., dag: _Optional[_Union[_dag_pb2.DagSpec, _Mapping]] = ..., seeds: _Optional[_Union[Seeds, _Mapping]] = ..., batch_size: _Optional[int] = ..., seed: _Optional[int] = ..., epoch: _Optional[int] = ..., shuffle: _Optional[bool] = ..., drop_last: _Optional[bool] = ..., pad: _Optional[bool] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., policy: _Optional[_Union[SeedPolicy, str]] = ..., shared_memory: _Optional[bool] = ..., start_batch: _Optional[int] = ..., edge_ids: _Optional[bool] = ..., job: _Optional[str] = ..., codec: _Optional[str] = ..., share: _Optional[float] = ..., wide_ids: _Optional[bool] = ..., session: _Optional[str] = ...) -> None: ...
 
 class Seeds(_message.Message):
     __slots__ = ("node_type", "split", "ids", "links", "batches", "all", "part", "times", "sizes")
@@ -142,6 +141,18 @@ class BatchChunk(_message.Message):
     data: bytes
     def __init__(self, header: _Optional[_Union[BatchHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
+class ArrayRef(_message.Message):
+    __slots__ = ("name", "dtype", "shape", "offset")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    offset: int
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ...) -> None: ...
+
 class BatchHeader(_message.Message):
     __slots__ = ("last", "pending", "batch", "arrays", "buffer_bytes", "slot", "stats", "unlaunched")
     class StatsEntry(_message.Message):
@@ -162,12 +173,12 @@ class BatchHeader(_message.Message):
     last: bool
     pending: bool
     batch: int
-    arrays: _containers.RepeatedCompositeFieldContainer[_common_pb2.ArrayRef]
+    arrays: _containers.RepeatedCompositeFieldContainer[ArrayRef]
     buffer_bytes: int
     slot: SharedSlot
     stats: _containers.ScalarMap[str, float]
     unlaunched: int
-    def __init__(self, last: _Optional[bool] = ..., pending: _Optional[bool] = ..., batch: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[_common_pb2.ArrayRef, _Mapping]]] = ..., buffer_bytes: _Optional[int] = ..., slot: _Optional[_Union[SharedSlot, _Mapping]] = ..., stats: _Optional[_Mapping[str, float]] = ..., unlaunched: _Optional[int] = ...) -> None: ...
+    def __init__(self, last: _Optional[bool] = ..., pending: _Optional[bool] = ..., batch: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[ArrayRef, _Mapping]]] = ..., buffer_bytes: _Optional[int] = ..., slot: _Optional[_Union[SharedSlot, _Mapping]] = ..., stats: _Optional[_Mapping[str, float]] = ..., unlaunched: _Optional[int] = ...) -> None: ...
 
 class SharedSlot(_message.Message):
     __slots__ = ("path", "capacity", "nonce", "offset", "inode")

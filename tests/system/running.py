@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from atta.daemon.config import DaemonConfig
-from atta.daemon.server import Daemon
+from atta.daemon.daemon import Daemon
 
 T = TypeVar("T")
 

@@ -19,7 +19,8 @@ import structlog
 import atta
 from atta.client.control import Connection
 from atta.client.local import free_addresses
-from atta.daemon.peers.peers import Peer, chunks, peers
+from atta.daemon.peers import chunks, peers
+from atta.daemon.peers.peers import Peer
 from atta.daemon.services import data as data_services
 from atta.daemon.services.data import GraphService, KvService
 from atta.errors import RemoteError, UnavailableError

@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 import atta
 from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2
 from atta.wire import rpc
+from atta.wire.bulk import SAMPLE_NEIGHBORS
 from atta.wire.identity import Bound, Identity
 from tests.system.conftest import SmallGraph, free_port
 
@@ -103,7 +104,7 @@ def test_one_message_equals_the_stream(daemon: Any) -> None:
     (chunk,) = rpc.stub(channel, "GraphService.Sample")(request, timeout=10, metadata=named(cluster))
     assert once.message == chunk.message
     assert {k: bytes(v) for k, v in once.payloads.items()} == {k: bytes(v) for k, v in chunk.payloads.items()}
-    assert len(once.payloads[4]) > 0
+    assert len(once.payloads[SAMPLE_NEIGHBORS]) > 0
 
 
 def test_random_bytes_do_not_bring_the_daemon_down(daemon: Any) -> None:
@@ -179,3 +180,17 @@ def test_damaged_datasets_are_refused_in_one_line(small_graph: SmallGraph, tmp_p
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps({**manifest, "version": 99}))
     one_line(serve(path), "manifest.json", "99")
+
+
+def test_a_daemon_started_from_a_file(small_graph: SmallGraph, tmp_path: Path) -> None:
+    """The file fills what the command line leaves open. ``atta.local`` gives threads, so those of the file do not count."""
+    file = tmp_path / "daemon.toml"
+    file.write_text('queue = "77MiB"\npolicy = "fifo"\nthreads = 7\nmax-sessions = 1\n')
+    with atta.local(small_graph.dataset(1, "random"), threads=1, options=("--config", str(file))) as cluster:
+        assert cluster.stats()[0]["queue_limit_bytes"] == 77 << 20
+        first = iter(atta.NeighborLoader(cluster, [2], batch_size=64))
+        with pytest.raises(atta.QuotaExceededError, match="--max-sessions 1"):
+            iter(atta.NeighborLoader(cluster, [2], batch_size=64))
+        assert len(list(first)) == 2
+    file.write_text("treads = 7\n")
+    one_line(serve(small_graph.dataset(1, "random"), "--part", "0", "--config", str(file)), "'treads'", "'threads'")

@@ -166,7 +166,7 @@ IDS = np.arange(3, dtype=np.int64)
         ({"policy": 7}, "seed policy 7"),
         ({"rank": 2**32 - 1, "world_size": 2**32 - 1}, "rank 4294967295"),
         ({"batch_size": 2**32 - 1}, "batch size 4294967295"),
-        ({"weight": float("nan")}, "weight nan"),
+        ({"share": float("nan")}, "share nan"),
         ({"sizes": [-1, 1]}, "do not add up"),
         ({"sizes": [2**63 - 1, 2**63 - 1, 5]}, "do not add up"),
         ({"sizes": [2**62] * 4 + [3]}, "do not add up"),

@@ -175,7 +175,7 @@ def test_links_do_not_depend_on_partitions(small_graph: SmallGraph, placements: 
         found = []
         for options in settings:
             loader = atta.LinkNeighborLoader(
-                made, [3, 2], links, batch_size=32, shuffle=True, seeds="global", seed=4, **options
+                made, [3, 2], links, batch_size=32, shuffle=True, seed_policy="global", seed=4, **options
             )
             for batch in loader:
                 found.append([a.tolist() for _, a in sorted(batch.links().items())])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import warnings
 from collections import Counter
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import atta
-from atta.client.loaders import torch_options
+from atta.client.loaders import arguments as loader_arguments
 from tests.system.conftest import SmallGraph
 
 PLACEMENT = "2 parts by metis, 1 threads"
@@ -85,7 +86,15 @@ def test_edges_as_seeds_are_counted(cluster: atta.LocalCluster, small_graph: Sma
     links = np.stack([small_graph.src_ids[:50], small_graph.dst_ids[:50]])
     for rank, pad in itertools.product(range(4), (True, False)):
         loader = atta.LinkNeighborLoader(
-            cluster, [2], links, batch_size=6, neg_sampling="binary", rank=rank, world_size=4, pad=pad, seeds="global"
+            cluster,
+            [2],
+            links,
+            batch_size=6,
+            neg_sampling="binary",
+            rank=rank,
+            world_size=4,
+            pad=pad,
+            seed_policy="global",
         )
         assert len(loader) == len(list(iter(loader)))
 
@@ -146,9 +155,9 @@ BIG = 2**63 + 5
         ({"seed": 0.5}, "seed 0.5"),
         ({"epochs": -1}, "epochs -1"),
         ({"epochs": 2.5}, "epochs 2.5"),
-        ({"weight": float("nan")}, "weight nan: must be a positive number"),
-        ({"weight": float("inf")}, "weight inf"),
-        ({"weight": "1"}, "weight '1'"),
+        ({"share": float("nan")}, "share nan: must be a positive number"),
+        ({"share": float("inf")}, "share inf"),
+        ({"share": "1"}, "share '1'"),
         ({"rank": -1, "world_size": 2}, "rank -1"),
         ({"rank": 0.5, "world_size": 2}, "rank 0.5"),
         ({"world_size": 0}, "world_size 0"),
@@ -236,7 +245,7 @@ def test_a_daemon_refuses_seedless_batches_too(
     cluster: atta.LocalCluster, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Operators of users are known to daemons only: here the client knows none."""
-    monkeypatch.setattr("atta.client.loaders.dag.BUILT_IN", {})
+    monkeypatch.setattr("atta.client.loaders.batch.BUILT_IN", {})
     with pytest.raises(atta.ConfigError, match="samples around seeds"):
         next(iter(atta.BatchLoader(cluster, "shadow", batches=3)))
     with pytest.raises(atta.UnknownNameError, match="did you mean 'depth'"):
@@ -279,7 +288,7 @@ def test_the_environment_must_hold_numbers(
 def test_arguments_of_torch_are_ignored_with_one_warning(
     cluster: atta.LocalCluster, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_options, "_warned", torch_options.threading.Event())
+    monkeypatch.setattr(loader_arguments, "_warned", threading.Event())
     options: dict[str, Any] = {"num_workers": 4, "persistent_workers": True, "pin_memory": True, "prefetch_factor": 2}
     with pytest.warns(UserWarning, match="num_workers .*no worker processes.*pin_memory") as found:
         plain = atta.NeighborLoader(cluster, [2], batch_size=50, **options)

@@ -37,7 +37,7 @@ def test_every_placement_makes_the_local_batches(
     seeds = np.random.default_rng(2).permutation(300)[:50]
     for placement, cluster in placements.items():
         loader = atta.BatchLoader(
-            cluster, name, options, input_nodes=small_graph.ids[seeds], batch_size=20, seed=9, seeds="global"
+            cluster, name, options, input_nodes=small_graph.ids[seeds], batch_size=20, seed=9, seed_policy="global"
         )
         loader.set_epoch(4)
         batches = list(loader)
@@ -168,7 +168,7 @@ def test_the_example_runs_in_daemons(
     options = {"rounds": 3, "width": 8}
     for number, batch in enumerate(
         atta.BatchLoader(
-            extended, "snowball", options, input_nodes=small_graph.train_ids, batch_size=30, seeds="global"
+            extended, "snowball", options, input_nodes=small_graph.train_ids, batch_size=30, seed_policy="global"
         )
     ):
         seeds = small_graph.train[batch.input_id]

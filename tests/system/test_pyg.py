@@ -151,7 +151,7 @@ def test_weights_of_negatives_and_forks_are_refused(cluster: atta.LocalCluster, 
 
 
 def test_all_vertices(cluster: atta.LocalCluster, small_graph: SmallGraph, tmp_path: Path) -> None:
-    loader = atta.NeighborLoader(cluster, [], None, batch_size=64, seeds="global")
+    loader = atta.NeighborLoader(cluster, [], None, batch_size=64, seed_policy="global")
     found = [batch.n_id() for batch in loader]
     assert np.array_equal(np.concatenate(found), np.sort(small_graph.ids))
 

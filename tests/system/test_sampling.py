@@ -163,7 +163,7 @@ def test_link_dag_draws_neighbours_and_strangers(small_graph: SmallGraph) -> Non
         with atta.local(small_graph.dataset(parts, "random"), threads=1) as cluster:
             edge_type = cluster.schema.edge_types[0]
             dag = pair_spec(cluster.schema, Hops([3]), edge_type=edge_type, negatives=2)
-            loader = atta.DagLoader(cluster, dag, batch_size=16, shuffle=True, seeds="global", seed=5)
+            loader = atta.DagLoader(cluster, dag, batch_size=16, shuffle=True, seed_policy="global", seed=5)
             batches = []
             for batch in loader:
                 n_id = batch.n_id()
@@ -205,7 +205,7 @@ def test_heterogeneous_neighbourhoods_equal_brute_force(tmp_path: Path) -> None:
             for batch in full:
                 _check_typed(batch, edges)
             sampled = atta.NeighborLoader(
-                cluster, [3, 2], ("paper", "train"), batch_size=4, shuffle=True, seeds="global"
+                cluster, [3, 2], ("paper", "train"), batch_size=4, shuffle=True, seed_policy="global"
             )
             results.append([{e: _typed_edges(b, e) for e in edges} for b in sampled])
             assert set(batch.to_pyg().node_types) == set(counts)

@@ -204,8 +204,8 @@ def test_pyg_data(cluster: atta.Cluster) -> None:
         ({"input_nodes": ("paper", "train")}, atta.UnknownNameError, "paper"),
         ({"input_nodes": np.array([], dtype=np.int64)}, atta.ConfigError, "seed"),
         ({"frontier": "some"}, atta.ConfigError, "frontier"),
-        ({"weight": 0.0}, atta.ConfigError, "weight 0.0"),
-        ({"weight": 1e6}, atta.ConfigError, "weight 1e"),
+        ({"share": 0.0}, atta.ConfigError, "share 0.0"),
+        ({"share": 1e6}, atta.ConfigError, "share 1e"),
         ({"seed_tables": ["z"]}, atta.UnknownNameError, "z"),
     ],
 )
@@ -337,7 +337,7 @@ def test_rows_of_several_messages_reach_their_places(tmp_path: Path, threads: in
     with atta.local(tmp_path / "d", threads=threads, options=("--cache-share", cache)) as cluster:
         for epoch, codec in enumerate(["", "", "fp16"]):
             options = {"batch_size": 3000, "rank": 0, "world_size": 1, "codec": codec}
-            (batch,) = atta.NeighborLoader(cluster, [2], np.arange(3000), seeds="global", **options)
+            (batch,) = atta.NeighborLoader(cluster, [2], np.arange(3000), seed_policy="global", **options)
             assert epoch or batch.stats["remote_bytes"] > PULL_BYTES
             rows = table[batch.n_id()]
             assert np.allclose(batch.table("x"), rows, rtol=2**-11 if codec else 0, atol=1e-7 if codec else 0)

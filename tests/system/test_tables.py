@@ -23,6 +23,7 @@ from atta.kvstore.initial import Normal, Uniform
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.protos.v1 import table_pb2
 from atta.wire import rpc
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 from tests.system.conftest import SmallGraph
 
 
@@ -267,7 +268,7 @@ def test_a_push_sent_again_is_applied_once(cluster: atta.Cluster) -> None:
 
     def message(sequence: int, settled: int) -> rpc.Bulk:
         request = table_pb2.PushRowsRequest(name="once", op="add", client=client, sequence=sequence, settled=settled)
-        return rpc.Bulk(request, {2: row, 10: np.full((1, 2), 10.0**sequence, np.float32)})
+        return rpc.Bulk(request, {PUSH_ROWS: row, PUSH_VALUES: np.full((1, 2), 10.0**sequence, np.float32)})
 
     applied = [
         shard.connection.call("TableService.Push", message(sequence, settled)).applied

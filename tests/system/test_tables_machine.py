@@ -37,6 +37,7 @@ from atta.kvstore.mutable.optimisers import initial_state
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.protos.v1 import table_pb2
 from atta.wire import rpc
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 from tests.system.conftest import SmallGraph
 from tests.unit.kvstore.test_rows import together
 from tests.unit.kvstore.test_steps import coalesced, expected
@@ -74,7 +75,7 @@ class Sent:
 
     @property
     def rows(self) -> np.ndarray:
-        return np.frombuffer(self.bulk.payloads[2], np.int64)
+        return np.frombuffer(self.bulk.payloads[PUSH_ROWS], np.int64)
 
 
 @dataclass
@@ -121,7 +122,9 @@ class Model:
     def apply(self, sent: Sent) -> None:
         """The effect of a message on the rows."""
         message, rows = sent.bulk.message, sent.rows
-        values = np.frombuffer(sent.bulk.payloads[10], self.spec.dtype).reshape(len(rows), *self.spec.row_shape)
+        values = np.frombuffer(sent.bulk.payloads[PUSH_VALUES], self.spec.dtype).reshape(
+            len(rows), *self.spec.row_shape
+        )
         if message.op == "write":
             for row, value in zip(rows, values, strict=True):  # of a repeated row the last counts
                 if message.versioned and self.versions[row] > message.version:

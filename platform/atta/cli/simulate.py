@@ -10,6 +10,7 @@ import click
 
 from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, TO_WRITE, json_option, printer, quiet_option, write_json
 from atta.errors import ConfigError, UnknownNameError
+from atta.scheduler import POLICIES, SchedulerConfig
 
 if TYPE_CHECKING:
     from atta.simulate import Profile, Scenario
@@ -54,7 +55,9 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
 @click.option("--serve-threads", type=click.IntRange(min=1), help="Those that serve others  [default: --threads].")
 @click.option("--link", type=RATE, help="Of each machine, each way, e.g. 1gbit  [default: infinitely fast].")
 @click.option("--rtt", type=DURATION, default="0ms", show_default=True, help="Round trip between two machines.")
-@click.option("--policy", help="two-level, sequential, prefetch or fifo  [default: two-level].")
+@click.option(
+    "--policy", type=click.Choice(list(POLICIES)), help=f"When to launch  [default: {SchedulerConfig.policy}]."
+)
 @click.option("--prefetch", type=click.IntRange(min=1), help="Depth of the policy `prefetch`  [default: 4].")
 @click.option("--requests", type=click.IntRange(min=1), help="To other daemons at once  [default: 16].")
 @click.option("--queue", type=SIZE, help="Most bytes of batches in flight or waiting  [default: 1GiB].")
@@ -184,7 +187,6 @@ def _sweep(text: str | None) -> tuple[str, list[tuple[str, Any]]]:
 
 def _scenario(profile: Profile, options: Mapping[str, Any]) -> Scenario:
     """The scenario that the options describe."""
-    from atta.scheduler import SchedulerConfig
     from atta.simulate import Scenario
 
     def given(**names: str) -> dict[str, Any]:

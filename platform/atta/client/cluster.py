@@ -108,8 +108,11 @@ class Cluster:
 def connect(target: str | Path | Sequence[str], *, deadline_s: float = 30.0, wait: bool = False) -> Cluster:
     """Connect to running daemons.
 
-    ``target``: a cluster file (see ``atta.wire.clusterfile``), ``"host:port,host:port"``, or a list of addresses; the order is that of
-    the partitions. ``deadline_s`` bounds every call; with ``wait``, daemons that are still starting are waited for so long.
+    Args:
+        target: a cluster file (see ``atta.wire.clusterfile``), ``"host:port,host:port"``, or a list of addresses in the order of
+            the partitions.
+        deadline_s: how long each call may take.
+        wait: whether to wait, for at most ``deadline_s``, for daemons that are still starting.
 
     Raises:
         UnavailableError, DeadlineError: a daemon cannot be reached.

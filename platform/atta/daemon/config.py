@@ -1,78 +1,135 @@
-"""Settings of a sampler daemon: one frozen object, the same from the command line, Python and tests."""
+"""Settings of a daemon, each described where it stands: ``atta serve`` makes its options and its TOML keys from them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from atta.errors import ConfigError
+from atta.observe.machine.processor import usable_cores
+from atta.observe.settings import NoOption, Option, check_bounds
+from atta.scheduler.config import POLICIES, SchedulerConfig
 from atta.wire.clusterfile import check_address
 
 __all__ = ["DaemonConfig"]
 
+MIB = 1 << 20
+GIB = 1 << 30
+
 
 @dataclass(frozen=True)
 class DaemonConfig:
-    """What a daemon may use and how long it waits; units stand in the names."""
+    """What a daemon serves, how much it may use, and how long it waits.
 
-    data: str
-    part: int
-    listen: str = "127.0.0.1:0"
-    peers: Mapping[int, str] = field(default_factory=dict)
-    threads: int = 2
-    """Worker threads for the tasks of this daemon's own DAGs; as many again serve other daemons."""
-    requests: int = 16
-    """Tasks that may wait for other daemons at a time."""
-    verify: bool = True
-    """Check every file's checksum at start (one read of the partition)."""
-    memory: str = "auto"
-    """Where the partition lies: "copy" loads it (random reads are faster from huge pages), "map" leaves it to the page cache,
-    "auto" loads it if that takes no more than a quarter of the free memory."""
-    buffer_bytes: int = 4 << 30
-    """Most memory that batch buffers may occupy, over all sessions."""
-    queue_bytes: int = 1 << 30
-    """Most bytes of batches in flight or waiting, per session."""
-    cache_bytes: int = 1 << 30
-    """Most memory for rows of other partitions, kept once they have been pulled; 0 = none are kept."""
-    cache_share: float | None = None
-    """Most of those rows, as a share of the number of HALO vertices; None = as many as fit."""
-    cache_rank: str = "degree"
-    """Whose rows: HALO vertices with the most edges into the partition ("degree"), those that sampling is expected to visit most
-    ("access"), or whatever was asked for lately ("recent")."""
-    cache_fanouts: tuple[int, ...] = (15, 10, 5)
-    """Fan-outs, hop by hop, that "access" expects."""
-    share_pulls: bool = True
-    """Rows that several batches in flight want cross the network once."""
-    table_bytes: int = 4 << 30
-    """Most memory that mutable tables may take, if that much can be had; creating more is refused."""
-    snapshots: str = ""
-    """Folder for snapshots of mutable tables, among them "shutdown", written when the daemon ends; empty: none are kept."""
-    lease_s: float = 60.0
-    """A session whose consumer gives no sign of life for so long is closed."""
-    peer_deadline_s: float = 60.0
-    peer_delay_s: float = 0.0
-    """Every request to another daemon waits so long first: experiments with distant machines."""
-    drain_s: float = 10.0
-    """After SIGTERM, running sessions may go on for so long."""
-    max_sessions: int = 256
-    max_batch_size: int = 1 << 20
-    policy: str = "two-level"
-    prefetch: int = 4
-    trace_events: int = 65_536
-    """Entries of the daemon's memory of what it did, about 300 bytes each; 0 = none. See ``atta trace``."""
-    metrics: str = ""
-    """Address, host:port, of Prometheus metrics over HTTP; empty: none, unless ``metrics_port`` says otherwise."""
-    metrics_port: int = 0
-    """The same on every address of this machine; 0 = none."""
-    exit_with_parent: bool = False
-    """Stop when standard input closes: embedded daemons never outlive their parent."""
+    Raises:
+        ConfigError: a value is outside the bounds of its option.
+    """
+
+    data: Annotated[str, Option("Partitioned dataset (folder written by `atta partition`).")]
+    part: Annotated[int, Option("Partition to serve.", at_least=0)]
+    listen: Annotated[str, Option("Address to listen on, host:port.")] = "127.0.0.1:7070"
+    peers: Annotated[Mapping[int, str], NoOption("comes from the cluster file that --peers names")] = field(
+        default_factory=dict
+    )
+    """Addresses of all daemons, by partition."""
+    threads: Annotated[int, Option("Worker threads.", at_least=1, at_most=1024, unset="number of cores")] = field(
+        default_factory=usable_cores
+    )
+    """Number of threads for the tasks of this daemon's own DAGs. As many again serve other daemons."""
+    requests: Annotated[int, Option("Tasks that wait for other daemons at a time.", at_least=1)] = (
+        SchedulerConfig.net_in_flight
+    )
+    memory: Annotated[
+        str,
+        Option(
+            "Load the partition, or map its files; auto: load it if it takes at most a quarter of the free memory.",
+            choices=("auto", "copy", "map"),
+        ),
+    ] = "auto"
+    """Random reads are faster from a loaded partition, which lies in huge pages. Mapped files stay in the page cache."""
+    buffer_bytes: Annotated[
+        int, Option("Memory for batch buffers.", name="buffer", unit="bytes", at_least=64 * MIB)
+    ] = 4 * GIB
+    """Most memory that the batches of all sessions may take."""
+    queue_bytes: Annotated[int, Option("Batches ahead, per session.", name="queue", unit="bytes", at_least=MIB)] = (
+        SchedulerConfig.queue_bytes
+    )
+    """Most bytes of batches in flight or finished, per session."""
+    cache_bytes: Annotated[
+        int, Option("Memory for hot rows of other partitions; 0: none.", name="cache", unit="bytes")
+    ] = 1 * GIB
+    cache_share: Annotated[
+        float | None,
+        Option(
+            "Most of those rows, in percent of the number of HALO vertices.",
+            unit="percent",
+            at_least=0,
+            at_most=1,
+            unset="as many as fit",
+        ),
+    ] = None
+    cache_rank: Annotated[
+        str,
+        Option(
+            "Whose rows: HALO vertices by edges into the partition, by expected visits, or what was asked for lately.",
+            choices=("degree", "access", "recent"),
+        ),
+    ] = "degree"
+    cache_fanouts: Annotated[tuple[int, ...], Option("Fan-outs, hop by hop, that `access` expects.")] = (15, 10, 5)
+    share_pulls: Annotated[bool, Option("Pull rows that several batches in flight want only once.")] = True
+    table_bytes: Annotated[
+        int, Option("Memory for mutable tables (embeddings, states).", name="tables", unit="bytes")
+    ] = 4 * GIB
+    """Most memory that mutable tables may take. A table that would need more is refused."""
+    snapshots: Annotated[
+        str, Option("Where snapshots of mutable tables are kept; 'shutdown' when the daemon ends.", path="folder")
+    ] = ""
+    """Empty: none are kept."""
+    lease_s: Annotated[
+        float,
+        Option(
+            "How long a session lives without a sign of life from its consumer.", name="lease", unit="s", at_least=0.5
+        ),
+    ] = 60.0
+    peer_deadline_s: Annotated[
+        float, Option("How long to wait for another daemon.", name="peer-deadline", unit="s", at_least=0.1)
+    ] = 60.0
+    peer_delay_s: Annotated[
+        float,
+        Option(
+            "How long every request to another daemon waits first: for experiments with distant machines.",
+            name="peer-delay",
+            unit="s",
+        ),
+    ] = 0.0
+    max_sessions: Annotated[int, Option("Sessions open at a time.", at_least=1)] = 256
+    max_batch_size: Annotated[int, NoOption("keeps one mistaken request from taking all memory")] = 1 << 20
+    drain_s: Annotated[float, Option("How long sessions may go on after SIGTERM.", name="drain", unit="s")] = 10.0
+    policy: Annotated[str, Option("Launch policy of the scheduler.", choices=tuple(POLICIES))] = SchedulerConfig.policy
+    prefetch: Annotated[int, Option("Depth of the policy `prefetch`.", at_least=1)] = SchedulerConfig.prefetch
+    trace_events: Annotated[
+        int, Option("What `atta trace` can look back on, about 300 bytes each; 0: nothing.", at_least=0)
+    ] = 65_536
+    """Number of entries that the daemon keeps of what it did."""
+    metrics: Annotated[str, Option("Prometheus metrics over HTTP, such as 127.0.0.1:9090.", metavar="HOST:PORT")] = ""
+    """Empty: none, unless ``metrics_port`` is given."""
+    metrics_port: Annotated[int, Option("The same on every address of the machine.", at_least=0, at_most=65_535)] = 0
+    """0: none."""
+    verify: Annotated[bool, Option("Check the checksums of all files at start.")] = True
+    """Reads every byte of the partition once."""
+    exit_with_parent: Annotated[bool, Option("Stop when standard input closes.")] = False
+    """Embedded daemons never outlive their parent."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
         """Host and port for metrics; None: there are none.
 
         Raises:
-            ConfigError: it is given twice, or is no address.
+            ConfigError: it is given twice, or is not an address.
         """
         if not self.metrics:
             return ("0.0.0.0", self.metrics_port) if self.metrics_port else None

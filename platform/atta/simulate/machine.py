@@ -21,7 +21,7 @@ from atta.scheduler import (
     Tick,
     Utilisation,
     WakeAt,
-    oldest_first,
+    policy_named,
 )
 from atta.simulate.clock import Clock
 from atta.simulate.profile import Linear
@@ -139,7 +139,7 @@ class Machine:
         self.most_held = self.held = 0  # batches in flight or waiting for the trainer
         self.most_bytes = self.bytes = 0  # of finished batches
         self._scheduler = Scheduler(scenario.scheduler, index)
-        self._oldest_first = oldest_first(scenario.scheduler.policy)
+        self._oldest_first = policy_named(scenario.scheduler.policy).oldest_first
         self._serving = Pool(self.cores, scenario.serve_threads)
         self._scenario, self._workload, self._prices = scenario, workload, prices
         self._clock, self._network = clock, network

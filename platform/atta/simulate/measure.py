@@ -26,8 +26,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from atta.client.cluster import Cluster, connect
-from atta.client.loaders.dag import NeighborLoader
 from atta.client.loaders.minibatch import MiniBatch
+from atta.client.loaders.neighbor import NeighborLoader
 from atta.client.local import local
 from atta.errors import ConfigError
 from atta.observe.versions import machine, versions

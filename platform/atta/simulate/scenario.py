@@ -11,7 +11,7 @@ from atta.samplers.dag.check import check_spec
 from atta.samplers.dag.instance import Share
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec
-from atta.scheduler import SchedulerConfig
+from atta.scheduler import SchedulerConfig, policy_named
 from atta.simulate.overlap import Overlap
 from atta.simulate.profile import HopSize, Linear, Profile, Remote
 from atta.simulate.reach import Reach, edges_per_vertex
@@ -57,6 +57,7 @@ class Scenario:
     """Whether the scheduler is told the size of a batch, so that it need not sample one alone first."""
 
     def __post_init__(self) -> None:
+        policy_named(self.scheduler.policy)
         for name in ("machines", "cores", "serve_threads", "neighbours", "batches"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")

@@ -19,8 +19,8 @@ import xxhash
 from atta.errors import ConfigError, DataError
 from atta.partition.disk.files import open_regular
 from atta.partition.disk.staging import StagedFile, disk_full, remove_partial_file
-from atta.train.config import TrainConfig
-from atta.train.report import EpochReport
+from atta.train.reports.epochs import EpochReport
+from atta.train.settings import TrainSettings
 
 __all__ = ["BEST", "LAST", "check_folder", "load_checkpoint", "save_best", "save_checkpoint", "seal"]
 
@@ -34,7 +34,7 @@ _SHAPE = ("strategy", "model", "hidden", "heads", "depth")  # settings that deci
 
 def save_checkpoint(
     folder: str | Path,
-    config: TrainConfig,
+    config: TrainSettings,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     epochs: Sequence[EpochReport],
@@ -57,7 +57,7 @@ def save_checkpoint(
     _write(Path(folder) / LAST, state)
 
 
-def save_best(folder: str | Path, config: TrainConfig, model: torch.nn.Module, epoch: EpochReport) -> None:
+def save_best(folder: str | Path, config: TrainSettings, model: torch.nn.Module, epoch: EpochReport) -> None:
     """Write the model of the epoch with the best validation accuracy so far."""
     state = {"version": VERSION, "shape": _shape(config), "model": model.state_dict(), "epoch": asdict(epoch)}
     _write(Path(folder) / BEST, state)
@@ -65,7 +65,7 @@ def save_best(folder: str | Path, config: TrainConfig, model: torch.nn.Module, e
 
 def load_checkpoint(
     folder: str | Path,
-    config: TrainConfig,
+    config: TrainSettings,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     device: torch.device,
@@ -95,7 +95,7 @@ def load_checkpoint(
         raise DataError(path, f"does not fit this dataset and model: {error}") from error
 
 
-def _shape(config: TrainConfig) -> dict[str, Any]:
+def _shape(config: TrainSettings) -> dict[str, Any]:
     return {name: getattr(config, name) for name in _SHAPE}
 
 

@@ -6,7 +6,7 @@ import abc
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,16 +14,18 @@ import torch.distributed as dist
 import atta
 from atta.errors import ConfigError
 from atta.train.checkpoint import load_checkpoint, save_best, save_checkpoint
-from atta.train.config import TrainConfig
-from atta.train.display import Display
 from atta.train.labels import LabelCounts, check_label_table, count_labels
-from atta.train.report import EpochReport, best_epoch, stalled
+from atta.train.reports.display import Display
+from atta.train.reports.epochs import EpochReport, best_epoch, stalled
+from atta.train.settings import TrainSettings
 from atta.train.steps.timing import peak_memory
 
 __all__ = ["EpochLoop"]
 
+Settings = TypeVar("Settings", bound=TrainSettings)
 
-class EpochLoop(abc.ABC):
+
+class EpochLoop(abc.ABC, Generic[Settings]):
     """The epochs of one rank; the process group must exist.
 
     All ranks hold the same reports: figures are reduced before anyone looks at them, so decisions that follow from them (the best
@@ -39,7 +41,7 @@ class EpochLoop(abc.ABC):
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
 
-    def __init__(self, config: TrainConfig, cluster: atta.Cluster, device: torch.device) -> None:
+    def __init__(self, config: Settings, cluster: atta.Cluster, device: torch.device) -> None:
         """Raises ConfigError where the dataset cannot be trained on."""
         self.config, self.cluster, self.device = config, cluster, device
         self.rank, self.world = dist.get_rank(), dist.get_world_size()

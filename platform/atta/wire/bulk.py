@@ -1,24 +1,74 @@
-"""Bulk messages without protobuf's copies, byte for byte valid protobuf on the wire.
+"""Packs and unpacks messages whose payload is megabytes, without protobuf's copies.
 
-A protobuf runtime copies every ``bytes`` field twice on each side: into the message and out of the serialised form. For the
-few messages whose payload is megabytes (``SampleChunk``, ``PullChunk``, ``BatchChunk``) the payload fields are appended to the
-serialised rest by hand on the way out, and cut out as views on the way in. A plain protobuf peer reads the same bytes.
+A protobuf runtime copies every ``bytes`` field twice on each side: into the message and out of the serialised form. For a few
+messages (``SampleChunk``, ``PullChunk``, ``RowsChunk``, ``PushRowsRequest``, ``BatchChunk``) ``pack`` appends the payload fields to
+the serialised rest, and ``unpack`` returns them as views of the received bytes. The bytes on the wire are valid protobuf: a plain
+protobuf peer reads and writes the same ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, TypeVar
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from atta.protos.v1 import graph_pb2, kv_pb2, session_pb2, table_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
     from typing_extensions import Buffer
 
-__all__ = ["pack", "prefix", "unpack"]
+__all__ = [
+    "BATCH_CHUNK",
+    "BATCH_DATA",
+    "PULL_CHUNK",
+    "PULL_DATA",
+    "PUSH_REQUEST",
+    "PUSH_ROWS",
+    "PUSH_VALUES",
+    "ROWS_CHUNK",
+    "ROWS_VALUES",
+    "ROWS_VERSIONS",
+    "SAMPLE_CHUNK",
+    "SAMPLE_COUNTS",
+    "SAMPLE_EDGE_IDS",
+    "SAMPLE_NEIGHBORS",
+    "SAMPLE_TABLES",
+    "bytes_fields",
+    "pack",
+    "prefix",
+    "unpack",
+]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 M = TypeVar("M", bound="Message")
+
+
+def bytes_fields(kind: type[Message], *names: str) -> tuple[int, ...]:
+    """The numbers of bytes fields of a message type, by their names in the .proto file.
+
+    Raises:
+        ValueError: the message has no such field, or it does not hold bytes once.
+    """
+    fields = kind.DESCRIPTOR.fields_by_name
+    for name in names:
+        found = fields.get(name)
+        if found is None or found.type != FieldDescriptor.TYPE_BYTES or found.default_value != b"":
+            raise ValueError(f"{kind.DESCRIPTOR.full_name} has no bytes field {name!r}")
+    return tuple(fields[name].number for name in names)
+
+
+# The large fields of each message that is packed here. Other modules name them by these constants, never by numbers, so that a
+# field that is renamed in a .proto file is an error when this module is imported.
+SAMPLE_CHUNK = SAMPLE_COUNTS, SAMPLE_NEIGHBORS, SAMPLE_EDGE_IDS, SAMPLE_TABLES = bytes_fields(
+    graph_pb2.SampleChunk, "counts", "neighbors", "edge_ids", "tables"
+)
+PULL_CHUNK = (PULL_DATA,) = bytes_fields(kv_pb2.PullChunk, "data")
+ROWS_CHUNK = ROWS_VERSIONS, ROWS_VALUES = bytes_fields(table_pb2.RowsChunk, "versions", "values")
+PUSH_REQUEST = PUSH_ROWS, PUSH_VALUES = bytes_fields(table_pb2.PushRowsRequest, "rows", "values")
+BATCH_CHUNK = (BATCH_DATA,) = bytes_fields(session_pb2.BatchChunk, "data")
 
 
 def _varint(value: int) -> bytes:
@@ -40,7 +90,7 @@ def pack(message: Message, payloads: Mapping[int, Buffer]) -> bytes:
 
 
 def prefix(message: Message, number: int, nbytes: int) -> bytes:
-    """What precedes the ``nbytes`` of bytes field ``number`` when they are the last thing of ``message``."""
+    """The bytes of ``message`` up to its last field: the bytes field ``number``, whose ``nbytes`` follow."""
     return message.SerializeToString() + _varint(number << 3 | _BYTES) + _varint(nbytes)
 
 
@@ -57,11 +107,12 @@ def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def unpack(kind: type[M], raw: bytes, fields: frozenset[int]) -> tuple[M, dict[int, memoryview]]:
-    """Parse ``raw`` as ``kind``; the top-level bytes fields numbered in ``fields`` come back as views into ``raw``.
+def unpack(kind: type[M], raw: bytes, fields: Collection[int]) -> tuple[M, dict[int, memoryview]]:
+    """Parse ``raw`` as ``kind``; the bytes fields whose numbers are in ``fields`` come back as views of ``raw``.
 
     Raises:
-        ValueError: ``raw`` is no valid message (google.protobuf's DecodeError for the remaining fields).
+        ValueError: ``raw`` is not a valid message.
+        google.protobuf.message.DecodeError: the remaining fields are not valid.
     """
     rest = bytearray()
     payloads: dict[int, memoryview] = {}

@@ -17,7 +17,8 @@ from google.protobuf.message import DecodeError
 
 from atta import errors
 from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, session_pb2, table_pb2
-from atta.wire import bulk as wire
+from atta.wire import bulk
+from atta.wire.bulk import BATCH_CHUNK, PULL_CHUNK, PUSH_REQUEST, ROWS_CHUNK, SAMPLE_CHUNK
 from atta.wire.identity import Bound
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "METHODS",
     "Bulk",
-    "Method",
+    "RpcMethod",
     "channel_options",
     "client_options",
     "error_from",
@@ -49,7 +50,7 @@ class Bulk:
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class RpcMethod:
     """One remote procedure: its path, whom requests name, message types, whether replies stream, which fields are bulk payloads."""
 
     path: str
@@ -57,13 +58,13 @@ class Method:
     request: type[Message]
     reply: type[Message]
     streams: bool = False
-    payload: frozenset[int] = frozenset()
-    request_payload: frozenset[int] = frozenset()
+    payload: tuple[int, ...] = ()
+    request_payload: tuple[int, ...] = ()
 
     def encode_request(self, request: Any) -> bytes:
         """Serialise a request (a ``Bulk`` where the method has payload fields)."""
         if isinstance(request, Bulk):
-            return wire.pack(request.message, request.payloads)
+            return bulk.pack(request.message, request.payloads)
         return bytes(request.SerializeToString())
 
     def decode_request(self, raw: bytes) -> Any:
@@ -74,7 +75,7 @@ class Method:
         """
         try:
             if self.request_payload:
-                return Bulk(*wire.unpack(self.request, raw, self.request_payload))
+                return Bulk(*bulk.unpack(self.request, raw, self.request_payload))
             return self.request.FromString(raw)
         except (DecodeError, ValueError) as error:
             raise errors.ConfigError(
@@ -86,33 +87,35 @@ class Method:
         if isinstance(reply, bytes):
             return reply
         if isinstance(reply, Bulk):
-            return wire.pack(reply.message, reply.payloads)
+            return bulk.pack(reply.message, reply.payloads)
         return bytes(reply.SerializeToString())
 
     def decode_reply(self, raw: bytes) -> Any:
         """Parse a reply; a ``Bulk`` of views into ``raw`` where the method has payload fields."""
         if self.payload:
-            return Bulk(*wire.unpack(self.reply, raw, self.payload))
+            return Bulk(*bulk.unpack(self.reply, raw, self.payload))
         return self.reply.FromString(raw)
 
 
-def _table(service: str, bound: Bound, **methods: tuple[Any, ...]) -> dict[str, Method]:
-    return {f"{service}.{name}": Method(f"/atta.v1.{service}/{name}", bound, *spec) for name, spec in methods.items()}
+def _table(service: str, bound: Bound, **methods: tuple[Any, ...]) -> dict[str, RpcMethod]:
+    return {
+        f"{service}.{name}": RpcMethod(f"/atta.v1.{service}/{name}", bound, *spec) for name, spec in methods.items()
+    }
 
 
-METHODS: dict[str, Method] = {
+METHODS: dict[str, RpcMethod] = {
     **_table(
         "GraphService",
         Bound.DATA,
-        Sample=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, True, frozenset({3, 4, 5, 8})),
-        SampleOnce=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, False, frozenset({3, 4, 5, 8})),
+        Sample=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, True, SAMPLE_CHUNK),
+        SampleOnce=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, False, SAMPLE_CHUNK),
         Pair=(graph_pb2.PairRequest, graph_pb2.PairReply),
         Probe=(graph_pb2.ProbeRequest, graph_pb2.ProbeReply),
     ),
     **_table(
         "KvService",
         Bound.DATA,
-        Pull=(kv_pb2.PullRequest, kv_pb2.PullChunk, True, frozenset({4})),
+        Pull=(kv_pb2.PullRequest, kv_pb2.PullChunk, True, PULL_CHUNK),
         ListTables=(kv_pb2.ListTablesRequest, kv_pb2.ListTablesReply),
     ),
     **_table(
@@ -124,9 +127,9 @@ METHODS: dict[str, Method] = {
         Describe=(table_pb2.DescribeTableRequest, table_pb2.TableInfo),
         Grow=(table_pb2.GrowTableRequest, table_pb2.TableInfo),
         Locate=(table_pb2.LocateRequest, table_pb2.LocateReply),
-        Pull=(table_pb2.PullRowsRequest, table_pb2.RowsChunk, True, frozenset({3, 4})),
+        Pull=(table_pb2.PullRowsRequest, table_pb2.RowsChunk, True, ROWS_CHUNK),
         Register=(table_pb2.RegisterRequest, table_pb2.RegisterReply),
-        Push=(table_pb2.PushRowsRequest, table_pb2.PushRowsReply, False, frozenset(), frozenset({2, 10})),
+        Push=(table_pb2.PushRowsRequest, table_pb2.PushRowsReply, False, (), PUSH_REQUEST),
         Forget=(table_pb2.ForgetClientRequest, table_pb2.ForgetClientReply),
         Snapshots=(table_pb2.SnapshotsRequest, table_pb2.SnapshotsReply),
         Save=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
@@ -136,7 +139,7 @@ METHODS: dict[str, Method] = {
         "SessionService",
         Bound.PROCESS,
         Open=(session_pb2.OpenRequest, session_pb2.OpenReply),
-        Next=(session_pb2.NextRequest, session_pb2.BatchChunk, True, frozenset({2})),
+        Next=(session_pb2.NextRequest, session_pb2.BatchChunk, True, BATCH_CHUNK),
         Renew=(session_pb2.RenewRequest, session_pb2.RenewReply),
         Close=(session_pb2.CloseRequest, session_pb2.CloseReply),
     ),
@@ -212,7 +215,9 @@ def client_options() -> list[tuple[str, Any]]:
     ]
 
 
-def handlers(service: str, methods: Mapping[str, Callable[..., Any]], *, raw: bool = False) -> Any:
+def handlers(
+    service: str, methods: Mapping[str, Callable[..., Any]], *, raw: bool = False
+) -> grpc.GenericRpcHandler[Any, Any]:
     """Server side of ``service``: method name -> coroutine (or async generator where the method streams).
 
     ``raw``: they take requests as bytes and parse them themselves.

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.client.loaders.minibatch import MiniBatch, Origin
+from atta.client.loaders.minibatch import MiniBatch
+from atta.client.loaders.sampled import Origin
 from atta.client.sessions.stream import RawBatch
 from atta.errors import ConfigError
 from atta.partition.schema import Schema, TableSpec

@@ -13,7 +13,7 @@ import pytest
 
 from atta.client.sessions.stream import BatchStream
 from atta.errors import RemoteError
-from atta.protos.v1 import common_pb2, session_pb2
+from atta.protos.v1 import session_pb2
 from atta.wire.rpc import Bulk
 from tests.waiting import eventually
 
@@ -50,7 +50,7 @@ class Daemon:
     def _chunks(self, number: int) -> Iterator[Bulk]:
         self.readers.add(threading.current_thread().name)
         data = np.array([number], dtype=np.int64)
-        refs = [common_pb2.ArrayRef(name="n", dtype=self._dtype, shape=self._shape, offset=0)]
+        refs = [session_pb2.ArrayRef(name="n", dtype=self._dtype, shape=self._shape, offset=0)]
         yield Bulk(session_pb2.BatchChunk(header=session_pb2.BatchHeader(batch=number, arrays=refs, buffer_bytes=8)))
         if number == self._failing:
             raise Failure

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
@@ -19,17 +18,19 @@ from atta.errors import QuotaExceededError
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
-from atta.wire.rpc import Bulk, error_from
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
+from atta.wire.rpc import Bulk
 
 SPEC = MutableSpec("rows", 1000, row_shape=(100,))
 DATASET: Any = SimpleNamespace(dataset_id="d", num_parts=1)
 CLIENT = 1
+CONTEXT: Any = None
 
 
 async def started(tables: Tables, folder: Path) -> TableService:
     """A service whose answers are made on a single thread."""
     service = TableService(DATASET, 0, tables, TurnPool(1, "test"), snapshots=folder)
-    await service.create(table_pb2.CreateTableRequest(dataset_id="d", spec=json.dumps(SPEC.to_dict())), None)
+    await service.create(table_pb2.CreateTableRequest(dataset_id="d", spec=json.dumps(SPEC.to_dict())), CONTEXT)
     tables.get("rows").register(CLIENT)
     return service
 
@@ -37,30 +38,15 @@ async def started(tables: Tables, folder: Path) -> TableService:
 async def pulled(service: TableService, count: int) -> float:
     """The sum of the first values of as many rows."""
     request = table_pb2.PullRowsRequest(name="rows", rows=np.arange(count).tobytes())
-    chunks = [len(chunk) async for chunk in service.pull(request, None)]
+    chunks = [len(chunk) async for chunk in service.pull(request, CONTEXT)]
     assert sum(chunks) >= count * SPEC.row_bytes
     return float(service._tables.get("rows").pull(np.arange(count)).values[:, 0].sum())
 
 
-class Refusals:
-    """A context of a call: raises what it is aborted with."""
-
-    async def abort(self, code: Any, details: str) -> None:
-        class Refused(grpc.RpcError):
-            def code(self) -> Any:
-                return code
-
-            def details(self) -> str:
-                return details
-
-        raise error_from("here", Refused())
-
-
-def added(service: TableService, sequence: int, count: int, context: Any = None) -> Any:
+def added(service: TableService, sequence: int, count: int) -> Any:
     request = table_pb2.PushRowsRequest(name="rows", op="add", client=CLIENT, sequence=sequence)
-    return service.push(
-        Bulk(request, {2: np.arange(count).tobytes(), 10: np.ones((count, 100), np.float32).tobytes()}), context
-    )
+    payloads = {PUSH_ROWS: np.arange(count).tobytes(), PUSH_VALUES: np.ones((count, 100), np.float32).tobytes()}
+    return service.push(Bulk(request, payloads), CONTEXT)
 
 
 def test_pushes_wait_for_a_copy_and_nobody_else_does(tmp_path: Path) -> None:
@@ -90,7 +76,7 @@ def test_saving_keeps_no_thread_from_pulls(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(Tables, "snapshot", slow_disk)
         service = await started(Tables(1 << 20), tmp_path)
         request = table_pb2.SnapshotRequest(name="one", snapshot="0" * 16, hold_s=60)
-        saving = asyncio.ensure_future(service.save(request, None))
+        saving = asyncio.ensure_future(service.save(request, CONTEXT))
         try:
             assert await asyncio.wait_for(pulled(service, 1000), 30) == 0
             assert not saving.done()
@@ -110,7 +96,7 @@ def test_a_daemon_that_ends_takes_no_more_pushes_and_keeps_its_tables(tmp_path: 
 
         async def push_on() -> None:
             nonlocal number
-            while (await added(service, number, 900, Refusals())).applied:
+            while (await added(service, number, 900)).applied:
                 number += 1
                 if number == 5:
                     finishing.append(asyncio.ensure_future(service.finish()))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.protos.v1 import graph_pb2, kv_pb2
-from atta.wire import bulk as wire
+from atta.protos.v1 import graph_pb2, kv_pb2, table_pb2
+from atta.wire import bulk, rpc
+from atta.wire.bulk import PULL_CHUNK, PULL_DATA, SAMPLE_CHUNK, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS
 
-FIELDS = frozenset({3, 4, 5})
+ROOT = Path(__file__).parents[3]
 
 
 @given(
@@ -26,18 +32,18 @@ def test_packed_equals_protobuf(etype: int, first: int, wide: bool, a: bytes, b:
     full = graph_pb2.SampleChunk(
         edge_type=etype, first_row=first, wide_neighbors=wide, counts=a, neighbors=b, edge_ids=c
     )
-    packed = wire.pack(head, {3: a, 4: b, 5: c})
+    packed = bulk.pack(head, {SAMPLE_COUNTS: a, SAMPLE_NEIGHBORS: b, SAMPLE_EDGE_IDS: c})
     assert graph_pb2.SampleChunk.FromString(packed) == full
     for raw in (packed, full.SerializeToString()):
-        message, payloads = wire.unpack(graph_pb2.SampleChunk, raw, FIELDS)
+        message, payloads = bulk.unpack(graph_pb2.SampleChunk, raw, SAMPLE_CHUNK)
         assert message == head
-        assert [bytes(payloads.get(n, b"")) for n in (3, 4, 5)] == [a, b, c]
+        assert [bytes(payloads.get(n, b"")) for n in (SAMPLE_COUNTS, SAMPLE_NEIGHBORS, SAMPLE_EDGE_IDS)] == [a, b, c]
 
 
 @given(st.binary(max_size=200))
 def test_garbage_is_refused_or_parsed_but_never_crashes(raw: bytes) -> None:
     try:
-        message, payloads = wire.unpack(kv_pb2.PullChunk, raw, frozenset({4}))
+        message, payloads = bulk.unpack(kv_pb2.PullChunk, raw, PULL_CHUNK)
     except (ValueError, DecodeError):
         return
     assert isinstance(message, kv_pb2.PullChunk)
@@ -45,6 +51,53 @@ def test_garbage_is_refused_or_parsed_but_never_crashes(raw: bytes) -> None:
 
 
 def test_truncated_payload_is_refused() -> None:
-    raw = wire.pack(kv_pb2.PullChunk(pull=1), {4: b"x" * 100})
+    raw = bulk.pack(kv_pb2.PullChunk(pull=1), {PULL_DATA: b"x" * 100})
     with pytest.raises(ValueError, match="passes its end"):
-        wire.unpack(kv_pb2.PullChunk, raw[:-1], frozenset({4}))
+        bulk.unpack(kv_pb2.PullChunk, raw[:-1], PULL_CHUNK)
+
+
+def test_fields_are_known_by_the_names_of_the_descriptors() -> None:
+    for kind, numbers in ((graph_pb2.SampleChunk, SAMPLE_CHUNK), (kv_pb2.PullChunk, PULL_CHUNK)):
+        names = [kind.DESCRIPTOR.fields_by_number[number].name for number in numbers]
+        assert bulk.bytes_fields(kind, *names) == numbers
+    assert kv_pb2.PullChunk.DESCRIPTOR.fields_by_number[PULL_DATA].name == "data"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (kv_pb2.PullChunk, "dat"),  # renamed
+        (kv_pb2.PullChunk, "rows"),  # a number
+        (table_pb2.SnapshotsReply, "ids"),  # text, and more than one
+    ],
+)
+def test_a_field_that_the_message_lacks_is_an_error_at_once(kind: Any, name: str) -> None:
+    with pytest.raises(ValueError, match=f"atta.v1.{kind.DESCRIPTOR.name} has no bytes field '{name}'"):
+        bulk.bytes_fields(kind, name)
+
+
+def test_a_renamed_field_is_an_error_of_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Renamed:
+        DESCRIPTOR = table_pb2.RegisterReply.DESCRIPTOR  # without a field "data"
+
+    monkeypatch.setattr(kv_pb2, "PullChunk", Renamed)
+    spec = importlib.util.find_spec("atta.wire.bulk")
+    assert spec is not None
+    assert spec.loader is not None
+    with pytest.raises(ValueError, match="has no bytes field 'data'"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def test_payloads_of_the_method_table_belong_to_its_messages() -> None:
+    for name, method in rpc.METHODS.items():
+        for kind, numbers in ((method.reply, method.payload), (method.request, method.request_payload)):
+            known = kind.DESCRIPTOR.fields_by_number
+            assert all(known[number].type == known[number].TYPE_BYTES for number in numbers), name
+
+
+def test_no_other_module_knows_numbers_of_fields() -> None:
+    """Neither ``payloads[4]`` nor ``Bulk(message, {4: ...})``: fields have names."""
+    raw = re.compile(r"payloads(\.get\(|\[)\d|Bulk\(.*\{\d+:|prefix\([^()]*(\([^()]*\))?[^()]*, \d+,")
+    folders = [ROOT / name for name in ("platform", "samplers", "bench")]
+    guilty = [str(path) for folder in folders for path in folder.rglob("*.py") if raw.search(path.read_text())]
+    assert guilty == []

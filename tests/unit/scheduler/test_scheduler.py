@@ -268,8 +268,8 @@ def test_stalled_sessions_leave_room_for_later_ones() -> None:
 def test_who_takes_batches_of_the_later_session_does_not_wait_for_the_earlier_one() -> None:
     """Somebody has left an epoch in the middle, and keeps its iterator."""
     shell = Shell(SchedulerConfig(workers=2), seed=1)
-    shell.open("left", "one", batches=40, profile="loader", batch_bytes=1000)
-    shell.open("new", "one", batches=40, profile="loader", batch_bytes=1000)
+    shell.open("left", "one", batches=40, loader="a", batch_bytes=1000)
+    shell.open("new", "one", batches=40, loader="a", batch_bytes=1000)
     for _ in range(5000):
         if shell.running:
             shell.finish(shell.rng.randrange(len(shell.running)))
@@ -284,11 +284,11 @@ def test_who_takes_batches_of_the_later_session_does_not_wait_for_the_earlier_on
 
 def test_measurements_outlive_a_session_of_the_same_profile() -> None:
     shell = Shell(SchedulerConfig(workers=2))
-    shell.open("epoch0", "one", batches=20, profile="loader")
+    shell.open("epoch0", "one", batches=20, loader="a")
     shell.drain()
     shell.close("epoch0")
     before = len(shell.launches)
-    shell.open("epoch1", "one", batches=20, profile="loader")
+    shell.open("epoch1", "one", batches=20, loader="a")
     assert len(shell.launches) == before + 1
     shell.now += 1.0
     if shell.wake is not None:

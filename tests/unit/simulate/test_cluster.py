@@ -11,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.samplers.dag.instance import Kind, Lane
-from atta.scheduler import RunTask, Scheduler
+from atta.scheduler import POLICIES, RunTask, Scheduler
 from atta.simulate import Cluster, HopSize, Linear, Outcome, Profile, Scenario, simulate
 from atta.simulate.machine import Machine
 from tests.unit.simulate.scenarios import PROFILE, REPEATS, scenario
-
-POLICIES = ("two-level", "sequential", "prefetch", "fifo")
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -39,7 +37,7 @@ def test_every_batch_is_delivered_once_and_in_order(policy: str) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    policy=st.sampled_from(POLICIES),
+    policy=st.sampled_from(list(POLICIES)),
     machines=st.integers(1, 6),
     cores=st.integers(1, 4),
     workers=st.integers(1, 4),

@@ -1,43 +1,28 @@
-"""Loaders: what a training loop iterates over."""
+"""``DagLoader``: batches of any sampling DAG. The other loaders build their DAG and leave the rest to it."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from numpy.typing import ArrayLike
-
 from atta.client.cluster import Cluster
-from atta.client.loaders.minibatch import MiniBatch, Origin
-from atta.client.loaders.seeds import (
-    InputNodes,
-    batches_of,
-    edge_type_name,
-    node_seeds,
-    sized_seeds,
-    tables_by_type,
-    typed,
-)
-from atta.client.loaders.torch_options import ignore_torch_options
+from atta.client.loaders.arguments import earlier_names, ignore_torch_options
+from atta.client.loaders.minibatch import MiniBatch
+from atta.client.loaders.sampled import Origin
+from atta.client.loaders.seeds import InputNodes, batches_of, node_seeds
 from atta.client.sessions.stream import BatchStream
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.kvstore.store import known_codec
 from atta.protos.v1 import dag_pb2, session_pb2
-from atta.samplers.arguments import flag, names, number, whole
-from atta.samplers.batch.layout import check_draws_alone
-from atta.samplers.dag.spec import Hops, batch_spec, check_spec, neighbor_spec
-from atta.samplers.methods import Method
-from atta.samplers.operators import BUILT_IN
+from atta.samplers.arguments import flag, number, whole
 
-__all__ = ["BatchLoader", "DagLoader", "NeighborLoader", "hops_of"]
+__all__ = ["DagLoader"]
 
-_POLICIES = {"local": session_pb2.SEED_POLICY_LOCAL, "global": session_pb2.SEED_POLICY_GLOBAL}
-_TEMPORAL = {"uniform": Method.TEMPORAL, "last": Method.LAST}
+_SEED_POLICIES = {"local": session_pb2.SEED_POLICY_LOCAL, "global": session_pb2.SEED_POLICY_GLOBAL}
 _MOST = (1 << 32) - 1
 _MOST_EPOCHS = (1 << 64) - 1
 
@@ -56,6 +41,7 @@ class DagLoader:
     _wide_ids = True
     """Whether the daemon writes local ids as PyTorch wants them, so that nothing is left to be converted."""
 
+    @earlier_names
     def __init__(
         self,
         cluster: Cluster,
@@ -66,7 +52,7 @@ class DagLoader:
         shuffle: bool = False,
         drop_last: bool = False,
         seed: int = 0,
-        seeds: str = "local",
+        seed_policy: str = "local",
         rank: int | None = None,
         world_size: int | None = None,
         pad: bool = True,
@@ -75,14 +61,14 @@ class DagLoader:
         codec: str = "",
         job: str | None = None,
         epochs: int | None = None,
-        weight: float = 1.0,
+        share: float = 1.0,
         **torch_options: Any,
     ) -> None:
         """See ``NeighborLoader``; ``dag`` comes from ``atta.samplers.dag.spec``, ``input_nodes`` may be a message from
         ``atta.client.loaders.seeds``."""
-        ignore_torch_options(type(self), torch_options, stacklevel=3 + (type(self) is not DagLoader))
-        if seeds not in _POLICIES:
-            raise UnknownNameError.of("seed policy", seeds, _POLICIES)
+        ignore_torch_options(type(self), torch_options)
+        if seed_policy not in _SEED_POLICIES:
+            raise UnknownNameError.of("seed policy", seed_policy, _SEED_POLICIES)
         if transform is not None and not callable(transform):
             raise ConfigError(f"transform {transform!r}: must be a function of a MiniBatch")
         rank, world_size = _place("RANK", rank, 0), _place("WORLD_SIZE", world_size, 1)
@@ -105,11 +91,11 @@ class DagLoader:
             pad=flag("pad", pad),
             rank=rank,
             world_size=world_size,
-            policy=_POLICIES[seeds],
+            policy=_SEED_POLICIES[seed_policy],
             edge_ids=flag("edge_ids", edge_ids),
             wide_ids=self._wide_ids,
             codec=known_codec(codec),
-            weight=number("weight", weight, "a positive number", above=0),
+            share=number("share", share, "a positive number", above=0),
             job=str(job or f"loader-{os.getpid()}-{secrets.token_hex(3)}"),
         )
         if (chosen.sizes or chosen.WhichOneof("source") == "batches") and (shuffle or drop_last):
@@ -175,150 +161,6 @@ class DagLoader:
         return batch if self._transform is None else self._transform(batch)
 
 
-class NeighborLoader(DagLoader):
-    """Mini-batches of sampled neighbourhoods, with the arguments and results of PyG's ``NeighborLoader``."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        num_neighbors: Sequence[int] | Mapping[Any, Sequence[int]],
-        input_nodes: InputNodes = "train",
-        *,
-        input_time: Any = None,
-        batch_size: int = 1,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        replace: bool = False,
-        method: str | None = None,
-        weight_attr: str | None = None,
-        time_attr: str | None = None,
-        temporal_strategy: str = "uniform",
-        disjoint: bool = False,
-        tables: Mapping[str, Sequence[str] | str] | Sequence[str] | str | None = None,
-        seed_tables: Sequence[str] | str = (),
-        edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str = (),
-        frontier: str = "new",
-        **options: Any,
-    ) -> None:
-        """Describe the batches; nothing is sent before the first iteration.
-
-        Args:
-            cluster: from ``atta.connect`` or ``atta.local``.
-            num_neighbors: in-neighbours per vertex and hop, counted from the seeds; -1 = all; a mapping gives them by edge type.
-            input_nodes: a split's name (``"train"``), user ids, None for every vertex, or ``(node_type, one of these)``, which ids
-                need where there are several types.
-            input_time: int [seeds], with ``time_attr``: no sampled edge of a seed's tree is later; only with ids.
-            batch_size: seeds per batch; a seed named twice within one batch counts once (unless trees are disjoint).
-            shuffle: permute the seeds anew every epoch.
-            drop_last: leave out a last batch that is not full.
-            replace: draw neighbours with replacement.
-            method: ``"labor"`` draws by LABOR-0: ``num_neighbors`` per vertex on average, and fewer different vertices.
-            weight_attr: ``"weight"`` draws neighbours by the weights of their edges; None: uniformly.
-            time_attr: ``"time"`` hides edges that are later than their seed; edge types without times are always there. Trees are
-                disjoint then.
-            temporal_strategy: ``"uniform"`` draws among the edges that are not hidden, ``"last"`` takes the latest of them.
-            disjoint: every seed grows a tree of its own; ``MiniBatch.tree`` tells which one a vertex stands in.
-            tables: names of the node tables to fetch, or one name (by node type where there are several: otherwise they are those
-                of the seeds' type); default all.
-            seed_tables: names of tables to fetch for the seeds alone, such as their labels; those have as many rows as there are
-                seeds, and need not be named in ``tables``.
-            edge_tables: names of edge tables whose rows come with the sampled edges (by edge type where there are several).
-            frontier: ``"new"`` expands every vertex once (PyG), ``"all"`` every known vertex in each hop (DGL). ``to_dgl`` makes
-                blocks of both.
-            **options: ``seed`` (of all randomness), ``seeds`` (``"local"``: from near this rank, ``"global"``: one permutation
-                over all ranks), ``rank`` and ``world_size`` (default: torchrun's RANK and WORLD_SIZE), ``pad`` (repeat a few
-                seeds so that all ranks get equally many batches; switch off for evaluation), ``edge_ids``, ``transform``
-                (called on every MiniBatch), ``codec`` (fp16, bf16 or int8: float32 rows cross the network between daemons in fewer
-                bytes and with less precision; rows at home and labels stay as they are), ``job`` (a name for logs), ``weight``
-                (share of the daemons' workers beside other loaders that keep them busy), ``epochs``
-                (see ``DagLoader``). Arguments of PyTorch's loaders that mean nothing here, such as ``num_workers``, are ignored
-                with a warning.
-
-        Raises:
-            ConfigError: an argument is out of range; UnknownNameError: a node type, edge type, table or split does not exist.
-        """
-        schema = cluster.schema
-        seed_type, _ = typed(schema, input_nodes)
-        wanted = tables_by_type(tables, [seed_type])
-        hops = hops_of(
-            cluster, num_neighbors, replace=replace, method=method, weight_attr=weight_attr, time_attr=time_attr,
-            temporal_strategy=temporal_strategy, disjoint=disjoint, edge_tables=edge_tables, frontier=frontier,
-        )  # fmt: skip
-        super().__init__(
-            cluster,
-            neighbor_spec(
-                schema, hops, seed_type=seed_type, tables=wanted, seed_tables=names("seed_tables", seed_tables)
-            ),
-            input_nodes=node_seeds(schema, input_nodes, input_time),
-            batch_size=batch_size,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            **options,
-        )
-        self._origin = dataclasses.replace(self._origin, tables=wanted)
-
-
-class BatchLoader(DagLoader):
-    """Batches that an operator samples as a whole: ShaDow, GraphSAINT, Cluster-GCN, LADIES, walks, or one of your own."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        operator: str,
-        operator_options: Mapping[str, Any] | None = None,
-        *,
-        input_nodes: InputNodes = None,
-        batches: Sequence[ArrayLike] | int | None = None,
-        edge_type: Any = None,
-        tables: Sequence[str] | str | None = None,
-        **options: Any,
-    ) -> None:
-        """Describe the batches; nothing is sent before the first iteration.
-
-        Args:
-            cluster: from ``atta.connect`` or ``atta.local``.
-            operator: its name (docs/samplers.md lists those that come with Atta), known to the daemons.
-            operator_options: what it is made with.
-            input_nodes: seeds, as for ``NeighborLoader``; vertices of the type that the edges end at.
-            batches: instead of ``input_nodes``: the user ids of each batch's seeds, or how many batches the operator is to draw by
-                itself. They go round the ranks; with ``pad`` a rank that lacks a last one repeats its own first one.
-            edge_type: the edges that the operator sees; may be left out where there is one type.
-            tables: names of the node tables to fetch; default all.
-            **options: as for ``NeighborLoader``.
-
-        Raises:
-            ConfigError: an argument is out of range, or the operator has no batches without seeds; UnknownNameError: a type,
-                table, split or option does not exist. What is wrong with an operator of your own is raised by the first
-                iteration: only daemons know it.
-        """
-        schema = cluster.schema
-        name = edge_type_name(schema, edge_type)
-        node_type = schema.endpoints(name)[1]
-        if (input_nodes is None) == (batches is None):
-            raise ConfigError("give input_nodes or batches")
-        wanted = tables_by_type(tables, [node_type])
-        dag = batch_spec(schema, operator, operator_options or {}, edge_type=name, tables=wanted)
-        if batches is None:
-            seeds = node_seeds(schema, _of_type(input_nodes, node_type, name))
-        else:
-            seeds = sized_seeds(schema, node_type, batches)
-        if operator in BUILT_IN:  # what others accept only the daemons know
-            plan = check_spec(dag, schema)
-            if seeds.WhichOneof("source") == "batches":
-                check_draws_alone(plan, schema)
-        super().__init__(cluster, dag, input_nodes=seeds, **options)
-        self._origin = dataclasses.replace(self._origin, tables=wanted)
-
-
-def _of_type(input_nodes: InputNodes, node_type: str, edge_type: str) -> InputNodes:
-    """``input_nodes`` with their node type, which must be that of the edges' ends."""
-    if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
-        if input_nodes[0] != node_type:
-            raise ConfigError(f"input_nodes: {input_nodes[0]!r}, but edges {edge_type} end at {node_type!r}")
-        return input_nodes
-    return node_type, input_nodes
-
-
 def _place(variable: str, given: int | None, least: int) -> int:
     """Rank or number of ranks: what was given, or torchrun's variable."""
     if given is not None:
@@ -327,43 +169,6 @@ def _place(variable: str, given: int | None, least: int) -> int:
     if not text.strip().isdecimal():
         raise ConfigError(f"environment variable {variable}={text!r}: must be a whole number")
     return whole(variable, int(text), least, _MOST)
-
-
-def hops_of(
-    cluster: Cluster,
-    num_neighbors: Sequence[int] | Mapping[Any, Sequence[int]],
-    *,
-    replace: bool,
-    method: str | None,
-    weight_attr: str | None,
-    time_attr: str | None,
-    temporal_strategy: str,
-    disjoint: bool,
-    edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str,
-    frontier: str,
-) -> Hops:
-    """The arguments that loaders share, checked."""
-    for what, given, known in (("weight_attr", weight_attr, "weight"), ("time_attr", time_attr, "time")):
-        if given not in (None, known):
-            raise UnknownNameError.of(f"edge attribute ({what})", str(given), (known,))
-    if temporal_strategy not in _TEMPORAL:
-        raise UnknownNameError.of("temporal strategy", temporal_strategy, _TEMPORAL)
-    if method not in (None, "uniform", "labor"):
-        raise UnknownNameError.of("method", str(method), ("uniform", "labor"))
-    chosen = [
-        name
-        for name, given in (("method", method == "labor"), ("weight_attr", weight_attr), ("time_attr", time_attr))
-        if given
-    ]
-    if len(chosen) > 1:
-        raise ConfigError(f"{' and '.join(chosen)}: edges are drawn in one way")
-    drawn = Method.LABOR if method == "labor" else Method.WEIGHTED if weight_attr else Method.UNIFORM
-    if time_attr:
-        drawn = _TEMPORAL[temporal_strategy]
-    if not isinstance(edge_tables, Mapping):
-        wanted = names("edge_tables", edge_tables)
-        edge_tables = {edge_type_name(cluster.schema, None): wanted} if wanted else {}
-    return Hops(num_neighbors, flag("replace", replace), drawn, frontier, flag("disjoint", disjoint), dict(edge_tables))
 
 
 class _Batches(Iterator[Any]):

@@ -9,12 +9,12 @@ import numpy as np
 from atta.errors import ConfigError
 
 if TYPE_CHECKING:
-    from atta.client.loaders.minibatch import MiniBatch
+    from atta.client.loaders.sampled import SampledBatch
 
 __all__ = ["block", "to_blocks"]
 
 
-def to_blocks(batch: MiniBatch) -> list[Any]:
+def to_blocks(batch: SampledBatch) -> list[Any]:
     """See ``MiniBatch.to_dgl``.
 
     The block of hop h leads from the vertices known after it to those known before it. Where the hop draws only for the vertices

@@ -10,12 +10,12 @@ import numpy as np
 if TYPE_CHECKING:
     import networkx as nx
 
-    from atta.client.loaders.minibatch import MiniBatch
+    from atta.client.loaders.sampled import SampledBatch
 
 __all__ = ["to_networkx"]
 
 
-def to_networkx(batch: MiniBatch, tables: Iterable[str] = ()) -> nx.MultiDiGraph[Any]:
+def to_networkx(batch: SampledBatch, tables: Iterable[str] = ()) -> nx.MultiDiGraph[Any]:
     """Return the sampled subgraph.
 
     A vertex is its user id; ``(type, id)`` where the batch has several node types, with the tree as a last entry where trees are
@@ -45,7 +45,7 @@ def to_networkx(batch: MiniBatch, tables: Iterable[str] = ()) -> nx.MultiDiGraph
     return graph
 
 
-def _labels(batch: MiniBatch, node_type: str) -> list[Any]:
+def _labels(batch: SampledBatch, node_type: str) -> list[Any]:
     parts: list[list[Any]] = [batch.n_id(node_type).tolist()]
     if len(batch.node_types) > 1:
         parts.insert(0, [node_type] * len(parts[0]))

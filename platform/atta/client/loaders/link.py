@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from atta.client.cluster import Cluster
-from atta.client.loaders.dag import DagLoader, hops_of
-from atta.client.loaders.minibatch import LinkLabels
+from atta.client.loaders.dag import DagLoader
+from atta.client.loaders.neighbor import hops_of
+from atta.client.loaders.sampled import LinkLabels
 from atta.client.loaders.seeds import as_edges, edge_type_name, link_seeds, tables_by_type
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema

@@ -1,291 +1,22 @@
-"""A mini-batch as its consumer sees it: numpy arrays over shared memory, turned into PyG or DGL objects on request."""
+"""``MiniBatch``: what a loader gives, turned into objects of PyG, DGL or networkx on request."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
-import numpy as np
-
+from atta.client.loaders.sampled import SampledBatch
 from atta.errors import ConfigError
-from atta.protos.v1 import dag_pb2
-from atta.samplers.batch.scratch import Scratch, widen_into
 
-if TYPE_CHECKING:
-    from atta.client.sessions.stream import RawBatch
-    from atta.partition.schema import Schema
-
-__all__ = ["LinkLabels", "MiniBatch", "Origin"]
+__all__ = ["MiniBatch"]
 
 
-@dataclass(frozen=True)
-class LinkLabels:
-    """What the user has said of the edges that are seeds.
-
-    Attributes:
-        edge_type: of all of them.
-        mode: ``"binary"`` or ``"triplet"`` negatives, or None.
-        amount: negatives per positive of a triplet.
-        label, time: [E] by position in the input, or None.
-    """
-
-    edge_type: str
-    mode: str | None
-    amount: int
-    label: np.ndarray | None
-    time: np.ndarray | None
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What a loader knows of all its batches, and their arrays do not tell.
-
-    Attributes:
-        seed_type: node type of the seeds; where these are edges, of their targets.
-        redrawn: by hop, whether it draws for all vertices known (``frontier="all"``), not only for the newly reached ones.
-        whole: an operator samples the batch as a whole, there are no hops.
-        edge_ids: edge ids come along.
-        edge_tables: (edge type, table) pairs that were asked for.
-        tables: node tables that were asked for, by node type; None: all.
-        labels: where the seeds are edges.
-    """
-
-    seed_type: str = ""
-    redrawn: tuple[bool, ...] = ()
-    whole: bool = False
-    edge_ids: bool = True
-    edge_tables: tuple[tuple[str, str], ...] = ()
-    tables: Mapping[str, Sequence[str]] | None = None
-    labels: LinkLabels | None = None
-
-    @classmethod
-    def of(cls, dag: dag_pb2.DagSpec, *, edge_ids: bool) -> Origin:
-        """As far as the DAG tells."""
-        kinds = {op.WhichOneof("kind"): op for op in dag.operators}
-        hops = sorted((op.neighborhood for op in dag.operators if op.HasField("neighborhood")), key=lambda op: op.hop)
-        return cls(
-            kinds["seed"].seed.node_type if "seed" in kinds else "",
-            tuple(op.frontier == dag_pb2.FRONTIER_ALL for op in hops),
-            "batch" in kinds,
-            edge_ids,
-            tuple((ref.edge_type, ref.name) for ref in dag.edge_tables),
-        )
-
-
-UNKNOWN_ORIGIN = Origin()
-
-
-class MiniBatch:
+class MiniBatch(SampledBatch):
     """The sampled subgraph of some seeds, with the table rows of its vertices.
 
     Vertices are numbered per node type in the order in which they were reached: seeds first, then hop by hop. The arrays lie in
     memory shared with the daemon and stay valid as long as any of them is referenced.
     """
-
-    def __init__(
-        self, raw: RawBatch, schema: Schema, scratch: Scratch | None = None, origin: Origin = UNKNOWN_ORIGIN
-    ) -> None:
-        """``scratch`` lends the memory of converted arrays; None: fresh memory every time."""
-        self._raw, self._schema, self._scratch = raw, schema, scratch or Scratch()
-        self.origin, self._labels = origin, origin.labels
-        self.batch_id = raw.batch
-        self.stats: dict[str, float] = raw.stats
-
-    @property
-    def schema(self) -> Schema:
-        """Of the graph that the batch is sampled from."""
-        return self._schema
-
-    # -- sizes ---------------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def batch_size(self) -> int:
-        """Number of (different) seeds: the first vertices of the seed type, or edges."""
-        return len(self.input_id)
-
-    @property
-    def num_nodes(self) -> int:
-        """Vertices of all types."""
-        return sum(len(a) for name, a in self._raw.arrays.items() if name.startswith("n_id/"))
-
-    @property
-    def num_edges(self) -> int:
-        """Edges of all types."""
-        return sum(len(a) for name, a in self._raw.arrays.items() if name.startswith("row/"))
-
-    @property
-    def node_types(self) -> tuple[str, ...]:
-        """Node types that the DAG can reach."""
-        return tuple(t for t in self._schema.node_types if f"n_id/{t}" in self._raw.arrays)
-
-    @property
-    def edge_types(self) -> tuple[str, ...]:
-        """Edge types that the DAG samples, ``"src__rel__dst"``."""
-        return tuple(e for e in self._schema.edge_types if f"row/{e}" in self._raw.arrays)
-
-    # -- arrays --------------------------------------------------------------------------------------------------------
-
-    @property
-    def input_id(self) -> np.ndarray:
-        """int64 [batch_size]: position of each seed in ``input_nodes`` (for a split: in its ascending user ids)."""
-        return self._raw.arrays["input_id"]
-
-    def n_id(self, node_type: str | None = None) -> np.ndarray:
-        """int64 [nodes]: user ids of the vertices; none of a type that the DAG cannot reach."""
-        return self._array(f"n_id/{self._node_type(node_type)}")
-
-    def edge_index(self, edge_type: str | None = None) -> np.ndarray:
-        """int64 [2, edges]: local ids, source row first. The rows are contiguous, but need not follow each other."""
-        name = self._edge_type(edge_type)
-        row, col = self._array(f"row/{name}"), self._array(f"col/{name}")
-        if row.dtype == np.int64 and row.base is not None and row.base is col.base:
-            first, apart = row.ctypes.data - row.base.ctypes.data, col.ctypes.data - row.ctypes.data
-            return np.ndarray((2, len(row)), np.int64, buffer=row.base, offset=first, strides=(apart, 8))
-        out = self._scratch.empty((2, len(row)), np.int64)
-        widen_into(out[0], row)
-        widen_into(out[1], col)
-        return out
-
-    def e_id(self, edge_type: str | None = None) -> np.ndarray | None:
-        """int64 [edges]: the users' edge ids; None when the loader was told to leave them out."""
-        name = self._edge_type(edge_type)
-        ids = self._raw.arrays.get(f"e_id/{name}")
-        if ids is None and self.origin.edge_ids and name not in self.edge_types:
-            return np.empty(0, np.int64)
-        return ids if ids is None or ids.dtype == np.int64 else self._scratch.widened(ids)
-
-    def table(self, name: str, node_type: str | None = None) -> np.ndarray:
-        """[nodes, *row_shape]: rows of a node table, in the order of ``n_id``; of the seeds where it is fetched for them alone."""
-        owner = self._node_type(node_type)
-        found = self._raw.arrays.get(f"table/{owner}/{name}")
-        if found is None:
-            found = self.tables[owner].get(name)
-        if found is None:
-            raise ConfigError(f"table {name!r} was not fetched: name it in the loader's tables")
-        return found
-
-    @property
-    def tables(self) -> dict[str, dict[str, np.ndarray]]:
-        """All fetched tables: node type → name → rows; without rows for node types that the DAG cannot reach."""
-        found: dict[str, dict[str, np.ndarray]] = {t: {} for t in self._schema.node_types}
-        for key, array in self._raw.arrays.items():
-            if key.startswith("table/"):
-                _, node_type, name = key.split("/", 2)
-                found[node_type][name] = array
-        for node_type in set(self._schema.node_types) - set(self.node_types):
-            specs, wanted = self._schema.node_tables[node_type], self.origin.tables
-            for name in specs if wanted is None else wanted.get(node_type, ()):
-                found[node_type][name] = np.empty((0, *specs[name].row_shape), specs[name].dtype)
-        return found
-
-    def edge_table(self, name: str, edge_type: str | None = None) -> np.ndarray:
-        """[edges, *row_shape]: rows of an edge table, in the order of ``edge_index``."""
-        found = self.edge_tables(edge_type)
-        if name not in found:
-            raise ConfigError(f"edge table {name!r} was not fetched: name it in the loader's edge_tables")
-        return found[name]
-
-    def edge_tables(self, edge_type: str | None = None) -> dict[str, np.ndarray]:
-        """All fetched tables of an edge type by name; without rows where the DAG does not sample the type."""
-        name = self._edge_type(edge_type)
-        if name not in self.edge_types:
-            specs = {table: self._schema.edge_tables[name][table] for t, table in self.origin.edge_tables if t == name}
-            return {table: np.empty((0, *spec.row_shape), spec.dtype) for table, spec in specs.items()}
-        prefix = f"edge/{name}/"
-        return {key.removeprefix(prefix): a for key, a in self._raw.arrays.items() if key.startswith(prefix)}
-
-    def tree(self, node_type: str | None = None) -> np.ndarray:
-        """int32 [nodes]: the seed (by position) whose tree a vertex stands in; only where trees are disjoint.
-
-        Where the seeds are edges, trees are those of all sources, then of all targets, then of the negatives' sources and targets.
-        """
-        found = self._trees(node_type)
-        if found is None:
-            raise ConfigError("the batch's trees are not disjoint: ask the loader for disjoint=True")
-        return found
-
-    def tree_of_seed(self, node_type: str | None = None) -> np.ndarray | None:
-        """int64 [nodes]: position of the seed that a vertex belongs to, PyG's ``batch``; None where trees are not disjoint.
-
-        Where the seeds are edges, the trees of both ends and of negatives belong to the positive edge.
-        """
-        found = self._trees(node_type)
-        if found is None:
-            return None
-        tree, positives = found.astype(np.int64), max(1, self.batch_size)
-        if self._labels is None:
-            return tree
-        negatives = max(1, len(self._raw.arrays.get("link/neg_src", ())))
-        negative = (tree - 2 * positives) % negatives
-        owner = negative // self._labels.amount if self._labels.mode == "triplet" else negative % positives
-        return np.where(tree < 2 * positives, tree % positives, owner)
-
-    @property
-    def extra(self) -> dict[str, np.ndarray]:
-        """What a batch operator returns besides the subgraph, by name."""
-        return {k.removeprefix("extra/"): a for k, a in self._raw.arrays.items() if k.startswith("extra/")}
-
-    def links(self) -> dict[str, np.ndarray]:
-        """The edges that are seeds, and their negatives, under PyG's names.
-
-        Without or with binary negatives: ``edge_label_index`` int64 [2, n] (local ids, positives first) and ``edge_label``. With
-        triplets: ``src_index`` and ``dst_pos_index`` int64 [batch_size], ``dst_neg_index`` [batch_size] or [batch_size, amount].
-        ``edge_label_time`` where times were given.
-
-        Raises:
-            ConfigError: the seeds are vertices.
-        """
-        labels, arrays = self._labels, self._raw.arrays
-        if labels is None:
-            raise ConfigError("the seeds are vertices: edges come from a LinkNeighborLoader")
-        ends = np.stack([arrays["link/src"], arrays["link/dst"]])
-        of_input = self.input_id
-        found = {} if labels.time is None else {"edge_label_time": labels.time[of_input]}
-        if labels.mode == "triplet":
-            negative = arrays["link/neg_dst"]
-            shaped = negative if labels.amount == 1 else negative.reshape(-1, labels.amount)
-            return {**found, "src_index": ends[0], "dst_pos_index": ends[1], "dst_neg_index": shaped}
-        label = None if labels.label is None else labels.label[of_input]
-        if labels.mode == "binary":
-            negative = np.stack([arrays["link/neg_src"], arrays["link/neg_dst"]])
-            if label is None:
-                label = np.ones(ends.shape[1], dtype=np.float32)
-            elif labels.label is not None and labels.label.min(initial=1) == 0:
-                label = label + 1
-            missing = np.zeros((negative.shape[1], *label.shape[1:]), dtype=label.dtype)
-            ends, label = np.concatenate([ends, negative], axis=1), np.concatenate([label, missing])
-        found["edge_label_index"] = ends
-        return found if label is None else {**found, "edge_label": label}
-
-    @property
-    def pairs(self) -> dict[str, np.ndarray]:
-        """Positive and negative samples by operator: int64 [batch_size, count] local ids."""
-        return {k.removeprefix("pairs/"): a for k, a in self._raw.arrays.items() if k.startswith("pairs/")}
-
-    def num_sampled_nodes(self, node_type: str | None = None) -> list[int]:
-        """New vertices per hop; the first entry counts the seeds (and their positive and negative samples)."""
-        name = self._node_type(node_type)
-        steps = [int(n) for n in self._array(f"hops/{name}")]
-        if not steps:
-            return [0] * (self._hops() + 1)
-        first = len(steps) - self._hops()
-        return [sum(steps[:first]), *steps[first:]]
-
-    def num_sampled_edges(self, edge_type: str | None = None) -> list[int]:
-        """Edges per hop."""
-        name = self._edge_type(edge_type)
-        return [int(n) for n in self._array(f"hops/{name}")] if name in self.edge_types else [0] * self._hops()
-
-    def _hops(self) -> int:
-        """Steps that sampled edges: those that added vertices, less the seeds and their positive and negative samples."""
-        steps = next(
-            (len(a) for name, a in self._raw.arrays.items() if name.startswith("hops/") and "__" not in name), 1
-        )
-        return steps - 1 - len(self.pairs) - ("link/neg_src" in self._raw.arrays)
-
-    # -- conversion ----------------------------------------------------------------------------------------------------
 
     def to_pyg(self) -> Any:
         """The batch as PyG's NeighborLoader delivers it: ``Data``, or ``HeteroData`` for several node or edge types.
@@ -320,38 +51,13 @@ class MiniBatch:
         return to_blocks(self)
 
     def to_networkx(self, tables: Iterable[str] = ()) -> Any:
-        """The batch as a ``networkx.MultiDiGraph`` for drawing (``atta.client.loaders.drawing``); ``tables``: whose rows to put on vertices."""
+        """The batch as a ``networkx.MultiDiGraph`` for drawing it; the rows of ``tables`` become attributes of vertices.
+
+        See ``atta.client.loaders.drawing``.
+        """
         from atta.client.loaders.drawing import to_networkx
 
         return to_networkx(self, tables)
-
-    # -- helpers -------------------------------------------------------------------------------------------------------
-
-    def _node_type(self, name: str | None) -> str:
-        if name is not None:
-            return self._schema.check_node_type(name)
-        types = self.node_types
-        if len(types) != 1:
-            raise ConfigError(f"name a node type: {', '.join(types)}")
-        return types[0]
-
-    def _edge_type(self, name: str | None) -> str:
-        if name is not None:
-            return self._schema.check_edge_type(name)
-        types = self.edge_types or self._schema.edge_types
-        if len(types) != 1:
-            raise ConfigError(f"name an edge type: {', '.join(types)}")
-        return types[0]
-
-    def _trees(self, node_type: str | None) -> np.ndarray | None:
-        name = self._node_type(node_type)
-        disjoint = any(key.startswith("tree/") for key in self._raw.arrays)
-        return self._array(f"tree/{name}", np.int32) if disjoint else None
-
-    def _array(self, name: str, dtype: type = np.int64) -> np.ndarray:
-        """An array of the batch; without rows where the DAG does not reach its type."""
-        found = self._raw.arrays.get(name)
-        return np.empty(0, dtype) if found is None else found
 
     def __repr__(self) -> str:
         counts = f"{self.batch_size} seeds, {self.num_nodes} nodes, {self.num_edges} edges"

@@ -20,9 +20,10 @@ from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
 
 from atta.client.cluster import Cluster
-from atta.client.loaders.dag import NeighborLoader
+from atta.client.loaders.arguments import earlier_names
 from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
 from atta.client.loaders.minibatch import MiniBatch
+from atta.client.loaders.neighbor import NeighborLoader
 from atta.client.loaders.seeds import as_ids
 from atta.errors import ConfigError
 
@@ -76,7 +77,7 @@ class AttaFeatureStore(FeatureStore):  # type: ignore[misc]
         unique, inverse = (None, None) if ids is None else np.unique(ids, return_inverse=True)
         loader = NeighborLoader(
             self._cluster, [], (node_type, unique), batch_size=_ROWS, tables={node_type: [name]}, rank=0, world_size=1,
-            seeds="global", edge_ids=False,
+            seed_policy="global", edge_ids=False,
         )  # fmt: skip
         rows = out if inverse is None else np.empty((len(np.asarray(unique)), *spec.row_shape), out.dtype)
         for batch in loader:
@@ -130,7 +131,14 @@ class AttaGraphStore(GraphStore):  # type: ignore[misc]
         ends = np.empty((2, schema.edge_counts[name]), dtype=np.int64)
         fan_outs = {other: [-1 if other == name else 0] for other in schema.edge_types}
         loader = NeighborLoader(
-            self._cluster, fan_outs, (target, None), batch_size=_ROWS, tables={}, rank=0, world_size=1, seeds="global"
+            self._cluster,
+            fan_outs,
+            (target, None),
+            batch_size=_ROWS,
+            tables={},
+            rank=0,
+            world_size=1,
+            seed_policy="global",
         )
         for batch in loader:
             row, col = batch.edge_index(name)
@@ -149,6 +157,7 @@ class AttaGraphStore(GraphStore):  # type: ignore[misc]
 class AttaSampler(BaseSampler):  # type: ignore[misc]
     """Samples the batches that a PyG loader asks for. Call n of a sampler draws with epoch n, so that no two are alike."""
 
+    @earlier_names
     def __init__(
         self,
         cluster: Cluster,

@@ -9,7 +9,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 if TYPE_CHECKING:
-    from atta.client.loaders.minibatch import MiniBatch
+    from atta.client.loaders.sampled import SampledBatch
 
 __all__ = ["to_pyg"]
 
@@ -17,7 +17,7 @@ _PLACES = {"src_index": 0, "dst_pos_index": 2, "dst_neg_index": 2}
 """Ends of triplets, which PyG keeps with the node types of the edges that are seeds: their places in the edge type."""
 
 
-def to_pyg(batch: MiniBatch) -> Any:
+def to_pyg(batch: SampledBatch) -> Any:
     """See ``MiniBatch.to_pyg``."""
     schema = batch.schema
     if len(schema.node_types) == len(schema.edge_types) == 1:
@@ -25,7 +25,7 @@ def to_pyg(batch: MiniBatch) -> Any:
     return _typed(batch)
 
 
-def _homogeneous(batch: MiniBatch) -> Data:
+def _homogeneous(batch: SampledBatch) -> Data:
     data, (node_type,), (edge_type,) = Data(), batch.schema.node_types, batch.schema.edge_types
     _fill_nodes(data, batch, node_type)
     _fill_edges(data, batch, edge_type)
@@ -37,7 +37,7 @@ def _homogeneous(batch: MiniBatch) -> Data:
     return data
 
 
-def _typed(batch: MiniBatch) -> HeteroData:
+def _typed(batch: SampledBatch) -> HeteroData:
     """Every type of the graph is there, with 0 rows where the batch has none: layers of a model go over all of them."""
     data, schema = HeteroData(), batch.schema
     for node_type in schema.node_types:
@@ -58,7 +58,7 @@ def _typed(batch: MiniBatch) -> HeteroData:
     return data
 
 
-def _fill_nodes(store: Any, batch: MiniBatch, node_type: str) -> None:
+def _fill_nodes(store: Any, batch: SampledBatch, node_type: str) -> None:
     for name, rows in batch.tables[node_type].items():
         store[name] = _tensor(rows)
     n_id, tree = batch.n_id(node_type), batch.tree_of_seed(node_type)
@@ -68,7 +68,7 @@ def _fill_nodes(store: Any, batch: MiniBatch, node_type: str) -> None:
     store.num_sampled_nodes = batch.num_sampled_nodes(node_type)
 
 
-def _fill_edges(store: Any, batch: MiniBatch, edge_type: str) -> None:
+def _fill_edges(store: Any, batch: SampledBatch, edge_type: str) -> None:
     store.edge_index, ids = _tensor(batch.edge_index(edge_type)), batch.e_id(edge_type)
     if ids is not None:
         store.e_id = _tensor(ids)
@@ -77,11 +77,11 @@ def _fill_edges(store: Any, batch: MiniBatch, edge_type: str) -> None:
     store.num_sampled_edges = batch.num_sampled_edges(edge_type)
 
 
-def _links(batch: MiniBatch) -> dict[str, np.ndarray]:
+def _links(batch: SampledBatch) -> dict[str, np.ndarray]:
     return batch.links() if batch.origin.labels else {}
 
 
-def _of_operators(batch: MiniBatch, taken: set[str]) -> dict[str, torch.Tensor]:
+def _of_operators(batch: SampledBatch, taken: set[str]) -> dict[str, torch.Tensor]:
     """``extra`` and ``pairs`` by the names that are free."""
     found: dict[str, torch.Tensor] = {}
     for kind, arrays in (("extra", batch.extra), ("pairs", batch.pairs)):

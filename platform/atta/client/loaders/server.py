@@ -56,7 +56,7 @@ class ServerLoader(DagLoader):
             part: the partition whose daemon does the work, best the server's own: most edges lie there.
             edge_type: the edges to follow; may be left out where there is one type. Both ends must be of one type.
             tables: names of the node tables to fetch; default all.
-            **options: ``seed`` (of the uniform choice), ``codec``, ``job``, ``weight``, ``edge_ids``, ``transform``, as for
+            **options: ``seed`` (of the uniform choice), ``codec``, ``job``, ``share``, ``edge_ids``, ``transform``, as for
                 ``NeighborLoader``.
 
         Raises:
@@ -107,8 +107,9 @@ def server_subgraph(
 ) -> ServerGraph:
     """Extract what a server computes on, with the table rows of all its vertices: shared preloading (GraNNDis, section 4.2).
 
-    The same arrays, bit for bit, however the graph is partitioned, and those of ``atta.samplers.local.server.server_subgraph``. They lie
-    in memory shared with the daemon where that is on this machine, and stay valid as long as any of them is referenced.
+    The arrays are the same, bit for bit, however the graph is partitioned; ``atta.samplers.local.server.server_subgraph`` makes
+    them of a local graph. They lie in memory shared with the daemon if it runs on this machine, and stay valid as long as any of
+    them is referenced.
 
     Args:
         cluster: from ``atta.connect`` or ``atta.local``.

@@ -23,6 +23,7 @@ from atta.client.sessions.slots import SlotMaps
 from atta.errors import ConfigError, DeadlineError, QuotaExceededError, RemoteError, UnavailableError
 from atta.protos.v1 import session_pb2
 from atta.wire import rpc
+from atta.wire.bulk import BATCH_DATA
 
 __all__ = ["BatchStream", "RawBatch"]
 
@@ -196,7 +197,7 @@ def _gather(call: Any, nbytes: int, peer: str) -> np.ndarray:
     buffer = np.empty(nbytes, dtype=np.uint8)
     at = 0
     for chunk in call:
-        data = np.frombuffer(chunk.payloads.get(2, b""), dtype=np.uint8)
+        data = np.frombuffer(chunk.payloads.get(BATCH_DATA, b""), dtype=np.uint8)
         if at + len(data) > nbytes:
             break
         buffer[at : at + len(data)] = data

@@ -18,6 +18,7 @@ from atta.kvstore import codecs
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
 from atta.wire import rpc
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES, ROWS_VALUES, ROWS_VERSIONS
 
 __all__ = ["RemoteTable"]
 
@@ -142,14 +143,14 @@ class RemoteTable:
         for bulk in call:
             where = piece[bulk.message.first_row : bulk.message.first_row + bulk.message.rows]
             self._place(bulk, codec, values, where)
-            if versions is not None and 3 in bulk.payloads:
-                versions[where] = np.frombuffer(bulk.payloads[3], dtype=np.int64)
+            if versions is not None and ROWS_VERSIONS in bulk.payloads:
+                versions[where] = np.frombuffer(bulk.payloads[ROWS_VERSIONS], dtype=np.int64)
             done += len(where)
         if done != len(piece):
             raise RemoteError(f"table {self.spec.name}", f"{done} rows of {len(piece)} are answered")
 
     def _place(self, bulk: rpc.Bulk, codec: str, values: np.ndarray, where: np.ndarray) -> None:
-        raw = np.frombuffer(bulk.payloads.get(4, b""), dtype=np.uint8)
+        raw = np.frombuffer(bulk.payloads.get(ROWS_VALUES, b""), dtype=np.uint8)
         if codec:
             flat = values.reshape(len(values), -1)
             codecs.decode(codec, raw.reshape(len(where), -1), flat, positions=where)
@@ -202,7 +203,7 @@ class RemoteTable:
             )
             data = values[piece].reshape(len(piece), -1)
             encoded = codecs.encode(codec, data) if codec else data.view(np.uint8)
-            bulk = rpc.Bulk(message, {2: rows[piece], 10: encoded})
+            bulk = rpc.Bulk(message, {PUSH_ROWS: rows[piece], PUSH_VALUES: encoded})
             sent.append((shard, bulk, shard.connection.begin("TableService.Push", bulk)))
         return Ticket(sent, self, loads)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from atta.daemon.peers.peers import Peers
+from atta.daemon.peers.answers import AskedPeers
 from atta.errors import AttaError, ConfigError, RemoteError
 from atta.protos.v1 import graph_pb2
 from atta.samplers import kernels
@@ -39,7 +39,7 @@ _QUESTION = graph_pb2.ProbeRequest
 class ClusterAccess:
     """Answers from this daemon's shard and its peers."""
 
-    def __init__(self, shard: Shard, peers: Peers, pool: Executor) -> None:
+    def __init__(self, shard: Shard, peers: AskedPeers, pool: Executor) -> None:
         """``pool`` runs what takes long, so that the event loop stays free."""
         self.shard, self.peers, self.pool = shard, peers, pool
         self._sums: dict[str, asyncio.Future[np.ndarray]] = {}

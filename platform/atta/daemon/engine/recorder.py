@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from atta.daemon.engine.tasks import TaskResult
 from atta.observe.recording import to_lines
 from atta.samplers.dag.instance import Kind, Lane, Task
 from atta.scheduler import SessionView
@@ -22,13 +23,13 @@ CHUNK_CHARS = 256 << 10
 """Entries are sent in messages of about this size: a few milliseconds of the event loop each."""
 _KINDS = {kind: kind.value for kind in Kind}
 _LANES = {lane: lane.value for lane in Lane}
-Clock = Callable[[], float]
+_NOTHING = TaskResult()
 
 
 class Recorder:
     """The last ``capacity`` entries (0: none). ``clock`` counts seconds."""
 
-    def __init__(self, capacity: int, clock: Clock = time.monotonic) -> None:
+    def __init__(self, capacity: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.capacity, self.clock = capacity, clock
         self._ring: deque[tuple[Any, ...]] = deque(maxlen=capacity)
 
@@ -42,19 +43,16 @@ class Recorder:
         task: Task,
         of: tuple[str, int, int],
         times: tuple[float, float, float],
+        result: TaskResult = _NOTHING,
         *,
-        moved: tuple[int, int, int, int] = (0, 0, 0, 0),
         outcome: str = "done",
     ) -> None:
-        """A task has ended.
-
-        ``of``: session, batch, DAG; ``times``: ready, started, ended; ``moved``: remote rows, remote bytes, cached and
-        shared rows.
-        """
+        """A task has ended; ``of``: session, batch, DAG; ``times``: ready, started, ended."""
         if self.capacity:
             ready, started, ended = times
             kind, lane = _KINDS[task.kind], _LANES[task.lane]
             rest = (kind, task.op, lane, task.owner, task.chunk, task.chunks, task.cost)
+            moved = (result.remote_rows, result.remote_bytes, result.cached_rows, result.shared_rows)
             self._ring.append(("task", ended, ready, started, *of, *rest, *moved, outcome))
 
     def batch(self, what: str, session: str, batch: int, *, dag: int = -1, at: float | None = None) -> None:

@@ -30,7 +30,7 @@ MAX_HELD_SLOTS = 4
 batches must not starve itself of slots."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SessionRequest:
     """A checked request for a session."""
 

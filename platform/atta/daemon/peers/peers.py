@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 
+from atta.daemon.peers.answers import PulledRows, SampledRows
 from atta.daemon.peers.chunks import sampled_rows
 from atta.daemon.peers.hedges import Hedges
 from atta.daemon.peers.link import CONNECT_S, RETRY_S, Link, PeerLink
@@ -18,10 +19,9 @@ from atta.errors import ConfigError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.samplers.batch.state import FeatureItem, SampleItem
-from atta.samplers.dag.resolve import METHODS
-from atta.samplers.methods import Method
 from atta.samplers.shard import Answer
 from atta.wire import rpc
+from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES
 from atta.wire.identity import Identity
 
 __all__ = ["Peer", "Peers", "as_array", "rows_to_wire"]
@@ -75,12 +75,10 @@ class Peer:
         self._link = PeerLink(address, Identity(part, dataset.dataset_id), deadline_s, connect_s=connect_s)
         self.hedges = Hedges()
 
-    async def sample(
-        self, items: Sequence[SampleItem], *, age_ms: int = 0
-    ) -> AsyncIterator[tuple[SampleItem, int, Answer, int]]:
-        """Expand ``items``; yields (item, first row, answer, bytes received) chunk by chunk.
+    async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> AsyncIterator[SampledRows]:
+        """Expand ``items``, chunk by chunk.
 
-        ``age_ms``: since the batch was begun that they are for; peers serve the oldest first. 0: in order of arrival.
+        ``age_ms``: how long ago their batch was begun. Peers serve the oldest first; 0: in order of arrival.
         """
         left = Remaining([len(item.rows) for item in items])
 
@@ -90,16 +88,16 @@ class Peer:
             return method, self._sample_request(wanted, age_ms)
 
         async for bulk in self._answers(left, rest):
-            chunk, counts = bulk.message, as_array(bulk.payloads.get(3, b""), wide=False)
+            chunk, counts = bulk.message, as_array(bulk.payloads.get(SAMPLE_COUNTS, b""), wide=False)
             index, first_row = self._taken(left, chunk.edge_type, chunk.first_row, len(counts))
             answer = Answer(
                 counts,
-                as_array(bulk.payloads.get(4, b""), wide=chunk.wide_neighbors),
-                as_array(bulk.payloads.get(5, b""), wide=chunk.wide_edge_ids),
+                as_array(bulk.payloads.get(SAMPLE_NEIGHBORS, b""), wide=chunk.wide_neighbors),
+                as_array(bulk.payloads.get(SAMPLE_EDGE_IDS, b""), wide=chunk.wide_edge_ids),
             )
-            answer = self._with_tables(answer, items[index], bulk.payloads.get(8, b""))
+            answer = self._with_tables(answer, items[index], bulk.payloads.get(SAMPLE_TABLES, b""))
             nbytes = sum(len(view) for view in bulk.payloads.values())
-            yield items[index], first_row, answer, nbytes
+            yield SampledRows(items[index], first_row, answer, nbytes)
 
     def _sample_request(self, items: Sequence[SampleItem], age_ms: int) -> Any:
         request = graph_pb2.SampleRequest(age_ms=age_ms)
@@ -109,7 +107,7 @@ class Peer:
                 edge_type=item.edge_type,
                 fan_out=item.fan_out,
                 replace=item.replace,
-                method=METHODS[item.method],
+                method=item.method.number,
                 trees=b"" if item.trees is None else item.trees.astype(np.int32, copy=False).tobytes(),
                 times=b"" if item.times is None else item.times.astype(np.int64, copy=False).tobytes(),
                 tables=item.tables,
@@ -127,7 +125,7 @@ class Peer:
 
     def _is_one_chunk(self, items: Sequence[SampleItem]) -> bool:
         """Whether the peer is going to answer with one message."""
-        if len(items) != 1 or items[0].fan_out < 0 or items[0].method is Method.LABOR:
+        if len(items) != 1 or items[0].fan_out < 0 or not items[0].method.bounded:
             return False
         tables = self._edge_tables[items[0].edge_type]
         return len(items[0].rows) <= sampled_rows(items[0].fan_out, sum(tables[n].row_bytes for n in items[0].tables))
@@ -185,11 +183,8 @@ class Peer:
 
     async def pull(
         self, items: Sequence[FeatureItem], codec: str = "", *, age_ms: int = 0
-    ) -> AsyncIterator[tuple[int, int, int, Any]]:
-        """Pull rows, float32 ones in ``codec``, chunk by chunk; ``age_ms`` as for ``sample``.
-
-        Yields (index of the item, first row, number of rows, their bytes table by table).
-        """
+    ) -> AsyncIterator[PulledRows]:
+        """Pull rows, float32 ones in ``codec``, chunk by chunk; ``age_ms`` as for ``sample``."""
         left = Remaining([len(item.rows) for item in items])
 
         def rest(item: int, row: int) -> tuple[str, Any]:
@@ -198,7 +193,7 @@ class Peer:
         async for bulk in self._answers(left, rest):
             chunk = bulk.message
             index, first_row = self._taken(left, chunk.pull, chunk.first_row, chunk.rows)
-            yield index, first_row, chunk.rows, bulk.payloads.get(4, b"")
+            yield PulledRows(index, first_row, chunk.rows, bulk.payloads.get(PULL_DATA, b""))
 
     def _pull_request(self, items: Sequence[FeatureItem], codec: str, age_ms: int) -> Any:
         request = kv_pb2.PullRequest(age_ms=age_ms)

@@ -6,10 +6,9 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 from atta.daemon.engine.engine import Engine
-from atta.daemon.services.guard import guarded, guarded_stream
+from atta.daemon.services.handling import Context, Handler
 from atta.errors import ConfigError
 from atta.observe.figures import ProcessFigures
 from atta.observe.machine.host import machine_id
@@ -34,8 +33,17 @@ class ControlService:
         self._identity = identity
         self._engine, self._process, self._stats, self._stop = engine, process, stats, stop
 
-    @guarded
-    async def describe(self, request: Any, context: Any) -> Any:
+    def methods(self) -> dict[str, Handler]:
+        """The handlers by their names in ``control.proto``."""
+        return {
+            "Describe": self.describe,
+            "Stats": self.stats,
+            "Sessions": self.sessions,
+            "Trace": self.trace,
+            "Stop": self.stop,
+        }
+
+    async def describe(self, request: control_pb2.DescribeRequest, context: Context) -> control_pb2.DescribeReply:
         """``ControlService.Describe``."""
         dataset = self._engine.dataset
         return control_pb2.DescribeReply(
@@ -49,21 +57,18 @@ class ControlService:
             incarnation=self._identity.incarnation,
         )
 
-    @guarded
-    async def stats(self, request: Any, context: Any) -> Any:
+    async def stats(self, request: control_pb2.StatsRequest, context: Context) -> control_pb2.StatsReply:
         """``ControlService.Stats``."""
         return control_pb2.StatsReply(counters=self._stats())
 
-    @guarded
-    async def sessions(self, request: Any, context: Any) -> Any:
+    async def sessions(self, request: control_pb2.SessionsRequest, context: Context) -> control_pb2.SessionsReply:
         """``ControlService.Sessions``."""
         figures = self._engine.session_figures()
         return control_pb2.SessionsReply(
             uptime_s=self._process.uptime_s, sessions=[session.to_message() for session in figures]
         )
 
-    @guarded_stream
-    async def trace(self, request: Any, context: Any) -> AsyncIterator[Any]:
+    async def trace(self, request: control_pb2.TraceRequest, context: Context) -> AsyncIterator[control_pb2.TraceChunk]:
         """``ControlService.Trace``."""
         recorder = self._engine.recorder
         if not request.last_s >= 0:
@@ -80,8 +85,7 @@ class ControlService:
         for text in lines:
             yield control_pb2.TraceChunk(entries=text)
 
-    @guarded
-    async def stop(self, request: Any, context: Any) -> Any:
+    async def stop(self, request: control_pb2.StopRequest, context: Context) -> control_pb2.StopReply:
         """``ControlService.Stop``: answers, then drains."""
         self._stop()
         return control_pb2.StopReply()

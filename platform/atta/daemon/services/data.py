@@ -10,7 +10,6 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,13 @@ import numpy as np
 from atta.daemon.peers.chunks import CHUNK_BYTES, PULL_BYTES, SMALL_BYTES, sampled_rows
 from atta.daemon.peers.peers import as_array
 from atta.daemon.peers.turns import Outlets, TurnPool, began
-from atta.daemon.services.guard import guarded, guarded_stream
+from atta.daemon.services.handling import Context, Handler
 from atta.errors import ConfigError, WrongDatasetError
 from atta.kvstore.store import Store, known_codec, wire_bytes
 from atta.protos.v1 import graph_pb2, kv_pb2
-from atta.samplers.dag.resolve import METHODS as METHODS_ON_WIRE
-from atta.samplers.methods import Method
+from atta.samplers.methods import BY_NUMBER, Method
 from atta.samplers.shard import Shard
-from atta.wire import bulk as wire
+from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES, prefix
 from atta.wire.rpc import METHODS, Bulk
 
 __all__ = ["DataService", "GraphService", "KvService"]
@@ -79,18 +77,13 @@ class DataService:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A checked ``EdgeSample``; ``method`` is None where it is unknown."""
+    """A checked ``EdgeSample``."""
 
     part: Any
-    method: Method | None
+    method: Method
     rows: np.ndarray
     trees: np.ndarray | None
     times: np.ndarray | None
-
-
-@cache
-def _methods() -> dict[int, Method]:
-    return {number: method for method, number in METHODS_ON_WIRE.items()}
 
 
 def _per_row(name: str, data: bytes, dtype: np.dtype, rows: int) -> np.ndarray | None:
@@ -117,8 +110,16 @@ class GraphService(DataService):
         super().__init__(shard.dataset.dataset_id, pool, address)
         self._shard, self._outlets = shard, outlets
 
-    @guarded_stream
-    async def sample(self, request: Any, context: Any) -> AsyncIterator[bytes]:
+    def methods(self) -> dict[str, Handler]:
+        """The handlers by their names in ``graph.proto``."""
+        return {
+            "Sample": self.sample,
+            "SampleOnce": self.sample_once,
+            "Pair": self.pair,
+            "Probe": self.probe,
+        }
+
+    async def sample(self, request: graph_pb2.SampleRequest, context: Context) -> AsyncIterator[bytes]:
         """``GraphService.Sample``."""
         since = began(request.age_ms)
         for nbytes, *piece in self._pieces(request):
@@ -126,8 +127,7 @@ class GraphService(DataService):
             async with self._outlets.turn(context.peer(), since):
                 yield answer
 
-    @guarded
-    async def sample_once(self, request: Any, context: Any) -> bytes:
+    async def sample_once(self, request: graph_pb2.SampleRequest, context: Context) -> bytes:
         """``GraphService.SampleOnce``."""
         pieces = list(itertools.islice(self._pieces(request), 2))
         if len(pieces) != 1:
@@ -136,29 +136,30 @@ class GraphService(DataService):
         answer: bytes = await self.run(nbytes, self._answer, *piece, since=began(request.age_ms))
         return answer
 
-    def _pieces(self, request: Any) -> Iterator[tuple[int, int, _Question, int, int]]:
+    def _pieces(self, request: graph_pb2.SampleRequest) -> Iterator[tuple[int, int, _Question, int, int]]:
         """The checked questions, cut: (bytes of the answer, index, question, first row, end)."""
         for index, part in enumerate(request.edge_types):
             self._shard.dataset.schema.check_edge_type(part.edge_type)
             rows = as_array(part.rows, wide=part.wide_rows)
             if not -1 <= part.fan_out <= MAX_FAN_OUT:
                 raise ConfigError(f"fan-out {part.fan_out}: must be -1 (all) or 0 to {MAX_FAN_OUT}")
+            method = BY_NUMBER.get(part.method)
+            if method is None:
+                raise ConfigError(f"unknown sampling method {part.method}")
             question = _Question(
                 part,
-                _methods().get(part.method),
+                method,
                 rows,
                 _per_row("trees", part.trees, np.dtype(np.int32), len(rows)),
                 _per_row("times", part.times, np.dtype(np.int64), len(rows)),
             )
-            bounded = part.fan_out >= 0 and question.method is not Method.LABOR
+            bounded = part.fan_out >= 0 and method.bounded
             for first, stop in self._split(question, bounded=bounded):
                 nbytes = 8 * (stop - first) * part.fan_out if bounded else CHUNK_BYTES
                 yield nbytes, index, question, first, stop
 
     def _answer(self, index: int, question: _Question, first: int, stop: int) -> bytes:
         part, chosen = question.part, slice(first, stop)
-        if question.method is None:
-            raise ConfigError(f"unknown sampling method {part.method}")
         answer = self._shard.sample(
             part.edge_type,
             question.rows[chosen],
@@ -176,9 +177,13 @@ class GraphService(DataService):
             wide_neighbors=answer.neighbors.dtype.itemsize == 8,
             wide_edge_ids=answer.edge_ids.dtype.itemsize == 8,
         )
-        return METHODS["GraphService.Sample"].encode_reply(
-            Bulk(chunk, {3: answer.counts, 4: answer.neighbors, 5: answer.edge_ids, 8: _joined(answer.tables)})
-        )
+        payloads = {
+            SAMPLE_COUNTS: answer.counts,
+            SAMPLE_NEIGHBORS: answer.neighbors,
+            SAMPLE_EDGE_IDS: answer.edge_ids,
+            SAMPLE_TABLES: _joined(answer.tables),
+        }
+        return METHODS["GraphService.Sample"].encode_reply(Bulk(chunk, payloads))
 
     def _split(self, question: _Question, *, bounded: bool) -> Iterator[tuple[int, int]]:
         """Cut the rows so that no answer gets much longer than a chunk; a single huge row stays whole."""
@@ -197,8 +202,7 @@ class GraphService(DataService):
             yield at, stop
             at = stop
 
-    @guarded
-    async def probe(self, request: Any, context: Any) -> Any:
+    async def probe(self, request: graph_pb2.ProbeRequest, context: Context) -> graph_pb2.ProbeReply:
         """``GraphService.Probe``."""
         rows = as_array(request.rows, wide=True)
         operands = as_array(request.operands, wide=True)
@@ -207,7 +211,7 @@ class GraphService(DataService):
         values = await self.run(8 * len(rows), self._values, request, rows, operands)
         return graph_pb2.ProbeReply(values=values.astype(np.int64, copy=False).tobytes())
 
-    def _values(self, request: Any, rows: np.ndarray, operands: np.ndarray) -> np.ndarray:
+    def _values(self, request: graph_pb2.ProbeRequest, rows: np.ndarray, operands: np.ndarray) -> np.ndarray:
         match request.question:
             case _PROBE.DEGREE:
                 return self._shard.degrees(request.edge_type, rows)
@@ -217,8 +221,7 @@ class GraphService(DataService):
                 return self._shard.contains(request.edge_type, rows, operands)
         raise ConfigError(f"unknown question {request.question}")
 
-    @guarded
-    async def pair(self, request: Any, context: Any) -> Any:
+    async def pair(self, request: graph_pb2.PairRequest, context: Context) -> graph_pb2.PairReply:
         """``GraphService.Pair``."""
         rows = as_array(request.rows, wide=True)
         if len(rows) * request.count > MAX_PAIRS:
@@ -241,8 +244,14 @@ class KvService(DataService):
         super().__init__(dataset_id, pool, address, at_once=at_once)
         self._store, self._outlets = store, outlets
 
-    @guarded_stream
-    async def pull(self, request: Any, context: Any) -> AsyncIterator[bytes]:
+    def methods(self) -> dict[str, Handler]:
+        """The handlers by their names in ``kv.proto``."""
+        return {
+            "Pull": self.pull,
+            "ListTables": self.list_tables,
+        }
+
+    async def pull(self, request: kv_pb2.PullRequest, context: Context) -> AsyncIterator[bytes]:
         """``KvService.Pull``."""
         since = began(request.age_ms)
         for index, pull in enumerate(request.pulls):
@@ -257,15 +266,14 @@ class KvService(DataService):
             for first in range(0, len(rows), step):
                 part = rows[first : first + step]
                 nbytes = len(part) * row_bytes
-                prefix = wire.prefix(kv_pb2.PullChunk(pull=index, first_row=first, rows=len(part)), 4, nbytes)
+                head = prefix(kv_pb2.PullChunk(pull=index, first_row=first, rows=len(part)), PULL_DATA, nbytes)
                 work = CHUNK_BYTES if codec and nbytes > SMALL_BYTES else nbytes  # encoding takes longer than moving
-                jobs.append((work, self._store.pack, tables, part, prefix, codec))
+                jobs.append((work, self._store.pack, tables, part, head, codec))
             async for answer in self.in_turn(jobs, since):
                 async with self._outlets.turn(context.peer(), since):
                     yield answer
 
-    @guarded
-    async def list_tables(self, request: Any, context: Any) -> Any:
+    async def list_tables(self, request: kv_pb2.ListTablesRequest, context: Context) -> kv_pb2.ListTablesReply:
         """``KvService.ListTables``."""
         reply = kv_pb2.ListTablesReply()
         for table in self._store:

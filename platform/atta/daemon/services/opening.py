@@ -8,7 +8,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,13 +18,14 @@ from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownNameE
 from atta.kvstore.store import known_codec
 from atta.partition.dataset import Dataset
 from atta.partition.schema import Schema
+from atta.protos.v1 import session_pb2
 from atta.samplers.batch.layout import Layout, check_draws_alone, layout_of
 from atta.samplers.dag.spec import Plan, check_spec
 from atta.samplers.seed_plan import SeedPlan, SeedPolicy, plan_seeds, plan_sized, plan_unseeded
 
 __all__ = ["Openings", "check_name", "check_request", "check_room", "least_bytes", "taken"]
 
-MIN_WEIGHT = 1e-3
+LEAST_SHARE = 1e-3
 MAX_CAPACITY = 1 << 43
 """Address space that one batch may span at most, 8 TiB: a process has 128 TiB."""
 ENDED = 4096
@@ -104,7 +104,9 @@ def taken(name: str) -> ConfigError:
     return ConfigError(f"session {name} has been opened with another request")
 
 
-def check_request(request: Any, dataset: Dataset, config: DaemonConfig, address: str) -> SessionRequest:
+def check_request(
+    request: session_pb2.OpenRequest, dataset: Dataset, config: DaemonConfig, address: str
+) -> SessionRequest:
     """Check an ``OpenRequest``.
 
     Raises:
@@ -140,17 +142,17 @@ def check_request(request: Any, dataset: Dataset, config: DaemonConfig, address:
     edge_ids, wide_ids = request.edge_ids, request.wide_ids
     layout = layout_of(plan, dataset.schema, seeds.batch_size, edge_ids=edge_ids, wide_ids=wide_ids)
     checked = SessionRequest(
-        plan,
-        layout,
-        seeds,
-        request.start_batch,
-        request.seed,
-        request.epoch,
-        request.shared_memory,
-        request.job,
+        plan=plan,
+        layout=layout,
+        seeds=seeds,
+        first_batch=request.start_batch,
+        seed=request.seed,
+        epoch=request.epoch,
+        shared_memory=request.shared_memory,
+        job=request.job,
         sources=chosen.sources,
         times=chosen.times,
-        weight=_weight(request.weight),
+        weight=_share(request.share),
         codec=known_codec(request.codec),
         exclude=chosen.exclude,
     )
@@ -158,7 +160,7 @@ def check_request(request: Any, dataset: Dataset, config: DaemonConfig, address:
     return checked
 
 
-def _choose_seeds(dataset: Dataset, seeds: Any) -> ChosenSeeds:
+def _choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
     try:
         return choose_seeds(dataset, seeds)
     except DataError as error:
@@ -168,7 +170,7 @@ def _choose_seeds(dataset: Dataset, seeds: Any) -> ChosenSeeds:
         raise
 
 
-def _plan_seeds(request: Any, chosen: ChosenSeeds, parts: int) -> SeedPlan:
+def _plan_seeds(request: session_pb2.OpenRequest, chosen: ChosenSeeds, parts: int) -> SeedPlan:
     if chosen.sizes is not None or chosen.batches:
         if request.shuffle or request.drop_last:
             raise ConfigError("batches of given sizes come in the given order: no shuffle, no drop_last")
@@ -223,8 +225,8 @@ def check_room(layout: Layout, least: int, config: DaemonConfig) -> None:
         )
 
 
-def _weight(value: float) -> float:
-    """A session's weight, 1 if none is given; ConfigError outside 0.001 to 1000."""
-    if value and not MIN_WEIGHT <= value <= 1 / MIN_WEIGHT:
-        raise ConfigError(f"weight {value:g}: must be {MIN_WEIGHT:g} to {1 / MIN_WEIGHT:g}")
+def _share(value: float) -> float:
+    """A session's share of the workers, 1 if none is given; ConfigError outside 0.001 to 1000."""
+    if value and not LEAST_SHARE <= value <= 1 / LEAST_SHARE:
+        raise ConfigError(f"share {value:g}: must be {LEAST_SHARE:g} to {1 / LEAST_SHARE:g}")
     return value or 1.0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
 from atta.observe.machine.memory import available_bytes
 from atta.partition.dataset import Dataset
+from atta.protos.v1 import session_pb2
 
 __all__ = ["ChosenSeeds", "choose_seeds"]
 
@@ -43,7 +43,7 @@ class ChosenSeeds:
     exclude: tuple[tuple[str, bool], ...] = ()
 
 
-def choose_seeds(dataset: Dataset, seeds: Any) -> ChosenSeeds:
+def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
     """Resolve a ``Seeds`` message.
 
     Raises:
@@ -93,7 +93,7 @@ def _check_room(seeds: int) -> None:
         )
 
 
-def _part(dataset: Dataset, seeds: Any) -> ChosenSeeds:
+def _part(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
     if not seeds.part < dataset.num_parts:
         raise ConfigError(f"seeds: partition {seeds.part} of {dataset.num_parts}")
     first, stop = dataset.book.range(seeds.node_type, seeds.part)
@@ -103,7 +103,7 @@ def _part(dataset: Dataset, seeds: Any) -> ChosenSeeds:
     return ChosenSeeds(first + order, keys[order], sizes=np.array([stop - first]))
 
 
-def _links(dataset: Dataset, seeds: Any) -> ChosenSeeds:
+def _links(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
     links, schema = seeds.links, dataset.schema
     source, target = schema.endpoints(schema.check_edge_type(links.edge_type))
     ends = _longs("sources", links.sources), _longs("targets", links.targets)

@@ -10,7 +10,6 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import structlog
@@ -18,10 +17,11 @@ import structlog
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.engine import Engine
 from atta.daemon.engine.session import Delivery, Session, SessionRequest
-from atta.daemon.services.guard import guarded, guarded_stream
+from atta.daemon.services.handling import Context, Handler
 from atta.daemon.services.opening import Openings, check_name, check_request, taken
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
-from atta.protos.v1 import common_pb2, session_pb2
+from atta.protos.v1 import session_pb2
+from atta.wire.bulk import BATCH_DATA
 from atta.wire.rpc import Bulk
 
 __all__ = ["SessionService"]
@@ -56,8 +56,16 @@ class SessionService:
             "sessions_lingering": float(self._engine.slots.lingering),
         }
 
-    @guarded
-    async def open(self, request: Any, context: Any) -> Any:
+    def methods(self) -> dict[str, Handler]:
+        """The handlers by their names in ``session.proto``."""
+        return {
+            "Open": self.open,
+            "Next": self.next,
+            "Renew": self.renew,
+            "Close": self.close,
+        }
+
+    async def open(self, request: session_pb2.OpenRequest, context: Context) -> session_pb2.OpenReply:
         """``SessionService.Open``; the same request under the same name is answered with the same session."""
         name = check_name(request.session) if request.session else secrets.token_hex(8)
         digest = hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
@@ -100,8 +108,7 @@ class SessionService:
         self._engine.open(session)
         log.info("session opened", session=name, job=checked.job, epoch=checked.epoch, batches=session.batches)
 
-    @guarded_stream
-    async def next(self, request: Any, context: Any) -> AsyncIterator[Bulk]:
+    async def next(self, request: session_pb2.NextRequest, context: Context) -> AsyncIterator[Bulk]:
         """``SessionService.Next``."""
         session = self._find(request.session)
         session.busy += 1
@@ -133,8 +140,7 @@ class SessionService:
             session.busy -= 1
             session.last_seen = time.monotonic()
 
-    @guarded
-    async def renew(self, request: Any, context: Any) -> Any:
+    async def renew(self, request: session_pb2.RenewRequest, context: Context) -> session_pb2.RenewReply:
         """``SessionService.Renew``."""
         if len(request.sessions) > MAX_NAMED:
             raise ConfigError(f"{len(request.sessions)} sessions in one request: at most {MAX_NAMED}")
@@ -147,8 +153,7 @@ class SessionService:
                 session.last_seen = time.monotonic()
         return reply
 
-    @guarded
-    async def close(self, request: Any, context: Any) -> Any:
+    async def close(self, request: session_pb2.CloseRequest, context: Context) -> session_pb2.CloseReply:
         """``SessionService.Close``; an unknown session is no error, so that it may be repeated, or overtake its ``Open``."""
         self._end(check_name(request.session))
         return session_pb2.CloseReply()
@@ -209,7 +214,7 @@ def _messages(delivery: Delivery, unlaunched: int) -> list[Bulk]:
     offset = 0
     for name, array in filled.items():
         at = out.layout.regions[name].offset if delivery.shared else offset
-        header.arrays.append(common_pb2.ArrayRef(name=name, dtype=array.dtype.str, shape=array.shape, offset=at))
+        header.arrays.append(session_pb2.ArrayRef(name=name, dtype=array.dtype.str, shape=array.shape, offset=at))
         offset += -(-array.nbytes // 8) * 8
     header.buffer_bytes = offset
     if delivery.shared:
@@ -226,7 +231,7 @@ def _inline(arrays: list[np.ndarray]) -> list[Bulk]:
     for array in arrays:
         flat = array.reshape(-1).view(np.uint8)
         for at in range(0, len(flat), INLINE_CHUNK_BYTES):
-            chunks.append(Bulk(session_pb2.BatchChunk(), {2: flat[at : at + INLINE_CHUNK_BYTES]}))
+            chunks.append(Bulk(session_pb2.BatchChunk(), {BATCH_DATA: flat[at : at + INLINE_CHUNK_BYTES]}))
         if pad := -len(flat) % 8:
-            chunks.append(Bulk(session_pb2.BatchChunk(), {2: b"\0" * pad}))
+            chunks.append(Bulk(session_pb2.BatchChunk(), {BATCH_DATA: b"\0" * pad}))
     return chunks

@@ -1,9 +1,11 @@
 """Saving and loading all tables of a daemon in two phases, so that it happens on all daemons of a cluster or on none.
 
-Whoever saves lets all daemons *prepare* (write beside the snapshot in use), then *commit*; whoever loads lets all prepare (read and
-check beside the present tables), then commit. Where one refuses, all abort. See ``atta.kvstore.snapshots.shelf`` for what lies on disk.
+The client asks all daemons to *prepare*, then to *commit*. To prepare a save is to write beside the snapshot in use; to prepare a
+load is to read and check beside the present tables. If one daemon refuses, the client asks all to abort. What lies on disk is
+described in ``atta.kvstore.snapshots.shelf``.
 
-One thing at a time, on threads of its own: a disk must keep neither rows waiting nor, when it hangs, the daemon from ending.
+One request at a time is worked on, on a thread of its own: a slow disk must not delay rows, and a disk that hangs must not keep the
+daemon from ending.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import asyncio
 import json
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from atta.daemon.peers.chunks import CHUNK_BYTES
 from atta.daemon.peers.peers import as_array
 from atta.daemon.peers.turns import TurnPool
 from atta.daemon.services.data import DataService
-from atta.daemon.services.guard import guarded, guarded_stream
+from atta.daemon.services.handling import Context, Handler
 from atta.daemon.services.table_snapshots import TableSnapshots, aside
 from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore import codecs
@@ -38,7 +38,7 @@ from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.partition.dataset import Dataset, part_folder
 from atta.protos.v1 import table_pb2
-from atta.wire import bulk as wire
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES, ROWS_VALUES, ROWS_VERSIONS, prefix
 from atta.wire.rpc import Bulk
 
 __all__ = ["TableService", "span_of"]
@@ -110,7 +110,7 @@ class TableService(DataService):
         self._indexing = threading.Lock()
         self._pulled = self._pushed = 0.0
 
-    def methods(self) -> dict[str, Callable[..., Any]]:
+    def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``table.proto``."""
         return {
             "Create": self.create, "Delete": self.delete, "List": self.list, "Describe": self.describe, "Grow": self.grow,
@@ -136,8 +136,7 @@ class TableService(DataService):
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
-    @guarded
-    async def create(self, request: Any, context: Any) -> Any:
+    async def create(self, request: table_pb2.CreateTableRequest, context: Context) -> table_pb2.TableInfo:
         """``TableService.Create``."""
         self.check_dataset(request.dataset_id)
         try:
@@ -148,13 +147,11 @@ class TableService(DataService):
         create = partial(self._tables.create, table_id=request.table_id, whole=request.whole)
         return _info(await self.in_pool(create, spec, span.start, len(span)))
 
-    @guarded
-    async def delete(self, request: Any, context: Any) -> Any:
+    async def delete(self, request: table_pb2.DeleteTableRequest, context: Context) -> table_pb2.DeleteTableReply:
         """``TableService.Delete``."""
         return table_pb2.DeleteTableReply(existed=self._tables.delete(request.name))
 
-    @guarded
-    async def list(self, request: Any, context: Any) -> Any:
+    async def list(self, request: table_pb2.ListMutableRequest, context: Context) -> table_pb2.ListMutableReply:
         """``TableService.List``."""
         return table_pb2.ListMutableReply(
             tables=[_info(table) for table in self._tables.list()],
@@ -162,13 +159,11 @@ class TableService(DataService):
             quota_bytes=self._tables.quota_bytes,
         )
 
-    @guarded
-    async def describe(self, request: Any, context: Any) -> Any:
+    async def describe(self, request: table_pb2.DescribeTableRequest, context: Context) -> table_pb2.TableInfo:
         """``TableService.Describe``."""
         return _info(self._table(request.name))
 
-    @guarded
-    async def grow(self, request: Any, context: Any) -> Any:
+    async def grow(self, request: table_pb2.GrowTableRequest, context: Context) -> table_pb2.TableInfo:
         """``TableService.Grow``."""
         table = self._table(request.name, request.table_id)
         rows = request.rows - table.first_row
@@ -176,8 +171,7 @@ class TableService(DataService):
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
-    @guarded
-    async def locate(self, request: Any, context: Any) -> Any:
+    async def locate(self, request: table_pb2.LocateRequest, context: Context) -> table_pb2.LocateReply:
         """``TableService.Locate``."""
         self.check_dataset(request.dataset_id)
         ids = as_array(request.ids, wide=True)
@@ -196,8 +190,7 @@ class TableService(DataService):
                 self._edges[name] = _EdgeIndex(self._dataset, self._part, name)
         return self._edges[name].rows(ids)
 
-    @guarded_stream
-    async def pull(self, request: Any, context: Any) -> AsyncIterator[Any]:
+    async def pull(self, request: table_pb2.PullRowsRequest, context: Context) -> AsyncIterator[Bulk | bytes]:
         """``TableService.Pull``."""
         table, rows = self._table(request.name, request.table_id), as_array(request.rows, wide=True)
         check_codec(table.spec, request.codec)
@@ -208,27 +201,24 @@ class TableService(DataService):
             yield answer
         self._pulled += len(rows)
 
-    @guarded
-    async def register(self, request: Any, context: Any) -> Any:
+    async def register(self, request: table_pb2.RegisterRequest, context: Context) -> table_pb2.RegisterReply:
         """``TableService.Register``: a number that no client of any table has ever had."""
         table, client = self._table(request.name, request.table_id), secrets.randbits(64)
         table.register(client)
         return table_pb2.RegisterReply(client=client, table=_info(table))
 
-    @guarded
-    async def push(self, request: Any, context: Any) -> Any:
+    async def push(self, request: Bulk, context: Context) -> table_pb2.PushRowsReply:
         """``TableService.Push``."""
         message, payloads = request.message, request.payloads
         # A push that must wait does so here: it keeps neither the event loop nor a thread from those who do not push.
         while not (table := self._table(message.name, message.table_id)).takes_pushes:
             await asyncio.sleep(GATE_POLL_S)
-        values = payloads.get(10, b"")
-        applied = await self.run(len(values), _apply, table, message, payloads.get(2, b""), values)
-        self._pushed += len(payloads.get(2, b"")) // 8 if applied else 0
+        values = payloads.get(PUSH_VALUES, b"")
+        applied = await self.run(len(values), _apply, table, message, payloads.get(PUSH_ROWS, b""), values)
+        self._pushed += len(payloads.get(PUSH_ROWS, b"")) // 8 if applied else 0
         return table_pb2.PushRowsReply(applied=applied)
 
-    @guarded
-    async def forget(self, request: Any, context: Any) -> Any:
+    async def forget(self, request: table_pb2.ForgetClientRequest, context: Context) -> table_pb2.ForgetClientReply:
         """``TableService.Forget``: clients will not come again."""
         for client in request.clients:
             self._tables.forget(client)
@@ -243,13 +233,11 @@ class TableService(DataService):
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
-    @guarded
-    async def snapshots(self, request: Any, context: Any) -> Any:
+    async def snapshots(self, request: table_pb2.SnapshotsRequest, context: Context) -> table_pb2.SnapshotsReply:
         """``TableService.Snapshots``."""
         return table_pb2.SnapshotsReply(ids=await aside(self._snapshots.ids, request.name))
 
-    @guarded
-    async def save(self, request: Any, context: Any) -> Any:
+    async def save(self, request: table_pb2.SnapshotRequest, context: Context) -> table_pb2.SnapshotReply:
         """``TableService.Save``."""
         keeper, name, snapshot_id = self._snapshots, request.name, request.snapshot
         if request.phase == _PREPARE:
@@ -257,8 +245,7 @@ class TableService(DataService):
         await aside(keeper.commit_save if request.phase == _COMMIT else keeper.abort_save, name, snapshot_id)
         return table_pb2.SnapshotReply()
 
-    @guarded
-    async def load(self, request: Any, context: Any) -> Any:
+    async def load(self, request: table_pb2.SnapshotRequest, context: Context) -> table_pb2.SnapshotReply:
         """``TableService.Load``."""
         keeper, load_id = self._snapshots, request.load_id
         if request.phase == _PREPARE:
@@ -290,16 +277,16 @@ def check_codec(spec: MutableSpec, codec: str) -> None:
 def _answer(table: MutableTable, first: int, rows: np.ndarray, codec: str) -> Bulk | bytes:
     message = table_pb2.RowsChunk(first_row=first, rows=len(rows))
     if not codec:
-        head = wire.prefix(message, 4, len(rows) * table.spec.row_bytes)
-        middle = wire.prefix(table_pb2.RowsChunk(), 3, 8 * len(rows))
+        head = prefix(message, ROWS_VALUES, len(rows) * table.spec.row_bytes)
+        middle = prefix(table_pb2.RowsChunk(), ROWS_VERSIONS, 8 * len(rows))
         return table.pack(rows, head, middle)
     found = table.pull(rows)
-    payloads: dict[int, Any] = {} if found.versions is None else {3: found.versions}
-    payloads[4] = codecs.encode(codec, found.values.reshape(len(rows), -1))
+    payloads: dict[int, Any] = {} if found.versions is None else {ROWS_VERSIONS: found.versions}
+    payloads[ROWS_VALUES] = codecs.encode(codec, found.values.reshape(len(rows), -1))
     return Bulk(message, payloads)
 
 
-def _apply(table: MutableTable, message: Any, rows: Any, values: Any) -> bool:
+def _apply(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> bool:
     spec = table.spec
     row_ids = as_array(rows, wide=True)
     if message.codec:
@@ -327,7 +314,7 @@ def _decoded(spec: MutableSpec, rows: int, codec: str, values: Any) -> np.ndarra
     return out.reshape(rows, *spec.row_shape)
 
 
-def _info(table: MutableTable) -> Any:
+def _info(table: MutableTable) -> table_pb2.TableInfo:
     return table_pb2.TableInfo(
         spec=json.dumps(table.spec.to_dict()),
         first_row=table.first_row,
@@ -340,6 +327,6 @@ def _info(table: MutableTable) -> Any:
     )
 
 
-def _saved(tables: Iterable[MutableTable]) -> Any:
+def _saved(tables: Iterable[MutableTable]) -> table_pb2.SnapshotReply:
     infos = [_info(table) for table in tables]
     return table_pb2.SnapshotReply(tables=infos, bytes=sum(info.bytes for info in infos))

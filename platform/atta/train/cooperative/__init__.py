@@ -25,7 +25,7 @@ from atta.train.cooperative.model import CooperativeModel
 from atta.train.cooperative.split import split_vertices
 from atta.train.cooperative.step import TrainerBatch, backward, broadcast_weights, count_targets
 from atta.train.cooperative.views import WorkerView, worker_view
-from atta.train.deep_models import DeepGNN
+from atta.train.models.deep import DeepGNN
 
 __all__ = [
     "CooperativeGraph",

@@ -23,13 +23,13 @@ from atta.errors import ConfigError
 from atta.train.cooperative.views import WorkerView
 from atta.train.steps.timing import Stopwatch
 
-__all__ = ["CooperativeGraph", "Part", "PendingExchange", "exchange", "start_exchange"]
+__all__ = ["CooperativeGraph", "PendingExchange", "RowRange", "exchange", "start_exchange"]
 
 TRANSPORTS = ("auto", "messages", "collective")
 
 
 @dataclass(frozen=True)
-class Part:
+class RowRange:
     """Consecutive own rows, and the edges into them.
 
     Attributes:
@@ -106,9 +106,9 @@ class CooperativeGraph:
         rows, interior = self.num_own + len(view.remote), view.interior
         inner_edges = int(np.searchsorted(view.edge_index[1], interior))
         shift = torch.tensor([[0], [interior]], device=self.device)
-        self.whole = Part(0, self.num_own, self.edge_index, rows)
-        self.interior = Part(0, interior, self.edge_index[:, :inner_edges], self.num_own)
-        self.boundary = Part(interior, self.num_own, self.edge_index[:, inner_edges:] - shift, rows)
+        self.whole = RowRange(0, self.num_own, self.edge_index, rows)
+        self.interior = RowRange(0, interior, self.edge_index[:, :inner_edges], self.num_own)
+        self.boundary = RowRange(interior, self.num_own, self.edge_index[:, inner_edges:] - shift, rows)
 
     @property
     def num_own(self) -> int:

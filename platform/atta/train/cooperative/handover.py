@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from atta.errors import RemoteError
 from atta.train.cooperative.groups import ServerGroups
-from atta.train.cooperative.shares import Share
+from atta.train.cooperative.shares import TrainerShare
 from atta.train.cooperative.views import WorkerView
 
 __all__ = ["Handover", "arrays_of", "header_of", "room_for", "share_of"]
@@ -33,18 +33,20 @@ _LONGEST_HEADER = 1 << 20
 _WRONG = "sent something that is no share; do all machines have the same version of Atta?"
 
 
-def arrays_of(share: Share) -> Arrays:
+def arrays_of(share: TrainerShare) -> Arrays:
     """The arrays of a share by name, in C order."""
     view = {name: getattr(share.view, name) for name in _DIMENSIONS}
     splits = {_SPLIT + name: rows for name, rows in share.splits.items()}
     return {name: np.asarray(values, order="C") for name, values in (view | splits).items()}
 
 
-def share_of(arrays: Arrays) -> Share:
+def share_of(arrays: Arrays) -> TrainerShare:
     """The inverse of ``arrays_of``."""
     view: dict[str, Any] = {name: arrays[name] for name in _DIMENSIONS}
     view |= {name: int(view[name]) for name in _NUMBERS}
-    return Share(WorkerView(**view), {n.removeprefix(_SPLIT): a for n, a in arrays.items() if n.startswith(_SPLIT)})
+    return TrainerShare(
+        WorkerView(**view), {n.removeprefix(_SPLIT): a for n, a in arrays.items() if n.startswith(_SPLIT)}
+    )
 
 
 def header_of(arrays: Arrays) -> bytes:
@@ -88,7 +90,7 @@ class Handover:
     def __init__(self, groups: ServerGroups) -> None:
         self._place, self._group = groups.place, groups.handover
 
-    def give(self, shares: Iterable[Share]) -> None:
+    def give(self, shares: Iterable[TrainerShare]) -> None:
         """Send the shares of the other trainers, by the first one; each has left before the next is made."""
         for trainer, share in enumerate(shares, 1):
             arrays = arrays_of(share)
@@ -97,7 +99,7 @@ class Handover:
                 if message.size:  # of nothing there is no message
                     dist.send(_bytes(message), self._place.leader + trainer, group=self._group)
 
-    def take(self) -> Share:
+    def take(self) -> TrainerShare:
         """Wait for one's share, as any other trainer.
 
         Raises:

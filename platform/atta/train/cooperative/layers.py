@@ -10,7 +10,7 @@ from torch_geometric.nn import GCNConv, SAGEConv
 from torch_geometric.nn.conv import MessagePassing
 
 from atta.errors import ConfigError
-from atta.train.cooperative.exchange import CooperativeGraph, Part, exchange, start_exchange
+from atta.train.cooperative.exchange import CooperativeGraph, RowRange, exchange, start_exchange
 
 __all__ = ["Exchanged", "check_layer"]
 
@@ -90,7 +90,7 @@ def check_layer(layer: torch.nn.Module) -> None:
 def _sage(layer: SAGEConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Tensor:
     sparse = _as_matrix(layer, h)
 
-    def rows(read: torch.Tensor, part: Part) -> torch.Tensor:
+    def rows(read: torch.Tensor, part: RowRange) -> torch.Tensor:
         edges = (
             graph.cached(("ones", part.first, part.sources, h.dtype), lambda: _ones(part, h))
             if sparse
@@ -107,7 +107,7 @@ def _sage(layer: SAGEConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Te
 
 
 def _gcn(layer: GCNConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Tensor:
-    def rows(z: torch.Tensor, part: Part) -> torch.Tensor:
+    def rows(z: torch.Tensor, part: RowRange) -> torch.Tensor:
         key = ("gcn", part.first, part.sources, h.dtype, layer.normalize, layer.add_self_loops, _as_matrix(layer, h))
         edges, weights = graph.cached(key, lambda: _gcn_edges(layer, part, graph, h))
         # The layer's own forward refuses that it reads more rows than it computes; what it does is this.
@@ -132,13 +132,13 @@ def _as_matrix(layer: MessagePassing, h: torch.Tensor) -> bool:
     return h.device.type == "cpu" and layer.aggr in ("add", "sum", "mean")
 
 
-def _ones(part: Part, like: torch.Tensor) -> torch.Tensor:
+def _ones(part: RowRange, like: torch.Tensor) -> torch.Tensor:
     weights = torch.ones(part.edge_index.shape[1], dtype=like.dtype, device=like.device)
     return _compressed(part.edge_index, weights, part)
 
 
 def _gcn_edges(
-    layer: GCNConv, part: Part, graph: CooperativeGraph, like: torch.Tensor
+    layer: GCNConv, part: RowRange, graph: CooperativeGraph, like: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Edges of a part and their weights; on the CPU as one matrix, with which rows are summed up as they are read.
 
@@ -167,7 +167,7 @@ def _gcn_edges(
     return (_compressed(edges, weights, part), None) if _as_matrix(layer, like) else (edges, weights)
 
 
-def _compressed(edges: torch.Tensor, weights: torch.Tensor, part: Part) -> torch.Tensor:
+def _compressed(edges: torch.Tensor, weights: torch.Tensor, part: RowRange) -> torch.Tensor:
     """Adjacency [targets, sources] in CSR: from a list of edges PyG would copy one row per edge first."""
     targets = part.last - part.first
     starts = torch.zeros(targets + 1, dtype=torch.int64)

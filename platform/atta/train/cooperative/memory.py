@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
-from atta.train.config import DEEP_MODELS, TrainConfig
+from atta.train.settings import DEEP_MODELS, TrainSettings
 
 if TYPE_CHECKING:
     from atta.train.cooperative.views import WorkerView
@@ -79,7 +79,7 @@ class ModelShape:
         return self.model in ("sage", "gcn") and self.device == "cpu"
 
 
-def estimate(config: TrainConfig, size: Size, channels: int, weights: int) -> int:
+def estimate(config: TrainSettings, size: Size, channels: int, weights: int) -> int:
     """``step_bytes`` of a run; channels: of the features."""
     shape = ModelShape(
         config.model, config.depth, config.hidden, channels, config.heads, config.checkpoint_layers, config.device

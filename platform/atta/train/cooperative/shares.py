@@ -12,11 +12,11 @@ from atta.train.cooperative.graph import Longs, TrainingGraph
 from atta.train.cooperative.split import split_vertices
 from atta.train.cooperative.views import WorkerView, worker_view
 
-__all__ = ["Share", "divide"]
+__all__ = ["TrainerShare", "divide"]
 
 
 @dataclass(frozen=True)
-class Share:
+class TrainerShare:
     """What one trainer gets of a server's subgraph, or of a co-batch of it.
 
     Attributes:
@@ -28,7 +28,9 @@ class Share:
     splits: Mapping[str, Longs]
 
 
-def divide(found: ServerGraph, trainers: int, machines: int = 1, *, seed: int = 0, tries: int = 3) -> Iterator[Share]:
+def divide(
+    found: ServerGraph, trainers: int, machines: int = 1, *, seed: int = 0, tries: int = 3
+) -> Iterator[TrainerShare]:
     """The share of each trainer in turn (GraNNDis section 4.4), with ``x`` in single precision and the loss on ``train``.
 
     The same arguments give the same shares. ``machines``, ``seed``, ``tries``: as for ``split_vertices``. Raises what that and
@@ -39,4 +41,6 @@ def divide(found: ServerGraph, trainers: int, machines: int = 1, *, seed: int = 
     owner = split_vertices(graph, trainers, machines, seed=seed, tries=tries)
     for trainer in range(trainers):
         view = worker_view(graph, owner, trainer, trainers)
-        yield Share(view, {name: np.flatnonzero((mask & found.inner)[view.own]) for name, mask in found.splits.items()})
+        yield TrainerShare(
+            view, {name: np.flatnonzero((mask & found.inner)[view.own]) for name, mask in found.splits.items()}
+        )

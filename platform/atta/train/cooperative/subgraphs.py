@@ -16,13 +16,13 @@ import atta
 from atta.errors import ConfigError
 from atta.samplers.local.server import ServerGraph
 from atta.samplers.operators.server import Closure
-from atta.train.config import TrainConfig
 from atta.train.cooperative.groups import ServerGroups
 from atta.train.cooperative.handover import Handover
 from atta.train.cooperative.memory import fewest_batches
-from atta.train.cooperative.shares import Share, divide
+from atta.train.cooperative.shares import TrainerShare, divide
 from atta.train.cooperative.views import WorkerView
 from atta.train.labels import UNLABELLED
+from atta.train.settings import CooperativeSettings
 from atta.train.steps.ahead import one_ahead
 from atta.train.steps.timing import Stopwatch
 
@@ -43,7 +43,7 @@ def divide_targets(targets: Longs, batches: int, seed: int, epoch: int) -> list[
 class _Ready(NamedTuple):
     """A share, and when its server's part was divided, by ``time.perf_counter``; handing out came after that."""
 
-    share: Share
+    share: TrainerShare
     divided: float
 
 
@@ -58,7 +58,9 @@ class ServerData:
         remote_bytes: what daemons sent each other for this server's extractions so far; 0 on all but its first trainer.
     """
 
-    def __init__(self, config: TrainConfig, cluster: atta.Cluster, groups: ServerGroups, device: torch.device) -> None:
+    def __init__(
+        self, config: CooperativeSettings, cluster: atta.Cluster, groups: ServerGroups, device: torch.device
+    ) -> None:
         self.config, self.cluster, self.groups, self.device = config, cluster, groups, device
         self.batches = 0
         self.remote_bytes = 0.0
@@ -101,7 +103,7 @@ class ServerData:
             raise ConfigError(f"{asked} {self.batches}: a server has only {fewest} training vertices")
         return True
 
-    def whole(self, watch: Stopwatch) -> Share:
+    def whole(self, watch: Stopwatch) -> TrainerShare:
         """This trainer's share of the whole subgraph, for runs of one step per epoch; the rest is let go."""
         start = time.perf_counter()
         ready = self._share(lambda found: found)
@@ -109,19 +111,19 @@ class ServerData:
         self._found = None
         return ready.share
 
-    def steps(self, epoch: int, watch: Stopwatch) -> Iterator[Share]:
+    def steps(self, epoch: int, watch: Stopwatch) -> Iterator[TrainerShare]:
         """This trainer's share of each co-batch of an epoch."""
         groups = divide_targets(self._members("train"), self.batches, self.config.seed, epoch)
         return self._each(groups, watch)
 
-    def evaluation(self, watch: Stopwatch) -> Iterator[Share]:
+    def evaluation(self, watch: Stopwatch) -> Iterator[TrainerShare]:
         """This trainer's share of co-batches of the validation and test vertices: as many as in training, so that they fit too."""
         members = self._members("val", "test")
         count = torch.tensor(min(self.batches, len(members)), device=self.device)
         dist.broadcast(count, self.groups.place.leader, group=self.groups.inside)  # the others hold no members
         return self._each(np.array_split(members, int(count)) if int(count) else [], watch)
 
-    def _each(self, groups: Sequence[Longs], watch: Stopwatch) -> Iterator[Share]:
+    def _each(self, groups: Sequence[Longs], watch: Stopwatch) -> Iterator[TrainerShare]:
         """This trainer's share of what each group of targets depends on, one ahead of the one in use."""
         start = time.perf_counter()
         for ready in one_ahead(map(self._of_targets, groups)):
@@ -143,7 +145,7 @@ class ServerData:
         self._handover.give(shares)
         return ready
 
-    def _divide(self, found: ServerGraph, tries: int) -> Iterator[Share]:
+    def _divide(self, found: ServerGraph, tries: int) -> Iterator[TrainerShare]:
         place = self.groups.place
         return divide(found, place.trainers, place.machines, seed=self.config.seed, tries=tries)
 

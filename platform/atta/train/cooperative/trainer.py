@@ -11,7 +11,6 @@ import torch
 
 import atta
 from atta.errors import ConfigError
-from atta.train.config import TrainConfig
 from atta.train.cooperative import (
     CooperativeModel,
     ServerGroups,
@@ -23,26 +22,27 @@ from atta.train.cooperative import (
 )
 from atta.train.cooperative.groups import machines_per_server
 from atta.train.cooperative.memory import Size, estimate
-from atta.train.cooperative.shares import Share
+from atta.train.cooperative.shares import TrainerShare
 from atta.train.cooperative.subgraphs import ServerData
 from atta.train.loop import EpochLoop
 from atta.train.models import whole_model
-from atta.train.report import SERVER_PHASES, EpochReport
+from atta.train.reports.epochs import SERVER_PHASES, EpochReport
+from atta.train.settings import CooperativeSettings
 from atta.train.steps.timing import Stopwatch
 
 __all__ = ["ServerTrainer"]
 
-Work = tuple[Share, TrainerBatch]
+Work = tuple[TrainerShare, TrainerBatch]
 """A share, and its tensors on the device."""
 
 
-class ServerTrainer(EpochLoop):
+class ServerTrainer(EpochLoop[CooperativeSettings]):
     """Trains on the subgraphs of whole servers; only gradients travel between servers.
 
     With one step per epoch everything stays on the device until another sample is drawn.
     """
 
-    def __init__(self, config: TrainConfig, cluster: atta.Cluster, device: torch.device) -> None:
+    def __init__(self, config: CooperativeSettings, cluster: atta.Cluster, device: torch.device) -> None:
         """Build groups and model. Raises ConfigError where the dataset cannot be trained on, or servers do not go with machines."""
         super().__init__(config, cluster, device)
         schema = cluster.schema
@@ -140,7 +140,7 @@ class ServerTrainer(EpochLoop):
             self._resident = self._on_device(self.data.whole(watch), watch)
         return self._resident
 
-    def _on_device(self, share: Share, watch: Stopwatch) -> Work:
+    def _on_device(self, share: TrainerShare, watch: Stopwatch) -> Work:
         start = watch.now()
         machines = self.groups.place.machines
         batch = TrainerBatch.of(share.view, self.groups.inside, device=self.device, machines=machines)

@@ -19,7 +19,8 @@ from atta.errors import AttaError, ConfigError
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import first_cause
 from atta.train.launching.nodes import Nodes
-from atta.train.report import EpochReport, TrainReport
+from atta.train.reports.epochs import EpochReport
+from atta.train.reports.run import TrainReport
 
 __all__ = ["fit"]
 

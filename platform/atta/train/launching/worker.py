@@ -1,7 +1,7 @@
-"""A trainer process: ``python -m atta.train.launching.worker FOLDER``, started by ``atta.train.launching.launch`` through torch's elastic launcher.
+"""A trainer process: ``python -m atta.train.launching.worker FOLDER``, which ``launch`` starts through torch's elastic launcher.
 
-``FOLDER/task.json`` says what to do. The first trainer of a machine leaves ``epochs.json`` there, a rank that fails
-``failure-RANK.json``.
+``FOLDER/task.json`` says what to train. The first trainer of a machine writes ``epochs.json`` into the folder, a rank that fails
+writes ``failure-RANK.json``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.config import TrainConfig
-from atta.train.report import EpochReport
+from atta.train.reports.epochs import EpochReport
+from atta.train.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     import torch
@@ -36,8 +37,6 @@ def run(config: TrainConfig, addresses: Sequence[str]) -> list[EpochReport]:
     import torch.distributed as dist
 
     import atta
-    from atta.train.cooperative.trainer import ServerTrainer
-    from atta.train.strategies.minibatch import Trainer
 
     trainers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // trainers))
@@ -46,10 +45,7 @@ def run(config: TrainConfig, addresses: Sequence[str]) -> list[EpochReport]:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     with atta.connect(list(addresses)) as cluster:
-        if config.strategy == "minibatch":
-            epochs = Trainer(config, cluster, device).fit()
-        else:
-            epochs = ServerTrainer(config, cluster, device).fit()
+        epochs = STRATEGIES[config.strategy].trainer(config, cluster, device).fit()
     dist.destroy_process_group()
     return epochs
 

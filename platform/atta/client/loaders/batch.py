@@ -1,0 +1,80 @@
+"""Mini-batches that a batch operator samples as a whole."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from atta.client.cluster import Cluster
+from atta.client.loaders.dag import DagLoader
+from atta.client.loaders.seeds import InputNodes, edge_type_name, node_seeds, sized_seeds, tables_by_type
+from atta.errors import ConfigError
+from atta.samplers.batch.layout import check_draws_alone
+from atta.samplers.dag.spec import batch_spec, check_spec
+from atta.samplers.operators import BUILT_IN
+
+__all__ = ["BatchLoader"]
+
+
+class BatchLoader(DagLoader):
+    """Batches that an operator samples as a whole: ShaDow, GraphSAINT, Cluster-GCN, LADIES, walks, or one of your own."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        operator: str,
+        operator_options: Mapping[str, Any] | None = None,
+        *,
+        input_nodes: InputNodes = None,
+        batches: Sequence[ArrayLike] | int | None = None,
+        edge_type: Any = None,
+        tables: Sequence[str] | str | None = None,
+        **options: Any,
+    ) -> None:
+        """Describe the batches; nothing is sent before the first iteration.
+
+        Args:
+            cluster: from ``atta.connect`` or ``atta.local``.
+            operator: its name (docs/samplers.md lists those that come with Atta), known to the daemons.
+            operator_options: what it is made with.
+            input_nodes: seeds, as for ``NeighborLoader``; vertices of the type that the edges end at.
+            batches: instead of ``input_nodes``: the user ids of each batch's seeds, or how many batches the operator is to draw by
+                itself. They go round the ranks; with ``pad`` a rank that lacks a last one repeats its own first one.
+            edge_type: the edges that the operator sees; may be left out where there is one type.
+            tables: names of the node tables to fetch; default all.
+            **options: as for ``NeighborLoader``.
+
+        Raises:
+            ConfigError: an argument is out of range, or the operator has no batches without seeds; UnknownNameError: a type,
+                table, split or option does not exist. What is wrong with an operator of your own is raised by the first
+                iteration: only daemons know it.
+        """
+        schema = cluster.schema
+        name = edge_type_name(schema, edge_type)
+        node_type = schema.endpoints(name)[1]
+        if (input_nodes is None) == (batches is None):
+            raise ConfigError("give input_nodes or batches")
+        wanted = tables_by_type(tables, [node_type])
+        dag = batch_spec(schema, operator, operator_options or {}, edge_type=name, tables=wanted)
+        if batches is None:
+            seeds = node_seeds(schema, _of_type(input_nodes, node_type, name))
+        else:
+            seeds = sized_seeds(schema, node_type, batches)
+        if operator in BUILT_IN:  # what others accept only the daemons know
+            plan = check_spec(dag, schema)
+            if seeds.WhichOneof("source") == "batches":
+                check_draws_alone(plan, schema)
+        super().__init__(cluster, dag, input_nodes=seeds, **options)
+        self._origin = dataclasses.replace(self._origin, tables=wanted)
+
+
+def _of_type(input_nodes: InputNodes, node_type: str, edge_type: str) -> InputNodes:
+    """``input_nodes`` with their node type, which must be that of the edges' ends."""
+    if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
+        if input_nodes[0] != node_type:
+            raise ConfigError(f"input_nodes: {input_nodes[0]!r}, but edges {edge_type} end at {node_type!r}")
+        return input_nodes
+    return node_type, input_nodes

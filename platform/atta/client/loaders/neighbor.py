@@ -1,0 +1,139 @@
+"""Mini-batches of sampled neighbourhoods around vertices."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from atta.client.cluster import Cluster
+from atta.client.loaders.dag import DagLoader
+from atta.client.loaders.seeds import InputNodes, edge_type_name, node_seeds, tables_by_type, typed
+from atta.errors import ConfigError, UnknownNameError
+from atta.samplers.arguments import flag, names
+from atta.samplers.dag.spec import Hops, neighbor_spec
+from atta.samplers.methods import Method
+
+__all__ = ["NeighborLoader", "hops_of"]
+
+_TEMPORAL = {"uniform": Method.TEMPORAL, "last": Method.LAST}
+
+
+class NeighborLoader(DagLoader):
+    """Mini-batches of sampled neighbourhoods, with the arguments and results of PyG's ``NeighborLoader``."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        num_neighbors: Sequence[int] | Mapping[Any, Sequence[int]],
+        input_nodes: InputNodes = "train",
+        *,
+        input_time: Any = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        replace: bool = False,
+        method: str | None = None,
+        weight_attr: str | None = None,
+        time_attr: str | None = None,
+        temporal_strategy: str = "uniform",
+        disjoint: bool = False,
+        tables: Mapping[str, Sequence[str] | str] | Sequence[str] | str | None = None,
+        seed_tables: Sequence[str] | str = (),
+        edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str = (),
+        frontier: str = "new",
+        **options: Any,
+    ) -> None:
+        """Describe the batches; nothing is sent before the first iteration.
+
+        Args:
+            cluster: from ``atta.connect`` or ``atta.local``.
+            num_neighbors: in-neighbours per vertex and hop, counted from the seeds; -1 = all; a mapping gives them by edge type.
+            input_nodes: a split's name (``"train"``), user ids, None for every vertex, or ``(node_type, one of these)``, which ids
+                need where there are several types.
+            input_time: int [seeds], with ``time_attr``: no sampled edge of a seed's tree is later; only with ids.
+            batch_size: seeds per batch; a seed named twice within one batch counts once (unless trees are disjoint).
+            shuffle: permute the seeds anew every epoch.
+            drop_last: leave out a last batch that is not full.
+            replace: draw neighbours with replacement.
+            method: name of a neighbour method that reads no edge table (docs/samplers.md); None: ``"uniform"``.
+            weight_attr: ``"weight"`` draws neighbours by the weights of their edges; None: uniformly.
+            time_attr: ``"time"`` hides edges that are later than their seed; edge types without times are always there. Trees are
+                disjoint then.
+            temporal_strategy: ``"uniform"`` draws among the edges that are not hidden, ``"last"`` takes the latest of them.
+            disjoint: every seed grows a tree of its own; ``MiniBatch.tree`` tells which one a vertex stands in.
+            tables: names of the node tables to fetch, or one name (by node type where there are several: otherwise they are those
+                of the seeds' type); default all.
+            seed_tables: names of tables to fetch for the seeds alone, such as their labels; those have as many rows as there are
+                seeds, and need not be named in ``tables``.
+            edge_tables: names of edge tables whose rows come with the sampled edges (by edge type where there are several).
+            frontier: ``"new"`` expands every vertex once (PyG), ``"all"`` every known vertex in each hop (DGL). ``to_dgl`` makes
+                blocks of both.
+            **options: ``seed`` (of all randomness); ``seed_policy`` (``"local"``: a rank gets the seeds near it; ``"global"``:
+                all ranks share one permutation); ``rank`` and ``world_size`` (default: torchrun's RANK and WORLD_SIZE);
+                ``pad`` (repeat a few seeds so that all ranks get equally many batches; switch it off for evaluation);
+                ``edge_ids``; ``transform`` (called on every MiniBatch); ``codec`` (fp16, bf16 or int8: float32 rows cross
+                the network between daemons in fewer bytes and with less precision; rows at home and labels stay exact);
+                ``job`` (a name for logs); ``share`` (of the daemons' workers, relative to other loaders that keep them busy:
+                2.0 gets twice as much as 1.0); ``epochs`` (see ``DagLoader``). Arguments of PyTorch's loaders that mean
+                nothing here, such as ``num_workers``, are ignored with a warning.
+
+        Raises:
+            ConfigError: an argument is out of range; UnknownNameError: a node type, edge type, table or split does not exist.
+        """
+        schema = cluster.schema
+        seed_type, _ = typed(schema, input_nodes)
+        wanted = tables_by_type(tables, [seed_type])
+        hops = hops_of(
+            cluster, num_neighbors, replace=replace, method=method, weight_attr=weight_attr, time_attr=time_attr,
+            temporal_strategy=temporal_strategy, disjoint=disjoint, edge_tables=edge_tables, frontier=frontier,
+        )  # fmt: skip
+        super().__init__(
+            cluster,
+            neighbor_spec(
+                schema, hops, seed_type=seed_type, tables=wanted, seed_tables=names("seed_tables", seed_tables)
+            ),
+            input_nodes=node_seeds(schema, input_nodes, input_time),
+            batch_size=batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            **options,
+        )
+        self._origin = dataclasses.replace(self._origin, tables=wanted)
+
+
+def hops_of(
+    cluster: Cluster,
+    num_neighbors: Sequence[int] | Mapping[Any, Sequence[int]],
+    *,
+    replace: bool,
+    method: str | None,
+    weight_attr: str | None,
+    time_attr: str | None,
+    temporal_strategy: str,
+    disjoint: bool,
+    edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str,
+    frontier: str,
+) -> Hops:
+    """The arguments that loaders share, checked."""
+    for what, given, known in (("weight_attr", weight_attr, "weight"), ("time_attr", time_attr, "time")):
+        if given not in (None, known):
+            raise UnknownNameError.of(f"edge attribute ({what})", str(given), (known,))
+    if temporal_strategy not in _TEMPORAL:
+        raise UnknownNameError.of("temporal strategy", temporal_strategy, _TEMPORAL)
+    by_name = {m.value: m for m in Method if m.table is None}
+    if method is not None and method not in by_name:
+        raise UnknownNameError.of("method", str(method), by_name)
+    drawn = Method.UNIFORM if method is None else by_name[method]
+    ways = ("method", drawn is not Method.UNIFORM), ("weight_attr", weight_attr), ("time_attr", time_attr)
+    chosen = [name for name, given in ways if given]
+    if len(chosen) > 1:
+        raise ConfigError(f"{' and '.join(chosen)}: edges are drawn in one way")
+    if weight_attr:
+        drawn = Method.WEIGHTED
+    if time_attr:
+        drawn = _TEMPORAL[temporal_strategy]
+    if not isinstance(edge_tables, Mapping):
+        wanted = names("edge_tables", edge_tables)
+        edge_tables = {edge_type_name(cluster.schema, None): wanted} if wanted else {}
+    return Hops(num_neighbors, flag("replace", replace), drawn, frontier, flag("disjoint", disjoint), dict(edge_tables))

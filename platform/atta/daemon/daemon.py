@@ -1,0 +1,320 @@
+"""A sampler daemon's life: load, listen, serve, drain, exit."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from atta.daemon.config import DaemonConfig
+from atta.daemon.descriptors import ensure_descriptors
+from atta.daemon.engine.engine import Engine
+from atta.daemon.peers.chunks import moved_at_once
+from atta.daemon.peers.peers import Peers
+from atta.daemon.peers.turns import Outlets, TurnPool
+from atta.daemon.services.control import ControlService
+from atta.daemon.services.data import GraphService, KvService
+from atta.daemon.services.handling import Handling
+from atta.daemon.services.sessions import SessionService
+from atta.daemon.services.tables import TableService
+from atta.errors import AttaError, ConfigError
+from atta.kvstore.cache import RowCache
+from atta.kvstore.store import Store
+from atta.kvstore.tables import Tables
+from atta.observe import logs
+from atta.observe.figures import ProcessFigures
+from atta.observe.machine.memory import available_bytes
+from atta.observe.metrics import DaemonCollector, Figures, serve_metrics
+from atta.observe.version import __version__
+from atta.partition.dataset import Dataset, part_folder
+from atta.samplers import kernels
+from atta.samplers.shard import Shard
+from atta.wire import rpc
+from atta.wire.clusterfile import check_address
+from atta.wire.identity import Identity, new_incarnation
+
+__all__ = ["Daemon", "serve"]
+
+log = structlog.get_logger("atta.daemon")
+MAX_STREAMS = 128
+"""Requests of one connection that are answered at a time; each holds a message or two of memory, further ones wait. Beside them
+each session may have one that waits for its batch, or whose answer its consumer does not want yet: renewals do not wait for it."""
+SCRAPE_S = 5.0
+"""A scrape fails when the event loop has not answered within this."""
+
+
+class Daemon:
+    """One sampler daemon: create, ``start``, ``wait``; ``drain`` ends it."""
+
+    def __init__(self, config: DaemonConfig) -> None:
+        """Load and check the partition.
+
+        Raises:
+            DataError: a file is missing, truncated, altered or of another version.
+            ConfigError: no such partition, or no such ranking of the cache.
+        """
+        check_address(config.listen)
+        _ = config.metrics_address  # refused before minutes of loading
+        self.config = config
+        self.address = config.listen
+        began = time.monotonic()
+        self._dataset = _open(config)
+        self._identity = Identity(config.part, self._dataset.dataset_id, new_incarnation())
+        resident = _resident(config, self._dataset)
+        shard = Shard(self._dataset, config.part, resident=resident)
+        store = Store(self._dataset, config.part, resident=resident)
+        peers = Peers(config.peers, self._dataset, config.peer_deadline_s, config.peer_delay_s)
+        self._cache = RowCache(
+            self._dataset,
+            config.part,
+            share=config.cache_share,
+            limit_bytes=config.cache_bytes,
+            rank=config.cache_rank,
+            fan_outs=config.cache_fanouts,
+        )
+        self._engine = Engine(config, self._dataset, shard, store, peers, cache=self._cache)
+        self._serving, outlets = TurnPool(config.threads, "atta-serve"), Outlets()
+        self._sessions = SessionService(config, self._engine, config.listen)
+        self._graph = GraphService(shard, self._serving, outlets, config.listen)
+        at_once = moved_at_once(config.threads)
+        self._kv = KvService(
+            store, self._dataset.dataset_id, self._serving, outlets, address=config.listen, at_once=at_once
+        )
+        tables = Tables(config.table_bytes)
+        snapshots = Path(config.snapshots) if config.snapshots else None
+        self._tables = TableService(self._dataset, config.part, tables, self._serving, snapshots=snapshots)
+        self._process, self._handling = ProcessFigures(), Handling(self._identity, config.listen)
+        self._stopping, self._orphaned = asyncio.Event(), False
+        self._stopped = asyncio.Event()
+        log.info(
+            "loaded",
+            seconds=round(time.monotonic() - began, 2),
+            memory="copy" if resident else "map",
+        )
+        self._chores: list[asyncio.Task[None]] = []
+        self._failure: AttaError | None = None
+        self._interrupted = False
+
+    async def start(self) -> None:
+        """Listen and serve.
+
+        Raises:
+            ConfigError: the address cannot be bound.
+        """
+        if (metrics := self.config.metrics_address) is not None:
+            host, port = metrics
+            about = {"dataset": self._dataset.dataset_id, "version": __version__}
+            read = partial(_ask_loop, asyncio.get_running_loop(), self._figures)
+            serve_metrics(port, DaemonCollector(self.config.part, about, read), host=host)
+            log.info("metrics", address=f"{host}:{port}")
+        # Without this option two daemons could share a port, each getting some of the other's requests.
+        options = [
+            *rpc.channel_options(),
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_concurrent_streams", MAX_STREAMS + self.config.max_sessions),
+        ]
+        self._server = grpc.aio.server(options=options)
+        control = ControlService(self._identity, self._engine, self._process, self._stats, self._stopping.set)
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        served = self._engine.recorder.served
+        handlers = {
+            "GraphService": served("GraphService", self._graph.methods()),
+            "KvService": served("KvService", self._kv.methods()),
+            "TableService": self._tables.methods(),
+            "SessionService": self._sessions.methods(),
+            "ControlService": control.methods(),
+        }
+        self._server.add_generic_rpc_handlers([self._handling.service(*service) for service in handlers.items()])
+        names = [f"atta.v1.{service}" for service in handlers]
+        reflection.enable_server_reflection(
+            [*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME], self._server
+        )
+        host = self.config.listen.rpartition(":")[0]
+        try:
+            port = self._server.add_insecure_port(self.config.listen)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"cannot listen on {self.config.listen}: the address is in use or not of this machine"
+            ) from error
+        self.address = f"{host}:{port}"
+        await self._server.start()
+        for name in ("", *names):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._begin_chores(
+            watch_utilisation=self._engine.watch_utilisation(),
+            expire_sessions=self._sessions.expire(),
+            forget_idle_clients=self._tables.forget_idle(),
+        )
+        log.info(
+            "serving",
+            address=self.address,
+            part=self.config.part,
+            dataset=self._dataset.dataset_id,
+            incarnation=self._identity.incarnation,
+        )
+
+    def _begin_chores(self, **chores: Coroutine[Any, Any, None]) -> None:
+        """Start what goes on as long as the daemon serves; ``drain`` ends it."""
+        loop = asyncio.get_running_loop()
+        self._chores = [loop.create_task(chore, name=name) for name, chore in chores.items()]
+        for chore in self._chores:
+            chore.add_done_callback(self._ended)
+        self._draining = loop.create_task(self._drain_when_asked(), name="drain")
+        self._draining.add_done_callback(self._drained)
+
+    def _ended(self, chore: asyncio.Task[None]) -> None:
+        """Without one of its chores a daemon must not go on: leases, for one, would never run out."""
+        if self._stopping.is_set() and chore.cancelled():
+            return
+        self._fail(chore)
+        self._stopping.set()
+
+    def _drained(self, draining: asyncio.Task[None]) -> None:
+        if draining.cancelled() or draining.exception() is not None:
+            self._fail(draining)
+        self._stopped.set()
+
+    def _fail(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        cause = f"{type(error).__name__}: {error}" if error is not None else "it ended"
+        log.error("background task died", task=task.get_name(), exc_info=error)
+        self._failure = self._failure or AttaError(f"the daemon's task {task.get_name()} died: {cause}")
+
+    def _stats(self) -> dict[str, float]:
+        parts = (self._engine, self._sessions, self._tables, self._cache, self._handling, self._process)
+        return {
+            "queue_limit_bytes": float(self.config.queue_bytes),
+            "log_lines_dropped": float(logs.dropped_lines()),
+            **{name: value for part in parts for name, value in part.stats().items()},
+        }
+
+    def _figures(self) -> Figures:
+        return self._stats(), self._engine.session_figures()
+
+    def drain(self) -> None:
+        """Begin to stop; a second call stops at once. Safe to call from a signal handler of the loop."""
+        if self._stopping.is_set():
+            log.warning("stopping at once")
+            logs.drain()
+            os._exit(130)
+        self._stopping.set()
+
+    def interrupt(self) -> None:
+        """As ``drain``, on Ctrl-C: ``wait`` says so in the end."""
+        self._interrupted = True
+        self.drain()
+
+    def orphan(self) -> None:
+        """Begin to stop without waiting for sessions: whom the daemon was for has gone, or is going."""
+        self._orphaned = True
+        self._stopping.set()
+
+    async def wait(self) -> None:
+        """Until the daemon has stopped.
+
+        Raises:
+            AttaError: it stopped because one of its background tasks died.
+            KeyboardInterrupt: it stopped because of Ctrl-C.
+        """
+        await self._stopped.wait()
+        if self._failure is not None:
+            raise self._failure
+        if self._interrupted:
+            raise KeyboardInterrupt
+
+    async def _drain_when_asked(self) -> None:
+        await self._stopping.wait()
+        log.info("draining", sessions=len(self._sessions), at_most_s=self.config.drain_s)
+        self._sessions.draining = True
+        saving = asyncio.create_task(self._tables.finish())
+        await self._health.enter_graceful_shutdown()
+        deadline = asyncio.get_running_loop().time() + self.config.drain_s
+        while len(self._sessions) and not self._orphaned and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.05)
+        for chore in self._chores:
+            chore.cancel()
+        await saving
+        await self._server.stop(grace=1.0)
+        await self._engine.shutdown()
+        self._serving.shutdown()
+        log.info("stopped")
+
+
+def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], Figures]) -> Figures:
+    """``read()`` on the event loop, where nothing changes meanwhile; called on the thread of a scrape."""
+    answer: Future[Figures] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(read())
+        except Exception as error:
+            answer.set_exception(error)
+
+    loop.call_soon_threadsafe(ask)
+    return answer.result(SCRAPE_S)
+
+
+def _open(config: DaemonConfig) -> Dataset:
+    """Open the dataset, which may take minutes: with ``verify`` every byte of the partition is read."""
+    dataset = Dataset.open(config.data, parts=[config.part], verify=False)
+    log.info("loading", data=config.data, part=config.part, mbytes=_part_bytes(dataset, config.part) // 1_000_000)
+    return Dataset.open(config.data, parts=[config.part]) if config.verify else dataset
+
+
+def _resident(config: DaemonConfig, dataset: Dataset) -> bool:
+    """Whether to load the partition into memory (see ``DaemonConfig.memory``)."""
+    if config.memory != "auto":
+        return config.memory == "copy"
+    return 4 * _part_bytes(dataset, config.part) <= available_bytes()
+
+
+def _part_bytes(dataset: Dataset, part: int) -> int:
+    folder = part_folder(part)
+    return sum(record.size for name, record in dataset.files.items() if name.startswith(f"{folder}/"))
+
+
+def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -> None:
+    """Run a daemon until SIGTERM, SIGINT or a Stop request; ``ready`` is told the address once it serves.
+
+    Raises ConfigError where the process may not have enough files open, and what ``Daemon`` raises.
+    """
+    kernels.retain_heap()
+    ensure_descriptors(config.max_sessions)
+    asyncio.run(_serve(config, ready))
+
+
+async def _serve(config: DaemonConfig, ready: Callable[[str], None] | None) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's own would wait until all is loaded
+    daemon = Daemon(config)
+    ensure_descriptors(config.max_sessions)  # once more: mapped files keep theirs
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, daemon.drain)
+    loop.add_signal_handler(signal.SIGINT, daemon.interrupt)
+    await daemon.start()
+    if config.exit_with_parent:
+        loop.add_reader(sys.stdin.fileno(), _on_stdin, daemon, loop)
+    gc.freeze()  # what is there now stays: the collector need not look at it again and again
+    if ready is not None:
+        ready(daemon.address)
+    await daemon.wait()
+
+
+def _on_stdin(daemon: Daemon, loop: asyncio.AbstractEventLoop) -> None:
+    """Standard input became readable: its end means that the parent is gone."""
+    if not os.read(sys.stdin.fileno(), 1024):
+        loop.remove_reader(sys.stdin.fileno())
+        daemon.orphan()

@@ -1,0 +1,185 @@
+"""Fields of a settings dataclass that describe themselves, so that help, command line and TOML files say the same.
+
+A field is annotated with an ``Option``, and keeps its default where dataclasses have it:
+
+    @dataclass(frozen=True)
+    class DaemonConfig:
+        data: Annotated[str, Option("Partitioned dataset.")]
+        lease_s: Annotated[float, Option("How long a silent session lives.", name="lease", unit="s", at_least=0.5)] = 60.0
+        peers: Annotated[Mapping[int, str], NoOption("read from the cluster file")] = field(default_factory=dict)
+
+``atta.cli.options`` makes the options of a command from it. ``check_bounds`` refuses the same values in Python.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+import warnings
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, TypeVar
+
+from atta.errors import ConfigError, UnknownNameError
+
+__all__ = ["NoOption", "Option", "SettingField", "check_bounds", "renamed", "settings_of"]
+
+Unit = Literal["", "bytes", "s", "percent"]
+Class = TypeVar("Class", bound=type)
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field appears on the command line and in TOML files.
+
+    Attributes:
+        help: one sentence for people.
+        name: of the option, without dashes; empty: the field's name.
+        unit: what the field's number counts. ``bytes`` and ``s`` accept units in text (``4GiB``, ``2ms``). ``percent`` is given
+            in percent and stored as a share: 50 is 0.5.
+        choices: the only values allowed.
+        at_least, at_most: bounds of the field's value; of each entry where the field is a tuple.
+        too_many: why there is an upper bound, in parentheses at the end of the message.
+        metavar: what help shows in place of the type.
+        unset: what None means; help shows it as the default.
+        path: the value names a ``file`` to read or a ``folder``.
+        hidden: the option works but help leaves it out.
+        was: an earlier name of the field, which is accepted with a warning.
+    """
+
+    help: str
+    _: KW_ONLY
+    name: str = ""
+    unit: Unit = ""
+    choices: tuple[str, ...] = ()
+    at_least: float | None = None
+    at_most: float | None = None
+    too_many: str = ""
+    metavar: str | None = None
+    unset: str = ""
+    path: Literal["", "file", "folder"] = ""
+    hidden: bool = False
+    was: str = ""
+
+
+@dataclass(frozen=True)
+class NoOption:
+    """Marks a field that a command does not offer as an option; ``reason`` says why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class SettingField:
+    """One field of a settings dataclass.
+
+    Attributes:
+        field: its name in Python.
+        option: what it says about itself.
+        kind: type of the value; of each entry of a tuple.
+        listed: whether the field is a tuple.
+        default: None where the field may be None or has no default; ``required`` tells which.
+        required: whether the field has no default.
+    """
+
+    field: str
+    option: Option | NoOption
+    kind: type
+    listed: bool
+    default: Any
+    required: bool
+
+    @property
+    def name(self) -> str:
+        """Name of the option without dashes at its beginning: ``batch-size``."""
+        given = self.option.name if isinstance(self.option, Option) else ""
+        return given or self.field.replace("_", "-")
+
+
+@functools.cache
+def settings_of(config: type) -> tuple[SettingField, ...]:
+    """The fields of a settings dataclass, in their order; one without ``Option`` or ``NoOption`` is a TypeError."""
+    hints = typing.get_type_hints(config, include_extras=True)
+    return tuple(_setting(config, field, hints[field.name]) for field in dataclasses.fields(config))
+
+
+def _setting(config: type, field: dataclasses.Field[Any], hint: Any) -> SettingField:
+    described = [d for d in getattr(hint, "__metadata__", ()) if isinstance(d, Option | NoOption)]
+    if not described:
+        raise TypeError(f"{config.__name__}.{field.name}: annotate it with Option or NoOption")
+    kind, listed = _kind(typing.get_args(hint)[0])
+    required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    default = None if field.default is dataclasses.MISSING else field.default
+    return SettingField(field.name, described[0], kind, listed, default, required)
+
+
+def _kind(hint: Any) -> tuple[type, bool]:
+    """The type of ``int``, ``int | None``, ``tuple[int, ...]``: (int, whether it is a tuple)."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        hint = next(part for part in typing.get_args(hint) if part is not type(None))
+    if typing.get_origin(hint) is tuple:
+        return typing.get_args(hint)[0], True
+    return typing.get_origin(hint) or hint, False
+
+
+def check_bounds(config: object) -> None:
+    """Refuse values of a settings dataclass that are outside the bounds or choices of their options.
+
+    Raises:
+        UnknownNameError: a value is none of the choices; names the nearest one.
+        ConfigError: a number is too small or too large.
+    """
+    described: Any = type(config)
+    for setting in settings_of(described):
+        option, value = setting.option, getattr(config, setting.field)
+        if isinstance(option, NoOption) or value is None:
+            continue
+        if option.choices and value not in option.choices:
+            raise UnknownNameError.of(setting.field.replace("_", " "), value, option.choices)
+        for number in value if setting.listed else (value,):
+            _check_number(f"--{setting.name} {number}", option, number)
+
+
+def _check_number(what: str, option: Option, number: Any) -> None:
+    if option.at_least is not None and number < option.at_least:
+        raise ConfigError(f"{what}: must be at least {option.at_least}")
+    if option.at_most is not None and number > option.at_most:
+        reason = f" ({option.too_many})" if option.too_many else ""
+        raise ConfigError(f"{what}: must be at most {option.at_most}{reason}")
+
+
+def earlier_names(config: type) -> Iterator[tuple[str, str]]:
+    """Pairs (earlier name, field) of a settings dataclass."""
+    for setting in settings_of(config):
+        if isinstance(setting.option, Option) and setting.option.was:
+            yield setting.option.was, setting.field
+
+
+def renamed(config: Class) -> Class:
+    """Class decorator: accept earlier names of fields (``Option.was``) as keywords, and read them, with a DeprecationWarning."""
+    now = dict(earlier_names(config))
+    made: Any = vars(config)["__init__"]
+
+    @functools.wraps(made)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        for was in now.keys() & kwargs:
+            _warn_of(was, now[was])
+            kwargs[now[was]] = kwargs.pop(was)
+        made(self, *args, **kwargs)
+
+    def reader(was: str) -> property:
+        def read(self: Any) -> Any:
+            _warn_of(was, now[was])
+            return getattr(self, now[was])
+
+        return property(read, doc=f"The earlier name of ``{now[was]}``.")
+
+    for name, value in {"__init__": init, **{was: reader(was) for was in now}}.items():
+        setattr(config, name, value)
+    return config
+
+
+def _warn_of(was: str, now: str) -> None:
+    warnings.warn(f"{was} is now {now}; the old name goes with version 0.2", DeprecationWarning, stacklevel=3)

@@ -1,0 +1,192 @@
+"""Options made from a settings dataclass: names, defaults, units and bounds; TOML files; earlier names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from atta.cli.options import config_option, settings_options
+from atta.errors import ConfigError, UnknownNameError
+from atta.observe.settings import NoOption, Option, check_bounds, renamed, settings_of
+
+
+@renamed
+@dataclass(frozen=True)
+class Kitchen:
+    place: Annotated[str, Option("Where it is.")]
+    ovens: Annotated[int, Option("How many ovens.", at_least=1, at_most=9, too_many="the wiring")] = 2
+    pantry_bytes: Annotated[int, Option("Room.", name="pantry", unit="bytes", at_least=1 << 20)] = 4 << 30
+    rest_s: Annotated[float, Option("How long dough rests.", name="rest", unit="s", at_least=0.5)] = 90.0
+    filled: Annotated[float | None, Option("Of the pantry.", unit="percent", at_least=0, at_most=1, unset="all")] = None
+    heat: Annotated[float, Option("Heat.")] = 0.5
+    fuel: Annotated[str, Option("What burns.", choices=("gas", "wood"), was="burning")] = "gas"
+    trays: Annotated[tuple[int, ...], Option("Trays by oven.", at_least=-1)] = (3, 2)
+    menu: Annotated[str | None, Option("Menu.", path="file")] = None
+    verify: Annotated[bool, Option("Taste first.")] = True
+    open_late: Annotated[bool, Option("Open late.")] = False
+    staff: Annotated[Mapping[str, int], NoOption("comes from another file")] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+@click.command()
+@config_option
+@settings_options(Kitchen)
+@click.option("--tip", type=int, default=3)
+def cook(settings: dict[str, Any], tip: int) -> None:
+    click.echo(json.dumps({**asdict(Kitchen(**settings)), "tip": tip}))
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(cook, words)
+
+
+def made(*words: str) -> dict[str, Any]:
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    values: dict[str, Any] = json.loads(result.stdout)
+    return values
+
+
+def refused(*words: str) -> str:
+    result = run(*words)
+    assert result.exit_code != 0
+    return result.output + str(result.exception)
+
+
+def toml(folder: Path, text: str) -> str:
+    path = folder / "kitchen.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def plain(kitchen: Kitchen) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(json.dumps(asdict(kitchen)))
+    return values
+
+
+def test_defaults_are_those_of_the_dataclass() -> None:
+    assert made("--place", "x") == plain(Kitchen("x")) | {"tip": 3}
+    assert "Missing option '--place'" in refused()
+
+
+def test_every_field_is_an_option_or_says_why_not() -> None:
+    offered = {p.name for p in cook.params} - {"tip", "config", "burning"}
+    reasons = {s.field: s.option.reason for s in settings_of(Kitchen) if isinstance(s.option, NoOption)}
+    assert offered == {s.field for s in settings_of(Kitchen)} - reasons.keys()
+    assert reasons == {"staff": "comes from another file"}
+
+    @dataclass(frozen=True)
+    class Silent:
+        size: int = 3
+
+    with pytest.raises(TypeError, match=r"Silent\.size"):
+        settings_of(Silent)
+
+
+def test_values_have_units() -> None:
+    sized = ["--pantry", "2MiB", "--rest", "2m", "--filled", "25", "--ovens", "9"]
+    words = [*sized, "--trays", "1,-1", "--no-verify", "--open-late", "--fuel", "wood"]
+    wanted = Kitchen("x", 9, 2 << 20, 120.0, 0.25, fuel="wood", trays=(1, -1), verify=False, open_late=True)
+    assert made("--place", "x", *words) == plain(wanted) | {"tip": 3}
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--ovens 10", "--ovens"),
+        ("--ovens two", "--ovens"),
+        ("--pantry 1KiB", "'1KiB' is less than 1MiB"),
+        ("--rest 1ms", "'1ms' is less than 500ms"),
+        ("--filled 101", "--filled"),
+        ("--fuel coal", "gas"),
+        ("--trays 1,x", "--trays"),
+    ],
+)
+def test_wrong_values_are_refused(words: str, named: str) -> None:
+    assert named in refused("--place", "x", *words.split())
+
+
+def test_help_says_everything() -> None:
+    text = " ".join(run("--help").output.split())
+    for part in ("How many ovens. [default: 2; 1<=x<=9]", "[default: 4GiB]", "[default: 90s]", "[default: 3,2]"):
+        assert part in text
+    for part in ("Of the pantry. [default: all]", "--fuel [gas|wood]", "--verify / --no-verify", "[required]"):
+        assert part in text
+    assert "--burning" not in text
+
+
+def test_bounds_hold_in_python_too() -> None:
+    with pytest.raises(ConfigError, match=r"^--ovens 10: must be at most 9 \(the wiring\)$"):
+        Kitchen("x", ovens=10)
+    with pytest.raises(ConfigError, match="--trays -2: must be at least -1"):
+        Kitchen("x", trays=(1, -2))
+    with pytest.raises(UnknownNameError, match="did you mean 'wood'"):
+        Kitchen("x", fuel="woood")
+
+
+def test_a_file_fills_the_same_fields(tmp_path: Path) -> None:
+    path = toml(
+        tmp_path,
+        'place = "y"\novens = 4\npantry = "1GiB"\nrest = 30\nfilled = 50\nheat = 2\nfuel = "wood"\n'
+        'trays = [7]\nverify = false\nopen-late = true\nmenu = "menu.txt"\ntip = 8\n',
+    )
+    wanted = Kitchen("y", 4, 1 << 30, 30.0, 0.5, 2.0, "wood", (7,), "menu.txt", False, True)
+    assert made("--config", path) == plain(wanted) | {"tip": 8}
+    assert made("--config", toml(tmp_path, 'place = "y"\nopen_late = true')) == plain(Kitchen("y", open_late=True)) | {
+        "tip": 3
+    }
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    path = toml(tmp_path, 'place = "y"\novens = 4\nverify = false')
+    for words in (("--config", path, "--ovens", "5"), ("--ovens", "5", "--config", path)):
+        assert made(*words, "--verify") == plain(Kitchen("y", 5)) | {"tip": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("oven = 3", "unknown key of {path} 'oven'; did you mean 'ovens'?"),
+        ("staff = 3", "unknown key of {path} 'staff'"),
+        ('ovens = "3"', "{path}: ovens: '3' is not a whole number"),
+        ("ovens = 3.5", "{path}: ovens: 3.5 is not a whole number"),
+        ("ovens = true", "{path}: ovens: True is not a whole number"),
+        ("ovens = 10", "{path}: ovens: 10 is not in the range"),
+        ("verify = 1", "{path}: verify: 1 is not true or false"),
+        ("fuel = 3", "{path}: fuel: 3 is not a text in quotes"),
+        ('fuel = "coal"', "{path}: fuel: 'coal' is not one of"),
+        ('trays = "3,2"', "{path}: trays: '3,2' is not a list"),
+        ("trays = [true]", "{path}: trays: [True] is not a list"),
+        ("pantry = 5", "{path}: pantry: '5' is less than 1MiB"),
+        ("rest = true", "{path}: rest: True is not a number or a text with a unit"),
+        ("[oven]\nheat = 3", "unknown key of {path} 'oven'"),
+        ("open-late = true\nopen_late = true", "{path}: open_late: is given twice"),
+        ("ovens = ", "{path}: cannot be read as TOML"),
+    ],
+)
+def test_errors_name_file_and_key(tmp_path: Path, text: str, named: str) -> None:
+    path = toml(tmp_path, text)
+    assert named.format(path=path) in refused("--place", "x", "--config", path)
+
+
+def test_earlier_names_are_accepted_with_a_warning(tmp_path: Path) -> None:
+    result = run("--place", "x", "--burning", "wood")
+    assert json.loads(result.stdout)["fuel"] == "wood"
+    assert "--burning is now --fuel" in result.stderr
+    path = toml(tmp_path, 'place = "x"\nburning = "wood"')
+    assert json.loads(run("--config", path).stdout)["fuel"] == "wood"
+    assert json.loads(run("--config", path, "--fuel", "gas").stdout)["fuel"] == "gas"
+    with pytest.warns(DeprecationWarning, match="burning is now fuel"):
+        kitchen = Kitchen("x", burning="wood")  # type: ignore[call-arg]
+    assert kitchen == Kitchen("x", fuel="wood")
+    with pytest.warns(DeprecationWarning, match="burning is now fuel"):
+        assert kitchen.burning == "wood"  # type: ignore[attr-defined]

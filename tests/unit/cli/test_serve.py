@@ -1,0 +1,154 @@
+"""The options of ``atta serve`` are the fields of ``DaemonConfig``: names, defaults and bounds, on the command line and in TOML."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from atta.cli.cluster.serve import serve
+from atta.daemon.config import DaemonConfig
+from atta.errors import ConfigError, UnknownNameError
+from atta.observe.machine.processor import usable_cores
+from atta.observe.settings import NoOption, Option, settings_of
+from atta.scheduler import SchedulerConfig
+
+OPTIONS = {
+    "data": "data", "part": "part", "listen": "listen", "threads": "threads", "requests": "requests", "memory": "memory",
+    "buffer": "buffer_bytes", "queue": "queue_bytes", "cache": "cache_bytes", "cache-share": "cache_share",
+    "cache-rank": "cache_rank", "cache-fanouts": "cache_fanouts", "share-pulls": "share_pulls", "tables": "table_bytes",
+    "snapshots": "snapshots", "lease": "lease_s", "peer-deadline": "peer_deadline_s", "peer-delay": "peer_delay_s",
+    "max-sessions": "max_sessions", "drain": "drain_s", "policy": "policy", "prefetch": "prefetch",
+    "trace-events": "trace_events", "metrics": "metrics", "metrics-port": "metrics_port", "verify": "verify",
+    "exit-with-parent": "exit_with_parent",
+}  # fmt: skip
+"""Names on the command line, which scripts use, and the fields that they fill."""
+MIB, GIB = 1 << 20, 1 << 30
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Run ``atta serve`` with words; the configuration that the daemon would have."""
+    served: list[DaemonConfig] = []
+    monkeypatch.setattr("atta.daemon.daemon.serve", served.append)
+    monkeypatch.setattr("atta.observe.logs.configure", lambda **_: None)
+
+    def run(
+        *words: str, toml: str | None = None, place: tuple[str, ...] = ("--data", "d", "--part", "0")
+    ) -> DaemonConfig:
+        if toml is not None:
+            file = tmp_path / "daemon.toml"
+            file.write_text(toml)
+            words = ("--config", str(file), *words)
+        result = CliRunner().invoke(serve, [*place, *words])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        if result.exit_code:
+            raise click.UsageError(result.output)
+        return served[-1]
+
+    return run
+
+
+def test_every_field_has_an_option_or_a_reason() -> None:
+    settings = {s.field: s for s in settings_of(DaemonConfig)}
+    assert list(settings) == [field.name for field in dataclasses.fields(DaemonConfig)]
+    offered = {s.name: field for field, s in settings.items() if isinstance(s.option, Option)}
+    assert offered == OPTIONS
+    reasons = {field: s.option.reason for field, s in settings.items() if isinstance(s.option, NoOption)}
+    assert set(reasons) == {"peers", "max_batch_size"}
+    assert all(reasons.values())
+    assert set(OPTIONS) <= {option.opts[0].removeprefix("--") for option in serve.params}
+
+
+def test_defaults_stand_in_the_dataclass(run: Any) -> None:
+    assert run() == DaemonConfig("d", 0)
+    config = DaemonConfig("d", 0)
+    assert (config.listen, config.threads) == ("127.0.0.1:7070", usable_cores())
+    assert (config.buffer_bytes, config.queue_bytes, config.cache_bytes, config.table_bytes) == (
+        4 * GIB, 1 * GIB, 1 * GIB, 4 * GIB,
+    )  # fmt: skip
+    assert (config.lease_s, config.peer_deadline_s, config.peer_delay_s, config.drain_s) == (60, 60, 0, 10)
+    scheduler = SchedulerConfig()
+    assert (config.policy, config.prefetch, config.requests) == (scheduler.policy, scheduler.prefetch, 16)
+
+
+WORDS = (
+    "--threads", "3", "--buffer", "64MiB", "--queue", "2MiB", "--cache", "0", "--cache-share", "12.5", "--cache-rank", "access",
+    "--cache-fanouts", "4,3", "--no-share-pulls", "--lease", "500ms", "--peer-delay", "2ms", "--policy", "fifo", "--no-verify",
+    "--metrics-port", "9090", "--exit-with-parent",
+)  # fmt: skip
+TOML = """
+threads = 3
+buffer = "64MiB"
+queue = 2097152
+cache = 0
+cache-share = 12.5
+cache-rank = "access"
+cache-fanouts = [4, 3]
+share-pulls = false
+lease = 0.5
+peer_delay = "2ms"  # an underscore does as well
+policy = "fifo"
+verify = false
+metrics-port = 9090
+exit-with-parent = true
+"""
+WANTED = DaemonConfig(
+    "d", 0, threads=3, buffer_bytes=64 * MIB, queue_bytes=2 * MIB, cache_bytes=0, cache_share=0.125, cache_rank="access",
+    cache_fanouts=(4, 3), share_pulls=False, lease_s=0.5, peer_delay_s=0.002, policy="fifo", verify=False, metrics_port=9090,
+    exit_with_parent=True,
+)  # fmt: skip
+
+
+def test_words_and_a_file_fill_the_same_fields(run: Any) -> None:
+    assert run(*WORDS) == WANTED
+    assert run(toml=TOML) == WANTED
+    assert run(toml='data = "d"\npart = 0' + TOML, place=()) == WANTED
+    assert run("--threads", "5", toml=TOML) == dataclasses.replace(WANTED, threads=5)
+
+
+def test_a_file_names_the_cluster_file(run: Any, tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text('[[daemon]]\npart = 0\naddress = "10.0.0.1:7070"\n')
+    assert run(toml=f'peers = "{cluster}"\nlog-level = "debug"').peers == {0: "10.0.0.1:7070"}
+
+
+@pytest.mark.parametrize(
+    ("toml", "error", "words"),
+    [
+        ("thread = 3", UnknownNameError, "daemon.toml 'thread'; did you mean 'threads'"),
+        ("max-batch-size = 3", UnknownNameError, "max-batch-size"),
+        ("threads = 0", ConfigError, "threads: 0 is not in the range"),
+        ("threads = true", ConfigError, "threads: True is not a whole number"),
+        ('buffer = "1MiB"', ConfigError, "buffer: '1MiB' is less than 64MiB"),
+        ("cache-share = 101", ConfigError, "cache-share: 101.0 is not in the range"),
+        ('policy = "fif"', ConfigError, "policy: 'fif' is not one of"),
+        ("lease = 0.1", ConfigError, "lease: '0.1' is less than 500ms"),
+        ("threads = [", ConfigError, "cannot be read as TOML"),
+    ],
+)
+def test_what_a_file_cannot_say(run: Any, toml: str, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=r"daemon\.toml") as caught:
+        run(toml=toml)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"threads": 0}, "--threads 0: must be at least 1"),
+        ({"threads": 2000}, "at most 1024"),
+        ({"buffer_bytes": 1}, "--buffer 1: must be at least"),
+        ({"lease_s": 0.1}, "--lease 0.1"),
+        ({"policy": "fif"}, "policy 'fif'; did you mean 'fifo'"),
+        ({"cache_share": 2.0}, "--cache-share"),
+    ],
+)
+def test_python_refuses_what_the_command_line_refuses(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        DaemonConfig("d", 0, **settings)
