@@ -1,6 +1,8 @@
-"""Options of a command made from the fields of its settings dataclass, and ``--config`` with a TOML file that fills the same.
+"""Options of a command made from the fields of its settings dataclass, and ``--config`` with a TOML file that fills the
+same.
 
-A value comes from the command line, else from the file, else from the dataclass, which is the only place with a default.
+A value comes from the command line, else from the file, else from the dataclass, which is the only place with a
+default.
 """
 
 from __future__ import annotations
@@ -39,10 +41,11 @@ class _Percent(click.FloatRange):
 def settings_options(
     config: type, *, defaults: Mapping[str, Any] | None = None, groups: Mapping[str, str] | None = None
 ) -> Callable[[Command], Command]:
-    """Decorate a command with one option per field of ``config``; it gets their values by field as the argument ``settings``.
+    """Decorate a command with one option per field of ``config``; it gets their values by field as the argument
+    ``settings``.
 
-    ``defaults``: what the command line gives where it differs from Python, by field. A ``NoOption`` field is left out, so the
-    command may give it a value of its own. ``groups``: what help says before the text of some fields, by field.
+    ``defaults``: what the command line gives where it differs from Python, by field. A ``NoOption`` field is left out,
+    so the command may give it a value of its own. ``groups``: what help says before the text of some fields, by field.
     """
     settings = [s for s in settings_of(config) if isinstance(s.option, Option)]
     differing, before = defaults or {}, groups or {}

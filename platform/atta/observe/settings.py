@@ -37,8 +37,8 @@ class Option:
     Attributes:
         help: one sentence for people.
         name: of the option, without dashes; empty: the field's name.
-        unit: what the field's number counts. ``bytes`` and ``s`` accept units in text (``4GiB``, ``2ms``). ``percent`` is given
-            in percent and stored as a share: 50 is 0.5.
+        unit: what the field's number counts. ``bytes`` and ``s`` accept units in text (``4GiB``, ``2ms``). ``percent``
+            is given in percent and stored as a share: 50 is 0.5.
         choices: the only values allowed.
         at_least, at_most: bounds of the field's value; of each entry where the field is a tuple.
         too_many: why there is an upper bound, in parentheses at the end of the message.
@@ -158,7 +158,9 @@ def earlier_names(config: type) -> Iterator[tuple[str, str]]:
 
 
 def renamed(config: Class) -> Class:
-    """Class decorator: accept earlier names of fields (``Option.was``) as keywords, and read them, with a DeprecationWarning."""
+    """Class decorator: accept earlier names of fields (``Option.was``) as keywords, and read them, with a
+    DeprecationWarning.
+    """
     now = dict(earlier_names(config))
     made: Any = vars(config)["__init__"]
 
