@@ -1,4 +1,4 @@
-"""Parts that sub-commands share: option types with units, files to write (checked before any work), progress bars."""
+"""What the sub-commands share: option types with units, files to write (checked before any work), progress bars for people."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import click
 from atta.errors import ConfigError
 from atta.observe.extras import need
 
-if TYPE_CHECKING:  # rich takes longer to import than the rest of `atta --help`
+if TYPE_CHECKING:  # rich takes longer to import than everything else `atta --help` needs
     from rich.console import Console
     from rich.progress import Progress
 
@@ -108,7 +108,7 @@ NAMES = _Listed("names", _word, "dgl,pyg")  # -> tuple[str, ...]
 
 
 class _ToWrite(click.ParamType[str]):
-    """A file that the command writes at its end. It is checked before the work begins."""
+    """A file that the command will write in the end: refused before the work begins when it cannot be written."""
 
     name = "file"
 
@@ -128,7 +128,7 @@ class _Picture(_ToWrite):
     _SUFFIXES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".eps", ".ps")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the path; refuse unknown kinds of pictures, and a missing matplotlib."""
+        """Return the path; also refuses kinds of pictures that there are not, and a missing matplotlib."""
         need("--plot", "matplotlib")
         if Path(value).suffix.lower() not in self._SUFFIXES:
             self.fail(f"{value!r} is no picture such as figure.png ({', '.join(self._SUFFIXES)})", param, ctx)
@@ -145,17 +145,17 @@ def _check_file(option: str, path: Path) -> None:
 
 
 def check_folder(option: str, path: str | Path) -> None:
-    """Check that the folder ``path`` can be written to, or created.
+    """Check that the folder ``path``, there or not yet, can be written to.
 
     Raises:
-        ConfigError: it cannot; the message names ``option``.
+        ConfigError: it cannot; names ``option``.
     """
     folder = Path(path)
     _check_writable(option, folder, next((p for p in (folder, *folder.absolute().parents) if p.exists()), folder))
 
 
 def _check_writable(option: str, path: Path, folder: Path) -> None:
-    """Check that files can be made in ``folder``, by making one: permissions alone do not tell."""
+    """Whether files can be made in ``folder``: by making one, for permissions do not say all."""
     if not folder.is_dir():
         problem = "is no folder" if folder.exists() else "there is no such folder"
         raise ConfigError(f"{option} {path}: {folder}: {problem}")
@@ -180,8 +180,7 @@ def plot_option(what: str) -> Callable[[Any], Any]:
 
 
 def write_json(target: str | None, document: Mapping[str, Any]) -> None:
-    """Write ``document`` to the file ``target``, completely or not at all; ``-`` is standard output, None writes
-    nothing.
+    """Write ``document`` to the file ``target`` (all of it or nothing), to standard output for ``-``; None: nowhere.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -191,12 +190,10 @@ def write_json(target: str | None, document: Mapping[str, Any]) -> None:
 
 
 def write_text(option: str, target: str, text: str) -> None:
-    """Write ``text`` to the file ``target``, which ``option`` names, completely or not at all; ``-`` is standard
-    output.
+    """Write ``text`` to the file ``target`` that ``option`` names (all of it or nothing), to standard output for ``-``.
 
     Raises:
-        ConfigError: the file cannot be written.
-        DiskFullError: there is no space for it; nothing is left behind.
+        ConfigError: the file cannot be written. DiskFullError: there is no room for it; nothing is left behind.
     """
     if target == "-":
         sys.stdout.write(text)
@@ -206,13 +203,13 @@ def write_text(option: str, target: str, text: str) -> None:
     if path.exists() and not path.is_file():  # a pipe or a device stays what it is
         _write(option, target, path, text)
         return
-    path = path.resolve()  # a link stays a link
+    path = path.resolve()  # a link stays one
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         _write(option, target, partial, text)
         partial.replace(path)
     finally:
-        partial.unlink(missing_ok=True)  # after renaming it no longer exists
+        partial.unlink(missing_ok=True)  # already gone when it has its name
 
 
 def _write(option: str, target: str, path: Path, text: str) -> None:
@@ -236,7 +233,7 @@ def progress_bars(quiet: bool) -> Iterator[Progress]:
 
 
 def printer() -> Console:
-    """The console for reports. In files and pipes tables get the width they need, unless COLUMNS is set."""
+    """What reports are printed with: in files and pipes, unless COLUMNS is set, tables get the width they need."""
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS)
