@@ -156,9 +156,14 @@ def _take_earlier_name(setting: SettingField, taken: dict[str, Any], values: dic
         return
     old = f"--{was.replace('_', '-')}"
     click.echo(f"atta: warning: {old} is now --{setting.name}; the old name goes with version 0.2", err=True)
-    source = click.get_current_context().get_parameter_source(setting.field)
-    if source is not ParameterSource.COMMANDLINE:
+    if _rank(was) > _rank(setting.field):
         taken[setting.field] = given
+
+
+def _rank(parameter: str) -> int:
+    """How strong the place is that a value comes from: the command line wins over the file, the file over the default."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return {ParameterSource.COMMANDLINE: 2, ParameterSource.DEFAULT_MAP: 1}.get(source, 0) if source else 0
 
 
 def config_option(command: Command) -> Command:

@@ -18,7 +18,6 @@ import functools
 import types
 import typing
 import warnings
-from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, TypeVar
 
@@ -150,18 +149,11 @@ def _check_number(what: str, option: Option, number: Any) -> None:
         raise ConfigError(f"{what}: must be at most {option.at_most}{reason}")
 
 
-def earlier_names(config: type) -> Iterator[tuple[str, str]]:
-    """Pairs (earlier name, field) of a settings dataclass."""
-    for setting in settings_of(config):
-        if isinstance(setting.option, Option) and setting.option.was:
-            yield setting.option.was, setting.field
-
-
 def renamed(config: Class) -> Class:
     """Class decorator: accept earlier names of fields (``Option.was``) as keywords, and read them, with a
     DeprecationWarning.
     """
-    now = dict(earlier_names(config))
+    now = {s.option.was: s.field for s in settings_of(config) if isinstance(s.option, Option) and s.option.was}
     made: Any = vars(config)["__init__"]
 
     @functools.wraps(made)
