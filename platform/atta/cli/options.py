@@ -1,6 +1,8 @@
-"""Options of a command made from the fields of its settings dataclass, and ``--config`` with a TOML file that fills the same.
+"""Options of a command made from the fields of its settings dataclass, and ``--config`` with a TOML file that fills the
+same.
 
-A value comes from the command line, else from the file, else from the dataclass, which is the only place with a default.
+A value comes from the command line, else from the file, else from the dataclass, which is the only place with a
+default.
 """
 
 from __future__ import annotations
@@ -39,10 +41,11 @@ class _Percent(click.FloatRange):
 def settings_options(
     config: type, *, defaults: Mapping[str, Any] | None = None, groups: Mapping[str, str] | None = None
 ) -> Callable[[Command], Command]:
-    """Decorate a command with one option per field of ``config``; it gets their values by field as the argument ``settings``.
+    """Decorate a command with one option per field of ``config``; it gets their values by field as the argument
+    ``settings``.
 
-    ``defaults``: what the command line gives where it differs from Python, by field. A ``NoOption`` field is left out, so the
-    command may give it a value of its own. ``groups``: what help says before the text of some fields, by field.
+    ``defaults``: what the command line gives where it differs from Python, by field. A ``NoOption`` field is left out,
+    so the command may give it a value of its own. ``groups``: what help says before the text of some fields, by field.
     """
     settings = [s for s in settings_of(config) if isinstance(s.option, Option)]
     differing, before = defaults or {}, groups or {}
@@ -153,9 +156,14 @@ def _take_earlier_name(setting: SettingField, taken: dict[str, Any], values: dic
         return
     old = f"--{was.replace('_', '-')}"
     click.echo(f"atta: warning: {old} is now --{setting.name}; the old name goes with version 0.2", err=True)
-    source = click.get_current_context().get_parameter_source(setting.field)
-    if source is not ParameterSource.COMMANDLINE:
+    if _rank(was) > _rank(setting.field):
         taken[setting.field] = given
+
+
+def _rank(parameter: str) -> int:
+    """How strong the place is that a value comes from: the command line wins over the file, the file over the default."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return {ParameterSource.COMMANDLINE: 2, ParameterSource.DEFAULT_MAP: 1}.get(source, 0) if source else 0
 
 
 def config_option(command: Command) -> Command:

@@ -1,4 +1,6 @@
-"""``atta plan --strategy auto``: which strategy of ``atta train`` suits the user's machines, with the figures behind the choice."""
+"""``atta plan --strategy auto``: the fastest strategy of ``atta train`` for some machines, and the figures behind the
+choice.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,10 @@ _FAN_OUTS: tuple[int, ...] = (15, 10, 5)
 
 
 def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **options: Any) -> None:
-    """Count, measure, predict, print; ``options`` are those of ``atta plan`` with their names.
+    """Count, measure, predict and print; ``options`` are those of ``atta plan``, by name.
 
     Raises:
-        ConfigError: an option is missing or makes no sense, or nothing fits.
+        ConfigError: an option is missing or makes no sense, or no strategy fits into memory.
         DataError: the dataset is damaged.
     """
     if data is None:
@@ -121,13 +123,13 @@ def _settings(given: tuple[tuple[int, ...], ...]) -> list[Expansion]:
 
 
 def _command(data: str, chosen: Forecast, network: PlannedModel, trainers: int) -> str:
-    """What to type; ``--trainers`` is the number of all trainers."""
+    """The command for the chosen strategy; ``trainers`` is the number of all trainers."""
     model = ("--model", network.model, "--layers", str(network.layers), "--hidden", str(network.hidden))
     return shlex.join(("atta", "train", "--data", data, *model, "--trainers", str(trainers), *chosen.options))
 
 
 def _plain(figures: dict[str, Any]) -> dict[str, Any]:
-    """As JSON has it: nothing is infinite there."""
+    """Figures as JSON allows them: None instead of infinity."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in figures.items()}
 
 

@@ -18,7 +18,6 @@ import functools
 import types
 import typing
 import warnings
-from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, TypeVar
 
@@ -37,8 +36,8 @@ class Option:
     Attributes:
         help: one sentence for people.
         name: of the option, without dashes; empty: the field's name.
-        unit: what the field's number counts. ``bytes`` and ``s`` accept units in text (``4GiB``, ``2ms``). ``percent`` is given
-            in percent and stored as a share: 50 is 0.5.
+        unit: what the field's number counts. ``bytes`` and ``s`` accept units in text (``4GiB``, ``2ms``). ``percent``
+            is given in percent and stored as a share: 50 is 0.5.
         choices: the only values allowed.
         at_least, at_most: bounds of the field's value; of each entry where the field is a tuple.
         too_many: why there is an upper bound, in parentheses at the end of the message.
@@ -150,16 +149,11 @@ def _check_number(what: str, option: Option, number: Any) -> None:
         raise ConfigError(f"{what}: must be at most {option.at_most}{reason}")
 
 
-def earlier_names(config: type) -> Iterator[tuple[str, str]]:
-    """Pairs (earlier name, field) of a settings dataclass."""
-    for setting in settings_of(config):
-        if isinstance(setting.option, Option) and setting.option.was:
-            yield setting.option.was, setting.field
-
-
 def renamed(config: Class) -> Class:
-    """Class decorator: accept earlier names of fields (``Option.was``) as keywords, and read them, with a DeprecationWarning."""
-    now = dict(earlier_names(config))
+    """Class decorator: accept earlier names of fields (``Option.was``) as keywords, and read them, with a
+    DeprecationWarning.
+    """
+    now = {s.option.was: s.field for s in settings_of(config) if isinstance(s.option, Option) and s.option.was}
     made: Any = vars(config)["__init__"]
 
     @functools.wraps(made)

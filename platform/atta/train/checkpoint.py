@@ -1,6 +1,7 @@
 """Checkpoints: a file from which a later run continues, and the best model so far.
 
-Each is a zip archive as ``torch.save`` writes it. Its comment is a checksum of all bytes before it. ``torch.load`` reads it too.
+Each is a zip archive as ``torch.save`` writes it. Its comment is a checksum of all bytes before it. ``torch.load``
+reads it too.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     device: torch.device,
 ) -> list[EpochReport]:
-    """Fill model and optimiser from the checkpoint in ``folder``; return the epochs already done, none without a checkpoint.
+    """Fill model and optimiser from the checkpoint in ``folder``; return the epochs already done, none without a
+    checkpoint.
 
     Only tensors and plain values are read, so a file cannot run code.
 

@@ -21,7 +21,7 @@ _SENTENCES = "; ".join(f"{name}: {strategy.sentence}" for name, strategy in STRA
 @renamed
 @dataclass(frozen=True)
 class TrainConfig(CooperativeSettings, MinibatchSettings):
-    """What to train and how, with the settings of all strategies. Raises ConfigError for settings that make no sense."""
+    """The settings of a run, with those of all strategies. Raises ConfigError for settings that make no sense."""
 
     strategy: Annotated[str, Option(f"{_SENTENCES}.", choices=tuple(STRATEGIES))] = "minibatch"
 
@@ -58,7 +58,7 @@ class TrainConfig(CooperativeSettings, MinibatchSettings):
             raise ConfigError(f"--checkpoint-layers: only for --model {' and '.join(DEEP_MODELS)}, not {self.model}")
 
     def check_parts(self, parts: int) -> None:
-        """Refuse settings that do not go with the dataset's number of partitions; raises ConfigError, which says what would."""
+        """Raise ConfigError if the settings do not fit the dataset's number of partitions."""
         STRATEGIES[self.strategy].check_parts(self, parts)
 
     @property
@@ -72,7 +72,7 @@ class TrainConfig(CooperativeSettings, MinibatchSettings):
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> TrainConfig:
-        """The inverse of ``to_dict``, also after a round trip through JSON; an unknown setting is an UnknownNameError."""
+        """The inverse of ``to_dict``, also after a round trip through JSON; UnknownNameError for an unknown setting."""
         known = {f.name for f in dataclasses.fields(cls)}
         for name in settings:
             if name not in known:

@@ -1,6 +1,7 @@
 """Checks the labels of the training vertices before training begins.
 
-A label is a class, 0 to classes - 1, or -1 for no label. Vertices without a label do not count in the loss and in accuracies.
+A label is a class, 0 to classes - 1, or -1 for no label. Vertices without a label do not count in the loss and in
+accuracies.
 """
 
 from __future__ import annotations
@@ -104,6 +105,6 @@ def count_labels(cluster: atta.Cluster, split: str, classes: int, rank: int, wor
 
 
 def labelled_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy over rows of scores [n, classes] with a label (int64 [n]) other than -1; 0 if there are none."""
+    """Mean cross entropy over rows of scores [n, classes] whose label (int64 [n]) is not -1; 0 if there are none."""
     total = F.cross_entropy(scores, labels, ignore_index=UNLABELLED, reduction="sum")
     return total / (labels != UNLABELLED).sum().clamp(min=1)

@@ -28,8 +28,8 @@ Settings = TypeVar("Settings", bound=TrainSettings)
 class EpochLoop(abc.ABC, Generic[Settings]):
     """The epochs of one rank; the process group must exist.
 
-    Figures are reduced over all ranks first, so all ranks have the same reports. Decisions that follow from them (the best epoch,
-    when to stop) need no more messages.
+    Figures are reduced over all ranks first, so all ranks have the same reports. Decisions that follow from them (the
+    best epoch, when to stop) need no more messages.
 
     Attributes:
         rank, world: this trainer's number, and the number of trainers.

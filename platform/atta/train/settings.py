@@ -1,7 +1,7 @@
 """Settings of a training run as the trainers see them: those that every run has, and those of each kind of strategy.
 
-``TrainConfig`` has all of them. Trainers and models take the class whose settings they read, so they do not depend on which
-strategies there are.
+``TrainConfig`` has all of them. Trainers and models take the class whose settings they read, so they do not depend on
+which strategies there are.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class ServerSettings(TrainSettings):
     eas: Annotated[
         tuple[int, int] | None,
         Option(
-            "Expansion-aware sampling: hops and new neighbours per vertex outside the server's own vertices, such as 1,15.",
+            "Expansion-aware sampling outside a server's own vertices: hops and new neighbours per vertex, such as 1,15.",
             metavar="MAX_HOP,FANOUT",
             unset="exact closure",
         ),

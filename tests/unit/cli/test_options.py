@@ -185,6 +185,12 @@ def test_earlier_names_are_accepted_with_a_warning(tmp_path: Path) -> None:
     path = toml(tmp_path, 'place = "x"\nburning = "wood"')
     assert json.loads(run("--config", path).stdout)["fuel"] == "wood"
     assert json.loads(run("--config", path, "--fuel", "gas").stdout)["fuel"] == "gas"
+    assert (
+        json.loads(run("--config", toml(tmp_path, 'place = "x"\nfuel = "gas"'), "--burning", "wood").stdout)["fuel"]
+        == "wood"
+    )
+    both = toml(tmp_path, 'place = "x"\nfuel = "gas"\nburning = "wood"')
+    assert json.loads(run("--config", both).stdout)["fuel"] == "gas"
     with pytest.warns(DeprecationWarning, match="burning is now fuel"):
         kitchen = Kitchen("x", burning="wood")  # type: ignore[call-arg]
     assert kitchen == Kitchen("x", fuel="wood")

@@ -1,7 +1,8 @@
-"""Server-aware training after GraNNDis: the trainers of a server share one subgraph, and only gradients leave the server.
+"""Server-aware training after GraNNDis: the trainers of a server share one subgraph, and only gradients leave the
+server.
 
-A *server* is a machine with N trainers. Links within a server are fast, links between servers are slow. Each server has its own
-vertices and everything that their outputs depend on, so one step is
+A *server* is a machine with N trainers. Links within a server are fast, links between servers are slow. Each server has
+its own vertices and everything that their outputs depend on, so one step is
 
     loss on own targets ── backward ──► gradients ── sum over all trainers of all servers ──► optimiser
           ▲      │
@@ -11,10 +12,11 @@ vertices and everything that their outputs depend on, so one step is
 If the subgraph is complete, the result is the exact gradient that one process would compute on the whole graph.
 ``TrainingGraph.exact_layers`` says for how many layers it is complete.
 
-Reading order: ``graph`` (a server's subgraph), ``split`` (which trainer computes which vertex), ``views`` (what a trainer reads and
-sends), ``groups`` (process groups), ``exchange`` (rows and gradients within a server), ``layers`` and ``model`` (PyG layers and
-models on a trainer's rows), ``step`` (one training step), ``shares`` (division of a subgraph), ``handover`` (shares as messages),
-``subgraphs`` (the subgraphs of a run), ``memory`` (how many co-batches fit) and ``trainer`` (an epoch).
+Reading order: ``graph`` (a server's subgraph), ``split`` (which trainer computes which vertex), ``views`` (what a
+trainer reads and sends), ``groups`` (process groups), ``exchange`` (rows and gradients within a server), ``layers`` and
+``model`` (PyG layers and models on a trainer's rows), ``step`` (one training step), ``shares`` (division of a
+subgraph), ``handover`` (shares as messages), ``subgraphs`` (the subgraphs of a run), ``memory`` (how many co-batches
+fit) and ``trainer`` (an epoch).
 """
 
 from atta.train.cooperative.exchange import CooperativeGraph, exchange, start_exchange

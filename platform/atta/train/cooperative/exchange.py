@@ -1,8 +1,9 @@
 """Exchange of rows between the trainers of a server in forward, and of their gradients in backward.
 
 A trainer sends exactly the rows that others read. Forward and backward each have two halves. Rows are under way between
-``start_exchange`` and ``finish``; gradients are under way between the backward passes of the same two, in the opposite order.
-Computation in between overlaps with the messages. This holds in backward too, because autograd runs later operations first.
+``start_exchange`` and ``finish``; gradients are under way between the backward passes of the same two, in the opposite
+order. Computation in between overlaps with the messages. This holds in backward too, because autograd runs later
+operations first.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ class CooperativeGraph:
     ) -> None:
         """``group``: the server's trainers, ``ServerGroups.inside``; None: the view is that of the only trainer.
 
-        ``transport``: ``collective`` is one all-to-all, ``messages`` one send and one receive per pair of trainers that share rows.
-        ``auto`` takes messages with gloo, whose older versions lack uneven all-to-alls, and the collective otherwise.
-        ``machines``: machines of the server, as in ``Place``; only ``crossed_bytes`` depends on it.
+        ``transport``: ``collective`` is one all-to-all, ``messages`` one send and one receive per pair of trainers that
+        share rows. ``auto`` takes messages with gloo, whose older versions lack uneven all-to-alls, and the collective
+        otherwise. ``machines``: machines of the server, as in ``Place``; only ``crossed_bytes`` depends on it.
 
         Raises:
             ConfigError: the view is not that of this trainer in this group, or the transport is unknown.
@@ -201,7 +202,8 @@ class PendingExchange:
         """
         if self._kept is not None:
             return self._kept
-        # The token's history refers to this object. If the token stayed here, the cycle would keep earlier tensors alive.
+        # The token's history refers to this object. If the token stayed here, the cycle would keep earlier tensors
+        # alive.
         token, self._token = self._token, None
         rows: torch.Tensor = _Finish.apply(token, self)  # type: ignore[no-untyped-call]
         if self._keep:

@@ -19,8 +19,8 @@ Longs = npt.NDArray[np.int64]
 class TrainingGraph:
     """The subgraph of one server (GraNNDis, shared preloading and cooperative batching, sections 4.2 and 4.4).
 
-    Vertices have the numbers 0 to n-1. They may be the L-hop closure of the server's inner vertices, an expansion-aware sample of
-    it, or the closure of one co-batch.
+    Vertices have the numbers 0 to n-1. They may be the L-hop closure of the server's inner vertices, an expansion-aware
+    sample of it, or the closure of one co-batch.
 
     Attributes:
         global_ids: int64 [n], the vertices' ids in the whole graph.
@@ -29,12 +29,12 @@ class TrainingGraph:
         labels: int64 [n]; read only where ``loss_mask`` is set.
         loss_mask: bool [n], the targets: training vertices of this server. All of them are inner vertices.
         in_degrees: int64 [n], number of in-edges in the *whole* graph, without self-loops.
-        distance: int64 [n], hops to the nearest vertex whose output is needed: 0 for inner vertices, or for the targets of a
-            co-batch.
+        distance: int64 [n], hops to the nearest vertex whose output is needed: 0 for inner vertices, or for the targets
+            of a co-batch.
 
     Raises:
-        ConfigError: shapes or types do not fit; an edge names a vertex that does not exist; or a target is not an inner vertex.
-            Its own server counts its loss too, so it would count twice.
+        ConfigError: shapes or types do not fit; an edge names a vertex that does not exist; or a target is not an inner
+            vertex. Its own server counts its loss too, so it would count twice.
     """
 
     global_ids: Longs
@@ -65,7 +65,8 @@ class TrainingGraph:
 
     @classmethod
     def of(cls, found: Extracted, *, features: str = "x", labels: str = "y", split: str = "train") -> TrainingGraph:
-        """Make it from a result of ``atta.server_subgraph`` or a co-batch of one. Targets are the inner vertices in ``split``.
+        """Make it from a result of ``atta.server_subgraph`` or a co-batch of one. Targets are the inner vertices in
+        ``split``.
 
         features, labels: names of node tables; features that are not float32 or float64 become float32.
 
@@ -83,7 +84,8 @@ class TrainingGraph:
             raise ConfigError(
                 f"{features} has shape {x.shape}, {labels} {y.shape}: expected a row and a label per vertex"
             )
-        # The subgraph has all edges between its vertices, self-loops too. Its degrees count them, those of a GCN do not.
+        # The subgraph has all edges between its vertices, self-loops too. Its degrees count them, those of a GCN do
+        # not.
         loops = np.bincount(found.col[found.row == found.col], minlength=found.num_nodes)
         return cls(
             global_ids=found.n_id,
@@ -106,8 +108,8 @@ class TrainingGraph:
     def exact_layers(self) -> int | None:
         """Most layers of a model whose gradient is still that of the whole graph; None: any number.
 
-        A layer's output at a vertex needs all in-edges of the vertex. L layers need this for vertices up to L-1 hops away. So the
-        answer is the distance of the nearest vertex that lacks an in-edge.
+        A layer's output at a vertex needs all in-edges of the vertex. L layers need this for vertices up to L-1 hops
+        away. So the answer is the distance of the nearest vertex that lacks an in-edge.
         """
         source, target = self.edges
         present = np.bincount(target[source != target], minlength=len(self))

@@ -24,7 +24,8 @@ class Place:
         machines: machines per server, each with the same number of consecutive trainers.
 
     Raises:
-        ConfigError: the ranks do not divide into servers, a server's trainers do not divide into machines, or no such rank exists.
+        ConfigError: the ranks do not divide into servers, a server's trainers do not divide into machines, or no such
+            rank exists.
     """
 
     rank: int
@@ -85,14 +86,14 @@ def machines_per_server(server_size: int, trainers_here: int) -> int:
 class ServerGroups:
     """The process groups of a rank: ``inside`` its server, and one of all servers' first ranks.
 
-    A sum is made within servers first, then between servers, then sent back within servers. So a server sends as much over the slow
-    link as a single trainer would (GraNNDis section 4.2: only gradients leave a server).
+    A sum is made within servers first, then between servers, then sent back within servers. So a server sends as much
+    over the slow link as a single trainer would (GraNNDis section 4.2: only gradients leave a server).
 
     Attributes:
         place: server and number of this rank.
         inside: process group of the server's trainers; a rank's number in it is its ``local_rank``.
-        handover: the same trainers again, for arrays in the machine's memory (gloo). Another thread may use it while ``inside``
-            is in use.
+        handover: the same trainers again, for arrays in the machine's memory (gloo). Another thread may use it while
+            ``inside`` is in use.
         watch: where ``sum_`` counts its time, as phases ``sync`` (inside) and ``external``; None: it is not counted.
     """
 

@@ -1,8 +1,8 @@
 """Messages with which the first trainer of a server sends shares to the others.
 
-A share is sent as a header and then the bytes of each array. The header is JSON, after its length, and names the arrays with their
-types and shapes. Nothing is pickled, and the receiver checks the header before it allocates memory. The first trainer holds one
-share of another trainer at a time.
+A share is sent as a header and then the bytes of each array. The header is JSON, after its length, and names the arrays
+with their types and shapes. Nothing is pickled, and the receiver checks the header before it allocates memory. The
+first trainer holds one share of another trainer at a time.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def _fits(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
 class Handover:
     """Sends shares from the first trainer of a server to the others. All of them must call it the same number of times.
 
-    It may work in another thread than training, for its messages have their own process group, ``ServerGroups.handover``.
+    It may work in another thread than training, for its messages have their own process group,
+    ``ServerGroups.handover``.
     """
 
     def __init__(self, groups: ServerGroups) -> None:

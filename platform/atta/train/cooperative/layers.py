@@ -18,12 +18,13 @@ __all__ = ["Exchanged", "check_layer"]
 class Exchanged(torch.nn.Module):
     """A layer that first fetches the rows it reads from the other trainers of the server.
 
-    ``Exchanged(layer)(h, graph)`` takes own rows [o, channels] and returns own rows [o, out channels]. The layer is called as
-    ``layer((read, own), edge_index)`` with read [o + r, channels]. Every PyG layer that can tell sources from targets accepts this.
-    If the second argument is not a ``CooperativeGraph``, the layer is called as it is. So the same model also runs on a whole graph.
+    ``Exchanged(layer)(h, graph)`` takes own rows [o, channels] and returns own rows [o, out channels]. The layer is
+    called as ``layer((read, own), edge_index)`` with read [o + r, channels]. Every PyG layer that can tell sources from
+    targets accepts this. If the second argument is not a ``CooperativeGraph``, the layer is called as it is. So the
+    same model also runs on a whole graph.
 
-    ``GCNConv`` uses the degrees of the *whole* graph: the subgraph's degrees would give another result. SAGE and GCN compute interior
-    rows while remote rows are under way.
+    ``GCNConv`` uses the degrees of the *whole* graph: the subgraph's degrees would give another result. SAGE and GCN
+    compute interior rows while remote rows are under way.
 
     Attributes:
         layer: the wrapped layer.
@@ -65,8 +66,8 @@ def check_layer(layer: torch.nn.Module) -> None:
     """Refuse PyG layers that take only one set of vertices. Most of them also reach over several hops in one call.
 
     Raises:
-        ConfigError: names the layer; also for ``GCNConv(improved=True)``, whose weights differ between PyG's versions, and for
-            layers that pass messages against the edges.
+        ConfigError: names the layer; also for ``GCNConv(improved=True)``, whose weights differ between PyG's versions,
+            and for layers that pass messages against the edges.
     """
     if isinstance(layer, MessagePassing) and layer.flow != "source_to_target":
         raise ConfigError(

@@ -42,7 +42,8 @@ class Size:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The figures that memory depends on: the model, widths of features (``channels``) and layers (``hidden``), attention heads (gat).
+    """The figures that memory depends on: the model, widths of features (``channels``) and layers (``hidden``),
+    attention heads (gat).
 
     Attributes:
         recomputed: ``--checkpoint-layers``.
@@ -59,7 +60,9 @@ class ModelShape:
 
     @property
     def rows(self) -> int:
-        """Rows of width ``hidden`` that a layer keeps per own vertex: its input, sums, linear maps, activation, dropout."""
+        """Rows of width ``hidden`` that a layer keeps per own vertex: its input, sums, linear maps, activation,
+        dropout.
+        """
         return {"sage": 5, "gcn": 4, "gat": 5}.get(self.model, 12)
 
     @property
@@ -88,16 +91,17 @@ def estimate(config: TrainSettings, size: Size, channels: int, weights: int) -> 
 
 
 def step_bytes(shape: ModelShape, size: Size, weights: float, mean_layer: Size | None = None) -> int:
-    """Bytes that a trainer needs for a step over ``size``: what backward needs, one layer's temporary rows, and the weights.
+    """Bytes that a trainer needs for a step over ``size``: what backward needs, one layer's temporary rows, and the
+    weights.
 
         1.3 * (4 * (own * channels + layers * kept + widest) + 64 * edges + 16 * weights)
         kept   = (own * r + remote) * width + edges * e
         widest = 2 * edges * width where a layer makes a row per edge
 
-    weights: number of parameters of the model. mean_layer: mean size of a layer, for mini-batches, whose layers get smaller; None:
-    ``size``. ``width`` is ``hidden``; in the first layer it is ``channels`` if that is larger. ``r`` is the number of rows of that
-    width that a layer keeps per own vertex, ``e`` the number of values that it keeps per edge. If activations are recomputed, a
-    layer keeps only its input, and one layer at a time is computed in full.
+    weights: number of parameters of the model. mean_layer: mean size of a layer, for mini-batches, whose layers get
+    smaller; None: ``size``. ``width`` is ``hidden``; in the first layer it is ``channels`` if that is larger. ``r`` is
+    the number of rows of that width that a layer keeps per own vertex, ``e`` the number of values that it keeps per
+    edge. If activations are recomputed, a layer keeps only its input, and one layer at a time is computed in full.
     """
     width, one = shape.hidden, mean_layer or size
     layer = (one.own * shape.rows + one.remote) * width + one.edges * shape.per_edge

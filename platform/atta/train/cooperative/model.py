@@ -34,23 +34,25 @@ _OVER_ROWS = (
 class CooperativeModel(torch.nn.Module):
     """A model whose message-passing layers fetch the rows they read from the other trainers (GraNNDis section 4.4).
 
-    Two rules for a model of your own. ``forward(x, edge_index)`` only passes its second argument to message-passing layers. All other
-    operations treat each row alike: activation, dropout, row-wise normalisation, residuals, jumping knowledge. Here x holds the
-    trainer's own rows, and a ``CooperativeGraph`` takes the place of ``edge_index``.
+    Two rules for a model of your own. ``forward(x, edge_index)`` only passes its second argument to message-passing
+    layers. All other operations treat each row alike: activation, dropout, row-wise normalisation, residuals, jumping
+    knowledge. Here x holds the trainer's own rows, and a ``CooperativeGraph`` takes the place of ``edge_index``.
 
-    The module does not change: neither its weights and their names, nor how it runs on a whole graph. A copy of its containers runs
-    here. It shares every weight, and each layer in it is ``Exchanged``.
+    The module does not change: neither its weights and their names, nor how it runs on a whole graph. A copy of its
+    containers runs here. It shares every weight, and each layer in it is ``Exchanged``.
 
     Attributes:
         module: the given model.
     """
 
     def __init__(self, module: torch.nn.Module, layers: Sequence[str] | None = None) -> None:
-        """``layers``: names of the submodules that read neighbours, as in ``named_modules``; None: every PyG message-passing layer.
+        """``layers``: names of the submodules that read neighbours, as in ``named_modules``; None: every PyG
+        message-passing layer.
 
         Raises:
-            ConfigError: the model has no such layer, a layer cannot tell sources from targets, or there is a normalisation over
-                rows (such as BatchNorm). Its statistics would include rows of other servers' vertices and change the gradient.
+            ConfigError: the model has no such layer, a layer cannot tell sources from targets, or there is a
+                normalisation over rows (such as BatchNorm). Its statistics would include rows of other servers'
+                vertices and change the gradient.
             UnknownNameError: ``layers`` names something that does not exist.
         """
         super().__init__()
@@ -67,14 +69,18 @@ class CooperativeModel(torch.nn.Module):
             )
 
     def forward(self, x: torch.Tensor, graph: CooperativeGraph, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """The module's output for own rows: [o, out channels] from x [o, channels]. Extra arguments reach the module unchanged."""
+        """The module's output for own rows: [o, out channels] from x [o, channels]. Extra arguments reach the module
+        unchanged.
+        """
         # Each call makes a new copy, which is cheap. So it follows train(), eval() and any change to the module.
         out: torch.Tensor = _twin(self.module, self._chosen)(x, graph, *args, **kwargs)
         return out
 
 
 def _twin(module: torch.nn.Module, chosen: set[torch.nn.Module] | None) -> torch.nn.Module:
-    """``module`` with its layers exchanged: containers of layers are shallow copies, all other modules the same objects."""
+    """``module`` with its layers exchanged: containers of layers are shallow copies, all other modules the same
+    objects.
+    """
     if isinstance(module, Exchanged):
         return module
     if module in chosen if chosen is not None else isinstance(module, MessagePassing):

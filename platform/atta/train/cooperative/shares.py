@@ -21,7 +21,8 @@ class TrainerShare:
 
     Attributes:
         view: its rows, edges, features and labels.
-        splits: own rows by split, int64, ascending. Only inner vertices are in it, so each vertex is in one share of one server.
+        splits: own rows by split, int64, ascending. Only inner vertices are in it, so each vertex is in one share of
+            one server.
     """
 
     view: WorkerView
@@ -33,8 +34,8 @@ def divide(
 ) -> Iterator[TrainerShare]:
     """Yield the share of each trainer (GraNNDis section 4.4), with ``x`` in single precision and the loss on ``train``.
 
-    The same arguments give the same shares. ``machines``, ``seed``, ``tries``: as for ``split_vertices``. Raises the errors of
-    ``split_vertices`` and ``TrainingGraph.of``.
+    The same arguments give the same shares. ``machines``, ``seed``, ``tries``: as for ``split_vertices``. Raises the
+    errors of ``split_vertices`` and ``TrainingGraph.of``.
     """
     graph = TrainingGraph.of(found)
     graph = replace(graph, features=graph.features.astype(np.float32, copy=False))

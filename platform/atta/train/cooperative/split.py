@@ -28,14 +28,14 @@ Rows = tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]
 def split_vertices(graph: TrainingGraph, trainers: int, machines: int = 1, *, seed: int = 0, tries: int = 3) -> Owners:
     """Trainer of each vertex, int32 [n] (GraNNDis section 4.4, "fetch then split").
 
-    METIS cuts few edges, with even numbers of vertices and in-edges, which the time for a layer depends on. Then vertices move until
-    these numbers are even within 3 and 8 %, or within one vertex. METIS cannot balance boundaries, because they follow from its
-    result. So it runs ``tries`` times, and the result whose busiest trainer exchanges the fewest rows is taken. The same arguments
-    give the same result. A trainer may get no vertex when there are few.
+    METIS cuts few edges, with even numbers of vertices and in-edges, which the time for a layer depends on. Then
+    vertices move until these numbers are even within 3 and 8 %, or within one vertex. METIS cannot balance boundaries,
+    because they follow from its result. So it runs ``tries`` times, and the result whose busiest trainer exchanges the
+    fewest rows is taken. The same arguments give the same result. A trainer may get no vertex when there are few.
 
-    machines: machines of the server, each with the same number of consecutive trainers. Vertices are divided among machines first,
-    then among the trainers of each. A split that treats all trainers alike is taken instead if fewer rows cross to or from its
-    busiest machine.
+    machines: machines of the server, each with the same number of consecutive trainers. Vertices are divided among
+    machines first, then among the trainers of each. A split that treats all trainers alike is taken instead if fewer
+    rows cross to or from its busiest machine.
 
     Raises:
         ConfigError: fewer than one trainer, machine or try; trainers that do not divide into machines.

@@ -84,14 +84,17 @@ def backward(
     num_targets: int,
     loss: LossSum = summed_cross_entropy,
 ) -> torch.Tensor:
-    """Forward and backward of one step; each parameter's ``grad`` becomes the gradient of the mean loss over all targets.
+    """Forward and backward of one step; each parameter's ``grad`` becomes the gradient of the mean loss over all
+    targets.
 
-    With complete subgraphs (``TrainingGraph.exact_layers``) this is the gradient that one process would compute on the whole graph;
-    every trainer gets the same bits (GraNNDis section 4.2). Earlier gradients are replaced. The caller calls ``optimizer.step()``.
+    With complete subgraphs (``TrainingGraph.exact_layers``) this is the gradient that one process would compute on the
+    whole graph; every trainer gets the same bits (GraNNDis section 4.2). Earlier gradients are replaced. The caller
+    calls ``optimizer.step()``.
 
-    model: called as ``model(x, graph)``, usually a ``CooperativeModel``, with equal weights everywhere (``broadcast_weights``);
-    groups: None for a single trainer; num_targets: of all trainers (``count_targets``). Every trainer must call this, even one
-    without vertices or targets. Returns the mean loss over all targets, a scalar without graph.
+    model: called as ``model(x, graph)``, usually a ``CooperativeModel``, with equal weights everywhere
+    (``broadcast_weights``); groups: None for a single trainer; num_targets: of all trainers (``count_targets``). Every
+    trainer must call this, even one without vertices or targets. Returns the mean loss over all targets, a scalar
+    without graph.
 
     Raises:
         ConfigError: there are no targets.
@@ -110,7 +113,8 @@ def backward(
 
 
 def sum_gradients(parameters: Iterable[torch.nn.Parameter], groups: ServerGroups, *more: torch.Tensor) -> None:
-    """Add up gradients over all trainers of all servers, and the tensors ``more``, in place; one message per number type.
+    """Add up gradients over all trainers of all servers, and the tensors ``more``, in place; one message per number
+    type.
 
     All trainers run the same model, so a parameter without a gradient has none on any trainer.
     """

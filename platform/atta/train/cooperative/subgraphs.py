@@ -35,13 +35,15 @@ Longs = npt.NDArray[np.int64]
 
 
 def divide_targets(targets: Longs, batches: int, seed: int, epoch: int) -> list[Longs]:
-    """``batches`` groups of nearly equal size, int64, ascending within each: a permutation that follows from seed and epoch."""
+    """``batches`` groups of nearly equal size, int64, ascending within each: a permutation that follows from seed and
+    epoch.
+    """
     order = np.random.default_rng([seed, epoch]).permutation(targets)
     return [np.sort(group) for group in np.array_split(order, batches)]
 
 
 class _Ready(NamedTuple):
-    """A share, and the time (``time.perf_counter``) at which the subgraph was divided. The share was sent after that."""
+    """A share, and the time (``time.perf_counter``) at which the subgraph was divided, before it was sent."""
 
     share: TrainerShare
     divided: float
@@ -50,12 +52,13 @@ class _Ready(NamedTuple):
 class ServerData:
     """A trainer's shares, step by step. The server's first trainer extracts and divides, the others receive.
 
-    With several steps per epoch, the next share is made or received in the background while the current one is in use. All trainers
-    of all servers call the same methods in the same order.
+    With several steps per epoch, the next share is made or received in the background while the current one is in use.
+    All trainers of all servers call the same methods in the same order.
 
     Attributes:
         batches: steps per epoch; set by ``prepare``.
-        remote_bytes: bytes that daemons have sent each other for this server's extractions; counted by its first trainer, 0 on others.
+        remote_bytes: bytes that daemons have sent each other for this server's extractions; counted by its first
+            trainer, 0 on others.
     """
 
     def __init__(
@@ -72,8 +75,8 @@ class ServerData:
     def prepare(self, epoch: int, watch: Stopwatch, need: Callable[[WorkerView], int]) -> bool:
         """Extract the subgraph if this epoch needs a new one; return whether it did.
 
-        ``need``: returns the bytes that a step over a view takes. From it follows the number of steps that fit into ``--memory``.
-        Each new sample determines that number again, so a resumed run finds the same one.
+        ``need``: returns the bytes that a step over a view takes. From it follows the number of steps that fit into
+        ``--memory``. Each new sample determines that number again, so a resumed run finds the same one.
 
         Raises:
             ConfigError: no number of steps fits, or there are more steps than training vertices of some server.
@@ -104,7 +107,9 @@ class ServerData:
         return True
 
     def whole(self, watch: Stopwatch) -> TrainerShare:
-        """This trainer's share of the whole subgraph, for runs with one step per epoch. The subgraph itself is released."""
+        """This trainer's share of the whole subgraph, for runs with one step per epoch. The subgraph itself is
+        released.
+        """
         start = time.perf_counter()
         ready = self._share(lambda found: found)
         _count(watch, start, ready)
@@ -117,7 +122,9 @@ class ServerData:
         return self._each(groups, watch)
 
     def evaluation(self, watch: Stopwatch) -> Iterator[TrainerShare]:
-        """This trainer's share of co-batches of validation and test vertices. There are as many as in training, so they fit too."""
+        """This trainer's share of co-batches of validation and test vertices. There are as many as in training, so they
+        fit too.
+        """
         members = self._members("val", "test")
         count = torch.tensor(min(self.batches, len(members)), device=self.device)
         dist.broadcast(count, self.groups.place.leader, group=self.groups.inside)  # the others hold no members

@@ -48,7 +48,9 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
     """
 
     def __init__(self, config: CooperativeSettings, cluster: atta.Cluster, device: torch.device) -> None:
-        """Build groups and model. Raises ConfigError if the dataset cannot be trained on, or servers do not fit the machines."""
+        """Build groups and model. Raises ConfigError if the dataset cannot be trained on, or servers do not fit the
+        machines.
+        """
         super().__init__(config, cluster, device)
         schema = cluster.schema
         if not schema.splits[schema.node_types[0]].get("train"):
@@ -157,7 +159,9 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         return estimate(here, Size.of(view), self.channels, self._weights)
 
     def _leader_seconds(self, watch: Stopwatch) -> list[float]:
-        """Seconds by phase of this server's first trainer, 0 on other trainers, so that a sum over ranks is one over servers."""
+        """Seconds by phase of this server's first trainer, 0 on other trainers, so that a sum over ranks is one over
+        servers.
+        """
         spent = watch.totals()
         # Exchanges happen within forward and backward, so the rest of the epoch is computing.
         spent["compute"] = max(0.0, 2 * spent["all"] - sum(spent.values()))

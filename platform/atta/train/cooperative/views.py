@@ -17,9 +17,9 @@ __all__ = ["WorkerView", "worker_view"]
 class WorkerView:
     """A trainer's share of its server's subgraph (GraNNDis section 4.4).
 
-    Its rows are its own vertices, then the *remote* ones: vertices of other trainers of the server that it reads. *Interior* vertices
-    are own vertices that read no remote row. They come first and can be computed while remote rows are under way. The owner of an
-    edge's target has the edge.
+    Its rows are its own vertices, then the *remote* ones: vertices of other trainers of the server that it reads.
+    *Interior* vertices are own vertices that read no remote row. They come first and can be computed while remote rows
+    are under way. The owner of an edge's target has the edge.
 
     Attributes:
         trainer: which trainer of the server this is.
@@ -87,7 +87,8 @@ def worker_view(graph: TrainingGraph, owner: npt.NDArray[np.integer], trainer: i
     edge_index = row[graph.edges[:, mine]]
     edge_index = edge_index[:, np.argsort(edge_index[1], kind="stable")]
 
-    # A reader receives each row once, even if several of its vertices read it. So count pairs of reader and vertex, not edges.
+    # A reader receives each row once, even if several of its vertices read it. So count pairs of reader and vertex, not
+    # edges.
     given = ~mine & (read_from == trainer)
     pairs = np.unique(owner[target[given]].astype(np.int64) * max(1, n) + source[given])
     reader, sent = np.divmod(pairs, max(1, n))

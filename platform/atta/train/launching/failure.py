@@ -20,11 +20,11 @@ _NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "cuda out of me
 def first_cause(folder: Path, exit_codes: Mapping[int, int], *, others: bool = False) -> AttaError:
     """The error to raise for a failed run.
 
-    folder: where failed ranks wrote ``failure-RANK.json``. exit_codes: of the ranks that failed, negative for signals. others:
-    whether trainers run on other machines; their files are there.
+    folder: where failed ranks wrote ``failure-RANK.json``. exit_codes: of the ranks that failed, negative for signals.
+    others: whether trainers run on other machines; their files are there.
 
-    When a rank dies, the others see a broken connection or get the launcher's SIGTERM. So the order is: lack of memory, Atta's own
-    errors, signals that the launcher did not send, and then the earliest failure.
+    When a rank dies, the others see a broken connection or get the launcher's SIGTERM. So the order is: lack of memory,
+    Atta's own errors, signals that the launcher did not send, and then the earliest failure.
     """
     records = _records(folder)
     for record in records:

@@ -33,9 +33,9 @@ MEETING_S = 120
 def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
     """Train as ``config`` says and return the figures of every epoch.
 
-    Trainers are processes of their own, so this works in a script, a notebook and a test. Ctrl-C ends trainers and the daemons that
-    were started here, before KeyboardInterrupt is raised. On several machines, each one calls this with the same ``config`` and its
-    own ``nodes``, and each gets the same figures.
+    Trainers are processes of their own, so this works in a script, a notebook and a test. Ctrl-C ends trainers and the
+    daemons that were started here, before KeyboardInterrupt is raised. On several machines, each one calls this with
+    the same ``config`` and its own ``nodes``, and each gets the same figures.
 
     Raises:
         ConfigError, DataError: bad settings or dataset.

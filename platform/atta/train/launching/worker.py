@@ -1,7 +1,8 @@
-"""A trainer process: ``python -m atta.train.launching.worker FOLDER``, which ``launch`` starts through torch's elastic launcher.
+"""A trainer process: ``python -m atta.train.launching.worker FOLDER``, which ``launch`` starts through torch's elastic
+launcher.
 
-``FOLDER/task.json`` says what to train. The first trainer of a machine writes ``epochs.json`` into the folder, a rank that fails
-writes ``failure-RANK.json``.
+``FOLDER/task.json`` says what to train. The first trainer of a machine writes ``epochs.json`` into the folder, a rank
+that fails writes ``failure-RANK.json``.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ def _prepare() -> None:
 def keep_freed_memory() -> None:
     """Let glibc reuse large blocks instead of returning them to the kernel.
 
-    Each step allocates the same few large tensors. By default each of them is a new mapping, whose pages the kernel must fill with
-    zeros. With wide features this took a third of a step's time on the CPU.
+    Each step allocates the same few large tensors. By default each of them is a new mapping, whose pages the kernel
+    must fill with zeros. With wide features this took a third of a step's time on the CPU.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:  # no glibc

@@ -48,9 +48,9 @@ def whole_model(config: TrainSettings, in_channels: int, num_classes: int) -> to
 class SampledModel(torch.nn.Module):
     """A PyG model that reads sampled batches.
 
-    ``model(x, edge_index)`` would compute each layer for all vertices of the batch. But the outermost hop, by far the largest, is only
-    read, and each further layer needs one hop less. So each layer is called on the pair (vertices that it reads, vertices that it
-    computes). The weights and their names are those of the PyG model.
+    ``model(x, edge_index)`` would compute each layer for all vertices of the batch. But the outermost hop, by far the
+    largest, is only read, and each further layer needs one hop less. So each layer is called on the pair (vertices that
+    it reads, vertices that it computes). The weights and their names are those of the PyG model.
 
     Attributes:
         gnn: the PyG model.
@@ -65,9 +65,9 @@ class SampledModel(torch.nn.Module):
     ) -> torch.Tensor:
         """Class scores of the seeds.
 
-        x: [vertices, channels] features, seeds first, then hop by hop; edge_index: [2, edges] int64, hop by hop, targets ascending
-        (as ``atta.NeighborLoader`` with ``frontier="new"`` delivers them); nodes_per_hop: [hops + 1], edges_per_hop: [hops].
-        Returns [seeds, classes].
+        x: [vertices, channels] features, seeds first, then hop by hop; edge_index: [2, edges] int64, hop by hop,
+        targets ascending (as ``atta.NeighborLoader`` with ``frontier="new"`` delivers them); nodes_per_hop: [hops + 1],
+        edges_per_hop: [hops]. Returns [seeds, classes].
         """
         if isinstance(self.gnn, GCN):
             # Its edge weights need degrees of vertices whose in-edges a later layer does not read.
@@ -106,8 +106,9 @@ class SampledModel(torch.nn.Module):
 class _Adjacency:
     """Adjacencies in CSR, with which PyG sums up rows while it reads them.
 
-    With a list of edges PyG would first copy one row per edge. With 4,700 features this took twice the time of everything else.
-    Targets ascend over all hops, so each layer reads the beginning of the rows that the layer before read.
+    With a list of edges PyG would first copy one row per edge. With 4,700 features this took twice the time of
+    everything else. Targets ascend over all hops, so each layer reads the beginning of the rows that the layer before
+    read.
     """
 
     def __init__(self, edge_index: torch.Tensor, targets: int, dtype: torch.dtype) -> None:
@@ -117,6 +118,8 @@ class _Adjacency:
         self._ones = torch.ones(edge_index.shape[1], dtype=dtype)
 
     def first(self, targets: int, sources: int, edges: int) -> torch.Tensor:
-        """Adjacency [targets, sources] of the first ``edges`` edges, which are all edges into the first ``targets`` vertices."""
+        """Adjacency [targets, sources] of the first ``edges`` edges, which are all edges into the first ``targets``
+        vertices.
+        """
         parts = self._start[: targets + 1], self._sources[:edges], self._ones[:edges]
         return torch.sparse_csr_tensor(*parts, size=(targets, sources), check_invariants=False)

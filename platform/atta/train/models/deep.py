@@ -20,8 +20,8 @@ class DeepGNN(torch.nn.Module):
 
     GraNNDis trains 3 to 112 layers (section 8).
 
-    ``resgcn+`` aggregates by mean, ``deepergcn`` by a softmax with a learnt temperature (Li et al., "DeeperGCN: All You Need
-    to Train Deeper GCNs"). All normalisation is per row (LayerNorm), so ``CooperativeModel`` accepts it.
+    ``resgcn+`` aggregates by mean, ``deepergcn`` by a softmax with a learnt temperature (Li et al., "DeeperGCN: All You
+    Need to Train Deeper GCNs"). All normalisation is per row (LayerNorm), so ``CooperativeModel`` accepts it.
 
     Attributes:
         encoder, layers, decoder: linear; DeepGCNLayer of GENConv; linear.
@@ -79,7 +79,8 @@ class DeepGNN(torch.nn.Module):
         For sampled batches the caller runs layers one by one, each on fewer vertices.
         """
         layer: Any = self.layers[number]
-        # The first layer has no norm and activation before it: they come after the last layer (as in PyG's DeeperGCN example).
+        # The first layer has no norm and activation before it: they come after the last layer (as in PyG's DeeperGCN
+        # example).
         return self._run(layer if number else layer.conv, h, edge_index)
 
     def scores(self, h: torch.Tensor) -> torch.Tensor:

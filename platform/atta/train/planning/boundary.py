@@ -1,4 +1,4 @@
-"""What the trainers of a server receive from each other, from a server's subgraph: arrays in, counts out."""
+"""Counts the rows that trainers of a server receive from each other."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ Owners = npt.NDArray[np.int32]
 
 
 def split_trainers(graph: ServerGraph, trainers: int, *, most_edges: int) -> Owners:
-    """Trainer of each vertex, int32 [n], much as training divides them.
+    """Trainer of each vertex, int32 [n], much as in training.
 
-    One result of METIS is looked at, where training takes the best of three: the difference is a few per cent of boundary rows. Of
-    a large graph METIS sees ``most_edges`` at random, which cuts somewhat more; with 0 vertices are dealt out in order.
+    METIS runs once, where training takes the best of three results; the difference is a few per cent of boundary rows.
+    In a large graph METIS sees ``most_edges`` random edges, which gives a somewhat larger cut. With 0 edges vertices
+    are split in order.
     """
     n = graph.num_nodes
     if trainers == 1 or not n:
@@ -38,14 +39,14 @@ def split_trainers(graph: ServerGraph, trainers: int, *, most_edges: int) -> Own
 def received_rows(
     reader: npt.NDArray[np.integer], source: npt.NDArray[np.integer], readers: int
 ) -> npt.NDArray[np.int64]:
-    """Different sources that each reader reads, int64 [readers], from one reader and source per edge."""
+    """Number of different sources of each reader, int64 [readers]; ``reader`` and ``source`` have an entry per edge."""
     width = int(source.max()) + 1 if len(source) else 1
     pairs = np.unique(reader.astype(np.int64) * width + source)
     return np.bincount(pairs // width, minlength=readers)
 
 
 def work_of(graph: ServerGraph, owner: Owners, trainers: int) -> ServerWork:
-    """Sizes of a server's subgraph, all of which is computed by its trainers; ``owner``: trainer of each vertex, int32 [n]."""
+    """Work of a server whose trainers compute its whole subgraph; ``owner``: trainer of each vertex, int32 [n]."""
     cut = owner[graph.row] != owner[graph.col]
     internal = received_rows(owner[graph.col[cut]], graph.row[cut], trainers)
     n = float(graph.num_nodes)
@@ -53,6 +54,6 @@ def work_of(graph: ServerGraph, owner: Owners, trainers: int) -> ServerWork:
 
 
 def largest(found: Sequence[ServerWork]) -> ServerWork:
-    """What everybody waits for: the largest of each figure over servers, and the mean number of vertices."""
+    """The largest of each figure over servers, because all wait for the slowest, and the mean number of vertices."""
     columns = {name: [getattr(s, name) for s in found] for name in vars(found[0])}
     return ServerWork(**{n: float(np.mean(v)) if n == "mean_vertices" else max(v) for n, v in columns.items()})

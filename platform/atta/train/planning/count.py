@@ -1,4 +1,4 @@
-"""Sizes of a partitioned dataset, counted in this process without daemons; of a large one only some servers are looked at."""
+"""Counts sizes of a partitioned dataset in this process, without daemons; in a large one, of some servers only."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from atta.train.planning.sizes import PAPER_EXPANSION, Expansion, MeanBatch, Ser
 __all__ = ["EXPANSIONS", "Question", "Servers", "count_sizes", "mini_batch_of", "open_servers"]
 
 EXPANSIONS = (Expansion(1, 5), PAPER_EXPANSION, Expansion(2, 15), Expansion(3, 25))
-"""Around what the paper trains with, 1 hop and 15 neighbours, and what it compares that with."""
+"""Bounds that the paper trains with (1 hop, 15 neighbours) and compares with."""
 
 _EXTRACTED_EDGES = 50_000_000
-"""Edges of all servers' closures together, above which only some servers are looked at."""
+"""Edges of all servers' closures together above which only some servers are counted."""
 _DIVIDED_EDGES = 1_000_000
-"""Edges of a subgraph that METIS sees: more would take longer than people wait for a plan."""
+"""Edges of a subgraph that METIS sees; with more, a plan would take too long."""
 
 Longs = npt.NDArray[np.int64]
 
@@ -38,15 +38,16 @@ class Question:
 
     Attributes:
         servers, trainers: machines, and trainers on each.
-        layers: of the model; a closure has as many hops.
-        settings: of expansion-aware sampling; those of more hops than layers are left out.
+        layers: of the model, and hops of a closure.
+        settings: bounds of expansion-aware sampling; bounds with more hops than layers are left out.
         co_batches: numbers of co-batches per epoch.
-        rule: whose subgraph co-batches are taken from.
-        num_neighbors, batch_size: of mini-batches; no fan-outs: no mini-batches.
-        batches: sampled per server.
-        split: whose vertices are trained on; all vertices where there is no such split.
-        divided_edges: of a server's subgraph, that METIS sees when it divides it among trainers; random ones of more.
-        extracted_edges: of closures, above which not all servers are looked at.
+        rule: bounds of the subgraph that co-batches are taken from.
+        num_neighbors, batch_size: of mini-batches; without fan-outs mini-batches are not counted.
+        batches: mini-batches to sample per server.
+        split: vertices to train on; all vertices if the dataset has no such split.
+        divided_edges: most edges that METIS sees when it divides a server's subgraph; in larger ones it sees random
+            edges.
+        extracted_edges: edges of all closures above which only some servers are counted.
     """
 
     servers: int
@@ -74,7 +75,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Servers:
-    """A graph in one piece and which of its vertices each server answers for.
+    """A whole graph, and the vertices of each server.
 
     Attributes:
         graph: all in-edges, by internal ids.
@@ -97,10 +98,11 @@ class Servers:
 
 
 def open_servers(dataset: Dataset, servers: int, split: str = "train") -> Servers:
-    """Put the partitions of a dataset together again; a server has one of them, or a single server all. About 12 bytes per edge.
+    """Join the partitions of a dataset into one graph, of about 12 bytes per edge. A server has one partition, or all
+    of them.
 
     Raises:
-        ConfigError: there is not one partition per server, or the graph has several node or edge types.
+        ConfigError: the number of partitions is not that of servers, or the graph has several node or edge types.
     """
     schema = dataset.schema
     if servers not in (1, dataset.num_parts):
@@ -123,7 +125,7 @@ def open_servers(dataset: Dataset, servers: int, split: str = "train") -> Server
 
 
 def count_sizes(whole: Servers, question: Question) -> Sizes:
-    """Count what every strategy computes and sends. The same arguments give the same result.
+    """Count what each strategy computes and sends. The same arguments give the same result.
 
     Raises:
         ConfigError: the question is for another number of servers.
@@ -157,7 +159,7 @@ def count_sizes(whole: Servers, question: Question) -> Sizes:
 
 
 def mini_batch_of(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: int = 0) -> MeanBatch:
-    """Sample one mini-batch; all its vertices count as remote, ``_Server`` knows which of them are not."""
+    """Sample one mini-batch. All its vertices count as remote, because no server is given."""
     return _drawn(whole, seeds, num_neighbors, number)[0]
 
 
@@ -188,7 +190,7 @@ class _Server:
         return split_trainers(graph, self.question.trainers, most_edges=self.question.divided_edges)
 
     def exchanged(self) -> ServerWork:
-        """Own vertices only; whatever else their in-edges read comes before every layer, to each trainer that reads it."""
+        """Work on own vertices only. Other servers send the other sources of their in-edges before each layer."""
         graph, inner = self.whole.graph, self.subgraph(Closure(0))
         owner = self._owner(inner)
         first, last = self.whole.ranges[self.number : self.number + 2]
@@ -208,7 +210,7 @@ class _Server:
         return self.work(base.co_batch(targets[: -(-len(targets) // batches)], self.question.layers))
 
     def mini_batches(self) -> Iterator[MeanBatch]:
-        """What trainers sample who take their seeds from this server's targets."""
+        """Mini-batches of trainers with seeds from this server's targets."""
         targets, rng = self.whole.own_targets(self.number), self._rng(0)
         seeds = min(self.question.batch_size, -(-len(targets) // self.question.trainers))
         first, last = self.whole.ranges[self.number : self.number + 2]

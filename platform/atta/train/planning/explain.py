@@ -1,4 +1,4 @@
-"""The choice in sentences: what was chosen, which term dominates, and what would have to change for another one."""
+"""Explains the choice in sentences: the strategy, its largest term, and what would change the choice."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _CAUSES = {
     "sampling": "sampling",
 }
 _WORTH_SAYING = 1000.0
-"""A link that would have to be this many times faster or slower is another machine."""
+"""Most times by which a link is said to be faster or slower: beyond that the advice is useless."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The chosen strategy and why: two to four sentences."""
+    """The chosen strategy, and two to four sentences that say why."""
 
     chosen: Forecast
     sentences: tuple[str, ...]
@@ -33,7 +33,7 @@ def advise(ranked: Sequence[Forecast]) -> Advice:
     """Choose the first of ``ranked`` (see ``forecasts``).
 
     Raises:
-        ConfigError: nothing fits into the memory; names what comes closest.
+        ConfigError: nothing fits into memory; the message names the strategy that needs least.
     """
     if not ranked:
         raise ConfigError("there is no strategy to choose from")
@@ -54,7 +54,7 @@ def advise(ranked: Sequence[Forecast]) -> Advice:
 
 
 def _next_best(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
-    """The fastest of another kind, so that it does not merely say that another fan-out comes next."""
+    """The fastest strategy of another kind, or of exact ones: another fan-out of the same kind tells little."""
     others = [f for f in ranked if f.fits and (f.exact if not chosen.exact else f.kind != chosen.kind)]
     if not others:
         return []
@@ -70,7 +70,8 @@ def _next_best(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
 def _other_link(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
     """The nearest link speed at which another kind would be chosen.
 
-    A strategy takes a + e x, with e its seconds on the link and 1 / x the factor by which the link gets faster: lines in x.
+    A strategy takes a + e x seconds: e is its time on the link, and the link gets faster by the factor 1 / x. So times
+    are lines in x.
     """
     crossings: list[tuple[float, Forecast]] = []
     for other in ranked:

@@ -1,8 +1,8 @@
 """Seconds per epoch and memory per trainer of each strategy, from counted sizes and measured rates.
 
-The terms are those of GraNNDis' equations (3), (4) and (8) with counted sizes in the place of D^alpha: computing, rows inside a
-server, rows between servers, and sampling. They are added up as in the paper, nothing is taken to overlap; what training overlaps
-makes it faster than predicted, and a strategy that overlaps more gains more. Gradients are counted, which the paper leaves out.
+The terms are those of GraNNDis' equations (3), (4) and (8), with counted sizes instead of D^alpha: computing, rows
+within a server, rows between servers, and sampling. As in the paper they are added up, as if nothing overlapped. In
+training some of them overlap, so it is faster than predicted. Unlike the paper, gradients are counted.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ __all__ = ["Forecast", "Forecaster"]
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a strategy is predicted to take.
+    """Predicted time and memory of a strategy.
 
     Attributes:
         kind: mini-batch, exchange, preloading, expansion-aware or cooperative.
         name: for people.
-        options: of ``atta train``, beside those that every strategy needs.
-        exact: whether each step has the gradient of the whole graph (full-graph strategies without sampling).
+        options: of ``atta train`` that select it.
+        exact: whether each step computes the gradient of the whole graph.
         steps: optimiser steps per epoch.
         compute, internal, external, sampling: seconds per epoch.
-        preload: seconds for features of other servers' vertices, once before the first epoch.
-        memory: bytes that a trainer needs for a step, by the formula of ``--memory`` (``atta.train.cooperative.memory``).
-        fits: whether that is within the machine's memory per trainer.
-        redundancy: rows that all trainers compute in an epoch, per vertex and layer; 1: each is computed once.
+        preload: seconds to fetch features of other servers' vertices, once before the first epoch.
+        memory: bytes that a trainer needs for a step, by the formula of ``--memory``
+            (``atta.train.cooperative.memory``).
+        fits: whether ``memory`` is within the machine's memory per trainer.
+        redundancy: rows that all trainers compute in an epoch, per vertex and layer; 1 means that each is computed
+            once.
     """
 
     kind: str
@@ -50,7 +52,7 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """Per epoch, all terms added up."""
+        """Seconds per epoch: the sum of all terms."""
         return self.compute + self.internal + self.external + self.sampling
 
     @property
@@ -66,7 +68,9 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Forecaster:
-    """Turns counted sizes into seconds and bytes; strategies say which sizes, by which options (``TrainingStrategy.forecasts``)."""
+    """Computes seconds and bytes from counted sizes. Strategies choose the sizes and options
+    (``TrainingStrategy.forecasts``).
+    """
 
     sizes: Sizes
     machines: Machines
@@ -78,7 +82,7 @@ class Forecaster:
     ) -> Forecast:
         """The forecast of a strategy whose trainers share one subgraph of their server per step."""
         trainers, layers = self.machines.trainers, self.model.layers
-        # Co-batches are new in every step; what is trained on as a whole exchanges its features once.
+        # Each step has a new co-batch. A subgraph that is trained on as a whole exchanges its features once.
         again, once = (self.model.feature_exchanges, 0.0) if steps > 1 else (0.0, self.model.feature_exchanges)
         width = self.model.exchanges + again
         rows, edges = work.vertices / trainers, work.edges / trainers
@@ -93,7 +97,7 @@ class Forecaster:
             compute=steps * layers * self._computing(rows, edges),
             internal=inside + steps * work.internal * width / self.rates.internal,
             external=outside + steps * work.external * width / self.rates.external,
-            # What is trained on as a whole is extracted once; co-batches are extracted anew in every epoch.
+            # A subgraph that is trained on as a whole is extracted once; co-batches are extracted in each epoch.
             sampling=steps * work.edges / self.rates.extracting if steps > 1 else 0.0,
             preload=(work.preloaded * self.model.feature_rows + work.external * once) / self.rates.external,
             memory=self._memory(Size(rows, received, edges)),
@@ -101,7 +105,7 @@ class Forecaster:
         )
 
     def sampled(self, kind: str, name: str, batch: MeanBatch, options: tuple[str, ...]) -> Forecast:
-        """The forecast of a strategy whose trainers each fetch what their own batch depends on."""
+        """The forecast of a strategy whose trainers each sample and fetch their own batches."""
         everybody = self.machines.servers * self.machines.trainers
         steps = math.ceil(self.sizes.targets / (everybody * self.sizes.batch_size))
         work = batch.work(self.model.trims, reads=self.model.deep)
@@ -133,7 +137,9 @@ class Forecaster:
         return rows / self.rates.vertices + edges / self.rates.edges
 
     def _gradients(self, steps: int) -> tuple[float, float]:
-        """Seconds inside servers and between them for summing up gradients, once over each link however many trainers there are."""
+        """Seconds to sum up gradients within servers and between them. They cross each link once, for any number of
+        trainers.
+        """
         rows = steps * self.rates.parameters / self.model.hidden
         inside, outside = (2 * (n - 1) / n for n in (self.machines.trainers, self.machines.servers))
         return rows * inside / self.rates.internal, rows * outside / self.rates.external

@@ -1,8 +1,8 @@
-"""How fast rows travel between two trainers of a machine: two processes that send each other the same amount, as trainers do.
+"""Measures messages between two trainers of a machine: two processes send each other the same amount, as trainers do.
 
     python -m atta.train.planning.loopback RANK FOLDER SECONDS
 
-Rank 0 prints bytes per second that each receives while it sends as many.
+Rank 0 prints the bytes per second that each process receives while it sends the same amount.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def internal_bytes_per_s(seconds: float) -> float:
 
 
 def main() -> None:
-    """One of the two processes, as the module docstring says."""
+    """Run one of the two processes."""
     rank, folder, seconds = int(sys.argv[1]), sys.argv[2], float(sys.argv[3])
     torch.set_num_threads(1)
     timeout = timedelta(seconds=_TIMEOUT_S)
@@ -81,7 +81,7 @@ def main() -> None:
             swap()
         times += 8
         more.fill_(float(time.perf_counter() < begin + seconds))
-        dist.broadcast(more, 0)  # both must agree that it is over
+        dist.broadcast(more, 0)  # both must stop after the same message
     if rank == 0:
         print(times * _MESSAGE / (time.perf_counter() - begin))
     dist.destroy_process_group()

@@ -1,16 +1,20 @@
 """The performance model of GraNNDis (Song et al., PACT 2024, section 4), equations (3) to (9), as functions.
 
-It needs nothing but counts of the graph, so it says what to expect of a graph that does not exist yet. For one that does, measured
-closure sizes (``count``) replace the growth D^alpha, which real graphs follow for a few hops at most.
+It needs only the numbers of vertices and edges, so it also predicts for a graph that does not exist yet. For an
+existing graph, counted closures (``count``) replace the growth D^alpha, which real graphs follow for a few hops at
+most.
 
-Symbols of the paper, and what is done about its misprints:
+Symbols of the paper, and how its misprints are read:
 
-- V, E, D: vertices, edges, mean in-degree. N_s servers of N_g devices each. C, B_internal, B_external: vertices per second.
-- The growth of L layers is printed D^alpha L; the prose ("grows at the rate of D^alpha every layer") and section 4.3 want the
-  exponent D^(alpha L), which is ``growth``. The worked example of equation (7) takes the product, which is ``growth_as_printed``.
+- V, E, D: vertices, edges, mean in-degree. N_s servers of N_g devices each. C, B_internal, B_external: vertices per
+  second.
+- The growth of L layers is printed D^alpha L; the prose ("grows at the rate of D^alpha every layer") and section 4.3
+  want the exponent D^(alpha L), which is ``growth``. The worked example of equation (7) takes the product, which is
+  ``growth_as_printed``.
 - Equations (8) and (9) print m^alpha k. The base is the fan-out, the exponent has the hops: fanout^(alpha max_hop),
   ``sampled_growth``.
-- Equation (8) prints (N_s N_g - 1) where (4) has (N_g - 1) / N_g. Sampling that admits all is preloading, so (4) is taken for both.
+- Equation (8) prints (N_s N_g - 1) where (4) has (N_g - 1) / N_g. Sampling without bounds is preloading, so both use
+  the form of (4).
 """
 
 from __future__ import annotations
@@ -36,12 +40,12 @@ __all__ = [
 ]
 
 _SATURATED = 0.5
-"""Share of the graph beyond which a closure grows more slowly for want of vertices, not because neighbours overlap."""
+"""Share of the graph above which a closure grows more slowly because few vertices are left."""
 
 
 @dataclass(frozen=True)
 class PaperCluster:
-    """A graph and the machines it is trained on, in the paper's units.
+    """A graph and the machines that train on it, in the paper's units.
 
     Attributes:
         vertices, edges: V and E.
@@ -49,7 +53,7 @@ class PaperCluster:
         compute: C, vertices per second of a device.
         internal, external: B_internal and B_external, vertices per second of a device.
 
-    Raises ConfigError for anything that is not positive.
+    Raises ConfigError if a figure is not positive.
     """
 
     vertices: float
@@ -91,7 +95,7 @@ def preload_seconds(cluster: PaperCluster, grown: float) -> float:
 
 
 def growth(degree: float, alpha: float, layers: int) -> float:
-    """D^(alpha L): the size of a closure after L hops, in sizes of what it started from."""
+    """D^(alpha L): the size of a closure after L hops, relative to the vertices that it starts from."""
     return float(degree ** (alpha * layers))
 
 
@@ -101,24 +105,26 @@ def growth_as_printed(degree: float, alpha: float, layers: int) -> float:
 
 
 def sampled_growth(fanout: float, alpha: float, max_hop: int) -> float:
-    """fanout^(alpha max_hop): how much expansion-aware sampling lets a server's vertices grow."""
+    """fanout^(alpha max_hop): the size of an expansion-aware sample, relative to the server's vertices."""
     return float(fanout ** (alpha * max_hop))
 
 
 def within_servers(cluster: PaperCluster, grown: float) -> bool:
-    """Inequality (5): 1 < growth <= N_s N_g, for nothing grows beyond the whole graph."""
+    """Inequality (5): 1 < growth <= N_s N_g, because nothing is larger than the whole graph."""
     return 1 < grown <= cluster.servers * cluster.devices
 
 
 def speed_gap(cluster: PaperCluster, grown: float) -> float:
-    """C / B_external - (growth - 1) / D, the two sides of (7); above 0 shared preloading beats (3) where links inside are fast."""
+    """C / B_external - (growth - 1) / D, the difference of the sides of (7). Above 0 shared preloading beats (3) if
+    inner links are fast.
+    """
     return cluster.compute / cluster.external - (grown - 1) / cluster.degree
 
 
 def preloading_pays(cluster: PaperCluster, grown: float) -> bool:
-    """Inequalities (6) and (7), which say the same: C / B_external > (growth - 1) / D.
+    """Inequalities (6) and (7), which are equivalent: C / B_external > (growth - 1) / D.
 
-    The paper derives them with 1 / B_internal and 1 / N_s as good as 0.
+    The paper derives them with 1 / B_internal and 1 / N_s close to 0.
     """
     return speed_gap(cluster, grown) > 0
 
@@ -129,10 +135,10 @@ def sampling_is_smaller(cluster: PaperCluster, sampled: float, grown: float) -> 
 
 
 def fitted_alpha(closure: Sequence[float], vertices: float, degree: float) -> float | None:
-    """The alpha with which D^(alpha h) comes closest to measured closure sizes; None where they do not tell.
+    """The alpha for which D^(alpha h) fits counted closure sizes best; None if they do not determine it.
 
-    closure: vertices within 0, 1, ... hops, of one server; vertices: of the whole graph. Least squares of logarithms, over hops
-    that reach at most half of the graph (the first hop always counts).
+    closure: vertices within 0, 1, ... hops, of one server; vertices: of the whole graph. Least squares of logarithms,
+    over hops that reach at most half of the graph (the first hop always counts).
     """
     if degree <= 1 or len(closure) < 2 or closure[0] <= 0:
         return None

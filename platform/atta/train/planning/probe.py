@@ -1,4 +1,4 @@
-"""How fast this machine is: a few training steps on a piece of the graph, rows between two processes, and sampling."""
+"""Measures this machine: training steps on a piece of the graph, rows between two processes, and sampling."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
 
 from atta.samplers.local.server import server_subgraph
 from atta.samplers.operators.server import ExpansionAware
-from atta.train.config import TrainConfig
 from atta.train.cooperative import (
     CooperativeModel,
     TrainerBatch,
@@ -30,33 +28,33 @@ from atta.train.planning.boundary import split_trainers
 from atta.train.planning.count import Question, Servers, mini_batch_of
 from atta.train.planning.loopback import internal_bytes_per_s
 from atta.train.planning.rates import PlannedModel, Rates
+from atta.train.settings import TrainSettings
 
 __all__ = ["Cost", "device_here", "fit_cost", "measure", "piece"]
 
 _PIECE_EDGES = 100_000
-"""Edges of the piece per second of measuring: a piece that stays in the caches would be computed faster than a graph is."""
+"""Edges of the piece per second of measuring. A piece that fits into the caches would be faster than a real graph."""
 _FEWEST_EDGES, _MOST_EDGES = 20_000, 2_000_000
 _EXTRACTED_VERTICES = 20_000
 _PROBED_LAYERS = 4
-"""Layers of the probed model: more are alike."""
+"""Most layers of the measured model; further layers take the same time."""
 _COMPUTE_SHARE = 0.6
 _WIRE_SHARE = 0.2
-"""Of the time that is given; the rest is left to sampling and to starting processes."""
+"""Shares of the given time; sampling and starting processes take the rest."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one layer takes, in seconds: ``per_vertex`` and ``per_edge``."""
+    """Seconds of one layer, ``per_vertex`` and ``per_edge``."""
 
     per_vertex: float
     per_edge: float
 
 
 def fit_cost(vertices: int, edges: tuple[int, int], costs: tuple[float, float]) -> Cost:
-    """The line through two measurements on the same vertices with many and with few edges; neither part is below 0.
+    """The line through two measurements on the same vertices, with many and with few edges; neither part is below 0.
 
-    A measurement that says that edges are free, or cost more than everything together, is noise: then the part that remains takes
-    all of the larger cost.
+    If noise makes edges free, or dearer than everything together, the other part gets all of the larger cost.
     """
     (many, few), (large, small) = edges, costs
     per_edge = (large - small) / (many - few) if many > few else 0.0
@@ -69,7 +67,7 @@ def fit_cost(vertices: int, edges: tuple[int, int], costs: tuple[float, float]) 
 
 
 def device_here() -> str:
-    """What trainers of this machine compute on by default: ``cuda`` if there is a GPU, otherwise ``cpu``."""
+    """Default device of this machine's trainers: ``cuda`` if there is a GPU, otherwise ``cpu``."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -82,10 +80,10 @@ def measure(
     seconds: float = 10.0,
     device: str | None = None,
 ) -> Rates:
-    """Measure all rates in about ``seconds`` (and a few more, to start processes).
+    """Measure all rates in about ``seconds``, plus a few seconds to start processes.
 
-    Trainers of a CPU share its cores, so a step runs with a trainer's share of them, but alone: where memory is the bottleneck,
-    several together are slower than this says.
+    A step runs alone, with one trainer's share of the cores. If memory is the bottleneck, several trainers together are
+    slower than measured.
 
     link: bytes per second over a server's link; device: of the steps, None: a GPU if there is one.
 
@@ -122,9 +120,10 @@ def measure(
 
 
 def piece(whole: Servers, network: PlannedModel, *, most_edges: int = _MOST_EDGES, every: int = 1) -> TrainingGraph:
-    """Some vertices with the in-degrees that they have, each in-edge led to one of them: what computing takes depends on no more.
+    """Random vertices with their real in-degrees and random sources among them: the time for a step depends on nothing
+    else.
 
-    every: keep one in so many in-edges of each vertex, of about ``most_edges``.
+    most_edges: about how many edges there are. every: of each vertex keep one in-edge out of this many.
     """
     indptr, rng = whole.graph.indptr, np.random.default_rng(0)
     some = rng.permutation(whole.graph.num_nodes)[:most_edges]
@@ -146,8 +145,8 @@ def piece(whole: Servers, network: PlannedModel, *, most_edges: int = _MOST_EDGE
 
 
 def _model(network: PlannedModel) -> torch.nn.Module:
-    settings: dict[str, Any] = {"model": network.model, "layers": network.layers, "hidden": network.hidden}
-    return whole_model(TrainConfig(data="-", strategy="full", **settings), network.inputs, network.classes)
+    settings = TrainSettings(model=network.model, layers=network.layers, hidden=network.hidden)
+    return whole_model(settings, network.inputs, network.classes)
 
 
 def _stepper(model: torch.nn.Module, graph: TrainingGraph, device: str) -> Callable[[], None]:
@@ -183,7 +182,7 @@ def _extracting(whole: Servers, question: Question) -> float:
 
 
 def _timed(step: Callable[[], None], seconds: float) -> float:
-    """Median seconds of a step after one that warms up; at least one is taken."""
+    """Median seconds of a step, after a warm-up; at least one step is timed."""
     end = time.perf_counter() + seconds
     step()
     taken: list[float] = []

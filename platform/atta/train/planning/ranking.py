@@ -11,7 +11,7 @@ __all__ = ["forecasts"]
 
 
 def forecasts(sizes: Sizes, machines: Machines, model: PlannedModel, rates: Rates) -> list[Forecast]:
-    """What every strategy would take: those that fit first, the fastest first among them.
+    """Forecasts of all strategies: those that fit into memory first, and of these the fastest first.
 
     The same arguments give the same result.
     """

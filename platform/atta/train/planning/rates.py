@@ -1,4 +1,4 @@
-"""How fast machines are, in the units of the model: rows of the hidden width per second."""
+"""Speeds of machines, in rows of the hidden width per second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLOAT_BYTES = 4
 class Machines:
     """Servers, and ``trainers`` on each; ``memory`` bytes per trainer. Raises ConfigError for fewer than one of each.
 
-    ``device``: ``cpu`` or ``cuda``; a step takes less memory on the CPU, where some models read neighbours without copying them.
+    ``device``: ``cpu`` or ``cuda``. On the CPU some models read neighbours without a copy, so a step takes less memory.
     """
 
     servers: int
@@ -34,7 +34,7 @@ class Machines:
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """The model that is trained; ``inputs`` and ``classes`` are widths of features and scores.
+    """The model to train; ``inputs`` and ``classes`` are widths of features and scores.
 
     Raises ConfigError for an unknown model or a width below 1.
     """
@@ -53,12 +53,12 @@ class PlannedModel:
 
     @property
     def deep(self) -> bool:
-        """Whether a linear layer brings features to the hidden width before the first neighbours are read."""
+        """Whether a linear layer maps features to the hidden width before the first message passing."""
         return self.model in DEEP_MODELS
 
     @property
     def trims(self) -> bool:
-        """Whether mini-batches compute one hop fewer in each layer; a GCN needs degrees and cannot."""
+        """Whether mini-batches compute one hop less in each further layer. A GCN needs degrees, so it cannot."""
         return self.model != "gcn"
 
     @property
@@ -73,30 +73,32 @@ class PlannedModel:
 
     @property
     def exchanges(self) -> float:
-        """How many times per step a boundary row travels, forward and back, in rows of the hidden width.
+        """How often per step a boundary row is sent, forward and backward, in rows of the hidden width.
 
-        What is computed; see ``feature_exchanges`` for the features, which the first layer of models that are not deep reads.
+        This counts computed rows. ``feature_exchanges`` counts features, which the first layer reads unless the model
+        is deep.
         """
         return 2.0 * (self.layers if self.deep else self.layers - 1)
 
     @property
     def feature_exchanges(self) -> float:
-        """The same for features: sent when a subgraph is new, and kept while it is computed on; no gradients come back."""
+        """The same for features. They are sent once per subgraph, and have no gradients."""
         return 0.0 if self.deep else self.feature_rows
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What was measured. A device computes v rows and e edges of a layer, forward and backward, in v / vertices + e / edges.
+    """Measured speeds. A device takes v / vertices + e / edges seconds for v rows and e edges of a layer, forward and
+    backward.
 
     Attributes:
-        vertices: C of the paper, rows per second and layer of one trainer while all trainers of the server compute.
-        edges: edges per second and layer; infinite: their cost is in ``vertices``.
-        internal: rows per second that a trainer receives from another of its server while it sends as many.
+        vertices: rows per second and layer of one trainer, while all trainers of the server compute (C in the paper).
+        edges: edges per second and layer; infinite if ``vertices`` includes their cost.
+        internal: rows per second that a trainer receives from another of its server, while it sends the same number.
         external: rows per second over a server's link, shared by its trainers.
-        drawing: edges per second at which a trainer's mini-batches are sampled.
-        extracting: edges per second at which a co-batch is extracted and divided among trainers.
-        parameters: numbers in the model, all of which are summed up in each step.
+        drawing: sampled edges per second of a trainer's mini-batches.
+        extracting: edges per second of extracting a co-batch and dividing it among trainers.
+        parameters: number of parameters of the model; each step sums up their gradients.
     """
 
     vertices: float

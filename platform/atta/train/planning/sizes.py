@@ -1,4 +1,4 @@
-"""What is counted of a graph before anything is predicted: how much each strategy computes and what it has to send."""
+"""Counts of a partitioned graph from which forecasts follow: how much each strategy computes and sends."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ __all__ = ["PAPER_EXPANSION", "Expansion", "LayerWork", "MeanBatch", "ServerWork
 
 
 class Expansion(NamedTuple):
-    """Bounds of expansion-aware sampling (GraNNDis, section 4.3); ``fanout`` -1 admits all."""
+    """Bounds of expansion-aware sampling (GraNNDis, section 4.3): hops, and new neighbours per vertex (-1: all)."""
 
     max_hop: int
     fanout: int
 
 
 PAPER_EXPANSION = Expansion(1, 15)
-"""What the paper trains with."""
+"""The bounds that the paper trains with."""
 
 
 @dataclass(frozen=True)
 class ServerWork:
-    """What a server computes on in one step. Largest figures are over servers, for everybody waits for the slowest.
+    """What a server computes on in one step. Figures are the largest over servers, because all wait for the slowest.
 
     Attributes:
         vertices, edges: of the largest server's subgraph.
-        mean_vertices: over servers.
+        mean_vertices: mean over servers.
         internal: rows that the busiest trainer receives before each layer from trainers of its own server.
-        external: rows that the busiest server receives before each layer from other servers; 0 where only gradients leave.
-        preloaded: vertices of the largest server that other servers own, whose features it fetches once.
+        external: rows that the busiest server receives before each layer from other servers; 0 if servers send only
+            gradients.
+        preloaded: vertices of other servers whose features the largest server fetches once.
     """
 
     vertices: float
@@ -56,12 +57,12 @@ class LayerWork:
 
 @dataclass(frozen=True)
 class MeanBatch:
-    """A trainer's mini-batch, means over sampled ones.
+    """A trainer's mini-batch: means over sampled ones.
 
     Attributes:
-        vertices: that each hop reaches first, the seeds first: [hops + 1].
-        edges: that each hop draws: [hops].
-        remote: vertices whose features lie on other servers.
+        vertices: new vertices per hop, [hops + 1]; the first number counts the seeds.
+        edges: sampled edges per hop, [hops].
+        remote: vertices whose features are on other servers.
     """
 
     vertices: tuple[float, ...]
@@ -73,9 +74,11 @@ class MeanBatch:
             raise ConfigError("a mini-batch has one more number of vertices than of edges, none of them negative")
 
     def work(self, trimmed: bool, reads: bool = False) -> LayerWork:
-        """What all layers compute together: one hop fewer per layer when ``trimmed``, everything otherwise.
+        """Work of all layers together: each further layer has one hop less if ``trimmed``, otherwise all layers have
+        all hops.
 
-        reads: a layer also computes the rows that it only reads, as deep models do, whose layers keep the number of rows.
+        reads: a layer also computes the rows that it only reads, as in deep models, whose layers keep the number of
+        rows.
         """
         hops = len(self.edges)
         if not trimmed:
@@ -89,18 +92,18 @@ class Sizes:
     """Counts of a partitioned graph for one number of servers, of trainers on each, and of layers.
 
     Attributes:
-        vertices, edges, targets: of the whole graph; targets are its training vertices.
+        vertices, edges, targets: of the whole graph; targets are training vertices.
         exchanged: full-graph training in which servers exchange boundary rows (``ServerWork.external``).
-        closure: shared preloading, all that L layers over a server's vertices depend on.
+        closure: shared preloading, where a server has everything that L layers over its vertices depend on.
         closure_by_hop: vertices within 0 ... L hops of a server's own, means over servers.
-        sampled: expansion-aware sampling by setting.
-        co_batches: one co-batch by number of co-batches per epoch; its closure within ``co_batch_rule``'s subgraph.
-        co_batch_rule: the setting whose subgraph co-batches are taken from.
-        mini_batch: None where there is nothing to train on.
+        sampled: expansion-aware sampling, by its bounds.
+        co_batches: one co-batch, by the number of co-batches per epoch.
+        co_batch_rule: bounds of the subgraph that co-batches are taken from.
+        mini_batch: None if there is nothing to train on.
         batch_size, num_neighbors: of the mini-batch.
-        counted_servers: how many servers were looked at.
-        whole_split: whether METIS saw all edges when it divided subgraphs among trainers, as in training. If it saw some of them,
-            internal rows are too many rather than too few.
+        counted_servers: number of servers that were counted.
+        whole_split: whether METIS saw all edges when it divided subgraphs among trainers, as in training. Otherwise
+            the number of internal rows is rather too large.
     """
 
     vertices: int

@@ -10,18 +10,19 @@ __all__ = ["PHASES", "SERVER_PHASES", "EpochReport", "best_epoch", "stalled"]
 PHASES = ("sample", "fetch", "wait", "copy", "compute", "sync")
 """Phases of strategies with mini-batches, in seconds per epoch, mean over trainers.
 
-Daemons spend ``sample`` and ``fetch``, which overlap with everything else. ``wait`` is how long the trainer waited for batches.
-``copy`` makes tensors on the device. ``compute`` is forward, backward and optimiser. ``sync`` is the part of the gradient all-reduce
-that did not overlap with backward.
+Daemons spend ``sample`` and ``fetch``, which overlap with everything else. ``wait`` is how long the trainer waited for
+batches. ``copy`` makes tensors on the device. ``compute`` is forward, backward and optimiser. ``sync`` is the part of
+the gradient all-reduce that did not overlap with backward.
 """
 
 SERVER_PHASES = ("sample", "fetch", "copy", "compute", "exchange", "sync", "external")
 """Phases of strategies with servers, in seconds per epoch, of the servers' first trainers, mean over servers.
 
-They follow each other and add up to the epoch. ``sample`` extracts subgraphs and divides them; ``fetch`` sends the shares to the other
-trainers. For co-batches these two count only while the trainer waits, because the rest overlaps with the step before. ``copy`` puts the
-share on the device. ``exchange`` waits for rows and gradients of other trainers of the server. ``sync`` adds up gradients within the
-server, ``external`` between servers. ``compute`` is everything else.
+They follow each other and add up to the epoch. ``sample`` extracts subgraphs and divides them; ``fetch`` sends the
+shares to the other trainers. For co-batches these two count only while the trainer waits, because the rest overlaps
+with the step before. ``copy`` puts the share on the device. ``exchange`` waits for rows and gradients of other trainers
+of the server. ``sync`` adds up gradients within the server, ``external`` between servers. ``compute`` is everything
+else.
 """
 
 

@@ -15,8 +15,8 @@ T = TypeVar("T")
 def one_ahead(items: Iterable[T]) -> Iterator[T]:
     """Yield ``items`` in order; a thread makes the next one while the current one is in use.
 
-    If making an item raises an error, the error is raised in place of the item. The threads are daemon threads, one at a time. So a
-    consumer that stops early, by an error or Ctrl-C, does not wait for the item that is being made.
+    If making an item raises an error, the error is raised in place of the item. The threads are daemon threads, one at
+    a time. So a consumer that stops early, by an error or Ctrl-C, does not wait for the item that is being made.
     """
     source = iter(items)
     end = object()

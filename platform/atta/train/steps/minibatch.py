@@ -111,7 +111,9 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
 
     @torch.no_grad()
     def evaluate(self, split: str) -> float:
-        """Accuracy on a split's labelled vertices, in [0, 1]; one rank predicts each vertex, and ranks add up their counts."""
+        """Accuracy on a split's labelled vertices, in [0, 1]; one rank predicts each vertex, and ranks add up their
+        counts.
+        """
         config = self.config
         loader = self._loader(split, config.eval_fan_outs, config.eval_batch_size or config.batch_size, train=False)
         self.parallel.eval()

@@ -19,8 +19,8 @@ Moment = float | torch.cuda.Event
 class Stopwatch:
     """Adds up the time between moments, by phase.
 
-    On CUDA a Python call only queues work, so moments are events in the stream. ``totals`` reads them once. Reading them earlier
-    would make the CPU wait for the GPU in each step.
+    On CUDA a Python call only queues work, so moments are events in the stream. ``totals`` reads them once. Reading
+    them earlier would make the CPU wait for the GPU in each step.
     """
 
     def __init__(self, device: torch.device) -> None:

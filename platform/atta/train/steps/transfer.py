@@ -26,8 +26,8 @@ class DeviceBatch(NamedTuple):
 def on_device(batches: Iterable[MiniBatch], device: torch.device, stopwatch: Stopwatch) -> Iterator[DeviceBatch]:
     """Yield batches with their data on ``device``; count the time for it as phases ``wait`` and ``copy``.
 
-    On the CPU the data shares the batch's memory. On CUDA the next batch is pinned, and copied on a stream of its own, while the
-    current one is computed.
+    On the CPU the data shares the batch's memory. On CUDA the next batch is pinned, and copied on a stream of its own,
+    while the current one is computed.
     """
     source = awaited(batches, stopwatch)
     if device.type == "cuda":

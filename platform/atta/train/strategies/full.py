@@ -1,4 +1,6 @@
-"""``full``: all vertices in one step; the trainers of a server share the subgraph of its vertices (GraNNDis, section 4.2)."""
+"""``full``: all vertices in one step; the trainers of a server share the subgraph of its vertices (GraNNDis, section
+4.2).
+"""
 
 from __future__ import annotations
 

@@ -34,13 +34,14 @@ def no_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
 class TrainingStrategy:
     """How trainers get what they compute on, and what they do with it.
 
-    The functions take an instance of ``settings`` (a ``TrainConfig`` is one). They import what they need when they are called, so
-    that the command line can read this record without torch.
+    The functions take an instance of ``settings`` (a ``TrainConfig`` is one). They import what they need when they are
+    called, so that the command line can read this record without torch.
 
     Attributes:
         name: value of ``--strategy``.
         sentence: what it does, for ``--help``.
-        settings: dataclass of its settings. A setting that is not in ``TrainSettings`` is refused by strategies that lack it.
+        settings: dataclass of its settings. A setting that is not in ``TrainSettings`` is refused by strategies that
+            lack it.
         trainer: makes one rank's trainer from settings, cluster and device, within the process group.
         check: raises ConfigError for settings that make no sense together.
         evaluation: what validation and test vertices are predicted from, for people.
