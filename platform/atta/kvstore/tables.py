@@ -133,6 +133,15 @@ class Tables:
         """Forget clients of which nothing was heard for so long; see ``Sequences.expire``."""
         return sum(table.expire(now, idle_s) for table in self._tables.values())
 
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant does not hold; of every table, too."""
+        tables = self._tables
+        for name, table in tables.items():
+            assert name == table.spec.name, f"table {table.spec.name} is held as {name}"
+            table.validate()
+        used = sum(table.nbytes for table in tables.values())
+        assert used <= self.quota_bytes, f"{used} of {self.quota_bytes} bytes for mutable tables are used"
+
     def close(self) -> None:
         """Let nothing change any more: whatever would is refused, pushes under way are waited for."""
         with self._changing:

@@ -45,6 +45,22 @@ class _ClientPushes:
     active: bool = True
     heard: float = 0.0
 
+    def validate(self, client: Client) -> None:
+        """Raise AssertionError where an invariant does not hold."""
+        assert self.expected >= 0, f"client {client!r}: expects push {self.expected}"
+        assert self.expected not in self.ahead, (
+            f"client {client!r}: push {self.expected} is missing, and has been applied"
+        )
+        late = [n for n in self.ahead | self.busy if not self.expected <= n < self.expected + WINDOW]
+        assert not late, (
+            f"client {client!r}: pushes {sorted(late)} lie outside the window that begins at {self.expected}"
+        )
+        twice = self.ahead & self.busy
+        assert not twice, f"client {client!r}: pushes {sorted(twice)} have been applied, and are being applied"
+        assert not (self.over and self.busy), (
+            f"client {client!r}: pushes {sorted(self.busy)} came after a snapshot was loaded"
+        )
+
     def has(self, sequence: int) -> bool:
         return sequence < self.expected or sequence in self.ahead
 
@@ -136,6 +152,14 @@ class Sequences:
             for client in gone:
                 del self._clients[client]
             return len(gone)
+
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant does not hold."""
+        with self._changed:
+            known = len(self._clients)
+            assert known <= self._max_clients, f"{known} clients are remembered, at most {self._max_clients} may be"
+            for client, seen in self._clients.items():
+                seen.validate(client)
 
     def to_json(self) -> list[Any]:
         """[client, expected, ahead] of every client."""

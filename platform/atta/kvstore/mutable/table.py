@@ -51,6 +51,20 @@ class _Contents:
         versions = {} if self.versions is None else {"versions": self.versions}
         return {"values": self.values, **versions, **self.state}
 
+    def validate(self, spec: MutableSpec) -> None:
+        """Raise AssertionError where an invariant does not hold: all arrays have the same rows, as the spec describes them."""
+        values = (len(self.values), *spec.row_shape)
+        assert self.values.dtype.str == spec.dtype, f"values are {self.values.dtype.str}, not {spec.dtype}"
+        assert self.values.shape == values, f"values are {self.values.shape}, not {values}"
+        assert (self.versions is not None) == spec.versioned, "versions do not fit the table's description"
+        if self.versions is not None:
+            assert self.versions.shape == values[:1], f"versions are {self.versions.shape} for {values[0]} rows"
+            assert int(self.versions.min(initial=0)) >= -1, "a version is below -1"
+        wanted = () if spec.optimiser is None else tuple(spec.optimiser.state_names)
+        assert set(self.state) == set(wanted), f"the optimiser has {sorted(self.state)}, not {sorted(wanted)}"
+        for name, array in self.state.items():
+            assert array.shape == values, f"the optimiser's {name} is {array.shape} for values of {values}"
+
     def followed_by(self, more: _Contents) -> _Contents:
         return _Contents.of({name: np.concatenate([array, more.arrays[name]]) for name, array in self.arrays.items()})
 
@@ -130,6 +144,17 @@ class MutableTable:
     def clients(self) -> int:
         """Clients that are known."""
         return len(self._sequences)
+
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant of the table, its rows or its clients does not hold."""
+        contents = self._contents
+        contents.validate(self.spec)
+        rows, last = len(contents.values), self.first_row + len(contents.values)
+        assert self.first_row >= 0, f"the first row is {self.first_row}"
+        assert last <= self.spec.limit, f"rows {self.first_row}..{last} of {self.spec.limit}"
+        assert rows >= self.created_rows, f"{rows} rows are left of {self.created_rows}"
+        assert self._step >= 0, f"step {self._step}"
+        self._sequences.validate()
 
     def close(self) -> None:
         """Take no more pushes; those under way are waited for."""

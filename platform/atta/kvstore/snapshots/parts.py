@@ -137,6 +137,23 @@ class SnapshotParts:
             if snapshot_id in path.name.split("."):
                 shutil.rmtree(path, ignore_errors=True)
 
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant of the folders does not hold.
+
+        A part that is complete beside the one in use has the id that its folder is named after; only the part that was replaced
+        has another. A folder that is still being written (``.partial``) may hold anything.
+        """
+        for path in self._others():
+            named = path.name.removeprefix(f"{self.place.name}.")
+            if path.suffix == ".partial" or named == _REPLACED:
+                continue
+            assert (path / MANIFEST).is_file(), f"{path}: holds no {MANIFEST}, but is not being written"
+            try:
+                found = read_contents(path).snapshot_id
+            except DataError:
+                continue  # a damaged disk is not a broken invariant
+            assert found == named, f"{path}: holds the part of snapshot {found}"
+
     def _step_aside(self) -> Path | None:
         if not self.place.exists():
             return None
