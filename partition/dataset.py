@@ -68,7 +68,7 @@ class CSC:
 
 @dataclass(frozen=True)
 class _OpenedFolder:
-    """A dataset's folder as it was when it was opened; files are mapped later, when another one may have its name."""
+    """A dataset's folder when it was opened. Files are mapped later, and another folder may have its name by then."""
 
     path: Path
     manifest: tuple[int, ...]
@@ -85,14 +85,14 @@ class _OpenedFolder:
             DataError: the file is missing or damaged, or another dataset has taken the place: their rows must not be mixed.
         """
         array = map_array(path)
-        # Looked at after the file was opened: until then it was this dataset's.
+        # Checked after the file was opened, so the file belongs to this dataset if nothing has changed.
         if _identity(self.path / MANIFEST) != self.manifest:
             raise DataError(self.path, "was replaced since it was opened; open it again")
         return array
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """What a file has that replaces another: not what this one has; nothing where there is none."""
+    """What changes when another file takes this one's place; () if there is none."""
     try:
         found = path.stat()
     except OSError:

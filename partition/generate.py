@@ -126,7 +126,7 @@ def generate(
             labels[row_of] = model.labels(options)
         out.add_labels(labels)
         out.num_classes = options.classes
-        # A topic is no class: shown plainly it still says nothing about the label of the vertex itself.
+        # A topic is not a class: shown plainly it still says nothing about the label of the vertex itself.
         strength = options.signal * (_TOPIC_SIGNAL if kind == "rmat" else 1)
         _write_features(out, topics, strength, options, progress=progress, threads=threads)
         _write_splits(out, options)

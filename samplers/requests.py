@@ -1,9 +1,9 @@
-"""What a sampler may ask of a graph that it does not see: a few questions about in-edges, each answered for many vertices at once.
+"""The questions that a sampler may ask about a graph: about in-edges, each for many vertices at once.
 
 A sampler beyond plain neighbourhoods (walks, subgraphs, layers, a user's own) is a generator: it yields a question, is sent the
-answer, and returns what it has sampled. It knows no sockets, threads or partitions, so the same code runs over a whole graph in
-this process (``LocalAccess``) and inside the daemon, where the questions go to the owners of the vertices; and it gives the same
-result in both, because its randomness is a function of stream keys and user ids only.
+answer, and returns what it has sampled. It knows no sockets, threads or partitions. So the same code runs over a whole graph in
+this process (``LocalAccess``) and in a daemon, where questions go to the owners of the vertices. It gives the same result in both,
+because its randomness is a function of stream keys and user ids only.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ Program = Generator[Request, Any, Result]
 
 
 class Access(Protocol):
-    """Something that answers requests."""
+    """An object that answers requests."""
 
     def answer(self, request: Request) -> Any:
         """The answer that the request's docstring describes; ConfigError for a vertex that does not exist."""

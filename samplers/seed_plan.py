@@ -47,7 +47,7 @@ Ints = NDArray[np.int64]
 
 
 class SeedPolicy(enum.Enum):
-    """How seeds are divided among ranks: near their homes, or by one permutation whatever the partitions."""
+    """How seeds are divided among ranks: near their owners, or by one permutation that ignores partitions."""
 
     LOCAL = 0
     GLOBAL = 1

@@ -1,4 +1,4 @@
-"""One partition's graph, ready to be sampled: what a daemon answers its peers and its own tasks from."""
+"""The graph of one partition, ready to be sampled. A daemon answers its peers and its own tasks from it."""
 
 from __future__ import annotations
 
@@ -186,7 +186,8 @@ class Shard:
     def degree(self, edge_types: Iterable[str], rows: np.ndarray) -> int:
         """About the total in-degree of core ``rows`` over ``edge_types`` (the cost of expanding them, ByteGNN's NSC cost).
 
-        Of many rows every few are looked up: an exact sum costs a cache miss per row, and what it steers needs no more.
+        If there are many rows, only a sample is looked up: an exact sum costs a cache miss per row, and scheduling needs an
+        estimate only.
         """
         stride = max(1, len(rows) // DEGREE_SAMPLE)
         sample = rows[::stride] if stride > 1 else rows
@@ -212,7 +213,7 @@ class Shard:
 
 
 def without_edges(answer: Answer, rows: np.ndarray, targets: np.ndarray, sources: np.ndarray) -> Answer:
-    """``answer`` (to int64 ``rows``, internal ids) without the edges ``sources[i]`` → ``targets[i]``; repeated ones all go."""
+    """``answer`` (to int64 ``rows``, internal ids) without the edges ``sources[i]`` → ``targets[i]``, nor their repetitions."""
     ends = np.unique(targets)
     if not len(ends) or not len(answer.neighbors):
         return answer

@@ -21,7 +21,7 @@ Longs = npt.NDArray[np.int64]
 def known_balance(graph: Graph, balance: Sequence[str] | None) -> list[str]:
     """Check the names in ``balance``: ``nodes``, ``edges``, ``types`` (each node type) or a split.
 
-    None: vertices, edges and training vertices, as far as they exist. Raises UnknownNameError.
+    None: vertices, edges and training vertices, if they exist. Raises UnknownNameError.
     """
     splits = {name for per_type in graph.schema.splits.values() for name in per_type}
     known = {"nodes", "edges", TYPES, *splits}

@@ -164,7 +164,7 @@ class NpyAppender:
 def check_regular(path: Path) -> None:
     """Refuse anything but a regular file or a link to one: opening a pipe would wait for ever, a device may react.
 
-    Raises DataError naming the file, also where there is none.
+    Raises DataError naming the file, also if it is missing.
     """
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
@@ -182,7 +182,7 @@ def check_tree(source: Path) -> None:
         check_regular(source)
     for folder, _, names in os.walk(source):
         for name in names:
-            if (path := Path(folder, name)).exists():  # a link to nowhere may be nobody's
+            if (path := Path(folder, name)).exists():  # a dangling link does not count
                 check_regular(path)
 
 

@@ -30,7 +30,7 @@ MARKER = "META.json"
 
 
 def lost(dataset: Dataset) -> list[str]:
-    """Name what PyG's partitions cannot hold: ids that are no positions, and dtypes that torch lacks."""
+    """Name what PyG's partitions cannot hold: ids that are not positions, and dtypes that torch lacks."""
     torch = _torch()
     schema, found = dataset.schema, []
     for t in schema.node_types:

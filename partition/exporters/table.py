@@ -42,7 +42,7 @@ class _Column:
 
 
 def lost(graph: Graph) -> list[str]:
-    """Name tables that are no columns of numbers or lists."""
+    """Name tables that are not columns of numbers or lists."""
 
     def held(_: str, name: str, spec: TableSpec) -> bool:
         shape = spec.row_shape
@@ -133,7 +133,7 @@ def _strings(rows: Array) -> Any:
         filled = block != 0
         lengths[lo:hi] = filled.sum(axis=1)
         if (filled != (np.arange(width) < lengths[lo:hi, None])).any():
-            return None  # a zero inside is no padding
+            return None  # a zero inside is not padding
         data.append(block[filled])
     if width != max(1, lengths.max(initial=0)):
         return None

@@ -78,7 +78,7 @@ class EdgeAppender:
 
 
 def _integers(what: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Return ``values`` as int64; raises ConfigError naming the first one that is no such number."""
+    """Return ``values`` as int64; raises ConfigError naming the first one that does not fit."""
     numbers = np.asarray(values)
     if numbers.size and numbers.dtype.kind not in "iu":
         raise ConfigError(f"{what} are integers, not {numbers.dtype}")

@@ -191,7 +191,7 @@ def _labels(where: str | Path, labels: Sequence[Any]) -> tuple[Array | None, lis
 
 
 class _Columns:
-    """Turns the attributes of vertices or edges into tables; those that are none are refused."""
+    """Turns the attributes of vertices or edges into tables; refuses those that cannot be tables."""
 
     def __init__(self, where: str | Path, options: ImportOptions, what: str, default: Mapping[str, Any]) -> None:
         self._where, self._options, self._what, self._default = where, options, what, default

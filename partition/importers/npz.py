@@ -76,7 +76,7 @@ def _refuse_other_files(folder: Path, counts: dict[str, int], options: ImportOpt
 
 
 def _edge_arrays(folder: Path, options: ImportOptions) -> tuple[Path, dict[str, Array]]:
-    """Return the arrays of ``graph.npz``, or memory-mapped those that are files of their own, and where they come from."""
+    """Return the arrays of ``graph.npz`` (or of single files, memory-mapped), and where they come from."""
     path = folder / "graph.npz"
     alone = sorted(folder.glob("edge_index*.npy"))
     alone += [f for name in _EDGE_ARRAYS if (f := folder / f"{name}.npy").exists()]
@@ -202,7 +202,7 @@ def _target(folder: Path, counts: dict[str, int], meta: dict[str, Any]) -> str:
     """Return the node type that labels and splits belong to."""
     target = str(meta.get("target_type", next(iter(counts))))
     if target not in counts:
-        raise DataError(folder / "meta.json", f"target_type {target!r} is none of {', '.join(counts)}")
+        raise DataError(folder / "meta.json", f"target_type {target!r} is not one of {', '.join(counts)}")
     return target
 
 
@@ -226,7 +226,7 @@ def _add_splits(folder: Path, out: GraphWriter, target: str, options: ImportOpti
             what = f"split {name!r} has {len(values)} entries for {count} vertices"
             if known:
                 raise DataError(folder, what)
-            options.refuse(folder, file, f"{what}: it is none of vertices")
+            options.refuse(folder, file, f"{what}: it does not belong to vertices")
         elif not known:
             options.refuse(
                 folder,

@@ -82,7 +82,7 @@ def _schema(path: Path) -> dict[str, Any]:
     for edge_type in value["edges"]:
         source, _, target = split_edge_type(edge_type)
         if missing := {source, target} - set(value["nodes"]):
-            raise DataError(path, f"edges {edge_type!r}: {', '.join(sorted(missing))} is no node type of 'nodes'")
+            raise DataError(path, f"edges {edge_type!r}: {', '.join(sorted(missing))} is not a node type of 'nodes'")
     return value
 
 

@@ -40,7 +40,7 @@ class NegativeStrategy(enum.Enum):
 class NegativeLinks:
     """How many negatives a positive edge gets: ``amount`` pairs (binary), or as many other targets for its source (triplet).
 
-    Raises ConfigError for an amount that is no number above 0, and one that is not whole for triplets.
+    Raises ConfigError for an amount that is not above 0, or that is not whole with triplets.
     """
 
     triplet: bool = False
@@ -53,7 +53,7 @@ class NegativeLinks:
             raise ConfigError(f"amount of negatives {self.amount:g}: triplets need a whole number")
 
     def count(self, positives: int) -> int:
-        """Negative pairs in a batch of so many positives."""
+        """Number of negative pairs for this many positives."""
         return positives * int(self.amount) if self.triplet else ceil(positives * self.amount)
 
 

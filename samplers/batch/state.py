@@ -3,12 +3,12 @@
     seed() ──► growth of the seeds ──► requests(task) … accept(task, …) ──► join(op) ──► growth of the hop ──► … ──► finish()
                        └──► feature_items(task) … place(…)       └──► the same for the hop's new vertices
 
-Nothing here waits or talks: whoever runs the DAG (daemon, test, simulator) moves the answers. Steps of different tasks may run
-on different threads at the same time; each touches only its own operator's state, and a join runs alone among the joins of a
-batch because the DAG orders them.
+Nothing here waits or communicates: the code that runs the DAG (daemon, test) moves the answers. Steps of different tasks may run on
+different threads at the same time. Each touches only the state of its own operator, and the DAG lets one join of a batch run at a
+time.
 
-Local ids number a batch's vertices per node type in the order in which they are first reached, so a hop's new vertices are a
-contiguous range, and everything that belongs to hop h lies behind everything of hop h-1 (as in PyG's NeighborLoader).
+Local ids number the vertices of a batch per node type in the order in which they are first reached. So the new vertices of a hop
+are a contiguous range, and everything of hop h lies behind everything of hop h-1 (as in PyG's NeighborLoader).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class BatchState:
     # -- seeds and pairs -----------------------------------------------------------------------------------------------
 
     def seed(self) -> list[OwnedVertices]:
-        """Number the seeds (repeated ones once, unless they grow trees of their own) and report them by owner."""
+        """Number the seeds (repeated ones once, unless trees are disjoint) and report them by owner."""
         if self.plan.links:
             self._seed_links()
             return self._grown(self.plan.seed.id, {})
@@ -324,7 +324,7 @@ class BatchState:
     # -- end -----------------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Close the batch: tables are as long as the vertices (or the seeds) are many."""
+        """Close the batch: give each table its length, one row per vertex (or per seed)."""
         seeds, of_seeds = self._growth[self.plan.seed.id], self.plan.tables_of_seeds
         for node_type, name in self.plan.tables:
             if (region := f"table/{node_type}/{name}") in self.out.used:

@@ -10,8 +10,8 @@ Neighbourhood construction and feature fetching are split per hop and per owner 
 rows into chunks. The JOIN of a hop stitches the owners' answers together and assigns local numbers to the vertices it
 sees for the first time; their features are fetched at once, while the next hop is being sampled.
 
-Pure: no clock, no thread, no arrays. The shell says what has been done and how many vertices a join added; the instance
-answers with the tasks that this makes ready. The JOINs of one instance happen in plan order even where branches run
+Pure: no clock, no thread, no arrays. The caller says which task is done and how many vertices a join added; the instance answers
+with the tasks that this makes ready. The JOINs of one instance happen in plan order even where branches run
 concurrently (positive, negative), so the local numbering of a batch never depends on timing.
 """
 
@@ -28,11 +28,11 @@ __all__ = ["DagError", "DagInstance", "Kind", "Lane", "OwnedVertices", "Task", "
 
 
 class DagError(AssertionError):
-    """The shell broke the protocol of the instance: a bug in Atta, never the fault of a user."""
+    """The caller broke the protocol of the instance: a bug in Atta, not a mistake of a user."""
 
 
 class Lane(enum.Enum):
-    """Where a task waits: for a worker thread, or for the answer of another daemon."""
+    """What a task waits for: a worker thread, or the answer of another daemon."""
 
     CPU = "cpu"
     NET = "net"

@@ -123,7 +123,7 @@ def _as_json(operator: str, options: Mapping[str, object]) -> str:
     def plain(value: Any) -> object:
         if hasattr(value, "tolist"):
             return value.tolist()
-        raise ConfigError(f"operator {operator!r}: {value!r} is no number, string or list of them")
+        raise ConfigError(f"operator {operator!r}: {value!r} is not a number, string or list of them")
 
     try:
         return json.dumps({str(option): value for option, value in options.items()}, default=plain, allow_nan=False)

@@ -159,7 +159,7 @@ def admit(
     stream_key: int = 0,
     scores: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which in-neighbours each of ``targets`` admits: the ``limit`` lowest of the different ones that are no ``members`` yet.
+    """Which in-neighbours each of ``targets`` admits: the ``limit`` lowest of the different ones that are not ``members`` yet.
 
     ``targets`` int64 [m], their in-edges ``counts`` int32 [m] and ``sources`` int64 [sum(counts)], ``keys`` int64 [N] user ids of
     all vertices. They are ordered by ``scores`` (uint64, one per source), ties by user id; without scores by a hash of

@@ -27,7 +27,7 @@ __all__ = ["HeteroBatch", "LocalBatch", "LocalSampler"]
 
 _FRONTIERS = ("new", "all")
 _TOGETHER = 2
-"""Batches that a thread makes before it hands them over."""
+"""Number of batches that a thread makes before it hands them over."""
 _MOST = (1 << 64) - 1
 _MOST_FAN_OUT = (1 << 31) - 1
 
@@ -70,7 +70,7 @@ class LocalSampler:
 
     @cached_property
     def table_bytes(self) -> int:
-        """Bytes of what the method has precomputed."""
+        """Bytes of the method's tables."""
         return sum(0 if e.tables is None else e.tables.nbytes for e in self._edges.values())
 
     def sample(

@@ -77,7 +77,7 @@ class ServerGraph:
         Its inner vertices are the targets, its degrees still those of the whole graph; tables and splits come along.
 
         Raises:
-            ConfigError: a target that is no vertex here; ``hops`` out of range.
+            ConfigError: a target that is not a vertex here; ``hops`` out of range.
         """
         found = _extract(self.graph(), targets, Closure(hops), seed=0, threads=1)
         at = found.vertices

@@ -14,7 +14,7 @@
 namespace atta {
 
 inline constexpr std::size_t kBlock = 32;       // rows whose memory is requested together
-inline constexpr std::size_t kLinearScan = 64;  // up to so many picks, duplicates are found by scanning
+inline constexpr std::size_t kLinearScan = 64;  // up to this many picks, duplicates are found by scanning
 
 struct SampleSpec {
   std::int64_t fan_out;  // -1 = all
@@ -22,7 +22,7 @@ struct SampleSpec {
   std::uint64_t stream_key;
 };
 
-// A row that is being expanded: its edges are [begin, begin + degree).
+// A row that is expanded: its edges are [begin, begin + degree).
 struct Target {
   std::size_t row;
   std::int64_t begin, degree;

@@ -1,4 +1,4 @@
-"""What an operator is: a sampler of whole batches, written as a program over ``atta.samplers.requests``."""
+"""The interface of operators: samplers of whole batches, written as programs over ``atta.samplers.requests``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The most that a batch can hold; memory is reserved by it, but only touched as far as a batch goes.
+    """The largest size of a batch. Memory is reserved for it, but only the part that a batch fills is touched.
 
     Attributes:
         vertices, edges: numbers of them.
@@ -83,7 +83,7 @@ class Operator(Protocol):
         """Sample one batch."""
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """The largest batch of up to ``seeds`` seeds in a graph of so many ``nodes`` and ``edges``.
+        """The largest batch of up to ``seeds`` seeds in a graph of ``nodes`` vertices and ``edges`` edges.
 
-        Where it has no vertices for 0 seeds, a session that asks for batches without seeds is refused.
+        No vertices for 0 seeds means that the operator needs seeds: a session without seeds is refused.
         """

@@ -40,7 +40,7 @@ def sample_locally(
     As there, a seed that is given twice counts once, unless every seed grows a tree of its own.
 
     Raises:
-        ConfigError: a seed outside the graph; seed, epoch or number is no whole number from 0 to 2**64 - 1.
+        ConfigError: a seed outside the graph; seed, epoch or number is not a whole number from 0 to 2**64 - 1.
     """
     at = [whole(what, n, 0, _MOST) for what, n in (("seed", seed), ("epoch", epoch), ("number", number))]
     ids, nodes = integers("seeds", seeds), graph.num_nodes

@@ -56,7 +56,7 @@ class Closure:
 
 @dataclass(frozen=True)
 class ExpansionAware:
-    """Expansion-aware sampling: few vertices from outside the server, every edge among those that it has (section 4.3).
+    """Expansion-aware sampling: few vertices from outside the server, all edges among them (section 4.3).
 
     Let A(0) be the seeds. In hop h = 1 ... ``max_hop`` each vertex v that hop h - 1 has admitted (in hop 1: each seed) admits at
     most ``fanout`` of its candidates C(v), the different in-neighbours of v outside A(h - 1), and all of them where they are no
@@ -126,12 +126,12 @@ class _Grown:
     found: list[Neighbors] = field(default_factory=list)
 
     def admit(self, vertices: np.ndarray) -> None:
-        """Add a hop: different vertices that are no members yet."""
+        """Add a hop: different vertices that are not members yet."""
         self.members.insert(vertices)
         self.ends.append(self.members.size)
 
     def strangers(self, sources: np.ndarray) -> np.ndarray:
-        """Which of ``sources`` (int64 [E]) are no members: bool [E]."""
+        """Which of ``sources`` (int64 [E]) are not members: bool [E]."""
         return np.asarray(self.members.find(sources) < 0)
 
     def expand(self) -> Program[np.ndarray]:
@@ -164,7 +164,7 @@ class _Grown:
 def _grow(
     batch: Batch, hops: int, choose: Callable[[_Grown, np.ndarray, Neighbors], Program[np.ndarray]]
 ) -> Program[Sampled]:
-    """Admit hop by hop what ``choose`` says of a frontier and its in-edges: vertices that are no members, repeats allowed.
+    """Admit hop by hop what ``choose`` says of a frontier and its in-edges: vertices that are not members, repeats allowed.
 
     Every member's in-edges are asked for once. Whom no vertex admits now may come in by another way later, so all are kept until
     the members are known.

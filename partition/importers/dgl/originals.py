@@ -68,7 +68,7 @@ def original_nodes(folder: Folder, options: ImportOptions) -> dict[str, Ids] | N
 def original_edges(folder: Folder, options: ImportOptions) -> dict[str, Ids] | None:
     """Return the original number of every edge by DGL's types, None where they are not stated.
 
-    Raises DataError for numbers that are no positions, which is what identifies edges in graph folders.
+    Raises DataError for numbers that are not positions, which is what identifies edges in graph folders.
     """
     where, found = _find(folder, "eid_map", "orig_eids.dgl", folder.names.edges, options)
     if found is None:

@@ -149,7 +149,7 @@ def _config(path: Path) -> dict[str, Any]:
     for name, types in (("node_map", "ntypes"), ("edge_map", "etypes")):
         if not isinstance(value[name], dict):
             raise DataError(
-                path, f"{name} is no table of ranges: parts that were not renumbered (reshuffle=False) are not read"
+                path, f"{name} is not a table of ranges: parts that were not renumbered (reshuffle=False) are not read"
             )
         if not isinstance(value[types], dict) or set(value[name]) != set(value[types]):
             raise DataError(path, f"{name} and {types} name different types")

@@ -56,7 +56,7 @@ def distinct_ids(where: str | Path, what: str, values: Array, count: int) -> npt
 def offered_ids(
     where: str | Path, name: str, values: Array | None, count: int, options: ImportOptions
 ) -> npt.NDArray[np.int64] | None:
-    """Return the tensor ``name`` as user ids, None where there is none; it is refused where it cannot be ids."""
+    """Return the tensor ``name`` as user ids, None if there is none; refuses it if it cannot be ids."""
     if values is None:
         return None
     try:

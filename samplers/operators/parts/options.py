@@ -17,12 +17,12 @@ _MAX_LAYERS = 32
 
 
 def check_whole(name: str, value: object, least: int, most: int) -> None:
-    """Refuse what is no whole number in ``least`` ... ``most``."""
+    """Raise ConfigError unless ``value`` is a whole number in ``least`` ... ``most``."""
     whole(name, value, least, most)
 
 
 def check_number(name: str, value: object, low: float, high: float) -> None:
-    """Refuse what is no number from ``low`` to just below ``high``; NaN, which compares as false, is none."""
+    """Refuse what is not a number from ``low`` to just below ``high``; NaN, which compares as false, is none."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value < high:
         raise ConfigError(f"{name} {value!r}: must be a number, at least {low:g} and below {high:g}")
 

@@ -1,4 +1,4 @@
-"""Parts of several operators: numbering vertices, the edges among them, the best vertices of each seed."""
+"""What several operators use: numbering vertices, the edges among them, the best vertices of each seed."""
 
 from __future__ import annotations
 

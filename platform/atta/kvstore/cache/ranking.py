@@ -1,4 +1,4 @@
-"""Which remote vertices batches will ask for most, as far as a daemon can tell from its own partition."""
+"""Which remote vertices batches will ask for most, estimated from the daemon's own partition."""
 
 from __future__ import annotations
 

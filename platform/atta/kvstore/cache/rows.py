@@ -1,8 +1,8 @@
 """A bounded cache of remote rows: which rows it keeps is up to its policy.
 
-Batches ask for the rows of remote vertices that sampling has come to. Nothing is fetched on purpose: a row that comes by for a
-batch is kept if the policy wants it. Only tables of the dataset are cached. They are read-only, so a row that has been kept stays
-right; mutable tables are a service of their own and never pass through here.
+Batches ask for the rows of the remote vertices that they sampled. Nothing is fetched in advance: a row that was fetched for a batch
+is kept if the policy wants it. Only tables of the dataset are cached. They are read-only, so a cached row stays right; mutable
+tables are a service of their own and are never cached.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["RowCache"]
 
 MAX_TABLES = 8
-"""Of one node type; further ones are not cached."""
+"""At most this many tables of a node type are cached."""
 
 
 class RowCache:
@@ -82,7 +82,7 @@ class RowCache:
 
     @property
     def nbytes(self) -> int:
-        """Memory that the kept rows take once there is one in every slot."""
+        """Memory of the cache when every slot is filled, in bytes."""
         return sum(table.nbytes for kept in self._kept.values() for table in kept.tables.values())
 
     def stats(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The native kernels of mutable tables with types and words; the interpreter lock is released while they run.
+"""The native kernels of mutable tables, typed and documented; the interpreter lock is released while they run.
 
 Tables and values are C-contiguous arrays [n, *row shape]; rows are int64 positions in the table. Bad input (a row outside the
 table, arrays that contradict each other) raises ValueError naming the argument, before anything has changed.
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 RowLocks = _native.RowLocks
-"""Locks of one table's rows; whoever shares a table shares these, then every row is read and written as a whole."""
+"""Locks of one table's rows. All users of a table share them, so every row is read and written as a whole."""
 
 
 def read_rows(
@@ -37,7 +37,7 @@ def read_rows(
     versions: np.ndarray | None = None,
     out_versions: np.ndarray | None = None,
 ) -> None:
-    """``out[i] = table[rows[i]]`` and, read together with it, ``out_versions[i] = versions[rows[i]]`` (int64)."""
+    """``out[i] = table[rows[i]]`` and, read at the same moment, ``out_versions[i] = versions[rows[i]]`` (int64)."""
     _native.read_rows(_bytes(table), rows, _bytes(out), locks, versions, out_versions)
 
 
@@ -117,7 +117,7 @@ def step_adam(
 def fill_rows(out: np.ndarray, *, normal: bool, first_row: int, seed: int, a: float, b: float) -> None:
     """Fill float32 or float64 rows with normal (mean ``a``, deviation ``b``) or uniform numbers (from ``a`` to ``b``).
 
-    ``out[i]`` is row ``first_row + i`` of a table without end: a number depends on the seed, its row and its column only.
+    ``out[i]`` is row ``first_row + i`` of the table: a number depends on the seed, its row and its column only.
     """
     _native.fill_rows(_flat(out), normal, first_row, seed, a, b)
 
@@ -130,5 +130,5 @@ def _flat(array: np.ndarray) -> np.ndarray:
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
-    """The same memory as uint8 [rows, row bytes]: what moves bytes knows no dtypes."""
+    """The same memory as uint8 [rows, row bytes]: kernels that move bytes do not know dtypes."""
     return _flat(array).view(np.uint8)

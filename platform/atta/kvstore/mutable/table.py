@@ -1,8 +1,8 @@
 """The shard of a mutable table that one owner holds: pulled and pushed by many clients at once.
 
-Every row is read and written as a whole, under the lock of the row; nothing holds rows of one request together. Pushes go on in
-parallel, except while the table grows, is copied for a snapshot or is replaced by one. Pulls never wait for any of these: what
-resizes arrays exchanges them. Once a table is closed it takes no pushes any more, so what is saved then is all that ever was.
+Every row is read and written as a whole, under its own lock; rows of one request are not locked together. Pushes go on in
+parallel, except while the table grows, is copied for a snapshot or is replaced by one. Pulls never wait for any of these, because
+arrays are exchanged, not resized. A closed table takes no more pushes, so a snapshot that is written then is complete.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class MutableTable:
     """Global rows ``first_row`` ... of a table. Safe to use from many threads."""
 
     def __init__(self, spec: MutableSpec, first_row: int = 0, rows: int | None = None, *, table_id: int = 0) -> None:
-        """Allocate and initialise ``rows`` rows; None: as many as the spec says.
+        """Allocate and initialise ``rows`` rows; None: the number in the spec.
 
-        ``table_id``: the same of all shards of the table, another one of every other table; 0: nobody asks.
+        ``table_id``: the same for all shards of a table, different for every other table; 0: not used.
 
         Raises:
             ConfigError: rows beyond those of the spec.
@@ -86,7 +86,7 @@ class MutableTable:
         self.whole = False
         """Whether all shards of the table are known to have been created."""
         self.load_id = 0
-        """Of the load that the table came with; 0: it was created."""
+        """Number of the load that brought the table; 0: it was created here."""
         self.created_rows = spec.rows if rows is None else rows
         self._check_rows(self.created_rows)
         self._contents = _Contents.fresh(spec, first_row, self.created_rows)
@@ -132,7 +132,7 @@ class MutableTable:
 
     @property
     def takes_pushes(self) -> bool:
-        """Whether a push need not wait just now, as it must while the table grows or is copied; a hint."""
+        """Whether a push would start at once: it waits while the table grows or is copied. Only a hint."""
         return self._gate.open
 
     @property
@@ -162,12 +162,12 @@ class MutableTable:
             self._closed = True
 
     def loaded(self, load_id: int, step: int) -> None:
-        """Note that the table came with this load, and the highest number of a step that any of its shards has seen."""
+        """Record which load the table came with, and the highest step number that any of its shards has seen."""
         with self._step_lock:
             self.load_id, self._step = load_id, max(self._step, step)
 
     def pull(self, rows: np.ndarray) -> Pulled:
-        """The rows of these global numbers (integers [n], may repeat), a copy; a row's version belongs to its values.
+        """A copy of the rows with these global numbers (integers [n], may repeat), each with the version of its values.
 
         Raises:
             ConfigError: a row outside the shard.
@@ -214,7 +214,7 @@ class MutableTable:
             version: of rows written to a versioned table. Rows of a higher version stay as they are, those of the same version are
                 written once more. None: all are written and keep their versions.
             step: the number, from 1, of the optimiser's step that a push with "step" belongs to, so that one step may come in
-                several pushes and touch several shards; None: as many as this shard has seen, and one.
+                several pushes and touch several shards; None: one more than this shard has seen.
 
         Raises:
             ConfigError: the request contradicts the table; nothing has changed, and the number is still unused.
@@ -239,7 +239,7 @@ class MutableTable:
         return self._sequences.forget(client)
 
     def expire(self, now: float, idle_s: float) -> int:
-        """Forget clients of which nothing was heard for so long; see ``Sequences.expire``."""
+        """Forget clients that were silent for more than ``idle_s`` seconds before ``now``; returns how many. See ``Sequences.expire``."""
         return self._sequences.expire(now, idle_s)
 
     def grow(self, rows: int) -> None:
@@ -303,7 +303,9 @@ class MutableTable:
         recover(folder)
         saved, records = read_saved(folder)
         if (saved.spec, saved.first_row) != (self.spec, self.first_row):
-            raise DataError(folder / MANIFEST, f"is no snapshot of table {self.spec.name} from row {self.first_row} on")
+            raise DataError(
+                folder / MANIFEST, f"is not a snapshot of table {self.spec.name} from row {self.first_row} on"
+            )
         self._become(saved, _Contents.of(load_arrays(folder, saved, records)))
 
     def _become(self, saved: Saved, contents: _Contents) -> None:

@@ -1,4 +1,4 @@
-// Locks of rows: a row is copied or updated as a whole, whoever else writes or reads the table meanwhile.
+// Locks of rows: a row is copied or updated as a whole while other threads read and write the table.
 #pragma once
 
 #include <array>

@@ -146,5 +146,5 @@ def load_arrays(folder: Path, saved: Saved, records: Mapping[str, FileRecord]) -
 
 def _count(value: object) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no number of rows, steps or a table")
+        raise ValueError(f"{value!r} is not a number of rows, steps or a table")
     return value
