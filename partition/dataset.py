@@ -82,7 +82,8 @@ class _OpenedFolder:
         """Memory-map one of the files read-only.
 
         Raises:
-            DataError: the file is missing or damaged, or another dataset has taken the place: their rows must not be mixed.
+            DataError: the file is missing or damaged, or another dataset has taken the place: their rows must not be
+                mixed.
         """
         array = map_array(path)
         # Checked after the file was opened, so the file belongs to this dataset if nothing has changed.
@@ -141,7 +142,8 @@ class Part:
         return self._tables[key]
 
     def edge_table(self, edge_type: str, name: str) -> Array:
-        """Return the rows [E, *row_shape] of an edge table in the order of ``csc(edge_type).indices``; errors as ``table``."""
+        """Return the rows [E, *row_shape] of an edge table in the order of ``csc(edge_type).indices``; errors as
+        ``table``."""
         tables = self._schema.edge_tables[self._schema.check_edge_type(edge_type)]
         if name not in tables:
             raise UnknownNameError.of(f"table of edge type {edge_type!r}:", name, tables)

@@ -26,7 +26,8 @@ def whole(what: str, value: object, least: int, most: int | None = None) -> int:
 
 
 def number(what: str, value: object, words: str = "a number", *, above: float = -math.inf) -> float:
-    """``value`` as a float, provided that it is a finite number (not a bool) above ``above``; ``words`` say what it must be."""
+    """``value`` as a float, provided that it is a finite number (not a bool) above ``above``; ``words`` say what it
+    must be."""
     if not _is_a(value, Real) or not math.isfinite(value) or not value > above:  # type: ignore[arg-type, operator]
         raise ConfigError(f"{what} {_plain(value)!r}: must be {words}")
     return float(value)  # type: ignore[arg-type]

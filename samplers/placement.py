@@ -1,4 +1,5 @@
-"""Which server has which partition, and which trainers: what ``atta train --trainers-per-server`` does, told beforehand."""
+"""Which server has which partition, and which trainers: what ``atta train --trainers-per-server`` does, told
+beforehand."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ MOST_TRAINERS = 1024
 
 @dataclass(frozen=True)
 class TrainerPlace:
-    """A trainer: its rank among all, and how many training vertices are its own with mini-batches (``--seed-policy local``)."""
+    """A trainer: its rank among all, and how many training vertices are its own with mini-batches (``--seed-policy
+    local``)."""
 
     rank: int
     training_vertices: int
@@ -38,9 +40,9 @@ class ServerPlace:
 def placement(parts: Sequence[Mapping[str, Any]], trainers_per_server: int = 1) -> list[ServerPlace]:
     """The servers of a dataset when every ``trainers_per_server`` consecutive ranks are one.
 
-    parts: counts of each partition, as ``quality["parts"]`` of ``atta.partition.describe.describe`` has them; node and edge types
-    are added up. A trainer's training vertices are those before padding. They come from near its server, but are shared out
-    evenly, so where partitions are uneven some are another server's.
+    parts: counts of each partition, as ``quality["parts"]`` of ``atta.partition.describe.describe`` has them; node and
+    edge types are added up. A trainer's training vertices are those before padding. They come from near its server, but
+    are shared out evenly, so where partitions are uneven some are another server's.
 
     Raises:
         ConfigError: fewer than one trainer per server, or more than 1024.

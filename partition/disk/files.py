@@ -177,7 +177,8 @@ def check_regular(path: Path) -> None:
 
 
 def check_tree(source: Path) -> None:
-    """Refuse a file, or a folder that holds something, that is neither a regular file nor a folder; raises DataError."""
+    """Refuse a file, or a folder that holds something, that is neither a regular file nor a folder; raises
+    DataError."""
     if not source.is_dir():
         check_regular(source)
     for folder, _, names in os.walk(source):

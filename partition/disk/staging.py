@@ -147,7 +147,8 @@ class Staging:
 
 
 class StagedFile:
-    """A single file under construction; entering yields the path to write to, leaving without an exception gives it its name.
+    """A single file under construction; entering yields the path to write to, leaving without an exception gives it its
+    name.
 
     Args:
         dst: final path. It must not exist, or (with ``overwrite``) be a file.

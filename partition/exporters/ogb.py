@@ -1,6 +1,8 @@
-"""The raw layout of the Open Graph Benchmark's node property graphs (homogeneous), as ``importers/ogb.py`` describes it.
+"""The raw layout of the Open Graph Benchmark's node property graphs (homogeneous), as ``importers/ogb.py`` describes
+it.
 
-User ids that are not the row numbers stand in ``mapping/nodeidx2id.csv.gz``: a heading, then a vertex and its id per line.
+User ids that are not the row numbers stand in ``mapping/nodeidx2id.csv.gz``: a heading, then a vertex and its id per
+line.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Tables: a Parquet file for every node and edge type and the ``schema.json`` that ``importers/table.py`` describes.
 
-Vertices are identified by the users' ids; by their names where the table ``name`` was made of string ids. Edges refer to these.
+Vertices are identified by the users' ids; by their names where the table ``name`` was made of string ids. Edges refer
+to these.
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ class _Ids:
 
 
 def _strings(rows: Array) -> Any:
-    """Return the strings of a table ``name``; None unless it is exactly what the importer makes of distinct string ids."""
+    """Return the strings of a table ``name``; None unless it is exactly what the importer makes of distinct string
+    ids."""
     import pyarrow.compute as pc
 
     pa = _arrow()

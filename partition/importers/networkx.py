@@ -1,11 +1,12 @@
 """Graphs of networkx: objects in memory (``atta.from_networkx``), GraphML and node-link JSON files.
 
-Labels of vertices that are integers become the users' ids. Where all labels are strings, vertices are numbered in their order, and
-the labels become the table ``name`` (UTF-8 bytes, padded with zeros); other labels are refused. GraphML knows strings only: if all
-of them are decimal numbers, they are taken for integers.
+Labels of vertices that are integers become the users' ids. Where all labels are strings, vertices are numbered in their
+order, and the labels become the table ``name`` (UTF-8 bytes, padded with zeros); other labels are refused. GraphML
+knows strings only: if all of them are decimal numbers, they are taken for integers.
 
-Attributes become tables: ``x`` features, ``y`` labels, ``NAME_mask`` splits, ``weight`` and ``time`` of edges with their meanings.
-Every vertex (edge) needs a value of each: a number, a truth value or equally many of them. An edge without direction is stored in
+Attributes become tables: ``x`` features, ``y`` labels, ``NAME_mask`` splits, ``weight`` and ``time`` of edges with
+their meanings. Every vertex (edge) needs a value of each: a number, a truth value or equally many of them. An edge
+without direction is stored in
 both: edges keep their order and their reverses follow in the same order; a self-loop is stored once.
 
 networkx is imported only here, when such a graph is read.

@@ -1,14 +1,15 @@
 """The neutral npz layout: a folder of plain numpy files.
 
-graph.npz                        ``edge_index`` [2, E], sources first; or one ``edge_index__SRC__REL__DST`` per relation;
-                                 where there is one: ``time`` [E], ``edge_weight`` [E], ``edge_attr`` [E, ...], ``edge_type`` [E]
-                                 (relation numbers, edges are then numbered within their relation)
-edge_index.npy, ...              instead of graph.npz, the same arrays as files of their own: these may be larger than memory
-ids.npy                          int64 user ids of the vertices; ``ids__TYPE.npy`` with several node types
-x.npy or x_sparse.npz            features; ``x__TYPE.npy`` / ``x_sparse__TYPE.npz`` with several node types
-y.npy                            labels of the target type
-train_mask.npy ... split.npz     splits of the target type: masks or vertex numbers
-meta.json                        ``num_nodes``, ``node_types``, ``target_type``, ``relations``, ``num_classes``; the rest describes
+graph.npz                 ``edge_index`` [2, E], sources first; or one ``edge_index__SRC__REL__DST`` per relation;
+                          optional: ``time`` [E], ``edge_weight`` [E], ``edge_attr`` [E, ...], ``edge_type`` [E]
+                          (relation numbers, edges are then numbered within their relation)
+edge_index.npy, ...       instead of graph.npz, the same arrays as single files, which may be larger than memory
+ids.npy                   int64 user ids of the vertices; ``ids__TYPE.npy`` with several node types
+x.npy or x_sparse.npz     features; ``x__TYPE.npy`` / ``x_sparse__TYPE.npz`` with several node types
+y.npy                     labels of the target type
+train_mask.npy, split.npz splits of the target type: masks or vertex numbers
+meta.json                 ``num_nodes``, ``node_types``, ``target_type``, ``relations``, ``num_classes``; the rest only
+                          describes the data
 
 Other arrays are refused by name.
 """

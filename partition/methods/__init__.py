@@ -29,8 +29,8 @@ class PartitionMethod(Protocol):
     ) -> dict[str, npt.NDArray[np.int32]]:
         """Return the partition of each row per node type, int32 [n].
 
-        ``balance`` names what each partition should get an equal share of (``atta.partition.cutting.balance``); None leaves it to the
-        method. A method may balance more.
+        ``balance`` names what each partition should get an equal share of (``atta.partition.cutting.balance``); None
+        leaves it to the method. A method may balance more.
         """
 
 

@@ -1,4 +1,5 @@
-"""Negative samples for edges: pairs that are (probably, or for certain) no edges, drawn for the positive ones of a batch."""
+"""Negative samples for edges: pairs that are (probably, or for certain) no edges, drawn for the positive ones of a
+batch."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class NegativeStrategy(enum.Enum):
 
 @dataclass(frozen=True)
 class NegativeLinks:
-    """How many negatives a positive edge gets: ``amount`` pairs (binary), or as many other targets for its source (triplet).
+    """How many negatives a positive edge gets: ``amount`` pairs (binary), or as many other targets for its source
+    (triplet).
 
     Raises ConfigError for an amount that is not above 0, or that is not whole with triplets.
     """

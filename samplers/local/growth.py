@@ -68,7 +68,8 @@ class HeteroBatch:
 
 
 class Keys:
-    """User ids of a node type; ``ids`` is None where vertices are their own: they need no second line of memory per row."""
+    """User ids of a node type; ``ids`` is None where vertices are their own: they need no second line of memory per
+    row."""
 
     def __init__(self, ids: np.ndarray) -> None:
         self.count = len(ids)

@@ -20,8 +20,8 @@ class Batch:
 
     Attributes:
         seeds: int64 [S], different internal ids.
-        keys: int64 [N], user ids of all vertices, by internal id. Order and randomness must depend on them, never on internal
-            ids: those differ between partitionings.
+        keys: int64 [N], user ids of all vertices, by internal id. Order and randomness must depend on them, never on
+            internal ids: those differ between partitionings.
         by_rank: int32|int64 [N], internal ids in ascending order of user ids.
         seed, epoch, number: what randomness is a function of, besides user ids.
     """
@@ -43,11 +43,14 @@ class Sampled:
     """What an operator returns: a subgraph, or vertices alone.
 
     Attributes:
-        vertices: int64 [n] internal ids; the seeds come first, in their order. Different ones, unless ``trees`` is given.
+        vertices: int64 [n] internal ids; the seeds come first, in their order. Different ones, unless ``trees`` is
+            given.
         row, col: int32 [E], positions in ``vertices`` of the edges' sources and targets.
         edge_ids: int64 [E], the users' edge ids.
-        trees: int32 [n], or None: which seed (by position) a vertex belongs to; one vertex may then stand in several trees.
-        extra: further arrays, as declared in ``Bounds.extra``; vertices in them are positions in ``vertices``, -1 = none.
+        trees: int32 [n], or None: which seed (by position) a vertex belongs to; one vertex may then stand in several
+            trees.
+        extra: further arrays, as declared in ``Bounds.extra``; vertices in them are positions in ``vertices``, -1 =
+            none.
     """
 
     vertices: np.ndarray
@@ -73,10 +76,11 @@ class Bounds:
 
 
 class Operator(Protocol):
-    """A sampler of batches. Implementations are frozen dataclasses whose fields are their options (numbers, strings, lists).
+    """A sampler of batches. Implementations are frozen dataclasses whose fields are their options (numbers, strings,
+    lists).
 
-    A daemon makes one per session from options that came over the wire: ``__post_init__`` must refuse bad ones with ConfigError.
-    One whose results have ``trees`` says so by a class variable ``makes_trees = True``.
+    A daemon makes one per session from options that came over the wire: ``__post_init__`` must refuse bad ones with
+    ConfigError. One whose results have ``trees`` says so by a class variable ``makes_trees = True``.
     """
 
     def run(self, batch: Batch) -> Program[Sampled]:

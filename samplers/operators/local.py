@@ -35,7 +35,8 @@ class Subgraph:
 def sample_locally(
     graph: LocalGraph, operator: Operator, seeds: Any = (), *, seed: int = 0, epoch: int = 0, number: int = 0
 ) -> Subgraph:
-    """The batch that ``atta.BatchLoader`` would deliver for the same ``seeds`` (positions in the graph), seed, epoch and number.
+    """The batch that ``atta.BatchLoader`` would deliver for the same ``seeds`` (positions in the graph), seed, epoch
+    and number.
 
     As there, a seed that is given twice counts once, unless every seed grows a tree of its own.
 

@@ -35,7 +35,8 @@ def make_operator(name: str, options: str) -> Operator:
 
     Raises:
         UnknownNameError: no such operator is installed here, or it has no such option.
-        ConfigError: the options are not a JSON object, one is missing or out of range, or the operator's package does not load.
+        ConfigError: the options are not a JSON object, one is missing or out of range, or the operator's package does
+            not load.
     """
     found = available()
     if name not in found:

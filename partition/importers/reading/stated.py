@@ -19,7 +19,8 @@ _LARGEST = 2**63 - 1
 
 
 def check_numbers(where: str | Path, what: str, values: Array, *, negative: bool = False) -> None:
-    """Check that ``values`` [n] are whole numbers that fit into int64; raises DataError naming the first other one and its place.
+    """Check that ``values`` [n] are whole numbers that fit into int64; raises DataError naming the first other one and
+    its place.
 
     ``negative``: whether numbers below 0 are admitted.
     """

@@ -1,5 +1,5 @@
-"""What the rows of a new table hold. Random contents are a function of (seed, row, column), so that they do not depend on how the
-table is cut into shards or in how many steps it has grown; see samplers/native/hash.hpp."""
+"""What the rows of a new table hold. Random contents are a function of (seed, row, column), so that they do not depend
+on how the table is cut into shards or in how many steps it has grown; see samplers/native/hash.hpp."""
 
 from __future__ import annotations
 

@@ -100,8 +100,8 @@ class MutableSpec:
         init: what rows hold before they are written.
         versioned: whether every row has a version (int64, -1: never written) that "write" sets.
         max_rows: how far the table may grow; None: it stays as it is.
-        policy: which owner has which rows: ``"range"``: equal ranges; ``"nodes:TYPE"`` and ``"edges:TYPE"``: one row per vertex or
-            edge of a type, with the owner of the vertex or edge.
+        policy: which owner has which rows: ``"range"``: equal ranges; ``"nodes:TYPE"`` and ``"edges:TYPE"``: one row
+            per vertex or edge of a type, with the owner of the vertex or edge.
     """
 
     name: str

@@ -49,8 +49,8 @@ class Tables:
     ) -> MutableTable:
         """A new table with global rows ``first_row`` ... ``first_row + rows - 1`` (None: all rows of the spec).
 
-        Creating a table again as it was created returns it as it is now, with the id that it has. ``whole`` creates nothing, but
-        notes that all shards of the table ``table_id`` have been created.
+        Creating a table again as it was created returns it as it is now, with the id that it has. ``whole`` creates
+        nothing, but notes that all shards of the table ``table_id`` have been created.
 
         Raises:
             UnknownNameError: it is not here any more.
@@ -76,7 +76,8 @@ class Tables:
         """The table of that name, for a client that has opened it as ``table_id`` (0: for one that has not).
 
         Raises:
-            UnknownNameError: there is none, or it was created anew since. A table loaded from a snapshot passes for any earlier one.
+            UnknownNameError: there is none, or it was created anew since. A table loaded from a snapshot passes for any
+                earlier one.
         """
         table = self._tables.get(name)
         if table is None and table_id:
@@ -130,7 +131,8 @@ class Tables:
         return sum(table.forget(client) for table in self._tables.values()) > 0
 
     def expire(self, now: float, idle_s: float) -> int:
-        """Forget clients that were silent for more than ``idle_s`` seconds before ``now``; returns how many. See ``Sequences.expire``."""
+        """Forget clients that were silent for more than ``idle_s`` seconds before ``now``; returns how many. See
+        ``Sequences.expire``."""
         return sum(table.expire(now, idle_s) for table in self._tables.values())
 
     def validate(self) -> None:
@@ -150,16 +152,19 @@ class Tables:
                 table.close()
 
     def snapshot(self, folder: str | Path, *, snapshot_id: str = "", overwrite: bool = False) -> None:
-        """Write all tables into ``folder``, which appears whole or not at all. No push to a table is half in the snapshot.
+        """Write all tables into ``folder``, which appears whole or not at all. No push to a table is half in the
+        snapshot.
 
         Raises:
             ConfigError: the folder exists and may not be replaced.
-            DataError: it cannot be written, for example because the disk is full. Names the file; nothing is left behind.
+            DataError: it cannot be written, for example because the disk is full. Names the file; nothing is left
+                behind.
         """
         with Staging(folder, MANIFEST, overwrite=overwrite) as staging:
             tables = self.list()
             for table in tables:
-                # A closed table takes no pushes, so writing it delays nobody and needs no copy; nor can it be copied without room.
+                # A closed table takes no pushes, so writing it delays nobody and needs no copy; nor can it be copied
+                # without room.
                 copy = not self._closed and table.nbytes <= self._room()
                 table.write_snapshot(table_folder(staging.path, table.spec.name, make=True), copy=copy)
             write_contents(staging.path, snapshot_id, [table.spec.name for table in tables])
@@ -187,7 +192,8 @@ class Tables:
     def adopt(self, tables: Mapping[str, MutableTable], load_id: int, steps: Mapping[str, int]) -> None:
         """Replace all tables by these.
 
-        ``steps``: the highest number of a step that any shard of each table has seen. Raises QuotaExceededError once closed.
+        ``steps``: the highest number of a step that any shard of each table has seen. Raises QuotaExceededError once
+        closed.
         """
         with self._changing:
             self._check_open()

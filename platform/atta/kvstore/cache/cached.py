@@ -38,8 +38,9 @@ class Lookup:
     """Which rows asked of a peer are cached and which are missing; positions are where the batch wants them.
 
     ``slots`` int32 [hits] and ``positions`` int64 [hits]; ``missing_rows``, ``missing_positions`` int64 [misses] and
-    ``missing_slots`` int32 or int64 [misses]: what to pass to ``keep`` with the row when it comes, -1: do not keep it (policies
-    that choose beforehand give the slot, others the vertex's id). ``pins`` holds the slots of the hits until they are filled.
+    ``missing_slots`` int32 or int64 [misses]: what to pass to ``keep`` with the row when it comes, -1: do not keep it
+    (policies that choose beforehand give the slot, others the vertex's id). ``pins`` holds the slots of the hits until
+    they are filled.
     """
 
     slots: np.ndarray

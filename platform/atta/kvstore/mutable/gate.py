@@ -10,7 +10,8 @@ __all__ = ["Gate"]
 
 
 class Gate:
-    """Readers and a writer (Courtois, Heymans, Parnas, 1971, second problem): one who waits to be alone goes before newcomers.
+    """Readers and a writer (Courtois, Heymans, Parnas, 1971, second problem): one who waits to be alone goes before
+    newcomers.
 
     Not re-entrant.
     """

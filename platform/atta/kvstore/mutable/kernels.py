@@ -1,7 +1,8 @@
 """The native kernels of mutable tables, typed and documented; the interpreter lock is released while they run.
 
-Tables and values are C-contiguous arrays [n, *row shape]; rows are int64 positions in the table. Bad input (a row outside the
-table, arrays that contradict each other) raises ValueError naming the argument, before anything has changed.
+Tables and values are C-contiguous arrays [n, *row shape]; rows are int64 positions in the table. Bad input (a row
+outside the table, arrays that contradict each other) raises ValueError naming the argument, before anything has
+changed.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def pack_table(
     versions: np.ndarray | None = None,
     middle: bytes = b"",
 ) -> bytes:
-    """``head`` and the bytes of ``table[rows]``; with ``versions`` also ``middle`` and theirs: a message made with one copy."""
+    """``head`` and the bytes of ``table[rows]``; with ``versions`` also ``middle`` and theirs: a message made with one
+    copy."""
     return _native.pack_table(head, _bytes(table), rows, locks, versions, middle)
 
 
@@ -71,7 +73,8 @@ def write_rows(
 
 
 def add_rows(table: np.ndarray, rows: np.ndarray, values: np.ndarray, locks: RowLocks) -> None:
-    """``table[rows[i]] += values[i]`` in order; a repeated row takes all of its values, integers wrap. Any dtype but bool."""
+    """``table[rows[i]] += values[i]`` in order; a repeated row takes all of its values, integers wrap. Any dtype but
+    bool."""
     _native.add_rows(_flat(table), rows, _flat(values), locks)
 
 
@@ -107,8 +110,8 @@ def step_adam(
 ) -> None:
     """Lazy Adam (Kingma, Ba, 2015) on float32 rows.
 
-    ``moments``: running means of gradients and of their squares, both of the table's shape; ``step_size`` includes the correction
-    of their bias.
+    ``moments``: running means of gradients and of their squares, both of the table's shape; ``step_size`` includes the
+    correction of their bias.
     """
     means, squares = moments
     _native.step_adam(_flat(table), _flat(means), _flat(squares), rows, _flat(grads), locks, step_size, *betas, eps)

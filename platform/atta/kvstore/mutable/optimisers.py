@@ -32,7 +32,8 @@ def apply_step(
     rows: np.ndarray,
     grads: np.ndarray,
 ) -> None:
-    """Step number ``step`` (from 1 on): ``rows`` (int64 [n], may repeat) of ``values`` along ``grads`` (float32 [n, *row shape]).
+    """Step number ``step`` (from 1 on): ``rows`` (int64 [n], may repeat) of ``values`` along ``grads`` (float32 [n,
+    *row shape]).
 
     The factors are computed in double precision, as torch computes them.
     """

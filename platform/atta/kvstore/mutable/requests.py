@@ -18,7 +18,8 @@ Values = np.ndarray | bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """``values`` [n, *row shape] and, of a versioned table, ``versions`` int64 [n]: -1 where the row was never written."""
+    """``values`` [n, *row shape] and, of a versioned table, ``versions`` int64 [n]: -1 where the row was never
+    written."""
 
     values: np.ndarray
     versions: np.ndarray | None
@@ -28,7 +29,8 @@ class Pulled:
 class Push:
     """A checked push.
 
-    ``rows`` int64 [n] are positions in the shard, ``values`` [n, *row shape] in the table's dtype; ``op`` is one of OPERATIONS.
+    ``rows`` int64 [n] are positions in the shard, ``values`` [n, *row shape] in the table's dtype; ``op`` is one of
+    OPERATIONS.
     """
 
     rows: np.ndarray
@@ -57,7 +59,8 @@ class Push:
 
 
 def local_rows(spec: MutableSpec, span: range, rows: np.ndarray) -> np.ndarray:
-    """int64 [n]: positions in the shard of the global ``rows``, any integers [n] within ``span``; raises ConfigError."""
+    """int64 [n]: positions in the shard of the global ``rows``, any integers [n] within ``span``; raises
+    ConfigError."""
     rows = np.asarray(rows)
     if rows.ndim != 1 or (rows.dtype.kind not in "iu" and rows.size):
         raise ConfigError(

@@ -1,12 +1,13 @@
 """Which pushes have been applied: retries are recognised by the numbers that their clients give them.
 
-A client registers with one table of one owner, then numbers its pushes to it 0, 1, 2, ... They may arrive in any order and more
-than once; each is applied once. The number of a push that was refused is not used up: the client gives it to its next one, or says
-that all lower numbers are settled. Kept per client: the first number that has not come yet, and the later numbers that have.
+A client registers with one table of one owner, then numbers its pushes to it 0, 1, 2, ... They may arrive in any order
+and more than once; each is applied once. The number of a push that was refused is not used up: the client gives it to
+its next one, or says that all lower numbers are settled. Kept per client: the first number that has not come yet, and
+the later numbers that have.
 
-A client that is not registered is refused: it is not known whether its push has been applied before. This is why clients may be
-forgotten. Clients from a snapshot are kept only to recognise retries. A client that goes on after a load registers anew, so that a
-late copy of a push from before the load does not change what was loaded.
+A client that is not registered is refused: it is not known whether its push has been applied before. This is why
+clients may be forgotten. Clients from a snapshot are kept only to recognise retries. A client that goes on after a load
+registers anew, so that a late copy of a push from before the load does not change what was loaded.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _MAX_NAME = 256
 class _ClientPushes:
     """Numbers below ``expected`` and those in ``ahead`` have been applied, those in ``busy`` are being applied.
 
-    ``over``: no new numbers are taken, because a snapshot was loaded. ``active``: the client was heard of since the last ``expire``.
-    ``heard``: when ``expire`` last saw it active, in seconds.
+    ``over``: no new numbers are taken, because a snapshot was loaded. ``active``: the client was heard of since the
+    last ``expire``. ``heard``: when ``expire`` last saw it active, in seconds.
     """
 
     expected: int = 0
@@ -116,7 +117,8 @@ class Sequences:
 
         Raises:
             ConfigError: not a valid client or number.
-            UnknownClientError: the client is not registered, or the push is new and a snapshot was loaded since it registered.
+            UnknownClientError: the client is not registered, or the push is new and a snapshot was loaded since it
+                registered.
             QuotaExceededError: too far ahead of a push that is missing.
         """
         _check(client, sequence)

@@ -1,8 +1,9 @@
 """The shard of a mutable table that one owner holds: pulled and pushed by many clients at once.
 
-Every row is read and written as a whole, under its own lock; rows of one request are not locked together. Pushes go on in
-parallel, except while the table grows, is copied for a snapshot or is replaced by one. Pulls never wait for any of these, because
-arrays are exchanged, not resized. A closed table takes no more pushes, so a snapshot that is written then is complete.
+Every row is read and written as a whole, under its own lock; rows of one request are not locked together. Pushes go on
+in parallel, except while the table grows, is copied for a snapshot or is replaced by one. Pulls never wait for any of
+these, because arrays are exchanged, not resized. A closed table takes no more pushes, so a snapshot that is written
+then is complete.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ __all__ = ["MutableTable"]
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """The rows in memory: ``values`` [rows, *row shape], ``versions`` int64 [rows], ``state`` of the optimiser by name."""
+    """The rows in memory: ``values`` [rows, *row shape], ``versions`` int64 [rows], ``state`` of the optimiser by
+    name."""
 
     values: np.ndarray
     versions: np.ndarray | None
@@ -52,7 +54,8 @@ class _Contents:
         return {"values": self.values, **versions, **self.state}
 
     def validate(self, spec: MutableSpec) -> None:
-        """Raise AssertionError where an invariant does not hold: all arrays have the same rows, as the spec describes them."""
+        """Raise AssertionError where an invariant does not hold: all arrays have the same rows, as the spec describes
+        them."""
         values = (len(self.values), *spec.row_shape)
         assert self.values.dtype.str == spec.dtype, f"values are {self.values.dtype.str}, not {spec.dtype}"
         assert self.values.shape == values, f"values are {self.values.shape}, not {values}"
@@ -201,24 +204,28 @@ class MutableTable:
         version: int | None = None,
         step: int | None = None,
     ) -> bool:
-        """Change rows, once per (client, sequence); False: this push has been applied before. See ``atta.kvstore.mutable.sequences``.
+        """Change rows, once per (client, sequence); False: this push has been applied before. See
+        ``atta.kvstore.mutable.sequences``.
 
         Args:
             rows: global row numbers, integers [n]; may repeat.
-            values: [n, *row shape] in the table's dtype, or the bytes of that; NaN and infinities are values like others.
-            op: "write" overwrites (of a repeated row the last counts; see ``version``), "add" accumulates, "step" takes ``values``
-                for gradients: those of equal rows are summed, then the row is stepped once. A push without rows counts as a step.
-            client: who pushes, as registered, and
-            sequence: how many of its pushes to this shard came before.
+            values: [n, *row shape] in the table's dtype, or the bytes of that; NaN and infinities are values like
+                others.
+            op: "write" overwrites (of a repeated row the last counts; see ``version``), "add" accumulates, "step" takes
+                ``values`` for gradients: those of equal rows are summed, then the row is stepped once. A push without
+                rows counts as a step.
+            client: the client that pushes, as registered.
+            sequence: number of its earlier pushes to this shard.
             settled: no push of the client with a lower number will come again.
-            version: of rows written to a versioned table. Rows of a higher version stay as they are, those of the same version are
-                written once more. None: all are written and keep their versions.
-            step: the number, from 1, of the optimiser's step that a push with "step" belongs to, so that one step may come in
-                several pushes and touch several shards; None: one more than this shard has seen.
+            version: of rows written to a versioned table. Rows of a higher version stay as they are, those of the same
+                version are written once more. None: all are written and keep their versions.
+            step: the number, from 1, of the optimiser's step that a push with "step" belongs to, so that one step may
+                come in several pushes and touch several shards; None: one more than this shard has seen.
 
         Raises:
             ConfigError: the request contradicts the table; nothing has changed, and the number is still unused.
-            UnknownClientError: the client is not registered, or only with what was here before a snapshot was loaded; likewise.
+            UnknownClientError: the client is not registered, or only with what was here before a snapshot was loaded;
+                likewise.
             QuotaExceededError: too many earlier pushes of the client are missing, or the table is closed; likewise.
         """
         with self._gate.shared():
@@ -239,7 +246,8 @@ class MutableTable:
         return self._sequences.forget(client)
 
     def expire(self, now: float, idle_s: float) -> int:
-        """Forget clients that were silent for more than ``idle_s`` seconds before ``now``; returns how many. See ``Sequences.expire``."""
+        """Forget clients that were silent for more than ``idle_s`` seconds before ``now``; returns how many. See
+        ``Sequences.expire``."""
         return self._sequences.expire(now, idle_s)
 
     def grow(self, rows: int) -> None:
@@ -266,7 +274,8 @@ class MutableTable:
     def snapshot(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write the table into ``folder``, which appears whole or not at all, as it is between two pushes.
 
-        Pushes wait while the arrays are copied in memory, not while they are written; the copy is as large as the table.
+        Pushes wait while the arrays are copied in memory, not while they are written; the copy is as large as the
+        table.
 
         Raises:
             ConfigError: the folder exists and may not be replaced.

@@ -1,6 +1,7 @@
 """A table on disk: its arrays as ``.npy`` and ``table.json`` with everything else, sizes and checksums.
 
-``table.json`` carries a checksum of its own, so that a changed number in it is noticed as a changed byte in an array is.
+``table.json`` carries a checksum of its own, so that a changed number in it is noticed as a changed byte in an array
+is.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One owner's part of the snapshots of one name: the part in use, and parts that wait beside it.
 
-A snapshot of a cluster has a part on every owner. Parts of one snapshot carry the same id. Each owner first writes its part beside
-the part in use (``part-0000.ID``). When all owners have done so, each renames the new part to ``part-0000``. Until then every owner
-still has the older part; from then on every owner has the newer one. So the newest id that all owners have is always a whole
-snapshot, wherever this is broken off.
+A snapshot of a cluster has a part on every owner. Parts of one snapshot carry the same id. Each owner first writes its
+part beside the part in use (``part-0000.ID``). When all owners have done so, each renames the new part to
+``part-0000``. Until then every owner still has the older part; from then on every owner has the newer one. So the
+newest id that all owners have is always a whole snapshot, wherever this is broken off.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _REPLACED = "replaced"
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """``tables``: their names. ``snapshot_id``: "" in snapshots older than ids. ``written_ns``: by this owner's clock, since 1970."""
+    """``tables``: their names. ``snapshot_id``: "" in snapshots older than ids. ``written_ns``: by this owner's clock,
+    since 1970."""
 
     tables: tuple[str, ...]
     snapshot_id: str
@@ -140,8 +141,8 @@ class SnapshotParts:
     def validate(self) -> None:
         """Raise AssertionError where an invariant of the folders does not hold.
 
-        A part that is complete beside the one in use has the id that its folder is named after; only the part that was replaced
-        has another. A folder that is still being written (``.partial``) may hold anything.
+        A part that is complete beside the one in use has the id that its folder is named after; only the part that was
+        replaced has another. A folder that is still being written (``.partial``) may hold anything.
         """
         for path in self._others():
             named = path.name.removeprefix(f"{self.place.name}.")
