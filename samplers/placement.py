@@ -1,5 +1,4 @@
-"""Which server has which partition, and which trainers: what ``atta train --trainers-per-server`` does, told
-beforehand."""
+"""Which partition and which trainers each server has: what ``atta train --trainers-per-server`` is going to do."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from atta.samplers.seed_plan import home_of, local_counts
 __all__ = ["MOST_TRAINERS", "ServerPlace", "TrainerPlace", "placement"]
 
 MOST_TRAINERS = 1024
-"""Per server; more are a slip of the finger."""
+"""At most this many trainers per server; a higher number is taken for a typing error."""
 
 
 @dataclass(frozen=True)

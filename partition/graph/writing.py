@@ -19,7 +19,7 @@ from atta.partition.schema import Schema, TableSpec, check_name, split_edge_type
 __all__ = ["EdgeAppender", "GraphWriter"]
 
 _CHUNK = 4 << 20
-"""Elements of a table that are copied at a time."""
+"""Number of elements of a table that are copied at a time."""
 _LARGEST = 2**63 - 1
 
 Array = npt.NDArray[Any]

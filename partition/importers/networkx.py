@@ -6,8 +6,8 @@ knows strings only: if all of them are decimal numbers, they are taken for integ
 
 Attributes become tables: ``x`` features, ``y`` labels, ``NAME_mask`` splits, ``weight`` and ``time`` of edges with
 their meanings. Every vertex (edge) needs a value of each: a number, a truth value or equally many of them. An edge
-without direction is stored in
-both: edges keep their order and their reverses follow in the same order; a self-loop is stored once.
+without direction is stored in both: edges keep their order and their reverses follow in the same order; a self-loop is
+stored once.
 
 networkx is imported only here, when such a graph is read.
 """

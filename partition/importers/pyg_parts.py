@@ -1,10 +1,9 @@
 """A folder of PyG's ``Partitioner``: ``META.json`` with ``part_*`` beside it.
 
 Vertices and edges keep the numbers they had before PyG partitioned the graph. The partition of each vertex becomes the
-node table
-``part``: ``atta partition --method given --option table=part`` makes a dataset with the very same partitions. PyG's own
-folders have neither labels nor splits; those that ``atta export pyg-parts`` has written have them as features ``y`` and
-``NAME_mask``.
+node table ``part``: ``atta partition --method given --option table=part`` makes a dataset with the very same
+partitions. PyG's own folders have neither labels nor splits; those that ``atta export pyg-parts`` has written have them
+as features ``y`` and ``NAME_mask``.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Block:
     """Blocks grown around labelled vertices, dealt out by cross edges and by room for labelled vertices.
 
     Vertices that no block reaches come last, each to the partition with most of its neighbours. A block has exactly one
-    labelled
-    vertex, so where nearly all vertices are labelled every vertex is a block: use ``centres="train"`` or METIS then.
+    labelled vertex, so where nearly all vertices are labelled every vertex is a block: use ``centres="train"`` or METIS
+    then.
 
     Attributes:
         hops: how far a block reaches.

@@ -18,9 +18,9 @@ from atta.samplers.requests import Contains, DegreeSums, Program
 __all__ = ["NegativeLinks", "NegativeStrategy", "Positives", "draw_negatives"]
 
 _ATTEMPTS = 64
-"""Draws per pair before all targets of its source are tried in turn."""
+"""Number of draws per pair before all targets of its source are tried in turn."""
 _TOGETHER = 1 << 16
-"""Targets tried at a time."""
+"""Number of targets that are tried at a time."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 

@@ -2,9 +2,8 @@
 
 A batch begins with the seeds; every layer adds what it draws. A layer's edges run from its drawn vertices to all
 vertices known before, and stand after those of the layers above; ``extra["layer_edges"]``, int64 [layers], counts them.
-So the edges of the last
-layer feed the first layer of a network, as with the blocks of DGL: what is known stays known. ``extra["weight"]``,
-float32 [E], has weights that sum to 1 over the edges of a layer into one vertex.
+So the edges of the last layer feed the first layer of a network, as with the blocks of DGL: what is known stays known.
+``extra["weight"]``, float32 [E], has weights that sum to 1 over the edges of a layer into one vertex.
 """
 
 from __future__ import annotations

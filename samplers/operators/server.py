@@ -2,10 +2,9 @@
 sampling.
 
 Both start from the batch's seeds, the server's *inner* vertices, admit others hop by hop along in-edges, and return the
-subgraph
-induced on all of them: an edge between two vertices of the batch is never left out. Its vertices are the seeds in their
-order, then hop by hop what was admitted, by ascending user id; edges are ordered by target and, for one target, by user
-id of the source.
+subgraph induced on all of them: an edge between two vertices of the batch is never left out. Its vertices are the seeds
+in their order, then hop by hop what was admitted, by ascending user id; edges are ordered by target and, for one
+target, by user id of the source.
 
 ``extra["hop"]``, int32 [n], is the hop that admitted a vertex, 0 for the seeds; ``extra["degree"]``, int64 [n], its
 in-degree in the whole graph (parallel edges count), which a GCN normalises by: degrees within the subgraph would be
@@ -30,7 +29,7 @@ from atta.samplers.requests import Degrees, Expand, Neighbors, Program
 __all__ = ["Closure", "ExpansionAware"]
 
 _MAX_HOPS = 1024
-"""A network of 112 layers is the deepest in the paper; hops beyond the graph's diameter cost nothing."""
+"""At most this many hops. The deepest network of the paper has 112 layers; hops beyond the graph's diameter cost nothing."""
 _SELECTIONS = ("uniform", "degree")
 
 
@@ -66,11 +65,10 @@ class ExpansionAware:
 
     Let A(0) be the seeds. In hop h = 1 ... ``max_hop`` each vertex v that hop h - 1 has admitted (in hop 1: each seed)
     admits at most ``fanout`` of its candidates C(v), the different in-neighbours of v outside A(h - 1), and all of them
-    where they are no
-    more; A(h) is A(h - 1) and whatever any v has admitted. Candidates are relative to A(h - 1) and the v choose
-    independently: several may admit the same vertex, none sees what others of its hop admit, and so nothing depends on
-    an order. Edges between vertices of the result are never sampled. ``fanout`` -1 admits all: the result is that of
-    ``Closure(max_hop)``.
+    where they are no more; A(h) is A(h - 1) and all that any v has admitted. Candidates are relative to A(h - 1) and
+    the v choose independently: several may admit the same vertex, none sees what others of its hop admit, and so
+    nothing depends on an order. Edges between vertices of the result are never sampled. ``fanout`` -1 admits all: the
+    result is that of ``Closure(max_hop)``.
 
     ``select`` says whom v admits:
 

@@ -20,7 +20,7 @@ __all__ = ["Shadow"]
 
 _MAX_DEPTH = 32
 _TOGETHER = 1 << 21
-"""Edges that are looked at together, unless one vertex has more."""
+"""Number of edges that are processed together, unless one vertex has more."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from atta.kvstore.mutable import kernels
 __all__ = ["Constant", "Initialiser", "Normal", "Uniform", "Zeros", "initialiser_from_dict", "initialiser_to_dict"]
 
 _BLOCK = 1 << 20
-"""Numbers that are made at once for float16 tables, which have no kernel of their own."""
+"""How many numbers are made at once for float16 tables, which have no kernel of their own."""
 
 
 @dataclass(frozen=True, slots=True)

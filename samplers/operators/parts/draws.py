@@ -39,8 +39,8 @@ def draw_edges(batch: Batch, count: int, key: int, *, power: int) -> Program[tup
 
     Candidates for v are drawn uniformly, by rank of user id; for power 2 one is accepted with probability 1 / D_v. A
     uniform in-neighbour of it is u. So nothing about the graph need be known beforehand. Vertices with many in-edges
-    make acceptance
-    rare: after 64 rounds there may be fewer edges than asked for, and in a graph without edges there are none.
+    make acceptance rare: after 64 rounds there may be fewer edges than asked for, and in a graph without edges there
+    are none.
 
     Returns u and v, int64 [at most count] each.
     """

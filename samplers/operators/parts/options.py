@@ -10,9 +10,9 @@ from atta.samplers.arguments import whole
 __all__ = ["MAX_EDGES", "MAX_VERTICES", "check_layers", "check_number", "check_whole"]
 
 MAX_VERTICES = 1 << 24
-"""Most vertices that an option may ask for, per batch or per seed."""
+"""At most this many vertices may be asked for by an option, per batch or per seed."""
 MAX_EDGES = 1 << 31
-"""Most edges of a batch: it numbers them, like its vertices, with 32 bits."""
+"""At most this many edges are in a batch: it numbers them, like its vertices, with 32 bits."""
 _MAX_LAYERS = 32
 
 

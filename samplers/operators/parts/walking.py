@@ -14,11 +14,11 @@ from atta.samplers.requests import Contains, Degrees, Expand, Program, Step
 __all__ = ["MAX_LENGTH", "walk"]
 
 MAX_LENGTH = 1 << 12
-"""Most steps of a walk: each is at least one question to all owners."""
+"""At most this many steps are in a walk: each is at least one question to all owners."""
 _REJECTIONS = 256
-"""Before node2vec weighs all neighbours; the native code counts to the same number."""
+"""How many proposals are rejected before node2vec weighs all neighbours. Native code has the same number."""
 _TOGETHER = 1 << 20
-"""Neighbours that are weighed together, unless one vertex has more."""
+"""Number of neighbours that are weighed together, unless one vertex has more."""
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,8 @@ def expected_visits(dataset: Dataset, part: int, fan_outs: Sequence[int]) -> dic
     them with probability min(1, k / d), for the fan-out k of the hop (-1: all), and expectations add up, so one pass
     over the edges per hop gives them exactly for trees that are sampled independently. Two things are left out.
     Vertices of other partitions are not expanded, because their in-edges lie elsewhere: what is reached through them is
-    not counted. And a batch expands a vertex once
-    even if it comes to it several times: the vertices behind hubs are asked for somewhat less than this says.
+    not counted. And a batch expands a vertex once even if it comes to it several times: the vertices behind hubs are
+    asked for somewhat less than this says.
 
     Raises:
         ConfigError: no fan-outs, or one below -1.
