@@ -8,7 +8,7 @@ import pytest
 
 from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
 from atta.scheduler import Scheduler, SchedulerConfig, SessionOpened, TaskDone
-from atta.scheduler.coarse import SessionState
+from atta.scheduler.coarse import ScheduledSession
 from atta.scheduler.fine import Dag, LaneQueue
 from atta.scheduler.pace import KEPT_PACES, Pace
 from tests.unit.scheduler.harness import PLANS, Shell
@@ -32,7 +32,7 @@ def busy() -> Scheduler:
     return scheduler
 
 
-def session(scheduler: Scheduler) -> SessionState:
+def session(scheduler: Scheduler) -> ScheduledSession:
     return scheduler._sessions["a"]
 
 
@@ -88,7 +88,7 @@ BROKEN: dict[str, tuple[Callable[[Scheduler], None], str]] = {
     "a DAG has another's number": (lambda s: setattr(dag(s), "id", 10**6), "is kept as"),
     "a cancelled DAG without tasks is kept": (cancel_and_stop, "runs nothing"),
     "a DAG of no session": (
-        lambda s: setattr(dag(s), "session", SessionState("q", PLANS["one"], [], 1, "", Pace())),
+        lambda s: setattr(dag(s), "session", ScheduledSession("q", PLANS["one"], [], 1, "", Pace())),
         "not open",
     ),
     "a session does not know its DAG": (lambda s: dag(s).session.dags.pop(dag(s).id), "unknown to its session"),

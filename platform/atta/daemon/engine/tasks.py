@@ -21,7 +21,7 @@ __all__ = ["TaskResult", "is_program", "run_local", "run_program", "run_remote"]
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What the scheduler learns of a finished task, and what it moved over the network."""
+    """What a finished task tells the scheduler, and what it moved over the network."""
 
     growth: Sequence[OwnedVertices] = ()
     expand: Sequence[OwnedVertices] | None = None
@@ -80,7 +80,10 @@ def is_program(task: Task, home: int) -> bool:
 
 
 async def run_program(state: BatchState, task: Task, access: ClusterAccess, pool: Executor) -> TaskResult:
-    """Run a sampler that asks about the whole graph. Its steps run on ``pool``; the owners of the vertices answer its questions."""
+    """Run a sampler that asks about the whole graph.
+
+    Its steps run on ``pool``; the owners of the vertices answer its questions.
+    """
     op = state.plan.op(task.op)
     asked = access.of(op.edge_type)
     if task.kind is Kind.BATCH:

@@ -1,4 +1,7 @@
-"""What tasks ask of a peer, and the pieces in which its answers come. ``Peer`` asks over the network; tests answer in its place."""
+"""What tasks ask of a peer, and the pieces in which its answers come.
+
+``Peer`` asks over the network; tests answer in its place.
+"""
 
 from __future__ import annotations
 
