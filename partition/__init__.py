@@ -1,8 +1,8 @@
 """Graphs on disk: import or generate them, cut them into partitions, read the parts.
 
-Reading order: ``graph`` (the neutral folder), ``importers`` and ``generate`` (what fills it), ``exporters`` (the way back),
-``methods`` (who owns which vertex), ``writer`` (the partitioned dataset), ``dataset`` and ``book`` (how everything above this
-layer reads it).
+Reading order: ``graph`` (the neutral folder), ``importers`` and ``generate`` (what fills it), ``exporters`` (the way
+back), ``methods`` (who owns which vertex), ``writer`` (the partitioned dataset), ``dataset`` and ``book`` (how
+everything above this layer reads it).
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class CSC:
 
 @dataclass(frozen=True)
 class _OpenedFolder:
-    """A dataset's folder as it was when it was opened; files are mapped later, when another one may have its name."""
+    """A dataset's folder when it was opened. Files are mapped later, and another folder may have its name by then."""
 
     path: Path
     manifest: tuple[int, ...]
@@ -82,17 +82,18 @@ class _OpenedFolder:
         """Memory-map one of the files read-only.
 
         Raises:
-            DataError: the file is missing or damaged, or another dataset has taken the place: their rows must not be mixed.
+            DataError: the file is missing or damaged, or another dataset has taken the place: their rows must not be
+                mixed.
         """
         array = map_array(path)
-        # Looked at after the file was opened: until then it was this dataset's.
+        # Checked after the file was opened, so the file belongs to this dataset if nothing has changed.
         if _identity(self.path / MANIFEST) != self.manifest:
             raise DataError(self.path, "was replaced since it was opened; open it again")
         return array
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """What a file has that replaces another: not what this one has; nothing where there is none."""
+    """What changes when another file takes this one's place; () if there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -141,7 +142,8 @@ class Part:
         return self._tables[key]
 
     def edge_table(self, edge_type: str, name: str) -> Array:
-        """Return the rows [E, *row_shape] of an edge table in the order of ``csc(edge_type).indices``; errors as ``table``."""
+        """Return the rows [E, *row_shape] of an edge table in the order of ``csc(edge_type).indices``; errors as
+        ``table``."""
         tables = self._schema.edge_tables[self._schema.check_edge_type(edge_type)]
         if name not in tables:
             raise UnknownNameError.of(f"table of edge type {edge_type!r}:", name, tables)

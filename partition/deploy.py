@@ -1,4 +1,5 @@
-"""Copies out of a partitioned dataset what one daemon needs: the manifest, ``shared/`` and its own parts, each file verified."""
+"""Copies out of a partitioned dataset what one daemon needs: the manifest, ``shared/`` and its own parts, each file
+verified."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 ``sbm`` and ``powerlaw`` plant communities (a degree-corrected stochastic block model): most edges stay inside a
 community, every community belongs to one class, and features carry the class so weakly that a vertex needs its
-neighbours to find it. ``rmat`` draws the recursive matrix graph (Chakrabarti et al., 2004), whose edges know no classes;
-there the label of a vertex is the commonest hidden topic among its in-neighbours and features show the topics.
+neighbours to find it. ``rmat`` draws the recursive matrix graph (Chakrabarti et al., 2004), whose edges know no
+classes; there the label of a vertex is the commonest hidden topic among its in-neighbours and features show the topics.
 
 Every edge is stored in both directions. Vertex numbers are shuffled: neighbouring numbers say nothing.
 Memory: a few arrays per vertex plus a chunk of edges or features per thread.
@@ -49,8 +49,8 @@ class GenerateOptions:
 
     Attributes:
         nodes: number of vertices.
-        edges: stored directed edges, about: pairs drawn twice inside a community or a chunk are dropped after a few further
-            attempts.
+        edges: stored directed edges, about: pairs drawn twice inside a community or a chunk are dropped after a few
+            further attempts.
         features: columns of ``x`` (float32); 0: no features.
         classes: number of classes of ``y``.
         seed: of everything.
@@ -126,7 +126,7 @@ def generate(
             labels[row_of] = model.labels(options)
         out.add_labels(labels)
         out.num_classes = options.classes
-        # A topic is no class: shown plainly it still says nothing about the label of the vertex itself.
+        # A topic is not a class: shown plainly it still says nothing about the label of the vertex itself.
         strength = options.signal * (_TOPIC_SIGNAL if kind == "rmat" else 1)
         _write_features(out, topics, strength, options, progress=progress, threads=threads)
         _write_splits(out, options)
@@ -149,7 +149,8 @@ def _write_edges(
 
 
 def _in_order(jobs: Iterable[Callable[[], _T]], threads: int) -> Iterator[_T]:
-    """Run ``jobs`` on ``threads`` threads and yield their results in the order of the jobs, a bounded number of them ahead."""
+    """Run ``jobs`` on ``threads`` threads and yield their results in the order of the jobs, a bounded number of them
+    ahead."""
     pending: deque[Future[_T]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
@@ -191,8 +192,8 @@ class _Communities:
     def jobs(self, options: GenerateOptions, row_of: Ints) -> Iterator[Callable[[], Edges]]:
         """Yield what draws the edges, chunk after chunk: first inside communities, then anywhere.
 
-        All pairs of a community lie in one chunk, so that none of them is drawn twice. A pair is a hash of the seed, its community
-        and its number there: neither threads nor the size of chunks have a say.
+        All pairs of a community lie in one chunk, so that none of them is drawn twice. A pair is a hash of the seed,
+        its community and its number there, so it depends neither on threads nor on the size of chunks.
         """
         wheel, undirected = _native.Wheel(self.weights), options.edges // 2
         inside = round(undirected * (1 - options.inter))

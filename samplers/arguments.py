@@ -18,7 +18,7 @@ _INT64 = np.iinfo(np.int64)
 
 
 def whole(what: str, value: object, least: int, most: int | None = None) -> int:
-    """``value`` as an int, provided that it is a whole number (no bool) from ``least`` to ``most`` (None: any)."""
+    """``value`` as an int, provided that it is a whole number (not a bool) from ``least`` to ``most`` (None: any)."""
     if not _is_a(value, Integral) or not least <= int(value) or (most is not None and int(value) > most):  # type: ignore[call-overload]
         bounds = f"at least {least}" if most is None else f"{least} to {_written(most)}"
         raise ConfigError(f"{what} {_plain(value)!r}: must be a whole number, {bounds}")
@@ -26,7 +26,8 @@ def whole(what: str, value: object, least: int, most: int | None = None) -> int:
 
 
 def number(what: str, value: object, words: str = "a number", *, above: float = -math.inf) -> float:
-    """``value`` as a float, provided that it is a finite number (no bool) above ``above``; ``words`` say what it must be."""
+    """``value`` as a float, provided that it is a finite number (not a bool) above ``above``; ``words`` say what it
+    must be."""
     if not _is_a(value, Real) or not math.isfinite(value) or not value > above:  # type: ignore[arg-type, operator]
         raise ConfigError(f"{what} {_plain(value)!r}: must be {words}")
     return float(value)  # type: ignore[arg-type]
@@ -48,7 +49,7 @@ def names(what: str, given: object) -> list[str]:
     found = list(given)
     for name in found:
         if not isinstance(name, str):
-            raise ConfigError(f"{what}: {name!r} is no name")
+            raise ConfigError(f"{what}: {name!r} is not a name")
     return found
 
 
@@ -85,7 +86,7 @@ def check_fan_out(where: str, edge_type: str, count: object, bound: int) -> int:
 
 
 def fan_outs_of(given: object) -> list[object]:
-    """The fan-outs of one edge type, hop by hop, unchecked; raises ConfigError for what is no list of them."""
+    """The fan-outs of one edge type, hop by hop, unchecked; raises ConfigError for what is not a list of them."""
     plain = given.tolist() if hasattr(given, "tolist") else given
     if isinstance(plain, str | bytes) or not isinstance(plain, Iterable):
         raise ConfigError(f"num_neighbors {plain!r}: must list a fan-out for every hop")

@@ -1,4 +1,5 @@
-"""Counter-based randomness (architecture, determinism contract): hashes instead of generators, the same in Python and in C++."""
+"""Counter-based randomness: hashes instead of generators, the same in Python and in C++ (docs/architecture.md,
+determinism)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which server has which partition, and which trainers: what ``atta train --trainers-per-server`` does, told beforehand."""
+"""Which partition and which trainers each server has: what ``atta train --trainers-per-server`` is going to do."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from atta.samplers.seed_plan import home_of, local_counts
 __all__ = ["MOST_TRAINERS", "ServerPlace", "TrainerPlace", "placement"]
 
 MOST_TRAINERS = 1024
-"""Per server; more are a slip of the finger."""
+"""At most this many trainers per server; a higher number is taken for a typing error."""
 
 
 @dataclass(frozen=True)
 class TrainerPlace:
-    """A trainer: its rank among all, and how many training vertices are its own with mini-batches (``--seed-policy local``)."""
+    """A trainer: its rank among all, and how many training vertices are its own with mini-batches (``--seed-policy
+    local``)."""
 
     rank: int
     training_vertices: int
@@ -38,9 +39,9 @@ class ServerPlace:
 def placement(parts: Sequence[Mapping[str, Any]], trainers_per_server: int = 1) -> list[ServerPlace]:
     """The servers of a dataset when every ``trainers_per_server`` consecutive ranks are one.
 
-    parts: counts of each partition, as ``quality["parts"]`` of ``atta.partition.describe.describe`` has them; node and edge types
-    are added up. A trainer's training vertices are those before padding. They come from near its server, but are shared out
-    evenly, so where partitions are uneven some are another server's.
+    parts: counts of each partition, as ``quality["parts"]`` of ``atta.partition.describe.describe`` has them; node and
+    edge types are added up. A trainer's training vertices are those before padding. They come from near its server, but
+    are shared out evenly, so where partitions are uneven some are another server's.
 
     Raises:
         ConfigError: fewer than one trainer per server, or more than 1024.

@@ -1,9 +1,9 @@
-"""What a sampler may ask of a graph that it does not see: a few questions about in-edges, each answered for many vertices at once.
+"""The questions that a sampler may ask about a graph: about in-edges, each for many vertices at once.
 
-A sampler beyond plain neighbourhoods (walks, subgraphs, layers, a user's own) is a generator: it yields a question, is sent the
-answer, and returns what it has sampled. It knows no sockets, threads or partitions, so the same code runs over a whole graph in
-this process (``LocalAccess``) and inside the daemon, where the questions go to the owners of the vertices; and it gives the same
-result in both, because its randomness is a function of stream keys and user ids only.
+A sampler beyond plain neighbourhoods (walks, subgraphs, layers, a user's own) is a generator: it yields a question, is
+sent the answer, and returns what it has sampled. It knows no sockets, threads or partitions. So the same code runs over
+a whole graph in this process (``LocalAccess``) and in a daemon, where questions go to the owners of the vertices. It
+gives the same result in both, because its randomness is a function of stream keys and user ids only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Neighbors:
-    """In-edges of the asked vertices, in their order: ``counts`` int32 [m]; ``sources`` and ``edge_ids`` int64 [sum(counts)].
+    """In-edges of the asked vertices, in their order: ``counts`` int32 [m]; ``sources`` and ``edge_ids`` int64
+    [sum(counts)].
 
     Sources are internal ids; those of one vertex are ordered by user id, or in the order in which they were drawn.
     """
@@ -55,7 +56,8 @@ class Expand:
         fan_out: edges per vertex, uniformly; -1 takes all.
         stream_key: of the draws, which are a function of it, the vertex' user id and its entry of ``trees``.
         trees: int32 [m], or None: vertices of different trees draw independently of each other.
-        within: ascending internal ids int64, or None: leave out edges from other vertices (after drawing; use it with -1).
+        within: ascending internal ids int64, or None: leave out edges from other vertices (after drawing; use it with
+            -1).
     """
 
     vertices: np.ndarray
@@ -70,7 +72,8 @@ class Expand:
 class Step:
     """One in-neighbour of each of ``vertices`` (int64 [m]), chosen by ``bits`` (uint64 [m]).
 
-    Answered by int64 [m]: of d in-edges ordered by user id the one at ``bits * d >> 64``; -1 for a vertex without in-edges.
+    Answered by int64 [m]: of d in-edges ordered by user id the one at ``bits * d >> 64``; -1 for a vertex without
+    in-edges.
     """
 
     vertices: np.ndarray
@@ -106,7 +109,7 @@ Program = Generator[Request, Any, Result]
 
 
 class Access(Protocol):
-    """Something that answers requests."""
+    """An object that answers requests."""
 
     def answer(self, request: Request) -> Any:
         """The answer that the request's docstring describes; ConfigError for a vertex that does not exist."""

@@ -1,22 +1,24 @@
 """Which seeds each rank gets in which batch: pure planning, the same on every daemon (DistDGL §4.1, two-level split).
 
-GLOBAL: one permutation of all seeds per epoch; batch g is its g-th slice of ``batch_size`` and belongs to rank g mod W. It
-depends on the users' ids alone, so any partitioning gives the same batches.
+GLOBAL: one permutation of all seeds per epoch; batch g is its g-th slice of ``batch_size`` and belongs to rank g mod W.
+It depends on the users' ids alone, so any partitioning gives the same batches.
 
-LOCAL: the seeds in internal order are cut into W ranges whose sizes differ by at most one, so a trainer's seeds lie with
-the daemon that serves it. The trainers of one machine share the union of their ranges by a random even split that stays
-the same for all epochs; each epoch permutes what a trainer has.
+LOCAL: the seeds in internal order are cut into W ranges whose sizes differ by at most one, so a trainer's seeds lie
+with the daemon that serves it. The trainers of one machine share the union of their ranges by a random even split that
+stays the same for all epochs; each epoch permutes what a trainer has.
 
 Padding gives all ranks the same number of batches with the fewest repeated seeds, and never a batch without seeds:
 
 - GLOBAL: what is left for the last round of W batches is spread evenly over the ranks (sizes differ by at most one).
   Only when fewer than W seeds are left does the permutation start again from its front.
-- LOCAL: a rank that would have one batch less than others repeats its first seed in one more batch. A rank without seeds
-  (fewer seeds than ranks) borrows one.
-- Batches cut by the user: a rank that would have one batch less repeats its own first batch; one without any borrows another's.
+- LOCAL: a rank that would have one batch less than others repeats its first seed in one more batch. A rank without
+  seeds (fewer seeds than ranks) borrows one.
+- Batches cut by the user: a rank that would have one batch less repeats its own first batch; one without any borrows
+  another's.
 
-With ``drop_last`` all batches are full; with padding, too, the ranks keep the number of batches that all of them can fill.
-How many batches a rank gets is a function of the number of seeds alone, so a client can tell it (``count_batches``).
+With ``drop_last`` all batches are full; with padding, too, the ranks keep the number of batches that all of them can
+fill. How many batches a rank gets is a function of the number of seeds alone, so a client can tell it
+(``count_batches``).
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ Ints = NDArray[np.int64]
 
 
 class SeedPolicy(enum.Enum):
-    """How seeds are divided among ranks: near their homes, or by one permutation whatever the partitions."""
+    """How seeds are divided among ranks: near their owners, or by one permutation that ignores partitions."""
 
     LOCAL = 0
     GLOBAL = 1
@@ -172,8 +174,8 @@ def plan_seeds(
     position: [n] int64 where each seed stood in the user's input; None for a named split, whose order is ascending user
     ids. Without ``shuffle`` a rank's seeds come in that order. ``parts`` is the number of partitions.
 
-    Raises ConfigError for an empty choice of seeds, for ``drop_last`` that leaves no rank a batch, and for arguments out of
-    range. A rank by itself may have no batch when there is neither padding nor a seed for it.
+    Raises ConfigError for an empty choice of seeds, for ``drop_last`` that leaves no rank a batch, and for arguments
+    out of range. A rank by itself may have no batch when there is neither padding nor a seed for it.
     """
     n = len(internal)
     if len(user_ids) != n or (position is not None and len(position) != n):
@@ -196,8 +198,8 @@ def plan_seeds(
 def plan_unseeded(batches: int, *, rank: int, world: int, pad: bool = True) -> SeedPlan:
     """Plan ``batches`` without seeds, for operators that need none; it takes no memory, however many there are.
 
-    Rank r of W gets batches r, r + W, r + 2W, ...; with ``pad`` all ranks have equally many: a last round without a batch for some
-    is filled up. Raises ConfigError where there is no batch, and for a rank that does not exist.
+    Rank r of W gets batches r, r + W, r + 2W, ...; with ``pad`` all ranks have equally many: a last round without a
+    batch for some is filled up. Raises ConfigError where there is no batch, and for a rank that does not exist.
     """
     if batches < 1:
         raise ConfigError(f"{batches} batches: must be at least 1")
@@ -207,10 +209,11 @@ def plan_unseeded(batches: int, *, rank: int, world: int, pad: bool = True) -> S
 
 
 def plan_sized(internal: Ints, sizes: Ints, *, rank: int, world: int, pad: bool = True) -> SeedPlan:
-    """Plan batches of given ``sizes`` [B], which cut ``internal`` [n] in order; rank r of W gets batches r, r + W, r + 2W, ...
+    """Plan batches of given ``sizes`` [B], which cut ``internal`` [n] in order; rank r of W gets batches r, r + W, r +
+    2W, ...
 
-    With ``pad``, a rank whose last round has no batch left repeats its own first one (or, if it has none, batch r mod B), so that
-    all have equally many. Sizes of 0 are fine: such batches are for operators that need no seeds.
+    With ``pad``, a rank whose last round has no batch left repeats its own first one (or, if it has none, batch r mod
+    B), so that all have equally many. Sizes of 0 are fine: such batches are for operators that need no seeds.
 
     Raises ConfigError for sizes that do not add up, and where there is no batch at all.
     """

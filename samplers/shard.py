@@ -1,4 +1,4 @@
-"""One partition's graph, ready to be sampled: what a daemon answers its peers and its own tasks from."""
+"""The graph of one partition, ready to be sampled. A daemon answers its peers and its own tasks from it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ DEGREE_SAMPLE = 2048
 class Answer:
     """Sampled in-neighbours of some rows.
 
-    ``counts`` int32 [rows]; ``neighbors`` int32|int64 [sum(counts)] internal source ids; ``edge_ids`` int32|int64, same length;
-    ``tables``: rows of edge tables, same length.
+    ``counts`` int32 [rows]; ``neighbors`` int32|int64 [sum(counts)] internal source ids; ``edge_ids`` int32|int64 and
+    ``tables`` (rows of edge tables): same length.
     """
 
     counts: np.ndarray
@@ -85,8 +85,9 @@ class Shard:
     ) -> Answer:
         """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64).
 
-        The result for a row is a pure function of (stream_key, its entries of ``trees`` int32 [m] and ``times`` int64 [m], the
-        row's user id): architecture, determinism contract. ``tables`` names edge tables whose rows are wanted, too.
+        The result for a row is a pure function of (stream_key, its entries of ``trees`` int32 [m] and ``times`` int64
+        [m], the row's user id): architecture, determinism contract. ``tables`` names edge tables whose rows are wanted,
+        too.
 
         Raises:
             ConfigError: a row outside the partition, a fan-out below -1, or no usable weights or times.
@@ -139,7 +140,8 @@ class Shard:
         return self.dataset.part(self.part).edge_table(edge_type, name)
 
     def step(self, edge_type: str, rows: np.ndarray, bits: np.ndarray) -> np.ndarray:
-        """One in-neighbour of each of core ``rows`` (int64 [m]), chosen by ``bits`` (uint64 [m]): int64 internal ids, -1 = none.
+        """One in-neighbour of each of core ``rows`` (int64 [m]), chosen by ``bits`` (uint64 [m]): int64 internal ids,
+        -1 = none.
 
         Of d in-edges ordered by user id it is the one at ``bits * d >> 64``. Errors as for ``degrees``.
         """
@@ -160,7 +162,8 @@ class Shard:
             raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
 
     def pair(self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int) -> np.ndarray:
-        """``count`` non-neighbours (or in-neighbours) per core row: int64 internal ids [rows * count], -1 where none exists.
+        """``count`` non-neighbours (or in-neighbours) per core row: int64 internal ids [rows * count], -1 where none
+        exists.
 
         Raises:
             ConfigError: a row outside the partition.
@@ -184,9 +187,11 @@ class Shard:
             raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
 
     def degree(self, edge_types: Iterable[str], rows: np.ndarray) -> int:
-        """About the total in-degree of core ``rows`` over ``edge_types`` (the cost of expanding them, ByteGNN's NSC cost).
+        """About the total in-degree of core ``rows`` over ``edge_types`` (the cost of expanding them, ByteGNN's NSC
+        cost).
 
-        Of many rows every few are looked up: an exact sum costs a cache miss per row, and what it steers needs no more.
+        If there are many rows, only a sample is looked up: an exact sum costs a cache miss per row, and scheduling
+        needs an estimate only.
         """
         stride = max(1, len(rows) // DEGREE_SAMPLE)
         sample = rows[::stride] if stride > 1 else rows
@@ -212,7 +217,8 @@ class Shard:
 
 
 def without_edges(answer: Answer, rows: np.ndarray, targets: np.ndarray, sources: np.ndarray) -> Answer:
-    """``answer`` (to int64 ``rows``, internal ids) without the edges ``sources[i]`` → ``targets[i]``; repeated ones all go."""
+    """``answer`` (to int64 ``rows``, internal ids) without the edges ``sources[i]`` → ``targets[i]``, nor their
+    repetitions."""
     ends = np.unique(targets)
     if not len(ends) or not len(answer.neighbors):
         return answer

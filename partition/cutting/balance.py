@@ -21,7 +21,7 @@ Longs = npt.NDArray[np.int64]
 def known_balance(graph: Graph, balance: Sequence[str] | None) -> list[str]:
     """Check the names in ``balance``: ``nodes``, ``edges``, ``types`` (each node type) or a split.
 
-    None: vertices, edges and training vertices, as far as they exist. Raises UnknownNameError.
+    None: vertices, edges and training vertices, if they exist. Raises UnknownNameError.
     """
     splits = {name for per_type in graph.schema.splits.values() for name in per_type}
     known = {"nodes", "edges", TYPES, *splits}
@@ -45,9 +45,9 @@ def slacks(graph: Graph, balance: Sequence[str]) -> npt.NDArray[np.float64]:
 def constraints(graph: Graph, balance: Sequence[str] = DEFAULT_BALANCE) -> Longs:
     """Return the vertex weights [N, C] of the union graph, one column per thing to balance.
 
-    ``nodes`` gives each vertex the weight 1, ``edges`` its in-degree, a split 1 to its vertices, ``types`` a column to each
-    node type. Columns that say nothing (no edges, an empty split) are left out. Raises UnknownNameError for a split that no
-    node type has.
+    ``nodes`` gives each vertex the weight 1, ``edges`` its in-degree, a split 1 to its vertices, ``types`` a column to
+    each node type. Columns that say nothing (no edges, an empty split) are left out. Raises UnknownNameError for a
+    split that no node type has.
     """
     return np.ascontiguousarray(np.stack([column for _, column in _columns(graph, balance)], axis=1))
 
@@ -61,7 +61,8 @@ def _columns(graph: Graph, balance: Sequence[str]) -> list[tuple[str, Longs]]:
 
 
 def capacities(weights: Longs, parts: int, slack: float | npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return [C] how much of each thing a partition may hold: its share and ``slack`` of it more, and room for one vertex."""
+    """Return [C] how much of each thing a partition may hold: its share and ``slack`` of it more, and room for one
+    vertex."""
     share = weights.sum(axis=0, dtype=np.float64) / parts
     room = np.maximum(share * (1 + slack), np.ceil(share))
     most: npt.NDArray[np.float64] = np.maximum(room, weights.max(axis=0, initial=0))

@@ -1,8 +1,10 @@
-"""What partitioning a graph of given size will take: memory, disk and time, by formulas that were fitted to measurements.
+"""What partitioning a graph of given size will take: memory, disk and time, by formulas that were fitted to
+measurements.
 
-Memory is what all processes hold at once, pages of mapped files included; the system can take those back, so a run fits into
-somewhat less. Time was measured on graphs of 10 to 120 million edges on one machine (bench/results/partition-*.md); other machines
-differ by a factor. ``tests/unit/partition/test_plan.py`` compares the formulas with the recorded figures.
+Memory is what all processes hold at once, pages of mapped files included; the system can take those back, so a run fits
+into somewhat less. Time was measured on graphs of 10 to 120 million edges on one machine
+(bench/results/partition-*.md); other machines differ by a factor. ``tests/unit/partition/test_plan.py`` compares the
+formulas with the recorded figures.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ class GraphSize:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one method takes: peak ``memory`` in bytes, ``seconds``, and which stage (``"assign"`` or ``"write"``) is the peak."""
+    """What one method takes: peak ``memory`` in bytes, ``seconds``, and which stage (``"assign"`` or ``"write"``) is
+    the peak."""
 
     method: str
     memory: int

@@ -58,8 +58,8 @@ def balance(counts: PerPart) -> float:
 def summarise(counts: Counts) -> dict[str, Any]:
     """Return the ``quality`` of a manifest: plain numbers.
 
-    ``edge_cut`` is the share of edges with a source elsewhere, ``halo_ratio`` HALO vertices per core vertex, ``balance``
-    maximum / mean over the partitions for vertices, edges and each split.
+    ``edge_cut`` is the share of edges with a source elsewhere, ``halo_ratio`` HALO vertices per core vertex,
+    ``balance`` maximum / mean over the partitions for vertices, edges and each split.
     """
     nodes, edges = _total(counts.nodes, counts.cut), _total(counts.edges, counts.cut)
     halo = _total(counts.halo, counts.cut)

@@ -39,8 +39,8 @@ def partition_graph(
         options: of the method: the fields of its class.
         fallback: the method to use where the first one fails or would not fit into memory.
         seed: of the method.
-        balance: what every partition should get an equal share of: ``nodes``, ``edges``, names of splits. None: what the
-            method balances by itself (metis: nodes, edges, train).
+        balance: what every partition should get an equal share of: ``nodes``, ``edges``, names of splits. None: what
+            the method balances by itself (metis: nodes, edges, train).
         overwrite: replace an existing dataset.
         verify: check the graph folder's checksums first.
         progress: told of the stages.

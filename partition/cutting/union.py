@@ -1,4 +1,5 @@
-"""The union graph: all node types together, edges without direction, no self-loops. What every method but the random one cuts."""
+"""The union graph: all node types together, edges without direction, no self-loops. What every method but the random
+one cuts."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ class Union:
 
     Attributes:
         indptr: int64 [N+1].
-        indices: int32|int64 [M]; a neighbour stands as often as there are edges to it. Where all edges are stored in both
-            directions, each pair counts once.
+        indices: int32|int64 [M]; a neighbour stands as often as there are edges to it. Where all edges are stored in
+            both directions, each pair counts once.
         counts: vertices by node type, in their order.
     """
 
@@ -33,7 +34,8 @@ class Union:
 
     @classmethod
     def of(cls, graph: Graph) -> Union:
-        """Read all edges twice (more to find out whether both directions are stored); takes 4 or 8 bytes per neighbour."""
+        """Read all edges twice (more to find out whether both directions are stored); takes 4 or 8 bytes per
+        neighbour."""
         counts = dict(graph.schema.node_counts)
         total = sum(counts.values())
         starts = dict(zip(counts, np.cumsum([0, *counts.values()]).tolist(), strict=False))
@@ -65,5 +67,6 @@ class Union:
 
 
 def weighted_rows(union: Union) -> tuple[Longs, Longs, Longs]:
-    """``indptr``, ``indices`` and ``weights`` (int64 each): rows in ascending order, each neighbour once, edges counted."""
+    """``indptr``, ``indices`` and ``weights`` (int64 each): rows in ascending order, each neighbour once, edges
+    counted."""
     return _native.merge_rows(union.indptr, union.indices)

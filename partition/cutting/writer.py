@@ -266,7 +266,8 @@ class _Writer:
 
 
 def _buckets(indptr: Ids, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows with at most ``limit`` edges, or one row that has more; rows without edges may be left out."""
+    """Yield ranges of rows with at most ``limit`` edges, or one row that has more; rows without edges may be left
+    out."""
     first = 0
     while first < len(indptr) - 1 and indptr[-1] > indptr[first]:
         last = int(np.searchsorted(indptr, indptr[first] + limit, side="right")) - 1

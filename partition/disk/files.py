@@ -164,7 +164,7 @@ class NpyAppender:
 def check_regular(path: Path) -> None:
     """Refuse anything but a regular file or a link to one: opening a pipe would wait for ever, a device may react.
 
-    Raises DataError naming the file, also where there is none.
+    Raises DataError naming the file, also if it is missing.
     """
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
@@ -177,12 +177,13 @@ def check_regular(path: Path) -> None:
 
 
 def check_tree(source: Path) -> None:
-    """Refuse a file, or a folder that holds something, that is neither a regular file nor a folder; raises DataError."""
+    """Refuse a file, or a folder that holds something, that is neither a regular file nor a folder; raises
+    DataError."""
     if not source.is_dir():
         check_regular(source)
     for folder, _, names in os.walk(source):
         for name in names:
-            if (path := Path(folder, name)).exists():  # a link to nowhere may be nobody's
+            if (path := Path(folder, name)).exists():  # a dangling link does not count
                 check_regular(path)
 
 

@@ -34,13 +34,13 @@ _PROBE = 1 << 16
 _ATTEMPTS, _PAUSE_S = 10, 0.01
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-# What folders of Atta hold. Readers remove nothing else, whatever its name is.
+# Manifests of Atta's folders. Readers remove no other folder, whatever its name is.
 _OURS = re.compile(r"nodes|edges|shared|tables|part-\d+|[\w.-]+\.(json|npy)")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def disk_full(path: str | Path, error: BaseException | None) -> DiskFullError | None:
-    """The error that says that there is no room to write ``path``, if that is what ``error`` means; else None."""
+    """DiskFullError for ``path`` if ``error`` says that the disk is full; otherwise None."""
     cause = _FULL.get(error.errno or 0) if isinstance(error, OSError) else None
     return None if cause is None else DiskFullError(path, cause)
 
@@ -74,7 +74,7 @@ class Staging:
 
     Raises:
         ConfigError: ``dst`` exists and may not be replaced, or another process is writing it.
-        DiskFullError: there is no space left; whatever was there before is untouched.
+        DiskFullError: there is no space left. What was there before is untouched.
     """
 
     def __init__(self, dst: str | Path, marker: str, *, overwrite: bool = False) -> None:
@@ -147,7 +147,8 @@ class Staging:
 
 
 class StagedFile:
-    """A single file under construction; entering yields the path to write to, leaving without an exception gives it its name.
+    """A single file under construction; entering yields the path to write to, leaving without an exception gives it its
+    name.
 
     Args:
         dst: final path. It must not exist, or (with ``overwrite``) be a file.
@@ -155,7 +156,7 @@ class StagedFile:
 
     Raises:
         ConfigError: ``dst`` exists and may not be replaced, cannot be written, or another process is writing it.
-        DiskFullError: there is no space left; whatever was there before is untouched.
+        DiskFullError: there is no space left. What was there before is untouched.
     """
 
     def __init__(self, dst: str | Path, *, overwrite: bool = False) -> None:

@@ -51,7 +51,8 @@ PARTITIONED = {"pyg-parts": pyg_parts}
 def export_graph(
     fmt: str, src: str | Path, dst: str | Path, *, overwrite: bool = False, progress: Progress | None = None
 ) -> None:
-    """Write the graph folder (or partitioned dataset) ``src`` in the format ``fmt`` of EXPORTERS (or PARTITIONED) to ``dst``.
+    """Write the graph folder (or partitioned dataset) ``src`` in the format ``fmt`` of EXPORTERS (or PARTITIONED) to
+    ``dst``.
 
     Args:
         fmt: name of the format.

@@ -36,7 +36,8 @@ def is_homogeneous(schema: Schema) -> bool:
 def lost_tables(
     schema: Schema, node: Callable[[str, str, TableSpec], bool], edge: Callable[[str, str, TableSpec], bool]
 ) -> list[str]:
-    """Name the node and edge tables for which ``node`` or ``edge`` (given type, name and spec) says that they are not held."""
+    """Name the node and edge tables for which ``node`` or ``edge`` (given type, name and spec) says that they are not
+    held."""
     return [
         f"the {kind} table {name!r} of {owner!r} ({spec.dtype}{list(spec.row_shape)})"
         for kind, held, owners in (("node", node, schema.node_tables), ("edge", edge, schema.edge_tables))

@@ -1,6 +1,8 @@
-"""A file of one graph, written by ``dgl.save_graphs``: features ``feat``, labels ``label``, masks of splits, user ids ``_ID``.
+"""A file of one graph, written by ``dgl.save_graphs``: features ``feat``, labels ``label``, masks of splits, user ids
+``_ID``.
 
-torch and DGL are imported only here, when such a file is written. Tensors share the memory-mapped arrays of the graph folder.
+torch and DGL are imported only here, when such a file is written. Tensors share the memory-mapped arrays of the graph
+folder.
 """
 
 from __future__ import annotations

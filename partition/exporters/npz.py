@@ -35,7 +35,8 @@ _MASK_FILES = ("train", "val", "test")
 
 
 def lost(graph: Graph) -> list[str]:
-    """Name what the layout lacks: tables besides x and y, labels of a second type, edge tables of several edge types."""
+    """Name what the layout lacks: tables besides x and y, labels of a second type, edge tables of several edge
+    types."""
     schema = graph.schema
     single = len(schema.edge_types) == 1
     found = lost_edge_types(schema) + lost_tables(

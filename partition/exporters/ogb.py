@@ -1,6 +1,8 @@
-"""The raw layout of the Open Graph Benchmark's node property graphs (homogeneous), as ``importers/ogb.py`` describes it.
+"""The raw layout of the Open Graph Benchmark's node property graphs (homogeneous), as ``importers/ogb.py`` describes
+it.
 
-User ids that are not the row numbers stand in ``mapping/nodeidx2id.csv.gz``: a heading, then a vertex and its id per line.
+User ids that are not the row numbers stand in ``mapping/nodeidx2id.csv.gz``: a heading, then a vertex and its id per
+line.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ MARKER: str | None = "raw/num-node-list.csv.gz"
 _SPLITS = {"train": "train", "val": "valid", "test": "test"}
 _VALUES = 1 << 18  # formatted at a time
 _LEVEL = 4  # of gzip: numbers hardly get smaller above
-_DIGITS = {2: "%.5g", 4: "%.9g"}  # enough to tell any two floats of so many bytes apart
+_DIGITS = {2: "%.5g", 4: "%.9g"}  # enough digits to tell any two floats of that many bytes apart
 
 
 def lost(graph: Graph) -> list[str]:

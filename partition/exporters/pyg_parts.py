@@ -1,10 +1,11 @@
-"""A folder as PyG's ``Partitioner`` writes it, from a partitioned dataset: ``torch_geometric.distributed`` on our partitions.
+"""A folder as PyG's ``Partitioner`` writes it, from a partitioned dataset: ``torch_geometric.distributed`` on our
+partitions.
 
     META.json, node_map.pt, edge_map.pt          or node_map/TYPE.pt, edge_map/SRC__REL__DST.pt
     part_P/graph.pt, node_feats.pt, edge_feats.pt
 
-Vertices keep the users' ids, which must be 0 to n-1 because PyG looks them up in arrays; edges keep theirs. Labels and masks of
-splits are features ``y`` and ``NAME_mask`` beside ``x``. One part is in memory at a time.
+Vertices keep the users' ids, which must be 0 to n-1 because PyG looks them up in arrays; edges keep theirs. Labels and
+masks of splits are features ``y`` and ``NAME_mask`` beside ``x``. One part is in memory at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MARKER = "META.json"
 
 
 def lost(dataset: Dataset) -> list[str]:
-    """Name what PyG's partitions cannot hold: ids that are no positions, and dtypes that torch lacks."""
+    """Name what PyG's partitions cannot hold: ids that are not positions, and dtypes that torch lacks."""
     torch = _torch()
     schema, found = dataset.schema, []
     for t in schema.node_types:

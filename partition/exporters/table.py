@@ -1,6 +1,7 @@
 """Tables: a Parquet file for every node and edge type and the ``schema.json`` that ``importers/table.py`` describes.
 
-Vertices are identified by the users' ids; by their names where the table ``name`` was made of string ids. Edges refer to these.
+Vertices are identified by the users' ids; by their names where the table ``name`` was made of string ids. Edges refer
+to these.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class _Column:
 
 
 def lost(graph: Graph) -> list[str]:
-    """Name tables that are no columns of numbers or lists."""
+    """Name tables that are not columns of numbers or lists."""
 
     def held(_: str, name: str, spec: TableSpec) -> bool:
         shape = spec.row_shape
@@ -120,7 +121,8 @@ class _Ids:
 
 
 def _strings(rows: Array) -> Any:
-    """Return the strings of a table ``name``; None unless it is exactly what the importer makes of distinct string ids."""
+    """Return the strings of a table ``name``; None unless it is exactly what the importer makes of distinct string
+    ids."""
     import pyarrow.compute as pc
 
     pa = _arrow()
@@ -133,7 +135,7 @@ def _strings(rows: Array) -> Any:
         filled = block != 0
         lengths[lo:hi] = filled.sum(axis=1)
         if (filled != (np.arange(width) < lengths[lo:hi, None])).any():
-            return None  # a zero inside is no padding
+            return None  # a zero inside is not padding
         data.append(block[filled])
     if width != max(1, lengths.max(initial=0)):
         return None

@@ -1,6 +1,7 @@
 """The binary files of Dorylus (paper, appendix A.3.3), all little endian.
 
-graph.bsnap        int32 bytes per vertex number (4), uint32 vertices, uint64 edges; then (source, destination) pairs of uint32
+graph.bsnap        int32 bytes per vertex number (4), uint32 vertices, uint64 edges; then pairs of uint32
+                   (source, destination)
 features.bsnap     uint32 features per vertex; then float32 rows                                  [optional]
 labels.bsnap       uint32 number of classes; then one uint32 per vertex                           [optional]
 [parts_N/]graph.bsnap.parts   text, the partition of each vertex, one per line; becomes the node table ``part``, which

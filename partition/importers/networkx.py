@@ -1,12 +1,13 @@
 """Graphs of networkx: objects in memory (``atta.from_networkx``), GraphML and node-link JSON files.
 
-Labels of vertices that are integers become the users' ids. Where all labels are strings, vertices are numbered in their order, and
-the labels become the table ``name`` (UTF-8 bytes, padded with zeros); other labels are refused. GraphML knows strings only: if all
-of them are decimal numbers, they are taken for integers.
+Labels of vertices that are integers become the users' ids. Where all labels are strings, vertices are numbered in their
+order, and the labels become the table ``name`` (UTF-8 bytes, padded with zeros); other labels are refused. GraphML
+knows strings only: if all of them are decimal numbers, they are taken for integers.
 
-Attributes become tables: ``x`` features, ``y`` labels, ``NAME_mask`` splits, ``weight`` and ``time`` of edges with their meanings.
-Every vertex (edge) needs a value of each: a number, a truth value or equally many of them. An edge without direction is stored in
-both: edges keep their order and their reverses follow in the same order; a self-loop is stored once.
+Attributes become tables: ``x`` features, ``y`` labels, ``NAME_mask`` splits, ``weight`` and ``time`` of edges with
+their meanings. Every vertex (edge) needs a value of each: a number, a truth value or equally many of them. An edge
+without direction is stored in both: edges keep their order and their reverses follow in the same order; a self-loop is
+stored once.
 
 networkx is imported only here, when such a graph is read.
 """
@@ -191,7 +192,7 @@ def _labels(where: str | Path, labels: Sequence[Any]) -> tuple[Array | None, lis
 
 
 class _Columns:
-    """Turns the attributes of vertices or edges into tables; those that are none are refused."""
+    """Turns the attributes of vertices or edges into tables; refuses those that cannot be tables."""
 
     def __init__(self, where: str | Path, options: ImportOptions, what: str, default: Mapping[str, Any]) -> None:
         self._where, self._options, self._what, self._default = where, options, what, default

@@ -1,14 +1,15 @@
 """The neutral npz layout: a folder of plain numpy files.
 
-graph.npz                        ``edge_index`` [2, E], sources first; or one ``edge_index__SRC__REL__DST`` per relation;
-                                 where there is one: ``time`` [E], ``edge_weight`` [E], ``edge_attr`` [E, ...], ``edge_type`` [E]
-                                 (relation numbers, edges are then numbered within their relation)
-edge_index.npy, ...              instead of graph.npz, the same arrays as files of their own: these may be larger than memory
-ids.npy                          int64 user ids of the vertices; ``ids__TYPE.npy`` with several node types
-x.npy or x_sparse.npz            features; ``x__TYPE.npy`` / ``x_sparse__TYPE.npz`` with several node types
-y.npy                            labels of the target type
-train_mask.npy ... split.npz     splits of the target type: masks or vertex numbers
-meta.json                        ``num_nodes``, ``node_types``, ``target_type``, ``relations``, ``num_classes``; the rest describes
+graph.npz                 ``edge_index`` [2, E], sources first; or one ``edge_index__SRC__REL__DST`` per relation;
+                          optional: ``time`` [E], ``edge_weight`` [E], ``edge_attr`` [E, ...], ``edge_type`` [E]
+                          (relation numbers, edges are then numbered within their relation)
+edge_index.npy, ...       instead of graph.npz, the same arrays as single files, which may be larger than memory
+ids.npy                   int64 user ids of the vertices; ``ids__TYPE.npy`` with several node types
+x.npy or x_sparse.npz     features; ``x__TYPE.npy`` / ``x_sparse__TYPE.npz`` with several node types
+y.npy                     labels of the target type
+train_mask.npy, split.npz splits of the target type: masks or vertex numbers
+meta.json                 ``num_nodes``, ``node_types``, ``target_type``, ``relations``, ``num_classes``; the rest only
+                          describes the data
 
 Other arrays are refused by name.
 """
@@ -76,7 +77,7 @@ def _refuse_other_files(folder: Path, counts: dict[str, int], options: ImportOpt
 
 
 def _edge_arrays(folder: Path, options: ImportOptions) -> tuple[Path, dict[str, Array]]:
-    """Return the arrays of ``graph.npz``, or memory-mapped those that are files of their own, and where they come from."""
+    """Return the arrays of ``graph.npz`` (or of single files, memory-mapped), and where they come from."""
     path = folder / "graph.npz"
     alone = sorted(folder.glob("edge_index*.npy"))
     alone += [f for name in _EDGE_ARRAYS if (f := folder / f"{name}.npy").exists()]
@@ -202,7 +203,7 @@ def _target(folder: Path, counts: dict[str, int], meta: dict[str, Any]) -> str:
     """Return the node type that labels and splits belong to."""
     target = str(meta.get("target_type", next(iter(counts))))
     if target not in counts:
-        raise DataError(folder / "meta.json", f"target_type {target!r} is none of {', '.join(counts)}")
+        raise DataError(folder / "meta.json", f"target_type {target!r} is not one of {', '.join(counts)}")
     return target
 
 
@@ -226,7 +227,7 @@ def _add_splits(folder: Path, out: GraphWriter, target: str, options: ImportOpti
             what = f"split {name!r} has {len(values)} entries for {count} vertices"
             if known:
                 raise DataError(folder, what)
-            options.refuse(folder, file, f"{what}: it is none of vertices")
+            options.refuse(folder, file, f"{what}: it does not belong to vertices")
         elif not known:
             options.refuse(
                 folder,

@@ -5,8 +5,8 @@ raw/edge.csv.gz, num-node-list.csv.gz, [num-edge-list.csv.gz]
 split/<scheme>/train.csv.gz, valid.csv.gz, test.csv.gz
 [mapping/nodeidx2id.csv.gz]      a heading, then each vertex with the user's id
 
-Features of edges become the edge table ``edge_attr``. Other files in ``raw`` and ``split`` are refused by name; ``mapping`` may
-hold texts about papers and products, which are left alone.
+Features of edges become the edge table ``edge_attr``. Other files in ``raw`` and ``split`` are refused by name;
+``mapping`` may hold texts about papers and products, which are left alone.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def _stream_edges(raw: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 
 def _ids(folder: Path, count: int) -> Array | None:
-    """The users' ids, where the mapping folder has them as numbers; other mappings (of papers, of products) are left alone."""
+    """The users' ids, where the mapping folder has them as numbers; other mappings (of papers, of products) are left
+    alone."""
     path = folder / "nodeidx2id.csv.gz"
     if not path.exists():
         return None

@@ -1,7 +1,7 @@
 """The Planetoid files ``ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}`` (Yang et al., 2016).
 
-They are pickles. ``inert_pickle`` reads them without running anything that they name. A folder in the neutral npz layout
-is accepted as well. Edges become undirected: both directions, each once, without self-loops.
+They are pickles. ``inert_pickle`` reads them without running anything that they name. A folder in the neutral npz
+layout is accepted as well. Edges become undirected: both directions, each once, without self-loops.
 """
 
 from __future__ import annotations

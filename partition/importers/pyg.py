@@ -1,8 +1,8 @@
 """A file with a PyG ``Data`` or ``HeteroData`` object written by ``torch.save``.
 
 Read with ``weights_only=True``: only tensors and PyG's own data classes are admitted. torch and PyG are imported only
-here, when such a file is read. Tensors with a row for every vertex or edge become tables; distinct numbers ``n_id`` are the
-user ids. Everything else is refused by its name.
+here, when such a file is read. Tensors with a row for every vertex or edge become tables; distinct numbers ``n_id`` are
+the user ids. Everything else is refused by its name.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 @dataclass(frozen=True)
 class _Source:
-    """A file and what the user wants of it: every value of a store is taken over, known to say nothing new, or refused."""
+    """A file and what the user wants of it: every value of a store is taken over, known to say nothing new, or
+    refused."""
 
     path: Path
     options: ImportOptions
@@ -155,7 +156,8 @@ def _of_edges(name: object, value: Any) -> bool:
 
 
 def node_table(name: object, *, shared: bool) -> str | None:
-    """Return the node table that the tensor ``name`` is read as. ``shared``: edges lie in the same store, as in ``Data``."""
+    """Return the node table that the tensor ``name`` is read as. ``shared``: edges lie in the same store, as in
+    ``Data``."""
     of_edges = shared and (name in _EDGE_TABLES or str(name).startswith("edge_"))
     if of_edges or name in _OTHER or str(name).endswith("_mask") or not is_table_name(name):
         return None

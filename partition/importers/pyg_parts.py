@@ -1,8 +1,9 @@
 """A folder of PyG's ``Partitioner``: ``META.json`` with ``part_*`` beside it.
 
-Vertices and edges keep the numbers they had before PyG partitioned the graph. The partition of each vertex becomes the node table
-``part``: ``atta partition --method given --option table=part`` makes a dataset with the very same partitions. PyG's own folders
-have neither labels nor splits; those that ``atta export pyg-parts`` has written have them as features ``y`` and ``NAME_mask``.
+Vertices and edges keep the numbers they had before PyG partitioned the graph. The partition of each vertex becomes the
+node table ``part``: ``atta partition --method given --option table=part`` makes a dataset with the very same
+partitions. PyG's own folders have neither labels nor splits; those that ``atta export pyg-parts`` has written have them
+as features ``y`` and ``NAME_mask``.
 """
 
 from __future__ import annotations
@@ -187,7 +188,8 @@ def _plain(*_: Any) -> dict[Any, Any]:
 
 
 def _without_defaultdict(path: Path) -> Path | io.BytesIO:
-    """PyG saves edge tables in a ``defaultdict``, which torch's safe reader refuses to fill: let it become a plain dict."""
+    """PyG saves edge tables in a ``defaultdict``, which torch's safe reader refuses to fill: let it become a plain
+    dict."""
     with zipfile.ZipFile(path) as archive:
         name = next(n for n in archive.namelist() if n.endswith("/data.pkl"))
         if _DEFAULTDICT not in archive.read(name):

@@ -2,13 +2,14 @@
 
     {"nodes": {"user": {"files": "users.parquet", "id": "user_id",
                         "tables": {"x": ["age", "income"], "y": "label"}, "splits": {"train": "is_train"}}},
-     "edges": {"user__buys__item": {"files": "buys-*.csv", "src": "user", "dst": "item", "tables": {"weight": "amount"}}}}
+     "edges": {"user__buys__item": {"files": "buys-*.csv", "src": "user", "dst": "item", "tables": {"weight":
+     "amount"}}}}
 
-Ids may be integers, which stay the users' ids, or strings: then vertices are numbered in the order of the file, and their names
-become the table ``name`` (UTF-8 bytes, padded with zeros). A table is a column, several columns side by side, or a column of lists
-of equal length. Other columns are refused by name, unless the list ``ignore`` beside ``files`` has them. ``num_classes`` beside
-``nodes`` states how many classes labels have, where that is more than occur. Files are read in pieces; several are given by a
-pattern and read in the order of their names.
+Ids may be integers, which stay the users' ids, or strings: then vertices are numbered in the order of the file, and
+their names become the table ``name`` (UTF-8 bytes, padded with zeros). A table is a column, several columns side by
+side, or a column of lists of equal length. Other columns are refused by name, unless the list ``ignore`` beside
+``files`` has them. ``num_classes`` beside ``nodes`` states how many classes labels have, where that is more than occur.
+Files are read in pieces; several are given by a pattern and read in the order of their names.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _schema(path: Path) -> dict[str, Any]:
     for edge_type in value["edges"]:
         source, _, target = split_edge_type(edge_type)
         if missing := {source, target} - set(value["nodes"]):
-            raise DataError(path, f"edges {edge_type!r}: {', '.join(sorted(missing))} is no node type of 'nodes'")
+            raise DataError(path, f"edges {edge_type!r}: {', '.join(sorted(missing))} is not a node type of 'nodes'")
     return value
 
 

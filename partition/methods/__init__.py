@@ -29,8 +29,8 @@ class PartitionMethod(Protocol):
     ) -> dict[str, npt.NDArray[np.int32]]:
         """Return the partition of each row per node type, int32 [n].
 
-        ``balance`` names what each partition should get an equal share of (``atta.partition.cutting.balance``); None leaves it to the
-        method. A method may balance more.
+        ``balance`` names what each partition should get an equal share of (``atta.partition.cutting.balance``); None
+        leaves it to the method. A method may balance more.
         """
 
 
@@ -49,7 +49,7 @@ def make_method(name: str, options: Mapping[str, Any] | None = None) -> Partitio
 
     Raises:
         UnknownNameError: no such method or option.
-        ConfigError: a value is none, or out of range, or missing.
+        ConfigError: a value is of the wrong type, out of range, or missing.
     """
     if name not in METHODS:
         raise UnknownNameError.of("partitioning method", name, METHODS)
@@ -77,4 +77,4 @@ def _converted(method: str, key: str, value: Any, kind: Any) -> Any:
     else:
         if isinstance(value, wanted) and not isinstance(value, bool):
             return value
-    raise ConfigError(f"option {key} of the method {method}: {value!r} is no {wanted.__name__}")
+    raise ConfigError(f"option {key} of the method {method}: {value!r} is not of type {wanted.__name__}")

@@ -1,4 +1,5 @@
-"""ByteGNN's workload-aware partitioning (section 4.2 of its description): what a labelled vertex samples stays with it."""
+"""ByteGNN's workload-aware partitioning (section 4.2 of its description): what a labelled vertex samples stays with
+it."""
 
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ CENTRES = ("labelled", "train")
 class Block:
     """Blocks grown around labelled vertices, dealt out by cross edges and by room for labelled vertices.
 
-    Vertices that no block reaches come last, each to the partition with most of its neighbours. A block has exactly one labelled
-    vertex, so where nearly all vertices are labelled every vertex is a block: use ``centres="train"`` or METIS then.
+    Vertices that no block reaches come last, each to the partition with most of its neighbours. A block has exactly one
+    labelled vertex, so where nearly all vertices are labelled every vertex is a block: use ``centres="train"`` or METIS
+    then.
 
     Attributes:
         hops: how far a block reaches.
@@ -36,7 +38,8 @@ class Block:
         alpha, beta, gamma: weights of train, val and test vertices in a partition's room; scaled to sum to 1.
         smooth: added to the cross edges per vertex (1: NeutronBench's form; 0: the paper's).
         slack: by how much a partition may exceed its share of vertices while vertices of no block are added.
-        passes: of moving vertices to where most of their neighbours are, splits kept even within 2 % (0: the paper's form).
+        passes: of moving vertices to where most of their neighbours are, splits kept even within 2 % (0: the paper's
+            form).
     """
 
     hops: int = 2

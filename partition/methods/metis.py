@@ -1,11 +1,11 @@
 """METIS k-way partitioning of the union graph, tamed for power-law graphs.
 
-The constraints are those of DistDGL (section 4.1 of its description): vertices, in-edges and training vertices are balanced
-together.
+The constraints are those of DistDGL (section 4.1 of its description): vertices, in-edges and training vertices are
+balanced together.
 
-Tamed (DistDGL's remedy, by means that stock METIS allows): METIS sees of every vertex only a few edges and refines them once;
-then vertices move to where most of their neighbours are, by all edges. Edges to vertices of low degree are the ones kept, because
-they say most about where a vertex belongs.
+Tamed (DistDGL's remedy, by means that stock METIS allows): METIS sees of every vertex only a few edges and refines them
+once; then vertices move to where most of their neighbours are, by all edges. Edges to vertices of low degree are the
+ones kept, because they say most about where a vertex belongs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The child process that runs METIS: ``python -m atta.partition.methods.metis_child SIZES... ITERATIONS SEED...``.
 
-SIZES are the numbers of vertices, neighbours and constraints, 1 where edges have weights, and the number of partitions. Standard
-input holds int64 ``xadj`` [vertices + 1], ``adjncy`` [neighbours], ``vwgt`` [vertices, constraints] and the weights of the edges;
-standard output takes int32 partitions [vertices] for the first seed, and so on. ITERATIONS may be empty.
-pymetis' own wrapper takes one weight per vertex only, so the METIS library that it bundles is called directly.
+SIZES are the numbers of vertices, neighbours and constraints, 1 where edges have weights, and the number of partitions.
+Standard input holds int64 ``xadj`` [vertices + 1], ``adjncy`` [neighbours], ``vwgt`` [vertices, constraints] and the
+weights of the edges; standard output takes int32 partitions [vertices] for the first seed, and so on. ITERATIONS may be
+empty. pymetis' own wrapper takes one weight per vertex only, so the METIS library that it bundles is called directly.
 """
 
 from __future__ import annotations

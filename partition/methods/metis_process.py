@@ -1,8 +1,8 @@
 """METIS in a process of its own.
 
-Its memory is returned at once, a crash of the library becomes an error message, and its signal handlers (it answers SIGTERM by a
-jump back into its own call) stay away from daemons and trainers. Graph and answer go through pipes, so that nothing is left behind
-by a caller that is killed.
+Its memory is returned at once, a crash of the library becomes an error message, and its signal handlers (it answers
+SIGTERM by a jump back into its own call) stay away from daemons and trainers. Graph and answer go through pipes, so
+that nothing is left behind by a caller that is killed.
 """
 
 from __future__ import annotations

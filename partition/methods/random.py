@@ -24,7 +24,8 @@ class Random:
     ) -> dict[str, npt.NDArray[np.int32]]:
         """See ``PartitionMethod``.
 
-        Vertices are balanced exactly, everything else by chance; raises ConfigError for a ``balance`` that asks for more.
+        Vertices are balanced exactly, everything else by chance; raises ConfigError for a ``balance`` that asks for
+        more.
         """
         if balance is not None and set(balance) != {"nodes"}:
             raise ConfigError(f"--balance {','.join(balance)}: the method random balances nodes only")

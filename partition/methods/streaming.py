@@ -1,4 +1,5 @@
-"""Streaming partitioning: vertices arrive one by one and go to where their neighbours are, within every partition's capacity."""
+"""Streaming partitioning: vertices arrive one by one and go to where their neighbours are, within every partition's
+capacity."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ void stream(const Csr<Id>& graph, std::span<const std::int64_t> order, std::span
   }
 }
 
-// Moves vertices to where they have more neighbours than at home, as long as they fit there; returns how many moved.
+// Moves vertices to the partition with most of their neighbours, if there is room; returns how many moved.
 template <class Id>
 std::int64_t refine(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads& loads) {
   Tally tally(loads.parts());

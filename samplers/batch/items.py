@@ -29,8 +29,9 @@ class StreamPosition:
 class SampleItem:
     """Part of a sampling request: expand ``rows`` of one owner for one edge type.
 
-    ``rows`` int64 [n] positions in the owner's core range; ``positions`` int64 [n] local ids of the same vertices; ``trees``
-    int32 [n] and ``times`` int64 [n] where the method has use for them; ``tables`` are to come with the edges.
+    ``rows`` int64 [n]: positions in the owner's core range. ``positions`` int64 [n]: local ids of the same vertices.
+    ``trees`` int32 [n] and ``times`` int64 [n]: None if the method does not need them. ``tables``: edge tables whose
+    rows are wanted too.
     """
 
     edge_type: str
@@ -47,7 +48,8 @@ class SampleItem:
 
 @dataclass(frozen=True, slots=True)
 class FeatureItem:
-    """Part of a pull: ``rows`` of one owner (int64 [n]) whose table rows belong at ``positions`` (int64 [n]) of the batch."""
+    """Part of a pull: table rows of ``rows`` (int64 [n]) of one owner; they belong at ``positions`` (int64 [n]) of the
+    batch."""
 
     node_type: str
     tables: tuple[str, ...]
@@ -75,7 +77,8 @@ class BatchSeeds:
 
 
 class PairItem(NamedTuple):
-    """What a POSITIVE or NEGATIVE task asks its owner: partners of ``rows`` (int64 [n]), the seeds at ``positions`` (int64 [n])."""
+    """What a POSITIVE or NEGATIVE task asks its owner: partners of ``rows`` (int64 [n]), the seeds at ``positions``
+    (int64 [n])."""
 
     op: PlanOp
     rows: np.ndarray

@@ -1,8 +1,8 @@
 """Where the arrays of a batch lie in its buffer.
 
-A buffer (a shared-memory slot, or plain memory) is mapped once with room for the largest batch that the DAG can produce and
-touched only as far as a batch really fills it: pages of a reused buffer are already there, and fresh pages cost about eight
-times a copy. Every array has its own page-aligned region, so hops can append to all of them in any order.
+A buffer (a shared-memory slot, or plain memory) is mapped once with room for the largest batch that the DAG can produce.
+Only the part that a batch fills is touched: pages of a reused buffer are already there, and fresh pages cost about
+eight times a copy. Every array has its own page-aligned region, so hops can append to all of them in any order.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ def pair_ops(plan: Plan) -> tuple[PlanOp, ...]:
 def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool, wide_ids: bool = False) -> Layout:
     """Lay out a buffer for any batch of ``plan`` with up to ``batch_size`` seeds.
 
-    The bounds follow the fan-outs, cut off at the number of vertices (edges) that exist: vertices of a batch are unique, and
-    without replacement one hop cannot deliver an edge twice. ``wide_ids``: ids of edges and of their ends take 8 bytes, as
-    PyTorch wants them, also where 4 would do.
+    The bounds follow the fan-outs, cut off at the number of vertices (edges) that exist: vertices of a batch are
+    unique, and without replacement one hop cannot deliver an edge twice. ``wide_ids``: ids of edges and of their ends
+    take 8 bytes, as PyTorch wants them, also where 4 would do.
     """
     vertices, edges = _bounds(plan, schema, batch_size)
     seeds = _seed_bounds(plan, schema, batch_size, dict.fromkeys(schema.node_counts, _NO_BOUND))

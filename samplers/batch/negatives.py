@@ -1,4 +1,5 @@
-"""Negative samples for edges: pairs that are (probably, or for certain) no edges, drawn for the positive ones of a batch."""
+"""Negative samples for edges: pairs that are (probably, or for certain) no edges, drawn for the positive ones of a
+batch."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from atta.samplers.requests import Contains, DegreeSums, Program
 __all__ = ["NegativeLinks", "NegativeStrategy", "Positives", "draw_negatives"]
 
 _ATTEMPTS = 64
-"""Draws per pair before all targets of its source are tried in turn."""
+"""Number of draws per pair before all targets of its source are tried in turn."""
 _TOGETHER = 1 << 16
-"""Targets tried at a time."""
+"""Number of targets that are tried at a time."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -38,9 +39,10 @@ class NegativeStrategy(enum.Enum):
 
 @dataclass(frozen=True)
 class NegativeLinks:
-    """How many negatives a positive edge gets: ``amount`` pairs (binary), or as many other targets for its source (triplet).
+    """How many negatives a positive edge gets: ``amount`` pairs (binary), or as many other targets for its source
+    (triplet).
 
-    Raises ConfigError for an amount that is no number above 0, and one that is not whole for triplets.
+    Raises ConfigError for an amount that is not above 0, or that is not whole with triplets.
     """
 
     triplet: bool = False
@@ -53,7 +55,7 @@ class NegativeLinks:
             raise ConfigError(f"amount of negatives {self.amount:g}: triplets need a whole number")
 
     def count(self, positives: int) -> int:
-        """Negative pairs in a batch of so many positives."""
+        """Number of negative pairs for this many positives."""
         return positives * int(self.amount) if self.triplet else ceil(positives * self.amount)
 
 

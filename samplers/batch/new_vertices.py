@@ -48,8 +48,9 @@ def by_owner(
 ) -> Iterator[OwnedVertices]:
     """What each owner holds of ``growths`` (each by node type).
 
-    ``op``: the hop that expands them, None if there is none. ``row_bytes``: fetched per vertex, by node type. Degrees are exact
-    for the partition ``home`` and the mean of the graph elsewhere: only an owner knows the degrees of its vertices.
+    ``op``: the hop that expands them, None if there is none. ``row_bytes``: fetched per vertex, by node type. Degrees
+    are exact for the partition ``home`` and the mean of the graph elsewhere: only an owner knows the degrees of its
+    vertices.
     """
     schema = dataset.schema
     for owner in range(dataset.num_parts):

@@ -39,7 +39,7 @@ class Scratch:
     """Hands out uninitialised arrays. Safe to use from several threads; collection may end a loan anywhere."""
 
     def __init__(self, keep_bytes: int = 256 << 20) -> None:
-        """Up to ``keep_bytes`` of memory that nobody views are kept for later."""
+        """Up to ``keep_bytes`` of memory without views are kept for reuse."""
         self._keep_bytes, self._kept_bytes = keep_bytes, 0
         self._free: dict[int, list[np.ndarray]] = {}
 

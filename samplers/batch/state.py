@@ -1,14 +1,15 @@
 """One mini-batch while its DAG runs: the CPU steps between which daemons exchange rows.
 
-    seed() ──► growth of the seeds ──► requests(task) … accept(task, …) ──► join(op) ──► growth of the hop ──► … ──► finish()
-                       └──► feature_items(task) … place(…)       └──► the same for the hop's new vertices
+    seed() ──► growth of the seeds ──► sample_items(task) … accept(task, …) ──► join(op) ──► growth of the hop ──► …
+                       └──► feature_items(task) … table_rows(…)                    └──► the same for the hop's vertices
+    … ──► finish()
 
-Nothing here waits or talks: whoever runs the DAG (daemon, test, simulator) moves the answers. Steps of different tasks may run
-on different threads at the same time; each touches only its own operator's state, and a join runs alone among the joins of a
-batch because the DAG orders them.
+Nothing here waits or communicates: the code that runs the DAG (daemon, test) moves the answers. Steps of different
+tasks may run on different threads at the same time. Each touches only the state of its own operator, and the DAG lets
+one join of a batch run at a time.
 
-Local ids number a batch's vertices per node type in the order in which they are first reached, so a hop's new vertices are a
-contiguous range, and everything that belongs to hop h lies behind everything of hop h-1 (as in PyG's NeighborLoader).
+Local ids number the vertices of a batch per node type in the order in which they are first reached. So the new vertices
+of a hop are a contiguous range, and everything of hop h lies behind everything of hop h-1 (as in PyG's NeighborLoader).
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class BatchState:
         compactors: CompactorPool,
         degree: Degree,
     ) -> None:
-        """``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition (exact cost of local tasks)."""
+        """``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition (exact cost of local
+        tasks)."""
         self.plan, self.dataset, self.home, self.at, self.out = plan, dataset, home, at, out
         self._seeds, self._degree = seeds, degree
         self._pool, self._known = compactors, compactors.take(trees=plan.disjoint)
@@ -79,7 +81,7 @@ class BatchState:
     # -- seeds and pairs -----------------------------------------------------------------------------------------------
 
     def seed(self) -> list[OwnedVertices]:
-        """Number the seeds (repeated ones once, unless they grow trees of their own) and report them by owner."""
+        """Number the seeds (repeated ones once, unless trees are disjoint) and report them by owner."""
         if self.plan.links:
             self._seed_links()
             return self._grown(self.plan.seed.id, {})
@@ -105,8 +107,8 @@ class BatchState:
         self.out.append(f"{prefix}dst", len(targets))[:] = self._known[target].insert(targets, trees[len(sources) :])
 
     def _times_by_tree(self) -> np.ndarray | None:
-        """int64 [trees]: when each tree's seed happens. Ends of negative edges have the time of the positive that they belong
-        to."""
+        """int64 [trees]: when each tree's seed happens. Ends of negative edges have the time of the positive that they
+        belong to."""
         times = self._seeds.times
         if times is None:
             return None
@@ -324,7 +326,7 @@ class BatchState:
     # -- end -----------------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Close the batch: tables are as long as the vertices (or the seeds) are many."""
+        """Close the batch: give each table its length, one row per vertex (or per seed)."""
         seeds, of_seeds = self._growth[self.plan.seed.id], self.plan.tables_of_seeds
         for node_type, name in self.plan.tables:
             if (region := f"table/{node_type}/{name}") in self.out.used:

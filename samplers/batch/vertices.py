@@ -12,7 +12,8 @@ __all__ = ["CompactorPool", "Vertices"]
 
 
 class Vertices:
-    """Numbers internal ids; with ``trees`` it numbers pairs (tree, internal id), as tree x vertices of the type + id."""
+    """Numbers internal ids; with ``trees`` it numbers pairs (tree, internal id), as tree x vertices of the type +
+    id."""
 
     def __init__(self, compactor: kernels.Compactor, count: int, *, trees: bool) -> None:
         """``count``: vertices of the type in the whole graph."""
@@ -31,14 +32,16 @@ class Vertices:
         return self.compactor.insert(trees.astype(np.int64) * self.count + ids)
 
     def internal(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """int64 [stop - start]: internal ids, and int32: the trees of the vertices with these local ids (None without trees)."""
+        """int64 [stop - start]: internal ids, and int32: the trees of the vertices with these local ids (None without
+        trees)."""
         if self.in_trees:
             return self.compactor.in_trees(start, stop, self.count)
         return self.compactor.ids(start, stop), None
 
 
 class CompactorPool:
-    """Compactors to be reused from batch to batch: the direct table of a large graph is megabytes to fill, little to clean."""
+    """Compactors to be reused from batch to batch: the direct table of a large graph is megabytes to fill, little to
+    clean."""
 
     def __init__(self, node_counts: Mapping[str, int]) -> None:
         self._counts = dict(node_counts)

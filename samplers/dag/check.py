@@ -174,9 +174,10 @@ def _check_plan(plan: Plan, schema: SchemaLike) -> None:
 
 
 def _check_features(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
-    """A table is fetched once for every operator that can add vertices of its type, or for the seeds alone, which come first.
+    """A table is fetched once for every operator that can add vertices of its type, or for the seeds alone, which come
+    first.
 
-    Otherwise a batch would hold rows that nobody filled.
+    Otherwise a batch would hold rows that were never filled.
     """
     fetched = Counter(
         (op.inputs[0], node_type, table)

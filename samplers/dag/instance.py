@@ -10,9 +10,9 @@ Neighbourhood construction and feature fetching are split per hop and per owner 
 rows into chunks. The JOIN of a hop stitches the owners' answers together and assigns local numbers to the vertices it
 sees for the first time; their features are fetched at once, while the next hop is being sampled.
 
-Pure: no clock, no thread, no arrays. The shell says what has been done and how many vertices a join added; the instance
-answers with the tasks that this makes ready. The JOINs of one instance happen in plan order even where branches run
-concurrently (positive, negative), so the local numbering of a batch never depends on timing.
+Pure: no clock, no thread, no arrays. The caller says which task is done and how many vertices a join added; the
+instance answers with the tasks that this makes ready. The JOINs of one instance happen in plan order even where
+branches run concurrently (positive, negative), so the local numbering of a batch never depends on timing.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["DagError", "DagInstance", "Kind", "Lane", "OwnedVertices", "Task", "
 
 
 class DagError(AssertionError):
-    """The shell broke the protocol of the instance: a bug in Atta, never the fault of a user."""
+    """The caller broke the protocol of the instance: a bug in Atta, not a mistake of a user."""
 
 
 class Lane(enum.Enum):
-    """Where a task waits: for a worker thread, or for the answer of another daemon."""
+    """What a task waits for: a worker thread, or the answer of another daemon."""
 
     CPU = "cpu"
     NET = "net"
@@ -43,8 +43,8 @@ class Lane(enum.Enum):
 class Task(NamedTuple):
     """One physical task, a plain value: equal fields mean the same task of a DAG.
 
-    SEED, JOIN, END, whole batches and negative links run at home as a single chunk. The others concern the vertices of one
-    owner; chunk ``c`` of ``chunks`` covers the rows ``chunk_range(rows, c, chunks)`` of that owner's share.
+    SEED, JOIN, END, whole batches and negative links run at home as a single chunk. The others concern the vertices of
+    one owner; chunk ``c`` of ``chunks`` covers the rows ``chunk_range(rows, c, chunks)`` of that owner's share.
     """
 
     kind: Kind
@@ -171,7 +171,8 @@ class DagInstance:
         """Hand out the work of an operator whose inputs are all joined."""
         shares = _merged(share for source in op.inputs for share in self._expand[source])
         if op.kind is Kind.BATCH or op.negatives is not None:
-            # Not divided by owners: the operator itself asks whom it needs, so it waits like a request to other daemons.
+            # Not divided by owners: the operator itself asks whom it needs, so it waits like a request to other
+            # daemons.
             rows = float(sum(share.rows for share in shares))
             tasks = [Task(op.kind, op.id, self._home, 0, 1, Lane.NET, rows)]
         elif op.kind is Kind.NEIGHBORHOOD:

@@ -96,8 +96,8 @@ class PlanOp:
 class Plan:
     """A checked specification: operators in a topological order that depends on the message alone.
 
-    ``ops[0]`` is the seed operator. ``hops`` is the number of operators that sample edges. ``disjoint``: every seed grows a tree of
-    its own. ``edge_tables``: (edge type, table) whose rows come with the sampled edges.
+    ``ops[0]`` is the seed operator. ``hops`` is the number of operators that sample edges. ``disjoint``: every seed
+    grows a tree of its own. ``edge_tables``: (edge type, table) whose rows come with the sampled edges.
     """
 
     ops: tuple[PlanOp, ...]

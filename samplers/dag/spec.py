@@ -43,11 +43,13 @@ class Hops:
     """How neighbourhoods are sampled, hop by hop.
 
     Attributes:
-        num_neighbors: fan-outs from the seeds outward, one per hop; -1 takes all in-neighbours, 0 skips the edge type in that
-            hop. A sequence counts for every edge type; a mapping names every edge type (``"src__rel__dst"`` or the triple).
+        num_neighbors: fan-outs from the seeds outward, one per hop; -1 takes all in-neighbours, 0 skips the edge type
+            in that hop. A sequence counts for every edge type; a mapping names every edge type (``"src__rel__dst"`` or
+            the triple).
         replace: draw with replacement.
         method: how edges are drawn; a temporal one implies ``disjoint``.
-        frontier: ``"new"`` expands the vertices first reached by the hop before (PyG), ``"all"`` every vertex known (DGL).
+        frontier: ``"new"`` expands the vertices first reached by the hop before (PyG), ``"all"`` every vertex known
+            (DGL).
         disjoint: every seed grows a tree of its own.
         edge_tables: tables of edge types whose rows come with the sampled edges.
     """
@@ -96,8 +98,9 @@ def batch_spec(
 ) -> dag_pb2.DagSpec:
     """Build the DAG of a sampler of whole batches: the seeds, the operator ``name`` with its ``options``, features.
 
-    edge_type: the edges that it sees; may be left out where there is one. Operators: ``seed``, ``feature0``, ``sample``,
-    ``feature1``. Raises ConfigError and UnknownNameError; names of operators are looked up where the DAG runs.
+    edge_type: the edges that it sees; may be left out where there is one. Operators: ``seed``, ``feature0``,
+    ``sample``, ``feature1``. Raises ConfigError and UnknownNameError; names of operators are looked up where the DAG
+    runs.
     """
     if edge_type is None and len(schema.edge_types) != 1:
         raise ConfigError(f"edge_type: name one of {', '.join(schema.edge_types)}")
@@ -123,7 +126,7 @@ def _as_json(operator: str, options: Mapping[str, object]) -> str:
     def plain(value: Any) -> object:
         if hasattr(value, "tolist"):
             return value.tolist()
-        raise ConfigError(f"operator {operator!r}: {value!r} is no number, string or list of them")
+        raise ConfigError(f"operator {operator!r}: {value!r} is not a number, string or list of them")
 
     try:
         return json.dumps({str(option): value for option, value in options.items()}, default=plain, allow_nan=False)
@@ -141,7 +144,8 @@ def pair_spec(
     negatives: int = 1,
     tables: Mapping[str, Sequence[str]] | None = None,
 ) -> dag_pb2.DagSpec:
-    """Build ByteGNN's unsupervised DAG: one positive and ``negatives`` negative partners per seed, and hops over all three.
+    """Build ByteGNN's unsupervised DAG: one positive and ``negatives`` negative partners per seed, and hops over all
+    three.
 
     The seeds are destinations of ``edge_type``, their partners sources. The three branches share one node space: a
     vertex has the same sampled neighbours whichever branch asks, so sampling it once for all of them changes nothing.
@@ -173,9 +177,11 @@ def link_spec(
     negatives: NegativeLinks | None = None,
     tables: Mapping[str, Sequence[str]] | None = None,
 ) -> dag_pb2.DagSpec:
-    """Build the DAG whose seeds are edges of ``edge_type``: both ends, those of negative samples, and hops over all of them.
+    """Build the DAG whose seeds are edges of ``edge_type``: both ends, those of negative samples, and hops over all of
+    them.
 
-    Other arguments and errors as in ``neighbor_spec``. Operators: ``seed``, ``negative``, ``nbr{h}`` and a ``feature...`` for each.
+    Other arguments and errors as in ``neighbor_spec``. Operators: ``seed``, ``negative``, ``nbr{h}`` and a
+    ``feature...`` for each.
     """
     name = _known_edge_type(schema, edge_type)
     source, target = schema.endpoints(name)

@@ -48,7 +48,8 @@ class Compactor:
         return found
 
     def in_trees(self, start: int, stop: int, sources: int) -> tuple[np.ndarray, np.ndarray]:
-        """As ``ids`` where they are tree x ``sources`` + vertex: vertices int64 and trees int32, [stop - start] each."""
+        """As ``ids`` where they are tree x ``sources`` + vertex: vertices int64 and trees int32, [stop - start]
+        each."""
         found: tuple[np.ndarray, np.ndarray] = self.native.in_trees(start, stop, max(1, sources))
         return found
 
@@ -75,10 +76,11 @@ class Compactor:
     ) -> tuple[int, int]:
         """Expand the ids that ``targets`` numbers ``first`` ... ``last - 1``, in a graph that lies here as a whole.
 
-        Draws as ``sample_neighbors`` does and numbers the sources (ids below ``sources``) as ``stitch`` does, in one pass;
-        ``targets`` may be this compactor itself. The ``out`` arrays (int32, int32, the dtype of ``edge_ids``) take what fits.
-        Without ``edge_ids`` an edge's id is its position, without ``vertex_keys`` a vertex is its own key. With ``trees`` ids are
-        tree x number of vertices + vertex, and ``tree_times`` int64 has the time of each tree.
+        Draws as ``sample_neighbors`` does and numbers the sources (ids below ``sources``) as ``stitch`` does, in one
+        pass; ``targets`` may be this compactor itself. The ``out`` arrays (int32, int32, the dtype of ``edge_ids``)
+        take what fits. Without ``edge_ids`` an edge's id is its position, without ``vertex_keys`` a vertex is its own
+        key. With ``trees`` ids are tree x number of vertices + vertex, and ``tree_times`` int64 has the time of each
+        tree.
 
         Returns the number of edges, and the first id for which there was no room (``last``: all are done).
         """
@@ -136,9 +138,10 @@ class Compactor:
     ) -> int:
         """Merge the answers of several owners in frontier order and number their sources.
 
-        Every group is (positions int64 [m] in the frontier, counts int32 [m], neighbours, edge ids); ``frontier_local`` int32
-        [frontier] are the targets' local ids. Writes sources' and targets' local ids and edge ids, int32 or int64 as the
-        outputs are; returns their number. With ``trees`` int32 [frontier] what is numbered is tree x ``sources`` + source.
+        Every group is (positions int64 [m] in the frontier, counts int32 [m], neighbours, edge ids); ``frontier_local``
+        int32 [frontier] are the targets' local ids. Writes sources' and targets' local ids and edge ids, int32 or int64
+        as the outputs are; returns their number. With ``trees`` int32 [frontier] what is numbered is tree x ``sources``
+        + source.
         """
         prepared = [
             (flat(p, np.int64), flat(c, np.int32), ids_of(n), None if e is None else ids_of(e)) for p, c, n, e in groups
@@ -159,14 +162,16 @@ def admit(
     stream_key: int = 0,
     scores: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which in-neighbours each of ``targets`` admits: the ``limit`` lowest of the different ones that are no ``members`` yet.
+    """Which in-neighbours each of ``targets`` admits: the ``limit`` lowest of the different ones that are not
+    ``members`` yet.
 
-    ``targets`` int64 [m], their in-edges ``counts`` int32 [m] and ``sources`` int64 [sum(counts)], ``keys`` int64 [N] user ids of
-    all vertices. They are ordered by ``scores`` (uint64, one per source), ties by user id; without scores by a hash of
-    (``stream_key``, user id of the target, user id of the source): every set of ``limit`` is as likely as any other then.
+    ``targets`` int64 [m], their in-edges ``counts`` int32 [m] and ``sources`` int64 [sum(counts)], ``keys`` int64 [N]
+    user ids of all vertices. They are ordered by ``scores`` (uint64, one per source), ties by user id; without scores
+    by a hash of (``stream_key``, user id of the target, user id of the source): every set of ``limit`` is as likely as
+    any other then.
 
-    Targets choose independently, so two may admit the same vertex. Returns how many each admits, int32 [m], and whom, int64
-    [sum], the lowest first.
+    Targets choose independently, so two may admit the same vertex. Returns how many each admits, int32 [m], and whom,
+    int64 [sum], the lowest first.
     """
     return _native.admit(
         members.native,

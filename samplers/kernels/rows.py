@@ -56,7 +56,8 @@ def count_ids(ids: np.ndarray, limit: int) -> np.ndarray:
 def split_cached(
     index: Compactor, present: np.ndarray, rows: np.ndarray, positions: np.ndarray, *, need: int, base: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Divide ``rows`` by whether ``base + row`` has a slot in ``index`` whose ``present`` byte has all bits of ``need``.
+    """Divide ``rows`` by whether ``base + row`` has a slot in ``index`` whose ``present`` byte has all bits of
+    ``need``.
 
     Returns slots (int32) and positions of those, then rows, positions and slots (-1: none) of the others; all in order.
     """
@@ -64,7 +65,8 @@ def split_cached(
 
 
 def widen_ids(ids: np.ndarray, out: np.ndarray) -> None:
-    """Copy ``ids`` (int32 [n]) to ``out`` (int64 [n]), past the caches where there are many: ``out`` is not read soon."""
+    """Copy ``ids`` (int32 [n]) to ``out`` (int64 [n]), past the caches where there are many: ``out`` is not read
+    soon."""
     _native.widen_ids(ids, out)
 
 

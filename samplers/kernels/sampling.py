@@ -13,7 +13,8 @@ __all__ = ["degree_sum", "has_edges", "sample_neighbors", "sample_pairs", "scale
 
 
 def validate_csc(indptr: np.ndarray, indices: np.ndarray, num_sources: int) -> None:
-    """Check once what every later call relies on: ``indptr`` int64 [n+1] ascends from 0 to len(indices), sources exist."""
+    """Check once what every later call relies on: ``indptr`` int64 [n+1] ascends from 0 to len(indices), sources
+    exist."""
     _native.validate_csc(flat(indptr, np.int64), ids_of(indices), num_sources)
 
 
@@ -33,14 +34,16 @@ def sample_neighbors(
     positions: bool = False,
     threads: int = 1,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Draw in-neighbours of ``rows``: up to ``fan_out`` different ones (-1 = all), or exactly that many with replacement.
+    """Draw in-neighbours of ``rows``: up to ``fan_out`` different ones (-1 = all), or exactly that many with
+    replacement.
 
-    ``indptr`` int64 [n+1], ``indices`` and ``edge_ids`` [E], ``vertex_keys`` int64 [n] (user ids of the rows), ``rows`` [m].
-    ``method`` says how and brings the tables of these edges; None: uniformly (Floyd's algorithm). Rows of different ``trees``
-    (int32 [m]) draw independently; ``times`` int64 [m] hides later edges from a temporal method.
-    Returns counts int32 [m], neighbours [sum(counts)] in the dtype of ``indices``, edge ids likewise (with ``positions``, and
-    without ``edge_ids``: the edges' positions, int64). What a row gets depends on (stream_key, its tree and time, its vertex
-    key, its edges) only (architecture: determinism contract).
+    ``indptr`` int64 [n+1], ``indices`` and ``edge_ids`` [E], ``vertex_keys`` int64 [n] (user ids of the rows), ``rows``
+    [m].
+    ``method`` says how and brings the tables of these edges; None: uniformly (Floyd's algorithm). Rows of different
+    ``trees`` (int32 [m]) draw independently; ``times`` int64 [m] hides later edges from a temporal method.
+    Returns counts int32 [m], neighbours [sum(counts)] in the dtype of ``indices``, edge ids likewise (with
+    ``positions``, and without ``edge_ids``: the edges' positions, int64). What a row gets depends on (stream_key, its
+    tree and time, its vertex key, its edges) only (architecture: determinism contract).
     """
     if isinstance(method, InNumpy):
         found = method.picks(
@@ -73,8 +76,8 @@ def scaled(bits: np.ndarray, bounds: np.ndarray) -> np.ndarray:
 def has_edges(
     indptr: np.ndarray, indices: np.ndarray, source_keys: np.ndarray, rows: np.ndarray, sources: np.ndarray
 ) -> np.ndarray:
-    """bool [m]: whether ``rows[i]`` has an in-edge from ``sources[i]``; rows are ordered by the ``source_keys`` of their
-    sources."""
+    """bool [m]: whether ``rows[i]`` has an in-edge from ``sources[i]``; rows are ordered by the ``source_keys`` of
+    their sources."""
     found = _native.has_edges(
         flat(indptr, np.int64),
         ids_of(indices),
@@ -97,10 +100,12 @@ def sample_pairs(
     ids: np.ndarray,
     sorted_internal: np.ndarray,
 ) -> np.ndarray:
-    """``count`` in-neighbours (or, ``negative``, vertices that are neither in-neighbours nor the vertex itself) per row.
+    """``count`` in-neighbours (or, ``negative``, vertices that are neither in-neighbours nor the vertex itself) per
+    row.
 
-    ``ids`` int64 [N] user ids of all source vertices, ``sorted_internal`` [N] internal ids by rank of user id; rows of ``indices``
-    are ordered by user id. Returns int64 [m * count] internal ids, -1 where no such vertex exists; uniform, with replacement.
+    ``ids`` int64 [N] user ids of all source vertices, ``sorted_internal`` [N] internal ids by rank of user id; rows of
+    ``indices`` are ordered by user id. Returns int64 [m * count] internal ids, -1 where no such vertex exists; uniform,
+    with replacement.
     """
     drawn: np.ndarray = _native.sample_pairs(
         flat(indptr, np.int64),

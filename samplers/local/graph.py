@@ -31,14 +31,17 @@ def blaming() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LocalGraph:
-    """In-edges of all vertices (CSC). Rows are ordered by the source's key, so that results do not depend on how edges came.
+    """In-edges of all vertices (CSC). Rows are ordered by the source's key, so that results do not depend on how edges
+    came.
 
     Attributes:
         indptr: int64 [n + 1].
         indices: int32|int64 [E], sources.
         keys: int64 [n], user ids: what randomness is a function of.
-        edge_ids: int32|int64 [E], positions of the edges as they were given; None: an edge's id is its position in ``indices``.
-        source_keys: int64 [m], user ids of the sources where these are of another node type; None: they are of the same.
+        edge_ids: int32|int64 [E], positions of the edges as they were given; None: an edge's id is its position in
+            ``indices``.
+        source_keys: int64 [m], user ids of the sources where these are of another node type; None: they are of the
+            same.
         weight, time: [E] in the order of ``indices``, for the methods that need them.
     """
 
@@ -92,7 +95,8 @@ class LocalGraph:
     ) -> LocalGraph:
         """Build from edges ``src[i]`` → ``dst[i]``: arrays or tensors of ids, targets below ``num_nodes``.
 
-        Sources are vertices of the same type, or those that ``source_keys`` (int64 [m]) names. ``weight`` and ``time``: [E].
+        Sources are vertices of the same type, or those that ``source_keys`` (int64 [m]) names. ``weight`` and ``time``:
+        [E].
 
         Raises:
             ConfigError: an id is out of range, or lengths differ.

@@ -18,11 +18,11 @@ from atta.samplers.methods.base import Tables
 __all__ = ["EdgeType", "Growth", "HeteroBatch", "Keys", "LocalBatch", "keys_by_type"]
 
 _ROOM = 1 << 20
-"""Edges for which room is made at a time where fan-outs do not bound them."""
+"""Number of edges for which room is made at a time if fan-outs do not bound them."""
 _MOST_ROOM = 1 << 28
-"""Edges for which room is reserved at once; larger batches grow into theirs."""
+"""At most this many edges get room in advance; larger batches make room as they grow."""
 _BLOCK_ROWS = 32
-"""Rows that the kernel draws together: a call must have room for so many."""
+"""Number of rows that the kernel draws together: a call needs room for all of them."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class HeteroBatch:
 
 
 class Keys:
-    """User ids of a node type; ``ids`` is None where vertices are their own: they need no second line of memory per row."""
+    """User ids of a node type; ``ids`` is None where vertices are their own: they need no second line of memory per
+    row."""
 
     def __init__(self, ids: np.ndarray) -> None:
         self.count = len(ids)
@@ -125,7 +126,7 @@ class Growth:
         self._counts: dict[str, list[int]] = {name: [] for name in edges}
 
     def reserve(self, fan_outs: Sequence[Mapping[str, int]], *, everything: bool) -> None:
-        """Make room for the largest batch, as far as the fan-outs tell: arrays that grow are copied."""
+        """Make room for the largest batch that the fan-outs allow, because growing copies arrays."""
         fresh = {t: c.size for t, c in self._known.items()}
         known, wanted = dict(fresh), dict.fromkeys(self._edges, 0)
         for by_type in fan_outs:

@@ -28,8 +28,9 @@ class Prediction:
         part: whose seeds they are; batches: how many; seeds: per batch.
         rows: vertices of a batch; remote_rows: those that other partitions own, whose table rows cross the network.
         remote_bytes: of these table rows; remote_frontier: vertices expanded at other partitions.
-        contested_rows: those remote rows that some other partition's batches ask for at least as often: whoever owns them, about as
-            many are remote, so only other seeds per partition would help, not another place for the rows.
+        contested_rows: those remote rows that some other partition's batches ask for at least as often: whoever owns
+            them, about as many are remote, so only other seeds per partition would help, not another place for the
+            rows.
         halo_per_hop: vertices of other partitions that a hop reaches first, per vertex that it reaches first.
     """
 
@@ -53,7 +54,8 @@ def predict(
     split: str = "train",
     seed: int = 0,
 ) -> list[Prediction]:
-    """Sample ``batches`` random batches per partition from the vertices of ``split`` (all vertices where there is none).
+    """Sample ``batches`` random batches per partition from the vertices of ``split`` (all vertices where there is
+    none).
 
     The seeds are those that a loader gives to one trainer per partition. All partitions must be on this machine.
 

@@ -27,7 +27,7 @@ __all__ = ["HeteroBatch", "LocalBatch", "LocalSampler"]
 
 _FRONTIERS = ("new", "all")
 _TOGETHER = 2
-"""Batches that a thread makes before it hands them over."""
+"""Number of batches that a thread makes before it hands them over."""
 _MOST = (1 << 64) - 1
 _MOST_FAN_OUT = (1 << 31) - 1
 
@@ -47,7 +47,8 @@ class LocalSampler:
 
         Args:
             graph: batches are ``LocalBatch`` for one graph, ``HeteroBatch`` for a mapping.
-            edge_type: the name that the edges of a single graph have in a dataset; part of what draws are a function of.
+            edge_type: the name that the edges of a single graph have in a dataset; part of what draws are a function
+                of.
             method: how edges are drawn; see ``Method``.
             threads: for making the method's tables.
 
@@ -70,7 +71,7 @@ class LocalSampler:
 
     @cached_property
     def table_bytes(self) -> int:
-        """Bytes of what the method has precomputed."""
+        """Bytes of the method's tables."""
         return sum(0 if e.tables is None else e.tables.nbytes for e in self._edges.values())
 
     def sample(
@@ -91,19 +92,20 @@ class LocalSampler:
 
         Args:
             seeds: of node type ``seed_type`` (the only one by default).
-            num_neighbors: in-neighbours per vertex and hop, from the seeds outward; -1 takes all; a mapping gives them by edge
-                type.
+            num_neighbors: in-neighbours per vertex and hop, from the seeds outward; -1 takes all; a mapping gives them
+                by edge type.
             seed_type: node type of the seeds.
-            input_time: int [S], the seeds' times for a temporal method: no edge of a seed's tree is later. Implies ``disjoint``.
+            input_time: int [S], the seeds' times for a temporal method: no edge of a seed's tree is later. Implies
+                ``disjoint``.
             disjoint: every seed grows a tree of its own, repeated seeds too.
             seed, epoch, batch: what randomness is a function of, besides user ids; whole numbers, 0 to 2**64 - 1.
             replace: draw with replacement.
-            frontier: a hop expands the vertices that the hop before has reached (``"new"``, PyG) or all known ones (``"all"``,
-                DGL).
+            frontier: a hop expands the vertices that the hop before has reached (``"new"``, PyG) or all known ones
+                (``"all"``, DGL).
 
         Raises:
-            ConfigError: a seed outside the graph, a fan-out below -1, an unknown frontier, missing times, a number that is not
-                whole or does not fit.
+            ConfigError: a seed outside the graph, a fan-out below -1, an unknown frontier, missing times, a number that
+                is not whole or does not fit.
         """
         if frontier not in _FRONTIERS:
             raise ConfigError(f"frontier {frontier!r}: must be one of {', '.join(_FRONTIERS)}")
@@ -144,10 +146,11 @@ class LocalSampler:
         threads: int = 1,
         **options: Any,
     ) -> Iterator[Any]:
-        """Sample ``seeds`` in order, ``batch_size`` at a time; several ``threads`` work on two batches each, ahead of the consumer.
+        """Sample ``seeds`` in order, ``batch_size`` at a time; several ``threads`` work on two batches each, ahead of
+        the consumer.
 
-        ``options``: as for ``sample`` (``batch`` is the number of the first one, ``input_time`` belongs to all seeds). Batches come
-        in order whatever ``threads`` is.
+        ``options``: as for ``sample`` (``batch`` is the number of the first one, ``input_time`` belongs to all seeds).
+        Batches come in order whatever ``threads`` is.
         """
         batch_size, threads = whole("batch_size", batch_size, 1), whole("threads", threads, 1)
         ids, times = integers("seeds", seeds), options.pop("input_time", None)

@@ -1,4 +1,5 @@
-"""What a server, a machine with several trainers, computes on (GraNNDis, Song et al., PACT 2024), extracted from a local graph.
+"""What a server, a machine with several trainers, computes on (GraNNDis, Song et al., PACT 2024), extracted from a
+local graph.
 
 ``atta.server_subgraph`` extracts the same, bit for bit, from the daemons of a partitioned graph.
 """
@@ -31,10 +32,11 @@ class ServerGraph:
     """A server's subgraph: n vertices, numbered 0 ... n - 1, and the E edges among them.
 
     Attributes:
-        n_id: int64 [n], user ids: the inner vertices in the order in which they were given, then hop by hop what was admitted, by
-            ascending user id.
+        n_id: int64 [n], user ids: the inner vertices in the order in which they were given, then hop by hop what was
+            admitted, by ascending user id.
         hop: int32 [n], the hop that admitted a vertex; 0: inner. In a closure, its distance from the inner vertices.
-        row, col: int32 [E], numbers of the edges' sources and targets, ordered by target, then by user id of the source.
+        row, col: int32 [E], numbers of the edges' sources and targets, ordered by target, then by user id of the
+            source.
         e_id: int64 [E], the users' edge ids; None where they were left out.
         degree: int64 [n], in-degrees in the whole graph.
         tables: rows of node tables by name, [n, *row shape]; none where a graph has no tables.
@@ -66,18 +68,20 @@ class ServerGraph:
         return np.asarray(self.hop == 0)
 
     def graph(self) -> LocalGraph:
-        """The subgraph as a graph of its own, whose positions are the numbers of the vertices and whose keys are ``n_id``."""
+        """The subgraph as a graph of its own, whose positions are the numbers of the vertices and whose keys are
+        ``n_id``."""
         indptr = np.zeros(self.num_nodes + 1, dtype=np.int64)
         np.cumsum(np.bincount(self.col, minlength=self.num_nodes), out=indptr[1:])
         return LocalGraph.from_csc(indptr, self.row, keys=self.n_id, edge_ids=self.e_id)
 
     def co_batch(self, targets: Any, hops: int) -> ServerGraph:
-        """What ``hops`` layers over ``targets`` (numbers of vertices, int [T]) depend on within this subgraph (section 4.4).
+        """What ``hops`` layers over ``targets`` (numbers of vertices, int [T]) depend on within this subgraph (section
+        4.4).
 
         Its inner vertices are the targets, its degrees still those of the whole graph; tables and splits come along.
 
         Raises:
-            ConfigError: a target that is no vertex here; ``hops`` out of range.
+            ConfigError: a target that is not a vertex here; ``hops`` out of range.
         """
         found = _extract(self.graph(), targets, Closure(hops), seed=0, threads=1)
         at = found.vertices
@@ -98,7 +102,8 @@ def server_subgraph(
     Args:
         graph: between vertices of one type.
         inner: positions in the graph, int [m]; repeated ones count once.
-        rule: ``Closure(hops)`` or ``ExpansionAware(max_hop, fanout, select, resample)``; their docstrings define who is admitted.
+        rule: ``Closure(hops)`` or ``ExpansionAware(max_hop, fanout, select, resample)``; their docstrings define who is
+            admitted.
         seed: of the uniform choice, 0 to 2**64 - 1. The result is a function of it, the rule and user ids.
         threads: for reading edges; without effect on the result.
 

@@ -1,6 +1,8 @@
-"""Random walks over a local graph, and neighbourhoods made from them. A walker goes from a vertex to one of its in-neighbours.
+"""Random walks over a local graph, and neighbourhoods made from them. A walker goes from a vertex to one of its
+in-neighbours.
 
-What a walker does is a function of the stream key, its number and the user id of its start: results do not depend on threads.
+What a walker does is a function of the stream key, its number and the user id of its start: results do not depend on
+    threads.
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ def random_walks(
     stream_key: int = 0,
     threads: int = 1,
 ) -> np.ndarray:
-    """Walk ``length`` steps from each of ``starts`` (int [m]): int64 [m, length + 1], -1 after a vertex without in-edges.
+    """Walk ``length`` steps from each of ``starts`` (int [m]): int64 [m, length + 1], -1 after a vertex without
+    in-edges.
 
-    ``p`` and ``q`` bias the walk as node2vec does (Grover and Leskovec, KDD 2016): stepping back weighs 1/p, to a neighbour of the
-    vertex before 1, further away 1/q. With probability ``restart`` a walker returns to its start instead of stepping.
+    ``p`` and ``q`` bias the walk as node2vec does (Grover and Leskovec, KDD 2016): stepping back weighs 1/p, to a
+    neighbour of the vertex before 1, further away 1/q. With probability ``restart`` a walker returns to its start
+    instead of stepping.
 
     Raises:
         ConfigError: a start outside the graph, or an argument out of range.
@@ -55,8 +59,8 @@ def pinsage_neighbors(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The ``count`` vertices that short walks from each seed visit most (PinSAGE, Ying et al., KDD 2018, section 3.1).
 
-    Returns counts int32 [m], vertices int64 [sum(counts)] (most visited first, ties by user id) and their visits int64: the
-    importance weights. The seed itself does not count.
+    Returns counts int32 [m], vertices int64 [sum(counts)] (most visited first, ties by user id) and their visits int64:
+    the importance weights. The seed itself does not count.
 
     Raises:
         ConfigError: a seed outside the graph, or an argument out of range.
@@ -74,10 +78,12 @@ def pinsage_neighbors(
 def pagerank(
     graph: LocalGraph, seeds: np.ndarray, count: int, *, alpha: float = 0.15, epsilon: float = 1e-5, threads: int = 1
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The ``count`` vertices with the highest personalised PageRank of each seed, by forward pushes (Andersen et al., FOCS 2006).
+    """The ``count`` vertices with the highest personalised PageRank of each seed, by forward pushes (Andersen et al.,
+    FOCS 2006).
 
-    ``alpha``: probability of returning to the seed; ``epsilon``: mass per degree that is not pushed on, which bounds the work by
-    1 / (alpha * epsilon). Returns counts int32 [m], vertices int64 and scores float64 [sum(counts)], best first.
+    ``alpha``: probability of returning to the seed; ``epsilon``: mass per degree that is not pushed on, which bounds
+    the work by 1 / (alpha * epsilon). Returns counts int32 [m], vertices int64 and scores float64 [sum(counts)], best
+    first.
 
     Raises:
         ConfigError: a seed outside the graph, or an argument out of range.

@@ -1,8 +1,8 @@
 """Neighbour methods: how the in-edges of a vertex are drawn.
 
-A method looks at one vertex and its edges only, so the owner of a vertex can answer for it alone. Each method is described
-in a file of its own (``METHOD``, a ``NeighborMethod``), which has the name of the method. Everything else asks the
-description.
+A method looks at one vertex and its edges only, so the owner of a vertex can answer for it alone. Each method is
+described in a file of its own (``METHOD``, a ``NeighborMethod``), which has the name of the method. Everything else
+asks the description.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def tables_for(
 ) -> Tables | None:
     """Prepare a method for the edges of a CSC. None means that they are drawn uniformly, which needs no preparation.
 
-    ``weight`` and ``time`` [E] are in the order of ``indices``. ``source_keys`` int64 are the user ids of the sources; None:
-    ids are user ids. Costs 16 bytes per edge (weighted), 12 (temporal), 4 (LABOR).
+    ``weight`` and ``time`` [E] are in the order of ``indices``. ``source_keys`` int64 are the user ids of the sources;
+    None: ids are user ids. Costs 16 bytes per edge (weighted), 12 (temporal), 4 (LABOR).
 
     Raises:
         ConfigError: the weights are missing, or one is NaN, infinite or negative; times are not integers.

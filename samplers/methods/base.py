@@ -22,7 +22,8 @@ class InEdges:
 
     Attributes:
         indptr: int64 [n + 1]; the edges of vertex v are ``indptr[v]`` ... ``indptr[v + 1] - 1``.
-        indices: int32|int64 [E], internal ids of the sources. Those of one vertex are in ascending order of their user ids.
+        indices: int32|int64 [E], internal ids of the sources. Those of one vertex are in ascending order of their user
+            ids.
         weight: [E], or None where the edges have none.
         time: [E], or None where the edges have none.
         source_keys: int64, user ids by internal id of the source; None: an internal id is the user id.
@@ -44,7 +45,8 @@ class NeighborMethod:
     Attributes:
         number: stands for the method in messages. No two methods share one, and it never changes.
         prepare: makes the native tables for some edges; None where they are drawn uniformly. ValueError for bad edges.
-        draw: draws in numpy, for a method without native code. A method has ``prepare`` or ``draw``, or neither: uniform.
+        draw: draws in numpy, for a method without native code. A method has ``prepare`` or ``draw``, or neither:
+            uniform.
         table: the edge table that the method reads (``"weight"``, ``"time"``).
         needs_table: refuse an edge type without this table. If not, such edges are drawn uniformly.
         temporal: every seed has a time, and its tree holds no later edge. Implies disjoint trees.

@@ -1,7 +1,7 @@
 """Neighbour methods that are written in numpy: one Python file, no C++.
 
-A call handles all vertices of a hop at once. It costs a few numpy passes over the vertices and over the edges drawn, where
-native code has one pass that hides the latency of memory (docs/contributing/add-a-neighbour-method.md).
+A call handles all vertices of a hop at once. It costs a few numpy passes over the vertices and over the edges drawn,
+where native code has one pass that hides the latency of memory (docs/contributing/add-a-neighbour-method.md).
 """
 
 from __future__ import annotations

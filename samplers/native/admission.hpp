@@ -1,5 +1,5 @@
-// Which of its in-neighbours a vertex admits to a server's subgraph (expansion-aware sampling): the best few of those that nobody
-// has admitted yet.
+// Which of its in-neighbours a vertex admits to a server's subgraph (expansion-aware sampling): the best few of those that no
+// vertex has admitted yet.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct Candidate {
 };
 
 // The `limit` lowest of the different candidates offered. About twice as many are kept before they are sorted and cut, so a vertex
-// of degree d costs d comparisons and few sorts, whatever the order of its edges.
+// of degree d costs d comparisons and few sorts in any order of its edges.
 class Lowest {
  public:
   explicit Lowest(std::int64_t limit)

@@ -1,4 +1,4 @@
-// Expanding some rows of a partition: the answer is arrays of its own, to be sent or stitched.
+// Expanding some rows of a partition: the answer is new arrays, to be sent or stitched.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace atta {
 
-// An array that grows by realloc and hands its memory over in the end.
+// An array that grows by realloc and gives its memory away at the end.
 template <class T>
 class Growing {
  public:

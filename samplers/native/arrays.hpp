@@ -1,4 +1,4 @@
-// What every binding needs: typed views of numpy arrays, new arrays, and how bad input is named.
+// What every binding needs: typed views of numpy arrays, new arrays, and errors that name bad input.
 #pragma once
 
 #include <nanobind/nanobind.h>

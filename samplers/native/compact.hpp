@@ -32,7 +32,7 @@ class Compactor {
   const std::vector<std::int64_t>& ids() const { return ids_; }
 
   void reset() {
-    base_ += static_cast<std::int32_t>(ids_.size());  // whatever stands in the table is now below it
+    base_ += static_cast<std::int32_t>(ids_.size());  // every entry of the table is now below it
     ids_.clear();
     if (base_ < INT32_MAX / 2) return;
     std::fill(direct_.begin(), direct_.end(), kNone);
@@ -40,7 +40,7 @@ class Compactor {
     base_ = 0;
   }
 
-  // Local id of `id`, -1 if it was never inserted. Safe from many threads while nobody inserts.
+  // Local id of `id`, -1 if it was never inserted. Safe from many threads while no thread inserts.
   std::int32_t find(std::int64_t id) const {
     if (!direct_.empty()) {
       if (static_cast<std::uint64_t>(id) >= direct_.size()) return kNone;

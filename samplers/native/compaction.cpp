@@ -196,7 +196,7 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
     const auto n = static_cast<std::size_t>(s.count);
     bool outside = false;  // answers come from other daemons
     for (std::size_t j = 0; j < n; ++j) outside |= static_cast<std::uint64_t>(neighbors[s.begin + j]) >= limit;
-    if (outside) bad("groups", "a neighbour is no vertex of the graph");
+    if (outside) bad("groups", "a neighbour is not a vertex of the graph");
     std::int64_t* const ids = staged.more(n);
     for (std::size_t j = 0; j < n; ++j) ids[j] = base + static_cast<std::int64_t>(neighbors[s.begin + j]);
     std::fill_n(col.staged.more(n), n, target);

@@ -55,7 +55,7 @@ inline void stream_words(std::byte* to, const std::byte* from, std::size_t bytes
 #endif
 }
 
-// The same for rows that begin or end anywhere. The calls for both ends cost 10 ns per row, so rows of words do without.
+// The same for rows that begin or end anywhere. The calls for both ends cost 10 ns per row, so aligned rows avoid them.
 inline void copy_streaming(std::byte* to, const std::byte* from, std::size_t bytes) {
   const std::size_t head = std::min(bytes, -reinterpret_cast<std::uintptr_t>(to) % kWord), words = (bytes - head) / kWord * kWord;
   std::memcpy(to, from, head);

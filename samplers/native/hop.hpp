@@ -1,4 +1,4 @@
-// One hop of a batch whose graph lies here as a whole: sources are numbered as they are read, and nothing is written twice.
+// One hop of a batch on a graph that lies here as a whole: sources are numbered as they are read, and nothing is written twice.
 #pragma once
 
 #include <cstdint>

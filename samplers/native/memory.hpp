@@ -1,5 +1,4 @@
-// Memory that is read at random: on huge pages where the system gives them, because every miss of the cache would miss the TLB,
-// too.
+// Memory that is read at random: on huge pages if the system gives them, because otherwise each cache miss would be a TLB miss too.
 #pragma once
 
 #include <sys/mman.h>

@@ -127,7 +127,7 @@ void bind_reference(nb::module_& m);
 
 NB_MODULE(_native, m) {
   m.doc() = "Atta's native kernels; typed and documented in atta.samplers.kernels.";
-  // Objects that threads hold at exit are no leaks; nanobind would print a page about each process that ends in mid-work.
+  // Objects that threads hold at exit are not leaks; nanobind would print a page about each process that ends in mid-work.
   nb::set_leak_warnings(false);
   m.def("mix64", &atta::mix64, "x"_a);
   m.def("stream_key", &stream_key, "seed"_a, "epoch"_a, "batch"_a, "hop"_a, "name"_a);

@@ -72,7 +72,7 @@ void check_threads(std::size_t threads) {
   if (threads < 1 || threads > 1024) bad("threads", "must be 1 to 1024");
 }
 
-// out[i] = table[rows[i]]. Rows are NOT checked: whoever calls this has made sure that they exist.
+// out[i] = table[rows[i]]. Rows are NOT checked: the caller has made sure that they exist.
 void reference_gather(Table table, Longs rows, OutTable out, std::size_t ahead, bool stream, std::size_t threads) {
   check_threads(threads);
   if (table.ndim() < 1 || out.ndim() < 1) bad("table", "must have at least one dimension");

@@ -64,7 +64,7 @@ nb::bytes pack_rows(nb::bytes prefix, nb::list tables_in, Vector rows) {
     std::memcpy(to, prefix.c_str(), head);
     to += head;
     {
-      nb::gil_scoped_release unlocked;  // nobody else knows the object yet
+      nb::gil_scoped_release unlocked;  // no other thread knows the object yet
       for (const Table& table : tables) {
         const std::size_t bytes = row_bytes_of(table);
         atta::move_rows(

@@ -14,7 +14,7 @@
 namespace atta {
 
 inline constexpr std::size_t kBlock = 32;       // rows whose memory is requested together
-inline constexpr std::size_t kLinearScan = 64;  // up to so many picks, duplicates are found by scanning
+inline constexpr std::size_t kLinearScan = 64;  // up to this many picks, duplicates are found by scanning
 
 struct SampleSpec {
   std::int64_t fan_out;  // -1 = all
@@ -22,7 +22,7 @@ struct SampleSpec {
   std::uint64_t stream_key;
 };
 
-// A row that is being expanded: its edges are [begin, begin + degree).
+// A row that is expanded: its edges are [begin, begin + degree).
 struct Target {
   std::size_t row;
   std::int64_t begin, degree;
@@ -55,8 +55,8 @@ struct Picks {
   }
 };
 
-// Which positions of a row have been picked. A few picks are looked through. More set bits: exact ones for short rows, while for
-// long rows they only say "perhaps". Many picks from a long row get a hash table.
+// Which positions of a row have been picked. A few picks are scanned. More picks set bits: these are exact for short rows, and only
+// say "perhaps" for long rows. Many picks from a long row get a hash table.
 class Picked {
  public:
   void reset(std::int64_t degree, std::int64_t picks) {
@@ -141,9 +141,8 @@ inline void pick_positions(const VertexStream& stream, std::int64_t degree, std:
   }
 }
 
-// A picker turns the targets of a block into positions. `draw` may only request memory; `resolve`, called a block later, then reads
-// it. `kResolves` says whether it has anything to do, `kKnowsSources` whether it gives the sources, too. Each thread has its own
-// picker.
+// A picker turns the targets of a block into positions. `draw` may request memory only; `resolve` is called a block later and reads
+// it. `kResolves`: there is something to resolve. `kKnowsSources`: it gives the sources too. Each thread has its own picker.
 class UniformPicker {
  public:
   static constexpr bool kResolves = false, kKnowsSources = false;

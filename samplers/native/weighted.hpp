@@ -25,7 +25,7 @@ struct Alias {
 };
 
 // Fills the alias slots of one row (Vose, "A linear algorithm for generating random numbers with a given distribution", 1991) and
-// returns how many weights are positive. Throws for a weight that is no finite number >= 0.
+// returns how many weights are positive. Throws for a weight that is not a finite number >= 0.
 inline std::int64_t build_alias(const double* weights, std::size_t degree, std::int64_t first_edge, Alias* out,
                                 std::vector<double>& scaled, std::vector<std::uint32_t>& small, std::vector<std::uint32_t>& large) {
   double total = 0;

@@ -1,7 +1,8 @@
-"""Samplers of whole batches, as programs over ``atta.samplers.requests``; each is a frozen dataclass of its options.
+"""Samplers of whole batches, written as programs over ``atta.samplers.requests``. Each is a frozen dataclass of its
+options.
 
-Their results are functions of a batch's stream and of user ids: any partitioning of the graph, and any process, gives the same.
-What an operator of one's own is written with can be imported from here (docs/own-operator.md).
+Their results are functions of a batch's stream and of user ids: any partitioning of the graph, and any process, gives
+the same. Everything that an operator of your own needs can be imported from here (docs/own-operator.md).
 """
 
 from atta.samplers.operators.base import Batch, Bounds, Operator, Sampled

@@ -1,4 +1,4 @@
-"""What an operator is: a sampler of whole batches, written as a program over ``atta.samplers.requests``."""
+"""The interface of operators: samplers of whole batches, written as programs over ``atta.samplers.requests``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Batch:
 
     Attributes:
         seeds: int64 [S], different internal ids.
-        keys: int64 [N], user ids of all vertices, by internal id. Order and randomness must depend on them, never on internal
-            ids: those differ between partitionings.
+        keys: int64 [N], user ids of all vertices, by internal id. Order and randomness must depend on them, never on
+            internal ids: those differ between partitionings.
         by_rank: int32|int64 [N], internal ids in ascending order of user ids.
         seed, epoch, number: what randomness is a function of, besides user ids.
     """
@@ -43,11 +43,14 @@ class Sampled:
     """What an operator returns: a subgraph, or vertices alone.
 
     Attributes:
-        vertices: int64 [n] internal ids; the seeds come first, in their order. Different ones, unless ``trees`` is given.
+        vertices: int64 [n] internal ids; the seeds come first, in their order. Different ones, unless ``trees`` is
+            given.
         row, col: int32 [E], positions in ``vertices`` of the edges' sources and targets.
         edge_ids: int64 [E], the users' edge ids.
-        trees: int32 [n], or None: which seed (by position) a vertex belongs to; one vertex may then stand in several trees.
-        extra: further arrays, as declared in ``Bounds.extra``; vertices in them are positions in ``vertices``, -1 = none.
+        trees: int32 [n], or None: which seed (by position) a vertex belongs to; one vertex may then stand in several
+            trees.
+        extra: further arrays, as declared in ``Bounds.extra``; vertices in them are positions in ``vertices``, -1 =
+            none.
     """
 
     vertices: np.ndarray
@@ -60,7 +63,7 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The most that a batch can hold; memory is reserved by it, but only touched as far as a batch goes.
+    """The largest size of a batch. Memory is reserved for it, but only the part that a batch fills is touched.
 
     Attributes:
         vertices, edges: numbers of them.
@@ -73,17 +76,18 @@ class Bounds:
 
 
 class Operator(Protocol):
-    """A sampler of batches. Implementations are frozen dataclasses whose fields are their options (numbers, strings, lists).
+    """A sampler of batches. Implementations are frozen dataclasses whose fields are their options (numbers, strings,
+    lists).
 
-    A daemon makes one per session from options that came over the wire: ``__post_init__`` must refuse bad ones with ConfigError.
-    One whose results have ``trees`` says so by a class variable ``makes_trees = True``.
+    A daemon makes one per session from options that came over the wire: ``__post_init__`` must refuse bad ones with
+    ConfigError. One whose results have ``trees`` says so by a class variable ``makes_trees = True``.
     """
 
     def run(self, batch: Batch) -> Program[Sampled]:
         """Sample one batch."""
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """The largest batch of up to ``seeds`` seeds in a graph of so many ``nodes`` and ``edges``.
+        """The largest batch of up to ``seeds`` seeds in a graph of ``nodes`` vertices and ``edges`` edges.
 
-        Where it has no vertices for 0 seeds, a session that asks for batches without seeds is refused.
+        No vertices for 0 seeds means that the operator needs seeds: a session without seeds is refused.
         """

@@ -1,9 +1,9 @@
 """Layers of vertices that are drawn for all vertices above at once: LADIES and FastGCN.
 
-A batch begins with the seeds; every layer adds what it draws. A layer's edges run from its drawn vertices to all vertices known
-before, and stand after those of the layers above; ``extra["layer_edges"]``, int64 [layers], counts them. So the edges of the last
-layer feed the first layer of a network, as with the blocks of DGL: what is known stays known. ``extra["weight"]``, float32 [E], has
-weights that sum to 1 over the edges of a layer into one vertex.
+A batch begins with the seeds; every layer adds what it draws. A layer's edges run from its drawn vertices to all
+vertices known before, and stand after those of the layers above; ``extra["layer_edges"]``, int64 [layers], counts them.
+So the edges of the last layer feed the first layer of a network, as with the blocks of DGL: what is known stays known.
+``extra["weight"]``, float32 [E], has weights that sum to 1 over the edges of a layer into one vertex.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["FastGcn", "Ladies"]
 class Ladies:
     """Layer-dependent importance sampling (Zou et al., NeurIPS 2019, section 4, algorithm 1).
 
-    Layer i draws ``layers[i]`` different vertices u with probability ∝ the sum of 1 / D_v² over their edges to the vertices v
-    above, D being in-degrees: the squared norm of a column of the row-normalised adjacency matrix (parallel edges add up). An
-    edge u → v weighs 1 / (D_v p_u), normalised per target, as in the authors' code.
+    Layer i draws ``layers[i]`` different vertices u with probability ∝ the sum of 1 / D_v² over their edges to the
+    vertices v above, D being in-degrees: the squared norm of a column of the row-normalised adjacency matrix (parallel
+    edges add up). An edge u → v weighs 1 / (D_v p_u), normalised per target, as in the authors' code.
     """
 
     layers: tuple[int, ...]
@@ -60,9 +60,10 @@ class Ladies:
 class FastGcn:
     """Importance sampling of each layer by itself (Chen et al., ICLR 2018, section 3.1).
 
-    ``layers[i]`` draws of vertices with replacement, with probability ∝ the sum q of 1 / D_v² over all their edges, whatever stands
-    above. Many drawn vertices may thus have no edges to it. Edges of a target weigh the same: an average over its drawn
-    neighbours. The paper's unbiased estimator divides by q(u) instead, which nobody knows without reading the whole graph.
+    ``layers[i]`` draws of vertices with replacement, with probability ∝ the sum q of 1 / D_v² over all their edges,
+    whatever stands above. Many drawn vertices may thus have no edges to it. Edges of a target weigh the same: an
+    average over its drawn neighbours. The paper's unbiased estimator divides by q(u) instead, which nobody knows
+    without reading the whole graph.
     """
 
     layers: tuple[int, ...]
@@ -123,7 +124,8 @@ def _bounds(layers: tuple[int, ...], seeds: int, nodes: int, edges: int) -> Boun
 
 
 def _by_user_id(keys: np.ndarray, vertices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different ones of ``vertices`` (int64 [m]) by ascending user id, and where in them each one stands: int64 [m]."""
+    """The different ones of ``vertices`` (int64 [m]) by ascending user id, and where in them each one stands: int64
+    [m]."""
     _, first, at = np.unique(keys[vertices], return_index=True, return_inverse=True)
     return vertices[first], at
 
@@ -131,8 +133,8 @@ def _by_user_id(keys: np.ndarray, vertices: np.ndarray) -> tuple[np.ndarray, np.
 def _race(importance: np.ndarray, keys: np.ndarray, count: int, stream_key: int) -> np.ndarray:
     """Mark ``count`` candidates, drawn one after another ∝ ``importance`` (float64 [m]) among those left: bool [m].
 
-    Candidate i arrives after an exponential time of rate ``importance[i]``, a function of its user id; the first ones win
-    (Efraimidis and Spirakis, 2006). Ties go to the candidate that stands first, i.e. the lowest user id.
+    Candidate i arrives after an exponential time of rate ``importance[i]``, a function of its user id; the first ones
+    win (Efraimidis and Spirakis, 2006). Ties go to the candidate that stands first, i.e. the lowest user id.
     """
     times = -np.log1p(-unit(draw(streams(stream_key, keys), 0))) / importance
     chosen = np.zeros(len(times), dtype=bool)

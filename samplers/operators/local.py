@@ -35,12 +35,13 @@ class Subgraph:
 def sample_locally(
     graph: LocalGraph, operator: Operator, seeds: Any = (), *, seed: int = 0, epoch: int = 0, number: int = 0
 ) -> Subgraph:
-    """The batch that ``atta.BatchLoader`` would deliver for the same ``seeds`` (positions in the graph), seed, epoch and number.
+    """The batch that ``atta.BatchLoader`` would deliver for the same ``seeds`` (positions in the graph), seed, epoch
+    and number.
 
     As there, a seed that is given twice counts once, unless every seed grows a tree of its own.
 
     Raises:
-        ConfigError: a seed outside the graph; seed, epoch or number is no whole number from 0 to 2**64 - 1.
+        ConfigError: a seed outside the graph; seed, epoch or number is not a whole number from 0 to 2**64 - 1.
     """
     at = [whole(what, n, 0, _MOST) for what, n in (("seed", seed), ("epoch", epoch), ("number", number))]
     ids, nodes = integers("seeds", seeds), graph.num_nodes

@@ -17,12 +17,14 @@ __all__ = ["PageRank"]
 
 @dataclass(frozen=True)
 class PageRank:
-    """The ``count`` vertices with the highest personalised PageRank of each seed (Andersen et al., FOCS 2006, section 3).
+    """The ``count`` vertices with the highest personalised PageRank of each seed (Andersen et al., FOCS 2006, section
+    3).
 
-    ``alpha`` is the probability of returning to the seed. A vertex keeps back mass of at most ``epsilon`` times its in-degree
-    (at least 1), so a score is too low by at most the sum of that over all vertices, and never too high; a seed costs at most
-    1 / (alpha * epsilon) edges. Each vertex found, be it the seed, is joined to the seed by an edge, the highest score first,
-    ties by user id. ``extra["weight"]``, float64 [E], has the scores. The edges are none of the graph's, their ids are -1.
+    ``alpha`` is the probability of returning to the seed. A vertex keeps back mass of at most ``epsilon`` times its
+    in-degree (at least 1), so a score is too low by at most the sum of that over all vertices, and never too high; a
+    seed costs at most 1 / (alpha * epsilon) edges. Each vertex found, be it the seed, is joined to the seed by an edge,
+    the highest score first, ties by user id. ``extra["weight"]``, float64 [E], has the scores. The edges are none of
+    the graph's, their ids are -1.
     """
 
     count: int
@@ -49,8 +51,9 @@ class PageRank:
 def _push(batch: Batch, alpha: float, epsilon: float) -> Program[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Push in rounds: all pairs that hold back too much, with what they had when the round began.
 
-    Returns seeds' positions, vertices (internal ids) and scores of all pairs with a score. Pairs are numbered in the order in which
-    mass first reached them, and mass is added up in the order in which it is sent, so rounding does not depend on internal ids.
+    Returns seeds' positions, vertices (internal ids) and scores of all pairs with a score. Pairs are numbered in the
+    order in which mass first reached them, and mass is added up in the order in which it is sent, so rounding does not
+    depend on internal ids.
     """
     pairs, rows = _Pairs(batch), _KnownInEdges()
     yield from pairs.insert(np.arange(len(batch.seeds)), batch.seeds, np.ones(len(batch.seeds)), epsilon)
@@ -76,7 +79,8 @@ def _push(batch: Batch, alpha: float, epsilon: float) -> Program[tuple[np.ndarra
 
 
 class _Pairs:
-    """Pairs of a seed (``of_seed``: its position) and a vertex that mass has reached; ``mass`` beyond ``limit`` is to be pushed."""
+    """Pairs of a seed (``of_seed``: its position) and a vertex that mass has reached; ``mass`` beyond ``limit`` is to
+    be pushed."""
 
     def __init__(self, batch: Batch) -> None:
         self._nodes, self._known = max(1, len(batch.keys)), kernels.Compactor()

@@ -1,6 +1,6 @@
-"""Operators by name: those that come with Atta, and those that installed packages announce as entry points ``atta.operators``.
+"""Operators by name: those of Atta, and those that installed packages announce as entry points ``atta.operators``.
 
-A name is all that travels: what it stands for must be installed on the daemon, and nothing from the wire is evaluated.
+Only the name and the options travel: the operator must be installed on the daemon. Nothing from the wire is evaluated.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["ENTRY_POINTS", "available", "make_operator"]
 
 ENTRY_POINTS = "atta.operators"
 MAX_OPTIONS = 64 << 10
-"""Characters of an operator's options."""
+"""At most this many characters of options are read."""
 
 
 @cache
 def available() -> dict[str, Any]:
-    """Operator classes, or entry points that load one, by name; installed packages cannot replace those of Atta."""
+    """Operator classes, or entry points that load one, by name. Installed packages cannot replace Atta's own."""
     from atta.samplers.operators import BUILT_IN
 
     return {**{point.name: point for point in entry_points(group=ENTRY_POINTS)}, **BUILT_IN}
@@ -35,7 +35,8 @@ def make_operator(name: str, options: str) -> Operator:
 
     Raises:
         UnknownNameError: no such operator is installed here, or it has no such option.
-        ConfigError: the options are no JSON object, one is missing or out of range, or the operator's package does not load.
+        ConfigError: the options are not a JSON object, one is missing or out of range, or the operator's package does
+            not load.
     """
     found = available()
     if name not in found:
@@ -45,9 +46,9 @@ def make_operator(name: str, options: str) -> Operator:
     try:
         given = json.loads(options or "{}")
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"operator {name!r}: its options are no JSON: {error}") from None
+        raise ConfigError(f"operator {name!r}: its options are not JSON: {error}") from None
     if not isinstance(given, dict):
-        raise ConfigError(f"operator {name!r}: its options are no JSON object")
+        raise ConfigError(f"operator {name!r}: its options are not a JSON object")
     try:
         kind = found[name].load() if hasattr(found[name], "load") else found[name]
     except Exception as error:  # a user's package may raise anything while it is imported

@@ -21,8 +21,9 @@ __all__ = ["SaintEdges", "SaintNodes", "SaintWalks"]
 class SaintNodes:
     """``budget`` draws of vertices with replacement; each vertex drawn joins once.
 
-    The probability is ∝ the squared norm of a vertex' column in the row-normalised adjacency matrix: the sum of 1 / D_v² over its
-    edges to vertices v, D_v being their in-degrees. In graphs that make such draws hard there may be fewer (``draw_edges``).
+    The probability is ∝ the squared norm of a vertex' column in the row-normalised adjacency matrix: the sum of 1 /
+    D_v² over its edges to vertices v, D_v being their in-degrees. In graphs that make such draws hard there may be
+    fewer (``draw_edges``).
     """
 
     budget: int
@@ -44,8 +45,9 @@ class SaintNodes:
 class SaintEdges:
     """``budget`` draws of edges with replacement; the ends of each, source before target, join.
 
-    An edge u → v is drawn with probability ∝ 1 / D_v. Where every edge is stored in both directions, its ends are therefore drawn
-    with probability ∝ 1 / deg(u) + 1 / deg(v), GraphSAINT's choice; in other graphs the sampler differs from it.
+    An edge u → v is drawn with probability ∝ 1 / D_v. Where every edge is stored in both directions, its ends are
+    therefore drawn with probability ∝ 1 / deg(u) + 1 / deg(v), GraphSAINT's choice; in other graphs the sampler differs
+    from it.
     """
 
     budget: int

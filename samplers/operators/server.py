@@ -1,11 +1,14 @@
-"""What a server, a machine with several trainers, computes on: GraNNDis' shared preloading and expansion-aware sampling.
+"""What a server, a machine with several trainers, computes on: GraNNDis' shared preloading and expansion-aware
+sampling.
 
-Both start from the batch's seeds, the server's *inner* vertices, admit others hop by hop along in-edges, and return the subgraph
-induced on all of them: an edge between two vertices of the batch is never left out. Its vertices are the seeds in their order, then
-hop by hop what was admitted, by ascending user id; edges are ordered by target and, for one target, by user id of the source.
+Both start from the batch's seeds, the server's *inner* vertices, admit others hop by hop along in-edges, and return the
+subgraph induced on all of them: an edge between two vertices of the batch is never left out. Its vertices are the seeds
+in their order, then hop by hop what was admitted, by ascending user id; edges are ordered by target and, for one
+target, by user id of the source.
 
-``extra["hop"]``, int32 [n], is the hop that admitted a vertex, 0 for the seeds; ``extra["degree"]``, int64 [n], its in-degree in
-the whole graph (parallel edges count), which a GCN normalises by: degrees within the subgraph would be wrong at its rim.
+``extra["hop"]``, int32 [n], is the hop that admitted a vertex, 0 for the seeds; ``extra["degree"]``, int64 [n], its
+in-degree in the whole graph (parallel edges count), which a GCN normalises by: degrees within the subgraph would be
+wrong at its rim.
 """
 
 from __future__ import annotations
@@ -26,16 +29,18 @@ from atta.samplers.requests import Degrees, Expand, Neighbors, Program
 __all__ = ["Closure", "ExpansionAware"]
 
 _MAX_HOPS = 1024
-"""A network of 112 layers is the deepest in the paper; hops beyond the graph's diameter cost nothing."""
+"""At most this many hops. The deepest network of the paper has 112 layers; hops beyond the graph's diameter cost nothing."""
 _SELECTIONS = ("uniform", "degree")
 
 
 @dataclass(frozen=True)
 class Closure:
-    """All that ``hops`` layers over the seeds depend on (shared preloading; GraNNDis, Song et al., PACT 2024, section 4.2).
+    """All that ``hops`` layers over the seeds depend on (shared preloading; GraNNDis, Song et al., PACT 2024, section
+    4.2).
 
-    Every vertex from which a path of at most ``hops`` edges leads to a seed; ``extra["hop"]`` is the length of the shortest, so all
-    in-edges of vertices with hop < ``hops`` are there, and layer l of L is exact for the vertices with hop <= L - l.
+    Every vertex from which a path of at most ``hops`` edges leads to a seed; ``extra["hop"]`` is the length of the
+    shortest, so all in-edges of vertices with hop < ``hops`` are there, and layer l of L is exact for the vertices with
+    hop <= L - l.
 
     Raises ConfigError for ``hops`` outside 0..1024.
     """
@@ -56,26 +61,28 @@ class Closure:
 
 @dataclass(frozen=True)
 class ExpansionAware:
-    """Expansion-aware sampling: few vertices from outside the server, every edge among those that it has (section 4.3).
+    """Expansion-aware sampling: few vertices from outside the server, all edges among them (section 4.3).
 
-    Let A(0) be the seeds. In hop h = 1 ... ``max_hop`` each vertex v that hop h - 1 has admitted (in hop 1: each seed) admits at
-    most ``fanout`` of its candidates C(v), the different in-neighbours of v outside A(h - 1), and all of them where they are no
-    more; A(h) is A(h - 1) and whatever any v has admitted. Candidates are relative to A(h - 1) and the v choose independently:
-    several may admit the same vertex, none sees what others of its hop admit, and so nothing depends on an order. Edges between
-    vertices of the result are never sampled. ``fanout`` -1 admits all: the result is that of ``Closure(max_hop)``.
+    Let A(0) be the seeds. In hop h = 1 ... ``max_hop`` each vertex v that hop h - 1 has admitted (in hop 1: each seed)
+    admits at most ``fanout`` of its candidates C(v), the different in-neighbours of v outside A(h - 1), and all of them
+    where they are no more; A(h) is A(h - 1) and all that any v has admitted. Candidates are relative to A(h - 1) and
+    the v choose independently: several may admit the same vertex, none sees what others of its hop admit, and so
+    nothing depends on an order. Edges between vertices of the result are never sampled. ``fanout`` -1 admits all: the
+    result is that of ``Closure(max_hop)``.
 
     ``select`` says whom v admits:
 
-    - ``"uniform"``: the lowest by a hash of (seed, ``resample``, user id of v, user id of the candidate). It gives every candidate
-      of v an independent number, so each set of ``fanout`` candidates is equally likely: C(v) is sampled uniformly without
-      replacement, a candidate with probability fanout / |C(v)|.
-    - ``"degree"``: those with the highest in-degrees in the whole graph, ties by the lower user id. An early version of the paper
-      is silent about the choice; the later one prefers candidates with many edges.
+    - ``"uniform"``: the lowest by a hash of (seed, ``resample``, user id of v, user id of the candidate). It gives
+      every candidate of v an independent number, so each set of ``fanout`` candidates is equally likely: C(v) is
+      sampled uniformly without replacement, a candidate with probability fanout / |C(v)|.
+    - ``"degree"``: those with the highest in-degrees in the whole graph, ties by the lower user id. An early version of
+      the paper is silent about the choice; the later one prefers candidates with many edges.
 
-    With one hop, a larger ``fanout`` admits all that a smaller one does. Epoch and number of the batch have no part in the draws:
-    as in the paper a server samples once, and ``resample`` = 1, 2, ... draws anew.
+    With one hop, a larger ``fanout`` admits all that a smaller one does. Epoch and number of the batch have no part in
+    the draws: as in the paper a server samples once, and ``resample`` = 1, 2, ... draws anew.
 
-    Raises ConfigError for ``max_hop`` outside 0..1024 or ``fanout`` outside -1..2**24, UnknownNameError for another ``select``.
+    Raises ConfigError for ``max_hop`` outside 0..1024 or ``fanout`` outside -1..2**24, UnknownNameError for another
+    ``select``.
     """
 
     max_hop: int = 1
@@ -126,12 +133,12 @@ class _Grown:
     found: list[Neighbors] = field(default_factory=list)
 
     def admit(self, vertices: np.ndarray) -> None:
-        """Add a hop: different vertices that are no members yet."""
+        """Add a hop: different vertices that are not members yet."""
         self.members.insert(vertices)
         self.ends.append(self.members.size)
 
     def strangers(self, sources: np.ndarray) -> np.ndarray:
-        """Which of ``sources`` (int64 [E]) are no members: bool [E]."""
+        """Which of ``sources`` (int64 [E]) are not members: bool [E]."""
         return np.asarray(self.members.find(sources) < 0)
 
     def expand(self) -> Program[np.ndarray]:
@@ -164,10 +171,11 @@ class _Grown:
 def _grow(
     batch: Batch, hops: int, choose: Callable[[_Grown, np.ndarray, Neighbors], Program[np.ndarray]]
 ) -> Program[Sampled]:
-    """Admit hop by hop what ``choose`` says of a frontier and its in-edges: vertices that are no members, repeats allowed.
+    """Admit hop by hop what ``choose`` says of a frontier and its in-edges: vertices that are not members, repeats
+    allowed.
 
-    Every member's in-edges are asked for once. Whom no vertex admits now may come in by another way later, so all are kept until
-    the members are known.
+    Every member's in-edges are asked for once. Whom no vertex admits now may come in by another way later, so all are
+    kept until the members are known.
     """
     grown = _Grown(batch)
     grown.admit(batch.seeds)
@@ -189,7 +197,8 @@ def _everybody(grown: _Grown, frontier: np.ndarray, found: Neighbors) -> Program
 
 
 def _by_degree(strangers: np.ndarray, sources: np.ndarray) -> Program[np.ndarray]:
-    """Scores of ``sources`` (int64 [E]): uint64 [E], the lower the higher the in-degree; only those of ``strangers`` matter."""
+    """Scores of ``sources`` (int64 [E]): uint64 [E], the lower the higher the in-degree; only those of ``strangers``
+    matter."""
     different = kernels.Compactor()
     at = different.insert(sources[strangers])
     scores = np.zeros(len(sources), dtype=np.uint64)

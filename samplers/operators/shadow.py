@@ -20,15 +20,16 @@ __all__ = ["Shadow"]
 
 _MAX_DEPTH = 32
 _TOGETHER = 1 << 21
-"""Edges that are looked at together, unless one vertex has more."""
+"""Number of edges that are processed together, unless one vertex has more."""
 
 
 @dataclass(frozen=True)
 class Shadow:
     """Every seed's k-hop neighbourhood with all edges among its vertices (section 3.1; PyG's ``ShaDowKHopSampler``).
 
-    A tree holds what is reached from its seed in ``depth`` hops; from each vertex ``num_neighbors`` in-edges are followed (-1:
-    all), drawn for each tree anew. First come the seeds, tree i being that of seed i, then the others, hop by hop.
+    A tree holds what is reached from its seed in ``depth`` hops; from each vertex ``num_neighbors`` in-edges are
+    followed (-1: all), drawn for each tree anew. First come the seeds, tree i being that of seed i, then the others,
+    hop by hop.
     """
 
     makes_trees: ClassVar[bool] = True
@@ -95,7 +96,8 @@ def _induced_in_trees(members: np.ndarray, nodes: int) -> Program[Sampled]:
 
 
 def _blocks(counts: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Ranges of rows with about ``_TOGETHER`` edges each: the trees' copies of a hub's edges need not fit into memory at once."""
+    """Ranges of rows with about ``_TOGETHER`` edges each: the trees' copies of a hub's edges need not fit into memory
+    at once."""
     block = np.cumsum(counts) // _TOGETHER
     cuts = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), len(counts)]
     yield from itertools.pairwise(cuts)

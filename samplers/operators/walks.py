@@ -1,4 +1,5 @@
-"""Random walks of a batch, and what PinSAGE makes of them: the same, draw for draw, as ``atta.samplers.local.walks`` on a local graph."""
+"""Random walks of a batch, and what PinSAGE makes of them: the same, draw for draw, as ``atta.samplers.local.walks`` on
+a local graph."""
 
 from __future__ import annotations
 
@@ -22,10 +23,12 @@ _BIASES = 1e-9, 1e10
 
 @dataclass(frozen=True)
 class Walks:
-    """A walk of ``length`` steps along in-edges from each seed, biased by ``p`` and ``q`` as node2vec is (KDD 2016, section 3.2).
+    """A walk of ``length`` steps along in-edges from each seed, biased by ``p`` and ``q`` as node2vec is (KDD 2016,
+    section 3.2).
 
-    With probability ``restart`` a walker returns to its seed instead of stepping. There are no edges; ``extra["walks"]``, int64
-    [S, length + 1], has the positions in ``vertices`` that a walker comes by, -1 after a vertex without in-edges.
+    With probability ``restart`` a walker returns to its seed instead of stepping. There are no edges;
+    ``extra["walks"]``, int64 [S, length + 1], has the positions in ``vertices`` that a walker comes by, -1 after a
+    vertex without in-edges.
     """
 
     length: int
@@ -67,9 +70,9 @@ class Walks:
 class PinSage:
     """The vertices that walks from each seed visit most (Ying et al., KDD 2018, section 3.1).
 
-    ``walks`` walks of ``length`` steps start at a seed; each of the ``count`` vertices is joined to it by an edge, most visited
-    first, ties by user id. The seed itself does not count. ``extra["weight"]``, int64 [E], has the visits. The edges are none of
-    the graph's, their ids are -1.
+    ``walks`` walks of ``length`` steps start at a seed; each of the ``count`` vertices is joined to it by an edge, most
+    visited first, ties by user id. The seed itself does not count. ``extra["weight"]``, int64 [E], has the visits. The
+    edges are none of the graph's, their ids are -1.
     """
 
     count: int

@@ -171,7 +171,7 @@ BIG = 2**63 + 5
         ({"tables": {"node": "xx"}}, "table"),
         ({"seed_tables": "yy"}, "table"),
         ({"edge_tables": "notes"}, "note"),
-        ({"edge_tables": [5]}, "5 is no name"),
+        ({"edge_tables": [5]}, "5 is not a name"),
     ],
 )
 def test_mistakes_are_named_at_once(cluster: atta.LocalCluster, options: dict[str, Any], words: str) -> None:

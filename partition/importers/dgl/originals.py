@@ -68,7 +68,7 @@ def original_nodes(folder: Folder, options: ImportOptions) -> dict[str, Ids] | N
 def original_edges(folder: Folder, options: ImportOptions) -> dict[str, Ids] | None:
     """Return the original number of every edge by DGL's types, None where they are not stated.
 
-    Raises DataError for numbers that are no positions, which is what identifies edges in graph folders.
+    Raises DataError for numbers that are not positions, which is what identifies edges in graph folders.
     """
     where, found = _find(folder, "eid_map", "orig_eids.dgl", folder.names.edges, options)
     if found is None:
@@ -158,7 +158,8 @@ def _in_graphs(folder: Folder, known: Mapping[str, str], *, of_nodes: bool) -> d
 
 
 def _per_type(numbers: dict[str, Array]) -> dict[str, Array]:
-    """Count from 0 in each type: with several types DGL has counted the vertices (or edges) of all of them in one row."""
+    """Count from 0 in each type: with several types DGL has counted the vertices (or edges) of all of them in one
+    row."""
     starts = np.concatenate([[0], np.cumsum([len(values) for values in numbers.values()])])
     spans = list(zip(numbers.items(), starts, starts[1:], strict=False))
     if not all(((values >= lo) & (values < hi)).all() for (_, values), lo, hi in spans):

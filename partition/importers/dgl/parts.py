@@ -1,11 +1,11 @@
 """A folder of DistDGL: the ``NAME.json`` that ``dgl.distributed.partition_graph`` wrote, with its parts beside it.
 
-DistDGL renumbers vertices and edges. Their original numbers are the users' ids (``originals.py`` says where they stand); edges are
-put back into their original order, because their positions are the users' edge ids. Where nothing tells of the original numbers,
-DistDGL's (per type) are taken, and the user is told so.
+DistDGL renumbers vertices and edges. Their original numbers are the users' ids (``originals.py`` says where they
+stand); edges are put back into their original order, because their positions are the users' edge ids. Where nothing
+tells of the original numbers, DistDGL's (per type) are taken, and the user is told so.
 
-The partition of each vertex becomes the node table ``part``: ``atta partition --method given --option table=part`` makes a dataset
-with the very same partitions.
+The partition of each vertex becomes the node table ``part``: ``atta partition --method given --option table=part``
+makes a dataset with the very same partitions.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _config(path: Path) -> dict[str, Any]:
     for name, types in (("node_map", "ntypes"), ("edge_map", "etypes")):
         if not isinstance(value[name], dict):
             raise DataError(
-                path, f"{name} is no table of ranges: parts that were not renumbered (reshuffle=False) are not read"
+                path, f"{name} is not a table of ranges: parts that were not renumbered (reshuffle=False) are not read"
             )
         if not isinstance(value[types], dict) or set(value[name]) != set(value[types]):
             raise DataError(path, f"{name} and {types} name different types")
@@ -169,7 +169,8 @@ def _declare_nodes(folder: _Folder, out: GraphWriter, options: ImportOptions) ->
 
 
 class _Edges:
-    """Takes the edges of one type part after part and writes them in order of their original numbers, where these are known."""
+    """Takes the edges of one type part after part and writes them in order of their original numbers, where these are
+    known."""
 
     def __init__(self, path: Path, out: GraphWriter, edge_type: str, starts: Array, original: Array | None) -> None:
         self._path, self._out, self._type = path, out, edge_type

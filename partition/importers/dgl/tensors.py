@@ -87,7 +87,8 @@ def add_tensor(
 
 
 def edge_tensor(where: Path, name: str, rows: Array, options: ImportOptions) -> Array | None:
-    """Return the rows of an edge table, None for a tensor that is left out; a weight or time in a column becomes a vector."""
+    """Return the rows of an edge table, None for a tensor that is left out; a weight or time in a column becomes a
+    vector."""
     if not is_table_name(name):
         options.refuse(where, name, _NO_NAME if name != "_ID" else "edges are identified by their positions")
         return None

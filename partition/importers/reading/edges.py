@@ -1,4 +1,5 @@
-"""Edges on their way into a graph folder: chunk after chunk, made undirected or reversed without ever being all in memory."""
+"""Edges on their way into a graph folder: chunk after chunk, made undirected or reversed without ever being all in
+memory."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ _BUCKET_EDGES = 16 << 20
 class EdgeStream:
     """Writes one edge type in chunks, and the reverses that the options ask for.
 
-    ``undirected``: edges inside one node type get their missing reverses appended at the end (so that the edge ids of the stored
-    ones stay); edges between two types get a second edge type with the relation ``rev_<relation>``. ``reverse``: all get that.
-    Use as a context manager; leaving it without an exception completes the edges.
+    ``undirected``: edges inside one node type get their missing reverses appended at the end (so that the edge ids of
+    the stored ones stay); edges between two types get a second edge type with the relation ``rev_<relation>``.
+    ``reverse``: all get that. Use as a context manager; leaving it without an exception completes the edges.
     """
 
     def __init__(
@@ -38,7 +39,8 @@ class EdgeStream:
         *,
         total: int | None = None,
     ) -> None:
-        """``tables``: what every append brings along; ``total``: the number of edges, where it is known (for the progress)."""
+        """``tables``: what every append brings along; ``total``: the number of edges, where it is known (for the
+        progress)."""
         source, _, target = split_edge_type(edge_type)
         self._options = options
         self._symmetric = options.undirected and source == target
@@ -98,8 +100,8 @@ def missing_reverses(
 ) -> npt.NDArray[np.bool_]:
     """Mark the edges whose reverse is stored nowhere, each missing reverse once.
 
-    An edge and its reverse have the same smaller end point, so ranges of that are looked at one after another: one pass over the
-    edges (which may be memory-mapped) per ``bucket_edges`` of them, and memory for one range at a time.
+    An edge and its reverse have the same smaller end point, so ranges of that are looked at one after another: one pass
+    over the edges (which may be memory-mapped) per ``bucket_edges`` of them, and memory for one range at a time.
     """
     marked = np.zeros(len(src), np.bool_)
     for lo, hi in _ranges(src, dst, bucket_edges):
@@ -135,7 +137,8 @@ def reverses_to_add(src: Array, dst: Array, time: Array | None = None) -> npt.ND
     """Return the ascending positions of edges whose reverse is stored nowhere, each missing reverse once.
 
     With ``time`` edges are told apart by time as well: an event counts as reversed only by one of the same instant.
-    Raises ConfigError where vertex numbers are too large for a pair of them to be compared as one number (about 3 billion).
+    Raises ConfigError where vertex numbers are too large for a pair of them to be compared as one number (about 3
+    billion).
     """
     if len(src) == 0:
         return np.empty(0, np.int64)

@@ -39,7 +39,8 @@ class ImportOptions:
             raise ConfigError("undirected or reverse: not both, an undirected graph has its reverse edges already")
 
     def refuse(self, where: str | Path, name: object, why: str) -> None:
-        """Raise DataError: ``name`` of the source cannot be carried over. Return where the user has said to leave it out."""
+        """Raise DataError: ``name`` of the source cannot be carried over. Return where the user has said to leave it
+        out."""
         if str(name) not in self.drop:
             raise DataError(
                 where, f"{str(name)!r} is not imported: {why} (--drop {shlex.quote(str(name))} leaves it out)"

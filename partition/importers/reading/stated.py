@@ -19,7 +19,8 @@ _LARGEST = 2**63 - 1
 
 
 def check_numbers(where: str | Path, what: str, values: Array, *, negative: bool = False) -> None:
-    """Check that ``values`` [n] are whole numbers that fit into int64; raises DataError naming the first other one and its place.
+    """Check that ``values`` [n] are whole numbers that fit into int64; raises DataError naming the first other one and
+    its place.
 
     ``negative``: whether numbers below 0 are admitted.
     """
@@ -56,7 +57,7 @@ def distinct_ids(where: str | Path, what: str, values: Array, count: int) -> npt
 def offered_ids(
     where: str | Path, name: str, values: Array | None, count: int, options: ImportOptions
 ) -> npt.NDArray[np.int64] | None:
-    """Return the tensor ``name`` as user ids, None where there is none; it is refused where it cannot be ids."""
+    """Return the tensor ``name`` as user ids, None if there is none; refuses it if it cannot be ids."""
     if values is None:
         return None
     try:

@@ -1,5 +1,5 @@
-"""What the rows of a new table hold. Random contents are a function of (seed, row, column), so that they do not depend on how the
-table is cut into shards or in how many steps it has grown; see samplers/native/hash.hpp."""
+"""What the rows of a new table hold. Random contents are a function of (seed, row, column), so that they do not depend
+on how the table is cut into shards or in how many steps it has grown; see samplers/native/hash.hpp."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from atta.kvstore.mutable import kernels
 __all__ = ["Constant", "Initialiser", "Normal", "Uniform", "Zeros", "initialiser_from_dict", "initialiser_to_dict"]
 
 _BLOCK = 1 << 20
-"""Numbers that are made at once for float16 tables, which have no kernel of their own."""
+"""How many numbers are made at once for float16 tables, which have no kernel of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +113,11 @@ def initialiser_to_dict(init: Initialiser) -> dict[str, Any]:
 def initialiser_from_dict(value: object) -> Initialiser:
     """The initialiser that ``initialiser_to_dict`` has described; raises ConfigError."""
     if not isinstance(value, dict):
-        raise ConfigError(f"init: {value!r} is no description of an initialiser")
+        raise ConfigError(f"init: {value!r} is not a description of an initialiser")
     fields = {str(key): v for key, v in value.items()}
     kind = fields.pop("kind", None)
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise ConfigError(f"init: kind {kind!r} is none of {', '.join(_KINDS)}")
+        raise ConfigError(f"init: kind {kind!r} is not one of {', '.join(_KINDS)}")
     try:
         return _KINDS[kind](**fields)
     except TypeError:
@@ -139,7 +139,7 @@ def _check_random(init: Uniform | Normal, dtype: np.dtype[Any]) -> None:
     if dtype.kind != "f":
         raise ConfigError(f"init: {init.kind} numbers need a table of floats, not {dtype.str}")
     if type(init.seed) is not int or not 0 <= init.seed < 2**64:
-        raise ConfigError(f"init: seed {init.seed!r} is no integer of 64 bits")
+        raise ConfigError(f"init: seed {init.seed!r} is not an integer of 64 bits")
 
 
 def _check_finite(kind: str, **values: object) -> None:

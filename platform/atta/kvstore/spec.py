@@ -46,7 +46,7 @@ class OptimiserSpec:
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in _STATE:
-            raise ConfigError(f"optimiser: kind {self.kind!r} is none of {', '.join(_STATE)}")
+            raise ConfigError(f"optimiser: kind {self.kind!r} is not one of {', '.join(_STATE)}")
         for name in ("lr", "eps", "lr_decay", "initial_accumulator_value"):
             _check_number(name, getattr(self, name))
         if not isinstance(self.betas, tuple) or len(self.betas) != 2:
@@ -100,8 +100,8 @@ class MutableSpec:
         init: what rows hold before they are written.
         versioned: whether every row has a version (int64, -1: never written) that "write" sets.
         max_rows: how far the table may grow; None: it stays as it is.
-        policy: which owner has which rows: ``"range"``: equal ranges; ``"nodes:TYPE"`` and ``"edges:TYPE"``: one row per vertex or
-            edge of a type, with the owner of the vertex or edge.
+        policy: which owner has which rows: ``"range"``: equal ranges; ``"nodes:TYPE"`` and ``"edges:TYPE"``: one row
+            per vertex or edge of a type, with the owner of the vertex or edge.
     """
 
     name: str
@@ -126,12 +126,12 @@ class MutableSpec:
 
     def _check_sizes(self) -> None:
         if self.dtype not in _DTYPES:
-            raise ConfigError(f"table {self.name}: dtype {self.dtype!r} is none of {', '.join(_DTYPES)}")
+            raise ConfigError(f"table {self.name}: dtype {self.dtype!r} is not one of {', '.join(_DTYPES)}")
         if type(self.rows) is not int or not 0 <= self.rows <= MAX_ROWS:
-            raise ConfigError(f"table {self.name}: rows {self.rows!r} is no number from 0 to {MAX_ROWS}")
+            raise ConfigError(f"table {self.name}: rows {self.rows!r} is not a number from 0 to {MAX_ROWS}")
         if self.max_rows is not None and (type(self.max_rows) is not int or not self.rows <= self.max_rows <= MAX_ROWS):
             raise ConfigError(
-                f"table {self.name}: max_rows {self.max_rows!r} is no number from {self.rows} to {MAX_ROWS}"
+                f"table {self.name}: max_rows {self.max_rows!r} is not a number from {self.rows} to {MAX_ROWS}"
             )
         shape = self.row_shape
         if (
@@ -148,7 +148,7 @@ class MutableSpec:
     def _check_policy(self) -> None:
         kind, colon, name = self.policy.partition(":") if isinstance(self.policy, str) else ("", "", "")
         if self.policy != "range" and not (kind in ("nodes", "edges") and colon and name):
-            raise ConfigError(f"table {self.name}: policy {self.policy!r} is none of range, nodes:TYPE, edges:TYPE")
+            raise ConfigError(f"table {self.name}: policy {self.policy!r} is not one of range, nodes:TYPE, edges:TYPE")
         if kind != "range" and self.max_rows is not None and self.max_rows != self.rows:
             raise ConfigError(f"table {self.name}: with policy {self.policy} it has one row each and cannot grow")
 
@@ -202,7 +202,7 @@ def check_name(name: object) -> None:
 def _fields(what: str, cls: type, value: object, *, required: tuple[str, ...]) -> dict[str, Any]:
     """The entries of a dict that describes a ``cls``."""
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{what}: {value!r} is no description")
+        raise ConfigError(f"{what}: {value!r} is not a description")
     names = cls.__slots__  # type: ignore[attr-defined]  # of dataclasses with slots
     unknown = [str(key) for key in value if key not in names]
     missing = [name for name in required if name not in value]

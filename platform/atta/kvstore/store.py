@@ -28,7 +28,8 @@ def known_codec(codec: str) -> str:
 
 
 def wire_bytes(row: np.ndarray, codec: str) -> int:
-    """Bytes on the wire of one row, given by an array of its dtype and size; codecs are for float32, other rows stay."""
+    """Bytes on the wire of one row, given by an array of its dtype and size; codecs are for float32, other rows
+    stay."""
     return codecs.encoded_bytes(codec, row.size) if codec and row.dtype == np.float32 else row.nbytes
 
 
@@ -83,7 +84,8 @@ class Store:
             kernels.gather_rows(table.data, rows, out, positions=positions, threads=self.threads)
 
     def pack(self, tables: Sequence[Table], rows: np.ndarray, prefix: bytes, codec: str = "") -> bytes:
-        """``prefix`` followed by the bytes of ``rows`` of each table: a message, without a codec put together with one copy.
+        """``prefix`` followed by the bytes of ``rows`` of each table: a message, without a codec put together with one
+        copy.
 
         Raises:
             ConfigError: a row outside the partition.

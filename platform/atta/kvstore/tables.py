@@ -19,7 +19,7 @@ __all__ = ["Tables"]
 
 
 class Tables:
-    """Creates, finds and drops mutable tables. Safe to use from many threads; finding one waits for nobody."""
+    """Creates, finds and drops mutable tables. Safe to use from many threads; finding a table takes no lock."""
 
     def __init__(self, quota_bytes: int, *, free_bytes: Callable[[], int] = available_bytes) -> None:
         """Hold no tables yet.
@@ -41,7 +41,7 @@ class Tables:
 
     @property
     def clients(self) -> int:
-        """Clients that are known, counted once for every table."""
+        """Number of known clients; one of several tables counts several times."""
         return sum(table.clients for table in self._tables.values())
 
     def create(
@@ -49,8 +49,8 @@ class Tables:
     ) -> MutableTable:
         """A new table with global rows ``first_row`` ... ``first_row + rows - 1`` (None: all rows of the spec).
 
-        Creating a table again as it was created returns it as it is now, with the id that it has. ``whole`` creates nothing, but
-        notes that all shards of the table ``table_id`` have been created.
+        Creating a table again as it was created returns it as it is now, with the id that it has. ``whole`` creates
+        nothing, but notes that all shards of the table ``table_id`` have been created.
 
         Raises:
             UnknownNameError: it is not here any more.
@@ -73,10 +73,11 @@ class Tables:
             return table
 
     def get(self, name: str, table_id: int = 0) -> MutableTable:
-        """The table of that name, for one who has opened it as ``table_id`` (0: who has not).
+        """The table of that name, for a client that has opened it as ``table_id`` (0: for one that has not).
 
         Raises:
-            UnknownNameError: there is none, or it was created anew since; what was loaded from a snapshot takes the place of any.
+            UnknownNameError: there is none, or it was created anew since. A table loaded from a snapshot passes for any
+                earlier one.
         """
         table = self._tables.get(name)
         if table is None and table_id:
@@ -126,40 +127,53 @@ class Tables:
             return table
 
     def forget(self, client: Client) -> bool:
-        """Drop a client of any of the tables, which will not come again; False: none knew it."""
+        """Drop a client that will not come again, from all tables; returns whether a table knew it."""
         return sum(table.forget(client) for table in self._tables.values()) > 0
 
     def expire(self, now: float, idle_s: float) -> int:
-        """Forget clients of which nothing was heard for so long; see ``Sequences.expire``."""
+        """Forget clients that were silent for more than ``idle_s`` seconds before ``now``; returns how many. See
+        ``Sequences.expire``."""
         return sum(table.expire(now, idle_s) for table in self._tables.values())
 
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant does not hold; of every table, too."""
+        tables = self._tables
+        for name, table in tables.items():
+            assert name == table.spec.name, f"table {table.spec.name} is held as {name}"
+            table.validate()
+        used = sum(table.nbytes for table in tables.values())
+        assert used <= self.quota_bytes, f"{used} of {self.quota_bytes} bytes for mutable tables are used"
+
     def close(self) -> None:
-        """Let nothing change any more: whatever would is refused, pushes under way are waited for."""
+        """Refuse every later change. Waits for the pushes that are being applied."""
         with self._changing:
             self._closed = True
             for table in self._tables.values():
                 table.close()
 
     def snapshot(self, folder: str | Path, *, snapshot_id: str = "", overwrite: bool = False) -> None:
-        """Write all tables into ``folder``, which appears whole or not at all; each as it is between two pushes to it.
+        """Write all tables into ``folder``, which appears whole or not at all. No push to a table is half in the
+        snapshot.
 
         Raises:
             ConfigError: the folder exists and may not be replaced.
-            DataError: it cannot be written, for want of space for one; names the file, and nothing is left of it.
+            DataError: it cannot be written, for example because the disk is full. Names the file; nothing is left
+                behind.
         """
         with Staging(folder, MANIFEST, overwrite=overwrite) as staging:
             tables = self.list()
             for table in tables:
-                # Nobody waits for a table that takes no pushes, and what there is no room for cannot be copied.
+                # A closed table takes no pushes, so writing it delays nobody and needs no copy; nor can it be copied
+                # without room.
                 copy = not self._closed and table.nbytes <= self._room()
                 table.write_snapshot(table_folder(staging.path, table.spec.name, make=True), copy=copy)
             write_contents(staging.path, snapshot_id, [table.spec.name for table in tables])
 
     def prepare(self, folder: str | Path) -> dict[str, MutableTable]:
-        """The tables of a snapshot, read and checked, beside the present ones; ``adopt`` lets them take their place.
+        """Read and check the tables of a snapshot, while the present ones stay in use; ``adopt`` exchanges them.
 
         Raises:
-            DataError: it is damaged or is no snapshot; names the file.
+            DataError: it is damaged or is not a snapshot; names the file.
             QuotaExceededError: its tables have no room.
         """
         folder = Path(folder)
@@ -176,9 +190,10 @@ class Tables:
         return {name: MutableTable.load(table_folder(folder, name)) for name in names}
 
     def adopt(self, tables: Mapping[str, MutableTable], load_id: int, steps: Mapping[str, int]) -> None:
-        """Hold these tables instead of the present ones.
+        """Replace all tables by these.
 
-        ``steps``: the highest number of a step that any shard of each table has seen. Raises QuotaExceededError once closed.
+        ``steps``: the highest number of a step that any shard of each table has seen. Raises QuotaExceededError once
+        closed.
         """
         with self._changing:
             self._check_open()
@@ -187,7 +202,7 @@ class Tables:
             self._tables = dict(tables)
 
     def restore(self, folder: str | Path) -> None:
-        """Hold the tables of a snapshot instead of the present ones; errors of ``prepare``, and then nothing has changed."""
+        """Replace all tables by those of a snapshot. Raises what ``prepare`` raises; then nothing has changed."""
         self.adopt(self.prepare(folder), 0, {})
 
     def _check_open(self) -> None:

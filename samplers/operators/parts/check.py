@@ -1,4 +1,5 @@
-"""Whether what an operator has returned is a batch: operators are users' code, and a daemon must outlive their mistakes."""
+"""Whether what an operator has returned is a batch: operators are users' code, and a daemon must outlive their
+mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Random draws for many things at once: the ``VertexStream`` of the native code in numpy, and edges drawn without global state."""
+"""Random draws for many things at once: the ``VertexStream`` of the native code in numpy, and edges drawn without
+global state."""
 
 from __future__ import annotations
 
@@ -36,9 +37,10 @@ def unit(bits: np.ndarray) -> np.ndarray:
 def draw_edges(batch: Batch, count: int, key: int, *, power: int) -> Program[tuple[np.ndarray, np.ndarray]]:
     """Draw ``count`` edges with replacement, u → v with probability ∝ 1 / D_v**power (1 or 2), D_v being v's in-degree.
 
-    Candidates for v are drawn uniformly, by rank of user id; for power 2 one is accepted with probability 1 / D_v. A uniform
-    in-neighbour of it is u. So nothing about the graph need be known beforehand. Vertices with many in-edges make acceptance
-    rare: after 64 rounds there may be fewer edges than asked for, and in a graph without edges there are none.
+    Candidates for v are drawn uniformly, by rank of user id; for power 2 one is accepted with probability 1 / D_v. A
+    uniform in-neighbour of it is u. So nothing about the graph need be known beforehand. Vertices with many in-edges
+    make acceptance rare: after 64 rounds there may be fewer edges than asked for, and in a graph without edges there
+    are none.
 
     Returns u and v, int64 [at most count] each.
     """

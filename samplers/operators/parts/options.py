@@ -10,19 +10,19 @@ from atta.samplers.arguments import whole
 __all__ = ["MAX_EDGES", "MAX_VERTICES", "check_layers", "check_number", "check_whole"]
 
 MAX_VERTICES = 1 << 24
-"""Most vertices that an option may ask for, per batch or per seed."""
+"""At most this many vertices may be asked for by an option, per batch or per seed."""
 MAX_EDGES = 1 << 31
-"""Most edges of a batch: it numbers them, like its vertices, with 32 bits."""
+"""At most this many edges are in a batch: it numbers them, like its vertices, with 32 bits."""
 _MAX_LAYERS = 32
 
 
 def check_whole(name: str, value: object, least: int, most: int) -> None:
-    """Refuse what is no whole number in ``least`` ... ``most``."""
+    """Raise ConfigError unless ``value`` is a whole number in ``least`` ... ``most``."""
     whole(name, value, least, most)
 
 
 def check_number(name: str, value: object, low: float, high: float) -> None:
-    """Refuse what is no number from ``low`` to just below ``high``; NaN, which compares as false, is none."""
+    """Refuse what is not a number from ``low`` to just below ``high``; NaN, which compares as false, is none."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value < high:
         raise ConfigError(f"{name} {value!r}: must be a number, at least {low:g} and below {high:g}")
 

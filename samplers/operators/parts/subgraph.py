@@ -1,4 +1,4 @@
-"""Parts of several operators: numbering vertices, the edges among them, the best vertices of each seed."""
+"""What several operators use: numbering vertices, the edges among them, the best vertices of each seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ __all__ = ["best_of_seeds", "first_seen", "induced_subgraph", "spans"]
 
 
 def first_seen(*ids: np.ndarray) -> np.ndarray:
-    """The different ones among ``ids`` (int64 arrays), in the order in which they come first; negative ones are left out."""
+    """The different ones among ``ids`` (int64 arrays), in the order in which they come first; negative ones are left
+    out."""
     known = kernels.Compactor()
     for some in ids:
         known.insert(some[some >= 0])
@@ -20,13 +21,15 @@ def first_seen(*ids: np.ndarray) -> np.ndarray:
 
 
 def spans(begin: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """``begin[i]``, ``begin[i] + 1``, ... (``counts[i]`` of them) for every i, one after another: int64 [sum(counts)]."""
+    """``begin[i]``, ``begin[i] + 1``, ... (``counts[i]`` of them) for every i, one after another: int64
+    [sum(counts)]."""
     before = np.cumsum(counts) - counts
     return np.asarray(np.arange(int(counts.sum())) + np.repeat(begin - before, counts))
 
 
 def induced_subgraph(vertices: np.ndarray) -> Program[Sampled]:
-    """``vertices`` (int64 [n], each once) with all edges among them, ordered by target and, for one target, by user id."""
+    """``vertices`` (int64 [n], each once) with all edges among them, ordered by target and, for one target, by user
+    id."""
     if not len(vertices):
         nothing = np.empty(0, dtype=np.int32)
         return Sampled(vertices, nothing, nothing, np.empty(0, dtype=np.int64))
@@ -43,8 +46,8 @@ def best_of_seeds(
 ) -> tuple[Sampled, np.ndarray]:
     """An edge to each seed from the ``count`` vertices that weigh most for it, heaviest first, ties by user id.
 
-    ``of_seed`` [m] positions of seeds, ``vertices`` int64 [m] different ones for one seed, ``weights`` [m]. These edges are none of
-    the graph's: their ids are -1. Returns the weights [E], too.
+    ``of_seed`` [m] positions of seeds, ``vertices`` int64 [m] different ones for one seed, ``weights`` [m]. These edges
+    are none of the graph's: their ids are -1. Returns the weights [E], too.
     """
     order = np.lexsort((batch.keys[vertices], -weights, of_seed))
     per_seed = np.bincount(of_seed, minlength=len(batch.seeds))

@@ -1,4 +1,5 @@
-"""Walkers that step together: the native ``random_walks``, draw for draw, as a program over questions about the graph."""
+"""Walkers that step together: the native ``random_walks``, draw for draw, as a program over questions about the
+graph."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from atta.samplers.requests import Contains, Degrees, Expand, Program, Step
 __all__ = ["MAX_LENGTH", "walk"]
 
 MAX_LENGTH = 1 << 12
-"""Most steps of a walk: each is at least one question to all owners."""
+"""At most this many steps are in a walk: each is at least one question to all owners."""
 _REJECTIONS = 256
-"""Before node2vec weighs all neighbours; the native code counts to the same number."""
+"""How many proposals are rejected before node2vec weighs all neighbours. Native code has the same number."""
 _TOGETHER = 1 << 20
-"""Neighbours that are weighed together, unless one vertex has more."""
+"""Number of neighbours that are weighed together, unless one vertex has more."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,9 @@ def walk(
 ) -> Program[np.ndarray]:
     """Walk ``length`` steps from each of ``starts`` (int64 [m] internal ids, ``start_keys`` their user ids).
 
-    Returns int64 [m, length + 1] internal ids, -1 after a vertex without in-edges. What a walker does is a function of the stream
-    key, its position in ``starts`` and the user id of its start. Options as for ``atta.samplers.local.walks.random_walks``.
+    Returns int64 [m, length + 1] internal ids, -1 after a vertex without in-edges. What a walker does is a function of
+    the stream key, its position in ``starts`` and the user id of its start. Options as for
+    ``atta.samplers.local.walks.random_walks``.
     """
     walkers = _Walkers(starts, start_keys, stream_key)
     bias = None if p == 1.0 and q == 1.0 else _Bias(1.0 / p, 1.0 / q)

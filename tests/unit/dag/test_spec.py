@@ -103,7 +103,7 @@ def test_seeds_alone_and_options() -> None:
         ({"tables": {"papr": ["x"]}}, UnknownNameError, "did you mean 'paper'"),
         ({"tables": {"paper": ["z"]}}, UnknownNameError, "table"),
         ({"tables": {"paper": 5}}, ConfigError, "a name or a list of names"),
-        ({"tables": {"paper": [5]}}, ConfigError, "5 is no name"),
+        ({"tables": {"paper": [5]}}, ConfigError, "5 is not a name"),
         ({"seed_tables": ["z"]}, UnknownNameError, "table"),
         ({"hops": Hops([5], frontier="some")}, ConfigError, "'new' or 'all'"),
         ({"hops": Hops([1] * 129)}, ConfigError, "129 hops"),

@@ -79,7 +79,7 @@ def test_snapshots_of_other_tables_are_foreign(tmp_path: Path) -> None:
     table = small()
     before = look(table)
     for name in ("other", "shard"):
-        with pytest.raises(DataError, match="no snapshot of table t from row 0 on"):
+        with pytest.raises(DataError, match="not a snapshot of table t from row 0 on"):
             table.restore(tmp_path / name)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "table.json").write_text('{"format": "something"}')

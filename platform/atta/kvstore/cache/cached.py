@@ -1,4 +1,4 @@
-"""What the policies have in common: a shelf keeps rows of one node type and says which of those asked for it has."""
+"""What the policies of the row cache share: the rows of one node type that are cached, and look-ups in them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["CachedRows", "Lookup", "Pins", "bits_of", "empty_rows"]
 
 
 class Pins:
-    """Keeps the slots of a look-up's hits from being reused until ``release``, or until nobody holds the look-up any more."""
+    """Keeps the slots of a look-up's hits from being reused, until ``release`` or until the look-up is dropped."""
 
     def __init__(self, index: _native.RecentIndex, slots: np.ndarray) -> None:
         self._index, self._slots = index, slots
 
     def release(self) -> None:
-        """Give the slots free; again: nothing happens."""
+        """Free the slots. A second call does nothing."""
         slots, self._slots = self._slots, self._slots[:0]
         if len(slots):
             self._index.unpin(slots)
@@ -35,11 +35,12 @@ class Pins:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """How rows asked of a peer divide into kept and missing ones; positions are where the batch wants them.
+    """Which rows asked of a peer are cached and which are missing; positions are where the batch wants them.
 
     ``slots`` int32 [hits] and ``positions`` int64 [hits]; ``missing_rows``, ``missing_positions`` int64 [misses] and
-    ``missing_slots`` int32 or int64 [misses]: what ``keep`` is to be told with the row when it comes, -1: not to be kept (policies
-    that choose beforehand give the slot, others the vertex's id). ``pins`` holds the slots of the hits until they are filled.
+    ``missing_slots`` int32 or int64 [misses]: what to pass to ``keep`` with the row when it comes, -1: do not keep it
+    (policies that choose beforehand give the slot, others the vertex's id). ``pins`` holds the slots of the hits until
+    they are filled.
     """
 
     slots: np.ndarray
@@ -54,7 +55,7 @@ class CachedRows(Protocol):
     """Kept rows of one node type. Safe to use from many threads."""
 
     tables: dict[str, np.ndarray]
-    """The tables that are kept, [slots, *row shape] each."""
+    """The cached tables, [slots, *row shape] each."""
 
     def look_up(self, tables: Sequence[str], owner: int, rows: np.ndarray, positions: np.ndarray) -> Lookup:
         """Which of ``owner``'s ``rows`` (int64, relative to its range) are here with all ``tables``."""

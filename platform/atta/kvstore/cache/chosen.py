@@ -1,4 +1,5 @@
-"""Rows of vertices that are chosen before the first batch; each is kept when it first comes by, and stays."""
+"""Cached rows of vertices that are chosen before the first batch. A row is kept when a batch first fetches it, and
+stays."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ __all__ = ["ChosenRows"]
 
 
 class ChosenRows:
-    """A shelf for ``ids`` (int64, internal ids) and nothing else. ``offsets`` int64 [P+1]: the partitions' ranges of ids."""
+    """The rows of ``ids`` (int64, internal ids) and no others. ``offsets`` int64 [P+1]: the partitions' ranges of
+    ids."""
 
     def __init__(self, ids: np.ndarray, specs: Mapping[str, TableSpec], offsets: np.ndarray) -> None:
         self.index = kernels.Compactor(int(offsets[-1]))
@@ -29,7 +31,8 @@ class ChosenRows:
         self._present = np.zeros(len(ids), dtype=np.uint8)  # bit i: the row of table i is here
 
     def look_up(self, tables: Sequence[str], owner: int, rows: np.ndarray, positions: np.ndarray) -> Lookup:
-        """See ``CachedRows``; without a lock, for a slot never changes hands and its bits are only ever set."""
+        """See ``CachedRows``; without a lock, because a slot always belongs to one vertex and its bits are only ever
+        set."""
         need, base = bits_of(self.tables, tables), int(self._offsets[owner])
         return Lookup(*kernels.split_cached(self.index, self._present, rows, positions, need=need, base=base))
 

@@ -1,4 +1,4 @@
-"""Which remote vertices batches will ask for most, as far as a daemon can tell from its own partition."""
+"""Which remote vertices batches will ask for most, estimated from the daemon's own partition."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ RANKS = ("degree", "access", "recent")
 
 
 def hottest(dataset: Dataset, part: int, node_type: str, count: int, visits: np.ndarray | None = None) -> np.ndarray:
-    """Internal ids (int64 [count], ascending) of the HALO vertices with the most visits, then most edges into the partition.
+    """Internal ids (int64 [count], ascending) of the HALO vertices with the most visits, then most edges into the
+    partition.
 
-    Beyond the HALO vertices come other remote ones: batches reach those by way of other partitions, so nothing is known of them
-    here, and any are as good as any others.
+    Beyond the HALO vertices come other remote ones: batches reach those by way of other partitions, so nothing is known
+    of them here, and any are as good as any others.
 
-    ``visits`` float64 [vertices of the type], or None: edges only. Ties go to lower ids, so the choice depends on the dataset
-    alone, and a smaller ``count`` chooses a subset of a larger one's.
+    ``visits`` float64 [vertices of the type], or None: edges only. Ties go to lower ids, so the choice depends on the
+    dataset alone, and a smaller ``count`` chooses a subset of a larger one's.
     """
     halo = np.asarray(dataset.part(part).halo(node_type))
     if count <= 0:
@@ -52,13 +53,15 @@ def visits_for(dataset: Dataset, part: int, rank: str, fan_outs: Sequence[int]) 
 
 
 def expected_visits(dataset: Dataset, part: int, fan_outs: Sequence[int]) -> dict[str, np.ndarray]:
-    """How often sampling from all training seeds of ``part`` is expected to come to each vertex: float64 [vertices] by node type.
+    """How often sampling from all training seeds of ``part`` is expected to come to each vertex: float64 [vertices] by
+    node type.
 
-    Every seed is visited once. A visit at a vertex of the partition with d in-edges of a type goes on along each of them with
-    probability min(1, k / d), for the fan-out k of the hop (-1: all), and expectations add up, so one pass over the edges per hop
-    gives them exactly for trees that are sampled independently. Two things are left out. Vertices of other partitions are not
-    expanded, because their in-edges lie elsewhere: what is reached through them is not counted. And a batch expands a vertex once
-    even if it comes to it several times: the vertices behind hubs are asked for somewhat less than this says.
+    Every seed is visited once. A visit at a vertex of the partition with d in-edges of a type goes on along each of
+    them with probability min(1, k / d), for the fan-out k of the hop (-1: all), and expectations add up, so one pass
+    over the edges per hop gives them exactly for trees that are sampled independently. Two things are left out.
+    Vertices of other partitions are not expanded, because their in-edges lie elsewhere: what is reached through them is
+    not counted. And a batch expands a vertex once even if it comes to it several times: the vertices behind hubs are
+    asked for somewhat less than this says.
 
     Raises:
         ConfigError: no fan-outs, or one below -1.

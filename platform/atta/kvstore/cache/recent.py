@@ -1,14 +1,15 @@
-"""Rows that were asked for lately: any remote row may enter, and makes way when batches no longer ask for it.
+"""Cached rows that were asked for lately: any remote row may enter, and is replaced when batches no longer ask for it.
 
-A batch asks for each row at most once, so a cache smaller than a batch that kept whatever came last would have thrown every row
-away before the next batch asks for it. Therefore two rules. A row enters a full cache only on its second sighting (sightings are
-forgotten after about as many others as there are HALO vertices), so that a scan leaves nothing behind. And a row makes way only
-after ``QUIET_PULLS`` pulls in a row from its owner have not asked for it; a hand goes round the slots to find such rows (CLOCK,
-with the number of the last pull in place of a reference bit). Rows that nearly every batch asks for thus stay, others come and go.
+A batch asks for each row at most once. A cache that is smaller than a batch and keeps the latest rows would have
+dropped every row before the next batch asks for it. Therefore there are two rules. A row enters a full cache only when
+it is seen the second time (a sighting is forgotten after about as many others as there are HALO vertices), so that a
+scan leaves nothing behind. And a row is replaced only after ``QUIET_PULLS`` consecutive pulls from its owner have not
+asked for it. A hand goes round the slots to find such rows (CLOCK, with the number of the last pull in place of a
+reference bit). So rows that nearly every batch asks for stay.
 
-A slot that is being read must not be given to another row. A look-up pins the slots of its hits, and ``fill`` (or the end of the
-look-up, if its task fails) takes the pins away; a slot that is being written is pinned as well, and its row is found only when it
-is complete. The native index holds a mutex for its own words only; rows are copied outside of it.
+A slot that is being read must not be given to another row. A look-up pins the slots of its hits; ``fill`` removes the
+pins (or the end of the look-up, if its task fails). A slot that is being written is pinned too, and its row is found
+only when it is complete. The native index holds its mutex only for its own data; rows are copied outside of it.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
 __all__ = ["RecentRows"]
 
 QUIET_PULLS = 4
-"""More let rows that are asked for often stay longer, fewer follow a change of the workload sooner (`atta bench cache`)."""
+"""How many pulls a row survives without being asked for. More keep frequent rows longer; fewer follow a change of the
+workload sooner (`atta bench cache`)."""
 
 
 class RecentRows:
-    """A shelf of ``count`` slots. ``offsets`` int64 [P+1]: the partitions' ranges of ids; ``window``: sightings remembered."""
+    """``count`` slots. ``offsets`` int64 [P+1]: the partitions' ranges of ids; ``window``: sightings remembered."""
 
     def __init__(self, count: int, specs: Mapping[str, TableSpec], offsets: np.ndarray, *, window: int) -> None:
         self.index = _native.RecentIndex(count, window, QUIET_PULLS, offsets.tolist())

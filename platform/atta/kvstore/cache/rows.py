@@ -1,8 +1,8 @@
 """A bounded cache of remote rows: which rows it keeps is up to its policy.
 
-Batches ask for the rows of remote vertices that sampling has come to. Nothing is fetched on purpose: a row that comes by for a
-batch is kept if the policy wants it. Only tables of the dataset are cached. They are read-only, so a row that has been kept stays
-right; mutable tables are a service of their own and never pass through here.
+Batches ask for the rows of the remote vertices that they sampled. Nothing is fetched in advance: a row that was fetched
+for a batch is kept if the policy wants it. Only tables of the dataset are cached. They are read-only, so a cached row
+stays right; mutable tables are a service of their own and are never cached.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["RowCache"]
 
 MAX_TABLES = 8
-"""Of one node type; further ones are not cached."""
+"""At most this many tables of a node type are cached."""
 
 
 class RowCache:
     """A bounded cache of remote rows. Safe to use from many threads.
 
-    Policies: ``degree`` keeps the HALO vertices with the most edges into the partition, ``access`` those that sampling with
-    ``fan_outs`` from the partition's training vertices is expected to visit most (``ranking.expected_visits``); both go on to
-    other remote vertices when there is room for more. ``recent`` keeps whatever batches have asked for lately (``recent``).
+    Policies: ``degree`` keeps the HALO vertices with the most edges into the partition, ``access`` those that sampling
+    with ``fan_outs`` from the partition's training vertices is expected to visit most (``ranking.expected_visits``);
+    both go on to other remote vertices when there is room for more. ``recent`` keeps whatever batches have asked for
+    lately (``recent``).
 
     Attributes:
         rows_asked: rows that batches have wanted from peers so far; rows_hit: those that were here.
@@ -50,7 +51,8 @@ class RowCache:
         rank: str = "degree",
         fan_outs: Sequence[int] = (15, 10, 5),
     ) -> None:
-        """Make room for as many remote rows as fit into ``limit_bytes``; with a ``share`` (0 to 1), of the HALO vertices at most.
+        """Make room for as many remote rows as fit into ``limit_bytes``; with a ``share`` (0 to 1), of the HALO
+        vertices at most.
 
         Raises:
             UnknownNameError: no such policy.
@@ -82,7 +84,7 @@ class RowCache:
 
     @property
     def nbytes(self) -> int:
-        """Memory that the kept rows take once there is one in every slot."""
+        """Memory of the cache when every slot is filled, in bytes."""
         return sum(table.nbytes for kept in self._kept.values() for table in kept.tables.values())
 
     def stats(self) -> dict[str, float]:
@@ -94,7 +96,8 @@ class RowCache:
     def look_up(
         self, node_type: str, tables: Sequence[str], owner: int, rows: np.ndarray, positions: np.ndarray
     ) -> Lookup | None:
-        """Which of ``owner``'s ``rows`` (int64, relative to its range) are here with all ``tables``; None: not cached at all."""
+        """Which of ``owner``'s ``rows`` (int64, relative to its range) are here with all ``tables``; None: not cached
+        at all."""
         kept = self._kept.get(node_type)
         usable = kept is not None and all(name in kept.tables for name in tables)
         found = kept.look_up(tables, owner, rows, positions) if kept is not None and usable else None
@@ -104,7 +107,8 @@ class RowCache:
         return found
 
     def fill(self, node_type: str, tables: Sequence[str], found: Lookup, outs: Sequence[np.ndarray]) -> None:
-        """Copy the rows that are here to where the batch wants them; ``outs``: its arrays of the tables. Once per look-up."""
+        """Copy the rows that are here to where the batch wants them; ``outs``: its arrays of the tables. Once per
+        look-up."""
         self._kept[node_type].fill(tables, found, outs)
 
     def keep(self, node_type: str, tables: Sequence[str], slots: np.ndarray, blocks: Sequence[np.ndarray]) -> None:

@@ -10,7 +10,8 @@ __all__ = ["Gate"]
 
 
 class Gate:
-    """Readers and a writer (Courtois, Heymans, Parnas, 1971, second problem): whoever wants to be alone goes before new others.
+    """Readers and a writer (Courtois, Heymans, Parnas, 1971, second problem): one who waits to be alone goes before
+    newcomers.
 
     Not re-entrant.
     """
@@ -23,12 +24,12 @@ class Gate:
 
     @property
     def open(self) -> bool:
-        """Whether others may come in just now; a hint, as it may change at any time."""
+        """Whether ``shared`` would not wait just now. Only a hint: it may change at any time."""
         return not self._alone and not self._waiting
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Inside with others."""
+        """Hold the lock together with others."""
         with self._changed:
             self._changed.wait_for(lambda: self.open)
             self._inside += 1
@@ -41,7 +42,7 @@ class Gate:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Inside alone."""
+        """Hold the lock alone."""
         with self._changed:
             self._waiting += 1
             try:

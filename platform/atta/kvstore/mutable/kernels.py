@@ -1,7 +1,8 @@
-"""The native kernels of mutable tables with types and words; the interpreter lock is released while they run.
+"""The native kernels of mutable tables, typed and documented; the interpreter lock is released while they run.
 
-Tables and values are C-contiguous arrays [n, *row shape]; rows are int64 positions in the table. Bad input (a row outside the
-table, arrays that contradict each other) raises ValueError naming the argument, before anything has changed.
+Tables and values are C-contiguous arrays [n, *row shape]; rows are int64 positions in the table. Bad input (a row
+outside the table, arrays that contradict each other) raises ValueError naming the argument, before anything has
+changed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 RowLocks = _native.RowLocks
-"""Locks of one table's rows; whoever shares a table shares these, then every row is read and written as a whole."""
+"""Locks of one table's rows. All users of a table share them, so every row is read and written as a whole."""
 
 
 def read_rows(
@@ -37,7 +38,7 @@ def read_rows(
     versions: np.ndarray | None = None,
     out_versions: np.ndarray | None = None,
 ) -> None:
-    """``out[i] = table[rows[i]]`` and, read together with it, ``out_versions[i] = versions[rows[i]]`` (int64)."""
+    """``out[i] = table[rows[i]]`` and, read at the same moment, ``out_versions[i] = versions[rows[i]]`` (int64)."""
     _native.read_rows(_bytes(table), rows, _bytes(out), locks, versions, out_versions)
 
 
@@ -50,7 +51,8 @@ def pack_table(
     versions: np.ndarray | None = None,
     middle: bytes = b"",
 ) -> bytes:
-    """``head`` and the bytes of ``table[rows]``; with ``versions`` also ``middle`` and theirs: a message made with one copy."""
+    """``head`` and the bytes of ``table[rows]``; with ``versions`` also ``middle`` and theirs: a message made with one
+    copy."""
     return _native.pack_table(head, _bytes(table), rows, locks, versions, middle)
 
 
@@ -71,7 +73,8 @@ def write_rows(
 
 
 def add_rows(table: np.ndarray, rows: np.ndarray, values: np.ndarray, locks: RowLocks) -> None:
-    """``table[rows[i]] += values[i]`` in order; a repeated row takes all of its values, integers wrap. Any dtype but bool."""
+    """``table[rows[i]] += values[i]`` in order; a repeated row takes all of its values, integers wrap. Any dtype but
+    bool."""
     _native.add_rows(_flat(table), rows, _flat(values), locks)
 
 
@@ -107,8 +110,8 @@ def step_adam(
 ) -> None:
     """Lazy Adam (Kingma, Ba, 2015) on float32 rows.
 
-    ``moments``: running means of gradients and of their squares, both of the table's shape; ``step_size`` includes the correction
-    of their bias.
+    ``moments``: running means of gradients and of their squares, both of the table's shape; ``step_size`` includes the
+    correction of their bias.
     """
     means, squares = moments
     _native.step_adam(_flat(table), _flat(means), _flat(squares), rows, _flat(grads), locks, step_size, *betas, eps)
@@ -117,7 +120,7 @@ def step_adam(
 def fill_rows(out: np.ndarray, *, normal: bool, first_row: int, seed: int, a: float, b: float) -> None:
     """Fill float32 or float64 rows with normal (mean ``a``, deviation ``b``) or uniform numbers (from ``a`` to ``b``).
 
-    ``out[i]`` is row ``first_row + i`` of a table without end: a number depends on the seed, its row and its column only.
+    ``out[i]`` is row ``first_row + i`` of the table: a number depends on the seed, its row and its column only.
     """
     _native.fill_rows(_flat(out), normal, first_row, seed, a, b)
 
@@ -130,5 +133,5 @@ def _flat(array: np.ndarray) -> np.ndarray:
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
-    """The same memory as uint8 [rows, row bytes]: what moves bytes knows no dtypes."""
+    """The same memory as uint8 [rows, row bytes]: kernels that move bytes do not know dtypes."""
     return _flat(array).view(np.uint8)

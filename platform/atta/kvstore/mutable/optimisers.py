@@ -14,11 +14,11 @@ __all__ = ["apply_step", "initial_state"]
 
 
 def initial_state(optimiser: OptimiserSpec | None, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """The arrays (float32 of ``shape``) that rows without a step have, by name."""
+    """The optimiser's arrays before the first step (float32 of ``shape``), by name."""
     if optimiser is None:
         return {}
     begin = np.float32(optimiser.initial_accumulator_value if optimiser.kind == "adagrad" else 0.0)
-    # Zeros, too, are written: memory that is only promised may turn out not to be there.
+    # Zeros are written too: memory that is only reserved may turn out to be missing later.
     return {name: np.full(shape, begin, dtype=np.float32) for name in optimiser.state_names}
 
 
@@ -32,7 +32,8 @@ def apply_step(
     rows: np.ndarray,
     grads: np.ndarray,
 ) -> None:
-    """Step number ``step`` (from 1 on): ``rows`` (int64 [n], may repeat) of ``values`` along ``grads`` (float32 [n, *row shape]).
+    """Step number ``step`` (from 1 on): ``rows`` (int64 [n], may repeat) of ``values`` along ``grads`` (float32 [n,
+    *row shape]).
 
     The factors are computed in double precision, as torch computes them.
     """

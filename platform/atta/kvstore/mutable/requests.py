@@ -1,4 +1,4 @@
-"""Pulls and pushes as they come from clients, checked as a whole before anything is touched."""
+"""Pulls and pushes from clients, each checked completely before it changes anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Values = np.ndarray | bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """``values`` [n, *row shape] and, of a versioned table, ``versions`` int64 [n]: -1 where the row was never written."""
+    """``values`` [n, *row shape] and, of a versioned table, ``versions`` int64 [n]: -1 where the row was never
+    written."""
 
     values: np.ndarray
     versions: np.ndarray | None
@@ -28,7 +29,8 @@ class Pulled:
 class Push:
     """A checked push.
 
-    ``rows`` int64 [n] are positions in the shard, ``values`` [n, *row shape] in the table's dtype; ``op`` is one of OPERATIONS.
+    ``rows`` int64 [n] are positions in the shard, ``values`` [n, *row shape] in the table's dtype; ``op`` is one of
+    OPERATIONS.
     """
 
     rows: np.ndarray
@@ -49,7 +51,7 @@ class Push:
         version: int | None,
         step: int | None,
     ) -> Push:
-        """What a client asks of the shard that holds the rows ``span``; raises ConfigError."""
+        """Check what a client asks of the shard that holds the rows ``span``; raises ConfigError."""
         _check_operation(spec, op, version)
         _check_step(spec, op, step)
         local = local_rows(spec, span, rows)
@@ -57,7 +59,8 @@ class Push:
 
 
 def local_rows(spec: MutableSpec, span: range, rows: np.ndarray) -> np.ndarray:
-    """int64 [n]: positions in the shard of the global ``rows``, any integers [n] within ``span``; raises ConfigError."""
+    """int64 [n]: positions in the shard of the global ``rows``, any integers [n] within ``span``; raises
+    ConfigError."""
     rows = np.asarray(rows)
     if rows.ndim != 1 or (rows.dtype.kind not in "iu" and rows.size):
         raise ConfigError(
@@ -75,7 +78,7 @@ def local_rows(spec: MutableSpec, span: range, rows: np.ndarray) -> np.ndarray:
 
 def _check_operation(spec: MutableSpec, op: str, version: int | None) -> None:
     if op not in OPERATIONS:
-        raise ConfigError(f"table {spec.name}: operation {op!r} is none of {', '.join(OPERATIONS)}")
+        raise ConfigError(f"table {spec.name}: operation {op!r} is not one of {', '.join(OPERATIONS)}")
     if op == "add" and spec.dtype == "|b1":
         raise ConfigError(f"table {spec.name}: truth values cannot be added")
     if op == "step" and spec.optimiser is None:
@@ -85,7 +88,7 @@ def _check_operation(spec: MutableSpec, op: str, version: int | None) -> None:
     if op != "write" or not spec.versioned:
         raise ConfigError(f"table {spec.name}: a version comes with 'write' to a versioned table only")
     if type(version) is not int or not 0 <= version < 2**63:
-        raise ConfigError(f"table {spec.name}: version {version!r} is no integer from 0 to 2^63 - 1")
+        raise ConfigError(f"table {spec.name}: version {version!r} is not an integer from 0 to 2^63 - 1")
 
 
 def _check_step(spec: MutableSpec, op: str, step: int | None) -> None:
@@ -94,7 +97,7 @@ def _check_step(spec: MutableSpec, op: str, step: int | None) -> None:
     if op != "step":
         raise ConfigError(f"table {spec.name}: the number of a step comes with 'step' only")
     if type(step) is not int or not 1 <= step < 2**63:
-        raise ConfigError(f"table {spec.name}: step {step!r} is no integer from 1 to 2^63 - 1")
+        raise ConfigError(f"table {spec.name}: step {step!r} is not an integer from 1 to 2^63 - 1")
 
 
 def _values_of(spec: MutableSpec, rows: int, values: Values) -> np.ndarray:

@@ -1,12 +1,13 @@
 """Which pushes have been applied: retries are recognised by the numbers that their clients give them.
 
-A client registers with one table of one owner, then numbers its pushes to it 0, 1, 2, ... They may arrive in any order and more
-than once; each is applied once. The number of a push that was refused is not used up: the client gives it to its next one, or says
-that all lower numbers are settled. What is kept per client is the first number that has not come yet and those after it that have.
+A client registers with one table of one owner, then numbers its pushes to it 0, 1, 2, ... They may arrive in any order
+and more than once; each is applied once. The number of a push that was refused is not used up: the client gives it to
+its next one, or says that all lower numbers are settled. Kept per client: the first number that has not come yet, and
+the later numbers that have.
 
-A client that is not registered is refused: nobody could say whether its push has been applied before. This is why clients may be
-forgotten. What comes from a snapshot is there to recognise retries only: whoever goes on registers anew, so that no stray copy of
-a push from before the snapshot was loaded changes what was loaded.
+A client that is not registered is refused: it is not known whether its push has been applied before. This is why
+clients may be forgotten. Clients from a snapshot are kept only to recognise retries. A client that goes on after a load
+registers anew, so that a late copy of a push from before the load does not change what was loaded.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["MAX_CLIENTS", "WINDOW", "Client", "Sequences"]
 WINDOW = 4096
 """A push may come at most this many numbers after the first one that is still missing."""
 MAX_CLIENTS = 65536
-"""That are remembered."""
+"""At most this many clients are remembered."""
 
 Client = int | str
 _MAX_NAME = 256
@@ -34,8 +35,8 @@ _MAX_NAME = 256
 class _ClientPushes:
     """Numbers below ``expected`` and those in ``ahead`` have been applied, those in ``busy`` are being applied.
 
-    ``over``: no new numbers are taken, as after a snapshot was loaded. ``active``: heard of since the last ``expire``, which saw it
-    active last at ``heard`` (seconds).
+    ``over``: no new numbers are taken, because a snapshot was loaded. ``active``: the client was heard of since the
+    last ``expire``. ``heard``: when ``expire`` last saw it active, in seconds.
     """
 
     expected: int = 0
@@ -44,6 +45,22 @@ class _ClientPushes:
     busy: set[int] = field(default_factory=set)
     active: bool = True
     heard: float = 0.0
+
+    def validate(self, client: Client) -> None:
+        """Raise AssertionError where an invariant does not hold."""
+        assert self.expected >= 0, f"client {client!r}: expects push {self.expected}"
+        assert self.expected not in self.ahead, (
+            f"client {client!r}: push {self.expected} is missing, and has been applied"
+        )
+        late = [n for n in self.ahead | self.busy if not self.expected <= n < self.expected + WINDOW]
+        assert not late, (
+            f"client {client!r}: pushes {sorted(late)} lie outside the window that begins at {self.expected}"
+        )
+        twice = self.ahead & self.busy
+        assert not twice, f"client {client!r}: pushes {sorted(twice)} have been applied, and are being applied"
+        assert not (self.over and self.busy), (
+            f"client {client!r}: pushes {sorted(self.busy)} came after a snapshot was loaded"
+        )
 
     def has(self, sequence: int) -> bool:
         return sequence < self.expected or sequence in self.ahead
@@ -77,10 +94,10 @@ class Sequences:
         return len(self._clients)
 
     def register(self, client: Client) -> None:
-        """Let a client push; ``client`` must never have been registered before, nor be again once it is forgotten.
+        """Let a client push. A name may be registered once only, even if it is forgotten later.
 
         Raises:
-            ConfigError: it is registered, or is no name of a client.
+            ConfigError: it is registered, or is not a name of a client.
             QuotaExceededError: too many clients.
         """
         _check(client, 0)
@@ -93,14 +110,15 @@ class Sequences:
 
     @contextlib.contextmanager
     def once(self, client: Client, sequence: int, settled: int = 0) -> Iterator[bool]:
-        """Whether this push is to be applied now, in the body; an error there leaves its number unused.
+        """Yields whether to apply this push now, in the body; an error there leaves its number unused.
 
-        A retry waits for a push of the same number that is being applied, so that its answer means the same. Numbers below
-        ``settled`` will not come any more: those that are missing are not waited for.
+        A retry waits while a push of the same number is being applied, so that its answer means the same. Numbers below
+        ``settled`` will not come any more; if some are missing, nothing waits for them.
 
         Raises:
-            ConfigError: no client or number at all.
-            UnknownClientError: the client is not registered, or the push is new and a snapshot was loaded since it registered.
+            ConfigError: not a valid client or number.
+            UnknownClientError: the client is not registered, or the push is new and a snapshot was loaded since it
+                registered.
             QuotaExceededError: too far ahead of a push that is missing.
         """
         _check(client, sequence)
@@ -117,14 +135,14 @@ class Sequences:
         self._finish(sequence, seen, applied=True)
 
     def forget(self, client: Client) -> bool:
-        """Drop a client: what it may still send is refused. False: it was not known."""
+        """Drop a client; later pushes of it are refused. Returns whether it was known."""
         with self._changed:
             return self._clients.pop(client, None) is not None
 
     def expire(self, now: float, idle_s: float) -> int:
-        """Forget clients of which nothing was heard for ``idle_s`` seconds before ``now``; how many these were.
+        """Forget clients that were silent for more than ``idle_s`` seconds before ``now``; returns how many.
 
-        To be called again and again: when a client was heard of is known as exactly as this is called often.
+        Call it regularly: silence is measured to the interval between calls.
         """
         with self._changed:
             gone = []
@@ -137,6 +155,14 @@ class Sequences:
                 del self._clients[client]
             return len(gone)
 
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant does not hold."""
+        with self._changed:
+            known = len(self._clients)
+            assert known <= self._max_clients, f"{known} clients are remembered, at most {self._max_clients} may be"
+            for client, seen in self._clients.items():
+                seen.validate(client)
+
     def to_json(self) -> list[Any]:
         """[client, expected, ahead] of every client."""
         with self._changed:
@@ -144,10 +170,10 @@ class Sequences:
 
     @classmethod
     def from_json(cls, value: object) -> Sequences:
-        """What ``to_json`` has made, to recognise retries of these clients; raises ValueError or TypeError."""
+        """Read what ``to_json`` wrote, to recognise retries of these clients; raises ValueError or TypeError."""
         made = cls()
         if not isinstance(value, list):
-            raise ConfigError(f"clients: {value!r} is no list")
+            raise ConfigError(f"clients: {value!r} is not a list")
         for client, expected, ahead in value:
             _check(client, expected)
             for sequence in ahead:
@@ -194,4 +220,4 @@ def _check(client: object, sequence: object) -> None:
     elif type(client) is not int or not -(2**63) <= client < 2**64:
         raise ConfigError(f"client: {client!r} is neither a name nor an integer of 64 bits")
     if type(sequence) is not int or not 0 <= sequence < 2**63:
-        raise ConfigError(f"client {client!r}: {sequence!r} is no number of a push")
+        raise ConfigError(f"client {client!r}: {sequence!r} is not a number of a push")

@@ -1,8 +1,9 @@
 """The shard of a mutable table that one owner holds: pulled and pushed by many clients at once.
 
-Every row is read and written as a whole, under the lock of the row; nothing holds rows of one request together. Pushes go on in
-parallel, except while the table grows, is copied for a snapshot or is replaced by one. Pulls never wait for any of these: what
-resizes arrays exchanges them. Once a table is closed it takes no pushes any more, so what is saved then is all that ever was.
+Every row is read and written as a whole, under its own lock; rows of one request are not locked together. Pushes go on
+in parallel, except while the table grows, is copied for a snapshot or is replaced by one. Pulls never wait for any of
+these, because arrays are exchanged, not resized. A closed table takes no more pushes, so a snapshot that is written
+then is complete.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ __all__ = ["MutableTable"]
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """The rows in memory: ``values`` [rows, *row shape], ``versions`` int64 [rows], ``state`` of the optimiser by name."""
+    """The rows in memory: ``values`` [rows, *row shape], ``versions`` int64 [rows], ``state`` of the optimiser by
+    name."""
 
     values: np.ndarray
     versions: np.ndarray | None
@@ -51,6 +53,21 @@ class _Contents:
         versions = {} if self.versions is None else {"versions": self.versions}
         return {"values": self.values, **versions, **self.state}
 
+    def validate(self, spec: MutableSpec) -> None:
+        """Raise AssertionError where an invariant does not hold: all arrays have the same rows, as the spec describes
+        them."""
+        values = (len(self.values), *spec.row_shape)
+        assert self.values.dtype.str == spec.dtype, f"values are {self.values.dtype.str}, not {spec.dtype}"
+        assert self.values.shape == values, f"values are {self.values.shape}, not {values}"
+        assert (self.versions is not None) == spec.versioned, "versions do not fit the table's description"
+        if self.versions is not None:
+            assert self.versions.shape == values[:1], f"versions are {self.versions.shape} for {values[0]} rows"
+            assert int(self.versions.min(initial=0)) >= -1, "a version is below -1"
+        wanted = () if spec.optimiser is None else tuple(spec.optimiser.state_names)
+        assert set(self.state) == set(wanted), f"the optimiser has {sorted(self.state)}, not {sorted(wanted)}"
+        for name, array in self.state.items():
+            assert array.shape == values, f"the optimiser's {name} is {array.shape} for values of {values}"
+
     def followed_by(self, more: _Contents) -> _Contents:
         return _Contents.of({name: np.concatenate([array, more.arrays[name]]) for name, array in self.arrays.items()})
 
@@ -59,9 +76,9 @@ class MutableTable:
     """Global rows ``first_row`` ... of a table. Safe to use from many threads."""
 
     def __init__(self, spec: MutableSpec, first_row: int = 0, rows: int | None = None, *, table_id: int = 0) -> None:
-        """Allocate and initialise ``rows`` rows; None: as many as the spec says.
+        """Allocate and initialise ``rows`` rows; None: the number in the spec.
 
-        ``table_id``: the same of all shards of the table, another one of every other table; 0: nobody asks.
+        ``table_id``: the same for all shards of a table, different for every other table; 0: not used.
 
         Raises:
             ConfigError: rows beyond those of the spec.
@@ -72,7 +89,7 @@ class MutableTable:
         self.whole = False
         """Whether all shards of the table are known to have been created."""
         self.load_id = 0
-        """Of the load that the table came with; 0: it was created."""
+        """Number of the load that brought the table; 0: it was created here."""
         self.created_rows = spec.rows if rows is None else rows
         self._check_rows(self.created_rows)
         self._contents = _Contents.fresh(spec, first_row, self.created_rows)
@@ -118,7 +135,7 @@ class MutableTable:
 
     @property
     def takes_pushes(self) -> bool:
-        """Whether a push need not wait just now, as it must while the table grows or is copied; a hint."""
+        """Whether a push would start at once: it waits while the table grows or is copied. Only a hint."""
         return self._gate.open
 
     @property
@@ -131,18 +148,29 @@ class MutableTable:
         """Clients that are known."""
         return len(self._sequences)
 
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant of the table, its rows or its clients does not hold."""
+        contents = self._contents
+        contents.validate(self.spec)
+        rows, last = len(contents.values), self.first_row + len(contents.values)
+        assert self.first_row >= 0, f"the first row is {self.first_row}"
+        assert last <= self.spec.limit, f"rows {self.first_row}..{last} of {self.spec.limit}"
+        assert rows >= self.created_rows, f"{rows} rows are left of {self.created_rows}"
+        assert self._step >= 0, f"step {self._step}"
+        self._sequences.validate()
+
     def close(self) -> None:
         """Take no more pushes; those under way are waited for."""
         with self._gate.exclusive():
             self._closed = True
 
     def loaded(self, load_id: int, step: int) -> None:
-        """Note that the table came with this load, and the highest number of a step that any of its shards has seen."""
+        """Record which load the table came with, and the highest step number that any of its shards has seen."""
         with self._step_lock:
             self.load_id, self._step = load_id, max(self._step, step)
 
     def pull(self, rows: np.ndarray) -> Pulled:
-        """The rows of these global numbers (integers [n], may repeat), a copy; a row's version belongs to its values.
+        """A copy of the rows with these global numbers (integers [n], may repeat), each with the version of its values.
 
         Raises:
             ConfigError: a row outside the shard.
@@ -176,24 +204,28 @@ class MutableTable:
         version: int | None = None,
         step: int | None = None,
     ) -> bool:
-        """Change rows, once per (client, sequence); False: this push has been applied before. See ``atta.kvstore.mutable.sequences``.
+        """Change rows, once per (client, sequence); False: this push has been applied before. See
+        ``atta.kvstore.mutable.sequences``.
 
         Args:
             rows: global row numbers, integers [n]; may repeat.
-            values: [n, *row shape] in the table's dtype, or the bytes of that; NaN and infinities are values like others.
-            op: "write" overwrites (of a repeated row the last counts; see ``version``), "add" accumulates, "step" takes ``values``
-                for gradients: those of equal rows are summed, then the row is stepped once. A push without rows counts as a step.
-            client: who pushes, as registered, and
-            sequence: how many of its pushes to this shard came before.
+            values: [n, *row shape] in the table's dtype, or the bytes of that; NaN and infinities are values like
+                others.
+            op: "write" overwrites (of a repeated row the last counts; see ``version``), "add" accumulates, "step" takes
+                ``values`` for gradients: those of equal rows are summed, then the row is stepped once. A push without
+                rows counts as a step.
+            client: the client that pushes, as registered.
+            sequence: number of its earlier pushes to this shard.
             settled: no push of the client with a lower number will come again.
-            version: of rows written to a versioned table. Rows of a higher version stay as they are, those of the same version are
-                written once more. None: all are written and keep their versions.
-            step: the number, from 1, of the optimiser's step that a push with "step" belongs to, so that one step may come in
-                several pushes and touch several shards; None: as many as this shard has seen, and one.
+            version: of rows written to a versioned table. Rows of a higher version stay as they are, those of the same
+                version are written once more. None: all are written and keep their versions.
+            step: the number, from 1, of the optimiser's step that a push with "step" belongs to, so that one step may
+                come in several pushes and touch several shards; None: one more than this shard has seen.
 
         Raises:
             ConfigError: the request contradicts the table; nothing has changed, and the number is still unused.
-            UnknownClientError: the client is not registered, or only with what was here before a snapshot was loaded; likewise.
+            UnknownClientError: the client is not registered, or only with what was here before a snapshot was loaded;
+                likewise.
             QuotaExceededError: too many earlier pushes of the client are missing, or the table is closed; likewise.
         """
         with self._gate.shared():
@@ -214,7 +246,8 @@ class MutableTable:
         return self._sequences.forget(client)
 
     def expire(self, now: float, idle_s: float) -> int:
-        """Forget clients of which nothing was heard for so long; see ``Sequences.expire``."""
+        """Forget clients that were silent for more than ``idle_s`` seconds before ``now``; returns how many. See
+        ``Sequences.expire``."""
         return self._sequences.expire(now, idle_s)
 
     def grow(self, rows: int) -> None:
@@ -241,7 +274,8 @@ class MutableTable:
     def snapshot(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write the table into ``folder``, which appears whole or not at all, as it is between two pushes.
 
-        Pushes wait while the arrays are copied in memory, not while they are written; the copy is as large as the table.
+        Pushes wait while the arrays are copied in memory, not while they are written; the copy is as large as the
+        table.
 
         Raises:
             ConfigError: the folder exists and may not be replaced.
@@ -278,7 +312,9 @@ class MutableTable:
         recover(folder)
         saved, records = read_saved(folder)
         if (saved.spec, saved.first_row) != (self.spec, self.first_row):
-            raise DataError(folder / MANIFEST, f"is no snapshot of table {self.spec.name} from row {self.first_row} on")
+            raise DataError(
+                folder / MANIFEST, f"is not a snapshot of table {self.spec.name} from row {self.first_row} on"
+            )
         self._become(saved, _Contents.of(load_arrays(folder, saved, records)))
 
     def _become(self, saved: Saved, contents: _Contents) -> None:

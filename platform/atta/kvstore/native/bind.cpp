@@ -61,7 +61,7 @@ nb::bytes pack_table(nb::bytes head, ByteTable table, Longs rows, RowLocks& lock
   std::memcpy(to, head.c_str(), head.size());
   to += head.size();
   {
-    nb::gil_scoped_release unlocked;                    // nobody else knows the object yet
+    nb::gil_scoped_release unlocked;                    // no other thread knows the object yet
     std::vector<std::int64_t> found(versions ? n : 0);  // numbers may not be written where they are not aligned
     read_rows({reinterpret_cast<const std::byte*>(table.data()), versions ? versions->data() : nullptr}, table.shape(1),
               span_of(rows), {to, versions ? found.data() : nullptr}, locks);

@@ -29,7 +29,7 @@ void make_index(RecentIndex* self, std::size_t slots, std::size_t window, std::s
 nb::tuple look_up(RecentIndex& index, Longs rows, Longs positions, std::size_t owner, std::uint8_t need) {
   const std::size_t n = rows.size();
   if (positions.size() != n) bad("positions", "must be as long as rows");
-  if (owner >= index.parts()) bad("owner", "is no partition");
+  if (owner >= index.parts()) bad("owner", "is not a partition");
   std::vector<std::int32_t> found(n);
   std::vector<std::int64_t> wanted(n);
   std::size_t hits = 0;

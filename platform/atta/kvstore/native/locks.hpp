@@ -1,4 +1,4 @@
-// Locks of rows: a row is copied or updated as a whole, whoever else writes or reads the table meanwhile.
+// Locks of rows: a row is copied or updated as a whole while other threads read and write the table.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 namespace atta {
 
 // Rows share a fixed number of locks ("striping"), so a table of any size pays four kilobytes for them. A lock is held while one
-// row is moved, well below a microsecond, and nobody holds two: waiting is spinning, and yielding in case the holder was
+// row is moved, well below a microsecond, and no thread holds two: waiting is spinning, and yielding in case the holder was
 // descheduled.
 class RowLocks {
  public:

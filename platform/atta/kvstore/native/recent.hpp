@@ -1,4 +1,4 @@
-// Which remote rows are kept at home by what was asked for lately; the rows themselves lie in Python's arrays. See
+// Which remote rows are cached because they were asked for lately; the rows themselves lie in arrays of Python. See
 // atta.kvstore.cache.recent for the policy in words.
 #pragma once
 

@@ -1,6 +1,7 @@
 """A table on disk: its arrays as ``.npy`` and ``table.json`` with everything else, sizes and checksums.
 
-``table.json`` carries a checksum of its own, so that a changed number in it is noticed as a changed byte in an array is.
+``table.json`` carries a checksum of its own, so that a changed number in it is noticed as a changed byte in an array
+is.
 """
 
 from __future__ import annotations
@@ -146,5 +147,5 @@ def load_arrays(folder: Path, saved: Saved, records: Mapping[str, FileRecord]) -
 
 def _count(value: object) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no number of rows, steps or a table")
+        raise ValueError(f"{value!r} is not a number of rows, steps or a table")
     return value

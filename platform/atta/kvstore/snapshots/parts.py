@@ -1,9 +1,9 @@
-"""Snapshots of one name that one owner keeps: the one in use, and those that were written beside it.
+"""One owner's part of the snapshots of one name: the part in use, and parts that wait beside it.
 
-A snapshot of a cluster has a part on every owner. Parts of one snapshot carry the same id. A part is first written, whole, beside
-the one in use (``part-0000.ID``); when all owners have done so, each lets it take the other's place (``part-0000``). Until then
-every owner still has the older part, and from then on every owner has the newer one: wherever this is broken off, the newest id
-that all owners have is a whole snapshot.
+A snapshot of a cluster has a part on every owner. Parts of one snapshot carry the same id. Each owner first writes its
+part beside the part in use (``part-0000.ID``). When all owners have done so, each renames the new part to
+``part-0000``. Until then every owner still has the older part; from then on every owner has the newer one. So the
+newest id that all owners have is always a whole snapshot, wherever this is broken off.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _REPLACED = "replaced"
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """``tables``: their names. ``snapshot_id``: "" before snapshots had one. ``written_ns``: since 1970, of this owner's clock."""
+    """``tables``: their names. ``snapshot_id``: "" in snapshots older than ids. ``written_ns``: by this owner's clock,
+    since 1970."""
 
     tables: tuple[str, ...]
     snapshot_id: str
@@ -61,17 +62,17 @@ def read_contents(folder: Path) -> Contents:
 
 
 class SnapshotParts:
-    """The parts of one name of one owner."""
+    """The parts of one snapshot name that one owner has on its disk."""
 
     def __init__(self, place: Path) -> None:
         """``place``: the folder of the part in use."""
         self.place = place
 
     def beside(self, snapshot_id: str) -> Path:
-        """Where a part is written before it takes its place.
+        """Where a part is written before it becomes the part in use.
 
         Raises:
-            ConfigError: that is no id, or what has the place is no snapshot.
+            ConfigError: the id is malformed, or the folder in use is not a snapshot.
         """
         if not _ID.fullmatch(snapshot_id):
             raise ConfigError(f"snapshot id {snapshot_id!r}: 16 hexadecimal digits")
@@ -83,11 +84,11 @@ class SnapshotParts:
         """The folders of complete parts by their ids, the newest first.
 
         Raises:
-            DataError: there is none; names what is wrong with the one in use.
+            DataError: there is none. Names what is wrong with the part in use.
         """
         found: dict[Path, Contents] = {}
         damaged: DataError | None = None
-        # What ends with .partial is perhaps not on the disk yet.
+        # A .partial folder may not be on the disk completely.
         for path in [self.place, *(other for other in self._others() if other.suffix != ".partial")]:
             try:
                 found[path] = read_contents(path)
@@ -114,9 +115,9 @@ class SnapshotParts:
         return found[snapshot_id]
 
     def commit(self, snapshot_id: str, *, keep: bool = False) -> None:
-        """Let the part of this id take its place; it may have it already.
+        """Make the part of this id the part in use, unless it is that already.
 
-        ``keep``: leave the part beside that had the place, for the case that other owners do not come so far.
+        ``keep``: do not remove the part that was in use, in case other owners fail to commit.
 
         Raises:
             DataError: there is no such part.
@@ -137,6 +138,23 @@ class SnapshotParts:
             if snapshot_id in path.name.split("."):
                 shutil.rmtree(path, ignore_errors=True)
 
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant of the folders does not hold.
+
+        A part that is complete beside the one in use has the id that its folder is named after; only the part that was
+        replaced has another. A folder that is still being written (``.partial``) may hold anything.
+        """
+        for path in self._others():
+            named = path.name.removeprefix(f"{self.place.name}.")
+            if path.suffix == ".partial" or named == _REPLACED:
+                continue
+            assert (path / MANIFEST).is_file(), f"{path}: holds no {MANIFEST}, but is not being written"
+            try:
+                found = read_contents(path).snapshot_id
+            except DataError:
+                continue  # a damaged disk is not a broken invariant
+            assert found == named, f"{path}: holds the part of snapshot {found}"
+
     def _step_aside(self) -> Path | None:
         if not self.place.exists():
             return None
@@ -145,7 +163,7 @@ class SnapshotParts:
         return self.place.rename(aside)
 
     def _others(self) -> list[Path]:
-        """Folders of this part that are not in use; what is not ours is none of them."""
+        """Folders of parts that are not in use. Folders with other names are left alone."""
         ours = re.compile(rf"{re.escape(self.place.name)}\.({_ID.pattern}|{_REPLACED})(\.partial)?")
         if not self.place.parent.is_dir():
             return []

@@ -1,164 +1,28 @@
-"""The neutral graph folder: what importers and generators write and partitioning reads.
-
-    graph.json                       format, version, schema, provenance, size and checksum of each file
-    nodes/<type>/ids.npy             int64 user ids by row; absent when the row number is the id
-    nodes/<type>/<table>.npy         one row per vertex
-    nodes/<type>/split_<name>.npy    int64 ascending rows
-    edges/<type>/src.npy, dst.npy    rows of the end points; the position in the file is the user's edge id
-    edges/<type>/weight.npy, time.npy
-
-A homogeneous graph has the node type ``node`` and the edge type ``node__to__node``.
-"""
+"""Writing a graph folder in a stream."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import ConfigError, DataError
-from atta.partition.disk.files import (
-    FileRecord,
-    NpyAppender,
-    check_file,
-    chunks,
-    describe_file,
-    map_array,
-    read_sealed,
-    write_sealed,
-)
+from atta.errors import ConfigError
+from atta.partition.disk.files import NpyAppender, chunks, describe_file, write_sealed
 from atta.partition.disk.staging import Staging
+from atta.partition.graph.reading import EDGE_TYPE, FORMAT, MANIFEST, NODE_TYPE, VERSION, index_dtype
 from atta.partition.schema import Schema, TableSpec, check_name, split_edge_type
 
-__all__ = ["EDGE_TYPE", "MANIFEST", "NODE_TYPE", "EdgeAppender", "Edges", "Graph", "GraphWriter", "index_dtype"]
+__all__ = ["EdgeAppender", "GraphWriter"]
 
-MANIFEST = "graph.json"
-FORMAT, VERSION = "atta-graph", 1
-NODE_TYPE, EDGE_TYPE = "node", "node__to__node"
 _CHUNK = 4 << 20
+"""Number of elements of a table that are copied at a time."""
 _LARGEST = 2**63 - 1
 
 Array = npt.NDArray[Any]
-
-
-def index_dtype(bound: int) -> np.dtype[Any]:
-    """Return int32 when all of ``range(bound)`` fits, otherwise int64."""
-    return np.dtype(np.int32 if bound <= 2**31 - 1 else np.int64)
-
-
-@dataclass(frozen=True)
-class Edges:
-    """The edges of one type, memory-mapped; position = user's edge id.
-
-    Attributes:
-        src: [E] int32 or int64, rows of the sources.
-        dst: [E] int32 or int64, rows of the destinations.
-        tables: by name, [E, *row_shape].
-    """
-
-    src: Array
-    dst: Array
-    tables: Mapping[str, Array]
-
-    def __len__(self) -> int:
-        return len(self.src)
-
-
-class Graph:
-    """A graph folder, opened read-only; arrays are memory-mapped when asked for."""
-
-    def __init__(self, path: Path, schema: Schema, files: dict[str, FileRecord], provenance: dict[str, Any]) -> None:
-        self.path = path
-        self.schema = schema
-        self.files = files
-        self.provenance = provenance
-
-    @classmethod
-    def open(cls, path: str | Path, *, verify: bool = True) -> Graph:
-        """Open and check a graph folder.
-
-        Sizes and array headers are always checked, checksums with ``verify``. Raises DataError naming the file.
-        """
-        path = Path(path)
-        manifest = path / MANIFEST
-        value = read_sealed(manifest, "a graph folder", FORMAT, VERSION)
-        try:
-            schema = Schema.from_json(value.get("schema"))
-        except ConfigError as error:
-            raise DataError(manifest, f"bad schema: {error}") from None
-        files = read_records(manifest, value.get("files"))
-        _check_files(manifest, schema, files)
-        for name, record in files.items():
-            check_file(path / name, record, verify=verify)
-        return cls(path, schema, files, dict(value.get("provenance") or {}))
-
-    def user_ids(self, node_type: str) -> npt.NDArray[np.int64] | None:
-        """Return the int64 user id of each row, or None when they are the row numbers."""
-        name = f"nodes/{self.schema.check_node_type(node_type)}/ids.npy"
-        return map_array(self.path / name) if name in self.files else None
-
-    def table(self, node_type: str, name: str) -> Array:
-        """Return a node table [n, *row_shape]; raises UnknownNameError."""
-        self.schema.table(node_type, name)
-        return map_array(self.path / f"nodes/{node_type}/{name}.npy")
-
-    def split(self, node_type: str, name: str) -> Array:
-        """Return the ascending int64 rows of a split; raises UnknownNameError."""
-        self.schema.check_split(node_type, name)
-        return map_array(self.path / f"nodes/{node_type}/split_{name}.npy")
-
-    def edges(self, edge_type: str) -> Edges:
-        """Return the edges of one type; raises UnknownNameError."""
-        folder = self.path / "edges" / self.schema.check_edge_type(edge_type)
-        tables = {name: map_array(folder / f"{name}.npy") for name in self.schema.edge_tables[edge_type]}
-        return Edges(map_array(folder / "src.npy"), map_array(folder / "dst.npy"), tables)
-
-
-def read_records(manifest: Path, value: Any) -> dict[str, FileRecord]:
-    """Read the ``files`` of a manifest; raises DataError naming it."""
-    if not isinstance(value, Mapping):
-        raise DataError(manifest, "'files' is missing or not a mapping")
-    return {str(name): FileRecord.from_json(record, manifest, str(name)) for name, record in value.items()}
-
-
-def _check_files(manifest: Path, schema: Schema, files: dict[str, FileRecord]) -> None:
-    """Compare the listed files with those the schema asks for. Names outside the layout are refused."""
-    wanted: dict[str, tuple[str | None, tuple[int, ...]]] = {}
-    for t in schema.node_types:
-        n = schema.node_counts[t]
-        for name, spec in schema.node_tables[t].items():
-            wanted[f"nodes/{t}/{name}.npy"] = (spec.dtype, (n, *spec.row_shape))
-        for name, size in schema.splits[t].items():
-            wanted[f"nodes/{t}/split_{name}.npy"] = ("<i8", (size,))
-        if f"nodes/{t}/ids.npy" in files:
-            wanted[f"nodes/{t}/ids.npy"] = ("<i8", (n,))
-    for e in schema.edge_types:
-        shape = (schema.edge_counts[e],)
-        for name in ("src", "dst"):
-            wanted[f"edges/{e}/{name}.npy"] = (None, shape)
-        for name, spec in schema.edge_tables[e].items():
-            wanted[f"edges/{e}/{name}.npy"] = (spec.dtype, (*shape, *spec.row_shape))
-    check_layout(manifest, wanted, files)
-
-
-def check_layout(
-    manifest: Path, wanted: Mapping[str, tuple[str | None, tuple[int, ...]]], files: Mapping[str, FileRecord]
-) -> None:
-    """Check that exactly the wanted files are listed, with the wanted dtype (None: int32 or int64) and shape."""
-    for name in files.keys() - wanted.keys():
-        raise DataError(manifest, f"lists the file {str(PurePosixPath(name))!r}, which its schema does not have")
-    for name, (dtype, shape) in wanted.items():
-        record = files.get(name)
-        if record is None:
-            raise DataError(manifest, f"lacks the file {name!r}, which its schema has")
-        if record.shape != shape or record.dtype not in ((dtype,) if dtype else ("<i4", "<i8")):
-            have, want = f"{record.dtype}{list(record.shape)}", f"{dtype or 'integers'}{list(shape)}"
-            raise DataError(manifest, f"lists the file {name!r} as {have}, but its schema says {want}")
 
 
 class EdgeAppender:
@@ -214,7 +78,7 @@ class EdgeAppender:
 
 
 def _integers(what: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Return ``values`` as int64; raises ConfigError naming the first one that is no such number."""
+    """Return ``values`` as int64; raises ConfigError naming the first one that does not fit."""
     numbers = np.asarray(values)
     if numbers.size and numbers.dtype.kind not in "iu":
         raise ConfigError(f"{what} are integers, not {numbers.dtype}")
@@ -337,7 +201,8 @@ class GraphWriter:
         return self._edges[edge_type]
 
     def add_edges(self, edge_type: str, src: npt.ArrayLike, dst: npt.ArrayLike, **tables: Array) -> None:
-        """Add a whole edge type; ``tables``: [E, *row_shape], ``weight`` and ``time`` with their meanings and any others."""
+        """Add a whole edge type; ``tables``: [E, *row_shape], ``weight`` and ``time`` with their meanings and any
+        others."""
         out = self.open_edges(
             edge_type, {n: TableSpec(values.dtype.str, values.shape[1:]) for n, values in tables.items()}
         )
