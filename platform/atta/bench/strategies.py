@@ -37,7 +37,6 @@ from atta.train.config import TrainConfig
 
 __all__ = ["STRATEGIES", "StrategiesBench", "accuracies", "epochs_of", "external_rate", "figures", "run"]
 
-STRATEGIES = ("cooperative", "full", "preload", "minibatch")
 _KBIT = 1e3
 _TRIES = 3
 _CALIBRATING = 20
@@ -136,23 +135,13 @@ class StrategiesBench:
 
     def settings(self, strategy: str) -> dict[str, object]:
         """Settings of ``TrainConfig`` for one of ``STRATEGIES``."""
-        trainers = self.servers * self.trainers_per_server
         common = {
             **{name: getattr(self, name) for name in ("model", "layers", "hidden", "lr", "dropout")},
-            "trainers": trainers,
+            "trainers": self.servers * self.trainers_per_server,
             "epochs": self.warm_up + self.epochs,
             "eval_every": self.eval_every or self.warm_up + self.epochs,
         }
-        own: dict[str, dict[str, object]] = {
-            "minibatch": {"strategy": "minibatch", "num_neighbors": self.fan_outs, "batch_size": self.batch_size},
-            "full": {"strategy": "full", "trainers_per_server": trainers},
-            "preload": {"strategy": "full", "trainers_per_server": self.trainers_per_server},
-            "cooperative": {
-                **{"strategy": "cooperative", "trainers_per_server": self.trainers_per_server},
-                **{"eas": self.eas, "co_batches": self.co_batches},
-            },
-        }
-        return common | own[strategy]
+        return common | STRATEGIES[strategy](self)
 
     def options(self, strategy: str, seed: int) -> list[str]:
         """Options of ``atta train`` for one of ``STRATEGIES``."""
@@ -162,6 +151,32 @@ class StrategiesBench:
                 text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
                 words += [f"--{name.replace('_', '-')}", text]
         return words
+
+
+def _minibatch(bench: StrategiesBench) -> dict[str, object]:
+    return {"strategy": "minibatch", "num_neighbors": bench.fan_outs, "batch_size": bench.batch_size}
+
+
+def _full(bench: StrategiesBench) -> dict[str, object]:
+    return {"strategy": "full", "trainers_per_server": bench.servers * bench.trainers_per_server}
+
+
+def _preload(bench: StrategiesBench) -> dict[str, object]:
+    return {"strategy": "full", "trainers_per_server": bench.trainers_per_server}
+
+
+def _cooperative(bench: StrategiesBench) -> dict[str, object]:
+    own = {"trainers_per_server": bench.trainers_per_server, "eas": bench.eas, "co_batches": bench.co_batches}
+    return {"strategy": "cooperative", **own}
+
+
+STRATEGIES: dict[str, Callable[[StrategiesBench], dict[str, object]]] = {
+    "cooperative": _cooperative,
+    "full": _full,
+    "preload": _preload,
+    "minibatch": _minibatch,
+}
+"""By the name of a system: its own settings of ``TrainConfig``."""
 
 
 def run(bench: StrategiesBench, say: Say = lambda _: None) -> BenchReport:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atta.cli.output import DURATION, INTS, NAMES, json_option, plot_option, printer, quiet_option, write_json
+from atta.kvstore.cache import RANKS
 from atta.scheduler import POLICIES
+from atta.train.settings import MODELS
 
 if TYPE_CHECKING:
     from atta.bench.lab.workload import BenchWorkload
@@ -167,7 +169,9 @@ def train(**options: Any) -> tuple[Run, Any]:
 @bench.command()
 @click.option("--data", required=True, help="Partitioned dataset; one daemon and one consumer per partition.")
 @click.option("--policies", type=NAMES, default=",".join(POLICIES), show_default=True)
-@click.option("--depths", type=INTS, default="4", show_default=True, help="`prefetch` runs with each of these.")
+@click.option(
+    "--depths", type=INTS, default="4", show_default=True, help="A policy with a depth runs with each of these."
+)
 @click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
 @click.option("--batch-size", type=int, default=1024, show_default=True)
 @click.option(
@@ -222,9 +226,7 @@ def scheduler(rtt_s: float, think_s: float, **options: Any) -> tuple[Run, Any]:
     show_default=True,
     help="Also: preload. full exchanges rows between servers. Ratios are about cooperative, or else about the first.",
 )
-@click.option(
-    "--model", type=click.Choice(["sage", "gcn", "gat", "resgcn+", "deepergcn"]), default="sage", show_default=True
-)
+@click.option("--model", type=click.Choice(MODELS), default="sage", show_default=True)
 @click.option("--layers", type=int, default=3, show_default=True)
 @click.option("--hidden", type=int, default=64, show_default=True)
 @click.option("--lr", type=float, default=0.01, show_default=True)
@@ -368,7 +370,7 @@ def kv(**options: Any) -> tuple[Run, Any]:
     show_default=True,
     help="Sizes of the cache in percent of the HALO vertices.",
 )
-@click.option("--ranks", type=NAMES, default="degree,access,recent", show_default=True, help="Policies.")
+@click.option("--ranks", type=NAMES, default=",".join(RANKS), show_default=True, help="Policies of the cache.")
 @click.option(
     "--epochs", type=int, default=2, show_default=True, help="The first epoch fills the caches, the others count."
 )

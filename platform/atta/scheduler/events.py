@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from atta.samplers.dag.instance import Share, Task
+from atta.samplers.dag.instance import OwnedVertices, Task
 from atta.samplers.dag.spec import Plan
 
 __all__ = [
@@ -82,8 +82,8 @@ class TaskDone(_Brief):
 
     dag: int
     task: Task
-    growth: Sequence[Share] = ()
-    expand: Sequence[Share] | None = None
+    growth: Sequence[OwnedVertices] = ()
+    expand: Sequence[OwnedVertices] | None = None
     nbytes: int = 0  # END tasks: bytes that the finished batch occupies until it is taken
     seconds: float = 0.0  # from its start to its end; 0 = not measured
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from atta.daemon.peers.chunks import CHUNK_BYTES
-from atta.samplers.dag.instance import Kind, Lane, Share, Task
+from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
 from atta.scheduler import (
     BatchReady,
     BatchTaken,
@@ -186,7 +186,7 @@ class Machine:
             self._send(Tick())
 
     def _task_done(self, dag: int, task: Task, started: float) -> None:
-        growth: list[Share] = []
+        growth: list[OwnedVertices] = []
         nbytes = 0
         if task.kind is Kind.SEED or task.kind is Kind.JOIN:
             batch, _ = self._dags[dag]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from atta.errors import ConfigError
 from atta.samplers.dag.check import check_spec
-from atta.samplers.dag.instance import Share
+from atta.samplers.dag.instance import OwnedVertices
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec
 from atta.scheduler import SchedulerConfig, policy_named
@@ -122,7 +122,7 @@ class BatchModel:
         spread, draw = self.profile.spread, random.Random(f"{self._seed}/{machine}")
         return [draw.lognormvariate(-spread * spread / 2, spread) if spread else 1.0 for _ in range(batches)]
 
-    def growth(self, machine: int, batch: int, hop: int, scale: float) -> list[Share]:
+    def growth(self, machine: int, batch: int, hop: int, scale: float) -> list[OwnedVertices]:
         """The vertices that a hop (0: the seeds) of one batch reaches first, by owner."""
         size, last = self.hops[hop], hop == len(self.hops) - 1
         total = round(size.new * (scale if hop else 1.0))
@@ -136,8 +136,8 @@ class BatchModel:
         degree = 0.0 if last else self.profile.degree
         mean_degree = 0.0 if last else self.profile.mean_degree
         row_bytes = self.profile.row_bytes
-        shares = [Share(machine, home, home * degree, home * row_bytes)] if home else []
-        return shares + [Share(owner, rows, rows * mean_degree, rows * row_bytes) for owner, rows in away]
+        shares = [OwnedVertices(machine, home, home * degree, home * row_bytes)] if home else []
+        return shares + [OwnedVertices(owner, rows, rows * mean_degree, rows * row_bytes) for owner, rows in away]
 
     def _evenly(self, machine: int, away: int, turn: int) -> list[tuple[int, int]]:
         """``away`` remote vertices by owner: (machine, vertices)."""

@@ -16,7 +16,7 @@ from atta.daemon.engine.pulls import PullCounts, RemoteContext, WantedRows, pull
 from atta.daemon.peers import underway
 from atta.daemon.peers.answers import PulledRows
 from atta.daemon.peers.underway import PullsUnderWay
-from atta.samplers.batch.state import FeatureItem
+from atta.samplers.batch.items import FeatureItem
 
 TABLES = {name: np.random.default_rng(seed).random((60, 3)).astype(np.float32) for seed, name in enumerate("xy")}
 KEY = (1, "node", ("x",), "")

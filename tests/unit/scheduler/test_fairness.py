@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from atta.samplers.dag.instance import Kind, Share, Task
+from atta.samplers.dag.instance import Kind, OwnedVertices, Task
 from atta.scheduler import (
     BatchReady,
     BatchTaken,
@@ -36,7 +36,7 @@ def worked(seconds: dict[str, float], weights: dict[str, float], *, until: float
             dag, task = running.popleft()
             now += seconds[of_dag[dag]]
             spent[of_dag[dag]] += seconds[of_dag[dag]]
-            growth = [Share(0, 10, 5.0, 5.0)] if task.kind in (Kind.SEED, Kind.JOIN) else []
+            growth = [OwnedVertices(0, 10, 5.0, 5.0)] if task.kind in (Kind.SEED, Kind.JOIN) else []
             events.append(TaskDone(dag, task, growth, None, 1 if task.kind is Kind.END else 0, seconds[of_dag[dag]]))
         for action in scheduler.on(events.popleft(), now):
             match action:

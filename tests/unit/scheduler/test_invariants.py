@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from atta.samplers.dag.instance import Kind, Lane, Share, Task
+from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
 from atta.scheduler import Scheduler, SchedulerConfig, SessionOpened, TaskDone
 from atta.scheduler.coarse import ScheduledSession
 from atta.scheduler.fine import Dag, LaneQueue
@@ -143,7 +143,7 @@ def test_events_in_logs_leave_out_bulk() -> None:
     assert "plan=<plan of " in repr(opened)
     assert "batches=<7 from" not in repr(SessionOpened("s", PLANS["one"], range(7)))
     task = Task(Kind.JOIN, "hop1", 0, 0, 1, Lane.CPU, 5.0)
-    done = TaskDone(3, task, [Share(owner, 10) for owner in range(1000)])
+    done = TaskDone(3, task, [OwnedVertices(owner, 10) for owner in range(1000)])
     assert len(repr(done)) < 500
-    assert "growth=<1000 from Share(owner=0" in repr(done)
+    assert "growth=<1000 from OwnedVertices(owner=0" in repr(done)
     assert repr(task) in repr(done)

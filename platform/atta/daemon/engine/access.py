@@ -14,7 +14,7 @@ from atta.daemon.peers.answers import AskedPeers
 from atta.errors import AttaError, ConfigError, RemoteError
 from atta.protos.v1 import graph_pb2
 from atta.samplers import kernels
-from atta.samplers.batch.state import SampleItem
+from atta.samplers.batch.items import SampleItem
 from atta.samplers.methods import Method
 from atta.samplers.requests import (
     Contains,

@@ -28,8 +28,9 @@ from atta.kvstore.store import Store
 from atta.observe.figures import SessionFigures
 from atta.observe.machine.processor import ProcessorLoad
 from atta.partition.dataset import Dataset
+from atta.samplers.batch.items import StreamPosition
 from atta.samplers.batch.layout import BatchArrays
-from atta.samplers.batch.state import BatchState, StreamPosition
+from atta.samplers.batch.state import BatchState
 from atta.samplers.batch.vertices import CompactorPool
 from atta.samplers.dag.instance import Task
 from atta.samplers.shard import Shard

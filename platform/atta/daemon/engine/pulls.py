@@ -19,7 +19,8 @@ from atta.kvstore import codecs
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import wire_bytes
 from atta.samplers import kernels
-from atta.samplers.batch.state import BatchState, FeatureItem
+from atta.samplers.batch.items import FeatureItem
+from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import Task
 
 __all__ = ["PullCounts", "RemoteContext", "WantedRows", "pull_jointly", "pull_rows"]

@@ -19,8 +19,8 @@ import numpy as np
 
 from atta.daemon.engine.slots import Slot, SlotPool
 from atta.errors import AttaError, ConfigError
+from atta.samplers.batch.items import BatchSeeds
 from atta.samplers.batch.layout import BatchArrays, Layout
-from atta.samplers.batch.state import BatchSeeds
 from atta.samplers.dag.spec import Plan
 from atta.samplers.seed_plan import SeedPlan
 

@@ -13,7 +13,7 @@ from atta.daemon.engine.pulls import RemoteContext, pull_rows
 from atta.errors import RemoteError
 from atta.kvstore.store import Store
 from atta.samplers.batch.state import BatchState
-from atta.samplers.dag.instance import Kind, Share, Task
+from atta.samplers.dag.instance import Kind, OwnedVertices, Task
 from atta.samplers.shard import Shard
 
 __all__ = ["TaskResult", "is_program", "run_local", "run_program", "run_remote"]
@@ -23,8 +23,8 @@ __all__ = ["TaskResult", "is_program", "run_local", "run_program", "run_remote"]
 class TaskResult:
     """What a finished task tells the scheduler, and what it moved over the network."""
 
-    growth: Sequence[Share] = ()
-    expand: Sequence[Share] | None = None
+    growth: Sequence[OwnedVertices] = ()
+    expand: Sequence[OwnedVertices] | None = None
     nbytes: int = 0
     remote_rows: int = 0
     remote_bytes: int = 0

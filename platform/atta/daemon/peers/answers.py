@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from atta.samplers.batch.state import FeatureItem, SampleItem
+from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.shard import Answer
 
 __all__ = ["AskedPeer", "AskedPeers", "PulledRows", "SampledRows"]

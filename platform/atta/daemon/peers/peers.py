@@ -18,7 +18,7 @@ from atta.daemon.peers.remaining import Remaining, RequestPlace, rest_of
 from atta.errors import ConfigError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2, kv_pb2
-from atta.samplers.batch.state import FeatureItem, SampleItem
+from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.shard import Answer
 from atta.wire import rpc
 from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from atta.samplers.batch.state import FeatureItem, SampleItem
+from atta.samplers.batch.items import FeatureItem, SampleItem
 
 __all__ = ["Remaining", "RequestPlace", "rest_of"]
 

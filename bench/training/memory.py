@@ -1,19 +1,19 @@
-"""Memory per trainer: per-trainer mini-batches beside cooperative batches of the same vertices, and a depth that only one of them can train.
+"""Memory per trainer of mini-batches and of cooperative batches, and a depth that only the latter can train.
 
-    python bench/memory.py [--layers 14,28,56] [--limit 1500MiB] [--limited-layers 28] [--out bench/results]
+    python -m bench.training.memory [--layers 14,28,56] [--limit 1500MiB] [--limited-layers 28]
 
-A power-law graph on one server of four trainers that train ResGCN+ without recomputing anything. Of B training vertices per step each
-trainer has B / 4 with full neighbourhoods as its mini-batch, or all four share the one co-batch of the B. Peaks are those of the trainer
-processes (VmHWM), as a whole and above what they held when model and loaders stood. Daemons are not counted.
+Four trainers on one server train ResGCN+ on a power-law graph, without recomputing anything. A step has B training
+vertices: each trainer has a mini-batch of B / 4 with full neighbourhoods, or all four share the co-batch of B. Peaks
+    are those of the trainer
+processes (VmHWM), in total and above what they held when model and loaders existed. Daemons are not counted.
 
-Then `atta train` runs both strategies with a limit on the memory of every process that it starts (RLIMIT_DATA, by prlimit). Writes
-OUT/memory.json and OUT/memory.md. Bounds: cooperative at most 0.4 of mini-batch at 28 layers; within the limit, mini-batches fail and
-say why, cooperative training finishes.
+Then `atta train` runs both strategies with a limit on the memory of every process that it starts (RLIMIT_DATA, by
+prlimit). Writes memory.json and memory.md. Bounds: cooperative takes at most 0.4 of mini-batch at 28 layers; within the
+limit, mini-batches fail and say why, and cooperative training finishes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -22,29 +22,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from record import record
-
 import atta
+from atta.bench.lab.workload import ints
 from atta.bench.results import BenchReport
-from atta.cli.output import INTS, SIZE
+from atta.cli.output import SIZE
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
+from bench.record import command, parser_of, write_report
 
-RESULTS = Path(__file__).resolve().parent / "results"
+MODULE = "bench.training.memory"
 TRAINERS, CO_BATCHES, HIDDEN = 4, 2, 64
 TRAINING = 0.4
-"""Share of training vertices."""
+"""Share of the vertices that are training vertices."""
 BOUND = 0.4
 MIB = 1 << 20
 ABOUT = (
-    "MiB of the trainer that takes most, of four. `above baseline`: above what the process held when model and loaders stood. `estimate`:"
-    " what `--memory` counts with, for the same step."
+    "MiB of the trainer that takes most, of four. `above baseline`: above what the process held when model and loaders"
+    " stood. `estimate`: what `--memory` counts with, for the same step."
 )
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the generated graph."""
+    """Sizes of the generated graph."""
 
     nodes: int
     edges: int
@@ -52,12 +52,12 @@ class Shape:
 
     @property
     def batch(self) -> int:
-        """Training vertices per step, of all trainers."""
+        """Training vertices per step, of all trainers together."""
         return int(TRAINING * self.nodes) // CO_BATCHES
 
 
 def options(strategy: str, layers: int, batch: int) -> dict[str, Any]:
-    """Settings of ``TrainConfig`` with the same training vertices per step, whichever strategy."""
+    """Settings of ``TrainConfig``: with either strategy, steps have the same training vertices."""
     common = {
         "model": "resgcn+",
         "layers": layers,
@@ -83,10 +83,8 @@ def measured(settings: dict[str, Any], cluster: atta.Cluster) -> list[dict[str, 
     """Peak and baseline in bytes of each trainer of a run, one process each."""
     with tempfile.TemporaryDirectory(prefix="atta-memory-") as folder:
         task = {"settings": {**settings, "cluster": str(cluster.cluster_file), "verbose": False}, "folder": folder}
-        command = [sys.executable, __file__, "--trainer", json.dumps(task)]
-        running = [
-            subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(TRAINERS)
-        ]
+        words = [sys.executable, "-m", MODULE, "--trainer", json.dumps(task)]
+        running = [subprocess.Popen([*words, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(TRAINERS)]
         said = [process.communicate()[0] for process in running]
     if any(process.returncode for process in running):
         raise SystemExit(f"{settings}: a trainer failed")
@@ -94,7 +92,7 @@ def measured(settings: dict[str, Any], cluster: atta.Cluster) -> list[dict[str, 
 
 
 def trainer(task: dict[str, Any], rank: int) -> None:
-    """One trainer of ``measured``: an epoch, as ``atta.train.launching.worker`` runs it, with a look at memory before and after."""
+    """One trainer of ``measured``: an epoch as in ``atta.train.launching.worker``; prints memory before and after."""
     import torch
     import torch.distributed as dist
 
@@ -118,7 +116,7 @@ def trainer(task: dict[str, Any], rank: int) -> None:
 
 
 def estimated(settings: dict[str, Any], cluster: atta.Cluster) -> int:
-    """Bytes that ``--memory`` counts for the busiest trainer's step, the batch being the whole graph, as it is after a few hops."""
+    """Bytes that ``--memory`` counts for a step of the busiest trainer, whose batch is the whole graph."""
     import numpy as np
 
     from atta.samplers.operators import Closure
@@ -142,9 +140,9 @@ def estimated(settings: dict[str, Any], cluster: atta.Cluster) -> int:
 
 def limited(settings: dict[str, Any], cluster: atta.Cluster, limit: int) -> dict[str, Any]:
     """How ``atta train`` ends when no process that it starts may have more than ``limit`` bytes of data."""
-    command = [sys.executable, "-m", "atta.cli.main", "train", "--cluster", str(cluster.cluster_file)]
-    command = ["prlimit", f"--data={limit}", *command, *as_arguments(settings)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    words = [sys.executable, "-m", "atta.cli.main", "train", "--cluster", str(cluster.cluster_file)]
+    words = ["prlimit", f"--data={limit}", *words, *as_arguments(settings)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     lines = done.stderr.strip().splitlines()
     return {"exit_code": done.returncode, "last_line": lines[-1] if lines else ""}
 
@@ -160,14 +158,13 @@ def about_limit(found: dict[str, dict[str, Any]], layers: int, limit: int) -> st
 
 def main() -> None:
     """Measure and write the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__file__, __doc__)
     parser.add_argument("--layers", default="14,28,56")
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--edges", type=int, default=100_000)
     parser.add_argument("--features", type=int, default=100)
     parser.add_argument("--limit", default="1500MiB")
     parser.add_argument("--limited-layers", type=int, default=28)
-    parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     shape, limit = (
         Shape(arguments.nodes, arguments.edges, arguments.features),
@@ -189,7 +186,7 @@ def main() -> None:
         generate("powerlaw", Path(folder, "graph"), made)
         partition_graph(Path(folder, "graph"), Path(folder, "parts"), parts=1, method="random")
         with atta.local(Path(folder, "parts"), threads=1) as cluster:
-            for layers in INTS.convert(arguments.layers, None, None):
+            for layers in ints(arguments.layers):
                 for strategy in strategies:
                     settings = options(strategy, layers, shape.batch)
                     trainers = measured(settings, cluster)
@@ -206,9 +203,7 @@ def main() -> None:
         report.add(strategy, figures[strategy])
     about = f"{ABOUT} Bound: {BOUND} above the baseline at 28 layers.\n\n{about_limit(under_limit, depth, limit)}"
     document = report.to_json() | {"title": "Memory per trainer", "about": about, "under_limit": under_limit}
-    target = arguments.out / "memory.json"
-    target.write_text(json.dumps(document, indent=1) + "\n")
-    record(target, " ".join(["python bench/memory.py", *sys.argv[1:]]))
+    write_report(arguments.out / "memory.json", document, command(parser, arguments))
     for name, ratio in document["ratios"].items():
         print(f"{name}: cooperative / mini-batch {ratio['minibatch']:.2f}")
     print(about_limit(under_limit, depth, limit))

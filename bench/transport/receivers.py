@@ -1,9 +1,11 @@
-"""Clients that ask bench/bulk_servers.py for random rows and put them into an array, one for each way.
+"""Receivers of random rows, one for each way that ``bench.transport.bulk`` compares: each fills an array.
 
-    python bench/bulk_clients.py grpc-sync|grpc-aio|flight|tcp '{"port": 7070, "pids": [123], "rows": 1000000, ...}'
+    python -m bench.transport.receivers grpc-sync|grpc-aio|flight|tcp '{"port": 7070, "pids": [123], "rows": 1000000,
+    ...}'
 
-Measures for some seconds and prints one line of JSON. One request is under way at a time; a second thread copies rows to their
-place while the next message arrives. Over TCP nobody copies: the kernel writes the rows where they belong.
+A receiver measures for some seconds and prints one line of JSON. It has one request under way at a time. A second
+thread copies rows to their place while the next message arrives. Over TCP there is no copy: the kernel writes the rows
+to their place.
 """
 
 from __future__ import annotations
@@ -23,33 +25,33 @@ from typing import Any
 
 import grpc
 import numpy as np
-from bulk_servers import DEADLINE_S, HOST, ROW_COUNT, table_rows
 
 from atta.errors import AttaError
 from atta.protos.v1 import kv_pb2
 from atta.samplers import kernels
 from atta.wire import rpc
 from atta.wire.bulk import PULL_DATA
+from bench.transport.senders import DEADLINE_S, HOST, ROW_COUNT, table_rows
 
 GB = 1e9
 _PULL = "KvService.Pull"
 _REQUESTS = 8  # different ones, asked for in turn
 _WARM_UP = 3
-_CPU_CLOCK = 2  # with the complement of a pid above it: Linux' clock of that process, see clock_getcpuclockid(3)
+_CPU_CLOCK = 2  # above it stands the complement of a pid: Linux' clock of that process, see clock_getcpuclockid(3)
 _CONNECTIONS = 64  # tried until every process behind a shared port has one
 
 
 @dataclass(frozen=True)
-class ClientConfig:
-    """What a client is told.
+class ReceiverConfig:
+    """Settings of a receiver.
 
     Attributes:
-        port: of the server.
-        pids: its processes, whose processor time counts; several share the port and get a channel each.
-        rows, dim: of the table.
+        port: port of the senders.
+        pids: process ids of the senders, whose processor time counts; several share the port and get a channel each.
+        rows, dim: shape of the table.
         batch: random rows per request.
-        seconds: to measure for; one request at least.
-        seed: of the rows.
+        seconds: how long to measure; at least one request.
+        seed: seed of the choice of rows.
     """
 
     port: int
@@ -62,7 +64,7 @@ class ClientConfig:
 
 
 class Target:
-    """Where rows go: ``out`` float32 [batch, dim], allocated and touched before anything is measured."""
+    """The array that rows go to: ``out`` float32 [batch, dim], allocated and touched before measuring."""
 
     def __init__(self, batch: int, dim: int) -> None:
         self.out = np.full((batch, dim), -1, dtype=np.float32)
@@ -71,22 +73,22 @@ class Target:
         self._copies: list[Future[None]] = []
 
     def place(self, first: int, data: Any) -> None:
-        """Let the bytes of some rows be copied to ``first`` and after, as a daemon puts rows into a batch."""
+        """Copy rows to ``first`` and the places after it, on the second thread, as a daemon puts rows into a batch."""
         block = np.frombuffer(data, dtype=np.float32).reshape(-1, self.out.shape[1])
         at = self._positions[first : first + len(block)]
         self._copies.append(self._pool.submit(kernels.scatter_rows, block, at, self.out))
 
     def wait(self) -> None:
-        """Until all copies are made."""
+        """Wait until all copies are made."""
         for copy in self._copies:
             copy.result()
         self._copies.clear()
 
     def check(self, ids: np.ndarray) -> int:
-        """How many rows there are; they are wiped out, so that they cannot be taken for those of a later request.
+        """Compare the rows with the table and return their number; then wipe them out, for the next check.
 
         Raises:
-            AttaError: one is not that of the table.
+            AttaError: a row is wrong.
         """
         wrong = np.flatnonzero((self.out != table_rows(ids, self.out.shape[1])).any(axis=1))
         if len(wrong):
@@ -96,7 +98,7 @@ class Target:
 
 
 Pull = Callable[[np.ndarray], None]
-"""Ask for rows (int32), start copies of what comes; all of it has come when this returns."""
+"""Asks for rows (int32) and starts the copies of what arrives; returns when all has arrived."""
 
 
 def _request(rows: np.ndarray) -> Any:
@@ -106,7 +108,7 @@ def _request(rows: np.ndarray) -> Any:
 
 
 @contextmanager
-def pull_sync(config: ClientConfig, target: Target) -> Iterator[Pull]:
+def pull_sync(config: ReceiverConfig, target: Target) -> Iterator[Pull]:
     with grpc.insecure_channel(f"{HOST}:{config.port}", options=rpc.channel_options()) as channel:
         method = rpc.stub(channel, _PULL)
 
@@ -118,8 +120,8 @@ def pull_sync(config: ClientConfig, target: Target) -> Iterator[Pull]:
 
 
 @contextmanager
-def pull_aio(config: ClientConfig, target: Target) -> Iterator[Pull]:
-    """Of several servers each gives an equal share of the rows, all at the same time."""
+def pull_aio(config: ReceiverConfig, target: Target) -> Iterator[Pull]:
+    """Of several senders each gives an equal share of the rows, all at the same time."""
 
     async def share(channel: Any, first: int, rows: np.ndarray) -> None:
         async for bulk in rpc.stub(channel, _PULL)(_request(rows), timeout=DEADLINE_S):
@@ -139,13 +141,13 @@ def pull_aio(config: ClientConfig, target: Target) -> Iterator[Pull]:
 
 
 async def _channels(port: int, count: int) -> list[Any]:
-    """One to each of the ``count`` processes that share a port: the kernel chooses who gets a connection, so try again."""
+    """A channel to each of the ``count`` processes that share a port. The kernel chooses, so this takes several tries."""
     options = [*rpc.channel_options(), ("grpc.use_local_subchannel_pool", 1)]  # a connection for every channel
     found: dict[Any, Any] = {}
     for _ in range(_CONNECTIONS):
         channel = grpc.aio.insecure_channel(f"{HOST}:{port}", options=options)
         call = rpc.stub(channel, _PULL)(kv_pb2.PullRequest(), timeout=DEADLINE_S)
-        # Initial metadata would do, but of an empty stream it is missing now and then (1.85).
+        # Initial metadata would be enough, but grpc 1.85 sometimes loses it when a stream is empty.
         who = dict(await call.trailing_metadata())["pid"]
         if who in found:
             await channel.close(grace=None)
@@ -154,7 +156,7 @@ async def _channels(port: int, count: int) -> list[Any]:
         if len(found) == count:
             return list(found.values())
     await _close(list(found.values()))
-    raise AttaError(f"{len(found)} of {count} servers got one of {_CONNECTIONS} connections")
+    raise AttaError(f"{len(found)} of {count} senders got one of {_CONNECTIONS} connections")
 
 
 async def _close(channels: list[Any]) -> None:
@@ -163,7 +165,7 @@ async def _close(channels: list[Any]) -> None:
 
 
 @contextmanager
-def pull_flight(config: ClientConfig, target: Target) -> Iterator[Pull]:
+def pull_flight(config: ReceiverConfig, target: Target) -> Iterator[Pull]:
     from pyarrow import flight
 
     limits = [(name, size) for name, size in rpc.channel_options() if name.endswith("message_length")]
@@ -180,7 +182,7 @@ def pull_flight(config: ClientConfig, target: Target) -> Iterator[Pull]:
 
 
 @contextmanager
-def pull_tcp(config: ClientConfig, target: Target) -> Iterator[Pull]:
+def pull_tcp(config: ReceiverConfig, target: Target) -> Iterator[Pull]:
     with socket.create_connection((HOST, config.port), timeout=DEADLINE_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as gRPC does
 
@@ -190,13 +192,13 @@ def pull_tcp(config: ClientConfig, target: Target) -> Iterator[Pull]:
             while rest:
                 got = connection.recv_into(rest)
                 if not got:
-                    raise AttaError("the server closed the connection")
+                    raise AttaError("the sender closed the connection")
                 rest = rest[got:]
 
         yield pull
 
 
-CLIENTS: dict[str, Callable[[ClientConfig, Target], AbstractContextManager[Pull]]] = {
+RECEIVERS: dict[str, Callable[[ReceiverConfig, Target], AbstractContextManager[Pull]]] = {
     "grpc-sync": pull_sync,
     "grpc-aio": pull_aio,
     "flight": pull_flight,
@@ -204,7 +206,7 @@ CLIENTS: dict[str, Callable[[ClientConfig, Target], AbstractContextManager[Pull]
 }
 
 
-def measure(way: str, config: ClientConfig) -> dict[str, float]:
+def measure(way: str, config: ReceiverConfig) -> dict[str, float]:
     """Bytes of rows per second and per processor second, processor seconds per 10⁹ bytes at either end, rows compared.
 
     Raises:
@@ -212,38 +214,39 @@ def measure(way: str, config: ClientConfig) -> dict[str, float]:
     """
     rng, target = np.random.default_rng(config.seed), Target(config.batch, config.dim)
     requests = [rng.integers(0, config.rows, config.batch, dtype=np.int32) for _ in range(_REQUESTS)]
-    with CLIENTS[way](config, target) as pull:
+    with RECEIVERS[way](config, target) as pull:
         for number in range(_WARM_UP):
             pull(requests[number])
             target.wait()
         verified = target.check(requests[_WARM_UP - 1])
         gc.freeze()  # as a daemon does
-        count, served, used, start = 0, _served_s(config.pids), time.process_time(), time.perf_counter()
+        count, sent, used, start = 0, _senders_cpu_s(config.pids), time.process_time(), time.perf_counter()
         while count == 0 or time.perf_counter() - start < config.seconds:
             pull(requests[count % _REQUESTS])
             target.wait()
             count += 1
-        seconds, used, served = time.perf_counter() - start, time.process_time() - used, _served_s(config.pids) - served
+        seconds, used = time.perf_counter() - start, time.process_time() - used
+        sent = _senders_cpu_s(config.pids) - sent
         verified += target.check(requests[(count - 1) % _REQUESTS])
     total = count * target.out.nbytes
     return {
         "bytes_per_s": total / seconds,
-        "bytes_per_s_per_core": total / (served + used),
-        "server_cpu_s_per_gb": served / (total / GB),
+        "bytes_per_s_per_core": total / (sent + used),
+        "server_cpu_s_per_gb": sent / (total / GB),
         "client_cpu_s_per_gb": used / (total / GB),
         "verified_rows": verified,
     }
 
 
-def _served_s(pids: list[int]) -> float:
-    """Processor seconds of all servers so far, ended threads included."""
+def _senders_cpu_s(pids: list[int]) -> float:
+    """Processor seconds of all senders so far, ended threads included."""
     return sum(time.clock_gettime(_CPU_CLOCK | (~pid << 3)) for pid in pids)
 
 
 def main() -> None:
     """Measure, as the module docstring says."""
     kernels.retain_heap()  # as a daemon does
-    print(json.dumps(measure(sys.argv[1], ClientConfig(**json.loads(sys.argv[2])))), flush=True)
+    print(json.dumps(measure(sys.argv[1], ReceiverConfig(**json.loads(sys.argv[2])))), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
-"""Ways to move table rows between two processes: what grpc.aio, which daemons use, costs beside others.
+"""Ways to move table rows between two processes: grpc.aio, which daemons use, and others.
 
-    python bench/bulk.py [--rounds 5] [--seconds 2] [--chunk-mib 1,2,4,16] [--json FILE] [--out bench/results]
+    python -m bench.transport.bulk [--rounds 5] [--seconds 2] [--chunk-mib 1,2,4,16] [--json FILE]
 
 | system | is |
 |---|---|
-| grpc-sync | grpc at both ends: a server with a pool of threads, a client that blocks |
+| grpc-sync | grpc at both ends: a sender with a pool of threads, a receiver that blocks |
 | grpc-aio | grpc.aio at both ends, as in daemons |
-| grpc-aio-shared | several such server processes on one port (SO_REUSEPORT), the client holding a channel to each |
+| grpc-aio-shared | several such senders on one port (SO_REUSEPORT), and a receiver with a channel to each |
 | flight | Arrow Flight, gRPC in C++ without Python's gRPC; left out where pyarrow is missing |
 | tcp | a plain socket, received into the array itself: the physical limit |
 
-Every system, message size and round has fresh processes: bench/bulk_servers.py and bench/bulk_clients.py, on loopback. Rounds
-take the systems forth and back in turn. Writes bulk.json and bulk.md; the text below "## What it means" is kept.
+Every system, message size and round has fresh processes on loopback: ``senders`` and ``receivers`` in this folder.
+    Every other
+round takes the systems backwards. Writes bulk.json and bulk.md.
 """
 
 from __future__ import annotations
@@ -29,9 +30,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bulk_clients import ClientConfig
-from bulk_servers import DEADLINE_S, HOST, ServerConfig
-from record import record
 from rich.console import Console
 
 from atta.bench.lab.limits import copy_bytes_per_s, gather_bytes_per_s
@@ -39,36 +37,38 @@ from atta.bench.lab.netlab import Host
 from atta.bench.results import BenchReport
 from atta.errors import AttaError
 from atta.wire.rpc import MAX_MESSAGE_BYTES
+from bench.record import command, parser_of, write_report
+from bench.transport.receivers import ReceiverConfig
+from bench.transport.senders import DEADLINE_S, HOST, SenderConfig
 
-HERE = Path(__file__).resolve().parent
 MIB = 1 << 20
 OURS, SHARED = "grpc-aio", "grpc-aio-shared"
 SYSTEMS = ("grpc-sync", OURS, SHARED, "flight", "tcp")
 ABOUT = (
-    "A client asks for random rows of a float32 table in another process and has them in an array when a request ends; one request is under"
-    " way at a time. `bytes_per_s_per_core`: bytes of rows by the processor seconds of both ends together; s per GB: processor seconds per"
-    " 10⁹ bytes of one end. Servers gather on one thread, the next message while one is being sent. Sections: size of the messages. After"
-    " warming up and after measuring, all rows of a request were compared with the table."
+    "A client asks for random rows of a float32 table in another process and has them in an array when a request ends; one"
+    " request is under way at a time. `bytes_per_s_per_core`: bytes of rows by the processor seconds of both ends together; s"
+    " per GB: processor seconds per 10⁹ bytes of one end. Senders (`server`) gather on one thread, the next message while one"
+    " is being sent. Sections: size of the messages. After warming up and after measuring, all rows of a request were compared"
+    " with the table."
 )
 _START_S, _STOP_S = 120.0, 20.0
 
 
 def main() -> int:
     """Measure, show and record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__file__, __doc__)
     parser.add_argument("--rounds", type=int, default=5, help="[5]")
     parser.add_argument("--seconds", type=float, default=2.0, help="per system, message size and round, at least [2]")
     parser.add_argument("--chunk-mib", default="1,2,4,16", help="MiB of rows per message [1,2,4,16]")
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the table [1000000]")
     parser.add_argument("--dim", type=int, default=100, help="float32 values per row [100]")
     parser.add_argument("--batch", type=int, default=100_000, help="rows per request [100000]")
-    parser.add_argument("--servers", type=int, default=2, help=f"processes of {SHARED} [2]")
-    parser.add_argument("--json", help="write the figures here, too; - for stdout")
-    parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of bulk.json and bulk.md")
+    parser.add_argument("--senders", dest="servers", type=int, default=2, help=f"processes of {SHARED} [2]")
+    parser.add_argument("--json", help="also write the figures to this file; - for stdout")
     arguments = parser.parse_args()
-    for name in ("rounds", "rows", "dim", "batch", "servers"):
-        if getattr(arguments, name) < 1:
-            parser.error(f"--{name} {getattr(arguments, name)}: must be at least 1")
+    for name, value in vars(arguments).items():
+        if isinstance(value, int) and value < 1:
+            parser.error(f"--{'senders' if name == 'servers' else name} {value}: must be at least 1")
     if not chunks(arguments.chunk_mib):
         parser.error(f"--chunk-mib {arguments.chunk_mib}: sizes above 0 and below {MAX_MESSAGE_BYTES // MIB}")
     try:
@@ -79,9 +79,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     text = json.dumps(document, indent=1, allow_nan=False) + "\n"
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "bulk.json").write_text(text)
-    record(arguments.out / "bulk.json", command(parser, arguments))
+    write_report(arguments.out / "bulk.json", document, command(parser, arguments))
     if arguments.json == "-":
         print(text, end="")
     elif arguments.json:
@@ -90,19 +88,12 @@ def main() -> int:
 
 
 def chunks(words: str) -> dict[str, int]:
-    """Bytes of each message size by the name of its section; empty where a word is no size."""
+    """Bytes of each message size by the name of its section; empty if a word is not a size."""
     try:
         sizes = {f"{float(word):g}-MiB": int(float(word) * MIB) for word in words.split(",")}
     except (ValueError, OverflowError):
         return {}
     return sizes if all(0 < size < MAX_MESSAGE_BYTES for size in sizes.values()) else {}
-
-
-def command(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> str:
-    """What has to be typed to measure this again."""
-    given = {name: value for name, value in vars(arguments).items() if value != parser.get_default(name)}
-    options = [f" --{name.replace('_', '-')} {value}" for name, value in given.items() if name not in ("json", "out")]
-    return "python bench/bulk.py" + "".join(options)
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -141,7 +132,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def missing_flight() -> str | None:
-    """Why Arrow Flight cannot take part; None if it can."""
+    """Why Arrow Flight cannot run; None if it can."""
     try:
         import pyarrow.flight  # noqa: F401
     except ImportError:
@@ -160,62 +151,62 @@ def measure(system: str, chunk_bytes: int, arguments: argparse.Namespace, *, see
     with contextlib.ExitStack() as stack:
         port, pids = 0, []
         for _ in range(count):
-            config = ServerConfig(chunk_bytes=chunk_bytes, port=port, share_port=count > 1, **table)
-            port, pid = stack.enter_context(server(way, config))
+            config = SenderConfig(chunk_bytes=chunk_bytes, port=port, share_port=count > 1, **table)
+            port, pid = stack.enter_context(sender(way, config))
             pids.append(pid)
-        client = ClientConfig(port, pids, batch=arguments.batch, seconds=arguments.seconds, seed=seed, **table)
-        return ask(way, client)
+        receiver = ReceiverConfig(port, pids, batch=arguments.batch, seconds=arguments.seconds, seed=seed, **table)
+        return receive(way, receiver)
 
 
 @contextlib.contextmanager
-def server(way: str, config: ServerConfig) -> Iterator[tuple[int, int]]:
-    """(port, pid) of a server that lives as long as the block, then ends by itself."""
-    process = start("bulk_servers.py", way, config, stdin=subprocess.PIPE)
+def sender(way: str, config: SenderConfig) -> Iterator[tuple[int, int]]:
+    """(port, pid) of a sender that lives as long as the block, and then ends by itself."""
+    process = start("senders", way, config, stdin=subprocess.PIPE)
     try:
         yield port_of(process, way), process.pid
         process.communicate(timeout=_STOP_S)  # ends its input
         if process.returncode:
-            raise AttaError(f"the server of {way} ended with code {process.returncode}")
+            raise AttaError(f"the sender of {way} ended with code {process.returncode}")
     except subprocess.TimeoutExpired:
-        raise AttaError(f"the server of {way} did not end within {_STOP_S:g} s") from None
+        raise AttaError(f"the sender of {way} did not end within {_STOP_S:g} s") from None
     finally:
         process.kill()
         process.communicate()
 
 
 def port_of(process: subprocess.Popen[bytes], way: str) -> int:
-    """What a server says when it is ready."""
+    """The port that a sender reports when it is ready."""
     assert process.stdout is not None
     deadline = time.monotonic() + _START_S
     while select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
         line = process.stdout.readline().split()
         if not line:
-            raise AttaError(f"the server of {way} ended before it was ready")
+            raise AttaError(f"the sender of {way} ended before it was ready")
         if line[0] == b"ready":
             return int(line[1])
-    raise AttaError(f"the server of {way} was not ready within {_START_S:g} s")
+    raise AttaError(f"the sender of {way} was not ready within {_START_S:g} s")
 
 
-def ask(way: str, config: ClientConfig) -> dict[str, float]:
-    """What a client prints in the end."""
-    process = start("bulk_clients.py", way, config)
+def receive(way: str, config: ReceiverConfig) -> dict[str, float]:
+    """The figures that a receiver prints in the end."""
+    process = start("receivers", way, config)
     limit = _START_S + DEADLINE_S + config.seconds
     try:
         out, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        raise AttaError(f"the client of {way} was not done within {limit:g} s") from None
+        raise AttaError(f"the receiver of {way} was not done within {limit:g} s") from None
     finally:
         process.kill()
         process.communicate()
     if process.returncode:
-        raise AttaError(f"the client of {way} failed")
+        raise AttaError(f"the receiver of {way} failed")
     figures: dict[str, float] = json.loads(out)
     return figures
 
 
-def start(script: str, way: str, config: ServerConfig | ClientConfig, **streams: Any) -> subprocess.Popen[bytes]:
-    """A child that ends with this process; what it complains about is seen at once."""
-    words = [sys.executable, str(HERE / script), way, json.dumps(asdict(config))]
+def start(module: str, way: str, config: SenderConfig | ReceiverConfig, **streams: Any) -> subprocess.Popen[bytes]:
+    """A child that ends with this process and shares its standard error."""
+    words = [sys.executable, "-m", f"bench.transport.{module}", way, json.dumps(asdict(config))]
     return Host(HOST).popen(words, stdout=subprocess.PIPE, **streams)
 
 

@@ -1,32 +1,29 @@
-"""Processor time that the scheduler's decisions take: all events of many batches, answered at once, with nothing else around.
+"""Processor time of the scheduler's decisions: answers all events of many batches at once, with nothing else around.
 
-    python bench/overhead.py [--batches 5000] [--rate 200]
+    python -m bench.scheduling.overhead [--batches 5000] [--rate 200]
 
-Both levels and the DAG instances are in it, as a daemon runs them; executing tasks, threads and messages are not. Three DAGs of two
-partitions: two hops as for small batches, three hops, and ByteGNN's three branches. Writes overhead.json and overhead.md to
-bench/results. Bound: 5 % of the machine at 200 batches per second.
+Both levels and the DAG instances run as in a daemon. Tasks are not executed, and there are no threads and messages.
+There are three DAGs of two partitions: two hops as for small batches, three hops, and the three branches of ByteGNN.
+    Writes overhead.json and
+overhead.md. Bound: 5 % of the machine at 200 batches per second.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import json
 import os
 import time
 from collections import deque
-from pathlib import Path
 
-from atta.observe.versions import machine, versions
+from atta.bench.output import document
 from atta.partition.schema import Schema, TableSpec
 from atta.samplers.dag.check import check_spec
-from atta.samplers.dag.instance import Kind, Share
+from atta.samplers.dag.instance import Kind, OwnedVertices
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
 from atta.scheduler import BatchReady, BatchTaken, Event, RunTask, Scheduler, SchedulerConfig, SessionOpened, TaskDone
+from bench.record import command, head, parser_of, rows_of, write
 
-RESULTS = Path(__file__).resolve().parent / "results"
-GROWTH = (Share(0, 500, 5000.0, 200_000.0), Share(1, 500, 5000.0, 200_000.0))
+GROWTH = (OwnedVertices(0, 500, 5000.0, 200_000.0), OwnedVertices(1, 500, 5000.0, 200_000.0))
 
 
 def plans() -> dict[str, Plan]:
@@ -63,10 +60,9 @@ def replay(plan: Plan, batches: int) -> tuple[float, int]:
 
 def main() -> None:
     """Measure and write the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__file__, __doc__)
     parser.add_argument("--batches", type=int, default=5000)
     parser.add_argument("--rate", type=float, default=200.0)
-    parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     results = []
@@ -76,27 +72,16 @@ def main() -> None:
         share = seconds * arguments.rate / cores
         results.append({"dag": name, "events": events, "us_per_batch": 1e6 * seconds, "share_of_machine": share})
         print(f"{name}: {1e6 * seconds:.0f} us per batch, {share:.1%} of {cores} cores at {arguments.rate:g} batches/s")
-    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    command = f"python bench/overhead.py --batches {arguments.batches} --rate {arguments.rate:g}"
-    document = {"schema": 1, "bench": "overhead", "started": started, "command": command}
-    document |= {"machine": machine(), "versions": versions(), "results": results}
-    (arguments.out / "overhead.json").write_text(json.dumps(document, indent=1) + "\n")
+    found = document("overhead", command=command(parser, arguments), results=results)
+    rows = ((r["dag"], r["events"], f"{r['us_per_batch']:.0f} µs", f"{r['share_of_machine']:.1%}") for r in results)
     lines = [
-        "# Processor time of scheduling",
+        *head("Processor time of scheduling", found),
+        f"Both levels and the DAG instances, medians of three; the share is of {cores} cores at {arguments.rate:g} batches"
+        " per second. Bound: 5 %.",
         "",
-        f"Date: {started}  ",
-        f"Versions: {', '.join(f'{name} {number}' for name, number in versions().items())}  ",
-        f"Command: `{command}`",
-        "",
-        f"Both levels and the DAG instances, medians of three; the share is of {cores} cores at {arguments.rate:g} batches per second. Bound: 5 %.",
-        "",
-        "| DAG | events per batch | per batch | share of the machine |",
-        "|---|---|---|---|",
+        *rows_of(("DAG", "events per batch", "per batch", "share of the machine"), *rows),
     ]
-    lines += [
-        f"| {r['dag']} | {r['events']} | {r['us_per_batch']:.0f} µs | {r['share_of_machine']:.1%} |" for r in results
-    ]
-    (arguments.out / "overhead.md").write_text("\n".join(lines) + "\n")
+    write(arguments.out / "overhead.json", found, lines)
 
 
 if __name__ == "__main__":

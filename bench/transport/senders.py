@@ -1,9 +1,11 @@
-"""Servers that send random rows of one table, one for each way that bench/bulk.py compares.
+"""Senders of random rows of one table, one for each way that ``bench.transport.bulk`` compares.
 
-    python bench/bulk_servers.py grpc-sync|grpc-aio|flight|tcp '{"rows": 1000000, "dim": 100, "chunk_bytes": 4194304}'
+    python -m bench.transport.senders grpc-sync|grpc-aio|flight|tcp '{"rows": 1000000, "dim": 100, "chunk_bytes":
+    4194304}'
 
-Prints "ready PORT" and serves until its standard input ends. All gather with Atta's kernel on one thread, which makes the next
-message while the present one is being sent. The gRPC servers answer ``KvService.Pull`` as daemons do, in messages packed by hand.
+A sender prints "ready PORT" and answers until its standard input ends. All gather with Atta's kernel on one thread,
+which makes the next message while one is being sent. Those of gRPC answer ``KvService.Pull`` as daemons do, in messages
+packed by hand.
 """
 
 from __future__ import annotations
@@ -33,20 +35,20 @@ from atta.wire import bulk, rpc
 
 HOST = "127.0.0.1"
 DEADLINE_S = 60.0
-ROW_COUNT = struct.Struct("<Q")  # of a request over TCP, before the rows; the answer is nothing but their bytes
+ROW_COUNT = struct.Struct("<Q")  # stands before the rows of a request over TCP; the answer has only their bytes
 _TABLE_BLOCK = 1 << 16  # rows made at a time
-_HANDLERS = 4  # threads of the sync server
+_HANDLERS = 4  # threads of the sender of grpc-sync
 
 
 @dataclass(frozen=True)
-class ServerConfig:
-    """What a server is told.
+class SenderConfig:
+    """Settings of a sender.
 
     Attributes:
-        rows, dim: of the float32 table.
-        chunk_bytes: of rows per message, at most (a row at least).
-        port: to listen on; 0: any.
-        share_port: let other processes listen there, too (SO_REUSEPORT); gRPC only.
+        rows, dim: shape of the float32 table.
+        chunk_bytes: at most this many bytes of rows per message, but at least one row.
+        port: port to listen on; 0: any.
+        share_port: whether other processes may listen on that port (SO_REUSEPORT); gRPC only.
     """
 
     rows: int
@@ -57,15 +59,15 @@ class ServerConfig:
 
 
 def table_rows(ids: np.ndarray, dim: int) -> np.ndarray:
-    """float32 [len(ids), dim]: the rows of the table, a formula so that whoever receives them can tell right from wrong."""
+    """float32 [len(ids), dim]: the rows of the table, by a formula, so that a receiver can check them."""
     mixed = ids.astype(np.uint32)[:, None] * np.uint32(2654435761) + np.arange(dim, dtype=np.uint32) * np.uint32(40503)
     return (mixed >> np.uint32(8)).astype(np.float32)  # 24 bits: exact in float32
 
 
 class Source:
-    """The table in memory, and the messages that its rows travel in."""
+    """The table in memory, and the messages with its rows."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: SenderConfig) -> None:
         self.table = np.empty((config.rows, config.dim), dtype=np.float32)
         self.row_bytes = 4 * config.dim
         kernels.advise_huge(self.table)
@@ -104,7 +106,7 @@ def _ready(port: int) -> None:
     print("ready", port, flush=True)
 
 
-def _options(config: ServerConfig) -> list[tuple[str, Any]]:
+def _options(config: SenderConfig) -> list[tuple[str, Any]]:
     return [*rpc.channel_options(), ("grpc.so_reuseport", int(config.share_port))]
 
 
@@ -112,7 +114,7 @@ def _asked(request: Any) -> np.ndarray:
     return as_array(request.pulls[0].rows if request.pulls else b"", wide=False)
 
 
-def serve_sync(source: Source, config: ServerConfig) -> None:
+def send_sync(source: Source, config: SenderConfig) -> None:
     """grpc's server with a pool of threads."""
 
     def pull(request: Any, context: Any) -> Iterator[bytes]:
@@ -127,8 +129,8 @@ def serve_sync(source: Source, config: ServerConfig) -> None:
     server.stop(grace=None).wait()
 
 
-def serve_aio(source: Source, config: ServerConfig) -> None:
-    """grpc.aio's server, as in a daemon; it names its process to those who look for a certain one behind a shared port."""
+def send_aio(source: Source, config: SenderConfig) -> None:
+    """grpc.aio's server, as in a daemon. Receivers tell senders on a shared port apart by the process id."""
     service = DataService("", TurnPool(1, "serve"), "")
     identity = (("pid", str(os.getpid())),)
 
@@ -150,8 +152,8 @@ def serve_aio(source: Source, config: ServerConfig) -> None:
     asyncio.run(serve())
 
 
-def serve_flight(source: Source, config: ServerConfig) -> None:
-    """Arrow Flight's server, which is gRPC in C++: a record batch per message, its rows in one column, not copied again."""
+def send_flight(source: Source, config: SenderConfig) -> None:
+    """Arrow Flight's server, which is gRPC in C++: a record batch per message, rows in one column, no copy."""
     import pyarrow as pa
     from pyarrow import flight
 
@@ -172,7 +174,7 @@ def serve_flight(source: Source, config: ServerConfig) -> None:
         sys.stdin.read()
 
 
-def serve_tcp(source: Source, config: ServerConfig) -> None:
+def send_tcp(source: Source, config: SenderConfig) -> None:
     """One connection at a time, one request after the other."""
 
     def answer(connection: socket.socket) -> None:
@@ -195,14 +197,14 @@ def serve_tcp(source: Source, config: ServerConfig) -> None:
     sys.stdin.read()
 
 
-SERVERS = {"grpc-sync": serve_sync, "grpc-aio": serve_aio, "flight": serve_flight, "tcp": serve_tcp}
+SENDERS = {"grpc-sync": send_sync, "grpc-aio": send_aio, "flight": send_flight, "tcp": send_tcp}
 
 
 def main() -> None:
-    """Serve, as the module docstring says."""
+    """Send, as the module docstring says."""
     kernels.retain_heap()  # as a daemon does
-    way, config = sys.argv[1], ServerConfig(**json.loads(sys.argv[2]))
-    SERVERS[way](Source(config), config)
+    way, config = sys.argv[1], SenderConfig(**json.loads(sys.argv[2]))
+    SENDERS[way](Source(config), config)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""How much slower daemons serve one client while another has asked for much and then never reads again.
+"""How much slower daemons serve one client while another one has asked for much and never reads again.
 
-    python bench/stalled.py --data DATASET [--rounds 5] [--seconds 4] [--out bench/results]
+    python -m bench.transport.stalled --data DATASET [--rounds 5] [--seconds 4]
 
-Every round starts fresh daemons twice, in turns first with an idle client and first with a stalled one beside the client that is
-measured. The stalled client has opened two sessions, one by shared memory and one over gRPC, taken a batch of each, and begun
-``--pulls`` answers of 100 MiB; measuring begins when the daemons have made all that they will make for it. Writes OUT/stalled.json
-and OUT/stalled.md. Bound: 20 % (a quotient of 0.8).
+Every round measures a client twice, with fresh daemons: beside an idle client, and beside a stalled one. Rounds take
+    the two in turns
+first. The stalled client has opened two sessions, one by shared memory and one over gRPC, has taken a batch of each,
+and has begun ``--pulls`` answers of 100 MiB. Measuring begins when the daemons prepare nothing more for it. Writes
+stalled.json and stalled.md. Bound: 20 % (a quotient of 0.8).
 """
 
 from __future__ import annotations
@@ -13,43 +14,42 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import psutil
-from record import record
 
 import atta
+from atta.bench.lab.workload import ints
 from atta.bench.results import BenchReport
 from atta.client.tables.cluster import RemoteTable
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
+from bench.record import command, parser_of, write_report
 
-RESULTS = Path(__file__).resolve().parent / "results"
+MODULE = "bench.transport.stalled"
 TABLE = MutableSpec("rows", 100_000, row_shape=(100,))
 ANSWER_BYTES = 100 << 20
 PULLED = 20_000
-"""Rows at a time, by the client that is measured."""
+"""Rows per pull of the measured client."""
 SETTLE_S = 60.0
 ABOUT = (
-    "Both columns are rates of the same client on fresh daemons, beside a client that is connected and idle and beside one that has"
-    " asked for two sessions and many large answers and never reads. Bound: a quotient of 0.8."
+    "Both columns are rates of the same client on fresh daemons, beside a client that is connected and idle and beside one"
+    " that has asked for two sessions and many large answers and never reads. Bound: a quotient of 0.8."
 )
 
 
 def from_elsewhere(cluster: atta.Cluster) -> atta.Cluster:
-    """The cluster as a client on another machine has it: batches come as bytes."""
+    """The cluster as a client on another machine sees it: batches come as bytes."""
     cluster._descriptions = [dataclasses.replace(d, machine="elsewhere") for d in cluster._descriptions]
     return cluster
 
 
 def loader(cluster: atta.Cluster, arguments: argparse.Namespace) -> atta.NeighborLoader:
-    fan_outs = [int(k) for k in arguments.num_neighbors.split(",")]
+    fan_outs = ints(arguments.num_neighbors)
     return atta.NeighborLoader(
         cluster, fan_outs, "train", batch_size=arguments.batch_size, shuffle=True, rank=0, world_size=1, seed=3
     )
@@ -59,9 +59,9 @@ def loader(cluster: atta.Cluster, arguments: argparse.Namespace) -> atta.Neighbo
 
 
 def stall(arguments: argparse.Namespace) -> None:
-    """Ask for much, read a little, say so, and do nothing until standard input closes."""
+    """Ask for much, read a little, report that, and do nothing until standard input closes."""
     with contextlib.ExitStack() as stack:
-        # A deadline ends what nobody reads; here it must outlast the measurement.
+        # A deadline would end answers that nobody reads. This one outlasts the measurement.
         shared, remote = (stack.enter_context(atta.connect(arguments.beside, deadline_s=600)) for _ in range(2))
         kept: list[object] = []
         if arguments.role == "stalled":
@@ -77,7 +77,7 @@ def stall(arguments: argparse.Namespace) -> None:
 
 
 def begin(table: RemoteTable, number: int) -> Iterator[object]:
-    """Ask one of the owners for the same rows again and again, as many as make 100 MiB."""
+    """Ask one of the owners for 100 MiB, which are the same rows again and again."""
     shard = table._shards[number % len(table._shards)]
     rows = shard.first_row + np.arange(ANSWER_BYTES // TABLE.row_bytes, dtype=np.int64) % shard.rows
     request = table_pb2.PullRowsRequest(name=TABLE.name, rows=rows.tobytes())
@@ -87,9 +87,9 @@ def begin(table: RemoteTable, number: int) -> Iterator[object]:
 
 @contextlib.contextmanager
 def beside(role: str, cluster: atta.LocalCluster, arguments: argparse.Namespace) -> Iterator[None]:
-    """Another client, while the body runs: ``"idle"`` or ``"stalled"``."""
-    command = [sys.executable, __file__, *sys.argv[1:], "--role", role, "--beside", ",".join(cluster.addresses)]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    """Let another client run during the block: an ``"idle"`` or a ``"stalled"`` one."""
+    words = [sys.executable, "-m", MODULE, *sys.argv[1:], "--role", role, "--beside", ",".join(cluster.addresses)]
+    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None
     try:
         if child.stdout.readline() != b"there\n":
@@ -104,7 +104,7 @@ def beside(role: str, cluster: atta.LocalCluster, arguments: argparse.Namespace)
 
 
 def settle(cluster: atta.Cluster) -> None:
-    """Until no batch has been finished and no memory has been taken for a second."""
+    """Wait until the daemons have finished and begun no batch for a second."""
     deadline, seen, since = time.monotonic() + SETTLE_S, [(-1.0, -1.0)], time.monotonic()
     while time.monotonic() - since < 1:
         if time.monotonic() > deadline:
@@ -115,7 +115,7 @@ def settle(cluster: atta.Cluster) -> None:
             seen, since = now, time.monotonic()
 
 
-# -- the client that is measured ---------------------------------------------------------------------------------------
+# -- the measured client -----------------------------------------------------------------------------------------------
 
 
 def seeds_per_s(cluster: atta.Cluster, arguments: argparse.Namespace, seconds: float) -> float:
@@ -138,7 +138,7 @@ def rows_per_s(cluster: atta.Cluster, seconds: float) -> float:
 
 
 def trial(role: str, arguments: argparse.Namespace) -> dict[str, float]:
-    """Rates of all kinds of work beside an idle or a stalled client, and by how much the daemons' memory has grown by it."""
+    """Rates of all kinds of work beside an idle or a stalled client, and how much the memory of the daemons grew."""
     with atta.local(arguments.data, verify=False) as cluster, atta.connect(cluster.addresses) as connected:
         cluster.tables.create(TABLE)
         remote = from_elsewhere(connected)
@@ -152,12 +152,12 @@ def trial(role: str, arguments: argparse.Namespace) -> dict[str, float]:
         before = resident_mib(cluster)
         with beside(role, cluster, arguments):
             settled = resident_mib(cluster)
-            # The stalled sessions hold the buffers that were there: others are made once.
+            # The stalled sessions hold the buffers of before. New ones are made here, once.
             for measure in work.values():
                 measure(arguments.warm_up)
             figures = {name: measure(arguments.seconds) for name, measure in work.items()}
             ended = resident_mib(cluster)
-    # What batches take in memory that consumers share counts as the daemon's, too.
+    # Shared memory that batches take counts as memory of the daemons.
     return figures | {"memory/beside_mib": settled - before, "memory/at_the_end_mib": ended - before}
 
 
@@ -167,7 +167,7 @@ def resident_mib(cluster: atta.LocalCluster) -> float:
 
 def main() -> None:
     """Measure, and write the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__file__, __doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--num-neighbors", default="15,10,5")
     parser.add_argument("--batch-size", type=int, default=1024)
@@ -175,7 +175,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each rate")
     parser.add_argument("--warm-up", type=float, default=1.5, help="seconds of each kind of work, alone and beside")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--role", choices=["idle", "stalled"], help=argparse.SUPPRESS)
     parser.add_argument("--beside", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -190,10 +189,8 @@ def main() -> None:
             report.add(role, trial(role, arguments))
     document = report.to_json() | {"title": "A client that stalls", "about": ABOUT, "ours": "stalled"}
     for name in [name for name in document["ratios"] if name.startswith("memory/")]:
-        del document["ratios"][name]  # growth beside an idle client is about nothing: no quotient means anything
-    target = arguments.out / "stalled.json"
-    target.write_text(json.dumps(document, indent=1) + "\n")
-    record(target, f"python bench/stalled.py {' '.join(sys.argv[1:])}")
+        del document["ratios"][name]  # beside an idle client memory hardly grows, so the quotient means nothing
+    write_report(arguments.out / "stalled.json", document, command(parser, arguments))
     worst = min((found["idle"], name) for name, found in document["ratios"].items())
     print(f"beside a stalled client: {worst[0]:.2f} of the rate beside an idle one ({worst[1]})")
 

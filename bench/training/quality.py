@@ -1,18 +1,17 @@
-"""The examples' quality beside the same models in plain PyG, full batch, in one process.
+"""Quality of the examples, and of the same models in plain PyG, full batch, in one process.
 
-    python bench/quality.py --data-root DIR [--work DIR] [--only hetero/acm_heco,...] [--seeds 0,1,2]
+    python -m bench.training.quality --data-root DIR [--work DIR] [--only hetero/acm_heco,...] [--seeds 0,1,2]
 
-``--data-root`` holds the graphs in the neutral npz layout. Atta runs with 2 METIS parts, one daemon each. Plain PyG has the
-example's model, splits, learning rate and dropout, and makes as many optimiser steps; it reads the npz files itself, so that a
-mistake in importing or sampling would show as a difference. Writes bench/results/quality.json and quality.md; what is there of
-other graphs, and the text below "## What it means", is kept.
+``--data-root`` holds the graphs in the neutral npz layout. Atta runs with 2 METIS parts, one daemon each. Plain PyG has
+the model, splits, learning rate and dropout of the example, and makes as many optimiser steps. It reads the npz files
+itself, so that a mistake in importing or sampling shows as a difference. Writes quality.json and quality.md; the
+results of other graphs in them are kept.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import datetime
 import json
 import os
 import statistics
@@ -30,19 +29,18 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import negative_sampling
 
 import atta
+from atta.bench.output import now
 from atta.observe.versions import machine, versions
+from bench.record import ROOT, command, head, parser_of, rows_of, write
 
-HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results"
-sys.path.insert(0, str(HERE.parent / "examples"))
+sys.path.insert(0, str(ROOT / "examples"))
 
-import hetero_nodes  # noqa: E402
-import link_prediction  # noqa: E402
+import hetero_nodes
+import link_prediction
 
-MEANING = "## What it means"
 TOLERANCE = 1.0  # points
 
-# Options of the example, beside its defaults, and the metric.
+# Options of the example that differ from its defaults, and the metric.
 RUNS: dict[str, tuple[list[str], str]] = {
     "hetero/acm_heco": ([], "accuracy"),
     "hetero/dblp_hgb": (["--epochs", "10", "--eval-every", "2", "--batch-size", "128"], "accuracy"),
@@ -74,7 +72,7 @@ def run(name: str, data: Path, work: Path, seeds: list[int]) -> dict[str, Any]:
 
 
 class Pair:
-    """One task, by Atta and by plain PyG."""
+    """One task: ``atta`` and ``pyg`` solve it with a seed."""
 
     def __init__(self, task: str, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
@@ -125,7 +123,7 @@ def whole_graph(folder: Path) -> HeteroData:
 
 
 def classify(data: HeteroData, cluster: atta.Cluster, arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
-    """Full-batch training of the example's model. The cluster is asked only for sizes, to build the very same model."""
+    """Full-batch training of the example's model. The cluster gives only sizes, so that it is the same model."""
     torch.manual_seed(seed)
     model = hetero_nodes.model_for(cluster.schema, arguments.hidden, len(arguments.num_neighbors), arguments.dropout)
     optimizer = torch.optim.Adam(model.parameters(), lr=arguments.lr)
@@ -146,7 +144,7 @@ def classify(data: HeteroData, cluster: atta.Cluster, arguments: argparse.Namesp
 def predict_links(
     x: torch.Tensor, links: link_prediction.Links, arguments: argparse.Namespace, seed: int
 ) -> dict[str, Any]:
-    """Full-graph training of the example's model: each step asks for some training edges, which messages then do not use."""
+    """Full-graph training of the example's model. Edges that a step predicts carry no messages in it."""
     torch.manual_seed(seed)
     model = link_prediction.LinkSage(x.shape[1], arguments.hidden, len(arguments.num_neighbors), arguments.dropout)
     optimizer = torch.optim.Adam(model.parameters(), lr=arguments.lr)
@@ -183,7 +181,7 @@ def fit(
     arguments: argparse.Namespace,
     seed: int,
 ) -> dict[str, Any]:
-    """As many steps as the example makes, measured as often, the best epoch chosen alike."""
+    """Train with as many steps and evaluations as the example, and choose the best epoch in the same way."""
     started = time.time()
     curve: list[dict[str, float]] = []
     best: dict[str, Any] = {}
@@ -210,74 +208,61 @@ def fit(
 # -- the record --------------------------------------------------------------------------------------------------------
 
 
-def row(name: str, entry: dict[str, Any]) -> str:
+def row(name: str, entry: dict[str, Any]) -> list[str]:
     task, graph = name.split("/")
     settings = entry["settings"]
     tests = {system: [r["test"] for r in entry[system]] for system in ("atta", "pyg")}
     mean = {system: statistics.mean(values) for system, values in tests.items()}
     sd = {system: statistics.stdev(values) if len(values) > 1 else 0.0 for system, values in tests.items()}
     difference = mean["atta"] - mean["pyg"]
-    seconds = " / ".join(f"{statistics.median(r['seconds'] for r in entry[system]):.0f}" for system in tests)
-    steps = f"{settings['epochs']}, {','.join(map(str, settings['num_neighbors']))}, {settings['batch_size']}"
-    return (
-        f"| {'node classes' if task == 'hetero' else 'links'}, {entry['metric']} | {graph} "
-        f"| {mean['atta']:.1f} ± {sd['atta']:.1f} | {mean['pyg']:.1f} ± {sd['pyg']:.1f} | {difference:+.1f} "
-        f"| {'yes' if difference >= -TOLERANCE else '**no**'} "
-        f"| {', '.join(f'{t:.1f}' for t in tests['atta'])} | {', '.join(f'{t:.1f}' for t in tests['pyg'])} "
-        f"| {steps} | {seconds} |"
-    )
+    return [
+        *(f"{'node classes' if task == 'hetero' else 'links'}, {entry['metric']}", graph),
+        *(f"{mean[system]:.1f} ± {sd[system]:.1f}" for system in tests),
+        *(f"{difference:+.1f}", "yes" if difference >= -TOLERANCE else "**no**"),
+        *(", ".join(f"{t:.1f}" for t in values) for values in tests.values()),
+        f"{settings['epochs']}, {','.join(map(str, settings['num_neighbors']))}, {settings['batch_size']}",
+        " / ".join(f"{statistics.median(r['seconds'] for r in entry[system]):.0f}" for system in tests),
+    ]
 
 
-def write(results: dict[str, Any], command: str) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    document = {"schema": 1, "bench": "quality", "command": command, "results": results}
-    (RESULTS / "quality.json").write_text(json.dumps(document, indent=1) + "\n")
-    target = RESULTS / "quality.md"
-    meaning = target.read_text().partition(MEANING)[2].strip() if target.exists() else ""
+def record(results: dict[str, Any], typed: str, target: Path) -> None:
     last = max(results.values(), key=lambda entry: entry["date"])
-    host, seeds = last["machine"], sorted({r["seed"] for entry in results.values() for r in entry["atta"]})
+    seeds = sorted({r["seed"] for entry in results.values() for r in entry["atta"]})
+    load = ", ".join(format(e["load"], ".1f") for e in results.values())
+    columns = (
+        *("task, metric", "graph", "Atta", "plain PyG", "difference", "reached", "Atta per seed", "PyG per seed"),
+        *("epochs, fan-out, batch", "s per run, Atta / PyG"),
+    )
     lines = [
-        "# Quality of the examples beside plain PyG",
-        "",
-        f"Date: {last['date']}  ",
-        f"Machine: {host['cores']} cores, {host['cpu']}, {host['memory_bytes'] / 2**30:.0f} GiB, GPU: {host['gpu'] or 'none'}  ",
-        f"Load: {', '.join(format(e['load'], '.1f') for e in results.values())} (15 minutes' average after each row)  ",
-        f"Versions: {', '.join(f'{name} {number}' for name, number in last['versions'].items())}  ",
-        f"Command: `{command}`  ",
-        f"Seeds: {', '.join(map(str, seeds))}; all figures and curves: [quality.json](quality.json)",
-        "",
+        *head(
+            "Quality of the examples beside plain PyG",
+            {**last, "started": last["date"], "command": typed},
+            f"Load: {load} (15 minutes' average after each row)",
+            f"Seeds: {', '.join(map(str, seeds))}; all figures and curves: [quality.json](quality.json)",
+        ),
         "Percent on the test split at the epoch that was best on the validation split, mean ± sample sd over the seeds. Atta: the",
         "examples, 2 METIS parts, sampled neighbourhoods in training, all neighbours in validation and test. Plain PyG: the same",
         "model, splits, learning rate, dropout and number of optimiser steps in one process without sampling. Reached: at most",
         f"{TOLERANCE:g} point below. The seconds are those of one run, daemons already started.",
         "",
-        "| task, metric | graph | Atta | plain PyG | difference | reached | Atta per seed | PyG per seed | epochs, fan-out, batch | s per run, Atta / PyG |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-        *(row(name, entry) for name, entry in results.items()),
-        "",
-        MEANING,
-        "",
-        meaning or "(to be written)",
+        *rows_of(columns, *(row(name, entry) for name, entry in results.items())),
     ]
-    target.write_text("\n".join(lines) + "\n")
-
-
-def now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    write(target, {"schema": 1, "bench": "quality", "command": typed, "results": results}, lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Train all examples, and write the record after each of them."""
+    parser = parser_of(__file__, __doc__)
     parser.add_argument("--data-root", type=Path, required=True)
-    parser.add_argument("--work", type=Path, default=HERE.parent / "data" / "examples")
+    parser.add_argument("--work", type=Path, default=ROOT / "data" / "examples")
     parser.add_argument("--only", default=",".join(RUNS))
     parser.add_argument("--seeds", type=hetero_nodes.numbers, default=[0, 1, 2])
     arguments = parser.parse_args()
-    path = RESULTS / "quality.json"
-    results: dict[str, Any] = json.loads(path.read_text())["results"] if path.exists() else {}
+    target = arguments.out / "quality.json"
+    results: dict[str, Any] = json.loads(target.read_text())["results"] if target.exists() else {}
     for name in arguments.only.split(","):
         results[name] = run(name, arguments.data_root / name.split("/")[1], arguments.work, arguments.seeds)
-        write({n: results[n] for n in RUNS if n in results}, "python bench/quality.py --data-root DIR")
+        record({n: results[n] for n in RUNS if n in results}, command(parser, arguments), target)
 
 
 if __name__ == "__main__":
