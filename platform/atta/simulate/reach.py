@@ -16,15 +16,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from atta.simulate.profile import Profile, Side
 
-__all__ = ["Reach", "edges_per_vertex"]
+__all__ = ["OwnAndOther", "Reach", "edges_per_vertex"]
 
 _SHAPES = 1e-4, 1e6
 _STEPS = 60
+
+
+class OwnAndOther(NamedTuple):
+    """Numbers for the vertices of a batch's own machine, and for those of all others."""
+
+    own: float
+    other: float
 
 
 def edges_per_vertex(side: Side, fan_out: int, measured: int, degree: float) -> float:
@@ -77,11 +85,11 @@ class Reach:
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
-        sizes = [(hop.new * hop.home, hop.new * (1 - hop.home)) for hop in profile.hops]
+        sizes = [OwnAndOther(hop.new * hop.home, hop.new * (1 - hop.home)) for hop in profile.hops]
         drawn = [sizes[0]]
         for number, before in enumerate(sizes[:-1]):
             own, other = profile.draws[number].own, profile.draws[number].other
-            drawn.append(_led(before, (own.edges[-1], other.edges[-1]), (own, other)))
+            drawn.append(_led(before, OwnAndOther(own.edges[-1], other.edges[-1]), (own, other)))
         self._curves = [
             _Curve.through(
                 profile.vertices[side],
@@ -91,32 +99,34 @@ class Reach:
             for side in (0, 1)
         ]
 
-    def sizes(self, batch_size: int, fan_outs: tuple[int, ...]) -> list[tuple[float, float]]:
+    def sizes(self, batch_size: int, fan_outs: tuple[int, ...]) -> list[OwnAndOther]:
         """New vertices (of the own machine, of others): of the seeds, then of every hop."""
         profile = self._profile
         home = profile.hops[0].home
-        found = [(batch_size * home, batch_size * (1 - home))]
+        found = [OwnAndOther(batch_size * home, batch_size * (1 - home))]
         drawn, reached = found[0], found[0]
         for number, fan_out in enumerate(fan_outs):
             hop = min(number, len(profile.draws) - 1)
             draw, measured = profile.draws[hop], profile.fan_outs[hop]
-            edges = (
+            edges = OwnAndOther(
                 edges_per_vertex(draw.own, fan_out, measured, profile.degree),
                 edges_per_vertex(draw.other, fan_out, measured, profile.mean_degree),
             )
             more = _led(found[-1], edges, (draw.own, draw.other))
-            drawn = drawn[0] + more[0], drawn[1] + more[1]
-            now = max(reached[0], self._curves[0].at(drawn[0])), max(reached[1], self._curves[1].at(drawn[1]))
-            found.append((now[0] - reached[0], now[1] - reached[1]))
+            drawn = OwnAndOther(drawn.own + more.own, drawn.other + more.other)
+            now = OwnAndOther(
+                max(reached.own, self._curves[0].at(drawn.own)), max(reached.other, self._curves[1].at(drawn.other))
+            )
+            found.append(OwnAndOther(now.own - reached.own, now.other - reached.other))
             reached = now
         return found
 
 
-def _led(sizes: tuple[float, float], edges: tuple[float, float], sides: tuple[Side, Side]) -> tuple[float, float]:
+def _led(sizes: OwnAndOther, edges: OwnAndOther, sides: tuple[Side, Side]) -> OwnAndOther:
     """Edges (to vertices of the own machine, to others) that ``sizes`` expanded vertices of either side sample."""
-    own, other = sizes[0] * edges[0], sizes[1] * edges[1]
+    own, other = sizes.own * edges.own, sizes.other * edges.other
     home = own * sides[0].home + other * sides[1].home
-    return home, own + other - home
+    return OwnAndOther(home, own + other - home)
 
 
 def _distinct(draws: float, vertices: float, shape: float) -> float:

@@ -14,7 +14,7 @@ from atta.daemon.peers.answers import PulledRows, SampledRows
 from atta.daemon.peers.chunks import sampled_rows
 from atta.daemon.peers.hedges import Hedges
 from atta.daemon.peers.link import CONNECT_S, RETRY_S, Link, PeerLink
-from atta.daemon.peers.remaining import Place, Remaining, rest_of
+from atta.daemon.peers.remaining import Remaining, RequestPlace, rest_of
 from atta.errors import ConfigError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2, kv_pb2
@@ -118,7 +118,7 @@ class Peer:
             )
         return request
 
-    def _taken(self, left: Remaining, index: int, first_row: int, rows: int) -> Place:
+    def _taken(self, left: Remaining, index: int, first_row: int, rows: int) -> RequestPlace:
         try:
             return left.take(index, first_row, rows)
         except ValueError as error:

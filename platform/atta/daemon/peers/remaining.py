@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeVar
 
 from atta.samplers.batch.items import FeatureItem, SampleItem
 
-__all__ = ["Place", "Remaining", "rest_of"]
+__all__ = ["Remaining", "RequestPlace", "rest_of"]
 
 Item = TypeVar("Item", SampleItem, FeatureItem)
 
 
-class Place(NamedTuple):
+class RequestPlace(NamedTuple):
     """A row of an item of a request."""
 
     item: int
@@ -35,7 +35,7 @@ class Remaining:
         """Whether all rows have been answered."""
         return self._at[0] == len(self._sizes)
 
-    def ask(self) -> Place:
+    def ask(self) -> RequestPlace:
         """The request is made (again) for the rows from this place on; answers count from there."""
         self._asked_from = self._at
         return self._at
@@ -45,7 +45,7 @@ class Remaining:
         """Whether anything has been answered since ``ask``."""
         return self._at != self._asked_from
 
-    def take(self, index: int, first_row: int, rows: int) -> Place:
+    def take(self, index: int, first_row: int, rows: int) -> RequestPlace:
         """An answer has come for ``rows`` rows of item ``index`` from ``first_row`` on, counted in the latest request.
 
         Returns:
@@ -61,12 +61,12 @@ class Remaining:
             next_ = "nothing" if self.done else f"row {self._at[1]} of item {self._at[0]}"
             raise ValueError(f"answers {rows} rows from row {row} of item {item}; {next_} is next")
         self._at = self._next(item, row + rows)
-        return Place(item, row)
+        return RequestPlace(item, row)
 
-    def _next(self, item: int, row: int) -> Place:
+    def _next(self, item: int, row: int) -> RequestPlace:
         while item < len(self._sizes) and row == self._sizes[item]:
             item, row = item + 1, 0
-        return Place(item, row)
+        return RequestPlace(item, row)
 
 
 def rest_of(items: Sequence[Item], item: int, row: int) -> Sequence[Item]:
