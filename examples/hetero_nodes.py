@@ -2,9 +2,9 @@
 
     python examples/hetero_nodes.py --data ../shared/data/acm_heco
 
-``--data`` is a folder in the npz layout (docs/quickstart.md): papers, authors and subjects of acm_heco, or dblp_hgb. It is
-imported with reverse relations and partitioned into ``--work`` at the first run. Every vertex type gets an input layer of its
-own (an embedding where it has no features), every relation a SAGEConv. Needs the extra ``atta[train]``.
+``--data`` is a folder in the npz layout (docs/quickstart.md): papers, authors and subjects of acm_heco, or dblp_hgb. It
+is imported with reverse relations and partitioned into ``--work`` at the first run. Every vertex type gets an input
+layer of its own (an embedding where it has no features), every relation a SAGEConv. Needs the extra ``atta[train]``.
 """
 
 from __future__ import annotations

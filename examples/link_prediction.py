@@ -2,9 +2,9 @@
 
     python examples/link_prediction.py --data ../shared/data/cora
 
-``--data`` is a folder in the npz layout (docs/quickstart.md), of one vertex and one edge type. Its undirected edges are divided
-once, by a fixed seed: 85 % to train on, 5 % to choose the epoch, 10 % to test. Only the first are in the graph that is
-partitioned, so no batch can contain an edge that is asked for later. Needs the extra ``atta[train]``.
+``--data`` is a folder in the npz layout (docs/quickstart.md), of one vertex and one edge type. Its undirected edges are
+divided once, by a fixed seed: 85 % to train on, 5 % to choose the epoch, 10 % to test. Only the first are in the graph
+that is partitioned, so no batch can contain an edge that is asked for later. Needs the extra ``atta[train]``.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Links:
 def read(data: Path, dimensions: int) -> tuple[Links, npt.NDArray[np.float32]]:
     """The divided edges and the features of the graph in ``data``.
 
-    Bags of words are divided by their sum. With ``dimensions`` they are multiplied by a fixed random matrix of so many columns,
-    which keeps inner products roughly as they are: a batch of edges reaches a large part of a small graph, and thousands of
-    columns of zeros would be most of what it carries.
+    Bags of words are divided by their sum. With ``dimensions`` they are multiplied by a fixed random matrix of so many
+    columns, which keeps inner products roughly as they are: a batch of edges reaches a large part of a small graph, and
+    thousands of columns of zeros would be most of what it carries.
     """
     sparse = data / "x_sparse.npz"
     x = load_npz(sparse) if sparse.exists() else np.load(data / "x.npy")

@@ -64,7 +64,7 @@ def test_good_addresses(address: str) -> None:
     ],
 )
 def test_bad_addresses(address: str) -> None:
-    with pytest.raises(ConfigError, match="is no address"):
+    with pytest.raises(ConfigError, match="is not an address"):
         check_address(address)
 
 
