@@ -20,7 +20,7 @@ fi
 say "loader: two daemons and two consumers, DistDGL beside them"
 bench="atta bench loader --data $graph-2p --num-neighbors 15,10,5 --batch-size 1024 --warm-up 30 --vs dgl --runs $runs"
 $bench --work data/peers --json "$results/loader.json" --plot "$results/loader.png"
-python bench/record.py "$results/loader.json" --command "$bench"
+python -m bench.record "$results/loader.json" --command "$bench"
 if [ "$(id -u)" -eq 0 ]; then
   say "loader over links of 1 Gbit/s, with the default cache and with a small one"
   for cache in "" 10; do
@@ -28,26 +28,26 @@ if [ "$(id -u)" -eq 0 ]; then
     bench="atta bench loader --data $graph-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl --link 1gbit"
     bench="$bench${cache:+ --cache-share $cache} --runs $runs"
     $bench --work data/peers --json "$name.json"
-    python bench/record.py "$name.json" --command "$bench"
+    python -m bench.record "$name.json" --command "$bench"
   done
 fi
 say "launch policies: bound by latency, then by a link of 1 Gbit/s"
 bench="atta bench scheduler --data $graph-2p --num-neighbors 10,10 --batch-size 128 --rtt 10ms --depths 1,2,4,8 --runs $runs"
 $bench --json "$results/scheduler-latency.json" --plot "$results/scheduler-latency.png"
-python bench/record.py "$results/scheduler-latency.json" --command "$bench"
+python -m bench.record "$results/scheduler-latency.json" --command "$bench"
 if [ "$(id -u)" -eq 0 ]; then
   bench="atta bench scheduler --data $graph-2p --link 1gbit --cache-share 0 --vs dgl --runs $runs"
   $bench --work data/peers --json "$results/scheduler-1gbit.json" --plot "$results/scheduler-1gbit.png"
-  python bench/record.py "$results/scheduler-1gbit.json" --command "$bench"
+  python -m bench.record "$results/scheduler-1gbit.json" --command "$bench"
 fi
 if [ "$(id -u)" -eq 0 ]; then
   say "the busiest resource under every policy (long: 12 settings, 5 systems each)"
-  python bench/roofline.py --data "$graph-2p" --depths 2,4,8 --vs dgl --work data/peers
+  python -m bench.scheduling.roofline --data "$graph-2p" --depths 2,4,8 --vs dgl --work data/peers
   say "fixed depths beside the launch score, in several rounds"
   depths() { # name, options
     bench="atta bench scheduler --data $graph-2p --policies two-level,prefetch --depths 2,4,8 --seconds 6 $2 --runs $runs"
     $bench --json "$results/$1.json"
-    python bench/record.py "$results/$1.json" --command "$bench"
+    python -m bench.record "$results/$1.json" --command "$bench"
   }
   depths depths-1024 "--batch-size 1024 --warm-up 16"
   depths depths-1024-1gbit "--batch-size 1024 --warm-up 16 --link 1gbit"
@@ -56,20 +56,20 @@ if [ "$(id -u)" -eq 0 ]; then
     atta partition "$graph" "$graph-4p" --parts 4 --method metis
   fi
   say "the simulator beside real daemons"
-  python bench/simulated.py --data "$graph-2p" --data4 "$graph-4p"
+  python -m bench.scheduling.simulated --data "$graph-2p" --data4 "$graph-4p"
 fi
 say "branches of a DAG at once"
-python bench/branches.py --data "$graph-2p" --rounds "$runs"
+python -m bench.scheduling.branches --data "$graph-2p" --rounds "$runs"
 say "a consumer that changes its speed"
-python bench/step.py --data "$graph-2p"
+python -m bench.scheduling.step --data "$graph-2p"
 say "processor time of scheduling"
-python bench/overhead.py
+python -m bench.scheduling.overhead
 say "training: two daemons and two trainers, DistDGL training the same model beside them"
 bench="atta bench train --data $graph-2p --num-neighbors 15,10,5 --batch-size 1024 --warm-up 10 --vs dgl --runs $runs"
 $bench --work data/peers --json "$results/train.json" --plot "$results/train.png"
-python bench/record.py "$results/train.json" --command "$bench"
+python -m bench.record "$results/train.json" --command "$bench"
 say "memory per trainer: mini-batches beside cooperative batches of the same vertices"
-python bench/memory.py
+python -m bench.training.memory
 if [ "$(id -u)" -eq 0 ] && [ -n "${DATA_ROOT:-}" ]; then
   say "strategies over links that take 65 % of exact full-graph training, on real graphs from $DATA_ROOT"
   strategies() { # graph, options of the import, name of the record, options of the benchmark
@@ -80,7 +80,7 @@ if [ "$(id -u)" -eq 0 ] && [ -n "${DATA_ROOT:-}" ]; then
     bench="atta bench strategies --data data/$1-2p --strategies cooperative,full,preload,minibatch --vs dgl"
     bench="$bench --layers 3 --hidden 64 $4 --eas 1,15 --external-share 0.65 --warm-up 2 --epochs 100 --eval-every 5 --runs 3"
     $bench --work data/peers --json "$results/strategies-$3.json" --plot "$results/strategies-$3.png"
-    python bench/record.py "$results/strategies-$3.json" --command "$bench"
+    python -m bench.record "$results/strategies-$3.json" --command "$bench"
   }
   strategies amazon_computers "--undirected --normalize-features" amazon "--dropout 0.5 --target 0.65"
   strategies tolokers --undirected tolokers "--dropout 0.3"
@@ -96,38 +96,38 @@ for fan_outs in 15,10,5 10,10; do
   name=$results/sampling-$(echo "$fan_outs" | tr , -)
   bench="atta bench sampling --dataset $products-1p --num-neighbors $fan_outs --batches 120 --vs dgl --runs $runs"
   $bench --json "$name.json"
-  python bench/record.py "$name.json" --command "$bench"
+  python -m bench.record "$name.json" --command "$bench"
 done
 say "sampling: other ways to draw, one thread"
 name=$results/sampling-methods
 variants=weighted,temporal,last,labor,disjoint,untyped,hetero,hetero-16
 bench="atta bench sampling --dataset $products-1p --num-neighbors 15,10,5 --batches 60 --threads 1 --variants $variants --runs $runs"
 $bench --json "$name.json"
-python bench/record.py "$name.json" --command "$bench"
+python -m bench.record "$name.json" --command "$bench"
 methods=metis,metis:tame=no,ldg,fennel,block,random
 say "partitioning: time, memory and cut, DGL beside it on the smaller graph"
 bench="atta bench partition --graph $graph --parts 4 --methods $methods --vs dgl --runs 3"
 $bench --json "$results/partition-245k.json"
-python bench/record.py "$results/partition-245k.json" --command "$bench"
+python -m bench.record "$results/partition-245k.json" --command "$bench"
 bench="atta bench partition --graph $products --parts 4 --methods $methods --runs 1"
 $bench --json "$results/partition-2m.json"
-python bench/record.py "$results/partition-2m.json" --command "$bench"
+python -m bench.record "$results/partition-2m.json" --command "$bench"
 say "table rows: gathered, pulled, pushed"
 link=
 [ "$(id -u)" -ne 0 ] || link=" --link 1gbit"
 bench="atta bench kv --vs dgl$link --runs $runs"
 $bench --work data/kv --json "$results/kv.json" --plot "$results/kv.png"
-python bench/record.py "$results/kv.json" --command "$bench"
+python -m bench.record "$results/kv.json" --command "$bench"
 say "ways to move table rows"
-python bench/bulk.py --rounds "$runs"
+python -m bench.transport.bulk --rounds "$runs"
 say "hit rate of the cache of remote rows"
 atta bench cache --data "$graph-2p" --json "$results/cache.json" --plot "$results/cache.png"
 say "predicted beside counted remote rows"
-python bench/prediction.py --data "$graph-2p"
+python -m bench.partitioning.prediction --data "$graph-2p"
 say "a client beside one that stalls"
-python bench/stalled.py --data "$graph-2p" --rounds "$runs"
+python -m bench.transport.stalled --data "$graph-2p" --rounds "$runs"
 say "quality of the examples beside plain PyG"
-[ ! -d "${DATA_ROOT:-}" ] || python bench/quality.py --data-root "$DATA_ROOT"
+[ ! -d "${DATA_ROOT:-}" ] || python -m bench.training.quality --data-root "$DATA_ROOT"
 say "balance of METIS partitions"
-[ ! -d "${DATA_ROOT:-}" ] || python bench/balance.py --data-root "$DATA_ROOT"
+[ ! -d "${DATA_ROOT:-}" ] || python -m bench.partitioning.balance --data-root "$DATA_ROOT"
 say "see $results"

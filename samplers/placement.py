@@ -17,7 +17,7 @@ MOST_TRAINERS = 1024
 
 @dataclass(frozen=True)
 class TrainerPlace:
-    """A trainer: its rank among all, and how many training vertices are its own with mini-batches (``--seeds local``)."""
+    """A trainer: its rank among all, and how many training vertices are its own with mini-batches (``--seed-policy local``)."""
 
     rank: int
     training_vertices: int

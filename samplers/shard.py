@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atta import _native
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.samplers import kernels
 from atta.samplers.methods import Method, tables_for
+from atta.samplers.methods.base import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ class Shard:
         self.threads = threads
         self.dataset = dataset
         self._csc: dict[str, CSC] = {}
-        self._tables: dict[tuple[str, Method], _native.Method | None] = {}
+        self._tables: dict[tuple[str, Method], Tables | None] = {}
         self._lock = threading.Lock()
         self._keys: dict[str, np.ndarray] = {}
         for node_type in dataset.schema.node_types:
@@ -117,7 +117,7 @@ class Shard:
         rows_of = {name: _taken(self._edge_table(edge_type, name), found) for name in tables}
         return Answer(counts, neighbors, _taken(csc.edge_ids, found), rows_of)
 
-    def _method(self, edge_type: str, csc: CSC, method: Method) -> _native.Method | None:
+    def _method(self, edge_type: str, csc: CSC, method: Method) -> Tables | None:
         """The method's tables, made when first needed."""
         if method is Method.UNIFORM:
             return None

@@ -18,10 +18,10 @@ from atta.partition.methods.metis import Metis
 from atta.partition.methods.random import Random
 from atta.partition.methods.streaming import Fennel, Ldg
 
-__all__ = ["METHODS", "Method", "make_method"]
+__all__ = ["METHODS", "PartitionMethod", "make_method"]
 
 
-class Method(Protocol):
+class PartitionMethod(Protocol):
     """Assigns every vertex to a partition."""
 
     def assign(
@@ -44,7 +44,7 @@ METHODS: dict[str, type] = {
 }
 
 
-def make_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
+def make_method(name: str, options: Mapping[str, Any] | None = None) -> PartitionMethod:
     """The method ``name`` with ``options``; strings are turned into what the option is.
 
     Raises:
@@ -62,7 +62,7 @@ def make_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
     missing = [key for key, field in fields.items() if field.default is dataclasses.MISSING and key not in given]
     if missing:
         raise ConfigError(f"the method {name} needs the option {', '.join(missing)}")
-    method: Method = kind(**given)
+    method: PartitionMethod = kind(**given)
     return method
 
 

@@ -64,7 +64,7 @@ class Block:
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """See ``Method``; train, val and test vertices are balanced by the method itself."""
+        """See ``PartitionMethod``; train, val and test vertices are balanced by the method itself."""
         if balance is not None:
             raise ConfigError(f"--balance {','.join(balance)}: the method block balances train, val and test vertices")
         progress.stage("union graph", None)

@@ -37,7 +37,7 @@ class Given:
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """See ``Method``."""
+        """See ``PartitionMethod``."""
         if balance is not None:
             raise ConfigError(f"--balance {','.join(balance)}: an assignment that is given is taken as it is")
         progress.stage("reading the assignment", None)

@@ -22,7 +22,7 @@ class Random:
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """See ``Method``.
+        """See ``PartitionMethod``.
 
         Vertices are balanced exactly, everything else by chance; raises ConfigError for a ``balance`` that asks for more.
         """

@@ -44,7 +44,7 @@ class Ldg:
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """See ``Method``."""
+        """See ``PartitionMethod``."""
         return _streamed(self, graph, parts, seed=seed, balance=balance, progress=progress, gamma=0.0)
 
 
@@ -65,7 +65,7 @@ class Fennel:
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """See ``Method``."""
+        """See ``PartitionMethod``."""
         return _streamed(self, graph, parts, seed=seed, balance=balance, progress=progress, gamma=self.gamma)
 
 

@@ -7,23 +7,10 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class Method(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    METHOD_UNIFORM: _ClassVar[Method]
-    METHOD_WEIGHTED: _ClassVar[Method]
-    METHOD_TEMPORAL: _ClassVar[Method]
-    METHOD_LAST: _ClassVar[Method]
-    METHOD_LABOR: _ClassVar[Method]
-
 class Frontier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FRONTIER_NEW: _ClassVar[Frontier]
     FRONTIER_ALL: _ClassVar[Frontier]
-METHOD_UNIFORM: Method
-METHOD_WEIGHTED: Method
-METHOD_TEMPORAL: Method
-METHOD_LAST: Method
-METHOD_LABOR: Method
 FRONTIER_NEW: Frontier
 FRONTIER_ALL: Frontier
 
@@ -114,8 +101,8 @@ class NeighborhoodOp(_message.Message):
     fan_outs: _containers.RepeatedCompositeFieldContainer[FanOut]
     replace: bool
     frontier: Frontier
-    method: Method
-    def __init__(self, hop: _Optional[int] = ..., fan_outs: _Optional[_Iterable[_Union[FanOut, _Mapping]]] = ..., replace: _Optional[bool] = ..., frontier: _Optional[_Union[Frontier, str]] = ..., method: _Optional[_Union[Method, str]] = ...) -> None: ...
+    method: int
+    def __init__(self, hop: _Optional[int] = ..., fan_outs: _Optional[_Iterable[_Union[FanOut, _Mapping]]] = ..., replace: _Optional[bool] = ..., frontier: _Optional[_Union[Frontier, str]] = ..., method: _Optional[int] = ...) -> None: ...
 
 class BatchOp(_message.Message):
     __slots__ = ("name", "options", "edge_type")

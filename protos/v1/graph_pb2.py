@@ -22,32 +22,31 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from atta.protos.v1 import dag_pb2 as atta_dot_v1_dot_dag__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x61tta/v1/graph.proto\x12\x07\x61tta.v1\x1a\x11\x61tta/v1/dag.proto\"N\n\rSampleRequest\x12\'\n\nedge_types\x18\x02 \x03(\x0b\x32\x13.atta.v1.EdgeSample\x12\x0e\n\x06\x61ge_ms\x18\x03 \x01(\rJ\x04\x08\x01\x10\x02\"\xc5\x01\n\nEdgeSample\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12\x0f\n\x07\x66\x61n_out\x18\x02 \x01(\x11\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12\x12\n\nstream_key\x18\x04 \x01(\x06\x12\x0c\n\x04rows\x18\x05 \x01(\x0c\x12\x11\n\twide_rows\x18\x06 \x01(\x08\x12\x1f\n\x06method\x18\x07 \x01(\x0e\x32\x0f.atta.v1.Method\x12\r\n\x05trees\x18\x08 \x01(\x0c\x12\r\n\x05times\x18\t \x01(\x0c\x12\x0e\n\x06tables\x18\n \x03(\t\"\xa7\x01\n\x0bSampleChunk\x12\x11\n\tedge_type\x18\x01 \x01(\r\x12\x11\n\tfirst_row\x18\x02 \x01(\x04\x12\x0e\n\x06\x63ounts\x18\x03 \x01(\x0c\x12\x11\n\tneighbors\x18\x04 \x01(\x0c\x12\x10\n\x08\x65\x64ge_ids\x18\x05 \x01(\x0c\x12\x16\n\x0ewide_neighbors\x18\x06 \x01(\x08\x12\x15\n\rwide_edge_ids\x18\x07 \x01(\x08\x12\x0e\n\x06tables\x18\x08 \x01(\x0c\"\xa9\x01\n\x0cProbeRequest\x12\x11\n\tedge_type\x18\x02 \x01(\t\x12\x30\n\x08question\x18\x03 \x01(\x0e\x32\x1e.atta.v1.ProbeRequest.Question\x12\x0c\n\x04rows\x18\x04 \x01(\x0c\x12\x10\n\x08operands\x18\x05 \x01(\x0c\".\n\x08Question\x12\n\n\x06\x44\x45GREE\x10\x00\x12\x08\n\x04STEP\x10\x01\x12\x0c\n\x08\x43ONTAINS\x10\x02J\x04\x08\x01\x10\x02\"\x1c\n\nProbeReply\x12\x0e\n\x06values\x18\x01 \x01(\x0c\"i\n\x0bPairRequest\x12\x11\n\tedge_type\x18\x02 \x01(\t\x12\r\n\x05\x63ount\x18\x03 \x01(\r\x12\x10\n\x08negative\x18\x04 \x01(\x08\x12\x12\n\nstream_key\x18\x05 \x01(\x06\x12\x0c\n\x04rows\x18\x06 \x01(\x0cJ\x04\x08\x01\x10\x02\"\x18\n\tPairReply\x12\x0b\n\x03ids\x18\x01 \x01(\x0c\x32\xeb\x01\n\x0cGraphService\x12\x38\n\x06Sample\x12\x16.atta.v1.SampleRequest\x1a\x14.atta.v1.SampleChunk0\x01\x12:\n\nSampleOnce\x12\x16.atta.v1.SampleRequest\x1a\x14.atta.v1.SampleChunk\x12\x30\n\x04Pair\x12\x14.atta.v1.PairRequest\x1a\x12.atta.v1.PairReply\x12\x33\n\x05Probe\x12\x15.atta.v1.ProbeRequest\x1a\x13.atta.v1.ProbeReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x61tta/v1/graph.proto\x12\x07\x61tta.v1\"N\n\rSampleRequest\x12\'\n\nedge_types\x18\x02 \x03(\x0b\x32\x13.atta.v1.EdgeSample\x12\x0e\n\x06\x61ge_ms\x18\x03 \x01(\rJ\x04\x08\x01\x10\x02\"\xb4\x01\n\nEdgeSample\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12\x0f\n\x07\x66\x61n_out\x18\x02 \x01(\x11\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12\x12\n\nstream_key\x18\x04 \x01(\x06\x12\x0c\n\x04rows\x18\x05 \x01(\x0c\x12\x11\n\twide_rows\x18\x06 \x01(\x08\x12\x0e\n\x06method\x18\x07 \x01(\r\x12\r\n\x05trees\x18\x08 \x01(\x0c\x12\r\n\x05times\x18\t \x01(\x0c\x12\x0e\n\x06tables\x18\n \x03(\t\"\xa7\x01\n\x0bSampleChunk\x12\x11\n\tedge_type\x18\x01 \x01(\r\x12\x11\n\tfirst_row\x18\x02 \x01(\x04\x12\x0e\n\x06\x63ounts\x18\x03 \x01(\x0c\x12\x11\n\tneighbors\x18\x04 \x01(\x0c\x12\x10\n\x08\x65\x64ge_ids\x18\x05 \x01(\x0c\x12\x16\n\x0ewide_neighbors\x18\x06 \x01(\x08\x12\x15\n\rwide_edge_ids\x18\x07 \x01(\x08\x12\x0e\n\x06tables\x18\x08 \x01(\x0c\"\xa9\x01\n\x0cProbeRequest\x12\x11\n\tedge_type\x18\x02 \x01(\t\x12\x30\n\x08question\x18\x03 \x01(\x0e\x32\x1e.atta.v1.ProbeRequest.Question\x12\x0c\n\x04rows\x18\x04 \x01(\x0c\x12\x10\n\x08operands\x18\x05 \x01(\x0c\".\n\x08Question\x12\n\n\x06\x44\x45GREE\x10\x00\x12\x08\n\x04STEP\x10\x01\x12\x0c\n\x08\x43ONTAINS\x10\x02J\x04\x08\x01\x10\x02\"\x1c\n\nProbeReply\x12\x0e\n\x06values\x18\x01 \x01(\x0c\"i\n\x0bPairRequest\x12\x11\n\tedge_type\x18\x02 \x01(\t\x12\r\n\x05\x63ount\x18\x03 \x01(\r\x12\x10\n\x08negative\x18\x04 \x01(\x08\x12\x12\n\nstream_key\x18\x05 \x01(\x06\x12\x0c\n\x04rows\x18\x06 \x01(\x0cJ\x04\x08\x01\x10\x02\"\x18\n\tPairReply\x12\x0b\n\x03ids\x18\x01 \x01(\x0c\x32\xeb\x01\n\x0cGraphService\x12\x38\n\x06Sample\x12\x16.atta.v1.SampleRequest\x1a\x14.atta.v1.SampleChunk0\x01\x12:\n\nSampleOnce\x12\x16.atta.v1.SampleRequest\x1a\x14.atta.v1.SampleChunk\x12\x30\n\x04Pair\x12\x14.atta.v1.PairRequest\x1a\x12.atta.v1.PairReply\x12\x33\n\x05Probe\x12\x15.atta.v1.ProbeRequest\x1a\x13.atta.v1.ProbeReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'atta.v1.graph_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SAMPLEREQUEST']._serialized_start=51
-  _globals['_SAMPLEREQUEST']._serialized_end=129
-  _globals['_EDGESAMPLE']._serialized_start=132
-  _globals['_EDGESAMPLE']._serialized_end=329
-  _globals['_SAMPLECHUNK']._serialized_start=332
-  _globals['_SAMPLECHUNK']._serialized_end=499
-  _globals['_PROBEREQUEST']._serialized_start=502
-  _globals['_PROBEREQUEST']._serialized_end=671
-  _globals['_PROBEREQUEST_QUESTION']._serialized_start=619
-  _globals['_PROBEREQUEST_QUESTION']._serialized_end=665
-  _globals['_PROBEREPLY']._serialized_start=673
-  _globals['_PROBEREPLY']._serialized_end=701
-  _globals['_PAIRREQUEST']._serialized_start=703
-  _globals['_PAIRREQUEST']._serialized_end=808
-  _globals['_PAIRREPLY']._serialized_start=810
-  _globals['_PAIRREPLY']._serialized_end=834
-  _globals['_GRAPHSERVICE']._serialized_start=837
-  _globals['_GRAPHSERVICE']._serialized_end=1072
+  _globals['_SAMPLEREQUEST']._serialized_start=32
+  _globals['_SAMPLEREQUEST']._serialized_end=110
+  _globals['_EDGESAMPLE']._serialized_start=113
+  _globals['_EDGESAMPLE']._serialized_end=293
+  _globals['_SAMPLECHUNK']._serialized_start=296
+  _globals['_SAMPLECHUNK']._serialized_end=463
+  _globals['_PROBEREQUEST']._serialized_start=466
+  _globals['_PROBEREQUEST']._serialized_end=635
+  _globals['_PROBEREQUEST_QUESTION']._serialized_start=583
+  _globals['_PROBEREQUEST_QUESTION']._serialized_end=629
+  _globals['_PROBEREPLY']._serialized_start=637
+  _globals['_PROBEREPLY']._serialized_end=665
+  _globals['_PAIRREQUEST']._serialized_start=667
+  _globals['_PAIRREQUEST']._serialized_end=772
+  _globals['_PAIRREPLY']._serialized_start=774
+  _globals['_PAIRREPLY']._serialized_end=798
+  _globals['_GRAPHSERVICE']._serialized_start=801
+  _globals['_GRAPHSERVICE']._serialized_end=1036
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,3 @@
-from atta.protos.v1 import dag_pb2 as _dag_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -34,11 +33,11 @@ class EdgeSample(_message.Message):
     stream_key: int
     rows: bytes
     wide_rows: bool
-    method: _dag_pb2.Method
+    method: int
     trees: bytes
     times: bytes
     tables: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, edge_type: _Optional[str] = ..., fan_out: _Optional[int] = ..., replace: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., method: _Optional[_Union[_dag_pb2.Method, str]] = ..., trees: _Optional[bytes] = ..., times: _Optional[bytes] = ..., tables: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, edge_type: _Optional[str] = ..., fan_out: _Optional[int] = ..., replace: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., method: _Optional[int] = ..., trees: _Optional[bytes] = ..., times: _Optional[bytes] = ..., tables: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SampleChunk(_message.Message):
     __slots__ = ("edge_type", "first_row", "counts", "neighbors", "edge_ids", "wide_neighbors", "wide_edge_ids", "tables")

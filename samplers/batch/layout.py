@@ -15,7 +15,6 @@ import numpy as np
 
 from atta.errors import ConfigError
 from atta.samplers.dag.spec import Kind
-from atta.samplers.methods import Method
 from atta.samplers.operators.base import Bounds
 
 if TYPE_CHECKING:
@@ -192,7 +191,7 @@ def _bounds(plan: Plan, schema: Schema, batch_size: int) -> tuple[dict[str, int]
         for edge_type, fan_out in op.fan_outs:
             source, target = schema.endpoints(edge_type)
             exists = schema.edge_counts[edge_type] * (max(1, known[target]) if plan.disjoint else 1)
-            drawn = exists if fan_out < 0 or op.method is Method.LABOR else frontier[target] * fan_out
+            drawn = exists if fan_out < 0 or not op.method.bounded else frontier[target] * fan_out
             drawn = min(drawn if op.replace else min(drawn, exists), _NO_BOUND)
             edges[edge_type] += drawn
             fresh[source] = min(total[source], fresh[source] + drawn)

@@ -7,25 +7,18 @@ import dataclasses
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
 from atta.samplers.arguments import check_fan_out
-from atta.samplers.batch.negatives import NegativeLinks, Strategy
+from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
 from atta.samplers.dag.plan import Kind, PlanOp, SchemaLike, SpecLimits
-from atta.samplers.methods import Method
+from atta.samplers.methods import BY_NUMBER
 from atta.samplers.operators.registry import make_operator
 
-__all__ = ["FRONTIERS", "METHODS", "STRATEGIES", "resolve"]
+__all__ = ["FRONTIERS", "STRATEGIES", "resolve"]
 
-METHODS = {
-    Method.UNIFORM: dag_pb2.METHOD_UNIFORM,
-    Method.WEIGHTED: dag_pb2.METHOD_WEIGHTED,
-    Method.TEMPORAL: dag_pb2.METHOD_TEMPORAL,
-    Method.LAST: dag_pb2.METHOD_LAST,
-    Method.LABOR: dag_pb2.METHOD_LABOR,
-}
 STRATEGIES = {
-    Strategy.UNIFORM: dag_pb2.NegativeLinks.UNIFORM,
-    Strategy.DEGREE: dag_pb2.NegativeLinks.DEGREE,
-    Strategy.IN_BATCH: dag_pb2.NegativeLinks.IN_BATCH,
-    Strategy.EXACT: dag_pb2.NegativeLinks.EXACT,
+    NegativeStrategy.UNIFORM: dag_pb2.NegativeLinks.UNIFORM,
+    NegativeStrategy.DEGREE: dag_pb2.NegativeLinks.DEGREE,
+    NegativeStrategy.IN_BATCH: dag_pb2.NegativeLinks.IN_BATCH,
+    NegativeStrategy.EXACT: dag_pb2.NegativeLinks.EXACT,
 }
 FRONTIERS = {"new": dag_pb2.FRONTIER_NEW, "all": dag_pb2.FRONTIER_ALL}
 
@@ -98,15 +91,14 @@ def _resolve_neighborhood(
             raise ConfigError(f"operator {op.id!r}: two fan-outs for edge type {fan_out.edge_type!r}")
         check_fan_out(f"operator {op.id!r}", fan_out.edge_type, fan_out.count, limits.fan_out)
         fan_outs[fan_out.edge_type] = fan_out.count
-    methods = {number: method for method, number in METHODS.items()}
-    if message.method not in methods:
+    method = BY_NUMBER.get(message.method)
+    if method is None:
         raise ConfigError(f"operator {op.id!r}: unknown method {message.method}")
-    method = methods[message.method]
-    if method is Method.WEIGHTED:
+    if method.needs_table and method.table is not None:
         for name in fan_outs:
-            if "weight" not in schema.edge_tables.get(name, ()):
-                raise ConfigError(f"operator {op.id!r}: edge type {name!r} has no weights to draw by")
-    if message.replace and method in (Method.LAST, Method.LABOR):
+            if method.table not in schema.edge_tables.get(name, ()):
+                raise ConfigError(f"operator {op.id!r}: edge type {name!r} has no {method.table}s to draw by")
+    if message.replace and not method.may_replace:
         raise ConfigError(f"operator {op.id!r}: method {method.value!r} draws no edge twice, so it cannot replace")
     if message.frontier not in FRONTIERS.values():
         raise ConfigError(f"operator {op.id!r}: unknown frontier {message.frontier}")

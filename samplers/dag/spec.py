@@ -17,7 +17,7 @@ from atta.samplers.arguments import check_fan_out, fan_outs_of, names, whole
 from atta.samplers.batch.negatives import NegativeLinks
 from atta.samplers.dag.check import SPEC_VERSION, check_spec
 from atta.samplers.dag.plan import Kind, Plan, PlanOp, SchemaLike, SpecLimits
-from atta.samplers.dag.resolve import FRONTIERS, METHODS, STRATEGIES
+from atta.samplers.dag.resolve import FRONTIERS, STRATEGIES
 from atta.samplers.methods import Method
 
 __all__ = [
@@ -225,7 +225,7 @@ def _add_hops(
         op = spec.operators.add(id=f"nbr{hop}", inputs=inputs)
         op.neighborhood.hop = hop
         op.neighborhood.replace = hops.replace
-        op.neighborhood.method = METHODS[hops.method]
+        op.neighborhood.method = hops.method.number
         op.neighborhood.frontier = FRONTIERS[hops.frontier]
         for name, count in fan_outs.items():
             op.neighborhood.fan_outs.add(edge_type=name, count=count)

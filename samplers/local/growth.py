@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atta import _native
 from atta.errors import ConfigError
 from atta.samplers import kernels
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.hashing import hash_string
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.methods import Method, tables_for
+from atta.samplers.methods.base import Tables
 
 __all__ = ["EdgeType", "Growth", "HeteroBatch", "Keys", "LocalBatch", "keys_by_type"]
 
@@ -95,7 +95,7 @@ class EdgeType:
         self.source_keys = self.keys if graph.source_keys is None else Keys(graph.source_keys)
         wide = len(graph.indices) > np.iinfo(np.int32).max
         self.edge_dtype = np.dtype(np.int64 if wide else np.int32) if graph.edge_ids is None else graph.edge_ids.dtype
-        self.tables: _native.Method | None = tables_for(
+        self.tables: Tables | None = tables_for(
             method,
             graph.indptr,
             graph.indices,

@@ -57,7 +57,7 @@ class LocalSampler:
         self._single = isinstance(graph, LocalGraph)
         graphs = {edge_type: graph} if isinstance(graph, LocalGraph) else dict(sorted(graph.items()))
         try:
-            self.method = Method(method)
+            self.method = method if isinstance(method, Method) else Method(method)
         except ValueError:
             raise UnknownNameError.of("method", str(method), [m.value for m in Method]) from None
         self._edges = {name: EdgeType(name, g, self.method, threads) for name, g in graphs.items()}

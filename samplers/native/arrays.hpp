@@ -19,6 +19,7 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 using Vector = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Longs = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 using OutTable = nb::ndarray<nb::c_contig, nb::device::cpu>;

@@ -4,11 +4,17 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
+#include "checks.hpp"
+#include "memory.hpp"
+#include "parallel.hpp"
 #include "sample.hpp"
 
 namespace atta {
@@ -108,6 +114,52 @@ class LaborPicker {
   const std::uint32_t* marks_;
   LaborStream stream_;
   bool wide_ = false;
+};
+
+// The method, see method.hpp.
+class Labor {
+ public:
+  static constexpr bool kReadsEveryEdge = true;
+
+  static Labor made(Vector indices, std::optional<Longs> source_keys, std::size_t threads) {
+    check_threads(threads);
+    Labor made(Lines<std::uint32_t>(indices.size()));
+    with_ids("indices", indices, [&](const auto* ids) {
+      nb::gil_scoped_release unlocked;
+      split(evenly(indices.size(), threads), [&](std::size_t, std::size_t a, std::size_t b) {
+        for (std::size_t i = a; i < b; ++i) {
+          if (source_keys && (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= source_keys->size()))
+            bad("indices", ("edge " + std::to_string(i) + " comes from no vertex").c_str());
+          made.marks_.data()[i] = mark_of(source_keys ? source_keys->data()[ids[i]] : static_cast<std::int64_t>(ids[i]));
+        }
+      });
+    });
+    return made;
+  }
+
+  std::size_t edges() const { return marks_.size(); }
+  std::size_t nbytes() const { return marks_.nbytes(); }
+  bool may_replace() const { return false; }
+
+  template <class F>
+  void with_picker(const SampleSpec& spec, F f) const {
+    f([&] { return LaborPicker(spec, marks_.data()); });
+  }
+
+  template <class Method>
+  static void bind(nb::class_<Method>& methods) {
+    methods.def_static(
+        "labor",
+        [](Vector indices, std::optional<Longs> source_keys, std::size_t threads) {
+          return Method(made(indices, source_keys, threads));
+        },
+        "indices"_a, "source_keys"_a.none(), "threads"_a);
+  }
+
+ private:
+  explicit Labor(Lines<std::uint32_t> marks) : marks_(std::move(marks)) {}
+
+  Lines<std::uint32_t> marks_;
 };
 
 }  // namespace atta

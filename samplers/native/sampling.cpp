@@ -1,213 +1,21 @@
-// Bindings of neighbour sampling: the methods with their tables, rows of a partition, hops of a whole graph. Typed and documented
-// in atta.samplers.kernels and atta.samplers.methods.
-#include <bit>
+// Bindings of neighbour sampling: rows of a partition, hops of a whole graph. Typed and documented in atta.samplers.kernels.
 #include <memory>
 #include <optional>
-#include <variant>
 #include <vector>
 
 #include "answer.hpp"
 #include "arrays.hpp"
+#include "checks.hpp"
 #include "hop.hpp"
-#include "labor.hpp"
-#include "memory.hpp"
+#include "method.hpp"
 #include "parallel.hpp"
-#include "temporal.hpp"
-#include "weighted.hpp"
 
 using namespace atta;
 
 namespace {
 
-using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using OutInts = nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-struct Uniform {};
-struct Weighted {
-  Doubles weights;
-  Lines<Alias> alias;
-  Lines<std::int64_t> positive;
-  bool all_positive;
-};
-template <class Time>
-struct Temporal {
-  Lines<Time> times;
-  Lines<std::uint64_t> edges;
-  int shift;
-  std::int64_t origin;
-  bool last;
-};
-struct Labor {
-  Lines<std::uint32_t> marks;
-};
-
-std::size_t edges_of(const Uniform&) { return 0; }
-std::size_t edges_of(const Weighted& t) { return t.alias.size(); }
-template <class Time>
-std::size_t edges_of(const Temporal<Time>& t) {
-  return t.edges.size();
-}
-std::size_t edges_of(const Labor& t) { return t.marks.size(); }
-
-std::size_t bytes_of(const Uniform&) { return 0; }
-std::size_t bytes_of(const Weighted& t) { return t.alias.nbytes() + t.positive.nbytes() + t.weights.nbytes(); }
-template <class Time>
-std::size_t bytes_of(const Temporal<Time>& t) {
-  return t.times.nbytes() + t.edges.nbytes();
-}
-std::size_t bytes_of(const Labor& t) { return t.marks.nbytes(); }
-
-bool may_replace(const Uniform&) { return true; }
-bool may_replace(const Weighted&) { return true; }
-template <class Time>
-bool may_replace(const Temporal<Time>& t) {
-  return !t.last;
-}
-bool may_replace(const Labor&) { return false; }
-
-void check_rows_of(const Longs& indptr, std::size_t edges, std::size_t row) {
-  const std::int64_t begin = indptr.data()[row], end = indptr.data()[row + 1];
-  if (begin < 0 || end < begin || end > static_cast<std::int64_t>(edges) || end - begin > INT32_MAX)
-    bad("indptr", ("row " + std::to_string(row) + " does not fit the edges").c_str());
-}
-
-void check_threads(std::size_t threads) {
-  if (threads < 1 || threads > 1024) bad("threads", "must be 1 to 1024");
-}
-
-// How edges are drawn, with the tables of one edge type that it takes.
-class Method {
- public:
-  std::variant<Uniform, Weighted, Temporal<std::uint32_t>, Temporal<std::uint64_t>, Labor> tables;
-
-  std::size_t edges() const {
-    return std::visit([](const auto& t) { return edges_of(t); }, tables);
-  }
-  std::size_t nbytes() const {
-    return std::visit([](const auto& t) { return bytes_of(t); }, tables);
-  }
-
-  static Method weighted(Longs indptr, Doubles weights, std::size_t threads) {
-    if (indptr.size() == 0) bad("indptr", "is empty");
-    check_threads(threads);
-    const std::size_t n = indptr.size() - 1, edges = weights.size();
-    Weighted made{weights, Lines<Alias>(edges), Lines<std::int64_t>(n), true};
-    std::vector<char> all(threads, 1);
-    {
-      nb::gil_scoped_release unlocked;
-      split(by_edges({indptr.data(), n + 1}, threads), [&](std::size_t part, std::size_t a, std::size_t b) {
-        std::vector<double> scaled;
-        std::vector<std::uint32_t> small, large;
-        for (std::size_t row = a; row < b; ++row) {
-          check_rows_of(indptr, edges, row);
-          const std::int64_t begin = indptr.data()[row], degree = indptr.data()[row + 1] - begin;
-          made.positive.data()[row] = build_alias(weights.data() + begin, static_cast<std::size_t>(degree), begin,
-                                                  made.alias.data() + begin, scaled, small, large);
-          if (made.positive.data()[row] != degree) all[part] = 0;
-        }
-      });
-    }
-    made.all_positive = std::all_of(all.begin(), all.end(), [](char c) { return c != 0; });
-    return Method{std::move(made)};
-  }
-
-  static Method temporal(Longs indptr, Vector indices, Longs times, bool last, std::size_t threads) {
-    if (indptr.size() == 0) bad("indptr", "is empty");
-    if (indices.size() != times.size()) bad("times", "must be as many as indices");
-    check_threads(threads);
-    std::int64_t first = 0, last_time = 0;
-    if (times.size() > 0) {
-      const auto [least, most] = std::minmax_element(times.data(), times.data() + times.size());
-      first = *least, last_time = *most;
-    }
-    const bool narrow = static_cast<std::uint64_t>(last_time) - static_cast<std::uint64_t>(first) < UINT32_MAX;
-    return with_ids("indices", indices, [&](const auto* sources) {
-      return narrow ? Method{sorted<std::uint32_t>(indptr, sources, times, first, last, threads)}
-                    : Method{sorted<std::uint64_t>(indptr, sources, times, first, last, threads)};
-    });
-  }
-
-  static Method labor(Vector indices, std::optional<Longs> source_keys, std::size_t threads) {
-    check_threads(threads);
-    Labor made{Lines<std::uint32_t>(indices.size())};
-    with_ids("indices", indices, [&](const auto* ids) {
-      nb::gil_scoped_release unlocked;
-      split(evenly(indices.size(), threads), [&](std::size_t, std::size_t a, std::size_t b) {
-        for (std::size_t i = a; i < b; ++i) {
-          if (source_keys && (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= source_keys->size()))
-            bad("indices", ("edge " + std::to_string(i) + " comes from no vertex").c_str());
-          made.marks.data()[i] = mark_of(source_keys ? source_keys->data()[ids[i]] : static_cast<std::int64_t>(ids[i]));
-        }
-      });
-    });
-    return Method{std::move(made)};
-  }
-
- private:
-  template <class Time, class Id>
-  static Temporal<Time> sorted(const Longs& indptr, const Id* sources, const Longs& times, std::int64_t origin, bool last,
-                               std::size_t threads) {
-    const std::size_t n = indptr.size() - 1, edges = times.size();
-    nb::gil_scoped_release unlocked;
-    std::int64_t degree = 1, most = 0;
-    for (std::size_t row = 0; row < n; ++row) {
-      check_rows_of(indptr, edges, row);
-      degree = std::max(degree, indptr.data()[row + 1] - indptr.data()[row]);
-    }
-    for (std::size_t i = 0; i < edges; ++i) {
-      if (sources[i] < 0) bad("indices", ("edge " + std::to_string(i) + " comes from no vertex").c_str());
-      most = std::max(most, static_cast<std::int64_t>(sources[i]));
-    }
-    const int shift = std::bit_width(static_cast<std::uint64_t>(degree));
-    if (degree > UINT32_MAX || shift + std::bit_width(static_cast<std::uint64_t>(most)) > 64)
-      bad("indices", "has too many vertices and too long rows for temporal sampling");
-    Temporal<Time> made{Lines<Time>(edges), Lines<std::uint64_t>(edges), shift, origin, last};
-    split(by_edges({indptr.data(), n + 1}, threads), [&](std::size_t, std::size_t a, std::size_t b) {
-      std::vector<std::pair<std::int64_t, std::uint32_t>> scratch;
-      for (std::size_t row = a; row < b; ++row) {
-        const std::int64_t begin = indptr.data()[row];
-        sort_by_time(times.data() + begin, sources + begin, static_cast<std::size_t>(indptr.data()[row + 1] - begin), origin, shift,
-                     made.times.data() + begin, made.edges.data() + begin, scratch);
-      }
-    });
-    return made;
-  }
-
-  template <class T>
-  explicit Method(T&& of) : tables(std::forward<T>(of)) {}
-
- public:
-  Method() : tables(Uniform{}) {}
-};
-
-// Calls f with a new picker of the method.
-template <class F>
-decltype(auto) with_picker(const Method* method, const SampleSpec& spec, F f) {
-  if (method != nullptr) {
-    if (const auto* w = std::get_if<Weighted>(&method->tables)) {
-      const WeightedTables tables{w->weights.data(), w->alias.data(), w->all_positive ? nullptr : w->positive.data()};
-      return f([&] { return WeightedPicker(spec, tables); });
-    }
-    const auto temporal = [&]<class Time>(const Temporal<Time>& t) {
-      return f(
-          [&] { return TemporalPicker(spec, TemporalTables<Time>{t.times.data(), t.edges.data(), t.shift, t.origin}, t.last); });
-    };
-    if (const auto* t = std::get_if<Temporal<std::uint32_t>>(&method->tables)) return temporal(*t);
-    if (const auto* t = std::get_if<Temporal<std::uint64_t>>(&method->tables)) return temporal(*t);
-    if (const auto* l = std::get_if<Labor>(&method->tables)) return f([&] { return LaborPicker(spec, l->marks.data()); });
-  }
-  return f([&] { return UniformPicker(spec); });
-}
-
-void check_method(const Method* method, const SampleSpec& spec, std::size_t edges) {
-  if (spec.fan_out < -1) throw std::invalid_argument("fan_out: " + std::to_string(spec.fan_out) + " must be -1 (all) or >= 0");
-  if (spec.replace && spec.fan_out > INT32_MAX) throw std::invalid_argument("fan_out: more than 2^31 - 1 neighbours of one row");
-  if (method == nullptr || std::holds_alternative<Uniform>(method->tables)) return;
-  if (method->edges() != edges) bad("method", "its tables were made for other edges");
-  if (spec.replace && !std::visit([](const auto& t) { return may_replace(t); }, method->tables))
-    bad("replace", "this method draws no edge twice");
-}
 
 // ---- rows of a partition --------------------------------------------------------------------------------------------------------
 
@@ -246,7 +54,7 @@ Bounds divided(const InEdges<Id, Edge>& graph, const Rows& rows, const Method* m
                std::size_t threads) {
   const std::size_t m = rows.rows.size();
   if (threads <= 1) return evenly(m, 1);
-  const bool every = spec.fan_out < 0 || (method != nullptr && std::holds_alternative<Labor>(method->tables));
+  const bool every = spec.fan_out < 0 || (method != nullptr && method->reads_every_edge());
   const double most = every ? std::numeric_limits<double>::max() : static_cast<double>(spec.fan_out);
   return with_ids("rows", rows.rows, [&](const auto* r) {
     return by_cost(m, threads, [&](std::size_t i) {
@@ -420,12 +228,7 @@ nb::object has_edges(Longs indptr, Vector indices, Longs source_keys, Longs rows
 }  // namespace
 
 void bind_sampling(nb::module_& m, nb::class_<Compactor>& compactor) {
-  nb::class_<Method>(m, "Method")
-      .def(nb::init<>())
-      .def_static("weighted", &Method::weighted, "indptr"_a, "weights"_a, "threads"_a)
-      .def_static("temporal", &Method::temporal, "indptr"_a, "indices"_a, "times"_a, "last"_a, "threads"_a)
-      .def_static("labor", &Method::labor, "indices"_a, "source_keys"_a.none(), "threads"_a)
-      .def_prop_ro("nbytes", &Method::nbytes);
+  bind_methods(m);
   m.def("sample_neighbors", &sample_neighbors, "indptr"_a, "indices"_a, "edge_ids"_a.none(), "vertex_keys"_a, "rows"_a, "fan_out"_a,
         "replace"_a, "stream_key"_a, "threads"_a, "method"_a.none(), "trees"_a.none(), "times"_a.none(), "positions"_a);
   m.def("scaled", &scaled, "bits"_a, "bounds"_a);

@@ -2,11 +2,17 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "checks.hpp"
+#include "memory.hpp"
+#include "parallel.hpp"
 #include "sample.hpp"
 
 namespace atta {
@@ -122,6 +128,99 @@ class TemporalPicker {
   Picked picked_;
   std::vector<std::int64_t> known_, left_;
   std::vector<Time> until_;
+};
+
+// The method, see method.hpp: uniform among the edges that exist, or the last ones.
+class Temporal {
+ public:
+  static constexpr bool kReadsEveryEdge = false;
+
+  static Temporal made(Longs indptr, Vector indices, Longs times, bool last, std::size_t threads) {
+    if (indptr.size() == 0) bad("indptr", "is empty");
+    if (indices.size() != times.size()) bad("times", "must be as many as indices");
+    check_threads(threads);
+    std::int64_t first = 0, latest = 0;
+    if (times.size() > 0) {
+      const auto [least, most] = std::minmax_element(times.data(), times.data() + times.size());
+      first = *least, latest = *most;
+    }
+    const bool narrow = static_cast<std::uint64_t>(latest) - static_cast<std::uint64_t>(first) < UINT32_MAX;
+    return with_ids("indices", indices, [&](const auto* sources) {
+      return narrow ? Temporal(sorted<std::uint32_t>(indptr, sources, times, first, threads), last)
+                    : Temporal(sorted<std::uint64_t>(indptr, sources, times, first, threads), last);
+    });
+  }
+
+  std::size_t edges() const {
+    return std::visit([](const auto& t) { return t.edges.size(); }, sorted_);
+  }
+  std::size_t nbytes() const {
+    return std::visit([](const auto& t) { return t.times.nbytes() + t.edges.nbytes(); }, sorted_);
+  }
+  bool may_replace() const { return !last_; }
+
+  template <class F>
+  void with_picker(const SampleSpec& spec, F f) const {
+    std::visit(
+        [&]<class Time>(const Sorted<Time>& t) {
+          f([&] { return TemporalPicker(spec, TemporalTables<Time>{t.times.data(), t.edges.data(), t.shift, t.origin}, last_); });
+        },
+        sorted_);
+  }
+
+  template <class Method>
+  static void bind(nb::class_<Method>& methods) {
+    methods.def_static(
+        "temporal",
+        [](Longs indptr, Vector indices, Longs times, bool last, std::size_t threads) {
+          return Method(made(indptr, indices, times, last, threads));
+        },
+        "indptr"_a, "indices"_a, "times"_a, "last"_a, "threads"_a);
+  }
+
+ private:
+  // What `TemporalTables` points to.
+  template <class Time>
+  struct Sorted {
+    Lines<Time> times;
+    Lines<std::uint64_t> edges;
+    int shift;
+    std::int64_t origin;
+  };
+
+  template <class Time>
+  Temporal(Sorted<Time> sorted, bool last) : sorted_(std::move(sorted)), last_(last) {}
+
+  template <class Time, class Id>
+  static Sorted<Time> sorted(const Longs& indptr, const Id* sources, const Longs& times, std::int64_t origin, std::size_t threads) {
+    const std::size_t n = indptr.size() - 1, edges = times.size();
+    nb::gil_scoped_release unlocked;
+    std::int64_t degree = 1, most = 0;
+    for (std::size_t row = 0; row < n; ++row) {
+      check_rows_of(indptr, edges, row);
+      degree = std::max(degree, indptr.data()[row + 1] - indptr.data()[row]);
+    }
+    for (std::size_t i = 0; i < edges; ++i) {
+      if (sources[i] < 0) bad("indices", ("edge " + std::to_string(i) + " comes from no vertex").c_str());
+      most = std::max(most, static_cast<std::int64_t>(sources[i]));
+    }
+    const int shift = std::bit_width(static_cast<std::uint64_t>(degree));
+    if (degree > UINT32_MAX || shift + std::bit_width(static_cast<std::uint64_t>(most)) > 64)
+      bad("indices", "has too many vertices and too long rows for temporal sampling");
+    Sorted<Time> made{Lines<Time>(edges), Lines<std::uint64_t>(edges), shift, origin};
+    split(by_edges({indptr.data(), n + 1}, threads), [&](std::size_t, std::size_t a, std::size_t b) {
+      std::vector<std::pair<std::int64_t, std::uint32_t>> scratch;
+      for (std::size_t row = a; row < b; ++row) {
+        const std::int64_t begin = indptr.data()[row];
+        sort_by_time(times.data() + begin, sources + begin, static_cast<std::size_t>(indptr.data()[row + 1] - begin), origin, shift,
+                     made.times.data() + begin, made.edges.data() + begin, scratch);
+      }
+    });
+    return made;
+  }
+
+  std::variant<Sorted<std::uint32_t>, Sorted<std::uint64_t>> sorted_;
+  bool last_;
 };
 
 }  // namespace atta

@@ -1,6 +1,7 @@
 // Weighted in-neighbour sampling: probabilities proportional to edge weights.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <span>
@@ -9,7 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "checks.hpp"
 #include "hash.hpp"
+#include "memory.hpp"
+#include "parallel.hpp"
 #include "sample.hpp"
 
 namespace atta {
@@ -166,6 +170,62 @@ class WeightedPicker {
   WeightedTables tables_;
   Picked picked_;
   std::vector<std::int64_t> found_;
+};
+
+// The method, see method.hpp.
+class Weighted {
+ public:
+  static constexpr bool kReadsEveryEdge = false;
+
+  static Weighted made(Longs indptr, Doubles weights, std::size_t threads) {
+    if (indptr.size() == 0) bad("indptr", "is empty");
+    check_threads(threads);
+    const std::size_t n = indptr.size() - 1, edges = weights.size();
+    Weighted made{weights, Lines<Alias>(edges), Lines<std::int64_t>(n), true};
+    std::vector<char> all(threads, 1);
+    {
+      nb::gil_scoped_release unlocked;
+      split(by_edges({indptr.data(), n + 1}, threads), [&](std::size_t part, std::size_t a, std::size_t b) {
+        std::vector<double> scaled;
+        std::vector<std::uint32_t> small, large;
+        for (std::size_t row = a; row < b; ++row) {
+          check_rows_of(indptr, edges, row);
+          const std::int64_t begin = indptr.data()[row], degree = indptr.data()[row + 1] - begin;
+          made.positive_.data()[row] = build_alias(weights.data() + begin, static_cast<std::size_t>(degree), begin,
+                                                   made.alias_.data() + begin, scaled, small, large);
+          if (made.positive_.data()[row] != degree) all[part] = 0;
+        }
+      });
+    }
+    made.all_positive_ = std::all_of(all.begin(), all.end(), [](char c) { return c != 0; });
+    return made;
+  }
+
+  std::size_t edges() const { return alias_.size(); }
+  std::size_t nbytes() const { return alias_.nbytes() + positive_.nbytes() + weights_.nbytes(); }
+  bool may_replace() const { return true; }
+
+  template <class F>
+  void with_picker(const SampleSpec& spec, F f) const {
+    const WeightedTables tables{weights_.data(), alias_.data(), all_positive_ ? nullptr : positive_.data()};
+    f([&] { return WeightedPicker(spec, tables); });
+  }
+
+  template <class Method>
+  static void bind(nb::class_<Method>& methods) {
+    methods.def_static(
+        "weighted", [](Longs indptr, Doubles weights, std::size_t threads) { return Method(made(indptr, weights, threads)); },
+        "indptr"_a, "weights"_a, "threads"_a);
+  }
+
+ private:
+  Weighted(Doubles weights, Lines<Alias> alias, Lines<std::int64_t> positive, bool all)
+      : weights_(std::move(weights)), alias_(std::move(alias)), positive_(std::move(positive)), all_positive_(all) {}
+
+  Doubles weights_;
+  Lines<Alias> alias_;
+  Lines<std::int64_t> positive_;
+  bool all_positive_;
 };
 
 }  // namespace atta

@@ -14,13 +14,13 @@ from typing import Any
 import psutil
 import pytest
 
-from atta.bench.lab.workload import Workload
+from atta.bench.lab.workload import BenchWorkload
 from atta.bench.train.benchmark import PHASES, TrainBench, run
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 
 CLASSES, SEEDS = 4, 180
-WORKLOAD = Workload((4, 3), 30, warm_up=1, epochs=5, seconds=0, timeout_s=120)
+WORKLOAD = BenchWorkload((4, 3), 30, warm_up=1, epochs=5, seconds=0, timeout_s=120)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ import atta
 from atta.cli.main import cli
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
+from tests.unit.cli.test_documents import settings_files
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -61,10 +62,10 @@ def python_blocks(path: Path) -> list[Block]:
 
 
 def command_blocks(path: Path) -> list[Block]:
-    """Indented lines that begin with a command, together with what is said before them."""
+    """Indented lines that begin with a command, together with what is said before them; a backslash continues a line."""
     found = []
     said = ""
-    for paragraph in re.split(r"\n\s*\n", path.read_text()):
+    for paragraph in re.split(r"\n\s*\n", re.sub(r"\\\n +", "", path.read_text())):
         lines = [line.strip() for line in paragraph.splitlines() if re.match(rf" {{4}}({'|'.join(COMMANDS)}) ", line)]
         if lines:
             found.append(Block("\n".join(lines), said.startswith("<!-- fragment: ")))
@@ -97,6 +98,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "my-graph/graph.npz", edge_index=ends)
     np.save(folder / "my-graph/x.npy", x)
     np.save(folder / "my-graph/y.npy", y)
+    for name, text in settings_files().items():
+        (folder / name).write_text(text)
     return folder
 
 

@@ -17,6 +17,8 @@ from atta.partition.generate import GenerateOptions, generate
 from atta.train import TrainConfig, TrainReport, fit
 from atta.train.cooperative import DeepGNN
 
+pytestmark = pytest.mark.usefixtures("preloaded_trainers")
+
 CLASSES = 5
 
 

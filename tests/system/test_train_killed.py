@@ -19,6 +19,8 @@ from atta.partition.generate import GenerateOptions, generate
 from atta.train import TrainConfig, fit
 from atta.train.checkpoint import LAST
 
+pytestmark = pytest.mark.usefixtures("preloaded_trainers")
+
 WITHIN_S = 30  # what a job may take to end after one of its trainers was killed
 
 

@@ -11,6 +11,8 @@ import atta
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
 
+pytestmark = pytest.mark.usefixtures("preloaded_trainers")
+
 VERTICES, CLASSES, TRAIN = 120, 4, 60
 UNLABELLED = np.arange(0, TRAIN, 3)
 

@@ -23,10 +23,12 @@ from atta.partition import Graph, partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import EpochReport, TrainConfig, fit
 from atta.train.cooperative import subgraphs as servers
-from atta.train.cooperative.shares import Share, divide
+from atta.train.cooperative.shares import TrainerShare, divide
 from atta.train.cooperative.trainer import ServerTrainer
 from atta.train.launching import worker
 from atta.train.launching.failure import first_cause
+
+pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
 CLASSES, CHANNELS, VERTICES = 4, 12, 600
 TRAINING = 240
@@ -220,7 +222,7 @@ def train_until_a_share_is_wrong(rank: int, folder: str, port: int) -> None:
     """A trainer process, whose third division of a co-batch fails."""
     calls = itertools.count()
 
-    def failing(*arguments: Any, **named: Any) -> Iterator[Share]:
+    def failing(*arguments: Any, **named: Any) -> Iterator[TrainerShare]:
         if next(calls) == 2:
             raise atta.ConfigError("the third co-batch cannot be divided")
         return divide(*arguments, **named)

@@ -1,8 +1,17 @@
 """The code behind ``atta bench``.
 
-Reading order: ``report`` (the JSON and its ratios), ``netlab`` (hosts on one machine), ``stage`` and ``drive`` (how measured
-processes and the benchmark talk), ``beside`` (rounds of several systems), ``loader`` and ``train`` with their measured processes
-``consumer`` and ``train_worker``, ``learn`` (what all trainers share), ``peers`` (other systems on the same graph), ``limits``;
-``kv`` with its measured processes ``kv_gather``, ``kv_pull`` and ``kv_tables``; ``cache`` with
-its ``cache_report``.
+============  ==========================================================================================================
+output        what every report can do, JSON documents and pictures
+results       the report of benchmarks that run several systems: figures, limits, ratios
+lab           hosts on one machine (``netlab``), measured processes (``processes``, ``reporter``), limits of the machine
+rounds        settings, hosts and rounds of the benchmarks that compare Atta with other systems
+peers         other systems on the same graph
+loader        ``atta bench loader``, with its measured process ``consumer``
+train         ``atta bench train``, with its measured process ``worker``; ``run`` starts ``atta train`` on several hosts
+scheduler     ``atta bench scheduler``
+strategies    ``atta bench strategies``
+sampling, kv  ``atta bench sampling`` and ``atta bench kv``, with their measured processes
+partition     ``atta bench partition``, and ``atta partition --compare``
+cache         ``atta bench cache``
+============  ==========================================================================================================
 """

@@ -1,8 +1,7 @@
-"""What every benchmark writes: results by system, limits measured in the same run, ratios of figures paired within the run."""
+"""The report of benchmarks that run several systems: figures, limits of the machine, ratios within a round."""
 
 from __future__ import annotations
 
-import datetime
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from atta.bench.partition.compare import save_figure
-from atta.observe.versions import machine, versions
+from atta.bench.output import BAR_COLOUR, document, figure, now
 
 __all__ = ["BenchReport", "section_of", "summary"]
 
@@ -26,42 +24,51 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def section_of(figure: str) -> str:
-    """What stands before the slash of ``"gather/bytes_per_s"``: figures of a section share a table; "" without one."""
+    """The section of a figure: ``"gather"`` of ``"gather/bytes_per_s"``, ``""`` without a slash."""
     return figure.rpartition("/")[0]
 
 
 def _always(rounds: Sequence[Figures]) -> set[str]:
-    """Figures of every round: a time to a target, say, is none when a round has not reached it."""
+    """Names of the figures that every round has. A round that missed a target, say, has no time to it."""
     return set.intersection(*(set(r) for r in rounds)) if rounds else set()
 
 
 @dataclass
 class BenchReport:
-    """Collects the rounds of one benchmark; ``ours`` is the system that ratios are about.
+    """Collects the rounds of one benchmark.
 
-    Not every system needs to have every figure. Figures of different sections (see ``section_of``) are shown apart.
+    A system may lack figures that others have. Figures of different sections (see ``section_of``) are shown apart.
 
     Attributes:
-        costs: times, whose ratio is theirs / ours: how many times faster ours is.
+        bench: name of the benchmark.
+        config: its settings, for the document.
+        ours: the system that ratios are about.
+        costs: names of figures that are times. Their ratio is theirs / ours: how many times faster ours is.
+        drawn: name of the figure that ``plot`` draws.
+        rounds: system -> figures of each round.
+        errors: system -> why it could not run.
+        limit_rounds: limits of the machine in each round.
+        limit_of: figure -> name of the limit that bounds it.
+        started: when the benchmark began.
     """
 
     bench: str
     config: dict[str, Any]
     ours: str = "atta"
     costs: frozenset[str] = frozenset()
+    drawn: str = ""
     rounds: dict[str, list[Figures]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     limit_rounds: list[Figures] = field(default_factory=list)
     limit_of: dict[str, str] = field(default_factory=dict)
-    """Which limit bounds which figure: figure -> name of the limit."""
-    started: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+    started: str = field(default_factory=now)
 
     def add(self, system: str, figures: Figures) -> None:
-        """One system's figures of one round; round n of one system pairs with round n of another."""
+        """Add the figures of one system in its next round; round n of one system pairs with round n of another."""
         self.rounds.setdefault(system, []).append(figures)
 
     def add_limits(self, limits: Figures) -> None:
-        """The machine's limits, measured in one round."""
+        """Add the limits of the machine, measured in one round."""
         self.limit_rounds.append(limits)
 
     @property
@@ -71,7 +78,7 @@ class BenchReport:
         return {name: statistics.median(r[name] for r in self.limit_rounds) for name in names}
 
     def fail(self, system: str, why: str) -> None:
-        """A system that could not be run: named with its cause, never silently missing (and never with half its rounds)."""
+        """Note why a system could not run. The report gives this cause, and drops the rounds that it had finished."""
         self.errors[system] = why
         self.rounds.pop(system, None)
 
@@ -100,30 +107,27 @@ class BenchReport:
             for system, rounds in self.rounds.items()
         }
         results |= {system: {"error": why} for system, why in self.errors.items()}
-        return {
-            "schema": 1,
-            "bench": self.bench,
-            "ours": self.ours,
-            "costs": sorted(self.costs),
-            "started": self.started,
-            "machine": machine(),
-            "versions": versions(),
-            "config": self.config,
-            "runs": max((len(r) for r in self.rounds.values()), default=0),
-            "results": results,
-            "limits": self.limits,
-            "ratios": self.ratios(),
-        }
+        return document(
+            self.bench,
+            started=self.started,
+            ours=self.ours,
+            costs=sorted(self.costs),
+            config=self.config,
+            runs=max((len(r) for r in self.rounds.values()), default=0),
+            results=results,
+            limits=self.limits,
+            ratios=self.ratios(),
+        )
 
     def show(self) -> Group:
-        """The same figures for people: medians, how many times ours is the others', failures and limits."""
+        """The same figures for people: medians, ratios of ours to each of the others, failures and limits."""
         failures = [Text(f"{system} could not run: {why}") for system, why in self.errors.items()]
         limits = ", ".join(f"{name} {value:,.4g}" for name, value in self.limits.items())
         sections = dict.fromkeys(section_of(n) for rounds in self.rounds.values() for n in rounds[0])
         return Group(*map(self._table, sections), *failures, Text(f"limits: {limits}" if limits else ""))
 
     def _table(self, section: str) -> Table:
-        """The figures of a section, and the systems that have any of them."""
+        """The figures of a section, in columns by the systems that have any of them."""
         count = max((len(r) for r in self.rounds.values()), default=0)
         title = " ".join(filter(None, (self.bench, section)))
         table = Table(title=f"{title}: medians of {count} rounds")
@@ -144,26 +148,13 @@ class BenchReport:
             table.add_row(name.rpartition("/")[2], *cells)
         return table
 
-    def plot(self, path: str, figure: str) -> None:
-        """Draw one figure as bars, systems side by side, with the spread of the rounds."""
-        from atta.errors import ConfigError
-
-        try:
-            import matplotlib as mpl
-
-            mpl.use("Agg")
-            import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise ConfigError("--plot needs matplotlib: install atta[bench]") from error
-        shown = {s: [r[figure] for r in rounds] for s, rounds in self.rounds.items() if figure in rounds[0]}
+    def plot(self, path: str) -> None:
+        """Draw the figure ``drawn`` as bars, the systems that have it side by side, with the spread of the rounds."""
+        shown = {s: [r[self.drawn] for r in rounds] for s, rounds in self.rounds.items() if self.drawn in rounds[0]}
         medians = [statistics.median(v) for v in shown.values()]
-        spread = [
-            [m - min(v) for m, v in zip(medians, shown.values(), strict=True)],
-            [max(v) - m for m, v in zip(medians, shown.values(), strict=True)],
-        ]
-        canvas, axes = plt.subplots(figsize=(1.5 + 1.2 * len(shown), 3.2), layout="constrained")
-        axes.bar(list(shown), medians, yerr=spread, capsize=4, color="#4c78a8")
-        axes.set_ylabel(figure.replace("_", " "))
-        axes.set_title(f"{self.bench} (median, min to max)")
-        save_figure(canvas, path)
-        plt.close(canvas)
+        below = [m - min(v) for m, v in zip(medians, shown.values(), strict=True)]
+        above = [max(v) - m for m, v in zip(medians, shown.values(), strict=True)]
+        with figure(path, (1.5 + 1.2 * len(shown), 3.2)) as axes:
+            axes.bar(list(shown), medians, yerr=[below, above], capsize=4, color=BAR_COLOUR)
+            axes.set_ylabel(self.drawn.replace("_", " "))
+            axes.set_title(f"{self.bench} (median, min to max)")

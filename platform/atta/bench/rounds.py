@@ -1,7 +1,9 @@
-"""What the benchmarks share that run Atta beside another system: settings, hosts, limits, rounds.
+"""Settings, hosts, limits and rounds of the benchmarks that compare Atta with other systems.
 
-Every system runs as its users run it: one server (daemon) and one consumer per partition, each pair on a host of its own. Rounds
-alternate between the systems, so that a machine that slows down slows all of them down, and ratios pair the figures of a round.
+Every system runs as its users run it: one daemon (or server of DistDGL) and one consumer per partition, each pair on a
+    host of its
+own. Systems alternate within a round, so that a machine that slows down slows all of them. Ratios pair the figures of a
+round.
 """
 
 from __future__ import annotations
@@ -16,18 +18,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from atta.bench.lab import limits
-from atta.bench.lab.drive import Measured
 from atta.bench.lab.flow import flow_bytes_per_s
-from atta.bench.lab.netlab import Host, NetLab, loopback, no_namespaces
+from atta.bench.lab.netlab import Host, NetLab, bits_per_s, loopback, no_namespaces
+from atta.bench.lab.processes import Measured
 from atta.bench.lab.workfolder import work_folder
-from atta.bench.lab.workload import Recipe, Workload
+from atta.bench.lab.workload import BenchWorkload, Recipe
 from atta.bench.results import BenchReport
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.observe.extras import need
 from atta.partition.dataset import Dataset
 
 __all__ = [
-    "BesideBench",
+    "ComparisonBench",
     "Say",
     "System",
     "add_distdgl",
@@ -41,28 +43,30 @@ __all__ = [
 
 PEERS = ("dgl",)
 System = Callable[[Path], Measured]
-"""Runs one system once; the folder is for its logs."""
+"""Runs a system once; the folder is for its logs."""
 Say = Callable[[str], None]
+"""Is told what happens."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class BesideBench:
+class ComparisonBench:
     """Settings besides the workload.
 
     Attributes:
         data: partitioned dataset.
-        workload: what every system has to do.
+        workload: the work of every system.
         vs: peers.
-        runs: rounds.
-        netns: ``"on"``: each partition's processes in a network namespace; ``"off"``: loopback; ``"auto"``: on where possible.
+        runs: number of rounds.
+        netns: ``"on"``: a network namespace for the processes of each partition; ``"off"``: loopback; ``"auto"``: on
+            where possible.
         link: rate of the links between the namespaces, e.g. ``"1gbit"``; None: unshaped.
-        cache_share: rows that Atta's daemons keep, in percent of the HALO vertices; None: their default.
+        cache_share: rows that Atta's daemons cache, in percent of the HALO vertices; None: their default.
         work: folder that keeps graphs converted for peers; None: ``atta`` in the user's cache folder.
     """
 
     data: str
-    workload: Workload
+    workload: BenchWorkload
     vs: tuple[str, ...] = ()
     runs: int = 5
     netns: str = "auto"
@@ -84,7 +88,7 @@ class BesideBench:
         if self.link and self.netns == "off":
             raise ConfigError("--link shapes the links between namespaces: not with --netns off")
         if self.link is not None:
-            NetLab(2, rate=self.link)  # says what is wrong with the rate
+            bits_per_s(self.link)  # says what is wrong with the rate
 
     @property
     def beside_dgl(self) -> bool:
@@ -98,20 +102,20 @@ class BesideBench:
 
 
 def need_training() -> None:
-    """Raise ConfigError where the packages to train with are missing."""
+    """Raise ConfigError if the packages for training are missing."""
     need("training", "torch", "torch_geometric")
 
 
 def delivery(beside_dgl: bool) -> str:
-    """What consumers turn batches into unless told: a key of ``consumer.DELIVERIES``."""
+    """The default form in which consumers take batches, a key of ``consumer.DELIVERIES``."""
     if beside_dgl and importlib.util.find_spec("dgl") is not None:
         return "dgl"
     return "pyg" if importlib.util.find_spec("torch_geometric") is not None else "arrays"
 
 
 @contextlib.contextmanager
-def hosts_of(bench: BesideBench, count: int) -> Iterator[list[Host]]:
-    """A host per partition, inside the block: network namespaces where asked for or possible, else this machine."""
+def hosts_of(bench: ComparisonBench, count: int) -> Iterator[list[Host]]:
+    """A host per partition, inside the block: network namespaces if asked for or possible, else this machine."""
     wanted = bench.netns == "on" or bench.link is not None
     if bench.netns == "off" or (not wanted and no_namespaces()):
         yield loopback(count)
@@ -120,8 +124,8 @@ def hosts_of(bench: BesideBench, count: int) -> Iterator[list[Host]]:
         yield list(lab.hosts)
 
 
-def settings(bench: BesideBench, dataset: Dataset, hosts: Sequence[Host]) -> dict[str, object]:
-    """What the report says of the run: all settings, the places and the sizes of the dataset."""
+def settings(bench: ComparisonBench, dataset: Dataset, hosts: Sequence[Host]) -> dict[str, object]:
+    """The settings in the report: those of ``bench``, whether namespaces were used, and the sizes of the dataset."""
     options = asdict(bench)
     workload = options.pop("workload")
     options["netns"] = "off" if hosts[0].interface is None else "on"
@@ -130,9 +134,9 @@ def settings(bench: BesideBench, dataset: Dataset, hosts: Sequence[Host]) -> dic
 
 
 def add_distdgl(
-    bench: BesideBench, hosts: Sequence[Host], report: BenchReport, say: Say, *, recipe: Recipe | None = None
+    bench: ComparisonBench, hosts: Sequence[Host], report: BenchReport, say: Say, *, recipe: Recipe | None = None
 ) -> dict[str, System]:
-    """DistDGL where it is asked for; if it cannot run, the report says why. ``recipe``: train by it, else only load."""
+    """DistDGL if asked for; if it cannot run, the report says why. With a ``recipe`` it trains, else it only loads."""
     if not bench.beside_dgl:
         return {}
     from atta.bench.peers.distdgl.launch import run_distdgl
@@ -158,7 +162,7 @@ def alternate(
     limits_of: Callable[[], dict[str, float]],
     say: Say,
 ) -> None:
-    """Run all rounds, limits of the machine first; a peer that fails leaves ``systems``.
+    """Run all rounds, each of which begins with the limits of the machine. A peer that fails leaves ``systems``.
 
     Raises:
         AttaError: Atta itself failed.
@@ -166,7 +170,7 @@ def alternate(
     for number in range(runs):
         say(f"round {number + 1} of {runs}: limits of the machine")
         report.add_limits(limits_of())
-        # Every other round runs backwards: whatever drifts favours each system as often as the others.
+        # Every other round runs backwards, so that a drift of the machine favours no system.
         for name in list(systems)[:: 1 if number % 2 == 0 else -1]:
             say(f"round {number + 1} of {runs}: {name}")
             with tempfile.TemporaryDirectory(prefix=f"atta-bench-{name}-") as folder:
@@ -179,8 +183,8 @@ def alternate(
                     del systems[name]
 
 
-def machine_limits(bench: BesideBench, dataset: Dataset, hosts: Sequence[Host]) -> dict[str, float]:
-    """Copy and gather with as many threads as the daemons have together, TCP and gRPC from the first host to the last."""
+def machine_limits(bench: ComparisonBench, dataset: Dataset, hosts: Sequence[Host]) -> dict[str, float]:
+    """Limits of copying and gathering with the threads of all daemons, and of TCP and gRPC between two hosts."""
     threads = min(len(os.sched_getaffinity(0)), bench.workload.threads * len(hosts))
     tables = dataset.schema.node_tables[dataset.schema.node_types[0]].values()
     return {

@@ -1,57 +1,54 @@
-"""``atta bench scheduler``: launch policies side by side, and how busy each keeps the machine's scarcest resource.
+"""``atta bench scheduler``: compares launch policies by how busy each keeps the scarcest resource of the machine.
 
-Every policy runs the same daemons, batches and links; only *when* a batch is begun, and which task runs next, differs. A policy is
-right when something is always busy: the cores, a link, or the consumer. Which of them it is depends on the setting, not on the
-policy, so the busiest one is what is compared.
+Every policy runs the same daemons, batches and links. Only *when* a batch is launched, and which task runs next,
+differs. A policy is right when some resource is always busy: the cores, a link, or the consumer. Which one that is
+depends on the setting, not on the policy. So the busiest one is compared.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from atta.bench.lab.drive import Measured
-from atta.bench.lab.netlab import Host
+from atta.bench.lab.netlab import Host, bits_per_s
 from atta.bench.lab.platform_run import cache_options, run_atta
+from atta.bench.lab.processes import Measured
 from atta.bench.loader import benchmark as loader
 from atta.bench.results import BenchReport
-from atta.bench.rounds import BesideBench, Say, System, add_distdgl, alternate, hosts_of, machine_limits, settings
-from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.bench.rounds import ComparisonBench, Say, System, add_distdgl, alternate, hosts_of, machine_limits, settings
+from atta.errors import AttaError, ConfigError
 from atta.partition.dataset import Dataset
-from atta.scheduler.config import POLICIES
+from atta.scheduler import POLICIES, SchedulerConfig, policy_named
 
-__all__ = ["OURS", "SchedulerBench", "bits_per_s", "figures", "run"]
+__all__ = ["OURS", "SchedulerBench", "figures", "run"]
 
-OURS = "two-level"
-_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+OURS = SchedulerConfig.policy
 _LOADING = ("cpu_percent", "cpu_us_per_seed", "link_bytes_per_seed")
 
 
 @dataclass(frozen=True)
-class SchedulerBench(BesideBench):
-    """Settings of the benchmark; the others are those of ``BesideBench``.
+class SchedulerBench(ComparisonBench):
+    """Settings of the benchmark; the others are those of ``ComparisonBench``.
 
     Attributes:
-        policies: of the daemons' schedulers; ``two-level`` is what the others are compared with.
-        depths: the policy ``prefetch`` runs once with each of these.
-        rtt_ms: every request to another daemon waits so long first. The delay is injected by the daemons, not by the network.
+        policies: of the daemons' schedulers; the default one is what the others are compared with.
+        depths: a policy with a depth (``Policy.has_depth``) runs once with each of these.
+        rtt_ms: how long every request to another daemon waits first. The daemons inject this delay, not the network.
     """
 
-    policies: tuple[str, ...] = POLICIES
+    policies: tuple[str, ...] = tuple(POLICIES)
     depths: tuple[int, ...] = (4,)
     rtt_ms: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for policy in self.policies:
-            if policy not in POLICIES:
-                raise UnknownNameError.of("scheduling policy", policy, POLICIES)
+            policy_named(policy)
         if OURS not in self.policies:
             raise ConfigError(
                 f"--policies {','.join(self.policies)}: {OURS} must be among them, the others are compared with it"
@@ -77,7 +74,7 @@ def run(bench: SchedulerBench, say: Say = lambda _: None) -> BenchReport:
         if bench.link and hosts[0].interface is None:
             raise AttaError(f"--link {bench.link}: the links of network namespaces are shaped, and there are none here")
         config = {**settings(bench, dataset, hosts), "frontier": _frontier(bench)}
-        report = BenchReport("scheduler", config, ours=OURS)
+        report = BenchReport("scheduler", config, ours=OURS, drawn="seeds_per_s")
         systems = _systems(bench, hosts) | add_distdgl(bench, hosts, report, say)
         measured = partial(figures, bench=bench, hosts=len(hosts))
         limits_of = partial(machine_limits, bench, dataset, hosts)
@@ -88,9 +85,10 @@ def run(bench: SchedulerBench, say: Say = lambda _: None) -> BenchReport:
 def figures(measured: Measured, *, bench: SchedulerBench, hosts: int) -> dict[str, float]:
     """Figures of one round.
 
-    ``completion_ms`` is the time from a batch's launch to its end; ``busy/cores``, ``busy/link`` (of the link and direction that
-    carries most) and ``busy/consumer`` (computing, and taking batches in) are shares of the time in which all consumers are at
-    work, ``busiest`` the largest of them. ``queue_bytes`` is what finished batches took at most, per daemon.
+    ``completion_ms`` is the time from the launch of a batch to its end. ``busy/cores``, ``busy/link`` (the link and
+    direction that carries most) and ``busy/consumer`` (computing and taking batches) are shares of the time in which
+    all consumers work. ``busiest`` is the largest of these shares, ``queue_bytes`` the most memory that finished
+    batches took in any daemon.
     """
     found, together = loader.figures(measured), measured.together
     window = measured.window_s
@@ -105,7 +103,7 @@ def figures(measured: Measured, *, bench: SchedulerBench, hosts: int) -> dict[st
     if bench.link and any(together.sent_bytes):
         busy["link"] = 8 * max(together.sent_bytes) / (together.seconds * bits_per_s(bench.link))
     if think_ms := bench.workload.think_ms:
-        # The first epoch begins with nothing prepared.
+        # The first epoch does not count: no batch is ready when it begins.
         later = [e for e in measured.epochs if e["epoch"]] or measured.epochs
         thought = sum(e["batches"] for e in later) * think_ms / 1e3 / sum(e["stop"] - e["start"] for e in later)
         busy["consumer"] = min(1.0, thought + together.rank_cpu_s / (together.seconds * hosts))
@@ -114,25 +112,13 @@ def figures(measured: Measured, *, bench: SchedulerBench, hosts: int) -> dict[st
     return chosen | {f"busy/{name}": share for name, share in busy.items()}
 
 
-def bits_per_s(rate: str) -> float:
-    """The number in a rate as tc writes it.
-
-    >>> bits_per_s("1.5gbit")
-    1500000000.0
-    """
-    found = re.fullmatch(r"([0-9.]+)([kmg]?)bit", rate)
-    if found is None:
-        raise ConfigError(f"rate {rate!r}: write it like 1gbit or 200mbit")
-    return float(found[1]) * _UNITS[found[2]]
-
-
 def _frontier(bench: SchedulerBench) -> str:
-    """What a hop expands; as DGL does beside DGL."""
+    """What a hop expands: beside DGL what DGL expands."""
     return "all" if bench.beside_dgl else "new"
 
 
 def _systems(bench: SchedulerBench, hosts: Sequence[Host]) -> dict[str, System]:
-    """A system per policy, and per depth of the policy ``prefetch``."""
+    """A system per policy, and per depth where a policy has one."""
 
     def daemons(*options: str) -> System:
         return lambda folder: run_atta(
@@ -147,8 +133,8 @@ def _systems(bench: SchedulerBench, hosts: Sequence[Host]) -> dict[str, System]:
 
     found: dict[str, System] = {}
     for policy in bench.policies:
-        if policy == "prefetch":
-            found |= {f"prefetch-{k}": daemons("--policy", policy, "--prefetch", str(k)) for k in bench.depths}
+        if POLICIES[policy].has_depth:
+            found |= {f"{policy}-{k}": daemons("--policy", policy, "--prefetch", str(k)) for k in bench.depths}
         else:
             found[policy] = daemons("--policy", policy)
     return found

@@ -1,12 +1,12 @@
-"""``atta bench strategies``: an epoch by mini-batches, by the whole graph, and by whole servers, over a slow link between servers.
+"""``atta bench strategies``: training strategies over a slow link between servers.
 
-Every system is ``atta train`` on the same partitions, a server with its trainers per host:
+Every system is ``atta train`` on the same partitions. Each host is a server with its trainers:
 
 ===========  ==================================================================================================
 minibatch    each trainer samples its own batches
-full         exact full-graph training that exchanges rows before every layer, also between servers: what GraNNDis
-             compares itself with
-preload      exact full-graph training, each server with all that its vertices depend on
+full         exact full-graph training that exchanges rows before every layer, also between servers: the baseline of
+             GraNNDis
+preload      exact full-graph training; each server holds all vertices that its own depend on
 cooperative  whole servers with expansion-aware sampling, in one step or in co-batches
 ===========  ==================================================================================================
 """
@@ -23,11 +23,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from atta.bench.lab.drive import Measured
 from atta.bench.lab.flow import flow_bytes_per_s
 from atta.bench.lab.netlab import Host, NetLab, bits_per_s, loopback, no_namespaces
+from atta.bench.lab.processes import Measured
 from atta.bench.lab.workfolder import work_folder
-from atta.bench.lab.workload import Recipe, Workload
+from atta.bench.lab.workload import BenchWorkload, Recipe
 from atta.bench.results import BenchReport
 from atta.bench.rounds import PEERS, Say, alternate, need_training
 from atta.bench.train.run import Trained, run_training
@@ -37,13 +37,12 @@ from atta.train.config import TrainConfig
 
 __all__ = ["STRATEGIES", "StrategiesBench", "accuracies", "epochs_of", "external_rate", "figures", "run"]
 
-STRATEGIES = ("cooperative", "full", "preload", "minibatch")
 _KBIT = 1e3
 _TRIES = 3
 _CALIBRATING = 20
-"""Epochs that are enough to know how long one takes."""
+"""Number of epochs that tell how long one takes."""
 _CLOSE = 0.02
-"""A share of external time so near the one asked for is good enough."""
+"""How far the share of external time may lie from the one asked for."""
 
 Figures = dict[str, float]
 
@@ -54,19 +53,20 @@ class StrategiesBench:
 
     Attributes:
         data: partitioned dataset, as many partitions as servers.
-        servers, trainers_per_server: how many; each server is a host of its own where namespaces are possible.
-        strategies: of ``STRATEGIES``; the ratios are about ``cooperative``, without it about the first.
+        servers, trainers_per_server: numbers of servers and of trainers; each server is a host of its own if namespaces
+            are possible.
+        strategies: some of ``STRATEGIES``; ratios are about ``cooperative`` or else about the first one.
         vs: peers: dgl.
         model, layers, hidden, lr, dropout, seed: as for ``atta train``.
-        eas: (hops, new neighbours per vertex) of ``cooperative``.
-        co_batches: its steps per epoch.
-        num_neighbors, batch_size: of ``minibatch`` and DistDGL.
-        external_share: shape the links so that ``full`` spends this share of its time in them.
-        link: rate of the links instead, e.g. ``"100mbit"``; None of both: unshaped.
-        eval_every: epochs between evaluations; None: after the last one only.
-        target: test accuracy, the time to which is reported; None: none.
-        runs: rounds; systems alternate within a round, and each round has another seed.
-        warm_up, epochs: not counted, and counted, per round.
+        eas: expansion-aware sampling of ``cooperative``: (hops, new neighbours per vertex).
+        co_batches: steps per epoch of ``cooperative``.
+        num_neighbors, batch_size: settings of ``minibatch`` and DistDGL.
+        external_share: shape the links so that ``full`` spends this share of its time in them; None: see ``link``.
+        link: rate of the links, e.g. ``"100mbit"``; None: unshaped, unless there is an ``external_share``.
+        eval_every: epochs between evaluations; None: only after the last one.
+        target: a test accuracy; the time until it was reached is reported. None: it is not.
+        runs: number of rounds; systems alternate within a round, and each round has another seed.
+        warm_up, epochs: epochs per round before measuring, and measured epochs.
         timeout_s: a system that takes longer has failed.
         work: folder that keeps graphs converted for peers; None: ``atta`` in the user's cache folder.
     """
@@ -125,42 +125,58 @@ class StrategiesBench:
             raise ConfigError(f"--external-share {self.external_share}: must lie between 0 and 1")
         if "full" not in self.strategies or self.servers == 1:
             raise ConfigError(
-                "--external-share: is that of `full` between servers, so name it, and take at least 2 servers"
+                "--external-share: the share of `full` between servers, so name it and take at least 2 servers"
             )
 
     @property
     def fan_outs(self) -> tuple[int, ...]:
-        """Of mini-batches, one per layer."""
+        """Fan-outs of mini-batches, one per layer."""
         return self.num_neighbors * self.layers if len(self.num_neighbors) == 1 else self.num_neighbors
 
     def settings(self, strategy: str) -> dict[str, object]:
-        """Of ``TrainConfig``, for one of ``STRATEGIES``."""
-        everybody = self.servers * self.trainers_per_server
+        """Settings of ``TrainConfig`` for one of ``STRATEGIES``."""
         common = {
             **{name: getattr(self, name) for name in ("model", "layers", "hidden", "lr", "dropout")},
-            "trainers": everybody,
+            "trainers": self.servers * self.trainers_per_server,
             "epochs": self.warm_up + self.epochs,
             "eval_every": self.eval_every or self.warm_up + self.epochs,
         }
-        own: dict[str, dict[str, object]] = {
-            "minibatch": {"strategy": "minibatch", "num_neighbors": self.fan_outs, "batch_size": self.batch_size},
-            "full": {"strategy": "full", "trainers_per_server": everybody},
-            "preload": {"strategy": "full", "trainers_per_server": self.trainers_per_server},
-            "cooperative": {
-                **{"strategy": "cooperative", "trainers_per_server": self.trainers_per_server},
-                **{"eas": self.eas, "co_batches": self.co_batches},
-            },
-        }
-        return common | own[strategy]
+        return common | STRATEGIES[strategy](self)
 
     def options(self, strategy: str, seed: int) -> list[str]:
-        """Of ``atta train``."""
+        """Options of ``atta train`` for one of ``STRATEGIES``."""
         words = ["--seed", str(seed)]
         for name, value in self.settings(strategy).items():
             if name != "trainers":
                 text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
                 words += [f"--{name.replace('_', '-')}", text]
         return words
+
+
+def _minibatch(bench: StrategiesBench) -> dict[str, object]:
+    return {"strategy": "minibatch", "num_neighbors": bench.fan_outs, "batch_size": bench.batch_size}
+
+
+def _full(bench: StrategiesBench) -> dict[str, object]:
+    return {"strategy": "full", "trainers_per_server": bench.servers * bench.trainers_per_server}
+
+
+def _preload(bench: StrategiesBench) -> dict[str, object]:
+    return {"strategy": "full", "trainers_per_server": bench.trainers_per_server}
+
+
+def _cooperative(bench: StrategiesBench) -> dict[str, object]:
+    own = {"trainers_per_server": bench.trainers_per_server, "eas": bench.eas, "co_batches": bench.co_batches}
+    return {"strategy": "cooperative", **own}
+
+
+STRATEGIES: dict[str, Callable[[StrategiesBench], dict[str, object]]] = {
+    "cooperative": _cooperative,
+    "full": _full,
+    "preload": _preload,
+    "minibatch": _minibatch,
+}
+"""By the name of a system: its own settings of ``TrainConfig``."""
 
 
 def run(bench: StrategiesBench, say: Say = lambda _: None) -> BenchReport:
@@ -185,7 +201,8 @@ def run(bench: StrategiesBench, say: Say = lambda _: None) -> BenchReport:
     with _hosts(bench, link) as hosts:
         config["netns"] = "off" if hosts[0].interface is None else "on"
         ours = "cooperative" if "cooperative" in bench.strategies else bench.strategies[0]
-        report = BenchReport("strategies", config, ours, frozenset({"epoch_seconds", "seconds_to_target"}))
+        costs = frozenset({"epoch_seconds", "seconds_to_target"})
+        report = BenchReport("strategies", config, ours, costs, drawn="epoch_seconds")
         systems = {name: _system(bench, name, hosts, alone) for name in bench.strategies}
         systems |= _distdgl(bench, dataset, hosts, report, say)
         alternate(systems, bench.runs, report, lambda found: found, limits_of=lambda: _limits(hosts), say=say)
@@ -193,10 +210,10 @@ def run(bench: StrategiesBench, say: Say = lambda _: None) -> BenchReport:
 
 
 def figures(trained: Trained, warm_up: int, target: float | None = None) -> Figures:
-    """Figures of a run, of the epochs after ``warm_up``: medians over epochs, of memory the largest trainer's peak.
+    """Figures of a run: medians over the epochs after ``warm_up``, and the peak memory of the largest trainer.
 
-    Accuracies are those at the best validation.
-    ``link_bytes`` is what the busiest host sent in an epoch; ``set_up_link_bytes`` what it sent before the end of the first one.
+    ``link_bytes`` is what the busiest host sent in an epoch, ``set_up_link_bytes`` what it sent before the end of the
+    first epoch. See ``accuracies`` for the others.
     """
     counted, sent = trained.epochs[warm_up:], trained.sent_bytes[warm_up:]
     last = trained.epochs[-1]
@@ -215,14 +232,15 @@ def figures(trained: Trained, warm_up: int, target: float | None = None) -> Figu
 
 
 def accuracies(epochs: Sequence[Mapping[str, Any]], target: float | None = None) -> Figures:
-    """Accuracies at the best validation, and training time until the test accuracy was that of ``target``, where it was.
+    """Accuracies of the epoch with the best validation, and the training time until ``target`` was reached.
 
-    ``epochs``: from the first one on, each with ``seconds``, and ``val_accuracy`` and ``test_accuracy`` where it was evaluated.
+    ``epochs`` begin with the first one. Each has ``seconds``, ``val_accuracy`` and ``test_accuracy`` (None: not
+    evaluated).
     """
     found: Figures = {}
     evaluated = [e for e in epochs if e["val_accuracy"] is not None]
     if evaluated:
-        best = max(evaluated, key=lambda e: float(e["val_accuracy"]))  # the first of equals
+        best = max(evaluated, key=lambda e: float(e["val_accuracy"]))  # of equals the first
         found |= {"val_accuracy": best["val_accuracy"], "test_accuracy": best["test_accuracy"] or 0.0}
     until = itertools.accumulate(float(e["seconds"]) for e in epochs)
     for seconds, epoch in zip(until, epochs, strict=True):
@@ -232,22 +250,22 @@ def accuracies(epochs: Sequence[Mapping[str, Any]], target: float | None = None)
 
 
 def external_rate(seconds: float, sent_bytes: float, share: float) -> float:
-    """Bits per second of a link that takes ``share`` of an epoch for ``sent_bytes`` if all else takes ``seconds``."""
+    """Bits per second of a link that takes ``share`` of an epoch; ``seconds`` is the time of its other work."""
     return 8 * sent_bytes * (1 - share) / (share * seconds)
 
 
 def _calibrated(bench: StrategiesBench, say: Say) -> tuple[float, str]:
     """Seconds of an epoch of ``full`` on unshaped links, and the rate with which links take the share asked for.
 
-    Bytes over rate is only nearly what a link adds: some of it is hidden behind computing, and messages wait for each other. So
-    the rate is corrected by what was measured with it.
+    The time that a link adds is only about bytes / rate: computing hides a part of it, and messages wait for each other. So
+    each try corrects the rate by the time that was measured with it.
     """
     assert bench.external_share is not None
     short = dataclasses.replace(bench, epochs=min(bench.epochs, _CALIBRATING), eval_every=None, target=None)
     with _hosts(bench, None) as hosts:
         found = _measured(short, "full", hosts)
     alone = found["epoch_seconds"]
-    wanted = alone * bench.external_share / (1 - bench.external_share)  # seconds that the link adds
+    wanted = alone * bench.external_share / (1 - bench.external_share)  # seconds that the link must add
     rate = external_rate(alone, found["link_bytes"], bench.external_share)
     for _ in range(_TRIES):
         link = f"{max(1, round(rate / _KBIT))}kbit"
@@ -267,7 +285,7 @@ def _measured(bench: StrategiesBench, strategy: str, hosts: Sequence[Host]) -> F
 
 
 def _system(bench: StrategiesBench, name: str, hosts: Sequence[Host], alone: float | None) -> Callable[[Path], Figures]:
-    """Runs a strategy once per call; ``alone``: seconds of an epoch of ``full`` without a slow link."""
+    """A function that runs a strategy once; ``alone`` is the time of an epoch of ``full`` without a slow link."""
     data, seeds = Path(bench.data).resolve(), itertools.count(bench.seed)
 
     def measure(folder: Path) -> Figures:
@@ -300,17 +318,17 @@ def _limits(hosts: Sequence[Host]) -> Figures:
 def _distdgl(
     bench: StrategiesBench, dataset: Dataset, hosts: Sequence[Host], report: BenchReport, say: Say
 ) -> dict[str, Callable[[Path], Figures]]:
-    """DistDGL's mini-batches where they are asked for; if it cannot run, the report says why."""
+    """DistDGL's mini-batches if they are asked for; if it cannot run, the report says why."""
     if "dgl" not in bench.vs:
         return {}
     from atta.bench.peers.distdgl.launch import run_distdgl
     from atta.bench.peers.distdgl.partition import prepare
     from atta.bench.train import benchmark as train
 
-    workload = Workload(
+    workload = BenchWorkload(
         bench.fan_outs,
         bench.batch_size,
-        warm_up=1,  # of which it tells the last one only, and all count until an accuracy is reached
+        warm_up=1,  # only its last warm-up epoch is reported, and the time to an accuracy counts all epochs
         epochs=bench.warm_up + bench.epochs - 1,
         seconds=0.0,
         timeout_s=bench.timeout_s,
@@ -354,10 +372,10 @@ def _distdgl(
 
 
 def epochs_of(measured: Measured) -> list[dict[str, Any]]:
-    """A run's epochs as ``accuracies`` takes them, its warm-up of one epoch included; ``sent_bytes``: of the busiest host."""
+    """The epochs of a run, with its warm-up epoch, for ``accuracies``; ``sent_bytes`` is that of the busiest host."""
     by_number: dict[int, list[dict[str, Any]]] = {-1: measured.warm_ups}
-    for lesson in measured.epochs:
-        by_number.setdefault(lesson["epoch"], []).append(lesson)
+    for reported in measured.epochs:
+        by_number.setdefault(reported["epoch"], []).append(reported)
     return [
         {
             "seconds": max(e["stop"] for e in ranks) - min(e["start"] for e in ranks),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from atta.cli.output import DURATION, INTS, NAMES, SIZE
 from atta.errors import ConfigError, UnknownNameError
-from atta.observe.settings import Option, Setting, settings_of
+from atta.observe.settings import Option, SettingField, settings_of
 
 __all__ = ["config_option", "settings_options"]
 
@@ -36,14 +36,16 @@ class _Percent(click.FloatRange):
         return float(super().convert(value, param, ctx)) / 100
 
 
-def settings_options(config: type, *, defaults: dict[str, Any] | None = None) -> Callable[[Command], Command]:
+def settings_options(
+    config: type, *, defaults: Mapping[str, Any] | None = None, groups: Mapping[str, str] | None = None
+) -> Callable[[Command], Command]:
     """Decorate a command with one option per field of ``config``; it gets their values by field as the argument ``settings``.
 
     ``defaults``: what the command line gives where it differs from Python, by field. A ``NoOption`` field is left out, so the
-    command may give it a value of its own.
+    command may give it a value of its own. ``groups``: what help says before the text of some fields, by field.
     """
     settings = [s for s in settings_of(config) if isinstance(s.option, Option)]
-    differing = defaults or {}
+    differing, before = defaults or {}, groups or {}
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
@@ -55,9 +57,9 @@ def settings_options(config: type, *, defaults: dict[str, Any] | None = None) ->
 
         decorated: Any = run
         for s in reversed(settings):
-            decorated = _option(s, differing.get(s.field, s.default), s.required and s.field not in differing)(
-                decorated
-            )
+            default = differing.get(s.field, s.default)
+            required = s.required and s.field not in differing
+            decorated = _option(s, default, required, before.get(s.field, ""))(decorated)
             if was := _described(s).was:
                 decorated = _earlier(s, was)(decorated)
         return decorated  # type: ignore[no-any-return]  # click returns what it was given
@@ -65,14 +67,14 @@ def settings_options(config: type, *, defaults: dict[str, Any] | None = None) ->
     return decorate
 
 
-def _described(setting: Setting) -> Option:
+def _described(setting: SettingField) -> Option:
     assert isinstance(setting.option, Option)
     return setting.option
 
 
-def _option(setting: Setting, default: Any, required: bool) -> Callable[[Any], Any]:
+def _option(setting: SettingField, default: Any, required: bool, group: str) -> Callable[[Any], Any]:
     about, name = _described(setting), f"--{setting.name}"
-    common: dict[str, Any] = {"help": _help(about), "hidden": about.hidden}
+    common: dict[str, Any] = {"help": _help(about, group), "hidden": about.hidden}
     if setting.kind is bool:
         if default:
             return click.option(f"{name}/--no-{setting.name}", setting.field, default=True, show_default=True, **common)
@@ -94,11 +96,12 @@ def _option(setting: Setting, default: Any, required: bool) -> Callable[[Any], A
     )
 
 
-def _help(about: Option) -> str:
-    return f"{about.help}  [default: {about.unset}]" if about.unset else about.help
+def _help(about: Option, group: str) -> str:
+    text = f"{group}: {about.help[:1].lower()}{about.help[1:]}" if group else about.help
+    return f"{text}  [default: {about.unset}]" if about.unset else text
 
 
-def _type(setting: Setting) -> click.ParamType[Any]:
+def _type(setting: SettingField) -> click.ParamType[Any]:
     about = _described(setting)
     if about.choices:
         return click.Choice(about.choices)
@@ -138,12 +141,12 @@ def _text(kind: str, value: Any) -> str:
     return f"{1000 * value:g}ms" if 0 < value < 1 else f"{value:g}s"
 
 
-def _earlier(setting: Setting, was: str) -> Callable[[Any], Any]:
+def _earlier(setting: SettingField, was: str) -> Callable[[Any], Any]:
     """The option's earlier name: hidden, and gone with the next version."""
     return click.option(f"--{was.replace('_', '-')}", was, type=_type(setting), default=None, hidden=True)
 
 
-def _take_earlier_name(setting: Setting, taken: dict[str, Any], values: dict[str, Any]) -> None:
+def _take_earlier_name(setting: SettingField, taken: dict[str, Any], values: dict[str, Any]) -> None:
     was = _described(setting).was
     given = values.pop(was, None) if was else None
     if given is None:

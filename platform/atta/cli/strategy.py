@@ -17,7 +17,7 @@ from atta.observe.extras import need
 from atta.observe.machine.memory import total_bytes
 
 if TYPE_CHECKING:
-    from atta.train.planning import Advice, Forecast, Network, Question, Setting, Sizes
+    from atta.train.planning import Advice, Expansion, Forecast, PlannedModel, Question, Sizes
 
 __all__ = ["plan_strategy"]
 
@@ -81,20 +81,20 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
     write_json(json_file, document)
 
 
-def _network(dataset: Any, options: dict[str, Any]) -> Network:
-    from atta.train.planning import Network
+def _network(dataset: Any, options: dict[str, Any]) -> PlannedModel:
+    from atta.train.planning import PlannedModel
 
     tables = dataset.schema.node_tables[dataset.schema.node_types[0]]
     shape: tuple[int, ...] = tables["x"].row_shape if "x" in tables else ()
     if len(shape) != 1:
         raise ConfigError(f"{dataset.path}: has no features (a node table x with one row of numbers per vertex)")
     classes = dataset.schema.num_classes or 2
-    return Network(options["model"], options["layers"], options["hidden"], shape[0], classes)
+    return PlannedModel(options["model"], options["layers"], options["hidden"], shape[0], classes)
 
 
 def _question(options: dict[str, Any]) -> Question:
     from atta.train.planning import Question
-    from atta.train.planning.count import SETTINGS
+    from atta.train.planning.count import EXPANSIONS
 
     layers = options["layers"]
     fan_outs = options["num_neighbors"] or (_FAN_OUTS if layers == len(_FAN_OUTS) else _FAN_OUTS[1:2])
@@ -102,25 +102,25 @@ def _question(options: dict[str, Any]) -> Question:
         servers=options["servers"],
         trainers=options["trainers_per_server"],
         layers=layers,
-        settings=_settings(options["eas"]) or SETTINGS,
+        settings=_settings(options["eas"]) or EXPANSIONS,
         co_batches=options["co_batches"],
         num_neighbors=fan_outs * layers if len(fan_outs) == 1 else fan_outs,
         batch_size=options["batch_size"],
     )
 
 
-def _settings(given: tuple[tuple[int, ...], ...]) -> list[Setting]:
+def _settings(given: tuple[tuple[int, ...], ...]) -> list[Expansion]:
     from atta.samplers.operators.server import ExpansionAware
-    from atta.train.planning import Setting
+    from atta.train.planning import Expansion
 
     for pair in given:
         if len(pair) != 2:
             raise ConfigError(f"--eas {','.join(map(str, pair))}: give MAX_HOP,FANOUT, such as 1,15")
         ExpansionAware(*pair)  # refuses what is out of range
-    return [Setting(*pair) for pair in given]
+    return [Expansion(*pair) for pair in given]
 
 
-def _command(data: str, chosen: Forecast, network: Network, trainers: int) -> str:
+def _command(data: str, chosen: Forecast, network: PlannedModel, trainers: int) -> str:
     """What to type; ``--trainers`` is the number of all trainers."""
     model = ("--model", network.model, "--layers", str(network.layers), "--hidden", str(network.hidden))
     return shlex.join(("atta", "train", "--data", data, *model, "--trainers", str(trainers), *chosen.options))

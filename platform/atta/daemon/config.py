@@ -9,7 +9,7 @@ from typing import Annotated
 from atta.errors import ConfigError
 from atta.observe.machine.processor import usable_cores
 from atta.observe.settings import NoOption, Option, check_bounds
-from atta.scheduler.config import POLICIES, SchedulerConfig
+from atta.scheduler import POLICIES, SchedulerConfig
 from atta.wire.clusterfile import check_address
 
 __all__ = ["DaemonConfig"]

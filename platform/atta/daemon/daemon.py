@@ -24,7 +24,7 @@ from atta.daemon.descriptors import ensure_descriptors
 from atta.daemon.engine.engine import Engine
 from atta.daemon.peers.chunks import moved_at_once
 from atta.daemon.peers.peers import Peers
-from atta.daemon.peers.turns import Outlets, TurnPool
+from atta.daemon.peers.turns import MessageTurns, TurnPool
 from atta.daemon.services.control import ControlService
 from atta.daemon.services.data import GraphService, KvService
 from atta.daemon.services.handling import Handling
@@ -87,12 +87,12 @@ class Daemon:
             fan_outs=config.cache_fanouts,
         )
         self._engine = Engine(config, self._dataset, shard, store, peers, cache=self._cache)
-        self._serving, outlets = TurnPool(config.threads, "atta-serve"), Outlets()
+        self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
         self._sessions = SessionService(config, self._engine, config.listen)
-        self._graph = GraphService(shard, self._serving, outlets, config.listen)
+        self._graph = GraphService(shard, self._serving, turns, config.listen)
         at_once = moved_at_once(config.threads)
         self._kv = KvService(
-            store, self._dataset.dataset_id, self._serving, outlets, address=config.listen, at_once=at_once
+            store, self._dataset.dataset_id, self._serving, turns, address=config.listen, at_once=at_once
         )
         tables = Tables(config.table_bytes)
         snapshots = Path(config.snapshots) if config.snapshots else None

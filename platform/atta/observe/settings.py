@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeVar
 
 from atta.errors import ConfigError, UnknownNameError
 
-__all__ = ["NoOption", "Option", "Setting", "check_bounds", "renamed", "settings_of"]
+__all__ = ["NoOption", "Option", "SettingField", "check_bounds", "renamed", "settings_of"]
 
 Unit = Literal["", "bytes", "s", "percent"]
 Class = TypeVar("Class", bound=type)
@@ -72,7 +72,7 @@ class NoOption:
 
 
 @dataclass(frozen=True)
-class Setting:
+class SettingField:
     """One field of a settings dataclass.
 
     Attributes:
@@ -99,20 +99,20 @@ class Setting:
 
 
 @functools.cache
-def settings_of(config: type) -> tuple[Setting, ...]:
+def settings_of(config: type) -> tuple[SettingField, ...]:
     """The fields of a settings dataclass, in their order; one without ``Option`` or ``NoOption`` is a TypeError."""
     hints = typing.get_type_hints(config, include_extras=True)
     return tuple(_setting(config, field, hints[field.name]) for field in dataclasses.fields(config))
 
 
-def _setting(config: type, field: dataclasses.Field[Any], hint: Any) -> Setting:
+def _setting(config: type, field: dataclasses.Field[Any], hint: Any) -> SettingField:
     described = [d for d in getattr(hint, "__metadata__", ()) if isinstance(d, Option | NoOption)]
     if not described:
         raise TypeError(f"{config.__name__}.{field.name}: annotate it with Option or NoOption")
     kind, listed = _kind(typing.get_args(hint)[0])
     required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     default = None if field.default is dataclasses.MISSING else field.default
-    return Setting(field.name, described[0], kind, listed, default, required)
+    return SettingField(field.name, described[0], kind, listed, default, required)
 
 
 def _kind(hint: Any) -> tuple[type, bool]:

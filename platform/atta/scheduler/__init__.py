@@ -16,11 +16,12 @@
        v
     output queue    finished batches in batch order                                 -> BatchReady
 
-Nothing here waits, measures or sends: the daemon, the tests and the simulator drive the same object, and the decision log
-(``Scheduler.log``) tells which event caused which actions. docs/scheduler.md has the formulas and what was decided where
+Nothing here waits, measures or sends: the daemon, the tests and the simulator drive the same object. The decision log
+(``Scheduler.log``) tells which event caused which actions. docs/scheduler.md has the formulas, and the decisions where
 the paper is silent.
 
-Reading order: ``events`` (the whole interface), ``coarse``, ``fine``, ``costs``, ``scheduler`` (ties them together), ``config``.
+Reading order: ``events`` (the whole interface), ``policies`` (the table of launch policies), ``score``, ``pace``,
+``coarse``, ``fine``, ``costs``, ``scheduler`` (ties them together), ``wakeups``, ``config``.
 """
 
 from atta.scheduler.events import (
@@ -41,11 +42,12 @@ from atta.scheduler.events import (
     Utilisation,
     WakeAt,
 )
-from atta.scheduler.fine import oldest_first
+from atta.scheduler.policies import POLICIES, Policy, policy_named
 from atta.scheduler.scheduler import Scheduler, SchedulerConfig
 from atta.scheduler.views import SessionView
 
 __all__ = [
+    "POLICIES",
     "Action",
     "BatchReady",
     "BatchTaken",
@@ -54,6 +56,7 @@ __all__ = [
     "Event",
     "FailSession",
     "LaunchDag",
+    "Policy",
     "RunTask",
     "Scheduler",
     "SchedulerConfig",
@@ -65,5 +68,5 @@ __all__ = [
     "Tick",
     "Utilisation",
     "WakeAt",
-    "oldest_first",
+    "policy_named",
 ]

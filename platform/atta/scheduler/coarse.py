@@ -1,73 +1,35 @@
-"""The coarse level: when to launch the next DAG of a session (ByteGNN §4.2, Algorithm 1).
+"""The coarse level (ByteGNN §4.2): what it knows of a session when it decides whether to launch the next DAG.
 
-::
-
-    balance = T_sample / (T_train * max(Q, Q0))        Q: finished batches not yet taken
-    f(C)    = max(floor, 101 - exp(C / c)),  c = 100 / ln 101
-    score   = T_gap * f(C) * balance                   T_gap: milliseconds since the session's last launch
-    launch if score >= sigma, else look again within 5 ms
-
-Besides the score: caps on batches and bytes (``Session.within_caps``), and four rules, the first that applies. Saturation: workers
-or links have enough waiting for them, do not launch: another batch would make none of them faster and all of them later. Growth: so
-many batches at once as never before take memory that nobody has touched, so their number grows by steps (``Session.may_grow``).
-Liveness: nothing is in flight and nothing finished, launch. Pipeline floor: no more batches are in flight or finished than training
-takes while one batch is being sampled (Little's law), and one, so the queue would run dry: launch. Times are milliseconds here,
-seconds outside.
+``policies`` decides with it, ``score`` has the formulas. Beyond them stand caps on batches and bytes
+(``ScheduledSession.within_caps``) and a limit on how fast the number of batches at once may rise
+(``ScheduledSession.may_widen``). Times are milliseconds here, seconds outside.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from atta.samplers.dag.spec import Plan
 from atta.scheduler.config import SchedulerConfig
+from atta.scheduler.pace import Pace
 
-__all__ = ["LAUNCH_RULES", "LaunchRule", "Load", "Pace", "Session", "balance", "headroom", "launch_score"]
+__all__ = ["Load", "ScheduledSession"]
 
-_C = 100.0 / math.log(101.0)
 _ALWAYS = 4
-"""Batches that a session may hold in any case."""
-SIZE_MARGIN = 1.125
-"""The next batches may be so much larger than the largest one seen; sizes within a session differ by a few percent."""
-
-
-def headroom(utilisation: float) -> float:
-    """f(C) before its floor: 100 on an idle machine, 0 on a fully used one; ``utilisation`` in percent."""
-    return 101.0 - math.exp(min(max(utilisation, 0.0), 100.0) / _C)
-
-
-def balance(sample_ms: float | None, train_ms: float | None, queued: float, empty_queue: float) -> float:
-    """How far sampling lags behind training; times that are not known yet count as equal."""
-    ratio = sample_ms / train_ms if sample_ms is not None and train_ms is not None else 1.0
-    return ratio / max(queued, empty_queue)
-
-
-def launch_score(
-    gap_ms: float,
-    *,
-    utilisation: float,
-    queued: float,
-    sample_ms: float | None,
-    train_ms: float | None,
-    config: SchedulerConfig,
-) -> float:
-    """The launch score, with Q0 and the floor of f."""
-    room = max(headroom(utilisation), config.least_headroom)
-    return gap_ms * room * balance(sample_ms, train_ms, queued, config.empty_queue)
+"""Number of batches that a session may hold in any case."""
 
 
 class Load:
     """How busy the machine is. The CPU utilisation is a running mean over a short window; unknown counts as idle.
 
-    ``saturated``: the scheduler's own tasks keep workers or links busy for some time, whatever is launched; ``idle``: a worker has
-    nothing to do; ``shared``: there are sessions of several jobs.
+    ``saturated``: the scheduler's own tasks already keep the workers or the links busy for some time. ``idle``: a
+    worker has nothing to do. ``shared``: there are sessions of several loaders.
     """
 
     def __init__(self, window_s: float) -> None:
-        self.percent = 0.0
+        self.percent = 0.0  # invariant: in [0, 100]
         self.saturated = False
         self.idle = True
         self.shared = False
@@ -82,86 +44,32 @@ class Load:
         self._at = now
 
 
-@dataclass
-class Pace:
-    """What has been measured about the batches of a session."""
-
-    sample_ms: float | None = None  # running mean: launch to end of a DAG
-    train_ms: float | None = None  # running mean: the consumer's time per batch
-    sigma: float | None = None  # threshold of the launch score; None until the first batch is finished
-    batch_bytes: float | None = None  # estimated size of a batch
-    work_ms: float | None = None  # running mean: time of the tasks of a DAG at home, added up
-    finished: int = 0
-    largest: int = 0  # bytes
-    most: int = 0  # batches in flight or finished at once, ever
-    grown_at: int = 0  # ``finished`` when there were more of them for the last time
-    total_ms: float = 0.0  # of the batches that calibrate sigma
-
-    @property
-    def depth(self) -> float:
-        """Batches that training takes while one is being sampled; 0 while a time is unknown."""
-        return self.sample_ms / self.train_ms if self.sample_ms is not None and self.train_ms is not None else 0.0
-
-    def inherited(self, config: SchedulerConfig) -> Pace:
-        """What the next session of the same profile starts from: the latest means, and sigma frozen at their value."""
-        if self.sample_ms is None:
-            return dataclasses.replace(self)
-        sigma = _sigma(self.sample_ms, config)
-        return dataclasses.replace(self, sigma=sigma, finished=max(self.finished, config.calibration_batches))
-
-    def sampled(self, ms: float, nbytes: int, config: SchedulerConfig, work_ms: float = 0.0) -> None:
-        """A batch is finished, ``ms`` after its launch; its tasks have kept workers busy for ``work_ms``.
-
-        sigma follows from the operating point (C*, Q*) at which the machine should settle: there T_gap equals T_train, so
-        the score equals mean T_sample * f(C*) / Q*. It is frozen after the first batches; from then on slower sampling
-        raises the score above it.
-        """
-        self.finished += 1
-        self.largest = max(self.largest, nbytes)
-        self.batch_bytes = SIZE_MARGIN * self.largest
-        self.sample_ms = _mean(self.sample_ms, ms, config.averaging)
-        if work_ms > 0:
-            self.work_ms = _mean(self.work_ms, work_ms, config.averaging)
-        if self.finished <= config.calibration_batches:
-            self.total_ms += ms
-            self.sigma = _sigma(self.total_ms / self.finished, config)
-
-    def trained(self, ms: float, trainers: int, config: SchedulerConfig) -> None:
-        """The consumers report their time per batch; several of them drain the queue so many times faster."""
-        self.train_ms = _mean(self.train_ms, ms / trainers, config.averaging)
-
-
-def _sigma(sample_ms: float, config: SchedulerConfig) -> float:
-    return sample_ms * headroom(config.target_utilisation) / config.target_queue
-
-
-def _mean(old: float | None, new: float, weight: float) -> float:
-    return new if old is None else old + weight * (new - old)
-
-
 @dataclass(eq=False)
-class Session:
-    """The coarse level's state of one session."""
+class ScheduledSession:
+    """The coarse level's state of one session. ``validate`` checks the invariants that the comments name."""
 
     name: str
-    plan: Plan
-    batches: Sequence[int]
+    plan: Plan = field(repr=False)
+    batches: Sequence[int] = field(repr=False)
     trainers: int
-    profile: str
+    loader: str
     pace: Pace
-    weight: float = 1.0
-    launched: int = 0  # position of the next batch to launch
-    announced: int = 0  # position of the next batch to announce
-    in_flight: int = 0
+    share: float = 1.0
+    launched: int = 0  # position of the next batch to launch; at most len(batches)
+    announced: int = 0  # position of the next batch to announce; at most ``launched``
+    in_flight: int = 0  # launched, not finished: in_flight + len(waiting) == launched - announced
     last_launch: float = -math.inf  # seconds
-    waiting: dict[int, tuple[int, int]] = field(default_factory=dict)  # finished out of order: batch -> (dag, bytes)
-    queue: dict[int, int] = field(default_factory=dict)  # announced and not taken: batch -> bytes
-    finished_bytes: int = 0  # of both
-    dags: dict[int, None] = field(default_factory=dict)  # launched and not announced, in launch order
-    growing: int = 0  # of those in flight, how many were more at once than ever
-    check_at: float = math.inf  # when to consider the next launch
-    turn: float = 0.0  # milliseconds of work per weight, see ``charge``
-    before: Session | None = None  # the one of this profile that was open already: its batches are taken first
+    waiting: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Finished, but an earlier batch is not: batch -> (dag, bytes). All lie in batches[announced:launched]."""
+    queue: dict[int, int] = field(default_factory=dict)
+    """Announced and not taken: batch -> bytes. At most ``announced`` of them."""
+    finished_bytes: int = 0  # the sum over ``waiting`` and ``queue``
+    dags: dict[int, None] = field(default_factory=dict)
+    """Launched and not announced, in launch order: ascending, launched - announced of them."""
+    widening: int = 0  # number of those in flight that were launched beyond ``pace.most``; at most ``in_flight``
+    check_at: float = math.inf  # when to consider the next launch; inf: when an event gives reason to
+    turn: float = 0.0  # milliseconds of work per share, see ``charge``
+    before: ScheduledSession | None = None  # the loader's session that was open already: its batches are taken first
     closed: bool = False
 
     @property
@@ -171,36 +79,42 @@ class Session:
 
     @property
     def line(self) -> tuple[int, int]:
-        """Batches finished, and in flight or finished, that the consumer has before it: also those of the session before."""
+        """Batches (finished, held) that the consumer has before it, with those of the loader's session before.
+
+        Held batches are in flight or finished.
+        """
         finished, held = self.finished, self.in_flight + self.finished
         if self.before is None or self.before.closed:
             return finished, held
         return finished + self.before.finished, held + self.before.in_flight + self.before.finished
 
-    def grown(self) -> bool:
-        """A batch has been launched: whether there are more at once than ever, now remembered."""
+    def widened(self) -> bool:
+        """Note a launch. Returns whether the loader now has more batches at once than ever before."""
         held = self.line[1]
         if held <= self.pace.most:
             return False
-        self.pace.most, self.pace.grown_at = held, self.pace.finished
-        self.growing += 1
+        self.pace.most, self.pace.widened_at = held, self.pace.finished
+        self.widening += 1
         return True
 
-    def may_grow(self, load: Load, config: SchedulerConfig) -> bool:
-        """Whether one more batch at once is worth its memory, should there never have been so many.
+    def may_widen(self, load: Load, config: SchedulerConfig) -> bool:
+        """Whether one more batch is worth its memory if the loader never had as many at once.
 
-        Buffers are used again, and touching a new one can take longer than making a batch. So beyond four batches there is one more
-        while a worker and the machine are idle, as many again at a time in the beginning (as in TCP's slow start the number
-        doubles with what has been finished), later a quarter; and else only now and then. With none in flight it is the score that
-        decides how many finished ones wait; with several jobs, their turns.
+        Buffers are used again, and touching a new one can take longer than making a batch. So beyond four batches the
+        number rises only while a worker and the machine are idle. In the beginning it may double with what has been
+        finished, as in TCP's slow start; later it may rise by a quarter at a time; otherwise only once in
+        ``widening_batches`` batches. While none is in flight, the score alone decides how many finished ones wait. With
+        several loaders, their turns decide.
         """
         pace = self.pace
         if load.shared or self.in_flight == 0 or self.line[1] < max(_ALWAYS, pace.most):
             return True
-        if pace.finished - pace.grown_at >= config.growth_batches:
+        if pace.finished - pace.widened_at >= config.widening_batches:
             return True
         idle = load.idle and load.percent < config.target_utilisation
-        return idle and self.growing < (pace.most if pace.finished < config.growth_batches else max(1, pace.most // 4))
+        return idle and self.widening < (
+            pace.most if pace.finished < config.widening_batches else max(1, pace.most // 4)
+        )
 
     @property
     def hungry(self) -> bool:
@@ -208,14 +122,13 @@ class Session:
         return self.launched < len(self.batches)
 
     def charge(self, turn: float) -> float:
-        """A batch is launched when ``turn`` has been reached; where it begins, from which the turn goes on.
+        """Move the session's turn forward by one batch. Returns where that batch begins.
 
-        Start-time fair queueing (Goyal, Vin and Cheng 1996): a batch takes its session's turn forward by its work at home over
-        the session's weight, and the session whose turn is the earliest launches next. One that did not want anything for a
-        while has no credit for it.
+        Start-time fair queueing (Goyal, Vin and Cheng 1996): a batch moves its session's turn by its work at home over
+        the session's share. The session with the earliest turn launches next. A session that paused gains no credit.
         """
         start = max(turn, self.turn)
-        self.turn = start + (self.pace.work_ms or 0.0) / self.weight
+        self.turn = start + (self.pace.work_ms or 0.0) / self.share
         return start
 
     @property
@@ -226,9 +139,10 @@ class Session:
     def within_caps(self, config: SchedulerConfig, free_bytes: float = math.inf) -> bool:
         """Whether one more DAG keeps the bounds on batches and bytes.
 
-        ``free_bytes``: what all sessions together leave of the buffers. A session that holds something leaves as much as it will
-        hold (the dynamic threshold of shared-memory switches, Choudhury and Hahne 1998), so that stalled ones never use up all;
-        one that holds nothing may take what there is, and goes beyond its own bounds.
+        ``free_bytes``: what all sessions together leave of the buffers. A session that holds something must leave as
+        much as it will hold then (the dynamic threshold of shared-memory switches, Choudhury and Hahne 1998), so
+        stalled sessions never use up everything. A session that holds nothing may take what is free, beyond its own
+        bounds.
         """
         held = self.in_flight + self.finished
         if held == 0:
@@ -239,51 +153,24 @@ class Session:
             return False
         return self.held_bytes + self.pace.batch_bytes <= min(config.queue_bytes, free_bytes)
 
-
-LaunchRule = Callable[[Session, Load, float, SchedulerConfig], float]
-"""(session, load, now, config) -> seconds until the next launch is due: 0 = now, inf = not before another event."""
-
-
-def by_score(session: Session, load: Load, now: float, config: SchedulerConfig) -> float:
-    """ByteGNN's launch score with the rules of liveness and pipeline floor."""
-    pace = session.pace
-    finished, held = session.line
-    if load.saturated or not session.may_grow(load, config):
-        return math.inf
-    if held == 0 or pace.sigma is None or (config.pipeline_floor and held < pace.depth + 1):
-        return 0.0
-    gap_ms = 1e3 * (now - session.last_launch)
-    # The score is proportional to the gap, so the gap at which it reaches sigma is known.
-    per_ms = launch_score(
-        1.0,
-        utilisation=load.percent,
-        queued=finished,
-        sample_ms=pace.sample_ms,
-        train_ms=pace.train_ms,
-        config=config,
-    )
-    missing_ms = pace.sigma / per_ms - gap_ms if per_ms > 0 else math.inf
-    return 0.0 if missing_ms <= 0 else min(max(missing_ms / 1e3, 1e-3), config.sleep_s)
-
-
-def one_at_a_time(session: Session, load: Load, now: float, config: SchedulerConfig) -> float:
-    """Baseline: the next DAG starts when the one before has ended."""
-    return 0.0 if session.in_flight == 0 else math.inf
-
-
-def fixed_depth(session: Session, load: Load, now: float, config: SchedulerConfig) -> float:
-    """Baseline: a fixed number of batches in flight or finished."""
-    return 0.0 if session.in_flight + session.finished < config.prefetch else math.inf
-
-
-def greedy(session: Session, load: Load, now: float, config: SchedulerConfig) -> float:
-    """Baseline: as many DAGs as the caps allow."""
-    return 0.0
-
-
-LAUNCH_RULES: dict[str, LaunchRule] = {
-    "two-level": by_score,
-    "sequential": one_at_a_time,
-    "prefetch": fixed_depth,
-    "fifo": greedy,
-}
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant does not hold."""
+        name = f"session {self.name!r}"
+        assert 0 <= self.announced <= self.launched <= len(self.batches), (
+            f"{name}: announced {self.announced}, launched {self.launched} of {len(self.batches)}"
+        )
+        assert self.in_flight >= 0, f"{name}: {self.in_flight} batches are in flight"
+        assert self.in_flight + len(self.waiting) == self.launched - self.announced, (
+            f"{name}: {self.in_flight} in flight and {len(self.waiting)} waiting are not launched - announced"
+        )
+        assert len(self.dags) == self.launched - self.announced, f"{name}: {len(self.dags)} DAGs are not announced"
+        numbers = [*self.dags]
+        assert numbers == sorted(numbers), f"{name}: DAGs out of launch order"
+        unannounced = {self.batches[at] for at in range(self.announced, self.launched)}
+        assert self.waiting.keys() <= unannounced, f"{name}: waiting batches were not launched, or were announced"
+        assert not self.queue.keys() & unannounced, f"{name}: queued batches were not announced"
+        assert len(self.queue) <= self.announced, f"{name}: more batches in the queue than announced"
+        held = sum(nbytes for _, nbytes in self.waiting.values()) + sum(self.queue.values())
+        assert self.finished_bytes == held, f"{name}: finished_bytes is {self.finished_bytes}, not {held}"
+        assert 0 <= self.widening <= self.in_flight, f"{name}: {self.widening} of {self.in_flight} widen"
+        assert self.pace.most >= self.in_flight or not self.in_flight, f"{name}: more in flight than pace.most"

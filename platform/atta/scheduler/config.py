@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError
 
-__all__ = ["POLICIES", "SchedulerConfig"]
-
-POLICIES = ("two-level", "sequential", "prefetch", "fifo")
+__all__ = ["SchedulerConfig"]
 
 
 @dataclass(frozen=True)
@@ -19,51 +17,49 @@ class SchedulerConfig:
     """
 
     workers: int = 2
-    """CPU tasks running at once."""
+    """Number of CPU tasks that run at once."""
     net_in_flight: int = 16
-    """Tasks waiting for other daemons at once."""
+    """Number of tasks that wait for other daemons at once."""
     chunk_rows: int = 65_536
     """Largest number of rows in one task."""
     queue_bytes: int = 1 << 30
-    """Per session: finished batches plus the estimated size of those in flight."""
+    """Most bytes per session: finished batches plus the estimated size of those in flight."""
     buffer_bytes: int = 0
-    """All sessions together: the same, and the batches that consumers have taken and still look at; 0 = no bound."""
+    """Most bytes of all sessions together, also of batches that consumers have taken and still read; 0 = no bound."""
     fetch_bytes: int = 32 << 20
-    """Policy "two-level": nothing is launched while so many bytes of rows are to come from other daemons: they keep a link of 25
-    Gbit/s busy for 10 ms."""
-    growth_batches: int = 256
-    """Policy "two-level": where no worker idles, a profile has one batch more at once than ever before only once in so many; its
-    first so many are the beginning."""
+    """Policy "two-level": launch nothing while this many bytes of rows are still to come from other daemons. They keep
+    a link of 25 Gbit/s busy for 10 ms."""
+    widening_batches: int = 256
+    """Policy "two-level": while no worker idles, a loader may have more batches at once than ever before only once in
+    this many batches. Its first ones, as many, count as the beginning."""
     max_dags: int = 0
-    """Per session: DAGs in flight plus finished batches; 0 = max(16, 2 x workers)."""
+    """Per session: most DAGs in flight plus finished batches; 0 = max(16, 2 x workers)."""
     policy: str = "two-level"
-    """When to launch and what to run next: see ``POLICIES``."""
+    """When to launch and what to run next: a name in ``policies.POLICIES``. ``Scheduler`` refuses unknown ones."""
     prefetch: int = 4
     """Policy "prefetch": DAGs in flight plus finished batches."""
     target_utilisation: float = 95.0
-    """C*: the operating point from which sigma is calibrated, with ``target_queue``."""
+    """C*: the CPU utilisation of the operating point from which sigma is calibrated."""
     target_queue: float = 4.0
-    """Q*."""
+    """Q*: the queue length of that operating point."""
     empty_queue: float = 0.5
-    """Q0: an empty queue counts as so many batches."""
+    """Q0: number of batches that an empty queue counts as."""
     least_headroom: float = 1.0
-    """Floor of f: even on a fully used machine the score keeps growing."""
+    """Floor of f: even on a fully used machine the score keeps rising."""
     pipeline_floor: bool = True
     """Launch regardless of the score while fewer batches are held than training takes during one sampling time."""
     calibration_batches: int = 8
-    """sigma is frozen after so many batches."""
+    """Number of batches after which sigma is frozen."""
     averaging: float = 0.2
     """Weight of the newest measurement in the running means of sampling and training times."""
     utilisation_window_s: float = 0.1
     """Time constant of the running mean of the CPU utilisation."""
     sleep_s: float = 0.005
-    """Longest time until a launch that was refused by its score is considered again."""
+    """Longest time until a launch that its score refused is considered again."""
     log_events: int = 1024
     """Length of the decision log; 0 = none."""
 
     def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise UnknownNameError.of("scheduling policy", self.policy, POLICIES)
         for name in (
             "workers",
             "net_in_flight",
@@ -72,7 +68,7 @@ class SchedulerConfig:
             "fetch_bytes",
             "prefetch",
             "calibration_batches",
-            "growth_batches",
+            "widening_batches",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")

@@ -1,8 +1,8 @@
-"""What a task is going to take, in microseconds, learnt from those that have run.
+"""How long a task will take, in microseconds, learnt from the tasks that have run.
 
-``Task.cost`` counts edges for one kind of task and bytes for another, so costs of different kinds cannot be compared. A straight
-line per kind and lane, fitted to the latest tasks (least squares, older ones forgotten exponentially), turns them into time.
-Until enough tasks have run, typical figures of one core stand in.
+``Task.cost`` counts edges for one kind of task and bytes for another, so costs of different kinds cannot be compared. A
+straight line per kind and lane turns them into time. It is fitted to the latest tasks by least squares; older ones are
+forgotten exponentially. Until enough tasks have run, typical figures of one core stand in.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from atta.samplers.dag.instance import Kind, Lane, Task
 __all__ = ["CostModel", "Line"]
 
 FORGETTING = 0.995
-"""Weight of a task after the next one of its kind has run: about the last 200 count."""
+"""Factor by which a task's weight shrinks with every later task of its kind: about the last 200 count."""
 ENOUGH = 8
-"""Tasks of a kind that have to run before its own line is believed."""
+"""Number of tasks of a kind after which its own line is used."""
 _TYPICAL = {  # microseconds: fixed, per unit of cost
     Kind.NEIGHBORHOOD: (50.0, 0.01),
     Kind.FEATURE: (50.0, 0.00025),
@@ -27,7 +27,10 @@ _ROUND_TRIP_US = 500.0
 
 @dataclass(slots=True)
 class Line:
-    """A weighted least-squares line through points (x, y), neither part of it below zero; the fields are weighted sums."""
+    """A weighted least-squares line through points (x, y), with no negative coefficient.
+
+    The fields are weighted sums.
+    """
 
     n: float = 0.0
     x: float = 0.0
@@ -36,7 +39,7 @@ class Line:
     xy: float = 0.0
 
     def add(self, x: float, y: float) -> None:
-        """Take in one point; the earlier ones count a little less from now on."""
+        """Take in one point. The earlier ones count a little less from now on."""
         self.n = FORGETTING * self.n + 1.0
         self.x = FORGETTING * self.x + x
         self.xx = FORGETTING * self.xx + x * x
@@ -52,7 +55,7 @@ class Line:
         if self.n == 0:
             return 0.0, 0.0
         spread = self.n * self.xx - self.x * self.x
-        if spread <= 1e-9 * self.n * self.xx:  # all x alike: nothing tells a and b apart
+        if spread <= 1e-9 * self.n * self.xx:  # all x are equal: a and b cannot be told apart
             return (0.0, self.y / self.x) if self.x > 0 else (self.y / self.n, 0.0)
         slope = (self.n * self.xy - self.x * self.y) / spread
         fixed = (self.y - slope * self.x) / self.n
@@ -69,7 +72,7 @@ class CostModel:
         self._fits: dict[tuple[Kind, Lane], tuple[float, float]] = {}
 
     def observe(self, task: Task, seconds: float) -> None:
-        """``task`` took so long from its start to its end."""
+        """``task`` took ``seconds`` from its start to its end."""
         key = task.kind, task.lane
         line = self._lines.get(key)
         if line is None:
@@ -87,7 +90,7 @@ class CostModel:
         return fit[0] + fit[1] * task.cost
 
     def stats(self) -> dict[str, float]:
-        """The lines, for whoever watches: ``<kind>_<lane>_fixed_us`` and ``..._per_unit_us``."""
+        """The lines, for metrics: ``<kind>_<lane>_fixed_us`` and ``..._per_unit_us``."""
         found: dict[str, float] = {}
         for (kind, lane), (fixed, per_unit) in self._fits.items():
             found[f"{kind.value}_{lane.value}_fixed_us"] = fixed

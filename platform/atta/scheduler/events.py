@@ -1,11 +1,15 @@
-"""What the scheduler is told (events) and what it answers (actions): plain frozen data, the whole interface of the core."""
+"""What the scheduler is told (events) and what it answers (actions): plain frozen data, the whole interface of the
+core.
+
+Their reprs are for logs, so they count what is long instead of listing it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
-from atta.samplers.dag.instance import Share, Task
+from atta.samplers.dag.instance import OwnedVertices, Task
 from atta.samplers.dag.spec import Plan
 
 __all__ = [
@@ -28,36 +32,58 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class SessionOpened:
+MOST_SHOWN = 8
+"""Largest number of entries of a sequence that a repr lists."""
+
+
+class _Brief:
+    """A dataclass whose repr leaves out bulk."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        shown = (f"{f.name}={_brief(getattr(self, f.name))}" for f in fields(self))  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, Plan):
+        return f"<plan of {len(value.ops)} operators>"
+    if isinstance(value, Sequence) and not isinstance(value, str | Task) and len(value) > MOST_SHOWN:
+        return f"<{len(value)} from {value[0]!r} to {value[-1]!r}>"
+    return repr(value)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SessionOpened(_Brief):
     """A consumer wants ``batches``, in this order, made by ``plan``."""
 
     session: str
     plan: Plan
-    batches: Sequence[int]  # global batch ids, each once; a range will do
-    trainers: int = 1  # consumers that drain this one session
+    batches: Sequence[int]  # global batch ids, each once, e.g. a range
+    trainers: int = 1  # number of consumers that drain this one session
     batch_bytes: float = 0.0  # upper bound or estimate of a batch's size; 0 = unknown: one DAG at a time until measured
-    weight: float = 1.0  # share of the workers beside other sessions that could use them as well
-    profile: str = ""
-    """Sessions of equal profile are one consumer's, one after another (epochs of a loader): they inherit what has been measured,
-    and until batches of the later one are taken those of the one before count as being in its queue."""
+    share: float = 1.0  # of the workers, relative to other sessions that could use them as well
+    loader: str = ""
+    """Sessions of one loader follow each other, as its epochs do; empty: a session of its own. A later one inherits
+    what has been measured. Until its own batches are taken, those of the session before count in its queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionClosed:
-    """The consumer is gone. Unknown sessions are ignored, so closing twice is harmless."""
+    """The consumer is gone. The scheduler ignores unknown sessions, so closing twice is harmless."""
 
     session: str
 
 
-@dataclass(frozen=True, slots=True)
-class TaskDone:
-    """A task handed out by RunTask has been executed; ``growth`` and ``expand`` as in ``DagInstance.done``."""
+@dataclass(frozen=True, slots=True, repr=False)
+class TaskDone(_Brief):
+    """A task of a RunTask has been executed; ``growth`` and ``expand`` as in ``DagInstance.done``."""
 
     dag: int
     task: Task
-    growth: Sequence[Share] = ()
-    expand: Sequence[Share] | None = None
+    growth: Sequence[OwnedVertices] = ()
+    expand: Sequence[OwnedVertices] | None = None
     nbytes: int = 0  # END tasks: bytes that the finished batch occupies until it is taken
     seconds: float = 0.0  # from its start to its end; 0 = not measured
 
@@ -74,7 +100,7 @@ class TaskFailed:
 class BatchTaken:
     """The consumer took a batch out of the output queue.
 
-    ``train_ms``: how long it computes on one batch, without its waiting for data; 0 = unknown.
+    ``train_ms``: how long it computes on one batch, without waiting for data; 0 = unknown.
     """
 
     session: str
@@ -84,7 +110,7 @@ class BatchTaken:
 
 @dataclass(frozen=True, slots=True)
 class ConsumersHold:
-    """Bytes of all batches, of any sessions, that consumers have taken and still look at."""
+    """Bytes of all batches, of any session, that consumers have taken and still read."""
 
     nbytes: int
 

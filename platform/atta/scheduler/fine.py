@@ -1,65 +1,39 @@
 """The fine level: which ready task runs next (ByteGNN §4.2).
 
-Ready tasks are ordered by (DAG id, estimated time, order of arrival); ``costs`` learns the estimates. DAG ids follow launch
-order, so the oldest batch is finished first; cheap tasks go first within a batch, because their successors become ready the
-sooner. Tasks are not interrupted. CPU tasks and requests to other daemons wait in two lanes of the same order, each with its
-own number of running tasks.
+Ready tasks are ordered by (DAG id, estimated time, order of arrival); ``costs`` learns the estimates. Tasks are not
+interrupted. CPU tasks and requests to other daemons wait in two lanes of the same order. Each lane has its own number
+of running tasks.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
 from atta.samplers.dag.instance import DagInstance, Kind, Task
-from atta.scheduler.coarse import Session
+from atta.scheduler.coarse import ScheduledSession
 from atta.scheduler.costs import CostModel
+from atta.scheduler.policies import TaskOrder
 
-__all__ = ["ORDERS", "Dag", "LaneQueue", "TaskOrder", "oldest_first"]
+__all__ = ["Dag", "LaneQueue"]
 
 
 @dataclass(eq=False, slots=True)
 class Dag:
-    """A launched DAG until its batch is finished, or, when cancelled, until its last running task has answered."""
+    """A launched DAG until its batch is finished or, when cancelled, until its last running task has answered."""
 
     id: int
-    session: Session
+    session: ScheduledSession
     batch: int
     instance: DagInstance
     launched: float  # seconds
     work_s: float = 0.0  # of its tasks at home, so far
     running: set[Task] = field(default_factory=set)
-    cancelled: bool = False
-    grows: bool = False  # was launched as one more at once than ever before
-
-
-TaskOrder = Callable[[int, float], tuple[int, float]]
-"""(DAG id, estimated microseconds) -> key; the smallest runs first, equals in order of arrival."""
-
-
-def oldest_then_cheapest(dag: int, cost_us: float) -> tuple[int, float]:
-    """ByteGNN's order."""
-    return dag, cost_us
-
-
-def first_come(dag: int, cost_us: float) -> tuple[int, float]:
-    """Baseline: in order of arrival."""
-    return 0, 0.0
-
-
-ORDERS: dict[str, TaskOrder] = {
-    "two-level": oldest_then_cheapest,
-    "sequential": oldest_then_cheapest,
-    "prefetch": oldest_then_cheapest,
-    "fifo": first_come,
-}
-
-
-def oldest_first(policy: str) -> bool:
-    """Whether a policy prefers older batches; then other daemons are asked to do so, too."""
-    return ORDERS[policy] is oldest_then_cheapest
+    cancelled: bool = False  # such a DAG is kept only while ``running`` is not empty
+    widens: bool = False  # was launched when the loader never had as many batches at once
 
 
 class LaneQueue:
@@ -67,19 +41,20 @@ class LaneQueue:
 
     def __init__(self, width: int, order: TaskOrder, costs: CostModel) -> None:
         self.width = width
-        self.running = 0
+        self.running = 0  # at most ``width``; less only while no task waits (after every event)
         self.fetching = 0.0
-        """Bytes of the rows that its tasks fetch, those that run and those that wait."""
+        """Bytes of the rows that its running and waiting tasks fetch."""
         self._order, self._costs = order, costs
         self._arrivals = count()
         self._heap: list[tuple[tuple[int, float], int, Dag, Task, float]] = []
+        """(key, arrival, DAG, task, since when it is ready); none of a cancelled DAG."""
 
     def __len__(self) -> int:
         return len(self._heap)
 
     @property
     def backlog(self) -> int:
-        """Tasks that wait, without those that go to idle workers at once."""
+        """Number of waiting tasks, without those that idle workers take at once."""
         return len(self._heap) - (self.width - self.running)
 
     def push(self, dag: Dag, task: Task, now: float) -> None:
@@ -89,7 +64,10 @@ class LaneQueue:
         heapq.heappush(self._heap, (key, next(self._arrivals), dag, task, now))
 
     def take(self) -> tuple[Dag, Task, float] | None:
-        """The next task to run, now counted as running, and since when it is ready; None: the lane is full, or nothing is ready."""
+        """The next task, now counted as running: (DAG, task, since when it is ready). None: the lane is full or empty.
+
+        A plain tuple, as it is made for every task.
+        """
         if self.running == self.width or not self._heap:
             return None
         _, _, dag, task, ready = heapq.heappop(self._heap)
@@ -98,7 +76,7 @@ class LaneQueue:
         return dag, task, ready
 
     def drop_cancelled(self) -> None:
-        """Forget the tasks of cancelled DAGs that wait."""
+        """Forget the waiting tasks of cancelled DAGs."""
         self.fetching -= sum(_row_bytes(entry[3]) for entry in self._heap if entry[2].cancelled)
         self._heap = [entry for entry in self._heap if not entry[2].cancelled]
         heapq.heapify(self._heap)
@@ -107,6 +85,23 @@ class LaneQueue:
         """A running task has answered."""
         self.running -= 1
         self.fetching -= _row_bytes(task)
+
+    def validate(self, name: str, dags: Iterable[Dag], running: Iterable[Task]) -> None:
+        """Raise AssertionError where an invariant does not hold.
+
+        ``dags``: all that exist; ``running``: those of this lane.
+        """
+        known, tasks = {id(dag) for dag in dags}, [*running]
+        assert self.running == len(tasks), f"lane {name}: {self.running} tasks are counted as running, {len(tasks)} run"
+        assert self.running <= self.width, f"lane {name}: {self.running} tasks run, at most {self.width} may"
+        assert self.running == self.width or not self._heap, f"lane {name} idles while tasks wait"
+        for _, _, dag, task, _ in self._heap:
+            assert not dag.cancelled, f"lane {name}: {task} of cancelled DAG {dag.id} waits"
+            assert id(dag) in known, f"lane {name}: {task} of unknown DAG {dag.id} waits"
+        fetching = sum(map(_row_bytes, tasks)) + sum(_row_bytes(entry[3]) for entry in self._heap)
+        assert math.isclose(self.fetching, fetching, rel_tol=1e-6, abs_tol=1.0), (
+            f"lane {name}: fetches {self.fetching} bytes, not {fetching}"
+        )
 
 
 def _row_bytes(task: Task) -> float:

@@ -1,14 +1,12 @@
-"""The door of the scheduler: ``Scheduler.on(event, now) -> actions``."""
+"""The scheduler's one entry: ``Scheduler.on(event, now) -> actions``."""
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections import OrderedDict, deque
-from itertools import count
+from collections import deque
 
 from atta.samplers.dag.instance import DagInstance, Lane, Task
-from atta.scheduler.coarse import LAUNCH_RULES, Load, Pace, Session
+from atta.scheduler.coarse import Load, ScheduledSession
 from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.costs import CostModel
 from atta.scheduler.events import (
@@ -29,21 +27,17 @@ from atta.scheduler.events import (
     Utilisation,
     WakeAt,
 )
-from atta.scheduler.fine import ORDERS, Dag, LaneQueue
+from atta.scheduler.fine import Dag, LaneQueue
+from atta.scheduler.pace import Pace, PaceMemory
+from atta.scheduler.policies import policy_named
 from atta.scheduler.views import SessionView, view
+from atta.scheduler.wakeups import WakeUps
 
 __all__ = ["Scheduler", "SchedulerConfig", "SchedulerError"]
 
-PROFILES = 64
-"""Measurements kept of closed sessions, the most recently used ones."""
-
-
-EARLY_S = 1e-4
-"""A check may happen so much too early: timers and clocks round differently, and asking for another tick would spin."""
-
 
 class SchedulerError(AssertionError):
-    """The shell broke the protocol of the scheduler: a bug in Atta, never the fault of a user."""
+    """The shell broke the protocol of the scheduler: a bug in Atta, not a mistake of a user."""
 
 
 class Scheduler:
@@ -59,28 +53,27 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, home: int) -> None:
         self._config = config
         self._home = home
-        self._due = LAUNCH_RULES[config.policy]
-        order = ORDERS[config.policy]
+        policy = policy_named(config.policy)
+        self._due = policy.rule
         self.costs = CostModel()
         widths = {Lane.CPU: config.workers, Lane.NET: config.net_in_flight}
-        self._lanes = {lane: LaneQueue(width, order, self.costs) for lane, width in widths.items()}
+        self._lanes = {lane: LaneQueue(width, policy.order, self.costs) for lane, width in widths.items()}
         self._load = Load(config.utilisation_window_s)
-        self._sessions: dict[str, Session] = {}
-        self._profiles: OrderedDict[str, Pace] = OrderedDict()
-        self._dags: dict[int, Dag] = {}
-        self._next_dag = 0
-        self._turn = 0.0  # of the latest launch, see ``Session.charge``
-        self._held_back: dict[str, Session] = {}  # those that wait for lanes to run low
-        self._cramped: dict[str, Session] = {}  # those that have no room for a batch more
-        self._checks: list[tuple[float, int, Session]] = []  # heap; an entry counts if it is its session's check_at
-        self._sequence = count()
-        self._wake: float | None = None  # the wake-up that the shell holds
+        self._sessions: dict[str, ScheduledSession] = {}  # by name, in the order of opening; all open
+        self._paces = PaceMemory()
+        self._dags: dict[int, Dag] = {}  # by id: in flight, or cancelled while tasks still run
+        self._next_dag = 0  # larger than every id
+        self._turn = 0.0  # of the latest launch, see ``ScheduledSession.charge``
+        # A hungry session is in at most one of these two, or has a check planned.
+        self._held_back: dict[str, ScheduledSession] = {}  # wait for lanes to run low
+        self._cramped: dict[str, ScheduledSession] = {}  # have no room for another batch
+        self._wakeups = WakeUps()
         self._now = 0.0  # time of the latest event
         self._log: deque[tuple[float, Event, tuple[Action, ...]]] = deque(maxlen=config.log_events)
         self._finished = 0
         self._cancelled = 0
-        self._most_bytes = 0  # of finished batches at any time
-        self._taken_bytes = 0  # of batches in the hands of consumers
+        self._most_bytes = 0  # largest number of bytes that finished batches ever took
+        self._taken_bytes = 0  # of batches that consumers have taken and still read; not negative
 
     def on(self, event: Event, now: float) -> list[Action]:
         """Take in one event at time ``now`` (seconds of any monotonic clock); return what to do, in this order.
@@ -95,7 +88,7 @@ class Scheduler:
             case BatchTaken():
                 self._batch_taken(event, now, actions)
             case Tick():
-                self._wake = None
+                self._wakeups.arrived()
             case Utilisation():
                 self._load.sample(event.percent, now)
             case SessionOpened():
@@ -110,10 +103,12 @@ class Scheduler:
                 freed, self._taken_bytes = event.nbytes < self._taken_bytes, event.nbytes
                 if freed:
                     self._consider_cramped(now, actions)
-        self._check_due_sessions(now, actions)
+        while (session := self._wakeups.due(now)) is not None:
+            self._consider(session, now, actions)
         self._run_ready_tasks(actions)
         self._consider_held_back(now, actions)
-        self._ask_for_wake_up(now, actions)
+        if (wake := self._wakeups.next(now)) is not None:
+            actions.append(WakeAt(wake))
         self._log.append((now, event, tuple(actions)))
         return actions
 
@@ -146,47 +141,74 @@ class Scheduler:
         at = self._now if now is None else now
         return tuple(view(session, self._load, at, self._config) for session in self._sessions.values())
 
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant between two events does not hold; for tests."""
+        by_session = dict.fromkeys(self._sessions, 0)
+        for number, dag in self._dags.items():
+            assert number == dag.id < self._next_dag, f"DAG {dag.id} is kept as {number} before {self._next_dag}"
+            if dag.cancelled:
+                assert dag.running, f"DAG {number} is cancelled, runs nothing and is still kept"
+                continue
+            assert self._sessions.get(dag.session.name) is dag.session, f"DAG {number}: its session is not open"
+            assert number in dag.session.dags, f"DAG {number} is unknown to its session"
+            by_session[dag.session.name] += 1
+        for name, session in self._sessions.items():
+            assert session.name == name, f"session {session.name!r} is kept as {name!r}"
+            assert not session.closed, f"session {name!r} is closed and still kept"
+            session.validate()
+            count = by_session[name]
+            assert count == session.in_flight, f"session {name!r}: {session.in_flight} in flight, {count} DAGs"
+            waits = (name in self._held_back) + (name in self._cramped) + (session.check_at < math.inf)
+            assert waits <= session.hungry, f"session {name!r} waits for {waits} things to launch its next batch"
+            self._wakeups.validate(session)
+        strangers = (self._held_back.keys() | self._cramped.keys()) - self._sessions.keys()
+        assert not strangers, f"closed sessions wait: {sorted(strangers)}"
+        for lane, queue in self._lanes.items():
+            running = [task for dag in self._dags.values() for task in dag.running if task.lane is lane]
+            queue.validate(lane.value, self._dags.values(), running)
+        assert self._taken_bytes >= 0, f"consumers hold {self._taken_bytes} bytes"
+        assert 0.0 <= self._load.percent <= 100.0, f"the utilisation is {self._load.percent} %"
+        self._paces.validate()
+
     # -- sessions ----------------------------------------------------------------------------------------------------
 
     def _session_opened(self, event: SessionOpened, now: float, actions: list[Action]) -> None:
         if event.session in self._sessions:
             raise SchedulerError(f"session {event.session!r} is open already")
-        if not 0 < event.weight < math.inf:
-            raise SchedulerError(f"session {event.session!r} has the weight {event.weight}")
+        if not 0 < event.share < math.inf:
+            raise SchedulerError(f"session {event.session!r} has the share {event.share}")
         if event.trainers < 1:
             raise SchedulerError(f"session {event.session!r} has {event.trainers} trainers")
         if not isinstance(event.batches, range) and len(set(event.batches)) < len(event.batches):
             raise SchedulerError(f"session {event.session!r} names a batch twice")
-        known = self._known_pace(event.profile) if event.profile else None
+        known = self._known_pace(event.loader) if event.loader else None
         pace = known.inherited(self._config) if known is not None else Pace(batch_bytes=event.batch_bytes or None)
-        session = Session(event.session, event.plan, event.batches, event.trainers, event.profile, pace, event.weight)
-        earlier = [s for s in self._sessions.values() if s.profile and s.profile == event.profile]
+        session = ScheduledSession(
+            event.session, event.plan, event.batches, event.trainers, event.loader, pace, event.share
+        )
+        earlier = [s for s in self._sessions.values() if s.loader and s.loader == event.loader]
         session.before = earlier[-1] if earlier else None
         self._sessions[event.session] = session
-        self._note_profiles()
+        self._note_loaders()
         self._consider(session, now, actions)
 
-    def _known_pace(self, profile: str) -> Pace | None:
-        """What was measured of the latest session of this profile, which may still be open."""
-        running = [s.pace for s in self._sessions.values() if s.profile == profile and s.pace.finished]
-        return running[-1] if running else self._profiles.get(profile)
+    def _known_pace(self, loader: str) -> Pace | None:
+        """What was measured of this loader's latest session, which may still be open."""
+        running = [s.pace for s in self._sessions.values() if s.loader == loader and s.pace.finished]
+        return running[-1] if running else self._paces.get(loader)
 
     def _session_closed(self, event: SessionClosed, actions: list[Action]) -> None:
         session = self._sessions.get(event.session)
         if session is not None:
             self._close(session, actions)
 
-    def _close(self, session: Session, actions: list[Action]) -> None:
+    def _close(self, session: ScheduledSession, actions: list[Action]) -> None:
         del self._sessions[session.name]
         self._held_back.pop(session.name, None)
         self._cramped.pop(session.name, None)
-        self._note_profiles()
+        self._note_loaders()
         session.closed, session.before = True, None
-        if session.profile and session.pace.finished:
-            self._profiles[session.profile] = session.pace
-            self._profiles.move_to_end(session.profile)
-            if len(self._profiles) > PROFILES:
-                self._profiles.popitem(last=False)
+        self._paces.keep(session.loader, session.pace)
         for number in session.dags:
             self._cancelled += 1
             actions.append(CancelDag(number))
@@ -205,7 +227,7 @@ class Scheduler:
         if event.batch not in session.queue:
             raise SchedulerError(f"batch {event.batch} of session {event.session!r} is not in the output queue")
         session.finished_bytes -= session.queue.pop(event.batch)
-        session.before = None  # whoever takes batches of this one does not wait for others
+        session.before = None  # its consumer waits for no batch of the session before
         if event.train_ms > 0:
             session.pace.trained(event.train_ms, session.trainers, self._config)
         self._consider(session, now, actions)
@@ -232,7 +254,7 @@ class Scheduler:
             self._close(dag.session, actions)
 
     def _answered(self, number: int, task: Task) -> Dag | None:
-        """Free the lane of a task that has run; its DAG, or None when nobody wants the result any more."""
+        """Free the lane of a task that has run; its DAG, or None when the result is no longer wanted."""
         dag = self._dags.get(number)
         if dag is None and 0 <= number < self._next_dag:
             return None  # cancelled, and all its running tasks had answered
@@ -250,7 +272,7 @@ class Scheduler:
         del self._dags[dag.id]
         session = dag.session
         session.in_flight -= 1
-        session.growing -= dag.grows
+        session.widening -= dag.widens
         session.waiting[dag.batch] = (dag.id, nbytes)
         session.finished_bytes += nbytes
         self._most_bytes = max(self._most_bytes, sum(s.finished_bytes for s in self._sessions.values()))
@@ -269,13 +291,7 @@ class Scheduler:
 
     # -- decisions ---------------------------------------------------------------------------------------------------
 
-    def _check_due_sessions(self, now: float, actions: list[Action]) -> None:
-        while self._checks and self._checks[0][0] <= now + EARLY_S:
-            when, _, session = heapq.heappop(self._checks)
-            if when == session.check_at and not session.closed:
-                self._consider(session, now, actions)
-
-    def _consider(self, session: Session, now: float, actions: list[Action]) -> None:
+    def _consider(self, session: ScheduledSession, now: float, actions: list[Action]) -> None:
         """Launch what is due in a session, and note when to look again."""
         session.check_at = math.inf
         self._held_back.pop(session.name, None)
@@ -284,27 +300,26 @@ class Scheduler:
             if not session.within_caps(self._config, self._free_bytes()):
                 self._cramped[session.name] = session
                 return
-            # Those that wait for the lanes have their turns first.
+            # Sessions that wait for the lanes have their turns first.
             earlier = any(other.turn < session.turn for other in self._able())
             self._load.saturated = earlier or self._saturated()
             self._look_at_workers()
             wait = self._due(session, self._load, now, self._config)
             if wait > 0:
                 if wait < math.inf:
-                    session.check_at = now + wait
-                    heapq.heappush(self._checks, (session.check_at, next(self._sequence), session))
-                elif self._load.saturated or not session.may_grow(self._load, self._config):
+                    self._wakeups.plan(session, now + wait)
+                elif self._load.saturated or not session.may_widen(self._load, self._config):
                     self._held_back[session.name] = session
                 return
             self._launch(session, now, actions)
 
     def _saturated(self) -> bool:
-        """Whether a task waits for every worker, requests for their turn, or enough rows are to come to keep any link busy."""
+        """Whether a task waits for every worker, requests wait for their turn, or rows to come keep any link busy."""
         cpu, net = self._lanes[Lane.CPU], self._lanes[Lane.NET]
         return cpu.backlog >= cpu.width or net.backlog > 0 or net.fetching >= self._config.fetch_bytes
 
     def _consider_held_back(self, now: float, actions: list[Action]) -> None:
-        """Lanes have run low: those that waited for it, in turn."""
+        """Lanes have run low: consider the sessions that waited for it, in turn."""
         while not self._saturated() and (able := self._able()):
             self._consider(min(able, key=lambda s: s.turn), now, actions)
             self._run_ready_tasks(actions)
@@ -312,15 +327,15 @@ class Scheduler:
     def _look_at_workers(self) -> None:
         self._load.idle = self._lanes[Lane.CPU].backlog < 0
 
-    def _note_profiles(self) -> None:
-        self._load.shared = len({s.profile or s.name for s in self._sessions.values()}) > 1
+    def _note_loaders(self) -> None:
+        self._load.shared = len({s.loader or s.name for s in self._sessions.values()}) > 1
 
-    def _able(self) -> list[Session]:
-        """Sessions that wait for the lanes, without those that must not grow now."""
+    def _able(self) -> list[ScheduledSession]:
+        """Sessions that wait for the lanes, except those that must not have more batches now."""
         if not self._held_back:
             return []
         self._look_at_workers()
-        return [s for s in self._held_back.values() if s.may_grow(self._load, self._config)]
+        return [s for s in self._held_back.values() if s.may_widen(self._load, self._config)]
 
     def unlaunched(self, session: str) -> int:
         """Batches of a session that have not been launched; 0 if it is not open."""
@@ -328,27 +343,27 @@ class Scheduler:
         return len(found.batches) - found.launched if found is not None else 0
 
     def waits_for_room(self, session: str) -> bool:
-        """Whether a session holds nothing and could go on if others left something of the buffers."""
+        """Whether a session holds nothing and waits for others to leave it some of the buffers."""
         found = self._sessions.get(session)
         return found is not None and found.hungry and found.in_flight + found.finished == 0
 
     def _consider_cramped(self, now: float, actions: list[Action]) -> None:
-        """Buffers are free again: of those that had no room, the ones that hold least come first."""
+        """Buffers are free again: consider the sessions that had no room, the one that holds least first."""
         if self._config.buffer_bytes:
             for session in sorted(self._cramped.values(), key=lambda s: s.held_bytes):
                 self._consider(session, now, actions)
 
     def _free_bytes(self) -> float:
-        """What is left of the buffers; without a bound there is always more."""
+        """What all sessions leave of the buffers; inf without a bound."""
         if not self._config.buffer_bytes:
             return math.inf
         sessions = self._sessions.values()
-        # What a session makes whose sizes are not known yet counts as the largest batches of others.
+        # A batch of unknown size counts as the largest batch of any session.
         largest = max([s.pace.batch_bytes or 0.0 for s in sessions], default=0.0)
         unknown = largest * sum(s.in_flight for s in sessions if s.pace.batch_bytes is None)
         return self._config.buffer_bytes - self._taken_bytes - unknown - sum(s.held_bytes for s in sessions)
 
-    def _launch(self, session: Session, now: float, actions: list[Action]) -> None:
+    def _launch(self, session: ScheduledSession, now: float, actions: list[Action]) -> None:
         number = self._next_dag
         self._next_dag += 1
         batch = session.batches[session.launched]
@@ -358,7 +373,7 @@ class Scheduler:
         session.launched += 1
         session.in_flight += 1
         session.last_launch = now
-        dag.grows = session.grown()
+        dag.widens = session.widened()
         self._turn = session.charge(self._turn)
         actions.append(LaunchDag(number, session.name, batch))
         for task in dag.instance.start():
@@ -369,13 +384,3 @@ class Scheduler:
             while (taken := lane.take()) is not None:
                 dag, task, ready = taken
                 actions.append(RunTask(dag.id, task, ready))
-
-    def _ask_for_wake_up(self, now: float, actions: list[Action]) -> None:
-        """Ask for a tick at the next check, unless the shell holds an earlier one."""
-        while self._checks and (self._checks[0][0] != self._checks[0][2].check_at or self._checks[0][2].closed):
-            heapq.heappop(self._checks)
-        if self._wake is not None and self._wake <= now:
-            self._wake = None
-        if self._checks and (self._wake is None or self._checks[0][0] < self._wake):
-            self._wake = self._checks[0][0]
-            actions.append(WakeAt(self._wake))

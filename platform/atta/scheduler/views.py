@@ -1,12 +1,13 @@
-"""What the scheduler shows of a session to whoever watches: ``atta trace``, ``atta top``, tests. Read-only copies."""
+"""What the scheduler shows of its sessions: read-only copies for ``atta trace``, ``atta top`` and tests."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from atta.scheduler.coarse import Load, Session, launch_score
+from atta.scheduler.coarse import Load, ScheduledSession
 from atta.scheduler.config import SchedulerConfig
+from atta.scheduler.score import launch_score
 
 __all__ = ["SessionView", "view"]
 
@@ -27,7 +28,7 @@ class SessionView:
     train_ms: float | None  # running mean: consumers' time per batch; None until known
 
 
-def view(session: Session, load: Load, now: float, config: SchedulerConfig) -> SessionView:
+def view(session: ScheduledSession, load: Load, now: float, config: SchedulerConfig) -> SessionView:
     """``session`` at time ``now`` (seconds of the scheduler's clock)."""
     pace, score = session.pace, 0.0
     if session.last_launch > -math.inf:

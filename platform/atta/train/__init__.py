@@ -1,17 +1,39 @@
 """``atta train``: PyG models on sampled mini-batches, or on the subgraphs of whole servers.
 
-Reading order: ``config`` (every setting), ``nodes`` (on which machines), ``launch`` (daemons and trainer processes), ``worker``
-(one trainer process), ``loop`` (epochs, evaluation and checkpoints of any strategy), ``models`` (which PyG model), ``checkpoint``,
-``failure`` (which of several is the cause), ``report`` (what is printed and written), ``timing`` (where the time goes).
+Reading order: ``settings`` and ``config`` (every setting), ``strategies`` (which there are, one file each), ``launching`` (daemons
+and trainer processes), ``loop`` (epochs, evaluation and checkpoints of any strategy), ``checkpoint``, ``models``, ``labels``,
+``reports`` (what is printed and written).
 
-Mini-batches: ``trainer`` (an epoch), ``transfer`` (batches to the device), ``step`` (one step) and ``allreduce``. Whole servers:
-``server_trainer`` (an epoch), ``servers`` (subgraphs, whole or in co-batches), ``ahead`` (the next one, in the background),
-``memory`` (how many of them), and the package ``cooperative``.
+Trainers: ``steps.minibatch`` for sampled mini-batches, ``cooperative.trainer`` for whole servers; ``steps`` also has what both of
+them measure. ``planning`` predicts which strategy is fastest.
+
+Names are imported when they are first used, so that ``atta train --help`` starts quickly.
 """
 
-from atta.train.config import TrainConfig
-from atta.train.launching.launch import fit
-from atta.train.launching.nodes import Nodes
-from atta.train.report import EpochReport, TrainReport
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from atta.train.config import TrainConfig
+    from atta.train.launching.launch import fit
+    from atta.train.launching.nodes import Nodes
+    from atta.train.reports.epochs import EpochReport
+    from atta.train.reports.run import TrainReport
 
 __all__ = ["EpochReport", "Nodes", "TrainConfig", "TrainReport", "fit"]
+
+_HOMES = {
+    "EpochReport": "atta.train.reports.epochs",
+    "Nodes": "atta.train.launching.nodes",
+    "TrainConfig": "atta.train.config",
+    "TrainReport": "atta.train.reports.run",
+    "fit": "atta.train.launching.launch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'atta.train' has no attribute {name!r}")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atta.bench.lab.netlab import Host, NetLab
-from atta.bench.lab.workload import Recipe, Workload
+from atta.bench.lab.workload import BenchWorkload, Recipe
 from atta.bench.loader.benchmark import LoaderBench, run
 from atta.bench.peers.distdgl.launch import run_distdgl
 from atta.bench.peers.distdgl.partition import GRAPH_NAME, MASK, mask_of, prepare, read_tables
@@ -125,7 +125,7 @@ def test_a_failed_conversion_leaves_nothing(tmp_path: Path, graph: Path) -> None
 @pytest.mark.peer
 @pytest.mark.slow
 def test_servers_and_trainers_deliver_every_seed(partitions: Path, tmp_path: Path) -> None:
-    workload = Workload((3, 2), 16, warm_up=1, epochs=2, seconds=0, timeout_s=100)
+    workload = BenchWorkload((3, 2), 16, warm_up=1, epochs=2, seconds=0, timeout_s=100)
     with NetLab(2, shm_bytes=1 << 28) as lab:
         measured = run_distdgl(partitions, workload, lab.hosts, tmp_path)
     assert measured.total("seeds") == 2 * 120
@@ -138,7 +138,7 @@ def test_servers_and_trainers_deliver_every_seed(partitions: Path, tmp_path: Pat
 @pytest.mark.peer
 @pytest.mark.slow
 def test_trainers_look_at_their_accuracy_outside_of_the_epochs(partitions: Path, tmp_path: Path) -> None:
-    workload = Workload((3, 2), 16, warm_up=1, epochs=3, seconds=0, timeout_s=100)
+    workload = BenchWorkload((3, 2), 16, warm_up=1, epochs=3, seconds=0, timeout_s=100)
     recipe = Recipe(channels=6, classes=3, layers=2, hidden=8, dropout=0.5)
     with NetLab(2, shm_bytes=1 << 28) as lab:
         measured = run_distdgl(partitions, workload, lab.hosts, tmp_path, recipe=recipe, eval_every=2)
@@ -154,7 +154,7 @@ def test_trainers_look_at_their_accuracy_outside_of_the_epochs(partitions: Path,
 
 @pytest.mark.slow
 def test_without_namespaces_the_peer_is_named_with_the_reason(parted: Path, tmp_path: Path) -> None:
-    workload = Workload((2,), 32, warm_up=1, epochs=1, seconds=0, timeout_s=100)
+    workload = BenchWorkload((2,), 32, warm_up=1, epochs=1, seconds=0, timeout_s=100)
     bench = LoaderBench(str(parted), workload, vs=("dgl",), runs=1, netns="off", deliver="arrays", work=str(tmp_path))
     document = run(bench).to_json()
     assert "namespaces" in document["results"]["dgl"]["error"]
@@ -176,13 +176,13 @@ def test_without_namespaces_the_peer_is_named_with_the_reason(parted: Path, tmp_
 )
 def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        LoaderBench("somewhere", Workload((2,), 8), **wrong)  # type: ignore[arg-type]
+        LoaderBench("somewhere", BenchWorkload((2,), 8), **wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [{"num_neighbors": (0,)}, {"num_neighbors": ()}, {"batch_size": 0}, {"epochs": 0}])
 def test_wrong_workloads_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        Workload(**{"num_neighbors": (2,), "batch_size": 8, **wrong})  # type: ignore[arg-type]
+        BenchWorkload(**{"num_neighbors": (2,), "batch_size": 8, **wrong})  # type: ignore[arg-type]
 
 
 def test_hosts_are_plain_values() -> None:

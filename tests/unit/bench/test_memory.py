@@ -1,11 +1,6 @@
-"""bench/memory.py: both strategies train on the same vertices per step, by the same settings in Python and on the command line."""
+"""bench/training/memory.py: both strategies have the same vertices per step, in Python and on the command line."""
 
 from __future__ import annotations
-
-import importlib.util
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -13,23 +8,10 @@ from click.testing import CliRunner
 from atta.cli.train import train
 from atta.errors import ConfigError
 from atta.train import Nodes, TrainConfig
-
-FOLDER = Path(__file__).resolve().parents[3] / "bench"
-
-
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(FOLDER))  # it imports its neighbour
-    spec = importlib.util.spec_from_file_location("bench_memory", FOLDER / "memory.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "bench_memory", module)  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
+from bench.training import memory
 
 
-def test_the_same_training_vertices_per_step(memory: Any) -> None:
+def test_the_same_training_vertices_per_step() -> None:
     shape = memory.Shape(nodes=5000, edges=10, features=3)  # 2000 training vertices
     assert shape.batch == 1000
     each = TrainConfig(data="x", **memory.options("minibatch", 28, shape.batch))
@@ -40,7 +22,7 @@ def test_the_same_training_vertices_per_step(memory: Any) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["minibatch", "cooperative"])
-def test_the_command_has_the_same_settings(memory: Any, monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
+def test_the_command_has_the_same_settings(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
     seen: list[TrainConfig] = []
 
     def fit(config: TrainConfig, nodes: Nodes) -> None:

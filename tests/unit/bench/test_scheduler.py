@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from atta.bench.lab.drive import Measured, Usage
-from atta.bench.lab.workload import Workload
-from atta.bench.scheduler import SchedulerBench, bits_per_s, figures
+from atta.bench.lab.netlab import bits_per_s
+from atta.bench.lab.processes import Measured, Usage
+from atta.bench.lab.workload import BenchWorkload
+from atta.bench.scheduler import SchedulerBench, figures
 from atta.errors import ConfigError, UnknownNameError
 
-WORK = Workload((2, 2), 8, warm_up=1, epochs=2, seconds=0)
+WORK = BenchWorkload((2, 2), 8, warm_up=1, epochs=2, seconds=0)
 
 
 @pytest.mark.parametrize(

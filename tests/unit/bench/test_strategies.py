@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from atta.bench.lab.drive import Measured, Usage
 from atta.bench.lab.netlab import bits_per_s
+from atta.bench.lab.processes import Measured, Usage
 from atta.bench.results import BenchReport
 from atta.bench.strategies import STRATEGIES, StrategiesBench, accuracies, epochs_of, external_rate, figures
 from atta.bench.train.run import Trained
 from atta.errors import ConfigError, UnknownNameError
-from atta.train.report import EpochReport
+from atta.train.reports.epochs import EpochReport
 
 
 @pytest.mark.parametrize(
@@ -103,14 +103,14 @@ def test_the_first_of_equally_good_epochs_counts_and_time_goes_on_between_evalua
 
 
 def test_an_epoch_of_distdgl_lasts_from_the_first_trainer_to_the_last() -> None:
-    def lesson(rank: int, number: int, start: float, stop: float, *, sent: int, val: float | None) -> dict[str, Any]:
+    def epoch(rank: int, number: int, start: float, stop: float, *, sent: int, val: float | None) -> dict[str, Any]:
         accuracy = {"val_accuracy": val, "test_accuracy": val}
         return {"rank": rank, "epoch": number, "start": start, "stop": stop, "sent_bytes": sent, **accuracy}
 
-    warm = [lesson(0, 0, 0.0, 5.0, sent=10, val=None), lesson(1, 0, 1.0, 6.0, sent=30, val=None)]
-    lessons = [lesson(r, e, 10.0 * e, 10.0 * e + 3 + r, sent=e + r, val=0.5) for e in range(2) for r in range(2)]
+    warm = [epoch(0, 0, 0.0, 5.0, sent=10, val=None), epoch(1, 0, 1.0, 6.0, sent=30, val=None)]
+    reported = [epoch(r, e, 10.0 * e, 10.0 * e + 3 + r, sent=e + r, val=0.5) for e in range(2) for r in range(2)]
     usage = Usage(1.0, 1.0, 1.0, (0, 0))
-    found = epochs_of(Measured(warm, lessons, usage, usage))
+    found = epochs_of(Measured(warm, reported, usage, usage))
     assert [(e["seconds"], e["sent_bytes"], e["val_accuracy"]) for e in found] == [
         (6.0, 30, None),
         (4.0, 1, 0.5),

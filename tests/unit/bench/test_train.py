@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.bench.lab.drive import Measured, Usage
-from atta.bench.lab.workload import Recipe, Workload
+from atta.bench.lab.processes import Measured, Usage
+from atta.bench.lab.workload import BenchWorkload, Recipe
 from atta.bench.train.benchmark import PHASES, TrainBench, figures, run
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
 
-WORK = Workload((2, 2), 8, warm_up=1, epochs=2, seconds=0)
+WORK = BenchWorkload((2, 2), 8, warm_up=1, epochs=2, seconds=0)
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_a_dataset_must_have_features_labels_and_seeds(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     full = dataset(tmp_path / "full", x=x, y=y)
     for split, error, words in (("trian", UnknownNameError, "train"), ("few", ConfigError, "too few")):
-        workload = Workload((2,), 8, split=split, warm_up=1, epochs=1, seconds=0)
+        workload = BenchWorkload((2,), 8, split=split, warm_up=1, epochs=1, seconds=0)
         with pytest.raises(error, match=words):
             run(TrainBench(full, workload))
     with pytest.raises(AttaError, match="absent"):
         run(TrainBench(str(tmp_path / "absent"), WORK))
 
 
-def lesson(rank: int, epoch: int, start: float, stop: float, **more: float) -> dict[str, Any]:
+def epoch(rank: int, epoch: int, start: float, stop: float, **more: float) -> dict[str, Any]:
     sizes = {"batches": 2, "seeds": 100, "nodes": 500, "edges": 1000, "remote_rows": 50, "remote_bytes": 9}
     plain = {**sizes, "sampling_s": 0.25, "fetch_s": 0.5}
     return {"rank": rank, "epoch": epoch, "start": start, "stop": stop, **plain, **more}
@@ -75,8 +75,8 @@ def lesson(rank: int, epoch: int, start: float, stop: float, **more: float) -> d
 
 def test_phases_add_up_to_the_epoch_and_the_last_epoch_is_judged() -> None:
     spent = {"wait_s": 1.0, "copy_s": 0.25, "compute_s": 1.5, "sync_s": 0.25}
-    first = [lesson(r, 0, 10.0, 14.0, loss_sum=300.0, right=10, **spent) for r in range(2)]
-    second = [lesson(r, 1, 14.0, 18.0, loss_sum=200.0, right=60 + r, **spent) for r in range(2)]
+    first = [epoch(r, 0, 10.0, 14.0, loss_sum=300.0, right=10, **spent) for r in range(2)]
+    second = [epoch(r, 1, 14.0, 18.0, loss_sum=200.0, right=60 + r, **spent) for r in range(2)]
     found = figures(
         Measured(first, first + second, Usage(8.0, 6.0, 4.0, (5000, 3000)), Usage(8.0, 6.0, 4.0, (5000, 3000)))
     )
@@ -96,7 +96,7 @@ def test_phases_add_up_to_the_epoch_and_the_last_epoch_is_judged() -> None:
 
 def test_the_model_of_dgls_layers_is_graphsage_with_means() -> None:
     dgl, torch = pytest.importorskip("dgl"), pytest.importorskip("torch")
-    from atta.bench.train.learn import DglSage
+    from atta.bench.train.learner import DglSage
 
     rng = np.random.default_rng(7)
     src, dst = (

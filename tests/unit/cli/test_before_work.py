@@ -136,5 +136,5 @@ class Measured:
 
 def test_figures_are_printed_before_files_are_written(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(OSError, match="no space"):
-        bench._hand_out(Measured(), "x.json", "x.png", quiet=False)
+        bench.hand_out(Measured(), "x.json", "x.png", quiet=False)
     assert "the figures" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""A cluster without processes: every partition's shard in one place, tasks in any order, the same steps as in a daemon."""
+"""A cluster without processes: every partition in one place, and the daemon's own functions run the tasks in any order."""
 
 from __future__ import annotations
 
@@ -13,14 +13,21 @@ from typing import Any
 import numpy as np
 
 from atta.daemon.engine.access import ClusterAccess
+from atta.daemon.engine.pulls import RemoteContext
+from atta.daemon.engine.tasks import TaskResult, is_program, run_local, run_program, run_remote
+from atta.daemon.peers.answers import PulledRows, SampledRows
+from atta.daemon.peers.underway import PullsUnderWay
+from atta.kvstore.cache import RowCache
+from atta.kvstore.store import Store
 from atta.partition.cutting.writer import write_dataset
 from atta.partition.dataset import Dataset
 from atta.partition.graph import Graph, GraphWriter
 from atta.protos.v1 import graph_pb2
+from atta.samplers.batch.items import BatchSeeds, FeatureItem, SampleItem, StreamPosition
 from atta.samplers.batch.layout import BatchArrays, layout_of
-from atta.samplers.batch.state import BatchSeeds, BatchState, SampleItem, StreamPosition
+from atta.samplers.batch.state import BatchState
 from atta.samplers.batch.vertices import CompactorPool
-from atta.samplers.dag.instance import DagInstance, Kind, Task
+from atta.samplers.dag.instance import DagInstance, Lane, Task
 from atta.samplers.dag.spec import Plan
 from atta.samplers.shard import Answer, Shard
 
@@ -56,84 +63,100 @@ class Typed:
         return Placed(Dataset.open(dataset))
 
 
+class Neighbour:
+    """Answers what tasks ask of a peer (``AskedPeer``) from a partition's shard and tables, without a wire, in small pieces."""
+
+    address = "nowhere"
+
+    def __init__(self, shard: Shard, store: Store) -> None:
+        self._shard, self._store = shard, store
+
+    async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> AsyncIterator[SampledRows]:
+        for item in items:
+            for at in range(0, len(item.rows), 3):
+                yield SampledRows(item, at, ask(self._shard, item, slice(at, at + 3)), 0)
+                await asyncio.sleep(0)
+
+    async def pull(
+        self, items: Sequence[FeatureItem], codec: str = "", *, age_ms: int = 0
+    ) -> AsyncIterator[PulledRows]:
+        for number, item in enumerate(items):
+            tables = [self._store.table(item.node_type, name) for name in item.tables]
+            for at in range(0, len(item.rows), 4):
+                rows = item.rows[at : at + 4]
+                yield PulledRows(number, at, len(rows), memoryview(self._store.pack(tables, rows, b"", codec)))
+                await asyncio.sleep(0)
+
+    async def pair(
+        self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int
+    ) -> np.ndarray:
+        return self._shard.pair(edge_type, rows, count=count, negative=negative, stream_key=stream_key)
+
+    async def probe(
+        self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None
+    ) -> np.ndarray:
+        if question == graph_pb2.ProbeRequest.DEGREE:
+            return self._shard.degrees(edge_type, rows)
+        assert operands is not None
+        if question == graph_pb2.ProbeRequest.STEP:
+            return self._shard.step(edge_type, rows, operands)
+        return self._shard.contains(edge_type, rows, operands).astype(np.int64)
+
+
 class Placed:
-    """All shards of a dataset."""
+    """All partitions of a dataset. Tasks are run by the functions that daemons run them by, in any order."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self.shards = [Shard(dataset, part) for part in range(dataset.num_parts)]
+        self.stores = [Store(dataset, part) for part in range(dataset.num_parts)]
 
-    def __getitem__(self, part: int) -> Placed._Peer:
-        return self._Peer(self.shards[part])
-
-    class _Peer:
-        """What ``atta.daemon.peers.peers.Peer`` offers, without a wire."""
-
-        address = "nowhere"
-
-        def __init__(self, shard: Shard) -> None:
-            self._shard = shard
-
-        async def sample(self, items: Sequence[SampleItem]) -> AsyncIterator[tuple[SampleItem, int, Answer, int]]:
-            for item in items:
-                for at in range(0, len(item.rows), 3):  # in chunks, as over a wire
-                    yield item, at, ask(self._shard, item, slice(at, at + 3)), 0
-
-        async def probe(
-            self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None
-        ) -> np.ndarray:
-            if question == graph_pb2.ProbeRequest.DEGREE:
-                return self._shard.degrees(edge_type, rows)
-            assert operands is not None
-            if question == graph_pb2.ProbeRequest.STEP:
-                return self._shard.step(edge_type, rows, operands)
-            return self._shard.contains(edge_type, rows, operands).astype(np.int64)
+    def __getitem__(self, part: int) -> Neighbour:
+        return Neighbour(self.shards[part], self.stores[part])
 
     def run(self, plan: Plan, seeds: BatchSeeds, at: StreamPosition, *, home: int, order: random.Random) -> BatchArrays:
-        """One batch, its ready tasks run in the order that ``order`` shuffles them into."""
-        layout = layout_of(plan, self.dataset.schema, len(seeds.ids), edge_ids=True, wide_ids=order.random() < 0.5)
-        out = BatchArrays.over(layout, np.empty(layout.capacity, dtype=np.uint8))
-        shard = self.shards[home]
-        state = BatchState(
-            plan, self.dataset, home=home, at=at, seeds=seeds, out=out,
-            compactors=CompactorPool(self.dataset.schema.node_counts), degree=shard.degree,
-        )  # fmt: skip
-        dag = DagInstance(plan, home, chunk_rows=5)
-        ready = dag.start()
-        while ready:
-            task = ready.pop(order.randrange(len(ready)))
-            ready += self._do(dag, state, task, home)
-        assert dag.finished
+        """One batch, its ready tasks run in the order that ``order`` shuffles them into; from what is cached, the same again."""
+        cache = RowCache(
+            self.dataset, home, limit_bytes=order.choice([0, 50, 10_000]), rank=order.choice(["degree", "recent"])
+        )
+        out = self._batch(plan, seeds, at, home, order, cache)
+        if order.random() < 0.3:
+            again = self._batch(plan, seeds, at, home, order, cache)
+            for name in out.arrays:
+                assert np.array_equal(out.filled(name), again.filled(name)), name
         return out
 
-    def _do(self, dag: DagInstance, state: BatchState, task: Task, home: int) -> list[Task]:
-        shard = self.shards[task.owner]
-        match task.kind:
-            case Kind.SEED:
-                return dag.done(task, state.seed())
-            case Kind.JOIN:
-                growth, expand = state.join(task.op)
-                return dag.done(task, growth, expand)
-            case Kind.NEIGHBORHOOD:
-                for item in state.sample_items(task):
-                    state.accept(task, item, 0, ask(shard, item, slice(None)))
-            case Kind.BATCH | Kind.NEGATIVE:
-                access = ClusterAccess(self.shards[home], self, POOL)  # type: ignore[arg-type]
-                asked = access.of(state.plan.op(task.op).edge_type)
-                if task.kind is Kind.BATCH:
-                    state.accept_sampled(task.op, asyncio.run(asked.run(state.sampler(task.op))))
-                else:
-                    state.accept_negatives(task.op, asyncio.run(asked.run(state.negatives(task.op))))
-            case Kind.FEATURE:
-                for pull in state.feature_items(task):
-                    for name in pull.tables:
-                        rows = self.dataset.part(task.owner).table(pull.node_type, name)[pull.rows]
-                        state.table_rows(pull.node_type, name)[pull.positions] = rows
-            case Kind.END:
-                state.finish()
-            case _:
-                raise AssertionError(task)
-        return dag.done(task)
+    def _batch(
+        self, plan: Plan, seeds: BatchSeeds, at: StreamPosition, home: int, order: random.Random, cache: RowCache
+    ) -> BatchArrays:
+        layout = layout_of(plan, self.dataset.schema, len(seeds.ids), edge_ids=True, wide_ids=order.random() < 0.5)
+        out = BatchArrays.over(layout, np.empty(layout.capacity, dtype=np.uint8))
+        state = BatchState(
+            plan, self.dataset, home=home, at=at, seeds=seeds, out=out,
+            compactors=CompactorPool(self.dataset.schema.node_counts), degree=self.shards[home].degree,
+        )  # fmt: skip
+        pulls = order.choice([None, PullsUnderWay(POOL)])
+        at_once = order.choice([0, 1 << 20])
+
+        async def run(task: Task) -> TaskResult:
+            if task.lane is Lane.CPU:
+                return run_local(state, task, self.shards[home], self.stores[home])
+            if is_program(task, home):
+                return await run_program(state, task, ClusterAccess(self.shards[home], self, POOL), POOL)
+            context = RemoteContext(self[task.owner], cache, POOL, pulls, at_once=at_once)
+            return await run_remote(state, task, context)
+
+        async def make() -> None:
+            dag = DagInstance(plan, home, chunk_rows=5)
+            ready = dag.start()
+            while ready:
+                task = ready.pop(order.randrange(len(ready)))
+                result = await run(task)
+                ready += dag.done(task, result.growth, result.expand)
+            assert dag.finished
+
+        asyncio.run(make())
+        return out
 
 
 def ask(shard: Shard, item: SampleItem, part: slice) -> Answer:

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.samplers.batch.state import BatchSeeds, StreamPosition
+from atta.samplers.batch.items import BatchSeeds, StreamPosition
 from atta.samplers.dag.spec import Hops, check_spec, neighbor_spec
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.sampler import LocalSampler
@@ -38,7 +38,7 @@ def test_placement_changes_nothing(data: st.DataObject) -> None:
     draw = data.draw
     graph = draw(graphs())
     method = draw(st.sampled_from(list(Method)))
-    replace = method not in (Method.LAST, Method.LABOR) and draw(st.booleans())
+    replace = method.may_replace and draw(st.booleans())
     hops = draw(st.integers(0, 3))
     fan_outs = {e: [draw(st.sampled_from([-1, 0, 1, 2, 5])) for _ in range(hops)] for e in graph.edges}
     frontier = draw(st.sampled_from(["new", "all"]))

@@ -13,8 +13,8 @@ from atta.cli.main import cli
 from atta.partition.cutting.run import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train.planning.probe import fit_cost, piece
-from atta.train.planning.rates import Network
-from atta.train.planning.sizes import Setting
+from atta.train.planning.rates import PlannedModel
+from atta.train.planning.sizes import Expansion
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,8 @@ def test_a_piece_has_the_degrees_of_the_graph(data: Path) -> None:
     from atta.train.planning import open_servers
 
     whole = open_servers(Dataset.open(data), 2)
-    some = piece(whole, Network("sage", 2, 8, inputs=8))
+    some = piece(whole, PlannedModel("sage", 2, 8, inputs=8))
     assert len(some) == 600
     assert some.edges.shape[1] == len(whole.graph.indices)
-    assert abs(piece(whole, Network("sage", 2, 8, 8), every=2).edges.shape[1] / some.edges.shape[1] - 0.5) < 0.1
-    assert Setting(1, 15) == (1, 15)
+    assert abs(piece(whole, PlannedModel("sage", 2, 8, 8), every=2).edges.shape[1] / some.edges.shape[1] - 0.5) < 0.1
+    assert Expansion(1, 15) == (1, 15)

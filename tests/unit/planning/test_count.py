@@ -15,9 +15,9 @@ from atta.errors import ConfigError
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.server import server_subgraph
 from atta.samplers.operators.server import Closure
+from atta.train.planning.boundary import largest, received_rows, split_trainers, work_of
 from atta.train.planning.count import Question, Servers, count_sizes, mini_batch_of
-from atta.train.planning.shares import largest, received_rows, share_of, split_trainers
-from atta.train.planning.sizes import Setting, Share, Sizes
+from atta.train.planning.sizes import Expansion, ServerWork, Sizes
 from tests.unit.operators.oracles import Graph, graphs
 
 
@@ -80,14 +80,14 @@ def test_rows_that_servers_exchange(graph: Graph, servers: int) -> None:
 @given(graph=graphs(), servers=st.integers(1, 3), layers=st.integers(1, 3))
 @settings(max_examples=50)
 def test_without_bounds_sampling_is_the_closure(graph: Graph, servers: int, layers: int) -> None:
-    found = ask(graph, servers, layers=layers, settings=[Setting(layers, -1), Setting(layers + 1, -1)])
-    assert found.sampled == {Setting(layers, -1): found.closure}
+    found = ask(graph, servers, layers=layers, settings=[Expansion(layers, -1), Expansion(layers + 1, -1)])
+    assert found.sampled == {Expansion(layers, -1): found.closure}
 
 
 @given(graph=graphs(), servers=st.integers(2, 3))
 @settings(max_examples=50)
 def test_larger_fanouts_are_larger(graph: Graph, servers: int) -> None:
-    some = [Setting(1, k) for k in (0, 1, 3, -1)]
+    some = [Expansion(1, k) for k in (0, 1, 3, -1)]
     found = ask(graph, servers, settings=some)
     sizes = [found.sampled[s].vertices for s in some]
     assert sizes == sorted(sizes)
@@ -107,7 +107,7 @@ def test_rows_that_trainers_exchange(seen: int) -> None:
     for row, col in zip(found.row.tolist(), found.col.tolist(), strict=True):
         if owner[row] != owner[col]:
             read[int(owner[col])].add(row)
-    in_order = share_of(found, owner, 3)
+    in_order = work_of(found, owner, 3)
     assert in_order.internal == max(len(rows) for rows in read.values())
     assert 0 < share.closure.internal <= n
     assert np.abs(np.bincount(split_trainers(found, 3, most_edges=seen)) - n / 3).max() < 0.1 * n
@@ -151,11 +151,11 @@ def test_means_of_mini_batches_and_what_is_remote() -> None:
 
 def test_co_batches_shrink_with_their_number() -> None:
     graph = random_graph(400, 1200, seed=4)
-    found = ask(graph, 2, co_batches=(1, 2, 8, 1000), rule=Setting(1, 3), settings=[Setting(1, 3)])
+    found = ask(graph, 2, co_batches=(1, 2, 8, 1000), rule=Expansion(1, 3), settings=[Expansion(1, 3)])
     assert list(found.co_batches) == [1, 2, 8]  # a server has 100 targets
     sizes = [found.co_batches[n].vertices for n in (1, 2, 8)]
     assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] <= found.sampled[Setting(1, 3)].vertices
+    assert sizes[0] <= found.sampled[Expansion(1, 3)].vertices
 
 
 def test_the_share_of_exchanged_rows_grows_with_servers() -> None:
@@ -180,7 +180,7 @@ def test_the_same_question_has_the_same_answer() -> None:
 
 
 def test_the_slowest_counts() -> None:
-    assert largest([Share(1, 8, 1, 3, 9, 0), Share(5, 2, 5, 1, 4, 7)]) == Share(5, 8, 3, 3, 9, 7)
+    assert largest([ServerWork(1, 8, 1, 3, 9, 0), ServerWork(5, 2, 5, 1, 4, 7)]) == ServerWork(5, 8, 3, 3, 9, 7)
 
 
 def test_questions_that_make_no_sense() -> None:
@@ -191,4 +191,4 @@ def test_questions_that_make_no_sense() -> None:
     empty = Servers(LocalGraph.from_edges([], [], 4), np.array([0, 4]), np.arange(4))
     with pytest.raises(ConfigError, match="1 servers, not 2"):
         count_sizes(empty, Question(2, 1, 1))
-    assert count_sizes(empty, Question(1, 2, 3)).closure == Share(4, 0, 4, 0)
+    assert count_sizes(empty, Question(1, 2, 3)).closure == ServerWork(4, 0, 4, 0)

@@ -12,38 +12,39 @@ from hypothesis import strategies as st
 from atta.errors import ConfigError
 from atta.train import TrainConfig
 from atta.train.planning.explain import advise
-from atta.train.planning.forecast import Forecast, forecasts
-from atta.train.planning.rates import Machines, Network, Rates
-from atta.train.planning.sizes import MiniBatch, Setting, Share, Sizes
+from atta.train.planning.forecast import Forecast
+from atta.train.planning.ranking import forecasts
+from atta.train.planning.rates import Machines, PlannedModel, Rates
+from atta.train.planning.sizes import Expansion, MeanBatch, ServerWork, Sizes
 
-NETWORK = Network("sage", layers=3, hidden=10, inputs=20)
+MODEL = PlannedModel("sage", layers=3, hidden=10, inputs=20)
 MACHINES = Machines(2, 2)
 RATES = Rates(vertices=100, edges=1000, internal=200, external=50, drawing=400, extracting=800, parameters=40)
 SIZES = Sizes(
     vertices=1000,
     edges=8000,
     targets=400,
-    exchanged=Share(500, 4000, 500, 60, 150),
-    closure=Share(900, 7600, 850, 120, preloaded=400),
+    exchanged=ServerWork(500, 4000, 500, 60, 150),
+    closure=ServerWork(900, 7600, 850, 120, preloaded=400),
     closure_by_hop=(500, 700, 800, 850),
-    sampled={Setting(1, 15): Share(600, 4800, 600, 80, preloaded=100)},
-    co_batches={4: Share(200, 1600, 200, 30, preloaded=20)},
-    mini_batch=MiniBatch((50, 100, 200, 400), (110, 220, 440), remote=300),
+    sampled={Expansion(1, 15): ServerWork(600, 4800, 600, 80, preloaded=100)},
+    co_batches={4: ServerWork(200, 1600, 200, 30, preloaded=20)},
+    mini_batch=MeanBatch((50, 100, 200, 400), (110, 220, 440), remote=300),
     batch_size=50,
     num_neighbors=(5, 4, 3),
 )
 
 
 def by_kind(
-    sizes: Sizes = SIZES, machines: Machines = MACHINES, network: Network = NETWORK, rates: Rates = RATES
+    sizes: Sizes = SIZES, machines: Machines = MACHINES, model: PlannedModel = MODEL, rates: Rates = RATES
 ) -> dict:
-    return {f.kind: f for f in forecasts(sizes, machines, network, rates)}
+    return {f.kind: f for f in forecasts(sizes, machines, model, rates)}
 
 
 def test_exchange_by_hand() -> None:
     found = by_kind()["exchange"]
     # A row travels there and back before layers 2 and 3; features, of twice the width, only before the first epoch.
-    assert NETWORK.exchanges == 4
+    assert MODEL.exchanges == 4
     assert found.compute == pytest.approx(3 * (250 / 100 + 2000 / 1000))
     gradients = 40 / 10  # rows; half of a sum goes each way, between two
     assert found.internal == pytest.approx((60 * 4 + gradients) / 200)
@@ -83,7 +84,7 @@ def test_mini_batches_by_hand() -> None:
 
 
 def test_a_gcn_computes_whole_mini_batches() -> None:
-    found = by_kind(network=replace(NETWORK, model="gcn"))["mini-batch"]
+    found = by_kind(model=replace(MODEL, model="gcn"))["mini-batch"]
     assert found.compute == pytest.approx(2 * 3 * (750 / 100 + 770 / 1000))
 
 
@@ -100,15 +101,15 @@ def test_memory_is_that_of_the_formula_of_training() -> None:
 
 
 def test_deep_models_encode_first_and_compute_what_they_read() -> None:
-    deep = replace(NETWORK, model="resgcn+")
+    deep = replace(MODEL, model="resgcn+")
     assert deep.exchanges == 6
     rows, edges = (750 + 350 + 150), (770 + 330 + 110)
-    assert by_kind(network=deep)["mini-batch"].compute == pytest.approx(2 * (rows / 100 + edges / 1000))
+    assert by_kind(model=deep)["mini-batch"].compute == pytest.approx(2 * (rows / 100 + edges / 1000))
 
 
 def test_no_mini_batches_of_more_hops_than_daemons_take() -> None:
-    assert "mini-batch" in by_kind(network=replace(NETWORK, model="resgcn+", layers=128))
-    assert "mini-batch" not in by_kind(network=replace(NETWORK, model="resgcn+", layers=129))
+    assert "mini-batch" in by_kind(model=replace(MODEL, model="resgcn+", layers=128))
+    assert "mini-batch" not in by_kind(model=replace(MODEL, model="resgcn+", layers=129))
 
 
 def test_one_server_has_nobody_to_exchange_with() -> None:
@@ -118,9 +119,9 @@ def test_one_server_has_nobody_to_exchange_with() -> None:
 
 
 SPEED = st.floats(1, 1e6)
-SHARES = st.builds(Share, *[st.floats(0, 1e6)] * 4, st.floats(0, 1e5), st.floats(0, 1e5))
+SHARES = st.builds(ServerWork, *[st.floats(0, 1e6)] * 4, st.floats(0, 1e5), st.floats(0, 1e5))
 ANY_SIZES = st.builds(
-    lambda a, b, c, d: replace(SIZES, exchanged=a, closure=b, sampled={Setting(1, 15): c}, co_batches={4: d}),
+    lambda a, b, c, d: replace(SIZES, exchanged=a, closure=b, sampled={Expansion(1, 15): c}, co_batches={4: d}),
     *[SHARES] * 4,
 )
 ANY_RATES = st.builds(Rates, *[SPEED] * 6, st.floats(0, 1e6))
@@ -131,7 +132,7 @@ def test_more_link_never_hurts(sizes: Sizes, rates: Rates, faster: float) -> Non
     before, after = by_kind(sizes, rates=rates), by_kind(sizes, rates=replace(rates, external=rates.external * faster))
     assert all(after[k].seconds <= before[k].seconds * (1 + 1e-12) for k in before)
     best = [
-        forecasts(sizes, MACHINES, NETWORK, r)[0].seconds
+        forecasts(sizes, MACHINES, MODEL, r)[0].seconds
         for r in (rates, replace(rates, external=rates.external * faster))
     ]
     assert best[1] <= best[0] * (1 + 1e-12)
@@ -140,14 +141,14 @@ def test_more_link_never_hurts(sizes: Sizes, rates: Rates, faster: float) -> Non
 @given(sizes=ANY_SIZES, rates=ANY_RATES, memory=st.floats(1, 1e12), more=st.floats(1, 1e3))
 def test_more_memory_never_removes_a_strategy(sizes: Sizes, rates: Rates, memory: float, more: float) -> None:
     few, many = (
-        {f.name for f in forecasts(sizes, Machines(2, 2, m), NETWORK, rates) if f.fits} for m in (memory, memory * more)
+        {f.name for f in forecasts(sizes, Machines(2, 2, m), MODEL, rates) if f.fits} for m in (memory, memory * more)
     )
     assert few <= many
 
 
 @given(sizes=ANY_SIZES, rates=ANY_RATES, memory=st.floats(1e3, 1e12))
 def test_the_choice_fits_and_is_the_fastest_that_does(sizes: Sizes, rates: Rates, memory: float) -> None:
-    ranked = forecasts(sizes, Machines(2, 2, memory), NETWORK, rates)
+    ranked = forecasts(sizes, Machines(2, 2, memory), MODEL, rates)
     fitting = [f for f in ranked if f.fits]
     if not fitting:
         with pytest.raises(ConfigError, match="nothing fits"):
@@ -196,10 +197,18 @@ def test_bad_figures_are_refused() -> None:
     with pytest.raises(ConfigError, match="positive"):
         replace(RATES, external=math.nan)
     with pytest.raises(ConfigError, match="negative"):
-        Share(-1, 1, 1, 1)
+        ServerWork(-1, 1, 1, 1)
     with pytest.raises(ConfigError, match="one more"):
-        MiniBatch((1, 2), (1, 2), 0)
+        MeanBatch((1, 2), (1, 2), 0)
     with pytest.raises(ConfigError, match="model"):
-        replace(NETWORK, model="mlp")
+        replace(MODEL, model="mlp")
     with pytest.raises(ConfigError, match="servers"):
         Machines(0, 1)
+
+
+@pytest.mark.parametrize(("was", "now"), [("Network", PlannedModel), ("Share", ServerWork), ("Setting", Expansion)])
+def test_earlier_names_are_accepted_with_a_warning(was: str, now: type) -> None:
+    import atta.train.planning as planning
+
+    with pytest.warns(DeprecationWarning, match=f"{was} is now {now.__name__}"):
+        assert getattr(planning, was) is now

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from atta.daemon.engine.recorder import Recorder
+from atta.daemon.engine.tasks import TaskResult
 from atta.observe.recording import (
     BatchMark,
     Entry,
@@ -42,7 +43,12 @@ def fill(recorder: Recorder) -> None:
     """One entry of every kind."""
     recorder.session("opened", "s", "j", 1, 9, 40, "8,4")
     recorder.batch("launched", "s", 5, dag=2, at=1.5)
-    recorder.task(Task(Kind.FEATURE, "f", 1, 0, 2, Lane.NET, 8.0), ("s", 5, 2), (1.6, 1.7, 1.8), moved=(1, 2, 3, 4))
+    recorder.task(
+        Task(Kind.FEATURE, "f", 1, 0, 2, Lane.NET, 8.0),
+        ("s", 5, 2),
+        (1.6, 1.7, 1.8),
+        TaskResult(remote_rows=1, remote_bytes=2, cached_rows=3, shared_rows=4),
+    )
     recorder.sample(2.0, [SessionView("s", 9, 1, 1, 0, 0, 1.0, None, None, 3.0)], STATS, buffer_bytes=64)
 
 
@@ -56,6 +62,15 @@ def test_every_kind_comes_back_as_its_type() -> None:
         MachineSample(2.0, 40.0, 64, 1, 2, 3, 4),
         SessionSample(2.0, "s", 1.0, None, 1, 0, 0, None, 3.0),
     ]
+
+
+def test_entries_are_flat_and_short() -> None:
+    """No array, no list of ids, no object of the scheduler ends up in the ring."""
+    recorder = Recorder(100, Clock())
+    fill(recorder)
+    for entry in recorder._ring:
+        assert {type(value) for value in entry} <= {str, int, float, type(None)}
+        assert len(repr(entry)) < 300
 
 
 @pytest.mark.parametrize("capacity", [0, 1, 3, 50])

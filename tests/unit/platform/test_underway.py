@@ -1,21 +1,27 @@
-"""Pulls that rely on each other, against the table that the rows come from."""
+"""Pulls that rely on each other, as daemons make them: the rows of every batch against the table that they come from."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.peers.peers import underway
+from atta.daemon.engine.pulls import PullCounts, RemoteContext, WantedRows, pull_jointly
+from atta.daemon.peers import underway
+from atta.daemon.peers.answers import PulledRows
 from atta.daemon.peers.underway import PullsUnderWay
+from atta.samplers.batch.items import FeatureItem
 
-TABLE = np.random.default_rng(0).random((60, 3)).astype(np.float32)
+TABLES = {name: np.random.default_rng(seed).random((60, 3)).astype(np.float32) for seed, name in enumerate("xy")}
 KEY = (1, "node", ("x",), "")
+FAILS = 4
+"""A peer that is to wait this many turns (modulo 5) fails instead of answering."""
 
 
 @pytest.fixture(autouse=True)
@@ -30,79 +36,141 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 class Owner:
-    """Sends rows after some turns of the event loop, or fails; counts what it sends."""
+    """A peer that answers in chunks, each after some turns of the event loop, or fails; notes the rows that it sends."""
 
-    def __init__(self) -> None:
-        self.sent: list[int] = []
+    address = "owner"
 
-    async def send(self, rows: np.ndarray, out: np.ndarray, positions: np.ndarray, turns: int) -> None:
-        for _ in range(turns):
+    def __init__(self, turns: int, sent: list[int]) -> None:
+        self.turns, self.sent, self.requests = turns, sent, 0
+
+    async def pull(self, items: Sequence[FeatureItem], codec: str, *, age_ms: int) -> AsyncIterator[PulledRows]:
+        self.requests += 1
+        for _ in range(self.turns if self.requests == 1 else 1):
             await asyncio.sleep(0)
-        if turns % 5 == 4:
-            raise ConnectionError
-        self.sent += rows.tolist()
-        out[positions] = TABLE[rows]
+        for number, item in enumerate(items):
+            for at in range(0, len(item.rows), 7):
+                if self.requests == 1 and self.turns % 5 == FAILS:
+                    raise ConnectionError
+                rows = item.rows[at : at + 7]
+                self.sent += rows.tolist()
+                data = b"".join(TABLES[name][rows].tobytes() for name in item.tables)
+                yield PulledRows(number, at, len(rows), memoryview(data))
+                await asyncio.sleep(0)
 
 
-async def batch(pulls: PullsUnderWay, owner: Owner, rows: np.ndarray, start: int, turns: int) -> np.ndarray | None:
-    """A batch that wants ``rows``; None: the owner has failed it. Its memory is overwritten afterwards, as consumers may do."""
-    for _ in range(start):
-        await asyncio.sleep(0)
-    positions = np.random.default_rng(start).permutation(len(rows) + 5)[: len(rows)]
-    out = np.full((len(rows) + 5, 3), np.nan, dtype=np.float32)
-    pull = pulls.begin(KEY, rows, positions, [out])
-    came = False
-    try:
-        taken = np.concatenate([part.chosen for part in pull.parts]) if pull.parts else np.empty(0, dtype=np.int64)
-        assert len(np.unique(taken)) == len(taken)
-        rest = np.setdiff1d(np.arange(len(rows)), taken)
-        await owner.send(rows[rest], out, positions[rest], turns)
-        for part in pull.parts:
-            if not await part.came:
-                await owner.send(rows[part.chosen], out, positions[part.chosen], 1)
-        came = True
-    except ConnectionError:
-        return None
-    finally:
-        await asyncio.gather(*(part.came for part in pull.parts), pulls.end(pull, came=came))
-    found = out[positions].copy()
-    out.fill(-1)
-    return found
+class Batches:
+    """Batches of a daemon that pull from one owner."""
+
+    def __init__(self, pool: ThreadPoolExecutor, *, at_once: int = 1 << 20) -> None:
+        self.pulls, self.sent = PullsUnderWay(pool), list[int]()
+        self._pool, self._at_once = pool, at_once
+
+    async def make(self, rows: np.ndarray, start: int, turns: int, tables: str = "x") -> tuple[PullCounts, Any] | None:
+        """A batch that begins after ``start`` turns; None: the owner has failed it. Afterwards its memory is overwritten."""
+        for _ in range(start):
+            await asyncio.sleep(0)
+        positions = np.random.default_rng(start).permutation(len(rows) + 5)[: len(rows)]
+        outs = [np.full((len(rows) + 5, 3), np.nan, dtype=np.float32) for _ in tables]
+        cache: Any = None  # no row has a slot in it
+        context = RemoteContext(
+            Owner(turns, self.sent),  # type: ignore[arg-type]
+            cache,
+            self._pool,
+            self.pulls,
+            at_once=self._at_once,
+        )
+        wanted = WantedRows(FeatureItem("node", tuple(tables), rows, positions), outs)
+        try:
+            pulled = await pull_jointly([wanted], 1, context)
+        except ConnectionError:
+            return None
+        finally:
+            found = [out[positions].copy() for out in outs]
+            for out in outs:
+                out.fill(-1)
+        return pulled, found
 
 
 BATCHES = st.lists(
-    st.tuples(st.lists(st.integers(0, 59), unique=True, max_size=40), st.integers(0, 12), st.integers(0, 14)),
+    st.tuples(
+        st.lists(st.integers(0, 59), unique=True, max_size=40),
+        st.integers(0, 12),
+        st.integers(0, 14),
+        st.sampled_from(["x", "y", "xy"]),
+    ),
     max_size=8,
 )
 
 
-@given(batches=BATCHES)
+@given(batches=BATCHES, at_once=st.sampled_from([0, 1 << 20]))
 @settings(max_examples=150, deadline=None)
-def test_every_batch_has_its_rows(batches: list[tuple[list[int], int, int]], pool: ThreadPoolExecutor) -> None:
+def test_every_batch_has_its_rows(
+    batches: list[tuple[list[int], int, int, str]], at_once: int, pool: ThreadPoolExecutor
+) -> None:
     async def run() -> None:
-        pulls, owner = PullsUnderWay(pool), Owner()
-        wanted = [(np.array(rows, dtype=np.int64), start, turns) for rows, start, turns in batches]
-        found = await asyncio.wait_for(asyncio.gather(*(batch(pulls, owner, *one) for one in wanted)), 20)
-        for (rows, _, turns), x in zip(wanted, found, strict=True):
-            assert (x is None) == (turns % 5 == 4)
-            if x is not None:
-                np.testing.assert_array_equal(x, TABLE[rows])
-        assert not pulls._wanted  # nothing is kept beyond the last pull
+        daemon = Batches(pool, at_once=at_once)
+        wanted = [(np.array(rows, dtype=np.int64), *how) for rows, *how in batches]
+        found = await asyncio.wait_for(asyncio.gather(*(daemon.make(*one) for one in wanted)), 20)
+        sent = 0
+        for (rows, _, turns, tables), made in zip(wanted, found, strict=True):
+            if made is None:
+                assert turns % 5 == FAILS
+                continue
+            pulled, arrays = made
+            for name, x in zip(tables, arrays, strict=True):
+                np.testing.assert_array_equal(x, TABLES[name][rows])
+            assert pulled.remote + pulled.shared == len(rows)
+            assert pulled.nbytes == pulled.remote * 12 * len(tables)
+            sent += pulled.remote
+        assert sent <= len(daemon.sent)
+        assert not daemon.pulls._last  # nothing is kept beyond the last pull
+
+    asyncio.run(run())
+
+
+def test_a_batch_fails_only_with_its_own_request(pool: ThreadPoolExecutor) -> None:
+    """The second batch asks for the rows itself that the first one did not bring."""
+
+    async def run() -> None:
+        daemon = Batches(pool)
+        first, second = await asyncio.gather(
+            daemon.make(np.arange(0, 20), 0, FAILS), daemon.make(np.arange(10, 30), 1, 1)
+        )
+        assert first is None
+        assert second is not None
+        np.testing.assert_array_equal(second[1][0], TABLES["x"][10:30])
+        assert (second[0].remote, second[0].shared) == (20, 0)
 
     asyncio.run(run())
 
 
 def test_a_row_under_way_is_sent_once(pool: ThreadPoolExecutor) -> None:
     async def run() -> list[int]:
-        pulls, owner = PullsUnderWay(pool), Owner()
+        daemon = Batches(pool)
         first, second, third = np.arange(0, 20), np.arange(10, 30), np.arange(5, 35)
-        await asyncio.gather(
-            batch(pulls, owner, first, 0, 8), batch(pulls, owner, second, 1, 3), batch(pulls, owner, third, 2, 3)
-        )
-        await batch(pulls, owner, first, 0, 1)  # nobody else waits for these any more
-        return owner.sent
+        made = await asyncio.gather(daemon.make(first, 0, 8), daemon.make(second, 1, 3), daemon.make(third, 2, 3))
+        assert [m and (m[0].remote, m[0].shared) for m in made] == [(20, 0), (10, 10), (5, 25)]
+        await daemon.make(first, 0, 1)  # no other batch waits for these any more
+        return daemon.sent
 
     assert sorted(asyncio.run(run())) == sorted([*range(35), *range(20)])
+
+
+def test_a_batch_that_is_given_up_leaves_nothing_behind(pool: ThreadPoolExecutor) -> None:
+    async def run() -> None:
+        daemon = Batches(pool)
+        slow = asyncio.ensure_future(daemon.make(np.arange(20), 0, 10**6 + 1))
+        quick = asyncio.ensure_future(daemon.make(np.arange(20), 2, 1))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        slow.cancel()
+        made = await asyncio.wait_for(quick, 20)
+        assert made is not None
+        np.testing.assert_array_equal(made[1][0], TABLES["x"][:20])
+        assert slow.cancelled() or (await asyncio.gather(slow, return_exceptions=True))
+        assert not daemon.pulls._last
+
+    asyncio.run(run())
 
 
 def test_rows_that_differ_have_nothing_in_common(pool: ThreadPoolExecutor) -> None:
@@ -117,8 +185,8 @@ def test_rows_that_differ_have_nothing_in_common(pool: ThreadPoolExecutor) -> No
             (1, "node", ("x",), "fp16"),
         ):
             opened.append(pulls.begin(key, rows, rows, [out]))
-        assert [len(pull.parts) for pull in opened] == [0] * 5
-        assert len(pulls.begin(KEY, rows, rows, [out]).parts) == 1
+        assert [len(pull.expected) for pull in opened] == [0] * 5
+        assert len(pulls.begin(KEY, rows, rows, [out]).expected) == 1
 
     asyncio.run(run())
 
@@ -131,7 +199,7 @@ def test_what_is_remembered_is_bounded(pool: ThreadPoolExecutor, monkeypatch: py
         for first in range(0, 2000, 20):
             rows = np.arange(first, first + 30)
             opened = pulls.begin(KEY, rows, rows - first, [np.zeros((30, 3), dtype=np.float32)])
-            assert sum(len(part.chosen) for part in opened.parts) in {0, 10}
-        assert len(pulls._wanted[KEY]._pull) <= 400
+            assert sum(len(shared.chosen) for shared in opened.expected) in {0, 10}
+        assert len(pulls._last[KEY]._pull) <= 400
 
     asyncio.run(run())

@@ -8,21 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError
 from atta.scheduler import SchedulerConfig
-from atta.scheduler.coarse import (
-    LAUNCH_RULES,
-    SIZE_MARGIN,
-    Load,
-    Pace,
-    Session,
-    balance,
-    by_score,
-    headroom,
-    launch_score,
-)
-from atta.scheduler.config import POLICIES
-from atta.scheduler.fine import ORDERS
+from atta.scheduler.coarse import Load, ScheduledSession
+from atta.scheduler.pace import KEPT_PACES, SIZE_MARGIN, Pace, PaceMemory
+from atta.scheduler.policies import by_score
+from atta.scheduler.score import balance, headroom, launch_score
 from tests.unit.scheduler.harness import PLANS
 
 CONFIG = SchedulerConfig()
@@ -141,9 +132,9 @@ def test_a_session_inherits_the_pace_of_the_one_before() -> None:
     assert Pace().inherited(CONFIG) == Pace()
 
 
-def session(**options: object) -> Session:
+def session(**options: object) -> ScheduledSession:
     pace = Pace(sample_ms=40, train_ms=20, sigma=200.0, batch_bytes=10.0, most=CONFIG.dag_cap)
-    made = Session("s", PLANS["one"], range(100), 1, "", pace)
+    made = ScheduledSession("s", PLANS["one"], range(100), 1, "", pace)
     made.last_launch = 0.0
     for name, value in options.items():
         setattr(made, name, value)
@@ -193,8 +184,8 @@ def test_nothing_is_launched_while_lanes_are_saturated() -> None:
 
 
 def test_more_batches_than_ever_come_by_steps_for_idle_workers() -> None:
-    load, old = Load(0.1), CONFIG.growth_batches
-    hungry = Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0, most=5, finished=2 * old, grown_at=2 * old)
+    load, old = Load(0.1), CONFIG.widening_batches
+    hungry = Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0, most=5, finished=2 * old, widened_at=2 * old)
     made = session(in_flight=5, pace=hungry)
     load.idle = False
     assert by_score(made, load, 1e6, CONFIG) == math.inf
@@ -206,19 +197,19 @@ def test_more_batches_than_ever_come_by_steps_for_idle_workers() -> None:
     load.shared, load.idle = False, True
     assert by_score(made, load, 1e6, CONFIG) == 0
     made.in_flight += 1
-    assert made.grown()
-    assert (hungry.most, made.growing) == (6, 1)
+    assert made.widened()
+    assert (hungry.most, made.widening) == (6, 1)
     assert by_score(made, load, 1e6, CONFIG) == math.inf, "the sixth has not been finished"
     hungry.finished = old - 1
     assert by_score(made, load, 1e6, CONFIG) == 0, "the number may double in the beginning"
     load.sample(100, 0.0)
     assert by_score(made, load, 1e6, CONFIG) == math.inf, "the machine is busy, whoever keeps it so"
-    hungry.finished = hungry.grown_at + old
+    hungry.finished = hungry.widened_at + old
     assert by_score(made, load, 1e6, CONFIG) == 0, "now and then there may be one more"
 
 
 def test_turns_go_forward_by_work_over_weight_and_idle_sessions_save_nothing() -> None:
-    light, heavy = session(pace=Pace(work_ms=2.0)), session(pace=Pace(work_ms=6.0), weight=3.0)
+    light, heavy = session(pace=Pace(work_ms=2.0)), session(pace=Pace(work_ms=6.0), share=3.0)
     turn = 0.0
     for _ in range(5):
         turn = light.charge(turn)
@@ -255,8 +246,20 @@ def test_default_cap(workers: int, cap: int) -> None:
     assert SchedulerConfig(workers=workers).dag_cap == cap
 
 
-def test_every_policy_has_both_levels() -> None:
-    assert set(POLICIES) == set(LAUNCH_RULES) == set(ORDERS)
+def test_the_paces_of_the_loaders_used_last_are_kept() -> None:
+    memory = PaceMemory()
+    for number in range(KEPT_PACES + 5):
+        memory.keep(f"loader{number}", Pace(finished=1, largest=number))
+        memory.keep("used often", Pace(finished=2))
+        memory.keep("empty", Pace())
+        memory.keep("", Pace(finished=1))
+    memory.validate()
+    assert len(memory) == KEPT_PACES
+    assert memory.get("used often") == Pace(finished=2)
+    assert memory.get("loader5") is None
+    assert memory.get("loader6") is not None
+    assert memory.get("loader68") == Pace(finished=1, largest=68)
+    assert memory.get("empty") is None
 
 
 @pytest.mark.parametrize(
@@ -274,8 +277,3 @@ def test_every_policy_has_both_levels() -> None:
 def test_wrong_settings_are_named(options: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         SchedulerConfig(**options)  # type: ignore[arg-type]
-
-
-def test_unknown_policy() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'two-level'"):
-        SchedulerConfig(policy="two-levels")

@@ -43,13 +43,13 @@ class Machine(RuleBasedStateMachine):
     @rule(
         plan=st.sampled_from(sorted(PLANS)),
         batches=st.integers(0, 12),
-        profile=st.sampled_from(["", "a"]),
+        loader=st.sampled_from(["", "a"]),
         known=st.booleans(),
     )
-    def open(self, plan: str, batches: int, profile: str, known: bool) -> None:
+    def open(self, plan: str, batches: int, loader: str, known: bool) -> None:
         self.opened += 1
         size = 1.0 * self.shell.size if known else 0.0
-        self.shell.open(f"s{self.opened}", plan, batches, profile=profile, batch_bytes=size)
+        self.shell.open(f"s{self.opened}", plan, batches, loader=loader, batch_bytes=size)
 
     @precondition(lambda self: self.shell.books)
     @rule(data=st.data())

@@ -28,7 +28,7 @@ from atta.train.checkpoint import (
     seal,
 )
 from atta.train.models import build_model
-from atta.train.report import PHASES
+from atta.train.reports.epochs import PHASES
 
 CPU = torch.device("cpu")
 CONFIG = TrainConfig(data="x", num_neighbors=(2, 2), hidden=4)

@@ -49,7 +49,10 @@ def config(**settings: Any) -> TrainConfig:
         ({"cluster": "both.toml"}, "--data"),
         ({"strategy": "full", "batch_size": 5}, "--batch-size: belongs to --strategy minibatch, not full"),
         ({"strategy": "full", "num_neighbors": (5,)}, "--num-neighbors: belongs to --strategy minibatch"),
-        ({"strategy": "cooperative", "co_batches": 2, "seeds": "global"}, "--seeds: belongs to --strategy minibatch"),
+        (
+            {"strategy": "cooperative", "co_batches": 2, "seed_policy": "global"},
+            "--seed-policy: belongs to --strategy minibatch",
+        ),
         ({"eas": (1, 15)}, "--eas: belongs to --strategy full or cooperative, not minibatch"),
         ({"trainers_per_server": 1}, "--trainers-per-server: belongs to --strategy full or cooperative"),
         ({"checkpoint_layers": True}, "--checkpoint-layers: only for --model resgcn+ and deepergcn, not sage"),
@@ -83,7 +86,7 @@ def test_senseless_settings_are_named(settings: dict[str, Any], named: str) -> N
     [
         ({"model": "sagee"}, "sage"),
         ({"device": "cud"}, "cuda"),
-        ({"seeds": "locl"}, "local"),
+        ({"seed_policy": "locl"}, "local"),
         ({"strategy": "x"}, "minibatch"),
     ],
 )
@@ -156,6 +159,6 @@ def test_the_command_line_offers_every_setting_with_the_same_default(monkeypatch
     monkeypatch.setattr("atta.train.fit", fit)
     CliRunner().invoke(train, ["--data", "somewhere"])
     assert seen == [config()]
-    offered = {p.name for p in train.params} - {"json_file", "quiet", "help"}
+    offered = {p.name for p in train.params if not p.hidden} - {"json_file", "quiet", "help", "config"}
     where = {"nnodes", "node_rank", "rdzv_endpoint"}
     assert offered == {f.name for f in dataclasses.fields(TrainConfig)} - {"verbose"} | where

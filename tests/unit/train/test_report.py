@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.train import EpochReport, TrainConfig, TrainReport
-from atta.train.report import PHASES, best_epoch, stalled
+from atta.train.reports.epochs import PHASES, best_epoch, stalled
 
 Curve = list[float | None]
 curves = st.lists(st.none() | st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), min_size=1, max_size=12)

@@ -1,4 +1,4 @@
-"""``atta bench cache``: the share of remote rows that a cache of a given size and policy spares, by replaying sampled batches."""
+"""``atta bench cache``: hit rates of a cache of remote rows by size and policy, from replayed batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from atta.samplers.shard import Shard
 __all__ = ["CacheBench", "run"]
 
 Batch = Mapping[str, np.ndarray]
-"""Remote rows that a batch asks for: by node type int64 internal ids, in the batch's order, each once."""
+"""Remote rows that a batch asks for: by node type, int64 internal ids, each once, in the order of the batch."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,12 @@ class CacheBench:
 
     Attributes:
         data: a partitioned dataset, all partitions on this machine.
-        num_neighbors, batch_size, split: of the batches; ``num_neighbors`` is also what the policy ``access`` ranks by.
-        shares: sizes, in percent of the HALO vertices.
-        ranks: policies.
-        epochs: over a partition's seeds; the first one fills the caches, the others count.
-        seed: of the shuffling and sampling.
+        num_neighbors, batch_size, split: settings of the batches; the policy ``access`` also ranks by
+            ``num_neighbors``.
+        shares: sizes of the cache, in percent of the HALO vertices.
+        ranks: policies of the cache.
+        epochs: number of epochs; the first one fills the caches, the others count.
+        seed: seed of the shuffling and sampling.
     """
 
     data: str
@@ -83,7 +84,7 @@ def run(bench: CacheBench, say: Callable[[str], None] = lambda _: None) -> Cache
 
 
 def _epochs(bench: CacheBench, dataset: Dataset, shards: Sequence[Shard], part: int) -> Iterator[Iterator[Batch]]:
-    """Shuffled batches of the seeds that a loader gives to the trainer beside ``part``."""
+    """By epoch, the shuffled batches of the seeds that a loader gives to the trainer beside ``part``."""
     schema, split = dataset.schema, bench.split
     seed_type = next((t for t in schema.node_types if split in schema.splits[t]), schema.node_types[0])
     seeds = np.arange(schema.node_counts[seed_type])
@@ -103,7 +104,7 @@ def _epochs(bench: CacheBench, dataset: Dataset, shards: Sequence[Shard], part: 
 def _batch(
     bench: CacheBench, dataset: Dataset, shards: Sequence[Shard], seeds: Batch, *, key: tuple[int, int]
 ) -> dict[str, kernels.Compactor]:
-    """The vertices of one batch: every hop expands what the one before has reached first."""
+    """The vertices of one batch by node type: every hop expands the new vertices of the hop before."""
     schema, book = dataset.schema, dataset.book
     known = {t: kernels.Compactor(schema.node_counts[t]) for t in schema.node_types}
     for t, ids in seeds.items():
@@ -175,7 +176,7 @@ def _replay(
 
 
 def _times_asked(dataset: Dataset, batches: Sequence[Batch]) -> dict[str, np.ndarray]:
-    """How many batches ask for each remote row, by node type, most first: int64 [vertices of the type]."""
+    """How many batches ask for each row, by node type, in descending order: int64 [vertices of the type]."""
     counts = {t: np.zeros(n, np.int64) for t, n in dataset.schema.node_counts.items() if _row_bytes(dataset, t)}
     for batch in batches:
         for t, ids in batch.items():
@@ -184,7 +185,7 @@ def _times_asked(dataset: Dataset, batches: Sequence[Batch]) -> dict[str, np.nda
 
 
 def _pull(dataset: Dataset, cache: RowCache, batch: Batch) -> None:
-    """What a daemon does with the remote rows of a batch, one owner after the other."""
+    """Pull the remote rows of a batch as a daemon does, one owner after the other."""
     for node_type, ids in batch.items():
         rows, positions = kernels.split_by_owner(ids, dataset.book.offsets[node_type])
         tables = list(dataset.schema.node_tables[node_type])
@@ -198,7 +199,7 @@ def _pull(dataset: Dataset, cache: RowCache, batch: Batch) -> None:
 
 
 def _with_small_rows(dataset: Dataset) -> Dataset:
-    """The same dataset with one table of one byte per row wherever there are tables: which rows are found is all that matters."""
+    """The same dataset with one byte per row in place of its tables, because only hits count."""
     one = {"row": TableSpec("|u1")}
     tables = {t: one if _row_bytes(dataset, t) else {} for t in dataset.schema.node_types}
     small = copy.copy(dataset)

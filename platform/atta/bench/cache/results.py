@@ -1,17 +1,14 @@
-"""What ``atta bench cache`` writes: hit rates by size and policy, beside what no policy can exceed."""
+"""The report of ``atta bench cache``: hit rates by size and policy, beside what no policy can exceed."""
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rich.table import Table
 
-from atta.bench.partition.compare import save_figure
-from atta.errors import ConfigError
-from atta.observe.versions import machine, versions
+from atta.bench.output import document, figure, now
 
 __all__ = ["CacheReport", "Point"]
 
@@ -24,11 +21,12 @@ class Point:
 
     Attributes:
         rows, nbytes: of the cache, when full.
-        asked: remote rows that the measured batches ask for; batches: how many these are.
-        optimum: hits if the rows most often asked for by these very batches had been there from the start, and no others.
-        bound: hits if every slot were hit in every batch; more cannot be, since a batch asks for each row once.
-        hits: by policy.
-        first_epoch: hit rate of the first epoch by policy, which starts with nothing and is not among ``hits``.
+        asked: remote rows that the measured batches ask for.
+        optimum: hits if the cache held, from the start, the rows that these batches ask for most often.
+        bound: hits if every batch hit every row of the cache. More is impossible: a batch asks for each row once.
+        batches: number of measured batches.
+        hits: by policy, of the measured batches.
+        first_epoch: hit rate of the first epoch by policy. This epoch starts with an empty cache and is not measured.
     """
 
     rows: int
@@ -43,15 +41,15 @@ class Point:
 
 @dataclass
 class CacheReport:
-    """Collects the partitions' points; sizes are means per partition, rates are over the rows of all."""
+    """Collects the points of all partitions. Sizes are means over partitions; rates count the rows of all."""
 
     config: dict[str, Any]
     ranks: Sequence[str]
     points: dict[float, list[Point]] = field(default_factory=dict)
-    started: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+    started: str = field(default_factory=now)
 
     def add(self, share: float, point: Point) -> None:
-        """One partition's figures for caches of ``share`` percent."""
+        """Add the counts of one partition for a cache of ``share`` percent of its HALO vertices."""
         self.points.setdefault(share, []).append(point)
 
     def figures(self) -> list[dict[str, Any]]:
@@ -61,17 +59,14 @@ class CacheReport:
     def to_json(self) -> dict[str, Any]:
         """The document that ``--json`` writes."""
         points = next(iter(self.points.values()))
-        return {
-            "schema": 1,
-            "bench": "cache",
-            "started": self.started,
-            "machine": machine(),
-            "versions": versions(),
-            "config": self.config,
-            "partitions": len(points),
-            "remote_rows_per_batch": sum(p.asked for p in points) / sum(p.batches for p in points),
-            "results": self.figures(),
-        }
+        return document(
+            "cache",
+            started=self.started,
+            config=self.config,
+            partitions=len(points),
+            remote_rows_per_batch=sum(p.asked for p in points) / sum(p.batches for p in points),
+            results=self.figures(),
+        )
 
     def show(self) -> Table:
         """The same figures for people, in percent."""
@@ -86,31 +81,18 @@ class CacheReport:
         return table
 
     def plot(self, path: str) -> None:
-        """Draw hit rates against size.
-
-        Raises:
-            ConfigError: matplotlib is not installed.
-        """
-        try:
-            import matplotlib as mpl
-
-            mpl.use("Agg")
-            import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise ConfigError("--plot needs matplotlib: install atta[bench]") from error
-        canvas, axes = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
+        """Draw hit rates against size."""
         rows = self.figures()
         sizes = [row["rows"] for row in rows]
-        for rank in self.ranks:
-            axes.plot(sizes, [100 * row["hit_rate"][rank] for row in rows], marker="o", label=rank)
-        for name, style in zip(LIMITS, ("--", ":"), strict=True):
-            axes.plot(sizes, [100 * row[name] for row in rows], color="black", linestyle=style, label=name)
-        axes.set_xscale("log")
-        axes.set_xlabel("rows kept per partition")
-        axes.set_ylabel("hit rate, % of remote rows")
-        axes.legend()
-        save_figure(canvas, path)
-        plt.close(canvas)
+        with figure(path, (5.5, 3.6)) as axes:
+            for rank in self.ranks:
+                axes.plot(sizes, [100 * row["hit_rate"][rank] for row in rows], marker="o", label=rank)
+            for name, style in zip(LIMITS, ("--", ":"), strict=True):
+                axes.plot(sizes, [100 * row[name] for row in rows], color="black", linestyle=style, label=name)
+            axes.set_xscale("log")
+            axes.set_xlabel("rows kept per partition")
+            axes.set_ylabel("hit rate, % of remote rows")
+            axes.legend()
 
 
 def _figures(share: float, points: Sequence[Point]) -> dict[str, Any]:

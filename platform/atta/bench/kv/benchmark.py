@@ -1,7 +1,7 @@
-"""``atta bench kv``: how fast table rows move, each way beside what bounds it and what other libraries take.
+"""``atta bench kv``: how fast table rows move, beside the limits of the machine and other libraries.
 
-Gathered in memory, pulled from a daemon, read from and pushed to mutable tables. Everything runs in processes of its own, so that
-libraries do not disturb each other; within a process the ways alternate.
+Rows are gathered in memory, pulled from a daemon, read from mutable tables and pushed to them. Each of these has a
+measuring process of its own, so that libraries do not disturb each other. Within a process the ways to do it alternate.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,8 @@ from atta.bench.kv.gather import GatherConfig
 from atta.bench.kv.pull import PullConfig
 from atta.bench.kv.tables import TablesConfig
 from atta.bench.lab.flow import flow_bytes_per_s
-from atta.bench.lab.netlab import Host, NetLab, loopback
+from atta.bench.lab.netlab import Host, NetLab, bits_per_s, loopback
+from atta.bench.lab.platform_run import serve_command
 from atta.bench.lab.workfolder import work_folder
 from atta.bench.results import BenchReport
 from atta.client.local import free_addresses
@@ -39,9 +39,8 @@ _TABLE_ROWS = 500_000
 _CHUNK_VALUES = 8 << 20
 _PORTS = (7070, 7071)
 _PULLS = 8
-"""Timed as one, where the link is not shaped and a pull takes milliseconds."""
+"""Number of pulls that are timed together where the link is not shaped: one takes only milliseconds."""
 _TIMEOUT_S = 600.0
-_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 
 Figures = dict[str, dict[str, float]]
 """System -> figure -> value."""
@@ -52,16 +51,16 @@ class KvBench:
     """Settings of the benchmark.
 
     Attributes:
-        rows: of the table that rows are gathered and pulled from, float32.
-        dim: its columns.
-        batch: rows per gather, pull or push; distinct, at random.
+        rows: number of rows of the float32 table to gather and pull from.
+        dim: columns of that table.
+        batch: rows per gather, pull or push; distinct and random.
         threads: thread counts of the local gather; daemons and clients take the first.
         repeats: timed operations per way and round.
-        runs: rounds.
+        runs: number of rounds.
         vs: peers.
-        link: rate of a link between two network namespaces to pull over, too, e.g. ``"1gbit"``; needs root.
+        link: rate of a link between two network namespaces, e.g. ``"1gbit"``, to pull over as well; needs root.
         work: folder that keeps the generated dataset; None: ``atta`` in the user's cache folder.
-        seed: of rows and values.
+        seed: seed of rows and values.
     """
 
     rows: int = 2_000_000
@@ -89,18 +88,17 @@ class KvBench:
         if self.batch > self.rows:
             raise ConfigError(f"--batch {self.batch}: rows are distinct, and there are {self.rows}")
         if self.link is not None:
-            NetLab(2, rate=self.link)  # says what is wrong with the rate
+            bits_per_s(self.link)  # says what is wrong with the rate
 
     @property
     def table_rows(self) -> int:
-        """Rows of the mutable tables: Adam's take three times their memory, in the daemon and beside it."""
+        """Number of rows of the mutable tables: fewer than ``rows``, since Adam triples the memory of a table."""
         return min(self.rows, max(_TABLE_ROWS, self.batch))
 
     @property
     def capacity(self) -> float:
-        """Bytes per second that the link may carry, headers included; 0 without a link."""
-        number, unit = re.fullmatch(r"([0-9.]+)([kmg]?)bit", self.link or "0bit").groups()  # type: ignore[union-attr]
-        return float(number) * _UNITS[unit] / 8
+        """Bytes per second that the link carries, headers included; 0 without a link."""
+        return bits_per_s(self.link) / 8 if self.link else 0.0
 
 
 def run(bench: KvBench, say: Callable[[str], None] = lambda _: None) -> BenchReport:
@@ -112,7 +110,7 @@ def run(bench: KvBench, say: Callable[[str], None] = lambda _: None) -> BenchRep
     """
     config = {**asdict(bench), "row_bytes": 4 * bench.dim, "table_rows": bench.table_rows}
     bounds = {"link/bytes_per_s": "link_capacity_bytes_per_s"} if bench.link else {}
-    report = BenchReport("kv", config, limit_of=bounds)
+    report = BenchReport("kv", config, drawn="gather/bytes_per_s", limit_of=bounds)
     for package in ("torch", *bench.vs):
         if missing(package):
             report.fail(package, not_installed(package))
@@ -138,12 +136,12 @@ def run(bench: KvBench, say: Callable[[str], None] = lambda _: None) -> BenchRep
 
 
 def prepare(bench: KvBench) -> Path:
-    """The dataset, made unless the cache has it: one part, a table ``x`` float32 [rows, dim] of noise, a single edge."""
+    """The folder of the dataset, made if need be: one part, one edge, a table ``x`` float32 [rows, dim] of noise."""
     folder = work_folder(bench.work) / f"kv-{bench.rows}x{bench.dim}"
     try:
         Dataset.open(folder, verify=False)
         return folder
-    except DataError:  # not there, or of another version
+    except DataError:  # it does not exist, or another version wrote it
         folder.parent.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory(prefix=".kv-", dir=folder.parent) as scratch:
@@ -159,7 +157,7 @@ def prepare(bench: KvBench) -> Path:
 
 
 def figures(section: str, found: Figures) -> Figures:
-    """The same with the section in front of every figure's name."""
+    """``found`` with the section in front of the name of every figure."""
     return {system: {f"{section}/{name}": value for name, value in values.items()} for system, values in found.items()}
 
 
@@ -169,7 +167,7 @@ def _merge(into: Figures, more: Figures) -> None:
 
 
 def _limits(bench: KvBench, hosts: Sequence[Host]) -> dict[str, float]:
-    """Between two processes: a TCP connection, and a stream of gRPC without asyncio."""
+    """Bytes per second between two processes: over a TCP connection, and in a gRPC stream without asyncio."""
     here, there = loopback(2)
     found = {f"{kind}_bytes_per_s": flow_bytes_per_s(here, there, kind) for kind in ("tcp", "grpc")}
     if hosts:
@@ -189,7 +187,7 @@ def _gathers(bench: KvBench, dataset: Path, report: BenchReport, number: int, sa
         config = GatherConfig(str(dataset), system, bench.batch, threads, bench.repeats, bench.seed + number)
         section = "gather" if threads == bench.threads[0] else f"gather-{threads}-threads"
         try:
-            _merge(found, figures(section, _ask(loopback(1)[0], "kv_gather", [_words(config)], threads)))
+            _merge(found, figures(section, _ask(loopback(1)[0], "gather", [_json(config)], threads)))
         except AttaError as error:
             if system == "atta":
                 raise
@@ -198,59 +196,56 @@ def _gathers(bench: KvBench, dataset: Path, report: BenchReport, number: int, sa
 
 
 def _served(bench: KvBench, dataset: Path, hosts: Sequence[Host], say: Callable[[str], None]) -> Figures:
-    """Rows from the daemon on the first host to the second; mutable tables only on loopback."""
+    """Figures of pulling from a daemon on the first host to the second, and on loopback of mutable tables."""
     shaped = hosts[0].interface is not None
     addresses = [f"{hosts[0].address}:{port}" for port in _PORTS] if shaped else free_addresses(2)
     threads = bench.threads[0]
     with tempfile.TemporaryDirectory(prefix="atta-bench-kv-") as logs, contextlib.ExitStack() as stack:
-        serve = _serve(bench, dataset, addresses[0])
-        daemon = stack.enter_context(_child(hosts[0], serve, Path(logs) / "daemon.log"))
-        give = [*_module("kv_pull"), "give", addresses[1]]
-        giver = stack.enter_context(_child(hosts[0], give, Path(logs) / "giver.log"))
+        serve = _serve_command(bench, dataset, addresses[0])
+        daemon = stack.enter_context(_background(hosts[0], serve, Path(logs) / "daemon.log"))
+        send = [*_module("pull"), "send", addresses[1]]
+        sender = stack.enter_context(_background(hosts[0], send, Path(logs) / "sender.log"))
         say(f"pull{' over the link' if shaped else ''}")
         common = {"batch": bench.batch, "threads": threads, "repeats": bench.repeats, "seed": bench.seed}
         pull = PullConfig(
             dataset=str(dataset),
             daemon=addresses[0],
-            giver=addresses[1],
+            sender=addresses[1],
             daemon_pid=daemon.pid,
-            giver_pid=giver.pid,
+            sender_pid=sender.pid,
             together=1 if shaped else _PULLS,
             **common,
         )
-        found = _ask(hosts[1], "kv_pull", ["take", _words(pull)], threads)
+        found = _ask(hosts[1], "pull", ["receive", _json(pull)], threads)
         if shaped:
             for values in found.values():
                 values["capacity_share"] = values["bytes_per_s"] / bench.capacity
             return figures("link", found)
         say("mutable tables")
         config = TablesConfig(address=addresses[0], rows=bench.table_rows, dim=bench.dim, **common)
-        tables = _ask(hosts[1], "kv_tables", [_words(config)], threads)
+        tables = _ask(hosts[1], "tables", [_json(config)], threads)
         result = figures("pull", found)
         _merge(result, figures("tables", tables))
         return result
 
 
-def _serve(bench: KvBench, dataset: Path, address: str) -> list[str]:
+def _serve_command(bench: KvBench, dataset: Path, address: str) -> list[str]:
     quota = 4 * 4 * bench.dim * bench.table_rows + (64 << 20)  # Adam's table and some room
-    return [
-        *(sys.executable, "-m", "atta.cli.main", "serve", "--data", str(dataset), "--part", "0"),
-        *("--listen", address, "--threads", str(bench.threads[0]), "--memory", "copy", "--tables", str(quota)),
-        *("--no-verify", "--log-level", "warning", "--drain", "0", "--exit-with-parent"),
-    ]
+    options = ("--threads", str(bench.threads[0]), "--memory", "copy", "--tables", str(quota))
+    return serve_command(dataset, 0, address, None, *options)
 
 
 def _module(name: str) -> list[str]:
-    return [sys.executable, "-m", f"atta.bench.{name}"]
+    return [sys.executable, "-m", f"atta.bench.kv.{name}"]
 
 
-def _words(config: Any) -> str:
+def _json(config: Any) -> str:
     return json.dumps(asdict(config))
 
 
 @contextlib.contextmanager
-def _child(host: Host, command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A server that lives as long as the block."""
+def _background(host: Host, command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that lives as long as the block."""
     with log.open("wb") as out:
         process = host.popen(command, stdin=subprocess.PIPE, stdout=out, stderr=out)
     try:
@@ -258,14 +253,14 @@ def _child(host: Host, command: Sequence[str], log: Path) -> Iterator[subprocess
     except AttaError as error:
         if process.poll() is None:
             raise
-        raise AttaError(f"{error}; {log.stem}: {_last_words(log.read_text(errors='replace'))}") from error
+        raise AttaError(f"{error}; {log.stem}: {_end_of(log.read_text(errors='replace'))}") from error
     finally:
         process.kill()
         process.communicate()
 
 
 def _ask(host: Host, module: str, arguments: Sequence[str], threads: int) -> Figures:
-    """What a measuring process prints in the end.
+    """The figures that a measuring process prints in the end.
 
     Raises:
         AttaError: it failed, or was not done in time.
@@ -282,10 +277,10 @@ def _ask(host: Host, module: str, arguments: Sequence[str], threads: int) -> Fig
         process.kill()
         process.communicate()
     if process.returncode:
-        raise AttaError(f"{module}: {_last_words(err.decode(errors='replace'))}")
+        raise AttaError(f"{module}: {_end_of(err.decode(errors='replace'))}")
     found: Figures = json.loads(out.decode().strip().splitlines()[-1])
     return found
 
 
-def _last_words(text: str) -> str:
+def _end_of(text: str) -> str:
     return " | ".join(line.strip() for line in text.splitlines()[-3:] if line.strip())[-600:]

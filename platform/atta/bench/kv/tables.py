@@ -1,8 +1,8 @@
-"""One measured process of ``atta bench kv``: mutable tables on a daemon, beside the same work at home and by torch.
+"""A measuring process of ``atta bench kv``: mutable tables on a daemon, in this process, and as torch has them.
 
     python -m atta.bench.kv.tables '{"address": "127.0.0.1:7070", ...}'
 
-Every operation is done to the same rows by all systems in turn; afterwards their tables must agree. Prints one line of JSON.
+All systems do every operation on the same rows, in turn. Afterwards their tables must agree. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ Operation = Callable[[np.ndarray, np.ndarray], Any]
 
 @dataclass(frozen=True)
 class TablesConfig:
-    """What the process is told.
+    """Settings of the process.
 
     Attributes:
-        address: of the daemon.
-        rows, dim: of every table, float32.
+        address: address of the daemon.
+        rows, dim: shape of every float32 table.
         batch: rows per operation, distinct and random.
-        threads: that torch may use.
+        threads: number of threads that torch may use.
         repeats: timed operations per system.
-        seed: of rows and values.
+        seed: seed of rows and values.
     """
 
     address: str
@@ -58,35 +58,35 @@ class TablesConfig:
 
 
 def measure(config: TablesConfig) -> dict[str, dict[str, float]]:
-    """Figures by system: ``"atta"``, ``"local"`` and, where it is installed, ``"torch"``.
+    """Figures by system: ``"atta"``, ``"local"`` and, where torch is installed, ``"torch"``.
 
     Raises:
-        AttaError: the daemon does not answer, or tables do not agree in the end.
+        AttaError: the daemon does not answer, or the tables differ in the end.
     """
     found: dict[str, dict[str, float]] = {}
-    work = _Work(config)
+    batches = _RowBatches(config)
     with atta.connect([config.address], wait=True, deadline_s=120.0) as cluster:
         for optimiser in (None, *OPTIMISERS):
             systems = {
-                "atta": _Remote(cluster, _spec(config, optimiser)),
-                "local": _Local(_spec(config, optimiser)),
+                "atta": _DaemonTable(cluster, _spec(config, optimiser)),
+                "local": _LocalTable(_spec(config, optimiser)),
                 **_torch(config, optimiser),
             }
             for name in [optimiser] if optimiser else ["read", "write", "add"]:
                 operations = {system: of.operation(name) for system, of in systems.items()}
-                for system, seconds in work.timed(operations).items():
+                for system, seconds in batches.timed(operations).items():
                     found.setdefault(system, {}).update(
                         {
                             f"{name}_rows_per_s": config.batch / seconds,
                             f"{name}_bytes_per_s": 4 * config.dim * config.batch / seconds,
                         }
                     )
-            work.compare({system: of.operation("read") for system, of in systems.items()})
+            batches.compare({system: of.operation("read") for system, of in systems.items()})
             cluster.tables.delete(_spec(config, optimiser).name)
     return found
 
 
-class _Work:
+class _RowBatches:
     """Batches of random rows with values, the same for all systems."""
 
     def __init__(self, config: TablesConfig) -> None:
@@ -109,7 +109,7 @@ class _Work:
         return {system: statistics.median(taken[1:]) for system, taken in seconds.items()}  # the first one warms up
 
     def compare(self, reads: dict[str, Operation]) -> None:
-        """Raise AttaError unless all systems hold the same, as float32 counts."""
+        """Raise AttaError unless all systems hold the same values, up to rounding in float32."""
         rows = next(self._batches)
         held = {system: np.asarray(read(rows, self._values)) for system, read in reads.items()}
         for system, values in held.items():
@@ -122,8 +122,8 @@ def _spec(config: TablesConfig, optimiser: str | None) -> MutableSpec:
     return MutableSpec(f"bench-{optimiser or 'plain'}", config.rows, row_shape=(config.dim,), optimiser=made)
 
 
-class _Remote:
-    """The table on the daemon, used as ``DistTensor`` and ``DistEmbedding`` do."""
+class _DaemonTable:
+    """A table on the daemon, used as ``DistTensor`` and ``DistEmbedding`` use it."""
 
     def __init__(self, cluster: Any, spec: MutableSpec) -> None:
         self._table = cluster.tables.create(spec)
@@ -141,8 +141,8 @@ class _Remote:
         return tensor.write if name == "write" else tensor.add
 
 
-class _Local:
-    """The same shard in this process."""
+class _LocalTable:
+    """The same table in this process."""
 
     def __init__(self, spec: MutableSpec) -> None:
         self._table = MutableTable(spec)
@@ -163,18 +163,18 @@ class _Local:
 def _torch(config: TablesConfig, optimiser: str | None) -> dict[str, Any]:
     if importlib.util.find_spec("torch") is None:
         return {}
-    return {"torch": _Torch(config, optimiser)}
+    return {"torch": _TorchTable(config, optimiser)}
 
 
-class _Torch:
-    """A dense tensor of torch in this process; steps take sparse gradients, as of ``nn.Embedding(sparse=True)``."""
+class _TorchTable:
+    """A dense tensor of torch in this process. Steps take sparse gradients, like ``nn.Embedding(sparse=True)``."""
 
     def __init__(self, config: TablesConfig, optimiser: str | None) -> None:
         import torch
 
         torch.set_num_threads(config.threads)
         self._table = torch.zeros(config.rows, config.dim)
-        self._table += 0.0  # its pages are there before the clock starts
+        self._table += 0.0  # touches its pages before the clock starts
         self._optimiser: Any = None
         if optimiser is not None:
             parameter = self._table = torch.nn.Parameter(self._table)

@@ -1,1 +1,1 @@
-"""What every benchmark works with: hosts, processes, limits of the machine."""
+"""The laboratory of the benchmarks: hosts, measured processes, limits of the machine."""

@@ -1,10 +1,10 @@
-"""How fast bytes flow between two hosts: one process gives, the other takes and times, by plain TCP or a gRPC stream.
+"""Measures how fast bytes flow between two hosts, over plain TCP or in a gRPC stream.
 
-    python -m atta.bench.lab.flow give tcp|grpc HOST PORT
-    python -m atta.bench.lab.flow take tcp|grpc HOST PORT SECONDS
+    python -m atta.bench.lab.flow send tcp|grpc HOST PORT
+    python -m atta.bench.lab.flow receive tcp|grpc HOST PORT SECONDS
 
-The giver prints "ready" (and the port it got, for port 0) and lives until its standard input ends; the taker prints bytes per
-second.
+The sender prints "ready PORT" (for port 0 the one that it got) and lives until its standard input ends. The receiver
+prints bytes per second.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,46 +27,47 @@ from atta.wire import rpc
 
 __all__ = ["flow_bytes_per_s"]
 
-_CHUNK = 4 << 20  # what daemons put into one message
-_METHOD = "/atta.bench.Flow/Give"
+_CHUNK = 4 << 20
+"""Bytes of a message, as daemons send them."""
+_METHOD = "/atta.bench.Flow/Send"
 _TIMEOUT_S = 30.0
+_OLD_ROLES = {"give": "send", "take": "receive"}
 
 
-def flow_bytes_per_s(giver: Host, taker: Host, kind: str, seconds: float = 0.5) -> float:
-    """Bytes per second from ``giver`` to ``taker`` on one connection; ``kind`` is ``"tcp"`` or ``"grpc"``.
+def flow_bytes_per_s(source: Host, target: Host, kind: str, seconds: float = 0.5) -> float:
+    """Bytes per second from ``source`` to ``target`` on one connection; ``kind`` is ``"tcp"`` or ``"grpc"``.
 
     Raises:
         AttaError: a process failed.
     """
     module = [sys.executable, "-m", "atta.bench.lab.flow"]
-    give = giver.popen(
-        [*module, "give", kind, giver.address, "0"],
+    sender = source.popen(
+        [*module, "send", kind, source.address, "0"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
     try:
-        assert give.stdout is not None
-        words = give.stdout.readline().split()
+        assert sender.stdout is not None
+        words = sender.stdout.readline().split()
         if len(words) != 2:
-            raise AttaError(f"measuring {kind}: nothing listens at {giver.address}")
+            raise AttaError(f"measuring {kind}: nothing listens at {source.address}")
         port = words[1].decode()
-        take = taker.popen(
-            [*module, "take", kind, giver.address, port, str(seconds)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        out, err = take.communicate(timeout=_TIMEOUT_S + seconds)
-        if take.returncode:
+        command = [*module, "receive", kind, source.address, port, str(seconds)]
+        receiver = target.popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        out, err = receiver.communicate(timeout=_TIMEOUT_S + seconds)
+        if receiver.returncode:
             raise AttaError(f"measuring {kind}: {err.decode(errors='replace').strip()[-300:]}")
         return float(out)
     finally:
-        give.kill()
-        give.communicate()
+        sender.kill()
+        sender.communicate()
 
 
-def _give_tcp(host: str, port: int) -> int:
+def _send_tcp(host: str, port: int) -> int:
     listener = socket.create_server((host, port))
 
-    def serve() -> None:
+    def send() -> None:
         payload = bytes(_CHUNK)
         connection, _ = listener.accept()
         try:
@@ -74,35 +76,35 @@ def _give_tcp(host: str, port: int) -> int:
         except OSError:
             connection.close()
 
-    threading.Thread(target=serve, daemon=True).start()
+    threading.Thread(target=send, daemon=True).start()
     return int(listener.getsockname()[1])
 
 
-def _take_tcp(host: str, port: int, seconds: float) -> float:
+def _receive_tcp(host: str, port: int, seconds: float) -> float:
     buffer = bytearray(1 << 20)
     with socket.create_connection((host, port), timeout=_TIMEOUT_S) as connection:
         return _rate(lambda: connection.recv_into(buffer), seconds)
 
 
-def _give_grpc(host: str, port: int) -> int:
+def _send_grpc(host: str, port: int) -> int:
     from concurrent.futures import ThreadPoolExecutor
 
     payload = bytes(_CHUNK)
 
-    def give(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+    def send(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         return itertools.takewhile(lambda _: context.is_active(), itertools.repeat(payload))
 
     server = grpc.server(ThreadPoolExecutor(1), options=rpc.channel_options())
     service, method = _METHOD.strip("/").split("/")
-    handler = grpc.unary_stream_rpc_method_handler(give)
+    handler = grpc.unary_stream_rpc_method_handler(send)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
     port = server.add_insecure_port(f"{host}:{port}")
     server.start()
-    globals()["_server"] = server  # it stops when nobody holds it
+    globals()["_server"] = server  # without a reference it would stop
     return port
 
 
-def _take_grpc(host: str, port: int, seconds: float) -> float:
+def _receive_grpc(host: str, port: int, seconds: float) -> float:
     with grpc.insecure_channel(f"{host}:{port}", options=rpc.channel_options()) as channel:
         method: Any = channel.unary_stream(_METHOD, None, None)  # no serializers: the bytes as they are
         stream = method(b"", timeout=_TIMEOUT_S + seconds)
@@ -123,14 +125,17 @@ def _rate(receive: Callable[[], int], seconds: float) -> float:
 
 
 def main() -> None:
-    """Give or take, as the module docstring says."""
+    """Send or receive, as the module docstring says."""
     role, kind, host, port, *seconds = sys.argv[1:]
-    if role == "give":
-        got = {"tcp": _give_tcp, "grpc": _give_grpc}[kind](host, int(port))
+    if role in _OLD_ROLES:
+        warnings.warn(f"{role} is now called {_OLD_ROLES[role]}", DeprecationWarning, stacklevel=1)
+        role = _OLD_ROLES[role]
+    if role == "send":
+        got = {"tcp": _send_tcp, "grpc": _send_grpc}[kind](host, int(port))
         print("ready", got, flush=True)
         sys.stdin.read()
     else:
-        print({"tcp": _take_tcp, "grpc": _take_grpc}[kind](host, int(port), float(seconds[0])))
+        print({"tcp": _receive_tcp, "grpc": _receive_grpc}[kind](host, int(port), float(seconds[0])))
 
 
 if __name__ == "__main__":

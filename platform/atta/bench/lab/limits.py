@@ -1,4 +1,4 @@
-"""What this machine can do, measured when a benchmark runs: the figures that results are held against."""
+"""Measures the limits of this machine, which results are compared with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORKING_SET = 256 << 20
 
 
 def copy_bytes_per_s(threads: int = 1, rounds: int = 3) -> float:
-    """Bytes per second of copying a large buffer into a reused one."""
+    """Bytes per second of copying a large buffer into another one that is used again."""
     source, target = np.ones(_WORKING_SET, dtype=np.uint8), np.ones(_WORKING_SET, dtype=np.uint8)
     pieces = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
     with ThreadPoolExecutor(threads) as pool:
@@ -25,7 +25,7 @@ def copy_bytes_per_s(threads: int = 1, rounds: int = 3) -> float:
 
 
 def gather_bytes_per_s(row_bytes: int, threads: int = 1, rounds: int = 3) -> float:
-    """Bytes per second of gathering random rows of a table much larger than the caches into a reused buffer."""
+    """Bytes per second of gathering random rows of a table that is much larger than the CPU caches."""
     rows = max(1, _WORKING_SET // row_bytes)
     table = np.ones((rows, row_bytes), dtype=np.uint8)
     chosen = np.random.default_rng(0).integers(0, rows, max(1, rows // 4))
@@ -34,7 +34,7 @@ def gather_bytes_per_s(row_bytes: int, threads: int = 1, rounds: int = 3) -> flo
 
 
 def random_reads_per_s(working_set: int, rounds: int = 3) -> float:
-    """Independent random 4-byte reads per second over ``working_set`` bytes, one thread, as many in flight as the core allows."""
+    """Independent random reads of 4 bytes per second and thread, over ``working_set`` bytes of memory."""
     table = np.ones((max(1, working_set // 4), 1), dtype=np.int32)
     kernels.advise_huge(table)
     chosen = np.random.default_rng(0).integers(0, len(table), 4_000_000)

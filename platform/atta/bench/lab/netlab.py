@@ -1,11 +1,12 @@
-"""A laboratory of hosts on one machine: network namespaces joined by a switch, each with its own /dev/shm.
+"""Several hosts on one machine: network namespaces that a switch connects, each with its own /dev/shm.
 
     with NetLab(2, rate="1gbit") as lab:
         child = lab.hosts[0].popen([sys.executable, "-m", "http.server"])
 
-Every namespace lives inside a *holder*: a process that waits for the end of its standard input. Nothing has a name outside, so
-nothing can be left behind: when this process ends, however it ends, the pipes close, the holders exit and the kernel removes
-namespaces, links and switch. Children started by ``Host.popen`` are killed by the kernel at the same moment.
+A *holder* keeps every namespace alive: a process that waits for the end of its standard input. Namespaces, links and
+switch have no names outside, so nothing is left behind. When this process ends, even by SIGKILL, the pipes close, the
+holders exit, and the kernel removes it all. At the same moment the kernel kills the children that ``Host.popen``
+started.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ _TOOLS = ("ip", "tc", "nsenter", "setpriv", "unshare")
 _RATE = re.compile(r"[1-9][0-9]*(\.[0-9]+)?[kmg]?bit")
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9}
 _SLOW = 2e8
-"""Bits per second up to which a bucket of 256 kB would hold what a link carries in 10 ms or more."""
+"""Bits per second. On slower links a bucket of 256 kB would hold what they carry in 10 ms or more."""
 _SUBNET = "10.77.0"
 _START_S = 10.0
 
 
 @dataclass(frozen=True)
 class Host:
-    """Where processes run and how the others reach them.
+    """A place where processes run.
 
     Attributes:
-        address: IPv4 address of the host.
-        interface: its network interface; None for this machine's loopback.
-        prefix: words that go before a command to run it there.
+        address: IPv4 address at which other hosts reach it.
+        interface: name of its network interface; None for this machine's loopback.
+        prefix: words before a command that make it run there.
     """
 
     address: str
@@ -56,9 +57,10 @@ class Host:
         stdout: int | IO[Any] | None = None,
         stderr: int | IO[Any] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start ``command`` on the host, out of reach of the terminal's Ctrl-C; ``env`` is added to the environment.
+        """Start ``command`` on the host, with ``env`` added to the environment.
 
-        The process is exactly ``command`` (same pid, signals reach it), and it is killed when the calling *thread* ends.
+        The process is exactly ``command``: it has the pid, and signals reach it. Ctrl-C in the terminal does not. The
+        kernel kills it when the calling *thread* ends.
         """
         words = [*_die_with_parent(), *self.prefix, *command]
         full = {**os.environ, **(env or {})}
@@ -66,7 +68,11 @@ class Host:
 
 
 def bits_per_s(rate: str) -> float:
-    """What a rate such as ``"1gbit"`` says; raises ConfigError for anything else."""
+    """Bits per second of a rate such as ``"1gbit"``, as tc writes it; raises ConfigError for anything else.
+
+    >>> bits_per_s("1.5gbit")
+    1500000000.0
+    """
     if not _RATE.fullmatch(rate):
         raise ConfigError(f"rate {rate!r}: write it like 1gbit or 200mbit")
     number = rate.removesuffix("bit")
@@ -75,7 +81,7 @@ def bits_per_s(rate: str) -> float:
 
 
 def loopback(count: int) -> list[Host]:
-    """``count`` hosts that are all this machine: told apart by ports only."""
+    """``count`` hosts that are all this machine; only their ports differ."""
     return [Host("127.0.0.1") for _ in range(count)]
 
 
@@ -91,7 +97,7 @@ def no_namespaces() -> str | None:
 
 
 class NetLab:
-    """``count`` hosts on one switch. A context manager; ``hosts`` is there inside the block."""
+    """``count`` hosts on one switch. A context manager: ``hosts`` exist inside the block."""
 
     def __init__(self, count: int, *, rate: str | None = None, shm_bytes: int | None = None) -> None:
         """Describe the lab.
@@ -99,7 +105,8 @@ class NetLab:
         Args:
             count: number of hosts, 1 to 250.
             rate: rate of every link in both directions, as tc writes it (``"1gbit"``); None: unshaped.
-            shm_bytes: size of each host's own /dev/shm; default a quarter of the machine's memory (pages are taken when used).
+            shm_bytes: size of /dev/shm of each host, which takes memory as it fills; default: a quarter of the
+                machine's memory.
 
         Raises:
             ConfigError: a value makes no sense.
@@ -148,7 +155,8 @@ class NetLab:
             host.run("ip", "link", "set", device, "up")
         host.run("ip", "route", "add", "default", "dev", "eth0")  # some programs find their own address by it
         if self._rate is not None:
-            # One bucket per direction. The burst must hold what the kernel hands over at once (64 KiB with segmentation offload).
+            # One bucket per direction. The burst must hold what the kernel hands over at once (64 KiB with segmentation
+            # offload).
             burst = "256kb" if bits_per_s(self._rate) > _SLOW else "64kb"
             shape = ("root", "tbf", "rate", self._rate, "burst", burst, "latency", "50ms")
             switch.run("tc", "qdisc", "add", "dev", port, *shape)
@@ -188,7 +196,7 @@ class _Holder:
 
     @property
     def enter(self) -> tuple[str, ...]:
-        """Words that run a command inside, in the current directory."""
+        """Words before a command that make it run inside, in the current directory."""
         return ("nsenter", "--target", str(self.pid), "--net", "--mount", f"--wd={os.getcwd()}")
 
     def run(self, *command: str) -> None:

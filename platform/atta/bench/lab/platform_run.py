@@ -1,4 +1,4 @@
-"""Run Atta as a benchmark's subject: a daemon and a consumer or trainer per partition, each pair on a host of its own."""
+"""Runs Atta as the measured system: a daemon and a consumer or trainer per partition, each pair on one host."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from atta.bench.lab.drive import Measured, Troupe
 from atta.bench.lab.netlab import Host
-from atta.bench.lab.workload import Recipe, Workload
+from atta.bench.lab.processes import Measured, SystemProcesses
+from atta.bench.lab.workload import BenchWorkload, Recipe
 from atta.bench.loader.consumer import ConsumerConfig
 from atta.client.local import free_addresses
 from atta.wire.clusterfile import write_cluster
@@ -21,9 +21,9 @@ _PORT, _RENDEZVOUS_PORT = 7070, 7069
 
 
 def cache_options(share: float | None) -> list[str]:
-    """Options of `atta serve` for a cache of so many rows, in percent of the HALO vertices; None: its default.
+    """Options of ``atta serve`` for a cache of ``share`` percent of the HALO vertices; None: the default.
 
-    With 0 every batch pulls its remote rows for itself, as peers do.
+    With 0 every batch pulls its remote rows for itself, as with the peers.
     """
     if share is None:
         return []
@@ -32,7 +32,7 @@ def cache_options(share: float | None) -> list[str]:
 
 def run_atta(
     data: Path,
-    workload: Workload,
+    workload: BenchWorkload,
     hosts: Sequence[Host],
     folder: Path,
     *,
@@ -41,10 +41,17 @@ def run_atta(
     recipe: Recipe | None = None,
     serve: Sequence[str] = (),
 ) -> Measured:
-    """Start everything, measure, end everything; partition i and rank i live on ``hosts[i]``, logs in ``folder``.
+    """Start all processes, measure, and end them. Partition i and rank i are on ``hosts[i]``; logs go to ``folder``.
 
-    ``recipe``: the ranks train by it; None: they only load.
-    ``serve``: further options of `atta serve`.
+    Args:
+        data: partitioned dataset.
+        workload: the batches to load.
+        hosts: one per partition.
+        folder: for logs and the cluster file.
+        frontier: see ``NeighborLoader``.
+        deliver: form in which the ranks take batches, see ``consumer.DELIVERIES``.
+        recipe: the model that the ranks train; None: they only load.
+        serve: further options of ``atta serve``.
 
     Raises:
         AttaError: a process failed or hangs.
@@ -59,9 +66,11 @@ def run_atta(
     cluster = folder / "cluster.toml"
     write_cluster(cluster, addresses)
     options = ["--threads", str(workload.threads), *serve]
-    with Troupe("atta", folder) as troupe:
+    with SystemProcesses("atta", folder) as processes:
         for part, host in enumerate(hosts):
-            troupe.extra(f"daemon{part}", host, serve_command(data, part, addresses[part], cluster, *options))
+            processes.start_support(
+                f"daemon{part}", host, serve_command(data, part, addresses[part], cluster, *options)
+            )
         for rank, host in enumerate(hosts):
             config = ConsumerConfig(
                 addresses=tuple(addresses),
@@ -79,8 +88,8 @@ def run_atta(
             )
             module = "atta.bench.train.worker" if training else "atta.bench.loader.consumer"
             command = [sys.executable, "-m", module, json.dumps({**asdict(config), **training})]
-            troupe.rank(host, command, _environment(host, workload.threads))
-        return troupe.measure(epochs=workload.epochs, seconds=workload.seconds, timeout_s=workload.timeout_s)
+            processes.start_rank(host, command, _environment(host, workload.threads))
+        return processes.measure(epochs=workload.epochs, seconds=workload.seconds, timeout_s=workload.timeout_s)
 
 
 def _environment(host: Host, threads: int) -> dict[str, str]:
@@ -93,10 +102,11 @@ def _environment(host: Host, threads: int) -> dict[str, str]:
     }
 
 
-def serve_command(data: Path, part: int, address: str, cluster: Path, *options: str) -> list[str]:
-    """The command of a daemon that ends when its standard input does."""
+def serve_command(data: Path, part: int, address: str, cluster: Path | None, *options: str) -> list[str]:
+    """The command of a daemon that ends when its standard input ends; ``cluster``: None if there is no other daemon."""
+    peers = [] if cluster is None else ["--peers", str(cluster)]
     return [
         *(sys.executable, "-m", "atta.cli.main", "serve", "--data", str(data), "--part", str(part)),
-        *("--listen", address, "--peers", str(cluster), *options),
+        *("--listen", address, *peers, *options),
         *("--no-verify", "--log-level", "warning", "--drain", "0", "--exit-with-parent"),
     ]

@@ -1,4 +1,4 @@
-"""Where benchmarks keep what takes long to make."""
+"""The folder in which benchmarks keep data that takes long to make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every system of one benchmark has to do."""
+"""The work that every system of one benchmark does: batches to load, a model to train."""
 
 from __future__ import annotations
 
@@ -7,24 +7,29 @@ from dataclasses import dataclass
 
 from atta.errors import ConfigError
 
-__all__ = ["Recipe", "Workload"]
+__all__ = ["BenchWorkload", "Recipe", "ints"]
+
+
+def ints(text: str) -> tuple[int, ...]:
+    """Numbers with commas between them, such as fan-outs; raises ValueError for any other text."""
+    return tuple(int(word) for word in text.split(","))
 
 
 @dataclass(frozen=True)
-class Workload:
+class BenchWorkload:
     """Sample and fetch the split's vertices with their neighbourhoods, epoch after epoch.
 
     Attributes:
         num_neighbors: fan-outs, counted from the seeds.
         batch_size: seeds per batch and rank.
-        split: whose vertices are the seeds.
+        split: name of the split whose vertices are the seeds.
         warm_up: epochs before measuring, at least 1.
         epochs: measured epochs, at least 1.
-        seconds: measure at least so long, whole epochs.
-        threads: threads that a process of a system may compute with.
-        timeout_s: a system that takes longer (from its start) has failed.
-        seed: of everything random, where the system lets one choose.
-        think_ms: a consumer computes on every batch for so long, on a device elsewhere; for loading only.
+        seconds: at least this long is measured, in whole epochs.
+        threads: number of threads that a process of a system may compute with.
+        timeout_s: a system that takes longer, from its start, has failed.
+        seed: seed of everything random, where the system lets one choose it.
+        think_ms: how long a consumer computes on each batch, on another device; for loading only.
     """
 
     num_neighbors: tuple[int, ...]
@@ -54,16 +59,16 @@ class Workload:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What every system of the training benchmark learns: GraphSAGE (mean), one layer per hop, by Adam under DDP.
+    """The model that all systems of the training benchmark train: GraphSAGE (mean), a layer per hop, by Adam under DDP.
 
     Attributes:
-        channels: features of a vertex.
+        channels: number of features of a vertex.
         classes: number of classes.
-        layers: of the model, one per hop.
-        hidden: width of the layers between.
+        layers: number of layers, one per hop.
+        hidden: width of the hidden layers.
         lr: learning rate.
-        dropout: between layers.
-        seed: of the initial weights.
+        dropout: share of values dropped between layers.
+        seed: seed of the initial weights.
     """
 
     channels: int

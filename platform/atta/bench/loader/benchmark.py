@@ -1,4 +1,4 @@
-"""``atta bench loader``: mini-batches per second, sampling and feature fetching included, with nobody training."""
+"""``atta bench loader``: mini-batches per second with sampling and fetching of features, but without training."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from atta.bench.lab.drive import Measured
 from atta.bench.lab.netlab import Host
 from atta.bench.lab.platform_run import cache_options, run_atta
+from atta.bench.lab.processes import Measured
 from atta.bench.loader.consumer import DELIVERIES
 from atta.bench.results import BenchReport
 from atta.bench.rounds import (
-    BesideBench,
+    ComparisonBench,
     Say,
     System,
     add_distdgl,
@@ -31,12 +31,14 @@ __all__ = ["LoaderBench", "figures", "run"]
 
 
 @dataclass(frozen=True)
-class LoaderBench(BesideBench):
-    """Settings of the benchmark; the others are those of ``BesideBench``.
+class LoaderBench(ComparisonBench):
+    """Settings of the benchmark; the others are those of ``ComparisonBench``.
 
     Attributes:
-        frontier: see ``NeighborLoader``; None: ``"all"`` beside DGL, which expands every known vertex in each hop, else ``"new"``.
-        deliver: what a consumer turns a batch into; None: DGL blocks beside DGL, else PyG's Data where PyG is there, else arrays.
+        frontier: see ``NeighborLoader``; None: ``"all"`` beside DGL, which expands every known vertex in each hop, else
+            ``"new"``.
+        deliver: form in which a consumer takes batches; None: DGL's blocks beside DGL, else PyG's Data if PyG is
+            installed, else arrays.
     """
 
     frontier: str | None = None
@@ -65,7 +67,9 @@ def run(bench: LoaderBench, say: Say = lambda _: None) -> BenchReport:
     deliver = bench.deliver or delivery(bench.beside_dgl)
     with hosts_of(bench, dataset.num_parts) as hosts:
         config = {**settings(bench, dataset, hosts), "frontier": frontier, "deliver": deliver}
-        report = BenchReport("loader", config, limit_of={"feature_bytes_per_s": "gather_bytes_per_s"})
+        report = BenchReport(
+            "loader", config, drawn="seeds_per_s", limit_of={"feature_bytes_per_s": "gather_bytes_per_s"}
+        )
         systems = _systems(bench, hosts, frontier, deliver)
         systems |= add_distdgl(bench, hosts, report, say)
         limits_of = partial(machine_limits, bench, dataset, hosts)
@@ -74,7 +78,7 @@ def run(bench: LoaderBench, say: Say = lambda _: None) -> BenchReport:
 
 
 def figures(measured: Measured) -> dict[str, float]:
-    """Figures of one round, over all ranks; rates refer to the time from the first rank's start to the last one's end."""
+    """Figures of one round, over all ranks. Rates refer to the time from the first start to the last end of a rank."""
     seeds, window = measured.total("seeds"), measured.window_s
     found = {
         "seeds_per_s": seeds / window,
@@ -101,7 +105,7 @@ def figures(measured: Measured) -> dict[str, float]:
 
 
 def _systems(bench: LoaderBench, hosts: Sequence[Host], frontier: str, deliver: str) -> dict[str, System]:
-    """Atta as asked for and, beside DGL, also in the way that PyG users run it."""
+    """Atta with the chosen settings and, beside DGL, also as users of PyG run it."""
 
     def atta_as(frontier: str, deliver: str, *, cached: bool = True) -> System:
         return lambda folder: run_atta(

@@ -1,4 +1,4 @@
-"""One consumer of the loader benchmark: iterates a loader and does nothing else with the batches.
+"""A measured process of ``atta bench loader``: iterates over a loader and does nothing else with the batches.
 
 python -m atta.bench.loader.consumer '{"addresses": ["127.0.0.1:7070", ...], "rank": 0, ...}'
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import atta
-from atta.bench.lab.stage import Epoch, Stage
+from atta.bench.lab.reporter import Epoch, Reporter
 from atta.errors import UnknownNameError
 
 __all__ = ["DELIVERIES", "ConsumerConfig", "count", "main", "open_loader"]
@@ -21,20 +21,20 @@ __all__ = ["DELIVERIES", "ConsumerConfig", "count", "main", "open_loader"]
 
 @dataclass(frozen=True)
 class ConsumerConfig:
-    """What a consumer is told.
+    """Settings of a consumer.
 
     Attributes:
-        addresses: of the daemons, by partition.
-        rank, world_size: of the consumer.
+        addresses: addresses of the daemons, by partition.
+        rank, world_size: number of this consumer, and how many there are.
         num_neighbors: fan-outs, counted from the seeds.
         batch_size: seeds per batch.
-        split: whose vertices are the seeds.
+        split: name of the split whose vertices are the seeds.
         frontier: ``"new"`` or ``"all"``, see ``NeighborLoader``.
-        deliver: a key of ``DELIVERIES``: what every batch is turned into.
+        deliver: form in which it takes batches, a key of ``DELIVERIES``.
         warm_up: epochs before measuring.
-        threads: threads that torch may use.
-        seed: of the loader.
-        think_ms: computes on every batch for so long, on a device elsewhere.
+        threads: number of threads that torch may use.
+        seed: seed of the loader.
+        think_ms: how long it computes on each batch, on another device.
     """
 
     addresses: tuple[str, ...]
@@ -52,7 +52,7 @@ class ConsumerConfig:
 
 
 def _as_dgl(batch: atta.MiniBatch) -> Any:
-    """DGL blocks and tensors of all rows: what DistDGL's loader and pulls give."""
+    """DGL's blocks, and tensors of all rows, as DistDGL's loader and its pulls give them."""
     import torch
 
     rows = [torch.from_numpy(array) for tables in batch.tables.values() for array in tables.values()]
@@ -71,33 +71,33 @@ def main() -> None:
     config = ConsumerConfig(**json.loads(sys.argv[1]))
     if config.deliver not in DELIVERIES:
         raise UnknownNameError.of("delivery", config.deliver, DELIVERIES)
-    stage = Stage()
+    reporter = Reporter()
     if config.deliver != "arrays":
         import torch
 
         torch.set_num_threads(config.threads)
     with atta.connect(config.addresses, wait=True, deadline_s=120.0) as cluster:
-        # As DGL's users do it; those of PyG get the labels of all vertices.
+        # Users of DGL fetch labels of the seeds only. Users of PyG get the labels of all vertices.
         loader = open_loader(config, cluster, seed_tables=labels(cluster) if config.deliver == "dgl" else ())
         for number in range(config.warm_up):
             warm = _epoch(config, loader, number)
-        measured = stage.ready(warm)
+        measured = reporter.ready(warm)
         loader.epochs = config.warm_up + measured
         for number in range(measured):
             epoch = _epoch(config, loader, number)
             if number + 1 == measured:
                 epoch.queue_bytes = cluster.stats()[config.rank]["scheduler_finished_bytes_peak"]
-            stage.report(epoch)
-        stage.done()
+            reporter.report(epoch)
+        reporter.done()
 
 
 def labels(cluster: atta.Cluster) -> list[str]:
-    """The table of labels, if the seeds have one."""
+    """Name of the table of labels, if the seeds have one."""
     return [name for name in next(iter(cluster.schema.node_tables.values())) if name == "y"]
 
 
 def open_loader(config: ConsumerConfig, cluster: atta.Cluster, **options: Any) -> atta.NeighborLoader:
-    """The loader of this consumer; ``options`` are others of ``NeighborLoader``."""
+    """The loader of this consumer; ``options`` are further ones of ``NeighborLoader``."""
     return atta.NeighborLoader(
         cluster,
         config.num_neighbors,
@@ -109,7 +109,7 @@ def open_loader(config: ConsumerConfig, cluster: atta.Cluster, **options: Any) -
         frontier=config.frontier,
         seed=config.seed,
         job="bench",
-        epochs=config.warm_up,  # no batch of the measured epochs is made beforehand
+        epochs=config.warm_up,  # daemons prepare no batch of the measured epochs before they begin
         **options,
     )
 

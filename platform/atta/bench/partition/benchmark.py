@@ -1,4 +1,4 @@
-"""``atta bench partition``: time, memory and quality of partitioning methods, from graph folder to dataset, beside DistDGL's."""
+"""``atta bench partition``: time, memory and quality of partitioning, by Atta's methods and by DistDGL."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class PartitionBench:
 
     Attributes:
         graph: a graph folder.
-        parts: partitions to make.
+        parts: number of partitions.
         methods: each ``NAME`` or ``NAME:KEY=VALUE+KEY=VALUE``; ratios are about the first one.
         vs: peers.
-        runs: rounds; methods alternate within a round.
+        runs: number of rounds; methods alternate within a round.
     """
 
     graph: str
@@ -64,7 +64,7 @@ def run(bench: PartitionBench, say: Callable[[str], None] = lambda _: None) -> B
     """
     graph = Graph.open(bench.graph)
     sizes = {"nodes": sum(graph.schema.node_counts.values()), "edges": sum(graph.schema.edge_counts.values())}
-    report = BenchReport("partition", {**asdict(bench), **sizes}, ours=bench.methods[0])
+    report = BenchReport("partition", {**asdict(bench), **sizes}, ours=bench.methods[0], drawn="edge_cut")
     for peer in bench.vs:
         if missing(peer):
             report.fail(peer, not_installed(peer))
@@ -93,31 +93,13 @@ def _measure(bench: PartitionBench, system: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="atta-bench-partition-", dir=Path(bench.graph).parent) as folder:
         out = Path(folder) / "parts"
         if system in PEERS:
-            return _watched(
-                [
-                    sys.executable,
-                    "-m",
-                    "atta.bench.peers.distdgl.partition",
-                    bench.graph,
-                    str(out),
-                    str(bench.parts),
-                    "train",
-                ]
-            )
+            module = "atta.bench.peers.distdgl.partition"
+            return _watched([sys.executable, "-m", module, bench.graph, str(out), str(bench.parts), "train"])
         name, options = _parsed(system)
-        command = [
-            sys.executable,
-            "-c",
-            "from atta.cli.main import main; main()",
-            "partition",
-            bench.graph,
-            str(out),
-            "--quiet",
-        ]
-        command += ["--parts", str(bench.parts), "--method", name]
+        words = ["partition", bench.graph, str(out), "--quiet", "--parts", str(bench.parts), "--method", name]
         for key, value in options.items():
-            command += ["--option", f"{key}={value}"]
-        found = _watched(command)
+            words += ["--option", f"{key}={value}"]
+        found = _watched([sys.executable, "-m", "atta.cli.main", *words])
         started = time.perf_counter()
         quality = Dataset.open(out, verify=True).quality
         found["verify_s"] = time.perf_counter() - started
@@ -127,7 +109,7 @@ def _measure(bench: PartitionBench, system: str) -> dict[str, float]:
 
 
 def _watched(command: list[str]) -> dict[str, float]:
-    """Seconds and the most memory (GiB, resident, all processes together, pages of mapped files included)."""
+    """Seconds and peak resident memory (GiB) of a command: all its processes, with pages of mapped files."""
     env = {**os.environ, "DGLBACKEND": "pytorch", "PYTHONWARNINGS": "ignore"}
     started = time.perf_counter()
     with tempfile.TemporaryFile(mode="w+") as errors:

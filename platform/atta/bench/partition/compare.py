@@ -1,4 +1,4 @@
-"""Partition one graph by several methods and set their figures side by side."""
+"""``atta partition --compare``: partition one graph by several methods and compare the results."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from atta.errors import ConfigError
+from atta.bench.output import BAR_COLOUR, figure
 from atta.partition.cutting.run import partition_graph
 from atta.partition.dataset import Dataset
-from atta.partition.disk.staging import StagedFile
 from atta.partition.methods import make_method
 from atta.samplers.local.predict import predict
 
-__all__ = ["compare", "explain", "plot", "save_figure"]
+__all__ = ["compare", "explain", "plot"]
 
 
 def compare(
@@ -31,9 +30,9 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Write the datasets ``DST/METHOD`` and return one entry per method.
 
-    An entry has ``method``, ``seconds``, ``edge_cut``, ``halo_ratio``, ``balance`` (maximum / mean by what is balanced) and, with
-    ``num_neighbors``, ``remote_rows``, ``contested_rows`` (see ``Prediction``) and ``remote_bytes`` per batch (means over the
-    partitions).
+    An entry has ``method``, ``seconds``, ``edge_cut``, ``halo_ratio`` and ``balance`` (maximum / mean, by what is
+    balanced). With ``num_neighbors`` it also has ``remote_rows``, ``contested_rows`` (see ``Prediction``) and
+    ``remote_bytes``. These three are per batch, means over the partitions.
 
     Raises:
         ConfigError: an unknown method, one that needs options, or a folder that may not be written.
@@ -59,7 +58,7 @@ def compare(
 
 
 def explain(entries: Sequence[dict[str, Any]]) -> list[str]:
-    """Say why methods need more remote rows per batch than the best of them: because of their seeds or of where rows lie."""
+    """Say why other methods need more remote rows than the best one: because of their seeds, or of where rows lie."""
     if len(entries) < 2 or "remote_rows" not in entries[0]:
         return []
     best = min(entries, key=lambda e: float(e["remote_rows"]))
@@ -70,37 +69,21 @@ def explain(entries: Sequence[dict[str, Any]]) -> list[str]:
             continue
         seeds = entry["contested_rows"] - best["contested_rows"]
         lines.append(
-            f"{entry['method']}: {more:+,.0f} rows; {seeds:+,.0f} as its partitions' seeds ask for the same vertices (hubs, split"
-            f" communities), {more - seeds:+,.0f} as rows lie elsewhere than where they are asked for most."
+            f"{entry['method']}: {more:+,.0f} rows; {seeds:+,.0f} as its partitions' seeds ask for the same vertices"
+            f" (hubs, split communities), {more - seeds:+,.0f} as rows lie elsewhere than where they are asked for most."
         )
     return lines
 
 
 def plot(entries: Sequence[dict[str, Any]], path: str) -> None:
-    """Draw edge cut, HALO ratio and remote rows of each method; raises ConfigError without matplotlib."""
-    try:
-        import matplotlib as mpl
-
-        mpl.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ConfigError("--plot needs matplotlib: install atta[bench]") from error
-    figures = [key for key in ("edge_cut", "halo_ratio", "remote_rows") if key in entries[0]]
-    canvas, axes = plt.subplots(1, len(figures), figsize=(3.4 * len(figures), 3.0), layout="constrained")
-    for axis, key in zip(axes, figures, strict=True):
-        axis.bar([e["method"] for e in entries], [e[key] for e in entries], color="#4c78a8")
-        axis.set_title(key.replace("_", " "))
-        axis.tick_params(axis="x", rotation=45)
-    save_figure(canvas, path)
-    plt.close(canvas)
-
-
-def save_figure(canvas: Any, path: str | Path) -> None:
-    """Write a matplotlib figure in the format that the name's ending says (png without one), whole or not at all.
+    """Draw edge cut, HALO ratio and, where they were predicted, remote rows of each method.
 
     Raises:
-        ConfigError: the file cannot be written.
-        DiskFullError: there is no space left.
+        ConfigError: matplotlib is not installed.
     """
-    with StagedFile(path, overwrite=True) as partial:
-        canvas.savefig(partial, dpi=150, format=Path(path).suffix.lstrip(".") or "png")
+    drawn = [key for key in ("edge_cut", "halo_ratio", "remote_rows") if key in entries[0]]
+    with figure(path, (3.4 * len(drawn), 3.0), columns=len(drawn)) as axes:
+        for axis, key in zip(axes, drawn, strict=True):
+            axis.bar([e["method"] for e in entries], [e[key] for e in entries], color=BAR_COLOUR)
+            axis.set_title(key.replace("_", " "))
+            axis.tick_params(axis="x", rotation=45)

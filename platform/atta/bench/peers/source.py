@@ -1,4 +1,4 @@
-"""The graph as every peer can take it: end points, tables and training vertices as plain arrays."""
+"""Graphs in a form that every peer can read: end points, tables and training vertices as plain arrays."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class PlainGraph:
     """A homogeneous graph in memory.
 
     Attributes:
-        num_nodes: n.
-        src, dst: int64 [E] end points, 0 ... n-1.
-        tables: per name [n, *row_shape].
-        splits: per name int64 [S], ascending vertices.
-        seeds: those of the chosen split.
+        num_nodes: number of vertices, n.
+        src, dst: end points of the edges, int64 [E], 0 to n - 1.
+        tables: by name, [n, *row_shape].
+        splits: by name, ascending vertices, int64 [S].
+        seeds: the vertices of the chosen split.
     """
 
     num_nodes: int
@@ -41,7 +41,7 @@ class PlainGraph:
 
 
 def fingerprint(path: str | Path) -> str:
-    """16 hex digits that tell the contents of a graph folder or partitioned dataset."""
+    """16 hex digits that identify the contents of a graph folder or partitioned dataset."""
     if (Path(path) / GRAPH_MANIFEST).exists():
         files = Graph.open(path, verify=False).files
         text = "\n".join(f"{name} {record.xxh3}" for name, record in sorted(files.items()))
@@ -50,11 +50,12 @@ def fingerprint(path: str | Path) -> str:
 
 
 def read_plain(path: str | Path, split: str = "train") -> PlainGraph:
-    """Read a graph folder, or put a partitioned dataset together again (vertices numbered by internal id).
+    """Read a graph folder, or join a partitioned dataset (internal ids then number the vertices).
 
     Raises:
         DataError: the folder is damaged.
-        ConfigError: it has several node or edge types; UnknownNameError: or no such split.
+        ConfigError: it has several node or edge types.
+        UnknownNameError: it has no such split.
     """
     if (Path(path) / GRAPH_MANIFEST).exists():
         return _from_graph(Graph.open(path, verify=False), split)

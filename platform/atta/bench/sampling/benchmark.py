@@ -1,4 +1,4 @@
-"""``atta bench sampling``: neighbour sampling and compaction alone, in one process, beside libraries and the limit of memory."""
+"""``atta bench sampling``: neighbour sampling and compaction in one process, beside other libraries."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from dataclasses import asdict, dataclass
 
 from atta.bench.lab import limits
 from atta.bench.results import BenchReport
-from atta.bench.sampling.worker import WorkerConfig
+from atta.bench.sampling.worker import SamplerConfig
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.observe.extras import missing, not_installed
 from atta.partition.dataset import Dataset
+from atta.samplers.methods import Method
 
 __all__ = ["SamplingBench", "run"]
 
 PEERS = ("dgl", "pyg")
-VARIANTS = ("weighted", "temporal", "last", "labor", "disjoint", "untyped", "hetero", "hetero-16")
+METHODS = tuple(method.value for method in Method if method is not Method.UNIFORM)
+VARIANTS = (*METHODS, "disjoint", "untyped", "hetero", "hetero-16")
 _NEEDS = {"dgl": ("dgl",), "pyg": ("torch_geometric", "pyg_lib")}
 _TIMEOUT_S = 1800.0
 
@@ -30,16 +32,18 @@ class SamplingBench:
 
     Attributes:
         dataset: a dataset of one partition and one edge type.
-        num_neighbors: fan-outs from the seeds outward; every hop expands all known vertices, as DGL's blocks do.
+        num_neighbors: fan-outs, counted from the seeds. Every hop expands all known vertices, as DGL does for its
+            blocks.
         batch_size: seeds per batch, drawn at random.
         threads: thread counts; every system runs with each.
-        batches: measured per round.
+        batches: measured batches per round.
         vs: peers.
-        variants: other ways to draw, with the first thread count: the methods of ``atta.samplers.methods`` (random weights and
-            times; seeds at the median time), ``disjoint`` trees, ``hetero`` (edges of four types between four node types) beside
-            ``untyped`` (the same edges without types), ``hetero-16`` (16 edge types, a quarter of the fan-out each).
-        runs: rounds.
-        seed: of the seeds.
+        variants: other ways to sample, with the first thread count: the methods of ``atta.samplers.methods`` (random
+            weights and times; seeds at the median time), ``disjoint`` trees, ``hetero`` (edges of four types between
+            four node types), ``untyped`` (the same edges without types), ``hetero-16`` (16 edge types, a quarter of the
+            fan-out each).
+        runs: number of rounds.
+        seed: seed of the choice of vertices.
     """
 
     dataset: str
@@ -78,7 +82,8 @@ def run(bench: SamplingBench, say: Callable[[str], None] = lambda _: None) -> Be
     if dataset.num_parts != 1 or len(dataset.schema.edge_types) != 1:
         raise ConfigError(f"{bench.dataset}: the benchmark takes a dataset of one partition and one edge type")
     edges = dataset.schema.edge_counts[dataset.schema.edge_types[0]]
-    report = BenchReport("sampling", {**asdict(bench), "edges": edges}, limit_of={"edges_per_s": "random_reads_per_s"})
+    config, bounds = {**asdict(bench), "edges": edges}, {"edges_per_s": "random_reads_per_s"}
+    report = BenchReport("sampling", config, drawn="edges_per_s", limit_of=bounds)
     systems = [("atta", n) for n in bench.threads]
     systems += [(f"atta-{variant}", bench.threads[0]) for variant in bench.variants]
     for peer in bench.vs:
@@ -110,7 +115,7 @@ def _name(system: str, threads: int, first: int) -> str:
 
 
 def _measure(bench: SamplingBench, system: str, threads: int) -> dict[str, float]:
-    config = WorkerConfig(
+    config = SamplerConfig(
         system, bench.dataset, bench.num_neighbors, bench.batch_size, threads, bench.batches, bench.seed
     )
     env = {**os.environ, "OMP_NUM_THREADS": str(threads), "DGLBACKEND": "pytorch"}

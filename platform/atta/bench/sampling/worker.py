@@ -1,8 +1,9 @@
-"""One measured process of ``atta bench sampling``: loads a graph, samples batches, prints one line of JSON.
+"""A measured process of ``atta bench sampling``: loads a graph, samples batches, and prints one line of JSON.
 
     python -m atta.bench.sampling.worker '{"system": "atta", "dataset": "...", ...}'
 
-Every system gets the same CSC arrays, whose edge ids are positions, and hands out compacted batches as it does by itself.
+Every system gets the same CSC arrays, in which positions are the edge ids, and delivers compacted batches in its own
+form.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 
 from atta.samplers import kernels
 
-__all__ = ["WorkerConfig", "main"]
+__all__ = ["SamplerConfig", "main"]
 
 _WARM_UP = 4
 _TIMES = 1_000_000
@@ -28,8 +29,8 @@ _KINDS = 4
 
 
 @dataclass(frozen=True)
-class WorkerConfig:
-    """What a process is told: see ``SamplingBench``; ``batches`` are measured."""
+class SamplerConfig:
+    """Settings of the process, see ``SamplingBench``; ``batches`` is the number of measured batches."""
 
     system: str
     dataset: str
@@ -41,8 +42,14 @@ class WorkerConfig:
 
 
 @dataclass
-class _Work:
-    """Samples batches of the given seeds; counts edges and vertices and the bytes of the batches."""
+class _SamplingSystem:
+    """A system, and what it has sampled.
+
+    Attributes:
+        run: samples one batch per array of seeds (int64 [batch size]).
+        edges, nodes, nbytes: edges, vertices and bytes of all batches so far.
+        table_bytes: bytes of the tables that the method needs besides the graph.
+    """
 
     run: Callable[[list[np.ndarray]], None]
     edges: int = 0
@@ -53,39 +60,39 @@ class _Work:
 
 def main() -> None:
     """Measure, as the module docstring says."""
-    config = WorkerConfig(**json.loads(sys.argv[1]))
+    config = SamplerConfig(**json.loads(sys.argv[1]))
     from atta.partition.dataset import Dataset
 
     dataset = Dataset.open(config.dataset, verify=False)
     csc = dataset.part(0).csc(dataset.schema.edge_types[0])
-    work = {"dgl": _dgl, "pyg": _pyg}.get(config.system, _atta)(config, csc.indptr, csc.indices)
+    system = {"dgl": _dgl, "pyg": _pyg}.get(config.system, _atta)(config, csc.indptr, csc.indices)
     rng, vertices = np.random.default_rng(config.seed), len(csc.indptr) - 1
     seeds = [rng.choice(vertices, config.batch_size, replace=False) for _ in range(_WARM_UP + config.batches)]
-    work.run([seeds[0][:1]])  # what a sampler makes once is no cost of a batch
-    work.nbytes = 0
+    system.run([seeds[0][:1]])  # what a sampler makes only once is not a cost of a batch
+    system.nbytes = 0
     before = _peak(reset=True)
-    work.run(seeds[:1])
-    first_peak, first_bytes = _peak() - before, work.nbytes
-    work.run(seeds[1:_WARM_UP])
-    work.edges = work.nodes = work.nbytes = 0
+    system.run(seeds[:1])
+    first_peak, first_bytes = _peak() - before, system.nbytes
+    system.run(seeds[1:_WARM_UP])
+    system.edges = system.nodes = system.nbytes = 0
     cpu, start = time.process_time(), time.perf_counter()
-    work.run(seeds[_WARM_UP:])
+    system.run(seeds[_WARM_UP:])
     seconds = time.perf_counter() - start
     found = {
         "seconds": seconds,
         "cpu_s": time.process_time() - cpu,
         "seeds": config.batches * config.batch_size,
-        "edges": work.edges,
-        "nodes": work.nodes,
+        "edges": system.edges,
+        "nodes": system.nodes,
         "peak_per_output": first_peak / max(1, first_bytes),
-        "table_bytes": work.table_bytes,
+        "table_bytes": system.table_bytes,
         "graph_edges": len(csc.indices),
     }
     print(json.dumps(found), flush=True)
-    os._exit(0)  # some libraries take seconds to say goodbye to a large graph
+    os._exit(0)  # some libraries take seconds to free a large graph
 
 
-def _atta(config: WorkerConfig, indptr: np.ndarray, indices: np.ndarray) -> _Work:
+def _atta(config: SamplerConfig, indptr: np.ndarray, indices: np.ndarray) -> _SamplingSystem:
     from atta.samplers.local.graph import LocalGraph
     from atta.samplers.local.sampler import LocalSampler
     from atta.samplers.methods import Method
@@ -94,7 +101,7 @@ def _atta(config: WorkerConfig, indptr: np.ndarray, indices: np.ndarray) -> _Wor
     variant = config.system.partition("-")[2]
     if variant.startswith("hetero"):
         return _hetero(config, indptr, indices, ring=variant == "hetero")
-    if variant == "untyped":  # what "hetero" is to be compared with: the same edges
+    if variant == "untyped":  # the same edges as in "hetero", to compare with
         targets = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
         indices = _ring(indices, targets, len(indptr) - 1)
     method = Method(variant) if variant in {m.value for m in Method} else Method.UNIFORM
@@ -111,19 +118,19 @@ def _atta(config: WorkerConfig, indptr: np.ndarray, indices: np.ndarray) -> _Wor
             disjoint=variant == "disjoint", input_time=np.full(len(seeds), _TIMES // 2) if method.temporal else None,
         )  # fmt: skip
         for batch in stream:
-            work.edges += len(batch.row)
-            work.nodes += len(batch.n_id)
-            work.nbytes += sum(a.nbytes for a in (batch.n_id, batch.row, batch.col, batch.e_id))
+            system.edges += len(batch.row)
+            system.nodes += len(batch.n_id)
+            system.nbytes += sum(a.nbytes for a in (batch.n_id, batch.row, batch.col, batch.e_id))
 
-    work = _Work(run, table_bytes=sampler.table_bytes)
-    return work
+    system = _SamplingSystem(run, table_bytes=sampler.table_bytes)
+    return system
 
 
 def _typed_edges(indptr: np.ndarray, indices: np.ndarray, *, ring: bool) -> dict[str, Any]:
-    """The graph's edges between four node types: vertex v has type v mod 4.
+    """The edges of the graph between four node types: vertex v has type v mod 4.
 
-    ``ring``: sources are moved by up to three places so that every edge comes from the type after its target's: four edge types.
-    Otherwise all 16 pairs of types occur, and every vertex has in-edges of four types.
+    With ``ring`` there are four edge types: sources move by up to three places, so that every edge comes from the type
+    after that of its target. Otherwise all 16 pairs of types occur, and every vertex has in-edges of four types.
     """
     from atta.samplers.local.graph import LocalGraph
 
@@ -145,13 +152,13 @@ def _typed_edges(indptr: np.ndarray, indices: np.ndarray, *, ring: bool) -> dict
 
 
 def _ring(indices: np.ndarray, targets: np.ndarray, nodes: int) -> np.ndarray:
-    """Sources of the type after their targets' types; the last few vertices are left out, so that every type has as many."""
+    """Sources moved to the type after that of their target, and away from the last vertices: all types have as many."""
     blocks = nodes // _KINDS - 1
     moved: np.ndarray = np.minimum(indices // _KINDS, blocks) * _KINDS + (targets + 1) % _KINDS
     return moved.astype(indices.dtype)
 
 
-def _hetero(config: WorkerConfig, indptr: np.ndarray, indices: np.ndarray, *, ring: bool) -> _Work:
+def _hetero(config: SamplerConfig, indptr: np.ndarray, indices: np.ndarray, *, ring: bool) -> _SamplingSystem:
     from atta.samplers.local.sampler import LocalSampler
 
     graphs = _typed_edges(indptr, indices, ring=ring)
@@ -165,17 +172,17 @@ def _hetero(config: WorkerConfig, indptr: np.ndarray, indices: np.ndarray, *, ri
             seeds, fan_outs, config.batch_size, threads=config.threads, frontier="all", seed_type="t0"
         )
         for batch in stream:
-            work.edges += sum(len(row) for row in batch.row.values())
-            work.nodes += sum(len(ids) for ids in batch.n_id.values())
-            work.nbytes += sum(
+            system.edges += sum(len(row) for row in batch.row.values())
+            system.nodes += sum(len(ids) for ids in batch.n_id.values())
+            system.nbytes += sum(
                 a.nbytes for part in (batch.n_id, batch.row, batch.col, batch.e_id) for a in part.values()
             )
 
-    work = _Work(run)
-    return work
+    system = _SamplingSystem(run)
+    return system
 
 
-def _dgl(config: WorkerConfig, indptr: np.ndarray, indices: np.ndarray) -> _Work:
+def _dgl(config: SamplerConfig, indptr: np.ndarray, indices: np.ndarray) -> _SamplingSystem:
     import dgl
     import torch
 
@@ -192,15 +199,15 @@ def _dgl(config: WorkerConfig, indptr: np.ndarray, indices: np.ndarray) -> _Work
         for seeds in batches:
             inputs, _, blocks = sampler.sample_blocks(graph, torch.from_numpy(seeds))
             edges = sum(block.num_edges() for block in blocks)
-            work.edges += edges
-            work.nodes += len(inputs)
-            work.nbytes += 24 * edges + 8 * len(inputs)
+            system.edges += edges
+            system.nodes += len(inputs)
+            system.nbytes += 24 * edges + 8 * len(inputs)
 
-    work = _Work(run)
-    return work
+    system = _SamplingSystem(run)
+    return system
 
 
-def _pyg(config: WorkerConfig, indptr: np.ndarray, indices: np.ndarray) -> _Work:
+def _pyg(config: SamplerConfig, indptr: np.ndarray, indices: np.ndarray) -> _SamplingSystem:
     import torch
     from torch_geometric.data import Data
     from torch_geometric.sampler import NeighborSampler, NodeSamplerInput
@@ -214,12 +221,12 @@ def _pyg(config: WorkerConfig, indptr: np.ndarray, indices: np.ndarray) -> _Work
     def run(batches: list[np.ndarray]) -> None:
         for seeds in batches:
             out: Any = sampler.sample_from_nodes(NodeSamplerInput(None, torch.from_numpy(seeds)))
-            work.edges += len(out.row)
-            work.nodes += len(out.node)
-            work.nbytes += 8 * (3 * len(out.row) + len(out.node))
+            system.edges += len(out.row)
+            system.nodes += len(out.node)
+            system.nbytes += 8 * (3 * len(out.row) + len(out.node))
 
-    work = _Work(run)
-    return work
+    system = _SamplingSystem(run)
+    return system
 
 
 def _peak(*, reset: bool = False) -> int:

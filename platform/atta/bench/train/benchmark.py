@@ -1,6 +1,7 @@
-"""``atta bench train``: an epoch of training from end to end, and where each trainer's time goes.
+"""``atta bench train``: seconds of a training epoch, and where the time of each trainer goes.
 
-Beside DistDGL both systems train the very same model on batches made in the same way; ``atta-pyg`` is Atta in its own way.
+Beside DistDGL, both systems train the same model on batches that are sampled in the same way. ``atta-pyg`` is Atta as
+its own users run it.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from atta.bench.lab.drive import Measured
 from atta.bench.lab.netlab import Host
 from atta.bench.lab.platform_run import cache_options, run_atta
+from atta.bench.lab.processes import Measured
 from atta.bench.lab.workload import Recipe
 from atta.bench.loader import benchmark as loader
 from atta.bench.results import BenchReport
 from atta.bench.rounds import (
-    BesideBench,
+    ComparisonBench,
     Say,
     System,
     add_distdgl,
@@ -35,15 +36,15 @@ from atta.partition.dataset import Dataset
 __all__ = ["PHASES", "TrainBench", "figures", "run"]
 
 PHASES = ("wait", "copy", "compute", "sync")
-"""What a trainer does one after the other; what is left of an epoch is ``other``."""
+"""Phases of a step, one after the other. The rest of an epoch is ``other``."""
 
 _SAME_WORK = ("vertices_per_seed", "edges_per_seed", "remote_rows_per_seed", "link_bytes_per_seed")
 _COST = ("cpu_percent", "cpu_us_per_seed")
 
 
 @dataclass(frozen=True)
-class TrainBench(BesideBench):
-    """Settings of the benchmark; the others are those of ``BesideBench``.
+class TrainBench(ComparisonBench):
+    """Settings of the benchmark; the others are those of ``ComparisonBench``.
 
     Attributes:
         hidden: width of the hidden layers.
@@ -62,12 +63,12 @@ class TrainBench(BesideBench):
 
     @property
     def frontier(self) -> str:
-        """What a hop of ``atta`` expands; as DGL does beside DGL."""
+        """What a hop of ``atta`` expands: beside DGL what DGL expands."""
         return "all" if self.beside_dgl else "new"
 
     @property
     def deliver(self) -> str:
-        """What ``atta`` trains on: DGL's blocks beside DGL, else PyG's Data."""
+        """Form of the batches that ``atta`` trains on: DGL's blocks beside DGL, else PyG's Data."""
         return delivery(self.beside_dgl)
 
 
@@ -88,7 +89,7 @@ def run(bench: TrainBench, say: Say = lambda _: None) -> BenchReport:
             "frontier": bench.frontier,
             "deliver": bench.deliver,
         }
-        report = BenchReport("train", config)
+        report = BenchReport("train", config, drawn="epoch_s")
         systems = _systems(bench, hosts, recipe) | add_distdgl(bench, hosts, report, say, recipe=recipe)
         limits_of = partial(machine_limits, bench, dataset, hosts)
         alternate(systems, bench.runs, report, figures, limits_of=limits_of, say=say)
@@ -98,13 +99,14 @@ def run(bench: TrainBench, say: Say = lambda _: None) -> BenchReport:
 def figures(measured: Measured) -> dict[str, float]:
     """Figures of one round.
 
-    ``epoch_s`` is the time from the first trainer's start to the last one's end, by the number of epochs; phases are seconds per
-    epoch, means over trainers, and add up to it; loss and accuracy are those of the last epoch's batches, as they were trained on.
+    ``epoch_s`` is the time from the start of the first trainer to the end of the last, divided by the number of epochs.
+    Phases are seconds per epoch, means over the trainers; they add up to ``epoch_s``. Loss and accuracy are those of
+    the batches of the last epoch while they were trained on.
     """
     epochs = 1 + max(e["epoch"] for e in measured.epochs)
-    lessons, seeds = len(measured.epochs), measured.total("seeds")
+    reports, seeds = len(measured.epochs), measured.total("seeds")
     epoch_s = measured.window_s / epochs
-    spent = {phase: measured.total(f"{phase}_s") / lessons for phase in PHASES}
+    spent = {phase: measured.total(f"{phase}_s") / reports for phase in PHASES}
     last = [e for e in measured.epochs if e["epoch"] == epochs - 1]
     trained = sum(e["seeds"] for e in last)
     loading = loader.figures(measured)
@@ -114,14 +116,14 @@ def figures(measured: Measured) -> dict[str, float]:
         "loader_share": (spent["wait"] + spent["copy"]) / epoch_s,
         **{name: loading[name] for name in _COST},
         "trainer_cpu_us_per_seed": loading["consumer_cpu_us_per_seed"],
-        "steps": measured.total("batches") / lessons,
+        "steps": measured.total("batches") / reports,
         **{name: loading[name] for name in _SAME_WORK if name in loading},
         "loss": sum(e["loss_sum"] for e in last) / trained,
         "accuracy": sum(e["right"] for e in last) / trained,
     }
     found |= {f"trainer/{phase}_s": seconds for phase, seconds in spent.items()}
     found["trainer/other_s"] = epoch_s - sum(spent.values())
-    found |= {f"loading/{name}_s": measured.total(f"{key}_s") / lessons for name, key in _LOADING.items()}
+    found |= {f"loading/{name}_s": measured.total(f"{key}_s") / reports for name, key in _LOADING.items()}
     return found
 
 
@@ -129,7 +131,7 @@ _LOADING = {"sample": "sampling", "fetch": "fetch"}
 
 
 def _systems(bench: TrainBench, hosts: Sequence[Host], recipe: Recipe) -> dict[str, System]:
-    """Atta as DGL trains, beside DGL, and in its own way."""
+    """Atta, which beside DGL trains as DGL does, and then also Atta as its own users run it."""
 
     def atta_as(frontier: str, deliver: str) -> System:
         return lambda folder: run_atta(
@@ -150,7 +152,7 @@ def _systems(bench: TrainBench, hosts: Sequence[Host], recipe: Recipe) -> dict[s
 
 
 def _recipe(bench: TrainBench, dataset: Dataset) -> Recipe:
-    """What to train on this dataset; ConfigError where that is impossible."""
+    """What to train on this dataset; raises ConfigError if it cannot be trained on."""
     schema = dataset.schema
     node_type = schema.node_types[0]
     schema.check_split(node_type, bench.workload.split)

@@ -1,4 +1,4 @@
-"""Run ``atta train`` on several hosts as its users do: a daemon and a launcher on each, one report in the end."""
+"""Runs ``atta train`` on several hosts as its users do: a daemon and a launcher on each host, one report in the end."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atta.bench.lab.drive import Troupe, sent_bytes
 from atta.bench.lab.netlab import Host
 from atta.bench.lab.platform_run import serve_command
+from atta.bench.lab.processes import SystemProcesses, sent_bytes
 from atta.client.local import free_addresses
 from atta.errors import AttaError
 from atta.wire.clusterfile import write_cluster
@@ -34,12 +34,12 @@ _END_S = 30.0
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run reported, and what was seen from outside.
+    """The report of a run, and the traffic of its hosts.
 
     Attributes:
-        epochs: as ``atta train --json`` has them.
-        sent_bytes: by epoch, then by host: bytes that have left the host by its interface between the reports of the epoch before
-            and this one; for the first epoch, since the launchers were started.
+        epochs: the epochs in the document of ``atta train --json``.
+        sent_bytes: by epoch and host: bytes that left the host between the report of the epoch before and that of this
+            epoch; in the first epoch, since the launchers were started.
     """
 
     epochs: list[dict[str, Any]]
@@ -49,12 +49,18 @@ class Trained:
 def run_training(
     data: Path, options: Sequence[str], hosts: Sequence[Host], folder: Path, *, trainers: int, timeout_s: float
 ) -> Trained:
-    """Start daemons and launchers, wait for the end; partition i lives on ``hosts[i]``, logs in ``folder``.
+    """Start daemons and launchers, and wait for the end. Partition i is on ``hosts[i]``; logs go to ``folder``.
 
-    options: of ``atta train``, without those that say where and how many trainers there are; trainers: of each host.
+    Args:
+        data: partitioned dataset, one partition per host.
+        options: options of ``atta train``, without those for the cluster and the number of trainers.
+        hosts: one per server.
+        folder: for logs, the cluster file and the report.
+        trainers: number of trainers of each host.
+        timeout_s: a run that takes longer has failed.
 
     Raises:
-        AttaError: something failed or takes longer than ``timeout_s``.
+        AttaError: a process failed, or the run takes longer than ``timeout_s``.
     """
     alone = all(host.interface is None for host in hosts)
     addresses = free_addresses(len(hosts)) if alone else [f"{host.address}:{_PORT}" for host in hosts]
@@ -68,10 +74,10 @@ def run_training(
     nodes = 1 if alone else len(hosts)
     if nodes > 1:
         command += ["--nnodes", str(nodes), "--rdzv-endpoint", f"{hosts[0].address}:{_MEETING_PORT}"]
-    with Troupe("atta", folder) as daemons:
+    with SystemProcesses("atta", folder) as daemons:
         for part, host in enumerate(hosts):
             serve = serve_command(data, part, addresses[part], cluster, "--threads", "1")
-            daemons.extra(f"daemon{part}", host, serve)
+            daemons.start_support(f"daemon{part}", host, serve)
         launchers = [
             _start(
                 [*command, "--node-rank", str(rank)], host, folder / f"node{rank}.log", report if rank == 0 else None
@@ -87,7 +93,7 @@ def run_training(
 
 
 def _start(command: list[str], host: Host, log: Path, report: Path | None) -> subprocess.Popen[bytes]:
-    """A launcher; the one that writes the report says on its standard error when an epoch is over."""
+    """Start a launcher. The one that writes the report says on standard error when an epoch is over."""
     if report is None:
         with log.open("wb") as out:
             return host.popen([*command, "--quiet"], stdout=subprocess.DEVNULL, stderr=out)
@@ -98,7 +104,7 @@ def _start(command: list[str], host: Host, log: Path, report: Path | None) -> su
 def _follow(
     launchers: Sequence[subprocess.Popen[bytes]], hosts: Sequence[Host], folder: Path, deadline: float
 ) -> list[list[int]]:
-    """Wait for the end of all launchers, and read the interfaces whenever an epoch is over."""
+    """Wait for the end of all launchers, and read the counters of the interfaces when an epoch is over."""
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_listen, args=(launchers[0], lines), daemon=True).start()
 
@@ -113,7 +119,7 @@ def _follow(
         try:
             line = lines.get(timeout=_POLL_S)
         except queue.Empty:
-            # A node that fails takes the first one along, which is given some time to say so.
+            # When another node fails, the first one fails with it and gets some time to say so.
             if time.monotonic() > deadline:
                 raise AttaError(f"atta train: not done in time; {_last(said)}") from None
             continue
@@ -137,10 +143,10 @@ def _follow(
 
 
 def _wait_for_namespace(pid: int, host: Host) -> None:
-    """Until a new process is on its host: before that the counters are those of this machine's interfaces."""
+    """Wait until a new process is on its host. Before that, its counters are those of this machine."""
     end = time.monotonic() + _END_S
     while host.interface is not None and time.monotonic() < end:
-        with contextlib.suppress(OSError):  # it has ended: who waits for it learns so
+        with contextlib.suppress(OSError):  # the process has ended, which the caller finds out
             if os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net"):
                 return
         time.sleep(_SOON_S)
@@ -158,7 +164,7 @@ def _last(lines: Sequence[str]) -> str:
 
 
 def _end(launchers: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End launchers that still run, which end their trainers."""
+    """End the launchers that still run; they end their trainers."""
     for launcher in launchers:
         if launcher.poll() is None:
             launcher.send_signal(signal.SIGTERM)

@@ -1,6 +1,7 @@
-"""One trainer of the training benchmark that gets its batches from Atta.
+"""A measured process of ``atta bench train``: a trainer that gets its batches from Atta.
 
-python -m atta.bench.train.worker '{"addresses": ["127.0.0.1:7070", ...], "rank": 0, ..., "rendezvous": ..., "recipe": {...}}'
+python -m atta.bench.train.worker '{"addresses": ["127.0.0.1:7070", ...], "rank": 0, ..., "rendezvous": ..., "recipe":
+{...}}'
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import torch
 import torch.distributed as dist
 
 import atta
-from atta.bench.lab.stage import Stage
+from atta.bench.lab.reporter import Reporter
 from atta.bench.lab.workload import Recipe
 from atta.bench.loader.consumer import ConsumerConfig, count, open_loader
-from atta.bench.train.learn import DglSage, Learner, Lesson, ending_at_once, join, pyg_sage
+from atta.bench.train.learner import DglSage, Learner, TrainingEpoch, exit_on_failure, join, pyg_sage
 from atta.errors import UnknownNameError
 from atta.train.steps.timing import add_daemon_time
 from atta.train.steps.transfer import awaited
@@ -28,11 +29,11 @@ __all__ = ["TrainerConfig", "main"]
 
 @dataclass(frozen=True)
 class TrainerConfig(ConsumerConfig):
-    """What a trainer is told besides what a consumer is told.
+    """Settings of a trainer, besides those of a consumer.
 
     Attributes:
         rendezvous: ``tcp://host:port`` of rank 0 for gloo.
-        recipe: what to train.
+        recipe: the model to train.
     """
 
     rendezvous: str
@@ -40,7 +41,7 @@ class TrainerConfig(ConsumerConfig):
 
 
 Converted = tuple[tuple[Any, ...], torch.Tensor]
-"""Arguments of the model, labels int64 [seeds]."""
+"""Arguments of the model, and labels int64 [seeds]."""
 
 
 def _as_dgl(batch: atta.MiniBatch) -> Converted:
@@ -58,7 +59,7 @@ WAYS: dict[str, tuple[Callable[[Recipe], torch.nn.Module], Callable[[atta.MiniBa
     "dgl": (DglSage, _as_dgl),
     "pyg": (pyg_sage, _as_pyg),
 }
-"""By ``deliver``: the model, and how it gets a batch."""
+"""By ``deliver``: how to build the model, and how to turn a batch into its inputs."""
 
 
 def main() -> None:
@@ -67,40 +68,40 @@ def main() -> None:
     config = TrainerConfig(**{**told, "recipe": Recipe(**told["recipe"])})
     if config.deliver not in WAYS:
         raise UnknownNameError.of("delivery", config.deliver, WAYS)
-    stage = Stage()
-    with ending_at_once():
-        _train(config, stage)
+    reporter = Reporter()
+    with exit_on_failure():
+        _train(config, reporter)
 
 
-def _train(config: TrainerConfig, stage: Stage) -> None:
+def _train(config: TrainerConfig, reporter: Reporter) -> None:
     join(config.rank, config.world_size, config.rendezvous, config.threads)
     learner = Learner(WAYS[config.deliver][0], config.recipe)
     with atta.connect(config.addresses, wait=True, deadline_s=120.0) as cluster:
-        # DGL's blocks carry edge ids; of PyG's users nobody needs them to train.
+        # DGL's blocks have edge ids. Training with PyG does not need them.
         loader = open_loader(config, cluster, tables=["x"], seed_tables=["y"], edge_ids=config.deliver == "dgl")
         for number in range(config.warm_up):
             warm = _epoch(config, loader, learner, number)
-        measured = stage.ready(warm)
+        measured = reporter.ready(warm)
         loader.epochs = config.warm_up + measured
         for number in range(measured):
-            stage.report(_epoch(config, loader, learner, number))
-        stage.done()
+            reporter.report(_epoch(config, loader, learner, number))
+        reporter.done()
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _epoch(config: TrainerConfig, loader: atta.NeighborLoader, learner: Learner, number: int) -> Lesson:
+def _epoch(config: TrainerConfig, loader: atta.NeighborLoader, learner: Learner, number: int) -> TrainingEpoch:
     convert = WAYS[config.deliver][1]
-    with learner.lesson(config.rank, number) as lesson:
+    with learner.epoch(config.rank, number) as epoch:
         watch = learner.watch
         for batch in awaited(loader, watch):
             start = watch.now()
             inputs, labels = convert(batch)
             watch.add("copy", start, watch.now())
-            learner.learn(lesson, inputs, labels)
+            learner.learn(epoch, inputs, labels)
             add_daemon_time(watch, batch.stats)
-            count(lesson, batch)
-    return lesson
+            count(epoch, batch)
+    return epoch
 
 
 if __name__ == "__main__":

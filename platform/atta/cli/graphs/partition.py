@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
+from rich.text import Text
 
 from atta.bench.partition.compare import compare, explain
-from atta.bench.partition.compare import plot as draw
+from atta.bench.partition.compare import plot as plot_methods
+from atta.cli.bench import hand_out
 from atta.cli.output import (
     DURATION,
     INTS,
@@ -33,6 +35,7 @@ from atta.partition.cutting.plan import METHODS as PLANNED
 from atta.partition.cutting.plan import Estimate, GraphSize, estimate
 from atta.partition.cutting.run import partition_graph
 from atta.partition.methods import METHODS
+from atta.train.settings import MODELS
 
 __all__ = ["COMMANDS"]
 
@@ -100,14 +103,7 @@ def partition(
         entries = compare(
             src, dst, methods, parts=parts, num_neighbors=num_neighbors, seed=seed, overwrite=overwrite, say=tell
         )
-        if not quiet and json_file != "-":
-            console = printer()
-            console.print(_comparison_table(entries))
-            for line in explain(entries):
-                console.print(line)
-        write_json(json_file, {"schema": 1, "parts": parts, "num_neighbors": list(num_neighbors), "methods": entries})
-        if plot:
-            draw(entries, plot)
+        hand_out(_Comparison(parts, num_neighbors, entries), json_file, plot, quiet=quiet)
         return
     if num_neighbors or plot or json_file:
         raise ConfigError("--num-neighbors, --plot and --json go with --compare; `atta inspect` describes a dataset")
@@ -119,25 +115,42 @@ def partition(
     say(quiet, f"{dst}: {parts} partitions by {method}; look at it with `atta inspect {dst}`")
 
 
-def _comparison_table(entries: list[dict[str, Any]]) -> Table:
-    names = list(entries[0]["balance"])
-    remote = "remote_rows" in entries[0]
-    extra = ("remote rows per batch", "of them contested", "remote data per batch") if remote else ()
-    table = Table("method", "seconds", "edge cut", "HALO ratio", *(f"balance {n}" for n in names), *extra)
-    for e in entries:
-        figures = [f"{e['seconds']:.1f}", f"{e['edge_cut']:.2%}", f"{e['halo_ratio']:.3f}"]
-        figures += [f"{e['balance'][n]:.3f}" for n in names]
-        figures += (
-            [f"{e['remote_rows']:,.0f}", f"{e['contested_rows']:,.0f}", size_text(e["remote_bytes"])] if remote else []
-        )
-        table.add_row(e["method"], *figures)
-    return table
+@dataclass(frozen=True)
+class _Comparison:
+    """What ``compare`` found of each method, as a report."""
+
+    parts: int
+    num_neighbors: tuple[int, ...]
+    entries: list[dict[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        about = {"parts": self.parts, "num_neighbors": list(self.num_neighbors)}
+        return {"schema": 1, **about, "methods": self.entries}
+
+    def show(self) -> Group:
+        return Group(self._table(), *map(Text, explain(self.entries)))
+
+    def plot(self, path: str) -> None:
+        plot_methods(self.entries, path)
+
+    def _table(self) -> Table:
+        names = list(self.entries[0]["balance"])
+        remote = "remote_rows" in self.entries[0]
+        extra = ("remote rows per batch", "of them contested", "remote data per batch") if remote else ()
+        table = Table("method", "seconds", "edge cut", "HALO ratio", *(f"balance {n}" for n in names), *extra)
+        for e in self.entries:
+            figures = [f"{e['seconds']:.1f}", f"{e['edge_cut']:.2%}", f"{e['halo_ratio']:.3f}"]
+            figures += [f"{e['balance'][n]:.3f}" for n in names]
+            if remote:
+                figures += [f"{e['remote_rows']:,.0f}", f"{e['contested_rows']:,.0f}", size_text(e["remote_bytes"])]
+            table.add_row(e["method"], *figures)
+        return table
 
 
 def _strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Attach the options of ``plan_strategy``."""
     at_least_one = click.IntRange(1)
-    models = click.Choice(["sage", "gcn", "gat", "resgcn+", "deepergcn"])
+    models = click.Choice(MODELS)
     choices: dict[str, dict[str, Any]] = {
         "--strategy": {"type": click.Choice(["auto"]), "help": "Rank training strategies instead of partitionings."},
         "--data": {"help": "Partitioned dataset to train on."},
@@ -200,8 +213,8 @@ def plan_(
 ) -> None:
     """Estimate what partitioning a graph takes, from its counts alone; or with --strategy how to train on a dataset.
 
-    With --strategy auto sizes are counted in the dataset --data, this machine is measured for about --probe seconds, and training
-    strategies are ranked by predicted seconds per epoch.
+    With --strategy auto sizes are counted in the dataset --data, this machine is measured for about --probe seconds,
+    and training strategies are ranked by predicted seconds per epoch.
     """
     if strategy is not None:
         plan_strategy(data, json_file=json_file, quiet=quiet, **options)

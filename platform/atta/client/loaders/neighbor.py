@@ -58,7 +58,7 @@ class NeighborLoader(DagLoader):
             shuffle: permute the seeds anew in every epoch.
             drop_last: leave out the last batch if it is not full.
             replace: draw neighbours with replacement.
-            method: ``"labor"`` draws by LABOR-0: ``num_neighbors`` per vertex on average, and fewer different vertices.
+            method: name of a neighbour method that reads no edge table (docs/samplers.md); None: ``"uniform"``.
             weight_attr: ``"weight"`` draws neighbours by the weights of their edges; None draws uniformly.
             time_attr: ``"time"`` hides edges that are later than their seed. Edge types without times are never hidden.
                 Trees are disjoint then.
@@ -129,16 +129,16 @@ def hops_of(
             raise UnknownNameError.of(f"edge attribute ({what})", str(given), (known,))
     if temporal_strategy not in _TEMPORAL:
         raise UnknownNameError.of("temporal strategy", temporal_strategy, _TEMPORAL)
-    if method not in (None, "uniform", "labor"):
-        raise UnknownNameError.of("method", str(method), ("uniform", "labor"))
-    chosen = [
-        name
-        for name, given in (("method", method == "labor"), ("weight_attr", weight_attr), ("time_attr", time_attr))
-        if given
-    ]
+    by_name = {m.value: m for m in Method if m.table is None}
+    if method is not None and method not in by_name:
+        raise UnknownNameError.of("method", str(method), by_name)
+    drawn = Method.UNIFORM if method is None else by_name[method]
+    ways = ("method", drawn is not Method.UNIFORM), ("weight_attr", weight_attr), ("time_attr", time_attr)
+    chosen = [name for name, given in ways if given]
     if len(chosen) > 1:
         raise ConfigError(f"{' and '.join(chosen)}: edges are drawn in one way")
-    drawn = Method.LABOR if method == "labor" else Method.WEIGHTED if weight_attr else Method.UNIFORM
+    if weight_attr:
+        drawn = Method.WEIGHTED
     if time_attr:
         drawn = _TEMPORAL[temporal_strategy]
     if not isinstance(edge_tables, Mapping):

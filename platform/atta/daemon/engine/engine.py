@@ -1,78 +1,45 @@
 """The shell around the scheduler: carries out its actions and reports what happened.
 
-The scheduler (``atta.scheduler``, pure) decides; this file owns the threads, the clock and the buffers. Every change enters through
-``post(event)`` on the event loop, so there is no lock: worker threads hand their results back with ``call_soon_threadsafe``.
+The scheduler (``atta.scheduler``, pure) decides; this file owns the clock and the buffers, ``runner`` the threads.
+Every change enters through ``post(event)`` on the event loop, so there is no lock: workers hand their results back to
+the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 import structlog
 
 from atta import scheduler as sched
 from atta.daemon.config import DaemonConfig
-from atta.daemon.engine.access import ClusterAccess
 from atta.daemon.engine.recorder import Recorder
+from atta.daemon.engine.runner import RunningDag, TaskRunner, TaskTimes
 from atta.daemon.engine.session import Delivery, Session
 from atta.daemon.engine.session_figures import session_figures
-from atta.daemon.engine.slots import Slot, SlotPool
-from atta.daemon.engine.task_costs import TaskCosts
-from atta.daemon.engine.tasks import Outcome, Remote, run_local, run_program, run_remote
-from atta.daemon.peers.chunks import moved_at_once
+from atta.daemon.engine.slots import SlotPool
+from atta.daemon.engine.tasks import TaskResult
 from atta.daemon.peers.peers import Peers
-from atta.daemon.peers.underway import PullsUnderWay
 from atta.errors import AttaError
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
 from atta.observe.figures import SessionFigures
 from atta.observe.machine.processor import ProcessorLoad
 from atta.partition.dataset import Dataset
+from atta.samplers.batch.items import StreamPosition
 from atta.samplers.batch.layout import BatchArrays
-from atta.samplers.batch.state import BatchState, StreamPosition
+from atta.samplers.batch.state import BatchState
 from atta.samplers.batch.vertices import CompactorPool
-from atta.samplers.dag.instance import Kind, Lane, Task
+from atta.samplers.dag.instance import Task
 from atta.samplers.shard import Shard
 
 __all__ = ["Engine"]
 
 log = structlog.get_logger("atta.engine")
 UTILISATION_PERIOD_S = 0.1
-_Times = tuple[float, float, float]  # ready, started, ended; seconds of the monotonic clock
-
-
-@dataclass(eq=False)
-class _RunningDag:
-    """A launched DAG: its arrays, its slot and how many of its tasks run right now."""
-
-    session: Session
-    batch: int
-    state: BatchState
-    slot: Slot
-    launched: float
-    running: int = 0
-    cancelled: bool = False
-    stats: dict[str, float] = field(default_factory=dict)
-
-    def add(self, name: str, value: float) -> None:
-        self.stats[name] = self.stats.get(name, 0.0) + value
-
-
-_PHASE = {
-    Kind.SEED: "sample_ms",
-    Kind.POSITIVE: "sample_ms",
-    Kind.NEGATIVE: "sample_ms",
-    Kind.NEIGHBORHOOD: "sample_ms",
-    Kind.BATCH: "sample_ms",
-    Kind.JOIN: "join_ms",
-    Kind.FEATURE: "fetch_ms",
-    Kind.END: "join_ms",
-}
+"""How often the CPU utilisation is sampled, in seconds."""
 
 
 class Engine:
@@ -84,9 +51,7 @@ class Engine:
         self.dataset, self.shard, self.store, self.peers, self.cache = dataset, shard, store, peers, cache
         self.slots = SlotPool(config.buffer_bytes, self._report_lent)
         self.counters: dict[str, float] = {}
-        self._costs = TaskCosts()
         self.recorder = Recorder(config.trace_events)
-        self._oldest_first = sched.oldest_first(config.policy)
         self._scheduler = sched.Scheduler(
             sched.SchedulerConfig(
                 workers=config.threads,
@@ -98,18 +63,13 @@ class Engine:
             ),
             shard.part,
         )
-        self._workers = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-worker")
-        self._copiers = ThreadPoolExecutor(max(1, config.threads // 2), thread_name_prefix="atta-copy")
-        self._at_once = moved_at_once(config.threads)
-        self._underway = PullsUnderWay(self._copiers) if config.share_pulls else None
+        self._runner = TaskRunner(config, shard, store, peers, cache=cache, done=self._done)
         self._compactors = CompactorPool(dataset.schema.node_counts)
-        self._access = ClusterAccess(shard, peers, self._workers)
-        self._dags: dict[int, _RunningDag] = {}
+        self._dags: dict[int, RunningDag] = {}
         self._sessions: dict[str, Session] = {}
         self._events: deque[sched.Event] = deque()
         self._posting = False
         self._wake: asyncio.TimerHandle | None = None
-        self._talks: set[asyncio.Task[None]] = set()
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -120,11 +80,11 @@ class Engine:
         self.slots.opened(request.layout.capacity)
         self._record("opened", session)
         batches = request.seeds.batch_ids(request.first_batch)
-        profile = f"{request.job}/{request.seeds.rank}/{hash(request.plan)}/{request.seeds.batch_size}"
-        self.post(sched.SessionOpened(session.id, request.plan, batches, profile=profile, weight=request.weight))
+        loader = f"{request.job}/{request.seeds.rank}/{hash(request.plan)}/{request.seeds.batch_size}"
+        self.post(sched.SessionOpened(session.id, request.plan, batches, loader=loader, share=request.share))
 
     def close(self, session: Session) -> None:
-        """Stop making batches and free what is queued; slots in the consumer's hands stay there."""
+        """Stop making batches and free what is queued. The consumer keeps the slots that it still reads."""
         if self._sessions.pop(session.id, None) is not None:
             self.post(sched.SessionClosed(session.id))
             session.close()
@@ -144,15 +104,15 @@ class Engine:
         self.post(sched.BatchTaken(session.id, batch, train_ms))
 
     def waits_for_room(self, session: Session) -> bool:
-        """Whether the session has no batch, and other batches leave it no memory to make one."""
+        """Whether the session has no batch, because others leave it no memory to make one."""
         return self._scheduler.waits_for_room(session.id)
 
     def unlaunched(self, session: Session) -> int:
-        """Batches of the session that have not been begun."""
+        """Number of the session's batches that have not been launched."""
         return self._scheduler.unlaunched(session.id)
 
     def fail(self, session: Session, error: AttaError) -> None:
-        """Make no further batches; the consumer learns why."""
+        """Make no further batches. The consumer learns why at its next request."""
         session.fail(error)
         self.post(sched.SessionClosed(session.id))
 
@@ -162,7 +122,7 @@ class Engine:
     # -- events in, actions out ----------------------------------------------------------------------------------------
 
     def post(self, event: sched.Event) -> None:
-        """Hand one event to the scheduler and carry out what it decides; events caused on the way queue up behind."""
+        """Hand one event to the scheduler and carry out its actions. Events that these cause queue up behind."""
         self._events.append(event)
         if self._posting:
             return
@@ -188,21 +148,21 @@ class Engine:
             case sched.CancelDag(dag):
                 self._cancel(dag)
             case sched.FailSession():
-                pass  # the session learnt of its error where it happened
+                pass  # the session got its error where it happened
             case sched.WakeAt(when):
                 self._wake_at(when)
 
     def _launch(self, dag: int, session: Session, batch: int) -> None:
         try:
             self._dags[dag] = self._begin(session, batch)
-        except Exception as error:  # whatever it is, the consumer must not wait for ever
+        except Exception as error:  # after any error, the consumer must not wait for ever
             self.counters["launch_errors"] = self.counters.get("launch_errors", 0.0) + 1
             if not isinstance(error, AttaError):
                 log.error("batch not begun", batch=batch, session=session.id, exc_info=error)
                 error = AttaError(f"batch {batch} cannot be begun: {type(error).__name__}: {error}")
             self.fail(session, error)
 
-    def _begin(self, session: Session, batch: int) -> _RunningDag:
+    def _begin(self, session: Session, batch: int) -> RunningDag:
         request = session.request
         slot = self.slots.acquire(request.layout.capacity)
         try:
@@ -219,7 +179,7 @@ class Engine:
         except BaseException:
             self.slots.release(slot)
             raise
-        return _RunningDag(session, batch, state, slot, time.monotonic())
+        return RunningDag(session, batch, state, slot, time.monotonic())
 
     def _run(self, dag: int, task: Task, ready: float) -> None:
         running = self._dags.get(dag)
@@ -229,53 +189,18 @@ class Engine:
         running.running += 1
         name = f"tasks_{task.kind.value}_{task.lane.value}_total"
         self.counters[name] = self.counters.get(name, 0.0) + 1
-        if task.lane is Lane.NET:
-            talk = asyncio.get_running_loop().create_task(self._converse(dag, running, task, ready))
-            self._talks.add(talk)
-            talk.add_done_callback(self._talks.discard)
-            return
-        loop = asyncio.get_running_loop()
+        self._runner.run(dag, running, task, ready)
 
-        def work() -> None:
-            started, cpu = time.monotonic(), time.thread_time()
-            result: Outcome | BaseException
-            try:
-                result = run_local(running.state, task, self.shard, self.store)
-                self._costs.ran(task, time.thread_time() - cpu)
-            except BaseException as error:
-                result = error
-            times = ready, started, time.monotonic()
-            loop.call_soon_threadsafe(self._done, dag, running, task, result, times)
-
-        self._workers.submit(work)
-
-    async def _converse(self, dag: int, running: _RunningDag, task: Task, ready: float) -> None:
-        started = time.monotonic()
-        result: Outcome | BaseException
-        try:
-            if task.kind is Kind.BATCH or task.owner == self.shard.part:
-                result = await run_program(running.state, task, self._access, self._workers)
-            else:
-                age_ms = math.ceil(1e3 * (started - running.launched)) if self._oldest_first else 0
-                codec = running.session.request.codec
-                remote = Remote(
-                    self.peers[task.owner], self.cache, self._copiers, self._underway, codec, age_ms, self._at_once
-                )
-                result = await run_remote(running.state, task, remote)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            result = error
-        self._done(dag, running, task, result, (ready, started, time.monotonic()))
-
-    def _done(self, dag: int, running: _RunningDag, task: Task, result: Outcome | BaseException, times: _Times) -> None:
+    def _done(
+        self, dag: int, running: RunningDag, task: Task, result: TaskResult | BaseException, times: TaskTimes
+    ) -> None:
         running.running -= 1
         of = running.session.id, running.batch, dag
         if running.cancelled:
             self.recorder.task(task, of, times, outcome="cancelled")
             if running.running == 0:
                 self._drop(running)
-            self.post(sched.TaskFailed(dag, task))  # nobody wants the result, but the lane must learn that it is free
+            self.post(sched.TaskFailed(dag, task))  # the result is not wanted, but its lane is free
             return
         if isinstance(result, BaseException):
             self.recorder.task(task, of, times, outcome="failed")
@@ -288,18 +213,13 @@ class Engine:
             running.session.fail(result)
             self.post(sched.TaskFailed(dag, task))
             return
-        moved = result.remote_rows, result.remote_bytes, result.cached_rows, result.shared_rows
-        self.recorder.task(task, of, times, moved=moved)
-        self._costs.answered(task, result.remote_bytes)
-        phase = _PHASE[task.kind]
-        running.add("network_ms" if task.lane is Lane.NET else phase, 1e3 * (times[2] - times[1]))
-        running.add("remote_rows" if task.kind is Kind.FEATURE else "remote_frontier", result.remote_rows)
-        running.add("remote_bytes", result.remote_bytes)
-        running.add("cached_rows", result.cached_rows)
-        running.add("shared_rows", result.shared_rows)
-        self.post(sched.TaskDone(dag, task, result.growth, result.expand, result.nbytes, times[2] - times[1]))
+        self.recorder.task(task, of, times, result)
+        self._runner.costs.answered(task, result.remote_bytes)
+        seconds = times[2] - times[1]
+        running.count(task, result, seconds)
+        self.post(sched.TaskDone(dag, task, result.growth, result.expand, result.nbytes, seconds))
 
-    def _deliver(self, session: Session, batch: int, running: _RunningDag) -> None:
+    def _deliver(self, session: Session, batch: int, running: RunningDag) -> None:
         stats = {**running.state.stats, **running.stats}
         stats["make_ms"] = 1e3 * (time.monotonic() - running.launched)
         for name in ("nodes", "edges", "remote_rows", "remote_bytes", "cached_rows", "shared_rows"):
@@ -316,7 +236,7 @@ class Engine:
         if running.running == 0:
             self._drop(running)
 
-    def _drop(self, running: _RunningDag) -> None:
+    def _drop(self, running: RunningDag) -> None:
         self.slots.release(running.slot)
 
     def _wake_at(self, when: float) -> None:
@@ -344,7 +264,7 @@ class Engine:
         """Counters and gauges of engine, scheduler and buffers."""
         return {
             **self.counters,
-            **self._costs.stats(),
+            **self._runner.costs.stats(),
             **self.peers.stats(),
             "cpu_s": time.process_time(),
             **{f"scheduler_{k}": v for k, v in self._scheduler.stats().items()},
@@ -358,7 +278,7 @@ class Engine:
         }
 
     def session_figures(self) -> list[SessionFigures]:
-        """Every open session at this moment, in the order of opening; one that has failed holds nothing any more."""
+        """Every open session, in the order of opening. A session that has failed holds no batches any more."""
         views = {view.name: view for view in self._scheduler.sessions(time.monotonic())}
         return [session_figures(session, views.get(name)) for name, session in self._sessions.items()]
 
@@ -369,10 +289,6 @@ class Engine:
             self.close(session)
         if self._wake is not None:
             self._wake.cancel()
-        for talk in list(self._talks):
-            talk.cancel()
-        await asyncio.gather(*self._talks, return_exceptions=True)
-        self._workers.shutdown(wait=True)
-        self._copiers.shutdown(wait=True)
+        await self._runner.close()
         self.slots.close()
         await self.peers.close()

@@ -1,4 +1,4 @@
-"""The other daemons: what a DAG asks of the partitions that are not its own."""
+"""The other daemons: what a DAG asks of other partitions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from typing import Any
 import grpc
 import numpy as np
 
+from atta.daemon.peers.answers import PulledRows, SampledRows
 from atta.daemon.peers.chunks import sampled_rows
 from atta.daemon.peers.hedges import Hedges
 from atta.daemon.peers.link import CONNECT_S, RETRY_S, Link, PeerLink
-from atta.daemon.peers.remaining import Remaining, rest_of
+from atta.daemon.peers.remaining import Place, Remaining, rest_of
 from atta.errors import ConfigError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2, kv_pb2
-from atta.samplers.batch.state import FeatureItem, SampleItem
-from atta.samplers.dag.resolve import METHODS
-from atta.samplers.methods import Method
+from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.shard import Answer
 from atta.wire import rpc
 from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES
@@ -28,9 +27,9 @@ from atta.wire.identity import Identity
 __all__ = ["Peer", "Peers", "as_array", "rows_to_wire"]
 
 PROBE_ROWS = 1 << 17
-"""Rows of one probe: messages of one to two MiB."""
+"""Largest number of rows of one probe: messages of one to two MiB."""
 ATTEMPTS = 3
-"""A request is made so often while no answer to it comes; with each answer that does come, the count begins anew."""
+"""How often a request is made without any answer before it fails. Every answer restarts the count."""
 _END: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 _INT32_MAX = np.iinfo(np.int32).max
 
@@ -45,7 +44,7 @@ def as_array(data: Any, *, wide: bool) -> np.ndarray:
     """Ids from the wire as a read-only int64 (``wide``) or int32 array, without a copy.
 
     Raises:
-        ConfigError: the bytes are no whole number of ids.
+        ConfigError: the bytes are not a whole number of ids.
     """
     dtype = np.dtype(np.int64 if wide else np.int32)
     if len(data) % dtype.itemsize:
@@ -56,8 +55,9 @@ def as_array(data: Any, *, wide: bool) -> np.ndarray:
 class Peer:
     """The daemon of one partition. Every call has a deadline, and a late one is made twice.
 
-    Where the connection breaks, what has not been answered is asked for again. All methods raise UnavailableError when the peer
-    does not come back in time, WrongDatasetError when another daemon answers at its address, and what the peer refuses with.
+    If the connection breaks, the rows without an answer are asked for again. All methods raise UnavailableError if the
+    peer does not come back in time, WrongDatasetError if another daemon answers at its address, and the error with
+    which a peer refuses.
     """
 
     def __init__(
@@ -70,18 +70,16 @@ class Peer:
         delay_s: float = 0.0,
         connect_s: float = CONNECT_S,
     ) -> None:
-        """``delay_s``: every request waits so long first; ``connect_s``: a peer that is away is waited for so long."""
+        """``delay_s``: how long every request waits first; ``connect_s``: how long to wait for a peer that is away."""
         self.part, self.address, self._deadline_s, self._delay_s = part, address, deadline_s, delay_s
         self._edge_tables = dataset.schema.edge_tables
         self._link = PeerLink(address, Identity(part, dataset.dataset_id), deadline_s, connect_s=connect_s)
         self.hedges = Hedges()
 
-    async def sample(
-        self, items: Sequence[SampleItem], *, age_ms: int = 0
-    ) -> AsyncIterator[tuple[SampleItem, int, Answer, int]]:
-        """Expand ``items``; yields (item, first row, answer, bytes received) chunk by chunk.
+    async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> AsyncIterator[SampledRows]:
+        """Expand ``items``, chunk by chunk.
 
-        ``age_ms``: since the batch was begun that they are for; peers serve the oldest first. 0: in order of arrival.
+        ``age_ms``: how long ago their batch was begun. Peers serve the oldest first; 0: in order of arrival.
         """
         left = Remaining([len(item.rows) for item in items])
 
@@ -100,7 +98,7 @@ class Peer:
             )
             answer = self._with_tables(answer, items[index], bulk.payloads.get(SAMPLE_TABLES, b""))
             nbytes = sum(len(view) for view in bulk.payloads.values())
-            yield items[index], first_row, answer, nbytes
+            yield SampledRows(items[index], first_row, answer, nbytes)
 
     def _sample_request(self, items: Sequence[SampleItem], age_ms: int) -> Any:
         request = graph_pb2.SampleRequest(age_ms=age_ms)
@@ -110,7 +108,7 @@ class Peer:
                 edge_type=item.edge_type,
                 fan_out=item.fan_out,
                 replace=item.replace,
-                method=METHODS[item.method],
+                method=item.method.number,
                 trees=b"" if item.trees is None else item.trees.astype(np.int32, copy=False).tobytes(),
                 times=b"" if item.times is None else item.times.astype(np.int64, copy=False).tobytes(),
                 tables=item.tables,
@@ -120,7 +118,7 @@ class Peer:
             )
         return request
 
-    def _taken(self, left: Remaining, index: int, first_row: int, rows: int) -> tuple[int, int]:
+    def _taken(self, left: Remaining, index: int, first_row: int, rows: int) -> Place:
         try:
             return left.take(index, first_row, rows)
         except ValueError as error:
@@ -128,7 +126,7 @@ class Peer:
 
     def _is_one_chunk(self, items: Sequence[SampleItem]) -> bool:
         """Whether the peer is going to answer with one message."""
-        if len(items) != 1 or items[0].fan_out < 0 or items[0].method is Method.LABOR:
+        if len(items) != 1 or items[0].fan_out < 0 or not items[0].method.bounded:
             return False
         tables = self._edge_tables[items[0].edge_type]
         return len(items[0].rows) <= sampled_rows(items[0].fan_out, sum(tables[n].row_bytes for n in items[0].tables))
@@ -151,7 +149,10 @@ class Peer:
     async def probe(
         self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None
     ) -> np.ndarray:
-        """int64 [rows]: one number per core row of the peer (``ProbeRequest.Question``); ``operands`` int64 or uint64 [rows]."""
+        """int64 [rows]: one number per core row of the peer (``ProbeRequest.Question``).
+
+        ``operands`` int64 or uint64 [rows].
+        """
         answers = []
         for at in range(0, max(1, len(rows)), PROBE_ROWS):
             part = slice(at, at + PROBE_ROWS)
@@ -186,11 +187,8 @@ class Peer:
 
     async def pull(
         self, items: Sequence[FeatureItem], codec: str = "", *, age_ms: int = 0
-    ) -> AsyncIterator[tuple[int, int, int, Any]]:
-        """Pull rows, float32 ones in ``codec``, chunk by chunk; ``age_ms`` as for ``sample``.
-
-        Yields (index of the item, first row, number of rows, their bytes table by table).
-        """
+    ) -> AsyncIterator[PulledRows]:
+        """Pull rows, float32 ones in ``codec``, chunk by chunk; ``age_ms`` as for ``sample``."""
         left = Remaining([len(item.rows) for item in items])
 
         def rest(item: int, row: int) -> tuple[str, Any]:
@@ -199,7 +197,7 @@ class Peer:
         async for bulk in self._answers(left, rest):
             chunk = bulk.message
             index, first_row = self._taken(left, chunk.pull, chunk.first_row, chunk.rows)
-            yield index, first_row, chunk.rows, bulk.payloads.get(PULL_DATA, b"")
+            yield PulledRows(index, first_row, chunk.rows, bulk.payloads.get(PULL_DATA, b""))
 
     def _pull_request(self, items: Sequence[FeatureItem], codec: str, age_ms: int) -> Any:
         request = kv_pb2.PullRequest(age_ms=age_ms)
@@ -216,8 +214,8 @@ class Peer:
     async def _answers(self, left: Remaining, rest: Callable[[int, int], tuple[str, Any]]) -> AsyncIterator[Any]:
         """The answers to a request, which the caller notes in ``left``.
 
-        ``rest``: the method and the request for what is left from an item and a row on, asked for again where the connection
-        breaks.
+        ``rest``: the method and the request for the rows from an item and a row on. It is called again when the
+        connection breaks.
         """
         failures = 0
         while True:
@@ -227,7 +225,7 @@ class Peer:
             try:
                 call, message = await self._first(method, request)
                 while message is not _END:
-                    # gRPC takes a message in when it is asked to: the next one comes while this one is put into place.
+                    # gRPC reads a message only when asked to: so the next one comes while this one is put into place.
                     coming = asyncio.ensure_future(call.read()) if rpc.METHODS[method].streams else None
                     yield message
                     message = await coming if coming is not None else _END
@@ -242,13 +240,13 @@ class Peer:
                 self._link.broke(error)
             finally:
                 if coming is not None:
-                    coming.cancel()  # its failure, too, is nobody's any more
+                    coming.cancel()  # nobody waits for its failure either
                 if call is not None:
                     call.cancel()
             await asyncio.sleep(RETRY_S * failures)
 
     async def _first(self, method: str, request: Any) -> tuple[Any, Any]:
-        """The call and its first answer (EOF: there is none); when it is late, whichever of two calls answers first."""
+        """The call and its first answer (EOF: there is none). If it is late, the first of two calls to answer."""
         started = time.monotonic()
         calls = [self._call(self._link.usual, method, request)]
         try:
@@ -283,7 +281,7 @@ class Peer:
 
 
 async def _sooner(calls: Sequence[tuple[Any, asyncio.Future[Any]]]) -> tuple[Any, Any]:
-    """The call that answers first and its answer; an error counts only when no other call can answer any more.
+    """The call that answers first and its answer. An error counts only if no other call can answer any more.
 
     Raises AioRpcError: that of the first call, if all have failed.
     """

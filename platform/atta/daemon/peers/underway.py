@@ -1,12 +1,12 @@
 """Rows that a batch has asked a peer for, and that the next batch wants too, cross the network once.
 
-Batches in flight overlap: on a power-law graph half of a batch's remote rows may be in the batch before it as well. Whoever wants a
-row that is still under way leaves it out of its own request and is handed a copy when it has come: from the memory of the earlier
-batch, before that batch goes to its consumer, who may write into it. Nothing is kept for this, so it is no cache; it does most
-where a cache is small and where everybody waits for the link, for then pulls overlap.
+Batches in flight overlap: on a power-law graph half of a batch's remote rows may be in the batch before it as well. A
+batch that wants a row which is still under way leaves it out of its own request. When the row has come, it gets a copy
+from the memory of the earlier batch, before that batch goes to its consumer, who may write into it. Nothing is kept for
+this, so it is not a cache. It helps most where a cache is small and the link is slow, because pulls then overlap.
 
-A pull waits only for pulls that began before it, so never in a circle. Where one fails, the others ask for themselves. All of this
-runs on the event loop; only rows are copied by threads.
+A pull waits only for pulls that began before it, so never in a circle. If one fails, the others ask for their rows
+themselves. All of this runs on the event loop; threads only copy rows.
 """
 
 from __future__ import annotations
@@ -20,56 +20,65 @@ import numpy as np
 
 from atta.samplers import kernels
 
-__all__ = ["Part", "Pull", "PullsUnderWay"]
+__all__ = ["Pull", "PullsUnderWay", "SharedRows"]
 
 LEAST_ROWS = 256
-"""Fewer rows are asked for again: waiting for another batch costs more than they do."""
+"""Least number of rows to share. Fewer are asked for again, as waiting for another batch costs more."""
 MOST_ROWS = 1 << 20
-"""Rows remembered for each owner and choice of tables; beyond that, those asked for so far are forgotten, 20 bytes each."""
+"""Most rows remembered per owner and choice of tables, 20 bytes each. Beyond that, all of them are forgotten."""
 
 Key = tuple[int, str, tuple[str, ...], str]
 """Owner, node type, tables, codec: pulls of different keys have nothing in common."""
 
 
 @dataclass(eq=False, slots=True)
-class Part:
-    """Rows that an earlier pull is going to hand to a later one.
+class SharedRows:
+    """Rows that an earlier pull promises to a later one.
 
     Attributes:
-        chosen: int64 [n], which of the rows that were wanted.
-        sources: int64 [n], where they lie in the earlier batch; ``positions``: where ``outs``, arrays of the tables, want them.
-        came: True once they are there, False if the earlier pull failed.
+        chosen: int64 [n], positions in the later pull's rows.
+        sources: int64 [n], where the rows lie in the earlier batch's arrays.
+        positions: int64 [n], where they belong in ``outs``.
+        outs: the later batch's arrays of the tables.
+        came: True once the rows are there, False if the earlier pull failed. Not done before that pull has ended.
     """
 
-    chosen: np.ndarray
-    sources: np.ndarray
-    positions: np.ndarray
-    outs: Sequence[np.ndarray]
+    chosen: np.ndarray = field(repr=False)
+    sources: np.ndarray = field(repr=False)
+    positions: np.ndarray = field(repr=False)
+    outs: Sequence[np.ndarray] = field(repr=False)
     came: asyncio.Future[bool]
 
 
 @dataclass(eq=False, slots=True)
 class Pull:
-    """Rows of one owner that a batch waits for, in part perhaps from earlier pulls; ``outs``: its arrays of the tables."""
+    """Rows of one owner that a batch waits for; ``outs``: its arrays of the tables.
+
+    ``expected`` are disjoint parts of the rows that earlier pulls promised; ``promised`` is what this pull owes to
+    later ones.
+    """
 
     key: Key
     number: int
-    outs: Sequence[np.ndarray]
-    parts: list[Part] = field(default_factory=list)
-    promised: list[Part] = field(default_factory=list)
+    outs: Sequence[np.ndarray] = field(repr=False)
+    expected: list[SharedRows] = field(default_factory=list)
+    promised: list[SharedRows] = field(default_factory=list)
 
 
-class _Wanted:
-    """Who asked last for each row of an owner, and where in its batch the row is going to lie."""
+class _LastPulls:
+    """For each row of an owner the last pull that asked for it, and where the row will lie in that pull's batch."""
 
     def __init__(self) -> None:
-        self.open: dict[int, Pull] = {}
+        self.open: dict[int, Pull] = {}  # by number, the earliest first
         self._index = kernels.Compactor()
-        self._pull = np.empty(0, dtype=np.int64)
+        self._pull = np.empty(0, dtype=np.int64)  # by row: a number, or -1; as long as ``_position``
         self._position = np.empty(0, dtype=np.int64)
 
     def replace(self, rows: np.ndarray, number: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Who asked for ``rows`` before (-1: nobody), and the positions there; from now on it is pull ``number``."""
+        """The pulls that asked for ``rows`` last (-1: none), and the positions there.
+
+        From now on it is pull ``number``.
+        """
         if self._index.size > MOST_ROWS:
             self._index.reset()
             self._pull.fill(-1)
@@ -82,56 +91,86 @@ class _Wanted:
         self._pull[local], self._position[local] = number, positions
         return before
 
+    def validate(self, key: Key) -> None:
+        """Raise AssertionError where an invariant does not hold."""
+        lengths = len(self._pull), len(self._position)
+        assert lengths[0] == lengths[1] >= self._index.size, f"{key}: {self._index.size} rows in arrays of {lengths}"
+
 
 class PullsUnderWay:
     """The pulls of all batches of a daemon that are under way."""
 
+    # Invariants: a key is kept only while a pull is open. Numbers ascend, and a pull expects rows only of earlier ones.
+
     def __init__(self, pool: Executor) -> None:
         """``pool`` copies rows."""
         self._pool = pool
-        self._wanted: dict[Key, _Wanted] = {}
+        self._last: dict[Key, _LastPulls] = {}
         self._count = 0
 
     def begin(self, key: Key, rows: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> Pull:
         """A batch wants ``rows`` (int64 [n], of the owner) at ``positions`` of ``outs``; ``end`` must follow.
 
-        What earlier pulls are going to bring is in the ``parts`` of the result, which are disjoint: await each, and ask the owner
-        for the rest, and for those that did not come.
+        The result's ``expected`` says what earlier pulls will bring. Await each of them, and ask the owner for all
+        other rows and for those that did not come.
         """
         self._count += 1
         pull = Pull(key, self._count, outs)
         if len(rows) < LEAST_ROWS:
             return pull
-        wanted = self._wanted.setdefault(key, _Wanted())
-        askers, sources = wanted.replace(rows, pull.number, positions)
-        for number, earlier in wanted.open.items():
+        last = self._last.setdefault(key, _LastPulls())
+        askers, sources = last.replace(rows, pull.number, positions)
+        for number, earlier in last.open.items():
             chosen = np.flatnonzero(askers == number)
             if len(chosen) >= LEAST_ROWS:
                 came: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-                part = Part(chosen, sources[chosen], positions[chosen], outs, came)
-                earlier.promised.append(part)
-                pull.parts.append(part)
-        wanted.open[pull.number] = pull
+                shared = SharedRows(chosen, sources[chosen], positions[chosen], outs, came)
+                earlier.promised.append(shared)
+                pull.expected.append(shared)
+        last.open[pull.number] = pull
         return pull
 
     async def end(self, pull: Pull, *, came: bool) -> None:
-        """All rows of ``pull`` have come, or (``came`` False) will not: hand out what was promised, and promise no more."""
-        wanted = self._wanted.get(pull.key)
-        if wanted is not None and wanted.open.pop(pull.number, None) is not None and not wanted.open:
-            del self._wanted[pull.key]
+        """All rows of ``pull`` have come (or, ``came`` False, will not): hand out what it promised."""
+        last = self._last.get(pull.key)
+        if last is not None and last.open.pop(pull.number, None) is not None and not last.open:
+            del self._last[pull.key]
         handed = [False] * len(pull.promised)
         try:
             if came:
                 run: Callable[..., asyncio.Future[None]] = asyncio.get_running_loop().run_in_executor
-                copies = (run(self._pool, _copy, pull.outs, part) for part in pull.promised)
-                # All of them, also where one fails: they read memory that is another batch's soon.
+                copies = (run(self._pool, _copy, pull.outs, shared) for shared in pull.promised)
+                # Wait for all, even if one fails: another batch may soon get the memory that they read.
                 handed = [failure is None for failure in await asyncio.gather(*copies, return_exceptions=True)]
         finally:
-            for part, done in zip(pull.promised, handed, strict=True):
-                if not part.came.done():
-                    part.came.set_result(done)
+            for shared, done in zip(pull.promised, handed, strict=True):
+                if not shared.came.done():
+                    shared.came.set_result(done)
+
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant does not hold; for tests."""
+        for key, last in self._last.items():
+            assert last.open, f"{key}: no pull is open, and it is still kept"
+            numbers = [*last.open]
+            assert numbers == sorted(numbers), f"{key}: pulls are out of order"
+            last.validate(key)
+            owed = [shared for pull in last.open.values() for shared in pull.promised]
+            for number, pull in last.open.items():
+                assert pull.number == number <= self._count, f"{key}: pull {pull.number} is kept as {number}"
+                assert pull.key == key, f"{key}: pull {number} is one of {pull.key}"
+                later = {id(shared) for n, other in last.open.items() if n <= number for shared in other.expected}
+                assert not any(id(shared) in later for shared in pull.promised), (
+                    f"{key}: pull {number} promises backwards"
+                )
+                rows = [row for shared in pull.expected for row in shared.chosen.tolist()]
+                assert len(rows) == len({*rows}), f"{key}: pull {number} expects a row twice"
+            for shared in owed:
+                lengths = len(shared.chosen), len(shared.sources), len(shared.positions)
+                assert len({*lengths}) == 1, f"{key}: shared rows of unequal lengths {lengths}"
+                # A batch that was given up cancels what it waits for.
+                assert not shared.came.done() or shared.came.cancelled(), f"{key}: rows came before their pull ended"
 
 
-def _copy(outs: Sequence[np.ndarray], part: Part) -> None:
-    for source, target in zip(outs, part.outs, strict=True):
-        kernels.gather_rows(source, part.sources, target, positions=part.positions)
+def _copy(outs: Sequence[np.ndarray], shared: SharedRows) -> None:
+    for source, target in zip(outs, shared.outs, strict=True):
+        kernels.gather_rows(source, shared.sources, target, positions=shared.positions)

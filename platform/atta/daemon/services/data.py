@@ -11,20 +11,18 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from atta.daemon.peers.chunks import CHUNK_BYTES, PULL_BYTES, SMALL_BYTES, sampled_rows
 from atta.daemon.peers.peers import as_array
-from atta.daemon.peers.turns import Outlets, TurnPool, began
+from atta.daemon.peers.turns import MessageTurns, TurnPool, began
 from atta.daemon.services.handling import Context, Handler
 from atta.errors import ConfigError, WrongDatasetError
 from atta.kvstore.store import Store, known_codec, wire_bytes
 from atta.protos.v1 import graph_pb2, kv_pb2
-from atta.samplers.dag.resolve import METHODS as METHODS_ON_WIRE
-from atta.samplers.methods import Method
+from atta.samplers.methods import BY_NUMBER, Method
 from atta.samplers.shard import Shard
 from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES, prefix
 from atta.wire.rpc import METHODS, Bulk
@@ -81,18 +79,13 @@ class DataService:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A checked ``EdgeSample``. ``method`` is None if its number is unknown."""
+    """A checked ``EdgeSample``."""
 
     part: Any
-    method: Method | None
+    method: Method
     rows: np.ndarray
     trees: np.ndarray | None
     times: np.ndarray | None
-
-
-@cache
-def _methods() -> dict[int, Method]:
-    return {number: method for method, number in METHODS_ON_WIRE.items()}
 
 
 def _per_row(name: str, data: bytes, dtype: np.dtype, rows: int) -> np.ndarray | None:
@@ -115,9 +108,9 @@ def _joined(tables: Mapping[str, np.ndarray]) -> Any:
 class GraphService(DataService):
     """Sampling over this daemon's core vertices."""
 
-    def __init__(self, shard: Shard, pool: TurnPool, outlets: Outlets, address: str) -> None:
+    def __init__(self, shard: Shard, pool: TurnPool, turns: MessageTurns, address: str) -> None:
         super().__init__(shard.dataset.dataset_id, pool, address)
-        self._shard, self._outlets = shard, outlets
+        self._shard, self._turns = shard, turns
 
     def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``graph.proto``."""
@@ -133,7 +126,7 @@ class GraphService(DataService):
         since = began(request.age_ms)
         for nbytes, *piece in self._pieces(request):
             answer = await self.run(nbytes, self._answer, *piece, since=since)
-            async with self._outlets.turn(context.peer(), since):
+            async with self._turns.turn(context.peer(), since):
                 yield answer
 
     async def sample_once(self, request: graph_pb2.SampleRequest, context: Context) -> bytes:
@@ -152,22 +145,23 @@ class GraphService(DataService):
             rows = as_array(part.rows, wide=part.wide_rows)
             if not -1 <= part.fan_out <= MAX_FAN_OUT:
                 raise ConfigError(f"fan-out {part.fan_out}: must be -1 (all) or 0 to {MAX_FAN_OUT}")
+            method = BY_NUMBER.get(part.method)
+            if method is None:
+                raise ConfigError(f"unknown sampling method {part.method}")
             question = _Question(
                 part,
-                _methods().get(part.method),
+                method,
                 rows,
                 _per_row("trees", part.trees, np.dtype(np.int32), len(rows)),
                 _per_row("times", part.times, np.dtype(np.int64), len(rows)),
             )
-            bounded = part.fan_out >= 0 and question.method is not Method.LABOR
+            bounded = part.fan_out >= 0 and method.bounded
             for first, stop in self._split(question, bounded=bounded):
                 nbytes = 8 * (stop - first) * part.fan_out if bounded else CHUNK_BYTES
                 yield nbytes, index, question, first, stop
 
     def _answer(self, index: int, question: _Question, first: int, stop: int) -> bytes:
         part, chosen = question.part, slice(first, stop)
-        if question.method is None:
-            raise ConfigError(f"unknown sampling method {part.method}")
         answer = self._shard.sample(
             part.edge_type,
             question.rows[chosen],
@@ -247,10 +241,10 @@ class KvService(DataService):
     """Rows of this daemon's tables."""
 
     def __init__(
-        self, store: Store, dataset_id: str, pool: TurnPool, outlets: Outlets, *, address: str, at_once: int
+        self, store: Store, dataset_id: str, pool: TurnPool, turns: MessageTurns, *, address: str, at_once: int
     ) -> None:
         super().__init__(dataset_id, pool, address, at_once=at_once)
-        self._store, self._outlets = store, outlets
+        self._store, self._turns = store, turns
 
     def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``kv.proto``."""
@@ -278,7 +272,7 @@ class KvService(DataService):
                 work = CHUNK_BYTES if codec and nbytes > SMALL_BYTES else nbytes  # encoding takes longer than moving
                 jobs.append((work, self._store.pack, tables, part, head, codec))
             async for answer in self.in_turn(jobs, since):
-                async with self._outlets.turn(context.peer(), since):
+                async with self._turns.turn(context.peer(), since):
                     yield answer
 
     async def list_tables(self, request: kv_pb2.ListTablesRequest, context: Context) -> kv_pb2.ListTablesReply:

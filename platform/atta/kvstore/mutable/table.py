@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from atta.errors import ConfigError, DataError, QuotaExceededError
+from atta.kvstore.mutable import kernels
 from atta.kvstore.mutable.gate import Gate
 from atta.kvstore.mutable.optimisers import apply_step, initial_state
 from atta.kvstore.mutable.requests import Pulled, Push, Values, local_rows
 from atta.kvstore.mutable.sequences import Client, Sequences
-from atta.kvstore.mutable import kernels
 from atta.kvstore.snapshots.files import MANIFEST, Saved, load_arrays, read_saved, write_saved
 from atta.kvstore.spec import MutableSpec
 from atta.partition.disk.staging import Staging, recover

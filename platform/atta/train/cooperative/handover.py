@@ -1,8 +1,8 @@
-"""Shares on their way from the first trainer of a server to the others, as messages.
+"""Messages with which the first trainer of a server sends shares to the others.
 
-A share is a header, which names arrays with their types and shapes (JSON, preceded by its length), and then the bytes of each
-array as they lie in memory. Nothing is pickled, and the receiver checks the header before it makes room for what follows. Only the
-first trainer ever holds what belongs to others, and of that no more than the share that it is sending.
+A share is sent as a header and then the bytes of each array. The header is JSON, after its length, and names the arrays with their
+types and shapes. Nothing is pickled, and the receiver checks the header before it allocates memory. The first trainer holds one
+share of another trainer at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from atta.errors import RemoteError
 from atta.train.cooperative.groups import ServerGroups
-from atta.train.cooperative.shares import Share
+from atta.train.cooperative.shares import TrainerShare
 from atta.train.cooperative.views import WorkerView
 
 __all__ = ["Handover", "arrays_of", "header_of", "room_for", "share_of"]
@@ -33,18 +33,20 @@ _LONGEST_HEADER = 1 << 20
 _WRONG = "sent something that is no share; do all machines have the same version of Atta?"
 
 
-def arrays_of(share: Share) -> Arrays:
+def arrays_of(share: TrainerShare) -> Arrays:
     """The arrays of a share by name, in C order."""
     view = {name: getattr(share.view, name) for name in _DIMENSIONS}
     splits = {_SPLIT + name: rows for name, rows in share.splits.items()}
     return {name: np.asarray(values, order="C") for name, values in (view | splits).items()}
 
 
-def share_of(arrays: Arrays) -> Share:
+def share_of(arrays: Arrays) -> TrainerShare:
     """The inverse of ``arrays_of``."""
     view: dict[str, Any] = {name: arrays[name] for name in _DIMENSIONS}
     view |= {name: int(view[name]) for name in _NUMBERS}
-    return Share(WorkerView(**view), {n.removeprefix(_SPLIT): a for n, a in arrays.items() if n.startswith(_SPLIT)})
+    return TrainerShare(
+        WorkerView(**view), {n.removeprefix(_SPLIT): a for n, a in arrays.items() if n.startswith(_SPLIT)}
+    )
 
 
 def header_of(arrays: Arrays) -> bytes:
@@ -53,12 +55,12 @@ def header_of(arrays: Arrays) -> bytes:
 
 
 def room_for(header: bytes, peer: str) -> Arrays:
-    """Arrays to receive a share into, as its header says.
+    """Allocate the arrays that a header names, to receive a share into.
 
     ``peer``: who sent it, for errors.
 
     Raises:
-        RemoteError: the header is not that of a share: no JSON, an array too few, too many or twice, another type or shape.
+        RemoteError: the header is not JSON, or its arrays are not those of a share: names, types or dimensions differ.
     """
     try:
         entries = [(name, np.dtype(dtype), tuple(shape)) for name, dtype, shape in json.loads(header)]
@@ -80,28 +82,28 @@ def _fits(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
 
 
 class Handover:
-    """Hands shares from the first trainer of a server to the others; all of them must call it equally often.
+    """Sends shares from the first trainer of a server to the others. All of them must call it the same number of times.
 
-    It may work in another thread than training: its messages have a process group of their own, ``ServerGroups.handover``.
+    It may work in another thread than training, for its messages have their own process group, ``ServerGroups.handover``.
     """
 
     def __init__(self, groups: ServerGroups) -> None:
         self._place, self._group = groups.place, groups.handover
 
-    def give(self, shares: Iterable[Share]) -> None:
-        """Send the shares of the other trainers, by the first one; each has left before the next is made."""
+    def give(self, shares: Iterable[TrainerShare]) -> None:
+        """As the first trainer, send the shares of the others; a share is sent before the next one is made."""
         for trainer, share in enumerate(shares, 1):
             arrays = arrays_of(share)
             header = np.frombuffer(bytearray(header_of(arrays)), np.uint8)
             for message in (np.array([len(header)]), header, *arrays.values()):
-                if message.size:  # of nothing there is no message
+                if message.size:  # an empty array takes no message
                     dist.send(_bytes(message), self._place.leader + trainer, group=self._group)
 
-    def take(self) -> Share:
-        """Wait for one's share, as any other trainer.
+    def take(self) -> TrainerShare:
+        """As another trainer, wait for its share.
 
         Raises:
-            RemoteError: what arrives is no share.
+            RemoteError: the message is not a share.
         """
         peer = f"trainer {self._place.leader}"
         length = np.zeros(1, np.int64)

@@ -1,4 +1,4 @@
-"""Fetch, then split: a server's first trainer divides what was extracted into a share for each trainer."""
+"""A server's first trainer divides the extracted subgraph into a share for each trainer ("fetch then split")."""
 
 from __future__ import annotations
 
@@ -12,31 +12,35 @@ from atta.train.cooperative.graph import Longs, TrainingGraph
 from atta.train.cooperative.split import split_vertices
 from atta.train.cooperative.views import WorkerView, worker_view
 
-__all__ = ["Share", "divide"]
+__all__ = ["TrainerShare", "divide"]
 
 
 @dataclass(frozen=True)
-class Share:
-    """What one trainer gets of a server's subgraph, or of a co-batch of it.
+class TrainerShare:
+    """One trainer's share of a server's subgraph, or of a co-batch of it.
 
     Attributes:
         view: its rows, edges, features and labels.
-        splits: own rows by split, int64, ascending; of inner vertices only, so that every vertex is in one share of all servers.
+        splits: own rows by split, int64, ascending. Only inner vertices are in it, so each vertex is in one share of one server.
     """
 
     view: WorkerView
     splits: Mapping[str, Longs]
 
 
-def divide(found: ServerGraph, trainers: int, machines: int = 1, *, seed: int = 0, tries: int = 3) -> Iterator[Share]:
-    """The share of each trainer in turn (GraNNDis section 4.4), with ``x`` in single precision and the loss on ``train``.
+def divide(
+    found: ServerGraph, trainers: int, machines: int = 1, *, seed: int = 0, tries: int = 3
+) -> Iterator[TrainerShare]:
+    """Yield the share of each trainer (GraNNDis section 4.4), with ``x`` in single precision and the loss on ``train``.
 
-    The same arguments give the same shares. ``machines``, ``seed``, ``tries``: as for ``split_vertices``. Raises what that and
-    ``TrainingGraph.of`` do.
+    The same arguments give the same shares. ``machines``, ``seed``, ``tries``: as for ``split_vertices``. Raises the errors of
+    ``split_vertices`` and ``TrainingGraph.of``.
     """
     graph = TrainingGraph.of(found)
     graph = replace(graph, features=graph.features.astype(np.float32, copy=False))
     owner = split_vertices(graph, trainers, machines, seed=seed, tries=tries)
     for trainer in range(trainers):
         view = worker_view(graph, owner, trainer, trainers)
-        yield Share(view, {name: np.flatnonzero((mask & found.inner)[view.own]) for name, mask in found.splits.items()})
+        yield TrainerShare(
+            view, {name: np.flatnonzero((mask & found.inner)[view.own]) for name, mask in found.splits.items()}
+        )

@@ -1,32 +1,55 @@
 """Which training strategy suits the user's machines: sizes are counted, speeds measured, seconds predicted, the choice explained.
 
 Reading order: ``sizes`` (what is counted of a partitioned graph), ``rates`` (how fast the machines are), ``forecast`` (seconds and
-memory of each strategy, from these two), ``explain`` (the choice in sentences, and the options of ``atta train``), ``count`` and
-``shares`` (sizes of a dataset), ``probe`` and ``wire`` (rates of this machine), ``paper`` (the equations of GraNNDis, section 4).
+memory from these two), ``ranking`` (the forecasts of all strategies), ``explain`` (the choice in sentences), ``count`` and
+``boundary`` (sizes of a dataset), ``probe`` and ``loopback`` (rates of this machine), ``paper`` (the equations of GraNNDis, section
+4).
 
 ``sizes``, ``rates``, ``forecast``, ``explain`` and ``paper`` are pure: no files, no clock, no torch.
 """
 
+from typing import Any
+
 from atta.train.planning.count import Question, Servers, count_sizes, open_servers
 from atta.train.planning.explain import Advice, advise
-from atta.train.planning.forecast import Forecast, forecasts
-from atta.train.planning.rates import Machines, Network, Rates
-from atta.train.planning.sizes import MiniBatch, Setting, Share, Sizes
+from atta.train.planning.forecast import Forecast
+from atta.train.planning.ranking import forecasts
+from atta.train.planning.rates import Machines, PlannedModel, Rates
+from atta.train.planning.sizes import Expansion, MeanBatch, ServerWork, Sizes
 
 __all__ = [
     "Advice",
+    "Expansion",
     "Forecast",
     "Machines",
-    "MiniBatch",
-    "Network",
+    "MeanBatch",
+    "PlannedModel",
     "Question",
     "Rates",
+    "ServerWork",
     "Servers",
-    "Setting",
-    "Share",
     "Sizes",
     "advise",
     "count_sizes",
     "forecasts",
     "open_servers",
 ]
+
+# Names of earlier versions. They go with version 0.2.
+_RENAMED: dict[str, type] = {
+    "MiniBatch": MeanBatch,
+    "Network": PlannedModel,
+    "Setting": Expansion,
+    "Share": ServerWork,
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import warnings
+
+    new = _RENAMED[name]
+    message = f"{__name__}.{name} is now {new.__name__}; the old name goes with version 0.2"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return new

@@ -16,12 +16,12 @@ from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.server import ServerGraph, server_subgraph
 from atta.samplers.operators.server import Closure, ExpansionAware
 from atta.samplers.requests import Expand, LocalAccess
-from atta.train.planning.shares import largest, received_rows, share_of, split_trainers
-from atta.train.planning.sizes import PAPER_SETTING, MiniBatch, Setting, Share, Sizes
+from atta.train.planning.boundary import largest, received_rows, split_trainers, work_of
+from atta.train.planning.sizes import PAPER_EXPANSION, Expansion, MeanBatch, ServerWork, Sizes
 
-__all__ = ["SETTINGS", "Question", "Servers", "count_sizes", "mini_batch_of", "open_servers"]
+__all__ = ["EXPANSIONS", "Question", "Servers", "count_sizes", "mini_batch_of", "open_servers"]
 
-SETTINGS = (Setting(1, 5), PAPER_SETTING, Setting(2, 15), Setting(3, 25))
+EXPANSIONS = (Expansion(1, 5), PAPER_EXPANSION, Expansion(2, 15), Expansion(3, 25))
 """Around what the paper trains with, 1 hop and 15 neighbours, and what it compares that with."""
 
 _EXTRACTED_EDGES = 50_000_000
@@ -52,9 +52,9 @@ class Question:
     servers: int
     trainers: int
     layers: int
-    settings: Sequence[Setting] = SETTINGS
+    settings: Sequence[Expansion] = EXPANSIONS
     co_batches: Sequence[int] = (2, 4, 8, 16)
-    rule: Setting = PAPER_SETTING
+    rule: Expansion = PAPER_EXPANSION
     num_neighbors: Sequence[int] = ()
     batch_size: int = 1024
     batches: int = 4
@@ -143,9 +143,9 @@ def count_sizes(whole: Servers, question: Question) -> Sizes:
         edges=edges,
         targets=len(whole.targets),
         exchanged=largest([server.exchanged() for server in counted]),
-        closure=largest([s.share(c) for s, c in zip(counted, closures, strict=True)]),
+        closure=largest([s.work(c) for s, c in zip(counted, closures, strict=True)]),
         closure_by_hop=tuple(float(n) for n in np.mean(hops, axis=0)),
-        sampled={s: largest([c.share(c.subgraph(_rule(s, question.layers))) for c in counted]) for s in settings},
+        sampled={s: largest([c.work(c.subgraph(_rule(s, question.layers))) for c in counted]) for s in settings},
         co_batches={n: largest([s for s in found if s]) for n, found in by_number.items() if any(found)},
         co_batch_rule=question.rule,
         mini_batch=_mean(batches),
@@ -156,7 +156,7 @@ def count_sizes(whole: Servers, question: Question) -> Sizes:
     )
 
 
-def mini_batch_of(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: int = 0) -> MiniBatch:
+def mini_batch_of(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: int = 0) -> MeanBatch:
     """Sample one mini-batch; all its vertices count as remote, ``_Server`` knows which of them are not."""
     return _drawn(whole, seeds, num_neighbors, number)[0]
 
@@ -166,7 +166,7 @@ def _looked_at(whole: Servers, question: Question) -> Sequence[int]:
     return range(0, question.servers, -(-question.servers // most))
 
 
-def _rule(setting: Setting, layers: int) -> ExpansionAware:
+def _rule(setting: Expansion, layers: int) -> ExpansionAware:
     return ExpansionAware(min(setting.max_hop, layers), setting.fanout)
 
 
@@ -181,13 +181,13 @@ class _Server:
     def subgraph(self, rule: Closure | ExpansionAware) -> ServerGraph:
         return server_subgraph(self.whole.graph, self.whole.inner(self.number), rule, seed=self.question.seed)
 
-    def share(self, graph: ServerGraph) -> Share:
-        return share_of(graph, self._owner(graph), self.question.trainers)
+    def work(self, graph: ServerGraph) -> ServerWork:
+        return work_of(graph, self._owner(graph), self.question.trainers)
 
     def _owner(self, graph: ServerGraph) -> npt.NDArray[np.int32]:
         return split_trainers(graph, self.question.trainers, most_edges=self.question.divided_edges)
 
-    def exchanged(self) -> Share:
+    def exchanged(self) -> ServerWork:
         """Own vertices only; whatever else their in-edges read comes before every layer, to each trainer that reads it."""
         graph, inner = self.whole.graph, self.subgraph(Closure(0))
         owner = self._owner(inner)
@@ -197,17 +197,17 @@ class _Server:
         outside = (sources < first) | (sources >= last)
         reader = np.repeat(owner, np.diff(bounds))[outside]
         external = received_rows(reader, sources[outside], self.question.trainers).sum()
-        own = share_of(inner, owner, self.question.trainers)
+        own = work_of(inner, owner, self.question.trainers)
         return replace(own, edges=float(len(sources)), external=float(external))
 
-    def co_batch(self, base: ServerGraph, batches: int) -> Share | None:
+    def co_batch(self, base: ServerGraph, batches: int) -> ServerWork | None:
         """One of ``batches`` co-batches within ``base``; None where there are fewer targets."""
         targets = self._rng(batches).permutation(self.whole.own_targets(self.number) - self.whole.ranges[self.number])
         if len(targets) < batches:
             return None
-        return self.share(base.co_batch(targets[: -(-len(targets) // batches)], self.question.layers))
+        return self.work(base.co_batch(targets[: -(-len(targets) // batches)], self.question.layers))
 
-    def mini_batches(self) -> Iterator[MiniBatch]:
+    def mini_batches(self) -> Iterator[MeanBatch]:
         """What trainers sample who take their seeds from this server's targets."""
         targets, rng = self.whole.own_targets(self.number), self._rng(0)
         seeds = min(self.question.batch_size, -(-len(targets) // self.question.trainers))
@@ -221,7 +221,7 @@ class _Server:
         return np.random.default_rng([self.question.seed, self.number, purpose])
 
 
-def _drawn(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: int) -> tuple[MiniBatch, Longs]:
+def _drawn(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: int) -> tuple[MeanBatch, Longs]:
     access, known = LocalAccess(whole.graph), kernels.Compactor()
     known.insert(seeds)
     ends, edges = [0, known.size], []
@@ -232,11 +232,11 @@ def _drawn(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: i
         edges.append(float(len(found.sources)))
         ends.append(known.size)
     vertices = known.ids(0, known.size)
-    return MiniBatch(tuple(float(n) for n in np.diff(ends)), tuple(edges), float(len(vertices))), vertices
+    return MeanBatch(tuple(float(n) for n in np.diff(ends)), tuple(edges), float(len(vertices))), vertices
 
 
-def _mean(batches: Sequence[MiniBatch]) -> MiniBatch | None:
+def _mean(batches: Sequence[MeanBatch]) -> MeanBatch | None:
     if not batches:
         return None
     vertices, edges = (np.mean([getattr(b, name) for b in batches], axis=0) for name in ("vertices", "edges"))
-    return MiniBatch(tuple(vertices.tolist()), tuple(edges.tolist()), float(np.mean([b.remote for b in batches])))
+    return MeanBatch(tuple(vertices.tolist()), tuple(edges.tolist()), float(np.mean([b.remote for b in batches])))

@@ -26,10 +26,10 @@ from atta.train.cooperative import (
     worker_view,
 )
 from atta.train.models import whole_model
+from atta.train.planning.boundary import split_trainers
 from atta.train.planning.count import Question, Servers, mini_batch_of
-from atta.train.planning.rates import Network, Rates
-from atta.train.planning.shares import split_trainers
-from atta.train.planning.wire import internal_bytes_per_s
+from atta.train.planning.loopback import internal_bytes_per_s
+from atta.train.planning.rates import PlannedModel, Rates
 
 __all__ = ["Cost", "device_here", "fit_cost", "measure", "piece"]
 
@@ -76,7 +76,7 @@ def device_here() -> str:
 def measure(
     whole: Servers,
     question: Question,
-    network: Network,
+    network: PlannedModel,
     *,
     link: float,
     seconds: float = 10.0,
@@ -121,7 +121,7 @@ def measure(
     )
 
 
-def piece(whole: Servers, network: Network, *, most_edges: int = _MOST_EDGES, every: int = 1) -> TrainingGraph:
+def piece(whole: Servers, network: PlannedModel, *, most_edges: int = _MOST_EDGES, every: int = 1) -> TrainingGraph:
     """Some vertices with the in-degrees that they have, each in-edge led to one of them: what computing takes depends on no more.
 
     every: keep one in so many in-edges of each vertex, of about ``most_edges``.
@@ -145,7 +145,7 @@ def piece(whole: Servers, network: Network, *, most_edges: int = _MOST_EDGES, ev
     )
 
 
-def _model(network: Network) -> torch.nn.Module:
+def _model(network: PlannedModel) -> torch.nn.Module:
     settings: dict[str, Any] = {"model": network.model, "layers": network.layers, "hidden": network.hidden}
     return whole_model(TrainConfig(data="-", strategy="full", **settings), network.inputs, network.classes)
 

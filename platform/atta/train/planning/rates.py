@@ -6,12 +6,11 @@ import math
 from dataclasses import dataclass
 
 from atta.errors import ConfigError
+from atta.train.settings import DEEP_MODELS, MODELS
 
-__all__ = ["MODELS", "Machines", "Network", "Rates"]
+__all__ = ["Machines", "PlannedModel", "Rates"]
 
 _FLOAT_BYTES = 4
-MODELS = ("sage", "gcn", "gat", "resgcn+", "deepergcn")
-_DEEP = ("resgcn+", "deepergcn")
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Machines:
 
 
 @dataclass(frozen=True)
-class Network:
+class PlannedModel:
     """The model that is trained; ``inputs`` and ``classes`` are widths of features and scores.
 
     Raises ConfigError for an unknown model or a width below 1.
@@ -55,7 +54,7 @@ class Network:
     @property
     def deep(self) -> bool:
         """Whether a linear layer brings features to the hidden width before the first neighbours are read."""
-        return self.model in _DEEP
+        return self.model in DEEP_MODELS
 
     @property
     def trims(self) -> bool:

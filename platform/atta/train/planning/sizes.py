@@ -8,22 +8,22 @@ from typing import NamedTuple
 
 from atta.errors import ConfigError
 
-__all__ = ["PAPER_SETTING", "MiniBatch", "Setting", "Share", "Sizes"]
+__all__ = ["PAPER_EXPANSION", "Expansion", "LayerWork", "MeanBatch", "ServerWork", "Sizes"]
 
 
-class Setting(NamedTuple):
+class Expansion(NamedTuple):
     """Bounds of expansion-aware sampling (GraNNDis, section 4.3); ``fanout`` -1 admits all."""
 
     max_hop: int
     fanout: int
 
 
-PAPER_SETTING = Setting(1, 15)
+PAPER_EXPANSION = Expansion(1, 15)
 """What the paper trains with."""
 
 
 @dataclass(frozen=True)
-class Share:
+class ServerWork:
     """What a server computes on in one step. Largest figures are over servers, for everybody waits for the slowest.
 
     Attributes:
@@ -43,11 +43,19 @@ class Share:
 
     def __post_init__(self) -> None:
         if not all(value >= 0 for value in vars(self).values()):
-            raise ConfigError(f"a server's share cannot have negative sizes: {self}")
+            raise ConfigError(f"a server's work cannot have negative sizes: {self}")
 
 
 @dataclass(frozen=True)
-class MiniBatch:
+class LayerWork:
+    """Rows and edges that the layers of a model compute."""
+
+    rows: float
+    edges: float
+
+
+@dataclass(frozen=True)
+class MeanBatch:
     """A trainer's mini-batch, means over sampled ones.
 
     Attributes:
@@ -64,16 +72,16 @@ class MiniBatch:
         if len(self.vertices) != len(self.edges) + 1 or min(*self.vertices, *self.edges, self.remote) < 0:
             raise ConfigError("a mini-batch has one more number of vertices than of edges, none of them negative")
 
-    def work(self, trimmed: bool, reads: bool = False) -> tuple[float, float]:
-        """Rows and edges that all layers compute together; one hop fewer per layer when ``trimmed``, everything otherwise.
+    def work(self, trimmed: bool, reads: bool = False) -> LayerWork:
+        """What all layers compute together: one hop fewer per layer when ``trimmed``, everything otherwise.
 
         reads: a layer also computes the rows that it only reads, as deep models do, whose layers keep the number of rows.
         """
         hops = len(self.edges)
         if not trimmed:
-            return hops * sum(self.vertices), hops * sum(self.edges)
+            return LayerWork(hops * sum(self.vertices), hops * sum(self.edges))
         rows = sum(sum(self.vertices[: hops - layer + reads]) for layer in range(hops))
-        return rows, sum(sum(self.edges[: hops - layer]) for layer in range(hops))
+        return LayerWork(rows, sum(sum(self.edges[: hops - layer]) for layer in range(hops)))
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ class Sizes:
 
     Attributes:
         vertices, edges, targets: of the whole graph; targets are its training vertices.
-        exchanged: full-graph training in which servers exchange boundary rows (``Share.external``).
+        exchanged: full-graph training in which servers exchange boundary rows (``ServerWork.external``).
         closure: shared preloading, all that L layers over a server's vertices depend on.
         closure_by_hop: vertices within 0 ... L hops of a server's own, means over servers.
         sampled: expansion-aware sampling by setting.
@@ -91,20 +99,20 @@ class Sizes:
         mini_batch: None where there is nothing to train on.
         batch_size, num_neighbors: of the mini-batch.
         counted_servers: how many servers were looked at.
-        whole_split: whether METIS saw all edges when it divided shares among trainers, as in training; otherwise some of them, and
+        whole_split: whether METIS saw all edges when it divided subgraphs among trainers, as in training. If it saw some of them,
             internal rows are too many rather than too few.
     """
 
     vertices: int
     edges: int
     targets: int
-    exchanged: Share
-    closure: Share
+    exchanged: ServerWork
+    closure: ServerWork
     closure_by_hop: tuple[float, ...]
-    sampled: Mapping[Setting, Share] = field(default_factory=dict)
-    co_batches: Mapping[int, Share] = field(default_factory=dict)
-    co_batch_rule: Setting = PAPER_SETTING
-    mini_batch: MiniBatch | None = None
+    sampled: Mapping[Expansion, ServerWork] = field(default_factory=dict)
+    co_batches: Mapping[int, ServerWork] = field(default_factory=dict)
+    co_batch_rule: Expansion = PAPER_EXPANSION
+    mini_batch: MeanBatch | None = None
     batch_size: int = 1024
     num_neighbors: tuple[int, ...] = ()
     counted_servers: int = 1

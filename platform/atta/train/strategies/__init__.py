@@ -1,1 +1,25 @@
-"""Training strategies, one file each."""
+"""Training strategies: one file each, and the table in which ``atta train`` finds them (``STRATEGIES``).
+
+To add one, write a file with its record, ``STRATEGY``, and add the name of the file to the list below:
+docs/contributing/add-a-training-strategy.md shows how.
+"""
+
+from importlib import import_module
+
+from atta.train.strategies.strategy import TrainingStrategy
+
+__all__ = ["STRATEGIES", "TrainingStrategy", "strategies_with"]
+
+_FILES = (
+    "minibatch",
+    "full",
+    "cooperative",
+)
+
+STRATEGIES: dict[str, TrainingStrategy] = {name: import_module(f"{__name__}.{name}").STRATEGY for name in _FILES}
+"""By the value of ``--strategy``, which is also the name of the file."""
+
+
+def strategies_with(setting: str) -> list[str]:
+    """Names of the strategies that have a setting of their own by this name; none for settings that every run has."""
+    return [name for name, strategy in STRATEGIES.items() if setting in strategy.own_settings]

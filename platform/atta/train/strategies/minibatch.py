@@ -1,145 +1,73 @@
-"""Sampled mini-batches, the strategy ``minibatch``: what one rank does in an epoch."""
+"""``minibatch``: each trainer samples batches of its own (DistDGL, ByteGNN)."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-import atta
 from atta.errors import ConfigError
-from atta.train.config import TrainConfig
-from atta.train.labels import UNLABELLED, labelled_loss
-from atta.train.loop import EpochLoop
-from atta.train.models import build_model
-from atta.train.report import PHASES, EpochReport
-from atta.train.steps.allreduce import SyncClock, timed_all_reduce
-from atta.train.steps.step import timed_step
-from atta.train.steps.timing import Stopwatch, add_daemon_time
-from atta.train.steps.transfer import on_device
+from atta.train.settings import MinibatchSettings
+from atta.train.strategies.strategy import TrainingStrategy
 
-__all__ = ["Trainer"]
+if TYPE_CHECKING:
+    import torch
 
+    import atta
+    from atta.train.planning.forecast import Forecast, Forecaster
+    from atta.train.steps.minibatch import MinibatchTrainer
 
-class Trainer(EpochLoop):
-    """Trains on sampled mini-batches under DDP."""
-
-    def __init__(self, config: TrainConfig, cluster: atta.Cluster, device: torch.device) -> None:
-        """Build loaders and model; raises ConfigError where the dataset cannot be trained on."""
-        super().__init__(config, cluster, device)
-        torch.manual_seed(config.seed)
-        self.model = build_model(config, self.channels, self.classes).to(device)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
-        self.parallel = DistributedDataParallel(
-            self.model, device_ids=[device.index] if device.type == "cuda" else None
-        )
-        self._clock = SyncClock(Stopwatch(device))
-        self.parallel.register_comm_hook(self._clock, timed_all_reduce)
-        self.train_loader = self._loader("train", config.fan_outs, config.batch_size, train=True)
-        if not len(self.train_loader):
-            raise ConfigError("the dataset has no training vertices")
-
-    def _loader(self, split: str, fan_outs: Sequence[int], batch_size: int, *, train: bool) -> atta.NeighborLoader:
-        return atta.NeighborLoader(
-            self.cluster,
-            list(fan_outs),
-            split,
-            batch_size=batch_size,
-            shuffle=train,
-            pad=train,
-            rank=self.rank,
-            world_size=self.world,
-            seed=self.config.seed,
-            seeds=self.config.seeds,
-            tables=["x"],
-            seed_tables=["y"],
-            edge_ids=False,
-            job=f"train-{split}-{os.getpid()}",
-            epochs=self.config.epochs if train else None,
-        )
-
-    def train_epoch(self, epoch: int) -> EpochReport:
-        """One pass over this rank's seeds; figures are reduced over all ranks."""
-        self.parallel.train()
-        self.train_loader.set_epoch(epoch)
-        watch = self._clock.stopwatch = Stopwatch(self.device)
-        loss_sum = torch.zeros(
-            (), dtype=torch.float64, device=self.device
-        )  # read once, after the epoch: no wait per step
-        labelled_sum = torch.zeros((), dtype=torch.int64, device=self.device)
-        seeds = edges = 0
-        remote_bytes = 0.0
-        start = time.perf_counter()
-        with self.display.batches(f"epoch {epoch}", len(self.train_loader)) as advance:
-            for batch, data in on_device(self.train_loader, self.device, watch):
-                labels = _labels(data)
-                loss = timed_step(partial(_loss, self.parallel, data, labels), self.optimizer, self._clock)
-                labelled = (labels != UNLABELLED).sum()
-                loss_sum += loss * labelled
-                labelled_sum += labelled
-                add_daemon_time(watch, batch.stats)
-                seeds += data.batch_size
-                edges += batch.num_edges
-                remote_bytes += batch.stats.get("remote_bytes", 0.0)
-                advance()
-        spent = watch.totals()
-        seconds = self._max(time.perf_counter() - start)
-        sums = self._sum(
-            [seeds, edges, remote_bytes, float(loss_sum), int(labelled_sum), *(spent.get(p, 0.0) for p in PHASES)]
-        )
-        breakdown = {p: s / self.world for p, s in zip(PHASES, sums[5:], strict=True)}
-        return EpochReport(
-            epoch,
-            seconds,
-            loss=sums[3] / max(1.0, sums[4]),
-            seeds_per_s=sums[0] / seconds,
-            edges_per_s=sums[1] / seconds,
-            remote_bytes=sums[2],
-            breakdown=breakdown,
-            steps=len(self.train_loader),
-            peak_memory_bytes=self._peaks(),
-        )
-
-    def accuracies(self) -> dict[str, float]:
-        """See ``EpochLoop``."""
-        return {split: self.evaluate(split) for split in self.splits}
-
-    @torch.no_grad()
-    def evaluate(self, split: str) -> float:
-        """Accuracy on a split's labelled vertices: each is predicted once, by whichever rank has it; counts are added up."""
-        config = self.config
-        loader = self._loader(split, config.eval_fan_outs, config.eval_batch_size or config.batch_size, train=False)
-        self.parallel.eval()
-        right = torch.zeros((), dtype=torch.int64, device=self.device)
-        count = torch.zeros((), dtype=torch.int64, device=self.device)
-        batches = iter(loader)  # before len(), which then knows the number of batches
-        with self.display.batches(f"  {split}", len(loader)) as advance:
-            for _, data in on_device(batches, self.device, Stopwatch(self.device)):
-                scores = _scores(self.model, data)
-                labels = _labels(data)
-                right += (scores.argmax(-1) == labels).sum()  # never true without a label
-                count += (labels != UNLABELLED).sum()
-                advance()
-        right_sum, count_sum = self._sum([int(right), int(count)])
-        return right_sum / max(1.0, count_sum)
+__all__ = ["STRATEGY"]
 
 
-def _scores(model: torch.nn.Module, data: Any) -> torch.Tensor:
-    """[batch_size, classes]: the model's output for the seeds."""
-    scores: torch.Tensor = model(data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges)
-    return scores
+def _trainer(settings: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> MinibatchTrainer:
+    from atta.train.steps.minibatch import MinibatchTrainer
+
+    return MinibatchTrainer(settings, cluster, device)
 
 
-def _loss(model: torch.nn.Module, data: Any, labels: torch.Tensor) -> torch.Tensor:
-    return labelled_loss(_scores(model, data), labels)
+def _check(settings: MinibatchSettings) -> None:
+    from atta.samplers.dag.plan import SpecLimits
+
+    depth = settings.depth
+    if depth > SpecLimits.hops:
+        raise ConfigError(f"--layers {depth}: mini-batches have a hop per layer, at most {SpecLimits.hops}")
+    for option, hops in (
+        ("--num-neighbors", settings.num_neighbors),
+        ("--eval-num-neighbors", settings.eval_num_neighbors),
+    ):
+        if hops is not None:
+            _check_fan_outs(option, hops, depth)
 
 
-def _labels(data: Any) -> torch.Tensor:
-    """int64 [batch_size]: classes of the seeds, whatever integers and shape the table has."""
-    labels: torch.Tensor = data.y.reshape(-1).long()
-    return labels
+def _check_fan_outs(option: str, hops: tuple[int, ...], depth: int) -> None:
+    text = f"{option} {','.join(map(str, hops))}"
+    if not hops or any(k < -1 or k == 0 for k in hops):
+        raise ConfigError(f"{text}: one number per layer, each -1 (all) or at least 1")
+    if len(hops) not in (1, depth):
+        raise ConfigError(f"{text}: {len(hops)} hops for {depth} layers")
+
+
+def _evaluation(settings: MinibatchSettings) -> str:
+    return f"sampled neighbours, {','.join(map(str, settings.eval_fan_outs))}"
+
+
+def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
+    from atta.samplers.dag.plan import SpecLimits
+
+    sizes = forecaster.sizes
+    if sizes.mini_batch is not None and sizes.targets and forecaster.model.layers <= SpecLimits.hops:
+        fan_outs = ",".join(map(str, sizes.num_neighbors))
+        options = ("--strategy", "minibatch", "--num-neighbors", fan_outs, "--batch-size", str(sizes.batch_size))
+        yield forecaster.sampled("mini-batch", "mini-batch", sizes.mini_batch, options)
+
+
+STRATEGY = TrainingStrategy(
+    name="minibatch",
+    sentence="sampled batches per trainer",
+    settings=MinibatchSettings,
+    trainer=_trainer,
+    check=_check,
+    evaluation=_evaluation,
+    counted="seeds",
+    forecasts=_forecasts,
+)

@@ -1,4 +1,4 @@
-"""Run DistDGL on the hosts of a NetLab: one server per host, and as many trainers as wanted."""
+"""Runs DistDGL on the hosts of a NetLab: one of its servers per host, and any number of trainers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from atta.bench.lab.drive import Measured, Troupe
 from atta.bench.lab.netlab import Host
-from atta.bench.lab.workload import Recipe, Workload
+from atta.bench.lab.processes import Measured, SystemProcesses
+from atta.bench.lab.workload import BenchWorkload, Recipe
 from atta.bench.peers.distdgl.partition import read_tables
-from atta.bench.peers.distdgl.worker import WorkerConfig
+from atta.bench.peers.distdgl.worker import DistDglConfig
 
 __all__ = ["run_distdgl"]
 
@@ -21,7 +21,7 @@ _SERVER_PORT, _RENDEZVOUS_PORT = 30_050, 29_777
 
 def run_distdgl(
     partitions: Path,
-    workload: Workload,
+    workload: BenchWorkload,
     hosts: Sequence[Host],
     folder: Path,
     *,
@@ -29,11 +29,16 @@ def run_distdgl(
     trainers: int = 1,
     eval_every: int = 0,
 ) -> Measured:
-    """Start everything, measure, end everything.
+    """Start all processes, measure, and end them.
 
-    ``partitions`` comes from ``partition.prepare`` with as many parts as there are hosts; ``folder`` is for logs; ``recipe``: the
-    trainers train by it, else they only load; ``trainers``: of each host; ``eval_every``: epochs between looks at the accuracy of
-    what is trained, 0: none.
+    Args:
+        partitions: from ``partition.prepare``, with one part per host.
+        workload: the batches to load.
+        hosts: of a NetLab.
+        folder: for logs.
+        recipe: the model to train; None: the trainers only load.
+        trainers: number of trainers of each host.
+        eval_every: epochs between evaluations of the trained model; 0: none.
 
     Raises:
         AttaError: a process failed or hangs.
@@ -44,12 +49,14 @@ def run_distdgl(
     command = [sys.executable, "-m", module]
     tables = read_tables(partitions) if recipe is None else ("x", "y")
     training = {} if recipe is None else {"recipe": asdict(recipe), "eval_every": eval_every}
-    with Troupe("dgl", folder) as troupe:
+    with SystemProcesses("dgl", folder) as processes:
         for index, host in enumerate(hosts):
             env = _environment(partitions, ips, len(hosts) * trainers, host, workload.threads)
-            troupe.extra(f"server{index}", host, command, {**env, "DGL_ROLE": "server", "DGL_SERVER_ID": str(index)})
+            processes.start_support(
+                f"server{index}", host, command, {**env, "DGL_ROLE": "server", "DGL_SERVER_ID": str(index)}
+            )
         for rank, host in enumerate(host for host in hosts for _ in range(trainers)):
-            config = WorkerConfig(
+            config = DistDglConfig(
                 config=str(partitions),
                 rank=rank,
                 world_size=len(hosts) * trainers,
@@ -62,8 +69,10 @@ def run_distdgl(
                 think_ms=workload.think_ms,
             )
             env = _environment(partitions, ips, len(hosts) * trainers, host, workload.threads)
-            troupe.rank(host, [*command, json.dumps({**asdict(config), **training})], {**env, "DGL_ROLE": "client"})
-        return troupe.measure(epochs=workload.epochs, seconds=workload.seconds, timeout_s=workload.timeout_s)
+            processes.start_rank(
+                host, [*command, json.dumps({**asdict(config), **training})], {**env, "DGL_ROLE": "client"}
+            )
+        return processes.measure(epochs=workload.epochs, seconds=workload.seconds, timeout_s=workload.timeout_s)
 
 
 def _environment(partitions: Path, ips: Path, clients: int, host: Host, threads: int) -> dict[str, str]:
@@ -72,11 +81,11 @@ def _environment(partitions: Path, ips: Path, clients: int, host: Host, threads:
         "DGL_DIST_MODE": "distributed",
         "DGL_IP_CONFIG": str(ips),
         "DGL_NUM_SERVER": "1",  # per machine
-        "DGL_NUM_CLIENT": str(clients),  # trainers, which sample by themselves:
-        "DGL_NUM_SAMPLER": "0",  # sampler processes were seen to hang with this version
+        "DGL_NUM_CLIENT": str(clients),  # trainers, which sample in their own processes
+        "DGL_NUM_SAMPLER": "0",  # with this version sampler processes sometimes hang
         "DGL_CONF_PATH": str(partitions),
         "DGL_GRAPH_FORMAT": "csc",
-        "DGL_KEEP_ALIVE": "0",  # servers end with the last client
+        "DGL_KEEP_ALIVE": "0",  # its servers end with the last client
         "OMP_NUM_THREADS": str(threads),
         "GLOO_SOCKET_IFNAME": host.interface or "lo",
         "PYTHONWARNINGS": "ignore",

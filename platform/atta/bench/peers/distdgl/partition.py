@@ -1,8 +1,9 @@
-"""Convert a graph to a DistDGL partition folder.
+"""Converts a graph to a partition folder of DistDGL.
 
     python -m atta.bench.peers.distdgl.partition GRAPH OUT PARTS SPLIT
 
-Runs as a process of its own: METIS inside DGL needs several times the graph's memory, and gives it back only by ending.
+It runs as a process of its own: METIS inside DGL needs several times the memory of the graph, and frees it only at its
+    end.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _TIMEOUT_S = 3600.0
 
 
 def prepare(graph: Path, parts: int, split: str, cache: Path) -> Path:
-    """The partition configuration (JSON) of ``graph``, made unless the cache has it.
+    """Convert ``graph`` unless the cache has it, and return DGL's partition configuration (a JSON file).
 
     Raises:
         AttaError: DGL is missing or fails.
@@ -45,7 +46,7 @@ def prepare(graph: Path, parts: int, split: str, cache: Path) -> Path:
             _convert_elsewhere(graph, made, parts, split)
             try:
                 made.rename(folder)
-            except OSError:  # somebody else was quicker
+            except OSError:  # another process was quicker
                 if not folder.exists():
                     raise
     return folder / f"{GRAPH_NAME}.json"
@@ -61,17 +62,17 @@ def _convert_elsewhere(graph: Path, out: Path, parts: int, split: str) -> None:
 
 
 def mask_of(split: str) -> str:
-    """The table that says which vertices are in a split."""
+    """Name of the table that marks the vertices of a split."""
     return f"is_in_{split}"
 
 
 def read_tables(config: Path) -> tuple[str, ...]:
-    """Names of the vertex tables in a converted graph."""
+    """Names of the vertex tables of a converted graph."""
     return tuple(json.loads((config.parent / _TABLES).read_text(encoding="utf-8")))
 
 
 def convert(graph: Path, out: Path, parts: int, split: str) -> None:
-    """Write the partition folder: METIS, balanced by training vertices and edges, one hop of HALO (DistDGL's own defaults)."""
+    """Write the folder with DistDGL's defaults: METIS, balanced by training vertices and edges, one hop of HALO."""
     import dgl
     import torch
 

@@ -1,8 +1,9 @@
-"""One process of DistDGL that trains, server or trainer as DGL_ROLE says.
+"""A process of DistDGL that trains: one of its servers, or a trainer, as DGL_ROLE says.
 
 python -m atta.bench.peers.distdgl.train_worker '{"rank": 0, ..., "recipe": {...}}'
 
-Loads as ``worker`` does and learns as Atta's trainer does: the same model, optimiser, gradient exchange and clocks.
+It loads as ``worker`` does and trains as Atta's trainer does, with the same model, optimiser, gradient exchange and
+clocks.
 """
 
 from __future__ import annotations
@@ -11,28 +12,28 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atta.bench.lab.stage import Stage
+from atta.bench.lab.reporter import Reporter
 from atta.bench.lab.workload import Recipe
 from atta.bench.peers.distdgl.partition import mask_of
-from atta.bench.peers.distdgl.worker import WorkerConfig, count, open_loader, play, pull
+from atta.bench.peers.distdgl.worker import DistDglConfig, count, open_loader, pull, serve_or_run
 
 if TYPE_CHECKING:
-    from atta.bench.train.learn import Learner, Lesson
+    from atta.bench.train.learner import Learner, TrainingEpoch
 
-__all__ = ["TrainWorkerConfig", "main"]
-
+__all__ = ["DistDglTrainConfig", "main"]
 
 _EVALUATED = 8192
-"""Seeds at a time when accuracies are looked at: all neighbours of a few are most of a small graph."""
+"""Seeds per batch of an evaluation. With all neighbours, even a few seeds reach most of a small graph."""
 
 
 @dataclass(frozen=True)
-class TrainWorkerConfig(WorkerConfig):
-    """What a trainer is told besides what a loading one is told.
+class DistDglTrainConfig(DistDglConfig):
+    """Settings of a trainer, besides those of one that only loads.
 
     Attributes:
-        recipe: what to train.
-        eval_every: epochs between looks at the accuracy, the first of them warm-ups; also after the last. 0: none.
+        recipe: the model to train.
+        eval_every: epochs between evaluations, counted with the warm-up; the last epoch is always evaluated. 0: no
+            evaluations.
     """
 
     recipe: Recipe
@@ -40,16 +41,20 @@ class TrainWorkerConfig(WorkerConfig):
 
 
 def main() -> None:
-    """Serve or train until told to end."""
-    play(lambda told: TrainWorkerConfig(**{**told, "recipe": Recipe(**told["recipe"])}), _train)
+    """Serve, or train until the benchmark ends it."""
+    serve_or_run(_config, _train)
 
 
-def _train(config: TrainWorkerConfig, stage: Stage) -> None:
+def _config(settings: dict[str, Any]) -> DistDglTrainConfig:
+    return DistDglTrainConfig(**{**settings, "recipe": Recipe(**settings["recipe"])})
+
+
+def _train(config: DistDglTrainConfig, reporter: Reporter) -> None:
     import torch.distributed as dist
 
-    from atta.bench.train.learn import DglSage, Learner, ending_at_once, join
+    from atta.bench.train.learner import DglSage, Learner, exit_on_failure, join
 
-    with ending_at_once():
+    with exit_on_failure():
         join(config.rank, config.world_size, config.rendezvous, config.threads)
         graph, loader = open_loader(config, equal=True)
         learner = Learner(DglSage, config.recipe)
@@ -57,51 +62,51 @@ def _train(config: TrainWorkerConfig, stage: Stage) -> None:
             warm = _epoch(config, graph, loader, learner, number, remote=True)
             _evaluate(config, graph, learner, warm, number + 1)
         dist.barrier()
-        measured = stage.ready(warm)
+        measured = reporter.ready(warm)
         for number in range(measured):
-            lesson = _epoch(config, graph, loader, learner, number, remote=False)
-            _evaluate(config, graph, learner, lesson, config.warm_up + number + 1, last=number + 1 == measured)
-            stage.report(lesson)
-        stage.done()
+            epoch = _epoch(config, graph, loader, learner, number, remote=False)
+            _evaluate(config, graph, learner, epoch, config.warm_up + number + 1, last=number + 1 == measured)
+            reporter.report(epoch)
+        reporter.done()
         dist.barrier()
 
 
-def _epoch(config: TrainWorkerConfig, graph: Any, loader: Any, learner: Any, number: int, *, remote: bool) -> Any:
-    """One epoch; with ``remote`` also count rows that another machine holds (costs time)."""
-    from atta.bench.lab.drive import sent_bytes
+def _epoch(config: DistDglTrainConfig, graph: Any, loader: Any, learner: Any, number: int, *, remote: bool) -> Any:
+    """One epoch; with ``remote`` also count the rows that another machine holds, which costs time."""
+    from atta.bench.lab.processes import sent_bytes
     from atta.train.steps.transfer import awaited
 
     host = os.getpid(), os.environ["GLOO_SOCKET_IFNAME"]
     sent = sent_bytes(*host)
-    with learner.lesson(config.rank, number) as lesson:
+    with learner.epoch(config.rank, number) as epoch:
         watch = learner.watch
         for inputs, seeds, blocks in awaited(loader, watch):
             sampled = watch.now()
             rows = pull(config, graph, inputs, seeds)
             fetched = watch.now()
-            learner.learn(lesson, (blocks, rows["x"].float()), rows["y"].reshape(-1).long())
+            learner.learn(epoch, (blocks, rows["x"].float()), rows["y"].reshape(-1).long())
             watch.add("wait", sampled, fetched)
             watch.add("fetch", sampled, fetched)
-            count(lesson, blocks, rows, graph if remote else None)
-    lesson.sampling_s = lesson.wait_s - lesson.fetch_s
-    lesson.sent_bytes = sent_bytes(*host) - sent
-    return lesson
+            count(epoch, blocks, rows, graph if remote else None)
+    epoch.sampling_s = epoch.wait_s - epoch.fetch_s
+    epoch.sent_bytes = sent_bytes(*host) - sent
+    return epoch
 
 
 def _evaluate(
-    config: TrainWorkerConfig, graph: Any, learner: Learner, lesson: Lesson, trained: int, *, last: bool = False
+    config: DistDglTrainConfig, graph: Any, learner: Learner, epoch: TrainingEpoch, trained: int, *, last: bool = False
 ) -> None:
-    """Fill in the accuracies after ``trained`` epochs, from all neighbours of every vertex, where that is due."""
+    """If an evaluation is due after ``trained`` epochs, fill in the accuracies, with all neighbours of every vertex."""
     import torch.distributed as dist
 
     if config.eval_every and (last or trained % config.eval_every == 0):
-        lesson.val_accuracy = _accuracy(config, graph, learner, "val")
-        lesson.test_accuracy = _accuracy(config, graph, learner, "test")
+        epoch.val_accuracy = _accuracy(config, graph, learner, "val")
+        epoch.test_accuracy = _accuracy(config, graph, learner, "test")
         dist.barrier()  # the next epoch begins for all of them at once
 
 
-def _accuracy(config: TrainWorkerConfig, graph: Any, learner: Learner, split: str) -> float | None:
-    """Of all trainers together; None: the split is empty, or there is none."""
+def _accuracy(config: DistDglTrainConfig, graph: Any, learner: Learner, split: str) -> float | None:
+    """Accuracy over the vertices of all trainers; None: the split is empty or missing."""
     import dgl
     import torch
     import torch.distributed as dist

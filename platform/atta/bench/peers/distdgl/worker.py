@@ -1,9 +1,9 @@
-"""One process of DistDGL, server or trainer as DGL_ROLE says: sample and fetch, no training.
+"""A process of DistDGL that loads without training: one of its servers, or a trainer, as DGL_ROLE says.
 
     python -m atta.bench.peers.distdgl.worker '{"rank": 0, ...}'
 
-Runs ``DistNodeDataLoader`` as DGL's documentation does and takes the clock before and after each of the two things that a
-training step waits for: the next blocks, and the rows of the vertices in them.
+A trainer runs ``DistNodeDataLoader`` as in DGL's documentation. It times the two things that a training step waits for:
+the next blocks, and the rows of their vertices.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from atta.bench.lab.stage import Epoch, Stage
+from atta.bench.lab.reporter import Epoch, Reporter
 from atta.bench.peers.distdgl.partition import GRAPH_NAME, MASK
 
-__all__ = ["WorkerConfig", "count", "main", "open_loader", "play", "pull"]
+__all__ = ["DistDglConfig", "count", "main", "open_loader", "pull", "serve_or_run"]
 
-Config = TypeVar("Config", bound="WorkerConfig")
+Config = TypeVar("Config", bound="DistDglConfig")
 
 
 @dataclass(frozen=True)
-class WorkerConfig:
-    """What a trainer is told.
+class DistDglConfig:
+    """Settings of a trainer.
 
     Attributes:
-        config: partition configuration (JSON file).
-        rank, world_size: of the trainer.
+        config: partition configuration (a JSON file).
+        rank, world_size: number of this trainer, and how many there are.
         rendezvous: ``tcp://host:port`` of rank 0 for gloo.
         num_neighbors: fan-outs, counted from the seeds.
         batch_size: seeds per batch.
         tables: tables to fetch for every vertex; ``y`` only for the seeds.
         warm_up: epochs before measuring.
-        threads: threads that torch and DGL may use in this process.
-        think_ms: computes on every batch for so long, on a device elsewhere.
+        threads: number of threads that torch and DGL may use in this process.
+        think_ms: how long it computes on each batch, on another device.
     """
 
     config: str
@@ -53,24 +53,24 @@ class WorkerConfig:
 
 
 def main() -> None:
-    """Serve or load until told to end."""
-    play(lambda told: WorkerConfig(**told), _load)
+    """Serve, or load until the benchmark ends it."""
+    serve_or_run(lambda settings: DistDglConfig(**settings), _load)
 
 
-def play(read: Callable[[dict[str, Any]], Config], run: Callable[[Config, Stage], None]) -> None:
-    """Be a server, or a trainer that does ``run`` with what it was told."""
+def serve_or_run(read: Callable[[dict[str, Any]], Config], run: Callable[[Config, Reporter], None]) -> None:
+    """Be a server of DistDGL, or a trainer that does ``run`` with the settings that ``read`` makes of its argument."""
     import dgl
 
     if os.environ["DGL_ROLE"] == "server":
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])  # serves, and ends the process
         return
     config = read(json.loads(sys.argv[1]))
-    stage = Stage()
+    reporter = Reporter()
     dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
-    run(config, stage)
+    run(config, reporter)
 
 
-def _load(config: WorkerConfig, stage: Stage) -> None:
+def _load(config: DistDglConfig, reporter: Reporter) -> None:
     import torch
     import torch.distributed as dist
 
@@ -80,17 +80,17 @@ def _load(config: WorkerConfig, stage: Stage) -> None:
     for number in range(config.warm_up):
         warm = _epoch(config, graph, loader, number, remote=True)
     dist.barrier()
-    for number in range(stage.ready(warm)):
-        stage.report(_epoch(config, graph, loader, number, remote=False))
-    stage.done()
+    for number in range(reporter.ready(warm)):
+        reporter.report(_epoch(config, graph, loader, number, remote=False))
+    reporter.done()
     dist.barrier()
 
 
-def open_loader(config: WorkerConfig, *, equal: bool = False) -> tuple[Any, Any]:
-    """The graph and the loader of this trainer's share of the seeds; the process group must exist.
+def open_loader(config: DistDglConfig, *, equal: bool = False) -> tuple[Any, Any]:
+    """The graph, and the loader of this trainer's share of the seeds. The process group must exist.
 
-    ``equal``: all trainers get equally many seeds. Shares differ by one at most, but that could be a batch, and trainers that
-    exchange gradients would wait for it for ever.
+    With ``equal`` all trainers get equally many seeds. Otherwise shares may differ by one seed, and so by one batch,
+    for which trainers that exchange gradients would wait for ever.
     """
     import dgl
     import torch
@@ -113,8 +113,8 @@ def open_loader(config: WorkerConfig, *, equal: bool = False) -> tuple[Any, Any]
     return graph, loader
 
 
-def _epoch(config: WorkerConfig, graph: Any, loader: Any, number: int, *, remote: bool) -> Epoch:
-    """One epoch; with ``remote`` also count rows that another machine holds (costs time)."""
+def _epoch(config: DistDglConfig, graph: Any, loader: Any, number: int, *, remote: bool) -> Epoch:
+    """One epoch; with ``remote`` also count the rows that another machine holds, which costs time."""
     out, sampling, fetching = Epoch(config.rank, number), 0.0, 0.0
     with out.timed():
         before = time.monotonic()
@@ -132,13 +132,13 @@ def _epoch(config: WorkerConfig, graph: Any, loader: Any, number: int, *, remote
     return out
 
 
-def pull(config: WorkerConfig, graph: Any, inputs: Any, seeds: Any) -> dict[str, Any]:
-    """Rows of the tables by name: of the ``inputs``, of ``y`` only for the ``seeds``."""
+def pull(config: DistDglConfig, graph: Any, inputs: Any, seeds: Any) -> dict[str, Any]:
+    """Rows by table: those of ``inputs``, of ``y`` only those of ``seeds``."""
     return {name: graph.ndata[name][seeds if name == "y" else inputs] for name in config.tables}
 
 
 def count(out: Epoch, blocks: Sequence[Any], rows: Mapping[str, Any], graph: Any | None) -> None:
-    """Add a batch to the epoch's figures; with ``graph`` also its rows from other machines."""
+    """Add a batch to the figures of the epoch; with ``graph`` also its rows from other machines."""
     out.batches += 1
     out.seeds += blocks[-1].num_dst_nodes()
     out.nodes += blocks[0].num_src_nodes()

@@ -1,0 +1,1 @@
+"""Balance of partitions, and predicted remote rows."""

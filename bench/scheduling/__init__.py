@@ -1,0 +1,1 @@
+"""Launch policies, the cost of decisions, and the simulator."""

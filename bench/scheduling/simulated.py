@@ -1,0 +1,188 @@
+"""The simulator and real daemons: seeds per second of clusters in network namespaces, simulated and measured.
+
+    python -m bench.scheduling.simulated --data DATASET-2p --data4 DATASET-4p
+
+``atta simulate --measure`` measures the costs once per dataset, fan-outs and batch size: in namespaces with unshaped
+links, without round trips, computing consumers or a cache, under one policy. The clusters that are compared differ from
+that, and nothing is fitted to them. Namespaces share the cores of the machine, and so do the simulated machines. Writes
+simulated.json and simulated.md. Bound: 15 %.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from atta.bench.lab.netlab import NetLab, bits_per_s
+from atta.bench.lab.platform_run import cache_options, run_atta, serve_command
+from atta.bench.lab.workload import BenchWorkload
+from atta.bench.output import document
+from atta.scheduler import POLICIES, SchedulerConfig
+from atta.simulate import Profile, Scenario, load_profile, simulate
+from atta.wire.clusterfile import write_cluster
+from bench.record import command, head, parser_of, rows_of, write
+
+BOUND = 0.15
+
+
+@dataclass(frozen=True)
+class ClusterSetting:
+    """One cluster, without caches of remote rows; ``share``: batches that need a row at the same time pull it once."""
+
+    machines: int
+    batch_size: int = 1024
+    fan_outs: tuple[int, ...] = (15, 10, 5)
+    link: str | None = None
+    rtt_ms: float = 0.0
+    think_ms: float = 0.0
+    policy: str = "two-level"
+    prefetch: int = 4
+    share: bool = False
+
+    @property
+    def name(self) -> str:
+        words = [f"{self.machines} machines", f"{self.batch_size} seeds", ",".join(map(str, self.fan_outs))]
+        words += [self.link] if self.link else []
+        words += [f"round trip {self.rtt_ms:g} ms"] if self.rtt_ms else []
+        words += [f"consumers compute {self.think_ms:g} ms"] if self.think_ms else []
+        words += [self.policy + (f"-{self.prefetch}" if POLICIES[self.policy].has_depth else "")]
+        words += ["rows under way shared"] if self.share else []
+        return "; ".join(words)
+
+
+SETTINGS: tuple[ClusterSetting, ...] = (
+    ClusterSetting(2),
+    ClusterSetting(2, link="1gbit"),
+    ClusterSetting(2, link="500mbit"),
+    ClusterSetting(2, think_ms=120),
+    ClusterSetting(2, batch_size=256, link="1gbit", rtt_ms=5),
+    ClusterSetting(2, batch_size=128, fan_outs=(10, 10), rtt_ms=10),
+    ClusterSetting(2, batch_size=128, fan_outs=(10, 10), rtt_ms=10, policy="sequential"),
+    ClusterSetting(2, batch_size=128, fan_outs=(10, 10), rtt_ms=10, policy="prefetch", prefetch=2),
+    ClusterSetting(4),
+    ClusterSetting(4, link="1gbit"),
+    ClusterSetting(4, link="200mbit"),
+    ClusterSetting(4, batch_size=128, fan_outs=(10, 10), rtt_ms=10, policy="prefetch", prefetch=2),
+    ClusterSetting(4, think_ms=300),
+    ClusterSetting(2, link="1gbit", share=True),
+    ClusterSetting(2, link="500mbit", share=True),
+    ClusterSetting(2, batch_size=256, link="1gbit", rtt_ms=5, share=True),
+    ClusterSetting(4, link="200mbit", share=True),
+)
+
+
+def main() -> None:
+    """Measure and write the record."""
+    parser = parser_of(__file__, __doc__)
+    parser.add_argument("--data", required=True, help="two partitions")
+    parser.add_argument("--data4", required=True, help="four")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    arguments = parser.parse_args()
+    data = {2: arguments.data, 4: arguments.data4}
+    profiles: dict[tuple[int, tuple[int, ...], int], Profile] = {}
+    found: list[dict[str, Any]] = []
+    for setting in SETTINGS:
+        key = setting.machines, setting.fan_outs, setting.batch_size
+        if key not in profiles:
+            print(f"== measuring costs: {setting.machines} partitions, fan-outs {setting.fan_outs}", file=sys.stderr)
+            profiles[key] = costs(setting, data[setting.machines])
+        rounds = [real(setting, data[setting.machines], arguments.seconds) for _ in range(arguments.rounds)]
+        figures = {"measured": statistics.median(rounds), "simulated": simulated(setting, profiles[key])}
+        found.append(asdict(setting) | {"name": setting.name} | figures)
+        error = figures["simulated"] / figures["measured"] - 1
+        print(f"{setting.name}: {figures['measured']:,.0f} seeds/s, simulated {error:+.1%}", file=sys.stderr)
+    record(found, command(parser, arguments), arguments.out)
+
+
+def costs(setting: ClusterSetting, data: str) -> Profile:
+    """The profile of batches like those of ``setting``, measured with real daemons in namespaces."""
+    with NetLab(setting.machines) as lab, tempfile.TemporaryDirectory() as folder:
+        addresses = [f"{host.address}:7070" for host in lab.hosts]
+        cluster, out = Path(folder) / "cluster.toml", Path(folder) / "profile.json"
+        write_cluster(cluster, addresses)
+        daemons = []
+        for part, (host, address) in enumerate(zip(lab.hosts, addresses, strict=True)):
+            options = ["--threads", "1", "--peer-delay", "0s", *cache_options(0)]
+            serve = serve_command(Path(data).resolve(), part, address, cluster, *options)
+            daemons.append(host.popen(serve, stdin=subprocess.PIPE))
+        words = ["--batch-size", str(setting.batch_size), "--fan-out", ",".join(map(str, setting.fan_outs))]
+        words += ["--data", data, "--out", str(out), "--epochs", "4"]
+        measure = [sys.executable, "-m", "atta.cli.main", "simulate", "--measure", str(cluster), *words]
+        found = lab.hosts[0].popen(measure, stdout=subprocess.DEVNULL)
+        if found.wait(timeout=300):
+            raise SystemExit("the costs could not be measured")
+        for daemon in daemons:
+            daemon.communicate(timeout=30)
+        return load_profile(out)
+
+
+def real(setting: ClusterSetting, data: str, seconds: float) -> float:
+    """Seeds per second of real daemons, without a cache."""
+    cache = ["--cache-share", "0"] if setting.share else cache_options(0)
+    workload = BenchWorkload(
+        setting.fan_outs, setting.batch_size, warm_up=8, seconds=seconds, threads=1, think_ms=setting.think_ms
+    )
+    serve = ["--peer-delay", f"{setting.rtt_ms:g}ms", "--policy", setting.policy, "--prefetch", str(setting.prefetch)]
+    with NetLab(setting.machines, rate=setting.link) as lab, tempfile.TemporaryDirectory() as folder:
+        measured = run_atta(
+            Path(data).resolve(),
+            workload,
+            lab.hosts,
+            Path(folder),
+            frontier="new",
+            deliver="arrays",
+            serve=(*cache, *serve),
+        )
+    return measured.total("seeds") / measured.window_s
+
+
+def simulated(setting: ClusterSetting, profile: Profile) -> float:
+    """Seeds per second of the simulator."""
+    config = SchedulerConfig(workers=1, policy=setting.policy, prefetch=setting.prefetch, log_events=0)
+    return simulate(
+        Scenario(
+            profile,
+            machines=setting.machines,
+            cores=profile.cores,
+            shared_cores=True,
+            link=bits_per_s(setting.link) / 8 if setting.link else math.inf,
+            rtt_s=setting.rtt_ms / 1e3,
+            scheduler=config,
+            serve_threads=1,
+            train_s=setting.think_ms / 1e3,
+            share_pulls=setting.share,
+            lockstep=False,
+            batches=max(60, 40_000 // setting.batch_size),
+            known_batch_bytes=True,
+        )
+    ).seeds_per_s
+
+
+def record(clusters: list[dict[str, Any]], typed: str, out: Path) -> None:
+    """Write simulated.json and simulated.md."""
+    found = document("simulated", command=typed, results=clusters)
+    errors = [c["simulated"] / c["measured"] - 1 for c in clusters]
+    within = f"within {BOUND:.0%}: {sum(abs(e) <= BOUND for e in errors)} of {len(errors)}"
+    rows = (
+        (c["name"], f"{c['measured']:,.0f}", f"{c['simulated']:,.0f}", f"{error:+.1%}")
+        for c, error in zip(clusters, errors, strict=True)
+    )
+    lines = [
+        *head("The simulator beside real daemons", found),
+        f"{within.capitalize()}; median error {statistics.median(map(abs, errors)):.1%}.",
+        "",
+        *rows_of(("setting", "seeds/s measured", "simulated", "error"), *rows),
+    ]
+    write(out / "simulated.json", found, lines)
+    print(within)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Accuracy and memory of training."""

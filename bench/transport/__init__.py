@@ -1,0 +1,1 @@
+"""Ways to move rows, and clients that stall."""

@@ -1,0 +1,247 @@
+"""A folder of DistDGL: the ``NAME.json`` that ``dgl.distributed.partition_graph`` wrote, with its parts beside it.
+
+DistDGL renumbers vertices and edges. Their original numbers are the users' ids (``originals.py`` says where they stand); edges are
+put back into their original order, because their positions are the users' edge ids. Where nothing tells of the original numbers,
+DistDGL's (per type) are taken, and the user is told so.
+
+The partition of each vertex becomes the node table ``part``: ``atta partition --method given --option table=part`` makes a dataset
+with the very same partitions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.errors import ConfigError, DataError
+from atta.partition.graph import EdgeAppender, GraphWriter
+from atta.partition.importers.dgl.originals import original_edges, original_nodes
+from atta.partition.importers.dgl.tensors import TypeNames, add_tensor, arrays, edge_tensor, require_dgl
+from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.schema import TableSpec
+
+__all__ = ["read_parts"]
+
+Array = npt.NDArray[Any]
+_KNOWN = {"_ID", "_TYPE", "part_id", "orig_id", "inner_node", "inner_edge"}
+
+
+def read_parts(source: Path, out: GraphWriter, options: ImportOptions) -> None:
+    """Import the partition configuration ``source``, part after part."""
+    if options.undirected or options.reverse:
+        raise ConfigError("dgl: a partitioned graph is taken as it is, without reverse edges added")
+    folder = _Folder.open(source)
+    _declare_nodes(folder, out, options)
+    originals = original_edges(folder, options)
+    if originals is None:
+        options.notes.append("edges are numbered as DistDGL has renumbered them: no eid_map beside the parts")
+    sinks = {
+        key: _Edges(source, out, edge_type, folder.starts(key), None if originals is None else originals[key])
+        for key, edge_type in folder.names.edges.items()
+    }
+    tables: dict[tuple[str, str], list[Array]] = {}
+    options.progress.stage("parts", folder.num_parts)
+    for part in range(folder.num_parts):
+        of_nodes, of_edges = folder.features(part, options)
+        for key, rows in of_nodes.items():
+            tables.setdefault(key, []).append(rows)
+        _add_edges(folder, part, of_edges, sinks, options)
+        options.progress.advance(1)
+    for sink in sinks.values():
+        sink.close()
+    for (node_type, name), pieces in tables.items():
+        mine = folder.names.nodes[node_type]
+        try:
+            rows = np.concatenate(pieces)
+        except ValueError as error:
+            raise DataError(source, f"{name!r} of {node_type!r} differs between parts: {error}") from None
+        if len(rows) != out.count(mine):
+            raise DataError(source, f"{name!r} of {node_type!r} has {len(rows)} rows for {out.count(mine)} vertices")
+        add_tensor(source, out, mine, name, rows, options=options)
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """DistDGL's partitions on disk.
+
+    Attributes:
+        path: the partition configuration.
+        config: what it says.
+        names: of its types.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    names: TypeNames
+
+    @classmethod
+    def open(cls, path: Path) -> _Folder:
+        config = _config(path)
+        return cls(path, config, TypeNames(path, config["ntypes"], config["etypes"]))
+
+    @property
+    def num_parts(self) -> int:
+        return int(self.config["num_parts"])
+
+    def starts(self, key: str) -> Array:
+        """Where the numbers of each part begin within a node or edge type [parts + 1]."""
+        spans = self.config["node_map" if key in self.names.nodes else "edge_map"][key]
+        try:
+            table = np.array(spans, dtype=np.int64).reshape(self.num_parts, 2)
+        except (TypeError, ValueError):
+            raise DataError(self.path, f"the ranges of {key!r} are not those of {self.num_parts} parts") from None
+        return np.concatenate([[0], np.cumsum(table[:, 1] - table[:, 0])])
+
+    def part_folder(self, part: int) -> Path:
+        """The folder of a part's files."""
+        try:
+            return (self.path.parent / str(self.config[f"part-{part}"]["part_graph"])).parent
+        except (KeyError, TypeError):
+            raise DataError(self.path, f"part {part} is not readable: the configuration lacks its part_graph") from None
+
+    def graph(self, part: int) -> tuple[Any, Any]:
+        """A part's graph and partition book."""
+        distributed = require_dgl("importing DistDGL's partitions").distributed
+        try:
+            graph, _, _, book, *_ = distributed.load_partition(str(self.path), part, load_feats=False)
+        except Exception as error:  # DGL's own errors have no common base
+            raise self._unreadable(part, error) from None
+        return graph, book
+
+    def features(self, part: int, options: ImportOptions) -> tuple[dict[tuple[str, str], Array], ...]:
+        """A part's node and edge tensors by (type, name)."""
+        from dgl.distributed.partition import load_partition_feats
+
+        try:
+            frames = load_partition_feats(str(self.path), part)
+        except Exception as error:  # DGL's own errors have no common base
+            raise self._unreadable(part, error) from None
+        found: list[dict[tuple[str, str], Array]] = []
+        for frame, known in zip(frames, (self.names.nodes, self.names.edges), strict=True):
+            found.append({})
+            for key, rows in arrays(self.part_folder(part), frame or {}, options).items():
+                of_type, _, name = key.partition("/")
+                if of_type in known:
+                    found[-1][of_type, name] = rows
+                else:
+                    options.refuse(self.part_folder(part), key, f"the graph has no type {of_type!r}")
+        return tuple(found)
+
+    def _unreadable(self, part: int, error: Exception) -> DataError:
+        first = (str(error).splitlines() or [""])[0]
+        return DataError(self.path, f"part {part} is not readable: {type(error).__name__}: {first}")
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise DataError(path, f"not a partition configuration: {error}") from None
+    needed = {"num_parts", "node_map", "edge_map", "ntypes", "etypes"}
+    if not isinstance(value, dict) or not needed <= set(value):
+        raise DataError(path, f"not a partition configuration of DistDGL: wanted are {', '.join(sorted(needed))}")
+    for name, types in (("node_map", "ntypes"), ("edge_map", "etypes")):
+        if not isinstance(value[name], dict):
+            raise DataError(
+                path, f"{name} is no table of ranges: parts that were not renumbered (reshuffle=False) are not read"
+            )
+        if not isinstance(value[types], dict) or set(value[name]) != set(value[types]):
+            raise DataError(path, f"{name} and {types} name different types")
+    if not isinstance(value["num_parts"], int) or value["num_parts"] < 1:
+        raise DataError(path, f"num_parts {value['num_parts']!r} is not a number of parts")
+    return value
+
+
+def _declare_nodes(folder: _Folder, out: GraphWriter, options: ImportOptions) -> None:
+    originals = original_nodes(folder, options)
+    if originals is None:
+        options.notes.append("vertex ids are the numbers that DistDGL has given: no nid_map beside the parts")
+    for theirs, node_type in folder.names.nodes.items():
+        starts = folder.starts(theirs)
+        out.add_nodes(node_type, int(starts[-1]), ids=None if originals is None else originals[theirs])
+        out.add_table("part", np.repeat(np.arange(folder.num_parts, dtype=np.int32), np.diff(starts)), node_type)
+
+
+class _Edges:
+    """Takes the edges of one type part after part and writes them in order of their original numbers, where these are known."""
+
+    def __init__(self, path: Path, out: GraphWriter, edge_type: str, starts: Array, original: Array | None) -> None:
+        self._path, self._out, self._type = path, out, edge_type
+        self._starts, self._original = starts, original
+        self._appender: EdgeAppender | None = None
+        self._whole: dict[str, Array] = {}
+        self._specs: dict[str, TableSpec] | None = None
+
+    def add(self, part: int, numbers: Array, columns: dict[str, Array], rows_of: dict[str, Array]) -> None:
+        """Take a part's edges: their ``numbers`` within the type, ``src`` and ``dst`` by edge, tables by number."""
+        first, last = int(self._starts[part]), int(self._starts[part + 1])
+        order = np.argsort(numbers, kind="stable")
+        if not np.array_equal(numbers[order], np.arange(first, last)):
+            raise DataError(self._path, f"part {part}: its edges {self._type!r} are not numbered {first} to {last - 1}")
+        if first == last:
+            return
+        for name, rows in rows_of.items():
+            if len(rows) != last - first:
+                raise DataError(self._path, f"part {part}: {name!r} has {len(rows)} rows for {last - first} edges")
+        specs = {name: TableSpec(rows.dtype.newbyteorder("<").str, rows.shape[1:]) for name, rows in rows_of.items()}
+        if self._specs not in (None, specs):
+            raise DataError(
+                self._path, f"part {part}: the tensors of the edges {self._type!r} differ from other parts'"
+            )
+        self._specs = specs
+        columns = {**{name: rows[order] for name, rows in columns.items()}, **rows_of}
+        if self._original is None:
+            self._append(columns)
+        else:
+            self._scatter(self._original[first:last], columns)
+
+    def _append(self, columns: dict[str, Array]) -> None:
+        if self._appender is None:
+            self._appender = self._out.open_edges(self._type, self._specs)
+        self._appender.append(**columns)
+
+    def _scatter(self, places: Array, columns: dict[str, Array]) -> None:
+        for name, rows in columns.items():
+            if name not in self._whole:
+                self._whole[name] = np.empty((int(self._starts[-1]), *rows.shape[1:]), rows.dtype)
+            self._whole[name][places] = rows
+
+    def close(self) -> None:
+        """Write what has been collected."""
+        if self._whole:
+            self._append(self._whole)
+        elif self._appender is None:
+            self._out.open_edges(self._type)
+
+
+def _add_edges(
+    folder: _Folder,
+    part: int,
+    tables: Mapping[tuple[str, str], Array],
+    sinks: Mapping[str, _Edges],
+    options: ImportOptions,
+) -> None:
+    """Give the edges that a part owns to the sinks of their types."""
+    graph, book = folder.graph(part)
+    where = folder.part_folder(part)
+    for name in sorted({*graph.ndata, *graph.edata} - _KNOWN):
+        options.refuse(where / "graph.dgl", name, "it is a tensor of the part's graph, HALO included")
+    inner = graph.edata["inner_edge"].bool()
+    source, target = (ends[inner] for ends in graph.edges(order="eid"))
+    kind, numbers = book.map_to_per_etype(graph.edata["_ID"][inner])
+    _, source = book.map_to_per_ntype(graph.ndata["_ID"][source])
+    _, target = book.map_to_per_ntype(graph.ndata["_ID"][target])
+    for number, (key, sink) in enumerate(sinks.items()):
+        mine = (kind == number).numpy()
+        rows_of = {}
+        for (of_type, name), rows in tables.items():
+            if of_type == key and (values := edge_tensor(where, name, rows, options)) is not None:
+                rows_of[name] = values
+        columns = {"src": source.numpy()[mine], "dst": target.numpy()[mine]}
+        sink.add(part, numbers.numpy()[mine], columns, rows_of)

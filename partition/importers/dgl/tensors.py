@@ -1,0 +1,100 @@
+"""What DGL's graphs are made of, and what Atta calls it: names of types, tensors of vertices and edges."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from atta.errors import DataError
+from atta.observe.extras import load
+from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
+from atta.partition.importers.reading.common import add_features
+from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.reading.stated import as_mask
+from atta.partition.schema import is_table_name
+
+__all__ = ["TypeNames", "add_tensor", "arrays", "edge_tensor", "node_table", "require_dgl"]
+
+Array = npt.NDArray[Any]
+_TABLES = {"feat": "x", "label": "y", "labels": "y"}
+_SCALARS = ("weight", "time")
+_NO_NAME = "tables cannot have this name"
+
+
+def node_table(name: str) -> str | None:
+    """Return the node table that the tensor ``name`` of a graph is read as."""
+    if name.endswith("_mask"):
+        return None
+    table = _TABLES.get(name, name)
+    return table if is_table_name(table) else None
+
+
+class TypeNames:
+    """Atta's names of DGL's types, by DGL's names (``"a:r:b"`` for edges) and in the order of their numbers."""
+
+    def __init__(self, path: Path, node_types: Mapping[str, int], edge_types: Mapping[str, int]) -> None:
+        """Raise DataError naming ``path`` where the types are not those of a graph."""
+        try:
+            self._name(node_types, edge_types)
+        except (AttributeError, ValueError, KeyError, TypeError) as error:
+            raise DataError(path, f"its types are not readable: {error}") from None
+
+    def _name(self, node_types: Mapping[str, int], edge_types: Mapping[str, int]) -> None:
+        single = len(node_types) == 1
+        self.nodes = {
+            t: NODE_TYPE if single and t == "_N" else t for t in sorted(node_types, key=lambda t: node_types[t])
+        }
+        self.edges = {}
+        for key in sorted(edge_types, key=lambda e: edge_types[e]):
+            source, relation, target = key.split(":")
+            plain = single and relation == "_E"
+            self.edges[key] = EDGE_TYPE if plain else f"{self.nodes[source]}__{relation}__{self.nodes[target]}"
+
+
+def arrays(source: Path, frame: Mapping[str, Any], options: ImportOptions) -> dict[str, Array]:
+    """Return the tensors of a frame as numpy arrays; those of types that numpy lacks are refused."""
+    found = {}
+    for name, rows in frame.items():
+        try:
+            found[str(name)] = rows.numpy()
+        except (TypeError, RuntimeError):
+            options.refuse(source, name, f"there are no tables of {rows.dtype}")
+    return found
+
+
+def add_tensor(
+    where: Path, out: GraphWriter, node_type: str, name: str, rows: Array, *, options: ImportOptions
+) -> None:
+    """Write the tensor ``name`` of a node type as a table or as splits."""
+    table = node_table(name)
+    if name.endswith("_mask"):
+        split, mask = name.removesuffix("_mask"), as_mask(where, f"{name!r} of {node_type!r}", rows)
+        columns = {split: mask} if mask.ndim == 1 else {f"{split}_{i}": mask[:, i] for i in range(mask.shape[1])}
+        for column, chosen in columns.items():
+            out.add_split(column, chosen, node_type)
+    elif table == "x":
+        add_features(out, rows, node_type, options)
+    elif table == "y":
+        out.add_labels(rows, node_type)
+    elif table is not None:
+        out.add_table(table, rows, node_type)
+    else:
+        options.refuse(where, name, _NO_NAME)
+
+
+def edge_tensor(where: Path, name: str, rows: Array, options: ImportOptions) -> Array | None:
+    """Return the rows of an edge table, None for a tensor that is left out; a weight or time in a column becomes a vector."""
+    if not is_table_name(name):
+        options.refuse(where, name, _NO_NAME if name != "_ID" else "edges are identified by their positions")
+        return None
+    return rows.reshape(-1) if name in _SCALARS and rows.size == len(rows) else rows
+
+
+def require_dgl(what: str) -> Any:
+    """Import DGL; raises ConfigError naming the extra that ``what`` needs."""
+    os.environ.setdefault("DGLBACKEND", "pytorch")
+    return load(what, "dgl", "torch")

@@ -1,0 +1,105 @@
+"""What has been measured about the batches of a session, and what the next session of the same loader inherits of
+it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from atta.scheduler.config import SchedulerConfig
+from atta.scheduler.score import threshold
+
+__all__ = ["KEPT_PACES", "SIZE_MARGIN", "Pace", "PaceMemory"]
+
+SIZE_MARGIN = 1.125
+"""How much larger than the largest batch so far the next ones may be. Sizes within a session differ by a few
+percent."""
+KEPT_PACES = 64
+"""Number of loaders whose measurements outlive their sessions. Those used last are kept."""
+
+
+@dataclass
+class Pace:
+    """What has been measured about the batches of a session. Means are running means."""
+
+    sample_ms: float | None = None  # launch to end of a DAG
+    train_ms: float | None = None  # the consumer's time per batch
+    sigma: float | None = None  # threshold of the launch score; None until the first batch is finished
+    batch_bytes: float | None = None  # estimated size of a batch
+    work_ms: float | None = None  # CPU time of a DAG's tasks at home, added up
+    finished: int = 0
+    largest: int = 0  # bytes
+    most: int = 0  # largest number of batches that were in flight or finished at once
+    widened_at: int = 0  # value of ``finished`` when ``most`` last rose
+    total_ms: float = 0.0  # of the batches that calibrate sigma
+
+    @property
+    def depth(self) -> float:
+        """Batches that training takes while one is being sampled; 0 while a time is unknown."""
+        return self.sample_ms / self.train_ms if self.sample_ms is not None and self.train_ms is not None else 0.0
+
+    def inherited(self, config: SchedulerConfig) -> Pace:
+        """What the loader's next session starts from: the latest means, and sigma frozen at their value."""
+        if self.sample_ms is None:
+            return dataclasses.replace(self)
+        sigma = threshold(self.sample_ms, config)
+        return dataclasses.replace(self, sigma=sigma, finished=max(self.finished, config.calibration_batches))
+
+    def sampled(self, ms: float, nbytes: int, config: SchedulerConfig, work_ms: float = 0.0) -> None:
+        """A batch is finished, ``ms`` after its launch. Its tasks kept workers busy for ``work_ms``.
+
+        sigma is frozen after the first batches. From then on slower sampling raises the score above it.
+        """
+        self.finished += 1
+        self.largest = max(self.largest, nbytes)
+        self.batch_bytes = SIZE_MARGIN * self.largest
+        self.sample_ms = _mean(self.sample_ms, ms, config.averaging)
+        if work_ms > 0:
+            self.work_ms = _mean(self.work_ms, work_ms, config.averaging)
+        if self.finished <= config.calibration_batches:
+            self.total_ms += ms
+            self.sigma = threshold(self.total_ms / self.finished, config)
+
+    def trained(self, ms: float, trainers: int, config: SchedulerConfig) -> None:
+        """The consumers report their time per batch.
+
+        Together, ``trainers`` of them drain the queue that much faster.
+        """
+        self.train_ms = _mean(self.train_ms, ms / trainers, config.averaging)
+
+
+class PaceMemory:
+    """The measurements of loaders whose sessions are closed."""
+
+    # Invariant: at most KEPT_PACES entries, each with at least one finished batch.
+
+    def __init__(self) -> None:
+        self._paces: OrderedDict[str, Pace] = OrderedDict()  # by loader, the latest used last
+
+    def __len__(self) -> int:
+        return len(self._paces)
+
+    def get(self, loader: str) -> Pace | None:
+        """What the loader's latest closed session measured."""
+        return self._paces.get(loader)
+
+    def keep(self, loader: str, pace: Pace) -> None:
+        """Remember ``pace`` unless it is empty, and forget the loader that was not used for the longest time."""
+        if not loader or not pace.finished:
+            return
+        self._paces[loader] = pace
+        self._paces.move_to_end(loader)
+        if len(self._paces) > KEPT_PACES:
+            self._paces.popitem(last=False)
+
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant does not hold."""
+        assert len(self._paces) <= KEPT_PACES, f"{len(self._paces)} paces are kept"
+        for loader, pace in self._paces.items():
+            assert loader, "a pace without a loader is kept"
+            assert pace.finished, f"the pace of loader {loader!r} has no finished batch"
+
+
+def _mean(old: float | None, new: float, weight: float) -> float:
+    return new if old is None else old + weight * (new - old)

@@ -1,0 +1,40 @@
+"""The report of a whole run, as ``atta train --json`` writes it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from atta.observe.versions import machine, versions
+from atta.train.config import TrainConfig
+from atta.train.reports.epochs import EpochReport, best_epoch
+
+__all__ = ["TrainReport"]
+
+
+@dataclass
+class TrainReport:
+    """A whole run."""
+
+    config: TrainConfig
+    epochs: list[EpochReport] = field(default_factory=list)
+
+    @property
+    def best(self) -> EpochReport:
+        """The epoch with the best validation accuracy; the last epoch if none was validated."""
+        return best_epoch(self.epochs) or self.epochs[-1]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as ``atta train --json`` writes it."""
+        best = self.best
+        return {
+            "schema": 1,
+            "strategy": self.config.strategy,
+            "model": self.config.model,
+            "evaluation": self.config.evaluation,
+            "epochs": [asdict(e) for e in self.epochs],
+            "best": {"epoch": best.epoch, "val_accuracy": best.val_accuracy, "test_accuracy": best.test_accuracy},
+            "config": self.config.to_dict(),
+            "machine": machine(),
+            "versions": versions(),
+        }

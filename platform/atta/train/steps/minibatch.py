@@ -1,0 +1,145 @@
+"""The trainer of sampled mini-batches: what one rank does in an epoch."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import atta
+from atta.errors import ConfigError
+from atta.train.labels import UNLABELLED, labelled_loss
+from atta.train.loop import EpochLoop
+from atta.train.models import build_model
+from atta.train.reports.epochs import PHASES, EpochReport
+from atta.train.settings import MinibatchSettings
+from atta.train.steps.allreduce import SyncClock, timed_all_reduce
+from atta.train.steps.step import timed_step
+from atta.train.steps.timing import Stopwatch, add_daemon_time
+from atta.train.steps.transfer import on_device
+
+__all__ = ["MinibatchTrainer"]
+
+
+class MinibatchTrainer(EpochLoop[MinibatchSettings]):
+    """Trains on sampled mini-batches under DDP."""
+
+    def __init__(self, config: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> None:
+        """Build loaders and model; raises ConfigError if the dataset cannot be trained on."""
+        super().__init__(config, cluster, device)
+        torch.manual_seed(config.seed)
+        self.model = build_model(config, self.channels, self.classes).to(device)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
+        self.parallel = DistributedDataParallel(
+            self.model, device_ids=[device.index] if device.type == "cuda" else None
+        )
+        self._clock = SyncClock(Stopwatch(device))
+        self.parallel.register_comm_hook(self._clock, timed_all_reduce)
+        self.train_loader = self._loader("train", config.fan_outs, config.batch_size, train=True)
+        if not len(self.train_loader):
+            raise ConfigError("the dataset has no training vertices")
+
+    def _loader(self, split: str, fan_outs: Sequence[int], batch_size: int, *, train: bool) -> atta.NeighborLoader:
+        return atta.NeighborLoader(
+            self.cluster,
+            list(fan_outs),
+            split,
+            batch_size=batch_size,
+            shuffle=train,
+            pad=train,
+            rank=self.rank,
+            world_size=self.world,
+            seed=self.config.seed,
+            seeds=self.config.seed_policy,
+            tables=["x"],
+            seed_tables=["y"],
+            edge_ids=False,
+            job=f"train-{split}-{os.getpid()}",
+            epochs=self.config.epochs if train else None,
+        )
+
+    def train_epoch(self, epoch: int) -> EpochReport:
+        """One pass over this rank's seeds; figures are reduced over all ranks."""
+        self.parallel.train()
+        self.train_loader.set_epoch(epoch)
+        watch = self._clock.stopwatch = Stopwatch(self.device)
+        loss_sum = torch.zeros(
+            (), dtype=torch.float64, device=self.device
+        )  # read once after the epoch, so no step waits for the GPU
+        labelled_sum = torch.zeros((), dtype=torch.int64, device=self.device)
+        seeds = edges = 0
+        remote_bytes = 0.0
+        start = time.perf_counter()
+        with self.display.batches(f"epoch {epoch}", len(self.train_loader)) as advance:
+            for batch, data in on_device(self.train_loader, self.device, watch):
+                labels = _labels(data)
+                loss = timed_step(partial(_loss, self.parallel, data, labels), self.optimizer, self._clock)
+                labelled = (labels != UNLABELLED).sum()
+                loss_sum += loss * labelled
+                labelled_sum += labelled
+                add_daemon_time(watch, batch.stats)
+                seeds += data.batch_size
+                edges += batch.num_edges
+                remote_bytes += batch.stats.get("remote_bytes", 0.0)
+                advance()
+        spent = watch.totals()
+        seconds = self._max(time.perf_counter() - start)
+        sums = self._sum(
+            [seeds, edges, remote_bytes, float(loss_sum), int(labelled_sum), *(spent.get(p, 0.0) for p in PHASES)]
+        )
+        breakdown = {p: s / self.world for p, s in zip(PHASES, sums[5:], strict=True)}
+        return EpochReport(
+            epoch,
+            seconds,
+            loss=sums[3] / max(1.0, sums[4]),
+            seeds_per_s=sums[0] / seconds,
+            edges_per_s=sums[1] / seconds,
+            remote_bytes=sums[2],
+            breakdown=breakdown,
+            steps=len(self.train_loader),
+            peak_memory_bytes=self._peaks(),
+        )
+
+    def accuracies(self) -> dict[str, float]:
+        """See ``EpochLoop``."""
+        return {split: self.evaluate(split) for split in self.splits}
+
+    @torch.no_grad()
+    def evaluate(self, split: str) -> float:
+        """Accuracy on a split's labelled vertices, in [0, 1]; one rank predicts each vertex, and ranks add up their counts."""
+        config = self.config
+        loader = self._loader(split, config.eval_fan_outs, config.eval_batch_size or config.batch_size, train=False)
+        self.parallel.eval()
+        right = torch.zeros((), dtype=torch.int64, device=self.device)
+        count = torch.zeros((), dtype=torch.int64, device=self.device)
+        batches = iter(loader)  # before len(), which then knows the number of batches
+        with self.display.batches(f"  {split}", len(loader)) as advance:
+            for _, data in on_device(batches, self.device, Stopwatch(self.device)):
+                scores = _scores(self.model, data)
+                labels = _labels(data)
+                right += (scores.argmax(-1) == labels).sum()  # never true without a label
+                count += (labels != UNLABELLED).sum()
+                advance()
+        right_sum, count_sum = self._sum([int(right), int(count)])
+        return right_sum / max(1.0, count_sum)
+
+
+def _scores(model: torch.nn.Module, data: Any) -> torch.Tensor:
+    """[batch_size, classes]: the model's output for the seeds."""
+    scores: torch.Tensor = model(data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges)
+    return scores
+
+
+def _loss(model: torch.nn.Module, data: Any, labels: torch.Tensor) -> torch.Tensor:
+    return labelled_loss(_scores(model, data), labels)
+
+
+def _labels(data: Any) -> torch.Tensor:
+    """Classes of the seeds, int64 [batch_size], for any integer type and shape of the table."""
+    labels: torch.Tensor = data.y.reshape(-1).long()
+    return labels

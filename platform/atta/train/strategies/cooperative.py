@@ -1,0 +1,44 @@
+"""``cooperative``: large batches of a server's subgraph, which its trainers share (GraNNDis, section 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from atta.errors import ConfigError
+from atta.train.settings import CooperativeSettings
+from atta.train.strategies.full import STRATEGY as FULL
+from atta.train.strategies.full import check_servers
+
+if TYPE_CHECKING:
+    from atta.train.planning.forecast import Forecast, Forecaster
+
+__all__ = ["STRATEGY"]
+
+
+def _check(settings: CooperativeSettings) -> None:
+    check_servers(settings)
+    if (settings.co_batches is None) == (settings.memory is None):
+        raise ConfigError("--strategy cooperative: give either --co-batches R (steps per epoch) or --memory SIZE")
+
+
+def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
+    bounds = forecaster.sizes.co_batch_rule
+    for batches, work in forecaster.sizes.co_batches.items():
+        options = (
+            *("--strategy", "cooperative", "--co-batches", str(batches)),
+            *("--eas", f"{bounds.max_hop},{bounds.fanout}"),
+            *("--trainers-per-server", str(forecaster.machines.trainers)),
+        )
+        yield forecaster.shared("cooperative", f"cooperative, {batches} co-batches", work, options, steps=batches)
+
+
+STRATEGY = replace(
+    FULL,
+    name="cooperative",
+    sentence="large batches shared by the trainers of a server",
+    settings=CooperativeSettings,
+    check=_check,
+    forecasts=_forecasts,
+)

@@ -1,0 +1,93 @@
+"""``full``: all vertices in one step; the trainers of a server share the subgraph of its vertices (GraNNDis, section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from atta.errors import ConfigError
+from atta.train.settings import MOST_LAYERS, CooperativeSettings, ServerSettings
+from atta.train.strategies.strategy import TrainingStrategy
+
+if TYPE_CHECKING:
+    import torch
+
+    import atta
+    from atta.train.cooperative.trainer import ServerTrainer
+    from atta.train.planning.forecast import Forecast, Forecaster
+
+__all__ = ["STRATEGY", "check_servers"]
+
+
+def _trainer(settings: CooperativeSettings, cluster: atta.Cluster, device: torch.device) -> ServerTrainer:
+    """The trainer of strategies with servers; without co-batches it takes one step per epoch."""
+    from atta.train.cooperative.trainer import ServerTrainer
+
+    return ServerTrainer(settings, cluster, device)
+
+
+def check_servers(settings: ServerSettings) -> None:
+    """Refuse settings of servers that make no sense; raises ConfigError."""
+    if settings.depth > MOST_LAYERS:
+        raise ConfigError(f"--layers {settings.depth}: must be at most {MOST_LAYERS}")
+    if settings.trainers % settings.server_size:
+        raise ConfigError(
+            f"--trainers {settings.trainers}: cannot form servers of --trainers-per-server {settings.server_size}"
+        )
+    if settings.resample_every and settings.eas is None:
+        raise ConfigError("--resample-every: goes with --eas, an exact closure is always the same")
+    if settings.eas is not None:
+        text = ",".join(map(str, settings.eas))
+        if len(settings.eas) != 2:
+            raise ConfigError(f"--eas {text}: give MAX_HOP,FANOUT, such as 1,15")
+        try:
+            settings.rule(0)
+        except ConfigError as error:
+            raise ConfigError(f"--eas {text}: {error}") from error
+
+
+def _check_parts(settings: ServerSettings, parts: int) -> None:
+    """Refuse servers that do not go with the dataset's partitions; raises ConfigError, which says what would."""
+    if settings.servers in (1, parts):
+        return
+    raise ConfigError(
+        f"--trainers {settings.trainers} --trainers-per-server {settings.server_size}: make {settings.servers} servers, the "
+        f"dataset has {parts} partitions; take --trainers {parts * settings.server_size} (a server per partition), or one "
+        "server for all"
+    )
+
+
+def _evaluation(settings: ServerSettings) -> str:
+    """What validation and test vertices are predicted from."""
+    if settings.eas is None:
+        return f"exact closure of {settings.depth} hops"
+    return f"expansion-aware sample, as trained: max_hop {settings.eas[0]}, fanout {settings.eas[1]}"
+
+
+def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
+    sizes, machines = forecaster.sizes, forecaster.machines
+    full = ("--strategy", "full", "--trainers-per-server")
+    if machines.servers > 1:
+        # One group of all trainers: rows go wherever they are read, also between servers.
+        options = (*full, str(machines.servers * machines.trainers))
+        yield forecaster.shared("exchange", "full, exchange between servers", sizes.exchanged, options, exact=True)
+    options = (*full, str(machines.trainers))
+    yield forecaster.shared("preloading", "full, shared preloading", sizes.closure, options, exact=True)
+    for bounds, work in sizes.sampled.items():
+        sampled = (*options, "--eas", f"{bounds.max_hop},{bounds.fanout}")
+        name = f"full, expansion-aware {bounds.max_hop},{bounds.fanout}"
+        exact = bounds.fanout < 0 and bounds.max_hop >= forecaster.model.layers
+        yield forecaster.shared("expansion-aware", name, work, sampled, exact=exact)
+
+
+STRATEGY = TrainingStrategy(
+    name="full",
+    sentence="all vertices in one step",
+    settings=ServerSettings,
+    trainer=_trainer,
+    check=check_servers,
+    evaluation=_evaluation,
+    counted="training vertices",
+    check_parts=_check_parts,
+    forecasts=_forecasts,
+)

@@ -1,0 +1,66 @@
+"""A training strategy as a record: everything that configuration, command line, trainers and planner ask of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from atta.train.settings import TrainSettings
+
+if TYPE_CHECKING:
+    import torch
+
+    import atta
+    from atta.train.loop import EpochLoop
+    from atta.train.planning.forecast import Forecast, Forecaster
+
+__all__ = ["TrainingStrategy", "no_forecasts"]
+
+MakeTrainer = Callable[[Any, "atta.Cluster", "torch.device"], "EpochLoop[Any]"]
+
+
+def _goes_with_any(settings: Any, parts: int) -> None:
+    """Accept any number of partitions."""
+
+
+def no_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
+    """Leave the strategy out of plans."""
+    return iter(())
+
+
+@dataclass(frozen=True)
+class TrainingStrategy:
+    """How trainers get what they compute on, and what they do with it.
+
+    The functions take an instance of ``settings`` (a ``TrainConfig`` is one). They import what they need when they are called, so
+    that the command line can read this record without torch.
+
+    Attributes:
+        name: value of ``--strategy``.
+        sentence: what it does, for ``--help``.
+        settings: dataclass of its settings. A setting that is not in ``TrainSettings`` is refused by strategies that lack it.
+        trainer: makes one rank's trainer from settings, cluster and device, within the process group.
+        check: raises ConfigError for settings that make no sense together.
+        evaluation: what validation and test vertices are predicted from, for people.
+        counted: what its throughput counts, for people.
+        check_parts: raises ConfigError where the settings do not go with the dataset's number of partitions.
+        forecasts: what ``atta plan --strategy auto`` predicts of it, one entry per way to use it.
+    """
+
+    name: str
+    sentence: str
+    settings: type[TrainSettings]
+    trainer: MakeTrainer
+    check: Callable[[Any], None]
+    evaluation: Callable[[Any], str]
+    counted: str
+    check_parts: Callable[[Any, int], None] = _goes_with_any
+    forecasts: Callable[[Forecaster], Iterator[Forecast]] = no_forecasts
+
+    @property
+    def own_settings(self) -> frozenset[str]:
+        """Names of the settings that not every strategy has."""
+        every = {f.name for f in dataclasses.fields(TrainSettings)}
+        return frozenset(f.name for f in dataclasses.fields(self.settings)) - every

@@ -1,0 +1,50 @@
+"""The native kernels with types and words: numpy arrays in, numpy arrays out; the interpreter lock is released meanwhile.
+
+Ids and rows may be int32 or int64 unless a docstring says otherwise. Bad input raises ValueError that names the argument, and
+never reads out of bounds: a row outside its range, arrays that contradict each other, an impossible fan-out.
+"""
+
+from atta.samplers.kernels.compactor import Compactor, admit
+from atta.samplers.kernels.rows import (
+    advise_huge,
+    count_ids,
+    gather_ids,
+    gather_rows,
+    pack_rows,
+    resident,
+    retain_heap,
+    scatter_rows,
+    split_cached,
+    widen_ids,
+)
+from atta.samplers.kernels.sampling import (
+    degree_sum,
+    has_edges,
+    sample_neighbors,
+    sample_pairs,
+    scaled,
+    split_by_owner,
+    validate_csc,
+)
+
+__all__ = [
+    "Compactor",
+    "admit",
+    "advise_huge",
+    "count_ids",
+    "degree_sum",
+    "gather_ids",
+    "gather_rows",
+    "has_edges",
+    "pack_rows",
+    "resident",
+    "retain_heap",
+    "sample_neighbors",
+    "sample_pairs",
+    "scaled",
+    "scatter_rows",
+    "split_by_owner",
+    "split_cached",
+    "validate_csc",
+    "widen_ids",
+]

@@ -1,0 +1,36 @@
+"""How arrays are handed to native code: contiguous, of a type that it knows."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+__all__ = ["as_bytes", "flat", "ids_of"]
+
+
+def flat(array: np.ndarray, dtype: Any) -> np.ndarray:
+    """``array`` as contiguous values of ``dtype``."""
+    return np.ascontiguousarray(array, dtype=dtype)
+
+
+def ids_of(array: np.ndarray) -> np.ndarray:
+    """``array`` as contiguous int32 or int64; other integers become int64. ValueError for anything else."""
+    array = np.ascontiguousarray(array)
+    return array if array.dtype in (np.int32, np.int64) else _refuse(array)
+
+
+def _refuse(array: np.ndarray) -> np.ndarray:
+    if np.issubdtype(array.dtype, np.integer) or array.size == 0:
+        return array.astype(np.int64)
+    raise ValueError(f"ids must be integers, not {array.dtype}")
+
+
+def as_bytes(array: np.ndarray) -> np.ndarray:
+    """The same memory as a uint8 array [rows, row bytes]: the kernels move bytes and know no dtypes."""
+    if not array.flags.c_contiguous:
+        raise ValueError("table: rows must be C-contiguous")
+    rows = array.shape[0]
+    width = array.dtype.itemsize * prod(array.shape[1:])
+    return array.reshape(-1).view(np.uint8).reshape(rows, width)

@@ -1,0 +1,89 @@
+"""Moving rows of tables, and the memory that they lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from atta import _native
+from atta.samplers.kernels.arrays import as_bytes, flat, ids_of
+from atta.samplers.kernels.compactor import Compactor
+
+__all__ = [
+    "advise_huge",
+    "count_ids",
+    "gather_ids",
+    "gather_rows",
+    "pack_rows",
+    "resident",
+    "retain_heap",
+    "scatter_rows",
+    "split_cached",
+    "widen_ids",
+]
+
+
+def gather_rows(
+    table: np.ndarray, rows: np.ndarray, out: np.ndarray, *, positions: np.ndarray | None = None, threads: int = 1
+) -> None:
+    """``out[i] = table[rows[i]]``, or ``out[positions[i]] = table[rows[i]]``; any dtype and row shape, C-contiguous."""
+    _native.gather_rows(
+        as_bytes(table), ids_of(rows), as_bytes(out), None if positions is None else ids_of(positions), threads
+    )
+
+
+def pack_rows(prefix: bytes, tables: Sequence[np.ndarray], rows: np.ndarray) -> bytes:
+    """``prefix`` followed by the bytes of ``table[rows]`` for each table, put together with one copy; C-contiguous."""
+    return _native.pack_rows(prefix, [as_bytes(table) for table in tables], ids_of(rows))
+
+
+def scatter_rows(rows: np.ndarray, positions: np.ndarray, out: np.ndarray) -> None:
+    """``out[positions[i]] = rows[i]``; any dtype and row shape, C-contiguous."""
+    _native.scatter_rows(as_bytes(rows), ids_of(positions), as_bytes(out))
+
+
+def gather_ids(table: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    """``out[i] = table[rows[i]]`` for one-dimensional tables."""
+    gather_rows(table, rows, out)
+
+
+def count_ids(ids: np.ndarray, limit: int) -> np.ndarray:
+    """uint32 [limit]: how often each id occurs in ``ids``, all of which are below ``limit``."""
+    return _native.count_ids(ids_of(ids), limit)
+
+
+def split_cached(
+    index: Compactor, present: np.ndarray, rows: np.ndarray, positions: np.ndarray, *, need: int, base: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Divide ``rows`` by whether ``base + row`` has a slot in ``index`` whose ``present`` byte has all bits of ``need``.
+
+    Returns slots (int32) and positions of those, then rows, positions and slots (-1: none) of the others; all in order.
+    """
+    return _native.split_cached(index.native, present, need, base, flat(rows, np.int64), flat(positions, np.int64))
+
+
+def widen_ids(ids: np.ndarray, out: np.ndarray) -> None:
+    """Copy ``ids`` (int32 [n]) to ``out`` (int64 [n]), past the caches where there are many: ``out`` is not read soon."""
+    _native.widen_ids(ids, out)
+
+
+def retain_heap() -> bool:
+    """Keep freed blocks of up to 32 MiB mapped in this process (glibc): fresh pages cost about eight times a copy."""
+    return bool(_native.retain_heap())
+
+
+def resident(array: np.ndarray) -> np.ndarray:
+    """A copy in this process's own memory, on huge pages where the system gives them.
+
+    Random reads of a mapped file miss the TLB as well as the cache: they took up to half as long again when measured.
+    """
+    copy = np.empty(array.shape, array.dtype)
+    advise_huge(copy)
+    np.copyto(copy, array)
+    return copy
+
+
+def advise_huge(array: np.ndarray) -> bool:
+    """Ask for huge pages under ``array``; False where the system does not give them."""
+    return bool(_native.advise_huge(as_bytes(array)))

@@ -1,0 +1,130 @@
+"""Drawing in-edges of rows, and other questions about the edges of one partition."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from atta import _native
+from atta.samplers.kernels.arrays import flat, ids_of
+from atta.samplers.methods.base import Tables
+from atta.samplers.methods.in_numpy import InNumpy
+
+__all__ = ["degree_sum", "has_edges", "sample_neighbors", "sample_pairs", "scaled", "split_by_owner", "validate_csc"]
+
+
+def validate_csc(indptr: np.ndarray, indices: np.ndarray, num_sources: int) -> None:
+    """Check once what every later call relies on: ``indptr`` int64 [n+1] ascends from 0 to len(indices), sources exist."""
+    _native.validate_csc(flat(indptr, np.int64), ids_of(indices), num_sources)
+
+
+def sample_neighbors(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    edge_ids: np.ndarray | None,
+    vertex_keys: np.ndarray,
+    rows: np.ndarray,
+    *,
+    fan_out: int,
+    replace: bool,
+    stream_key: int,
+    method: Tables | None = None,
+    trees: np.ndarray | None = None,
+    times: np.ndarray | None = None,
+    positions: bool = False,
+    threads: int = 1,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Draw in-neighbours of ``rows``: up to ``fan_out`` different ones (-1 = all), or exactly that many with replacement.
+
+    ``indptr`` int64 [n+1], ``indices`` and ``edge_ids`` [E], ``vertex_keys`` int64 [n] (user ids of the rows), ``rows`` [m].
+    ``method`` says how and brings the tables of these edges; None: uniformly (Floyd's algorithm). Rows of different ``trees``
+    (int32 [m]) draw independently; ``times`` int64 [m] hides later edges from a temporal method.
+    Returns counts int32 [m], neighbours [sum(counts)] in the dtype of ``indices``, edge ids likewise (with ``positions``, and
+    without ``edge_ids``: the edges' positions, int64). What a row gets depends on (stream_key, its tree and time, its vertex
+    key, its edges) only (architecture: determinism contract).
+    """
+    if isinstance(method, InNumpy):
+        found = method.picks(
+            rows, vertex_keys, fan_out=fan_out, replace=replace, stream_key=stream_key, trees=trees, times=times
+        )
+        chosen = found.positions if positions else None if edge_ids is None else edge_ids[found.positions]
+        return found.counts, indices[found.positions], chosen
+    return _native.sample_neighbors(
+        flat(indptr, np.int64),
+        ids_of(indices),
+        None if edge_ids is None else ids_of(edge_ids),
+        flat(vertex_keys, np.int64),
+        ids_of(rows),
+        fan_out,
+        replace,
+        stream_key,
+        threads,
+        method,
+        None if trees is None else flat(trees, np.int32),
+        None if times is None else flat(times, np.int64),
+        positions,
+    )
+
+
+def scaled(bits: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """``bits * bounds >> 64`` of uint64 and int64 [m]: int64 [m], uniform below ``bounds`` when ``bits`` are random."""
+    return _native.scaled(flat(bits, np.uint64), flat(bounds, np.int64))
+
+
+def has_edges(
+    indptr: np.ndarray, indices: np.ndarray, source_keys: np.ndarray, rows: np.ndarray, sources: np.ndarray
+) -> np.ndarray:
+    """bool [m]: whether ``rows[i]`` has an in-edge from ``sources[i]``; rows are ordered by the ``source_keys`` of their
+    sources."""
+    found = _native.has_edges(
+        flat(indptr, np.int64),
+        ids_of(indices),
+        flat(source_keys, np.int64),
+        flat(rows, np.int64),
+        flat(sources, np.int64),
+    )
+    return found.view(np.bool_)
+
+
+def sample_pairs(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    vertex_keys: np.ndarray,
+    rows: np.ndarray,
+    *,
+    count: int,
+    stream_key: int,
+    negative: bool,
+    ids: np.ndarray,
+    sorted_internal: np.ndarray,
+) -> np.ndarray:
+    """``count`` in-neighbours (or, ``negative``, vertices that are neither in-neighbours nor the vertex itself) per row.
+
+    ``ids`` int64 [N] user ids of all source vertices, ``sorted_internal`` [N] internal ids by rank of user id; rows of ``indices``
+    are ordered by user id. Returns int64 [m * count] internal ids, -1 where no such vertex exists; uniform, with replacement.
+    """
+    drawn: np.ndarray = _native.sample_pairs(
+        flat(indptr, np.int64),
+        ids_of(indices),
+        flat(vertex_keys, np.int64),
+        ids_of(rows),
+        count,
+        stream_key,
+        negative,
+        flat(ids, np.int64),
+        ids_of(sorted_internal),
+    )
+    return drawn
+
+
+def degree_sum(indptr: np.ndarray, rows: np.ndarray) -> int:
+    """Total degree of ``rows``."""
+    return int(_native.degree_sum(flat(indptr, np.int64), ids_of(rows)))
+
+
+def split_by_owner(ids: np.ndarray, offsets: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Group internal ``ids`` int64 [m] by the ranges ``offsets`` int64 [P+1]: rows in the range, positions in ``ids``.
+
+    Both int64; the order of ``ids`` is kept within a part.
+    """
+    rows, positions = _native.split_by_owner(flat(ids, np.int64), flat(offsets, np.int64))
+    return rows, positions

@@ -1,0 +1,19 @@
+"""LABOR-0 (Balin and Catalyurek, NeurIPS 2023): each source comes with probability ``fan_out`` / d.
+
+All vertices of a hop share the random number of a source, so they choose the same sources where they can: fewer different
+vertices come for the same variance. A vertex gets ``fan_out`` edges on average, and all of its edges at most.
+"""
+
+from __future__ import annotations
+
+from atta import _native
+from atta.samplers.methods.base import InEdges, NeighborMethod
+
+__all__ = ["METHOD"]
+
+
+def _prepare(edges: InEdges) -> _native.Method:
+    return _native.Method.labor(edges.indices, edges.source_keys, edges.threads)
+
+
+METHOD = NeighborMethod(number=4, prepare=_prepare, bounded=False, may_replace=False)

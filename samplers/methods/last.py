@@ -1,0 +1,16 @@
+"""The ``fan_out`` latest of the edges that are not later than the time of the vertex."""
+
+from __future__ import annotations
+
+from atta import _native
+from atta.samplers.methods.base import InEdges, NeighborMethod
+from atta.samplers.methods.temporal import sorted_by_time
+
+__all__ = ["METHOD"]
+
+
+def _prepare(edges: InEdges) -> _native.Method | None:
+    return sorted_by_time(edges, last=True)
+
+
+METHOD = NeighborMethod(number=3, prepare=_prepare, table="time", temporal=True, may_replace=False)

@@ -1,0 +1,9 @@
+"""Each set of ``fan_out`` edges is equally likely; with replacement, ``fan_out`` independent draws."""
+
+from __future__ import annotations
+
+from atta.samplers.methods.base import NeighborMethod
+
+__all__ = ["METHOD"]
+
+METHOD = NeighborMethod(number=0)

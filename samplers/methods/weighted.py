@@ -1,0 +1,24 @@
+"""InEdges are drawn by weight; an edge of weight 0 never comes.
+
+With replacement the draws are independent. Without, one edge follows another, each by its weight among those left.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from atta import _native
+from atta.errors import ConfigError
+from atta.samplers.methods.base import InEdges, NeighborMethod
+
+__all__ = ["METHOD"]
+
+
+def _prepare(edges: InEdges) -> _native.Method:
+    if edges.weight is None:
+        raise ConfigError("the edges have no weights to draw by")
+    weights = np.ascontiguousarray(edges.weight, dtype=np.float64)
+    return _native.Method.weighted(edges.indptr, weights, edges.threads)
+
+
+METHOD = NeighborMethod(number=1, prepare=_prepare, table="weight", needs_table=True)

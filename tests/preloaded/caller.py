@@ -1,0 +1,36 @@
+"""Stands for the interpreter in ``tests/preloaded``: hands a trainer over to ``parent.py``, runs anything else as usual."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+
+MODULE = "atta.train.launching.worker"
+
+
+def main(interpreter: str, path: str, words: list[str]) -> None:
+    """``words``: what the interpreter was given. Ends as the trainer ends, by the same code or the same signal."""
+    if words[:2] != ["-m", MODULE]:
+        os.execv(interpreter, [interpreter, *words])
+    parent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent.connect(path)
+    task = {"arguments": words[2:], "environment": dict(os.environ), "folder": os.getcwd()}
+    socket.send_fds(parent, [json.dumps(task).encode()], [0, 1, 2])
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda n, _: parent.send(bytes([n])))
+    answer = parent.recv(4)
+    if len(answer) != 4:
+        sys.exit("the process that starts trainers has gone")
+    (code,) = struct.unpack("=i", answer)
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

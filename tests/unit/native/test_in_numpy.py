@@ -1,0 +1,106 @@
+"""Methods written in numpy: the same edges as a native method that draws the same way, wherever they are asked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from atta.errors import ConfigError
+from atta.samplers import LocalGraph, LocalSampler, kernels
+from atta.samplers.local import growth
+from atta.samplers.methods import BY_NUMBER, Method
+from atta.samplers.methods.base import NeighborMethod
+from atta.samplers.methods.in_numpy import Hop, InNumpy, Picks
+
+VERTICES, EDGES = 200, 3000
+
+
+def with_replacement(hop: Hop) -> Picks:
+    """What the uniform method does, number by number."""
+    counts = np.where(hop.degree > 0, hop.fan_out, 0)
+    drawn = [hop.first + kernels.scaled(hop.bits(i), hop.degree) for i in range(hop.fan_out)]
+    return Picks(counts, np.stack(drawn, axis=1)[hop.degree > 0].reshape(-1))
+
+
+def graph(seed: int = 0) -> LocalGraph:
+    rng = np.random.default_rng(seed)
+    keys = rng.permutation(10 * VERTICES)[:VERTICES]
+    src, dst = rng.integers(0, VERTICES, EDGES), (VERTICES * rng.random(EDGES) ** 3).astype(int)
+    return LocalGraph.from_edges(src, dst, VERTICES, keys=keys)
+
+
+def drawn_by(method: InNumpy | None, of: LocalGraph, rows: np.ndarray, **options: object) -> tuple[np.ndarray, ...]:
+    found = kernels.sample_neighbors(
+        of.indptr, of.indices, of.edge_ids, of.keys, rows, fan_out=4, replace=True, stream_key=99, method=method, **options
+    )  # fmt: skip
+    return tuple(part for part in found if part is not None)
+
+
+@pytest.mark.parametrize("trees", [False, True])
+@pytest.mark.parametrize("positions", [False, True])
+def test_rows_get_what_the_native_method_draws(trees: bool, positions: bool) -> None:
+    of = graph()
+    rows = np.random.default_rng(1).integers(0, VERTICES, 77)
+    options: dict[str, object] = {"trees": np.arange(77, dtype=np.int32) % 5} if trees else {}
+    if positions:
+        of = LocalGraph(of.indptr, of.indices, of.keys)
+        options["positions"] = True
+    mine = drawn_by(InNumpy(with_replacement, of.indptr, of.indices, may_replace=True), of, rows, **options)
+    native = drawn_by(None, of, rows, **options)
+    assert len(mine) == len(native) == 3
+    for a, b in zip(mine, native, strict=True):
+        assert a.dtype == b.dtype
+        assert (a == b).all()
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("frontier", ["new", "all"])
+def test_batches_are_those_of_the_native_method(disjoint: bool, frontier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = graph()
+    seeds = np.random.default_rng(2).integers(0, VERTICES, 30)
+
+    def batch() -> object:
+        return LocalSampler(of).sample(seeds, [4, 3], replace=True, disjoint=disjoint, frontier=frontier, seed=7)
+
+    native = batch()
+    monkeypatch.setattr(Method.UNIFORM, "rules", NeighborMethod(number=0, draw=with_replacement))
+    mine = batch()
+    monkeypatch.setattr(growth, "_BLOCK_ROWS", 1)
+    monkeypatch.setattr(growth, "_ROOM", 1)  # little room, so that a hop takes several calls
+    for other in (mine, batch()):
+        for name in ("n_id", "row", "col", "e_id"):
+            assert (getattr(other, name) == getattr(native, name)).all()
+        assert other.num_sampled_nodes == native.num_sampled_nodes  # type: ignore[attr-defined]
+
+
+def too_many(hop: Hop) -> Picks:
+    return Picks(hop.degree + 1, np.zeros(int(hop.degree.sum()) + len(hop.degree), dtype=np.int64))
+
+
+def not_its_own(hop: Hop) -> Picks:
+    return Picks(np.ones_like(hop.degree), hop.first + hop.degree)
+
+
+def too_few(hop: Hop) -> Picks:
+    return Picks(hop.degree, np.empty(0, dtype=np.int64))
+
+
+@pytest.mark.parametrize(("draw", "words"), [(too_many, "have"), (not_its_own, "have"), (too_few, "counts")])
+def test_wrong_picks_are_refused(draw: object, words: str) -> None:
+    of = graph()
+    method = InNumpy(draw, of.indptr, of.indices, may_replace=True)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=words):
+        drawn_by(method, of, np.arange(9))
+
+
+def test_questions_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = graph()
+    monkeypatch.setattr(Method.UNIFORM, "rules", NeighborMethod(number=0, draw=with_replacement, may_replace=False))
+    with pytest.raises(ConfigError, match="no edge twice"):
+        LocalSampler(of).sample([0], [2], replace=True)
+    with pytest.raises(ValueError, match="outside"):
+        drawn_by(InNumpy(with_replacement, of.indptr, of.indices, may_replace=True), of, np.array([VERTICES]))
+
+
+def test_every_method_has_a_number_of_its_own() -> None:
+    assert sorted(BY_NUMBER.values(), key=lambda m: m.value) == sorted(Method, key=lambda m: m.value)

@@ -1,0 +1,95 @@
+"""The table of strategies: what each record says is what configuration, command line and planner make of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from atta.cli.train import train
+from atta.errors import ConfigError
+from atta.observe.settings import NoOption, settings_of
+from atta.train import Nodes, TrainConfig
+from atta.train.settings import TrainSettings
+from atta.train.strategies import STRATEGIES, strategies_with
+
+SOURCES = Path(__file__).parents[3] / "platform/atta"
+
+
+def test_records_are_complete() -> None:
+    assert list(STRATEGIES) == ["minibatch", "full", "cooperative"]
+    for name, strategy in STRATEGIES.items():
+        assert strategy.name == name
+        assert issubclass(TrainConfig, strategy.settings)
+        assert name in CliRunner().invoke(train, ["--help"]).output
+
+
+def test_every_setting_belongs_to_all_strategies_or_to_some() -> None:
+    every = {f.name for f in dataclasses.fields(TrainSettings)}
+    own = {name for strategy in STRATEGIES.values() for name in strategy.own_settings}
+    assert {f.name for f in dataclasses.fields(TrainConfig)} == every | own
+    assert not every & own
+    assert strategies_with("batch_size") == ["minibatch"]
+    assert strategies_with("eas") == ["full", "cooperative"]
+    assert strategies_with("epochs") == []
+
+
+def test_settings_without_an_option_say_why() -> None:
+    reasons = {s.field: s.option.reason for s in settings_of(TrainConfig) if isinstance(s.option, NoOption)}
+    assert list(reasons) == ["verbose"]
+    assert reasons["verbose"]
+
+
+def test_the_table_needs_neither_torch_nor_numpy() -> None:
+    program = "import sys, atta.cli.train; print(sorted({'torch', 'numpy', 'grpc'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_other_module_asks_for_a_strategy_by_name() -> None:
+    known = [f'strategy {sign} "{name}"' for sign in ("==", "!=") for name in STRATEGIES]
+    places = [path for path in SOURCES.rglob("*.py") if path.parent.name != "strategies"]
+    assert len(places) > 100
+    assert [path.name for path in places if any(text in path.read_text() for text in known)] == []
+
+
+def test_the_earlier_name_of_the_seed_policy_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(DeprecationWarning, match="seeds is now seed_policy"):
+        config = TrainConfig(data="x", seeds="global")  # type: ignore[call-arg]
+    assert config == TrainConfig(data="x", seed_policy="global")
+    with pytest.warns(DeprecationWarning, match="seeds is now seed_policy"):
+        assert config.seeds == "global"  # type: ignore[attr-defined]
+    seen: list[TrainConfig] = []
+
+    def fit(given: TrainConfig, nodes: Nodes) -> None:
+        seen.append(given)
+        raise ConfigError("seen enough")
+
+    monkeypatch.setattr("atta.train.fit", fit)
+    said = CliRunner().invoke(train, ["--data", "x", "--seeds", "global"]).stderr
+    assert "--seeds is now --seed-policy" in said
+    assert seen == [config]
+
+
+def test_a_file_is_the_same_as_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[TrainConfig] = []
+
+    def fit(given: TrainConfig, nodes: Nodes) -> None:
+        seen.append(given)
+        raise ConfigError("seen enough")
+
+    monkeypatch.setattr("atta.train.fit", fit)
+    path = tmp_path / "run.toml"
+    path.write_text(
+        'data = "x"\nstrategy = "cooperative"\nmemory = "2GiB"\neas = [1, 15]\nresample-every = 2\nlr = 0.1\n'
+        "trainers = 4\ntrainers_per_server = 2\n"
+    )
+    words = "--data x --strategy cooperative --memory 2GiB --eas 1,15 --resample-every 2 --lr 0.1 --trainers 4"
+    CliRunner().invoke(train, ["--config", str(path)])
+    CliRunner().invoke(train, [*words.split(), "--trainers-per-server", "2"])
+    assert seen[0] == seen[1]
+    assert seen[0].memory == 2 << 30
