@@ -82,9 +82,7 @@ FIGURES: dict[str, Family] = {
     "cpu_s": Family("process_cpu_seconds", "Processor time of the daemon, all threads, in seconds.", counter=True),
     "scheduler_finished": Family("scheduler_queued", "Batches finished and not taken, of all sessions."),
     "scheduler_finished_bytes": Family("scheduler_queued_bytes", "Bytes of batches finished and not taken."),
-    "scheduler_finished_bytes_peak": Family(
-        "scheduler_queued_bytes_peak", "Most bytes of finished batches so far."
-    ),
+    "scheduler_finished_bytes_peak": Family("scheduler_queued_bytes_peak", "Most bytes of finished batches so far."),
 }
 """By the name of the figure."""
 

@@ -219,7 +219,10 @@ def test_pulls_under_way(damage: Callable[[Any], object], words: str, monkeypatc
 def test_reprs_leave_out_arrays(pool: SlotPool) -> None:
     numbers = np.arange(100, dtype=np.int64)
     anything: Any = SimpleNamespace(numbers=numbers)
-    request = SessionRequest(anything, anything, anything, 0, 1, 2, True, "job", numbers, numbers)
+    request = SessionRequest(
+        plan=anything, layout=anything, seeds=anything, first_batch=0, seed=1, epoch=2, shared_memory=True, job="job",
+        sources=numbers, times=numbers,
+    )  # fmt: skip
     held = Delivery(3, anything, pool.acquire(4096), {})
     session = Session("s", request, pool, 0.0, held={3: held}, current=held)
 
