@@ -9,7 +9,7 @@ import json
 import secrets
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -66,8 +66,8 @@ class ClusterTables:
         Raises:
             UnknownNameError: it does not exist, or a daemon has lost its rows of it.
         """
-        infos = self._look(name)
-        if None in infos:  # a daemon raises the error, with the nearest name
+        infos = [info for info in self._look(name) if info is not None]
+        if len(infos) < len(self._connections):  # a daemon raises the error, with the nearest name
             request = table_pb2.DescribeTableRequest(name=name)
             infos = [connection.call("TableService.Describe", request) for connection in self._connections]
         return self._opened(MutableSpec.from_dict(json.loads(infos[0].spec)), infos)
@@ -134,7 +134,7 @@ class ClusterTables:
 
     # -- one table -----------------------------------------------------------------------------------------------------
 
-    def _look(self, name: str) -> list[Any]:
+    def _look(self, name: str) -> list[table_pb2.TableInfo | None]:
         """What every daemon says of a table; None from daemons that do not have it, perhaps not yet."""
         for pause in _LOOKS_S:
             infos = [self._described(connection, name) for connection in self._connections]
@@ -151,13 +151,14 @@ class ClusterTables:
         return infos
 
     @staticmethod
-    def _described(connection: Connection, name: str) -> Any:
+    def _described(connection: Connection, name: str) -> table_pb2.TableInfo | None:
+        request = table_pb2.DescribeTableRequest(name=name)
         try:
-            return connection.call("TableService.Describe", table_pb2.DescribeTableRequest(name=name))
+            return connection.call("TableService.Describe", request)  # type: ignore[no-any-return]
         except UnknownNameError:
             return None
 
-    def _check_same(self, name: str, infos: Sequence[Any]) -> None:
+    def _check_same(self, name: str, infos: Sequence[table_pb2.TableInfo | None]) -> None:
         """Raise RemoteError unless all shards were created, and last loaded, together."""
         origins = _origins(infos)
         if len(origins) > 1:
@@ -167,7 +168,7 @@ class ClusterTables:
                 f"'atta tables load SNAPSHOT', or 'atta tables delete {name}' and create it anew",
             )
 
-    def _places(self, infos: Sequence[Any], origin: tuple[int, int] | None) -> str:
+    def _places(self, infos: Sequence[table_pb2.TableInfo | None], origin: tuple[int, int] | None) -> str:
         """The daemons whose rows of a table have this origin; None: the daemons that do not have the table."""
         return ", ".join(
             f"{connection.address} (part {part})"
@@ -175,7 +176,7 @@ class ClusterTables:
             if (None if info is None else (info.table_id, info.load_id)) == origin
         )
 
-    def _opened(self, spec: MutableSpec, infos: Sequence[Any]) -> RemoteTable:
+    def _opened(self, spec: MutableSpec, infos: Sequence[table_pb2.TableInfo]) -> RemoteTable:
         # A client that opens a table several times has one registration.
         table_id, known = infos[0].table_id, self._registrations.get(spec.name)
         if known is None or known[0].table_id != table_id:
@@ -223,7 +224,7 @@ class ClusterTables:
         self._all(method, ask(phase=_COMMIT, steps=steps))
         return names
 
-    def _check_alike(self, parts: Sequence[Sequence[Any]]) -> set[str]:
+    def _check_alike(self, parts: Sequence[Iterable[table_pb2.TableInfo]]) -> set[str]:
         """The names of the tables that all daemons have prepared; raises RemoteError if these differ."""
         tables = [{(_name(info), info.table_id) for info in infos} for infos in parts]
         for part, found in enumerate(tables):
@@ -260,10 +261,10 @@ class ClusterTables:
         return 10 * max(connection.deadline_s for connection in self._connections)
 
 
-def _name(info: Any) -> str:
+def _name(info: table_pb2.TableInfo) -> str:
     return str(json.loads(info.spec)["name"])
 
 
-def _origins(infos: Sequence[Any]) -> list[tuple[int, int]]:
+def _origins(infos: Iterable[table_pb2.TableInfo | None]) -> list[tuple[int, int]]:
     """The different (table id, load id) of the parts of a table, in the order of the parts."""
     return list(dict.fromkeys((info.table_id, info.load_id) for info in infos if info is not None))

@@ -33,7 +33,13 @@ class RemoteTable:
     """One mutable table of the cluster. Threads may share it; a forked process must not use it."""
 
     def __init__(
-        self, spec: MutableSpec, shards: Sequence[TableShard], dataset_id: str, *, table_id: int, infos: Sequence[Any]
+        self,
+        spec: MutableSpec,
+        shards: Sequence[TableShard],
+        dataset_id: str,
+        *,
+        table_id: int,
+        infos: Sequence[table_pb2.TableInfo],
     ) -> None:
         """``infos``: what the owners say of it (``TableInfo``), in the order of ``shards``."""
         self.spec, self.table_id = spec, table_id

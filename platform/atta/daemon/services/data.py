@@ -81,7 +81,7 @@ class DataService:
 class _Question:
     """A checked ``EdgeSample``."""
 
-    part: Any
+    part: graph_pb2.EdgeSample
     method: Method
     rows: np.ndarray
     trees: np.ndarray | None
