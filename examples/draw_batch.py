@@ -1,8 +1,8 @@
-"""Draw a sampled mini-batch: Zachary's karate club goes in as a networkx graph, a batch comes out as one.
+"""Draw a sampled mini-batch. The graph, Zachary's karate club, and the batch are both networkx graphs.
 
     python examples/draw_batch.py --out batch.png
 
-Colours show how many hops a vertex is away from the seeds. Needs matplotlib, which the extra ``atta[bench]`` brings.
+Colours show how many hops a vertex is away from the seeds. Needs matplotlib: install ``atta[bench]``.
 """
 
 from __future__ import annotations

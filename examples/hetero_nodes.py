@@ -2,9 +2,10 @@
 
     python examples/hetero_nodes.py --data ../shared/data/acm_heco
 
-``--data`` is a folder in the npz layout (docs/quickstart.md): papers, authors and subjects of acm_heco, or dblp_hgb. It is
-imported with reverse relations and partitioned into ``--work`` at the first run. Every vertex type gets an input layer of its
-own (an embedding where it has no features), every relation a SAGEConv. Needs the extra ``atta[train]``.
+``--data`` is a folder in the npz layout (docs/quickstart.md): papers, authors and subjects of acm_heco, or dblp_hgb. It
+is imported with reverse relations and partitioned into ``--work`` at the first run. Every vertex type has an
+input layer of its own, which is an embedding if it has no features. Every relation has a SAGEConv. Needs the extra
+``atta[train]``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ EdgeType = tuple[str, str, str]
 
 
 class RelationalSage(nn.Module):
-    """An input layer per vertex type, then one SAGEConv per relation and layer, summed over relations."""
+    """An input layer per vertex type, then one SAGEConv per relation and layer. Their results are summed over relations."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class RelationalSage(nn.Module):
         layers: int = 2,
         dropout: float = 0.5,
     ) -> None:
-        """``counts``: vertices by type; ``widths``: features by type, those without are left out."""
+        """``counts``: number of vertices by type. ``widths``: number of features by type; without types that have none."""
         super().__init__()
         self.target, self.dropout = target, dropout
         self.encoders = nn.ModuleDict({t: nn.Linear(width, hidden) for t, width in sorted(widths.items())})
@@ -75,7 +76,7 @@ class RelationalSage(nn.Module):
 
     def _input(self, store: Any, node_type: str) -> Tensor:
         if node_type in self.embeddings:
-            # The ids of a batch are the user's own, whichever daemon sent them: they name the same row in every batch.
+            # Ids are the user's own, so they name the same row in every batch.
             embedded: Tensor = self.embeddings[node_type](store.n_id)
             return embedded
         return F.relu(self.encoders[node_type](self._drop(store.x)))
@@ -85,9 +86,9 @@ class RelationalSage(nn.Module):
 
 
 def useful_relations(target: str, edge_types: Sequence[EdgeType], layers: int) -> list[list[EdgeType]]:
-    """Relations by layer, first layer first: only those whose results reach the target type by the last one.
+    """Relations by layer, from the first layer on: only relations whose results reach the target type in the last layer.
 
-    A batch holds no edges of the others either: they lie further from the seeds than it has hops.
+    A batch has no edges of other relations: they are further from the seeds than it has hops.
     """
     found: list[list[EdgeType]] = []
     read = {target}
@@ -98,7 +99,7 @@ def useful_relations(target: str, edge_types: Sequence[EdgeType], layers: int) -
 
 
 def prepare(data: Path, work: Path, parts: int) -> Path:
-    """Import and partition; returns the dataset. An earlier one is used again."""
+    """Import and partition; returns the dataset. An existing dataset is used again."""
     dataset = work / f"{data.name}-{parts}p"
     if not (dataset / "manifest.json").exists():
         import_graph("npz", data, work / data.name, undirected=True, overwrite=True)
@@ -137,7 +138,7 @@ def relation(edge_type: str) -> EdgeType:
 
 
 def train(cluster: atta.Cluster, arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
-    """One run; test accuracy is that of the epoch with the best validation accuracy."""
+    """Train once. The test accuracy is that of the epoch with the best validation accuracy."""
     torch.manual_seed(seed)
     started, schema = time.time(), cluster.schema
     target = target_of(schema)
@@ -145,7 +146,7 @@ def train(cluster: atta.Cluster, arguments: argparse.Namespace, seed: int) -> di
     optimizer = torch.optim.Adam(model.parameters(), lr=arguments.lr)
     loader = atta.NeighborLoader(
         cluster,
-        # By relation, so that each can have its own: here all have the same.
+        # Fan-outs by relation: each could have its own, here all have the same.
         num_neighbors={relation(e): arguments.num_neighbors for e in schema.edge_types},
         input_nodes=(target, "train"),
         batch_size=arguments.batch_size,

@@ -2,9 +2,9 @@
 
     python examples/link_prediction.py --data ../shared/data/cora
 
-``--data`` is a folder in the npz layout (docs/quickstart.md), of one vertex and one edge type. Its undirected edges are divided
-once, by a fixed seed: 85 % to train on, 5 % to choose the epoch, 10 % to test. Only the first are in the graph that is
-partitioned, so no batch can contain an edge that is asked for later. Needs the extra ``atta[train]``.
+``--data`` is a folder in the npz layout (docs/quickstart.md), of one vertex and one edge type. Its undirected edges are
+divided once, by a fixed seed: 85 % to train on, 5 % to choose the epoch, 10 % to test. Only the first are in the graph
+that is partitioned, so no batch can contain an edge that is asked for later. Needs the extra ``atta[train]``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Links:
         val, test = len(known) // 20, len(known) // 10
         drawn = rng.integers(0, nodes, (2, 4 * (val + test)))
         low, high = drawn.min(axis=0), drawn.max(axis=0)
-        # Repeats are as rare as edges among random pairs; four times as many as needed leave enough.
+        # Few random pairs are repeats or edges, so four times as many as needed leave enough.
         missing = rng.permutation(np.setdiff1d((low * nodes + high)[low != high], known))
         val_non, test_non = missing[:val], missing[val : val + test]
         chosen = (shuffled[val + test :], shuffled[:val], shuffled[val : val + test], val_non, test_non)
@@ -74,9 +74,9 @@ class Links:
 def read(data: Path, dimensions: int) -> tuple[Links, npt.NDArray[np.float32]]:
     """The divided edges and the features of the graph in ``data``.
 
-    Bags of words are divided by their sum. With ``dimensions`` they are multiplied by a fixed random matrix of so many columns,
-    which keeps inner products roughly as they are: a batch of edges reaches a large part of a small graph, and thousands of
-    columns of zeros would be most of what it carries.
+    Bags of words are divided by their sum. With ``dimensions`` they are multiplied by a fixed random matrix with that many
+    columns, which roughly keeps inner products. A batch of edges reaches a large part of a small graph, and thousands
+    of columns of zeros would be most of its bytes.
     """
     sparse = data / "x_sparse.npz"
     x = load_npz(sparse) if sparse.exists() else np.load(data / "x.npy")
@@ -91,7 +91,7 @@ def read(data: Path, dimensions: int) -> tuple[Links, npt.NDArray[np.float32]]:
 
 
 def prepare(links: Links, x: npt.NDArray[np.float32], name: str, work: Path, parts: int) -> Path:
-    """Partition the graph of the training edges; returns the dataset. An earlier one is used again."""
+    """Partition the graph of the training edges; returns the dataset. An existing dataset is used again."""
     dataset = work / f"{name}-links-{x.shape[1]}-{parts}p"
     if not (dataset / "manifest.json").exists():
         graph = work / f"{name}-links-{x.shape[1]}"
@@ -109,7 +109,7 @@ def message_edges(links: Links) -> Pairs:
 
 
 class LinkSage(nn.Module):
-    """Embeddings of vertices; an edge is as likely as the dot product of its ends is large."""
+    """Embeddings of vertices. The larger the dot product of two embeddings, the likelier an edge."""
 
     def __init__(self, width: int, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ def loss_of(z: Tensor, pairs: Tensor, label: Tensor) -> Tensor:
 
 
 def train(cluster: atta.Cluster, links: Links, arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
-    """One run; the test figure is that of the epoch with the best validation figure."""
+    """Train once. The test figure is that of the epoch with the best validation figure."""
     torch.manual_seed(seed)
     started = time.time()
     width = cluster.schema.node_tables["node"]["x"].row_shape[0]
@@ -139,7 +139,7 @@ def train(cluster: atta.Cluster, links: Links, arguments: argparse.Namespace, se
         num_neighbors=arguments.num_neighbors,
         edge_label_index=links.train,
         neg_sampling="binary",
-        # A model that sees the edge it is asked for learns to look it up, and has nothing to look up in the test.
+        # A model that sees the edge that it predicts learns to look it up, and fails in the test.
         exclude_edges="reverse",
         batch_size=arguments.batch_size,
         shuffle=True,
@@ -193,7 +193,7 @@ def embed(model: LinkSage, cluster: atta.Cluster, nodes: int, layers: int) -> Te
     for batch in loader:
         z = model(batch.x, batch.edge_index)[: batch.batch_size]
         found = z.new_empty(nodes, z.shape[1]) if found is None else found
-        found[batch.input_id] = z  # batches are cut by who owns the vertices, not in the order of the input
+        found[batch.input_id] = z  # batches do not come in the order of the input
     assert found is not None
     return found
 
@@ -213,7 +213,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--data", type=Path, required=True, metavar="DIR", help="the graph, in the npz layout")
     made.add_argument("--work", type=Path, default=Path("data/examples"), help="where the partitioned graph goes")
     made.add_argument("--parts", type=int, default=2)
-    made.add_argument("--dimensions", type=int, default=0, help="project the features to so many columns (0: do not)")
+    made.add_argument(
+        "--dimensions", type=int, default=0, help="number of columns to project the features to (0: do not)"
+    )
     made.add_argument("--epochs", type=int, default=50)
     made.add_argument("--eval-every", type=int, default=5)
     made.add_argument("--batch-size", type=int, default=512, help="edges, besides as many negatives")

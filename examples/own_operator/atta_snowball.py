@@ -1,4 +1,4 @@
-"""An operator of one's own: the seeds, and round by round those in-neighbours that have the most edges into the batch."""
+"""An operator of your own: the seeds and, in each round, the in-neighbours with the most edges into the batch."""
 
 from __future__ import annotations
 

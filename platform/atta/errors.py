@@ -1,9 +1,9 @@
-"""The error tree. Every error that Atta raises on purpose is one of these, and its message names the cause.
+"""The tree of errors. Every error that Atta raises on purpose is one of these, and its message names the cause.
 
     AttaError
     ├── ConfigError            a wrong option, argument, message field or configuration key
     │   └── UnknownNameError   a feature, split, node type, edge type, session or mutable table that does not exist
-    │       └── UnknownClientError  a mutable table does not know (any more) who pushes
+    │       └── UnknownClientError  a mutable table does not know, or has forgotten, the client that pushes
     ├── DataError              a file on disk that is missing, truncated, altered or of another version
     │   └── DiskFullError      a file or folder for which there is no space left
     ├── QuotaExceededError     a bound (memory, message size, sessions, disk) would be passed
@@ -11,9 +11,9 @@
         ├── UnavailableError   nothing answers at that address
         ├── DeadlineError      no answer within the deadline
         ├── WrongDatasetError  the daemon serves another dataset, or another partition of it
-        └── RestartedError     the daemon has been started anew: its sessions are gone
+        └── RestartedError     the daemon has been restarted, so its sessions are gone
 
-How they map to gRPC statuses stands in one place: ``atta.wire.rpc``.
+``atta.wire.rpc`` maps them to gRPC statuses.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class ConfigError(AttaError, ValueError):
 
 
 class UnknownNameError(ConfigError):
-    """A name that does not exist, with the nearest ones that do."""
+    """A name that does not exist; the message has the nearest name that does."""
 
     @classmethod
     def of(cls, what: str, name: object, known: Iterable[object]) -> UnknownNameError:
-        """Build the message: ``what`` is the kind of thing (``"split"``), ``known`` the names that exist."""
+        """Make the error. ``what``: the kind of thing, such as ``"split"``; ``known``: the names that exist."""
         names = sorted(str(k) for k in known)
         near = difflib.get_close_matches(str(name), names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names) or 'none'}"
@@ -59,7 +59,11 @@ class UnknownNameError(ConfigError):
 
 
 class UnknownClientError(UnknownNameError):
-    """A mutable table does not know who pushes: it has forgotten the client, or was loaded or made since. Nothing has changed."""
+    """A mutable table does not know the client that pushes. It has forgotten the client, or was loaded or created
+    since.
+
+    The push has changed nothing.
+    """
 
 
 class DataError(AttaError):
@@ -72,7 +76,7 @@ class DataError(AttaError):
 
 
 class DiskFullError(DataError):
-    """There is no space left to write a file or folder; what was there before is untouched."""
+    """There is no space left to write a file or folder. What was there before is untouched."""
 
 
 class QuotaExceededError(AttaError):
@@ -80,7 +84,7 @@ class QuotaExceededError(AttaError):
 
 
 class RemoteError(AttaError):
-    """A daemon failed; carries its address and the remote cause."""
+    """A daemon failed. ``peer`` is its address, ``cause`` what it said."""
 
     def __init__(self, peer: str, cause: str) -> None:
         self.peer = peer
@@ -101,4 +105,4 @@ class WrongDatasetError(RemoteError):
 
 
 class RestartedError(RemoteError):
-    """The daemon has been started anew since: the sessions that it held before are gone."""
+    """The daemon has been restarted, so the sessions of before are gone."""

@@ -124,7 +124,9 @@ def test_random_bytes_do_not_bring_the_daemon_down(daemon: Any) -> None:
             except grpc.RpcError as error:
                 refused.add(error.code().name)
     assert "INVALID_ARGUMENT" in refused
-    assert not refused & {"INTERNAL", "UNKNOWN"}, "what is no message is the caller's fault, not the daemon's"
+    assert not refused & {"INTERNAL", "UNKNOWN"}, (
+        "bytes that are not a message are the caller's fault, not the daemon's"
+    )
     assert len(list(atta.NeighborLoader(cluster, [2], batch_size=64))) == 2
 
 

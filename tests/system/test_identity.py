@@ -1,4 +1,4 @@
-"""Another daemon than the one that is meant answers at an address: it is refused by name, whatever it is asked."""
+"""If the wrong daemon answers at an address, it refuses every request."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ def test_every_method_refuses_what_is_meant_for_another(one: Any, name: str, str
     meant = dataclasses.replace(identity, **STRANGERS[stranger])
     try:
         ask(channel, name, meant.header(Bound.PROCESS), b"\xff" * 5)
-        pytest.fail("is no message")
+        pytest.fail("it is not a message")
     except grpc.RpcError as failure:
         error = rpc.error_from(address, failure)
     if stranger not in REFUSED[bound]:
-        assert type(error) is atta.ConfigError, "it was taken for what it is, which is no message"
+        assert type(error) is atta.ConfigError, "it is refused because it is not a message"
         return
     restarted = stranger == "another process"
     assert type(error) is (RestartedError if restarted else WrongDatasetError)

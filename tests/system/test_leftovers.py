@@ -135,7 +135,7 @@ def test_a_killed_daemon_leaves_nothing(small_graph: SmallGraph, tmp_path: Path)
 
 
 def test_too_little_memory(small_graph: SmallGraph, tmp_path: Path) -> None:
-    """A session that needs another buffer ends with the reason; those that find used ones, and later sessions, are served."""
+    """A session that needs a new buffer ends with the reason. Sessions that can reuse buffers, and later ones, are served."""
     data, port, told = small_graph.dataset(1, "random"), free_port(), tmp_path / "available"
     told.write_text(str(1 << 30))
     program = ("-c", SHORT_OF_MEMORY, str(told))

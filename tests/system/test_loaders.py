@@ -33,7 +33,7 @@ def opened(cluster: atta.LocalCluster) -> Any:
 
 def flags() -> list[dict[str, Any]]:
     values = itertools.product(["local", "global"], [True, False], [True, False])
-    return [{"seeds": seeds, "pad": pad, "drop_last": drop} for seeds, pad, drop in values]
+    return [{"seed_policy": policy, "pad": pad, "drop_last": drop} for policy, pad, drop in values]
 
 
 @pytest.mark.parametrize("options", flags(), ids=str)

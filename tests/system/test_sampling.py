@@ -27,7 +27,7 @@ def sample(cluster: atta.Cluster, **options: object) -> list[tuple[list[int], li
     settings: dict[str, object] = {
         "batch_size": 16,
         "shuffle": True,
-        "seeds": "global",
+        "seed_policy": "global",
         "seed": 7,
         "num_neighbors": [4, 3],
     }

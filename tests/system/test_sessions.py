@@ -42,7 +42,7 @@ def test_ranks_get_equally_many_batches_and_all_seeds(cluster: atta.Cluster, sma
             counts = set()
             for rank in range(world):
                 loader = atta.NeighborLoader(
-                    cluster, [2], batch_size=7, shuffle=True, seeds=policy, rank=rank, world_size=world
+                    cluster, [2], batch_size=7, shuffle=True, seed_policy=policy, rank=rank, world_size=world
                 )
                 batches = [b.n_id()[: b.batch_size].tolist() for b in loader]
                 assert len(batches) == len(loader)

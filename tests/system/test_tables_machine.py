@@ -333,7 +333,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(seed=seeds)
     def write(self, seed: int) -> None:
-        """All clients write the same rows: whoever reads finds rows as one of them wrote them, never parts of two."""
+        """All clients write the same rows. A reader finds rows as one of them wrote them, never parts of two."""
         if "marks" not in self.models:
             return
         model, done = self.models["marks"], [False] * CLIENTS
@@ -392,7 +392,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: "sums" in self.models and "sums" in (self.saved or ()))
     @rule(seed=seeds)
     def load_amid_additions(self, seed: int) -> None:
-        """Of every client's pushes to an owner those that came before the snapshot was loaded are undone, later ones are not."""
+        """Loading a snapshot undoes pushes that came before it, and no later ones."""
         self.back()
         before = self.models["sums"].values.copy()
         sent = self.additions(seed, SPECS["sums"].rows, lambda: self.clusters[0].tables.load("saved"))

@@ -1,4 +1,4 @@
-"""The command ``atta``: one sub-command per verb, loaded when it is used, so that ``atta --help`` is quick."""
+"""The command ``atta``. Each sub-command is loaded when it is used, so that ``atta --help`` is quick."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _SUMMARIES = {
 
 
 class _LazyGroup(click.Group):
-    """A group that imports a sub-command's module only when that sub-command is asked for."""
+    """A group that imports the module of a sub-command when that sub-command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_MODULES)
@@ -91,7 +91,7 @@ def main() -> None:
         sys.argv.remove("--debug")
     try:
         code = cli.main(prog_name="atta", standalone_mode=False)
-    except BrokenPipeError:  # the reader of our output, e.g. `head`, has had enough
+    except BrokenPipeError:  # the reader of our output, e.g. `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails again
         sys.exit(1)
     except (Exception, KeyboardInterrupt) as error:
@@ -99,13 +99,13 @@ def main() -> None:
             raise
         text, code = _verdict(error)
         _leave_last_words(error, code)
-        with contextlib.suppress(OSError):  # nobody reads it, or the disk is full: the exit code still tells
+        with contextlib.suppress(OSError):  # nobody reads it, or the disk is full; the exit code still says it
             print(text, file=sys.stderr, flush=True)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _leave_last_words(error: BaseException, code: int) -> None:
-    """Hand the error to whoever started this process and asked for it; wrong usage is a ConfigError there."""
+    """Hand the error to the parent process if it asked for that. Wrong usage becomes a ConfigError."""
     from atta.observe import lastwords
 
     if isinstance(error, click.ClickException):
@@ -118,7 +118,8 @@ def _leave_last_words(error: BaseException, code: int) -> None:
 def _open_missing_streams() -> None:
     """Give a process without standard streams (``2>&-``) empty ones.
 
-    Else ``print`` would take standard output for the missing standard error, and the next file or socket would get its number.
+    Otherwise ``print`` would take standard output for the missing standard error, and the next file or socket would get
+    its number.
     """
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
@@ -129,7 +130,7 @@ def _open_missing_streams() -> None:
 
 
 def _verdict(error: BaseException) -> tuple[str, int]:
-    """Return what to say about ``error`` and the exit code."""
+    """Return the message about ``error`` and the exit code."""
     match error:
         case click.exceptions.Abort() | KeyboardInterrupt():
             return "atta: interrupted", 130

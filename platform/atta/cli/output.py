@@ -1,4 +1,4 @@
-"""What the sub-commands share: option types with units, files to write (checked before any work), progress bars for people."""
+"""What the sub-commands share: option types with units, files to write, progress bars, tables."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Quantity(click.ParamType[int | float]):
         return _Quantity(self.name, self._units, self._example, self._whole, minimum)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
-        """Parse ``4GiB``-like text; numbers (defaults) pass through unchanged."""
+        """Parse text such as ``4GiB``. Numbers, which are defaults, pass through unchanged."""
         if isinstance(value, int | float):
             return value
         amount = self._parse(str(value))
@@ -85,7 +85,7 @@ class _Listed(click.ParamType[tuple[Any, ...]]):
         self._of, self._example = of, example
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
-        """Parse ``15,10,5``-like text; tuples (defaults) pass through unchanged."""
+        """Parse text such as ``15,10,5``. Tuples, which are defaults, pass through unchanged."""
         if isinstance(value, tuple):
             return value
         try:
@@ -108,7 +108,7 @@ NAMES = _Listed("names", _word, "dgl,pyg")  # -> tuple[str, ...]
 
 
 class _ToWrite(click.ParamType[str]):
-    """A file that the command will write in the end: refused before the work begins when it cannot be written."""
+    """A file that the command will write at its end. It is refused before any work if it cannot be written."""
 
     name = "file"
 
@@ -128,10 +128,10 @@ class _Picture(_ToWrite):
     _SUFFIXES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".eps", ".ps")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the path; also refuses kinds of pictures that there are not, and a missing matplotlib."""
+        """Return the path; also refuse an unknown kind of picture, and a missing matplotlib."""
         need("--plot", "matplotlib")
         if Path(value).suffix.lower() not in self._SUFFIXES:
-            self.fail(f"{value!r} is no picture such as figure.png ({', '.join(self._SUFFIXES)})", param, ctx)
+            self.fail(f"{value!r} is not a picture such as figure.png ({', '.join(self._SUFFIXES)})", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -145,7 +145,7 @@ def _check_file(option: str, path: Path) -> None:
 
 
 def check_folder(option: str, path: str | Path) -> None:
-    """Check that the folder ``path``, there or not yet, can be written to.
+    """Check that the folder ``path``, which need not exist, can be written to.
 
     Raises:
         ConfigError: it cannot; names ``option``.
@@ -155,9 +155,9 @@ def check_folder(option: str, path: str | Path) -> None:
 
 
 def _check_writable(option: str, path: Path, folder: Path) -> None:
-    """Whether files can be made in ``folder``: by making one, for permissions do not say all."""
+    """Check that files can be made in ``folder``, by making one: permissions do not tell everything."""
     if not folder.is_dir():
-        problem = "is no folder" if folder.exists() else "there is no such folder"
+        problem = "is not a folder" if folder.exists() else "there is no such folder"
         raise ConfigError(f"{option} {path}: {folder}: {problem}")
     try:
         with tempfile.TemporaryFile(dir=folder):
@@ -180,7 +180,7 @@ def plot_option(what: str) -> Callable[[Any], Any]:
 
 
 def write_json(target: str | None, document: Mapping[str, Any]) -> None:
-    """Write ``document`` to the file ``target`` (all of it or nothing), to standard output for ``-``; None: nowhere.
+    """Write ``document`` to the file ``target``, completely or not at all; ``-``: to standard output; None: nowhere.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -190,10 +190,11 @@ def write_json(target: str | None, document: Mapping[str, Any]) -> None:
 
 
 def write_text(option: str, target: str, text: str) -> None:
-    """Write ``text`` to the file ``target`` that ``option`` names (all of it or nothing), to standard output for ``-``.
+    """Write ``text`` to the file ``target`` that ``option`` names, completely or not at all; ``-``: to standard output.
 
     Raises:
-        ConfigError: the file cannot be written. DiskFullError: there is no room for it; nothing is left behind.
+        ConfigError: the file cannot be written.
+        DiskFullError: there is no space for it; nothing is left behind.
     """
     if target == "-":
         sys.stdout.write(text)
@@ -209,7 +210,7 @@ def write_text(option: str, target: str, text: str) -> None:
         _write(option, target, partial, text)
         partial.replace(path)
     finally:
-        partial.unlink(missing_ok=True)  # already gone when it has its name
+        partial.unlink(missing_ok=True)  # it has its final name, unless writing failed
 
 
 def _write(option: str, target: str, path: Path, text: str) -> None:
@@ -223,7 +224,7 @@ def _write(option: str, target: str, path: Path, text: str) -> None:
 
 @contextmanager
 def progress_bars(quiet: bool) -> Iterator[Progress]:
-    """Yield rich progress bars on standard error; they stay invisible when ``quiet`` or not on a terminal."""
+    """Yield rich progress bars on standard error. They are invisible if ``quiet`` or not on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -233,7 +234,7 @@ def progress_bars(quiet: bool) -> Iterator[Progress]:
 
 
 def printer() -> Console:
-    """What reports are printed with: in files and pipes, unless COLUMNS is set, tables get the width they need."""
+    """A console for reports. In files and pipes tables get the width that they need, unless COLUMNS is set."""
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS)

@@ -1,4 +1,4 @@
-"""What commands that read and write folders share: progress of long work, sizes and durations for people, ``--overwrite``."""
+"""What commands that read and write folders share: progress bars, sizes and durations for people, ``--overwrite``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _RichProgress:
 
 @contextmanager
 def work_progress(quiet: bool) -> Iterator[Progress]:
-    """Yield a progress receiver: bars on a terminal, silence elsewhere."""
+    """Yield a progress receiver. It shows bars on a terminal, and nothing elsewhere."""
     with progress_bars(quiet) as bars:
         receiver = _RichProgress(bars)
         yield receiver

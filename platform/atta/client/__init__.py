@@ -1,1 +1,5 @@
-"""The client SDK: ``cluster`` (connections), ``local`` (daemons as child processes), ``stream`` (one running iterator)."""
+"""The client SDK.
+
+Reading order: ``cluster`` (connections to daemons), ``local`` (daemons as child processes), ``loaders`` (what a
+training loop iterates over), ``sessions`` (one running iterator), ``tables`` (mutable tables).
+"""

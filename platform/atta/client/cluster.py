@@ -24,7 +24,7 @@ __all__ = ["Cluster", "connect", "resolve_target"]
 
 
 class Cluster:
-    """Connections to the daemons of a dataset, one per partition. A context manager; ``close`` ends all its sessions."""
+    """Connections to the daemons of a dataset, one per partition. A context manager: ``close`` ends all sessions."""
 
     def __init__(self, connections: Sequence[Connection], descriptions: Sequence[Description]) -> None:
         self._connections = list(connections)
@@ -63,11 +63,11 @@ class Cluster:
         return [c.stats() for c in self._connections]
 
     def trace(self, last_s: float = 0.0) -> list[Recording]:
-        """What each daemon has recorded in the last ``last_s`` seconds (0: all that it still has), by partition."""
+        """What each daemon recorded in the last ``last_s`` seconds, by partition; 0: everything that it still has."""
         return [c.trace(last_s) for c in self._connections]
 
     def stream(self, request: session_pb2.OpenRequest) -> BatchStream:
-        """Open a session on the home daemon of the request's rank; a daemon that has been started anew is as good as before."""
+        """Open a session on the home daemon of the request's rank, also if that daemon has been restarted since."""
         home = home_of(request.rank, request.world_size, self.num_parts)
         request.dataset_id = self.dataset_id
         try:
@@ -78,7 +78,8 @@ class Cluster:
 
     def _open(self, home: int, request: session_pb2.OpenRequest) -> BatchStream:
         request.shared_memory = self._descriptions[home].machine == machine_id()
-        request.wide_ids &= request.shared_memory  # on a network their bytes would cost more than the conversion here
+        # Over a network wide ids would cost more than converting narrow ones here.
+        request.wide_ids &= request.shared_memory
         return BatchStream(self._connections[home].pinned(), self._slots, self._keeper, request)
 
     def _meet_again(self, part: int) -> None:
@@ -109,15 +110,15 @@ def connect(target: str | Path | Sequence[str], *, deadline_s: float = 30.0, wai
     """Connect to running daemons.
 
     Args:
-        target: a cluster file (see ``atta.wire.clusterfile``), ``"host:port,host:port"``, or a list of addresses in the order of
-            the partitions.
+        target: a cluster file (see ``atta.wire.clusterfile``), ``"host:port,host:port"``, or a list of addresses in the
+            order of the partitions.
         deadline_s: how long each call may take.
         wait: whether to wait, for at most ``deadline_s``, for daemons that are still starting.
 
     Raises:
         UnavailableError, DeadlineError: a daemon cannot be reached.
-        WrongDatasetError: the daemons do not serve one dataset, or not the partition that their position says.
-        ConfigError: the target makes no sense, or does not name as many daemons as there are partitions.
+        WrongDatasetError: the daemons serve different datasets, or a daemon another partition than its position says.
+        ConfigError: the target makes no sense, or names more or fewer daemons than there are partitions.
     """
     addresses = resolve_target(target)
     connections = [Connection(address, deadline_s, part=part) for part, address in sorted(addresses.items())]

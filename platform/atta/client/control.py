@@ -1,4 +1,4 @@
-"""Talking to one daemon: a channel with deadlines, typed errors and the daemon's description."""
+"""A connection to one daemon: calls with deadlines and typed errors, and the daemon's description of itself."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ class Description:
 
     @property
     def identity(self) -> Identity:
-        """What requests to this daemon name."""
+        """How requests name this daemon."""
         return Identity(self.part, self.dataset_id, self.incarnation)
 
 
 class Connection:
-    """A connection to one daemon. Reconnects by itself; every call has a deadline and raises Atta's typed errors.
+    """A connection to one daemon. It reconnects by itself. Every call has a deadline and raises Atta's typed errors.
 
-    Requests name the daemon that they mean as far as it is known here: by ``part`` alone, or as ``meet`` has found it. Another one
-    refuses them: WrongDatasetError; or RestartedError, where it is the same one started anew and a request needs what it held.
+    Requests name the daemon that they are meant for, as far as it is known here: by ``part`` alone, or as ``meet`` has
+    found it. Another daemon refuses them with WrongDatasetError. The same daemon, restarted, refuses requests that need
+    what the earlier process held with RestartedError.
     """
 
     def __init__(
@@ -58,19 +59,19 @@ class Connection:
         self._pinned: Connection | None = None
 
     def meet(self, found: Description) -> None:
-        """From now on mean the daemon that has described itself so.
+        """From now on address requests to the daemon with this description.
 
         Raises:
-            WrongDatasetError: it is none that was meant so far.
+            WrongDatasetError: it contradicts what is known of the daemon so far.
         """
         check(found.identity, self._meant, Bound.NAMED, self.address)
         if found.identity != self._meant:
             self._meant, self._pinned = found.identity, None
 
     def pinned(self) -> Connection:
-        """This connection, but its requests mean the present process of the daemon for ever, whatever ``meet`` finds later.
+        """This connection with requests that always name the daemon's present process, even after another ``meet``.
 
-        For sessions, which live in the daemon's memory. It shares the channel, and ends with this connection.
+        It is for sessions, which live in the daemon's memory. It shares the channel and ends with this connection.
         """
         if self._pinned is None:
             self._pinned = copy.copy(self)
@@ -85,10 +86,10 @@ class Connection:
         return self._stub(name).future(request, timeout=timeout or self.deadline_s, metadata=self._header(name))
 
     def call(self, name: str, request: Any, *, wait: bool = False, timeout: float | None = None) -> Any:
-        """One unary call, e.g. ``call("ControlService.Describe", ...)``; ``wait`` waits for a daemon that is starting.
+        """One unary call, e.g. ``call("ControlService.Describe", ...)``. ``wait``: wait for a daemon that is starting.
 
-        Without a ``timeout`` of its own, a call to a daemon that has been met is made again, for ``patience_s``, while nobody
-        answers. That is safe: doing what a request asks for twice is doing it once.
+        Without a ``timeout``, a call to a daemon that has been met is repeated for ``patience_s`` while nobody answers.
+        That is safe: every request may be repeated.
         """
         patience = self.patience() if timeout is None else Patience(0)
         ask, timeout, header = self._stub(name), timeout or self.deadline_s, self._header(name)
@@ -101,7 +102,7 @@ class Connection:
                     raise error from failure
 
     def patience(self) -> Patience:
-        """How long to ask this daemon again when nobody answers: not at all before it has been met."""
+        """How long to repeat requests while nobody answers; not at all before the daemon has been met."""
         return Patience(min(self._patience_s, self.deadline_s) if self._meant.incarnation else 0)
 
     def _stub(self, name: str) -> Any:
@@ -113,7 +114,7 @@ class Connection:
         return self._meant.header(rpc.METHODS[name].bound)
 
     def describe(self, *, wait: bool = False, timeout: float | None = None) -> Description:
-        """Ask the daemon who it is; any daemon answers, see ``meet``."""
+        """Ask the daemon for its description. Any daemon answers; see ``meet``."""
         reply = self.call("ControlService.Describe", control_pb2.DescribeRequest(), wait=wait, timeout=timeout)
         schema = Schema.from_json(json.loads(reply.schema))
         place = (reply.dataset_id, reply.part, reply.num_parts)
@@ -129,10 +130,10 @@ class Connection:
         return [SessionFigures.of_message(session) for session in reply.sessions]
 
     def trace(self, last_s: float = 0.0) -> Recording:
-        """What the daemon has recorded in the last ``last_s`` seconds; 0: all that it still has.
+        """What the daemon has recorded in the last ``last_s`` seconds; 0: everything that it still has.
 
         Raises:
-            RemoteError: the daemon sends what is no recording.
+            RemoteError: the daemon sends something else than a recording.
         """
         header = control_pb2.TraceHeader()
         entries: list[Entry] = []
@@ -144,13 +145,13 @@ class Connection:
         except grpc.RpcError as error:
             raise rpc.error_from(self.address, error) from error
         except ValueError as error:
-            raise RemoteError(self.address, f"sends what is no recording: {error}") from error
+            raise RemoteError(self.address, f"sends something else than a recording: {error}") from error
         about = (header.now, header.offset_ns, header.capacity, header.full)
         return Recording(header.part, self.address, *about, entries=tuple(entries))
 
     def stop(self) -> None:
         """Ask the daemon to drain and exit."""
-        # Not with patience: one that has stopped and been started anew must not be stopped again.
+        # Not repeated: a daemon that has stopped and been restarted must not be stopped again.
         self.call("ControlService.Stop", control_pb2.StopRequest(), timeout=self.deadline_s)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Asks every daemon of a cluster the same, whichever of them answer: for commands whose result is one per daemon."""
+"""Asks every daemon of a cluster the same question. Daemons that do not answer are part of the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DaemonAnswer", "ask_all", "check_together", "down"]
 
 T = TypeVar("T")
 AT_A_TIME = 32
-"""Daemons that are asked at a time."""
+"""Number of daemons that are asked at a time."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class DaemonAnswer(Generic[T]):
 
     @property
     def reason(self) -> str:
-        """The error without the address; empty: there is an answer."""
+        """The error without the address; empty if there is an answer."""
         return "" if self.error is None else str(self.error).removeprefix(f"{self.address}: ")
 
 
 def ask_all(
     addresses: Mapping[int, str], ask: Callable[[Connection], T], *, deadline_s: float
 ) -> list[DaemonAnswer[T]]:
-    """What ``ask`` returns for each daemon of ``addresses``, by partition; all are asked at once."""
+    """What ``ask`` returns for each daemon of ``addresses``, by partition. All are asked at once."""
 
     def one(place: tuple[int, str]) -> DaemonAnswer[T]:
         part, address = place
@@ -52,10 +52,11 @@ def ask_all(
 
 
 def check_together(answers: Sequence[DaemonAnswer[Description]]) -> list[DaemonAnswer[Description]]:
-    """The same answers; those of daemons that do not belong to the first one's cluster, at their place, became errors.
+    """The same answers, but errors for daemons that serve another dataset than the first, or another partition than
+    their own.
 
     Raises:
-        ConfigError: not as many daemons are named as the dataset has partitions.
+        ConfigError: more or fewer daemons are named than the dataset has partitions.
     """
     first = next((answer.value for answer in answers if answer.value is not None), None)
     if first is None:
@@ -80,7 +81,7 @@ def _checked(answer: DaemonAnswer[Description], first: Description) -> DaemonAns
 
 
 def down(answers: Sequence[DaemonAnswer[T]]) -> AttaError | None:
-    """One error that names every daemon without an answer; None: all have answered."""
+    """One error that names every daemon without an answer; None if all have answered."""
     silent = [answer for answer in answers if answer.error is not None]
     if not silent:
         return None

@@ -1,4 +1,4 @@
-"""Temporary folders that go with their process, however it ends: those of killed ones are removed by the next."""
+"""Temporary folders that end with their process. The next process removes those of processes that were killed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["OwnFolder"]
 
 LOCK = "lock"
 YOUNG_S = 60.0
-"""A folder so young may not be locked yet."""
+"""How old a folder must be before it counts as abandoned: a younger one may not be locked yet."""
 
 
 class OwnFolder(tempfile.TemporaryDirectory[str]):
-    """As ``tempfile.TemporaryDirectory``; a lock in it says that its process lives."""
+    """Like ``tempfile.TemporaryDirectory``. A locked file in it shows that its process lives."""
 
     def __init__(self, prefix: str) -> None:
-        """Also removes folders of this prefix whose processes were killed."""
+        """Make a folder; also remove folders of this prefix whose processes were killed."""
         _remove_abandoned(prefix)
         super().__init__(prefix=prefix)
         self._lock = (Path(self.name) / LOCK).open("wb")

@@ -22,10 +22,11 @@ from atta.wire.clusterfile import write_cluster
 __all__ = ["LocalCluster", "free_addresses", "local"]
 
 START_DEADLINE_S = 120.0
+"""How long daemons may take to start."""
 
 
 class LocalCluster(Cluster):
-    """Daemons that were started for this process and end with it, however it ends."""
+    """Daemons that were started for this process. They end with it, even if it is killed."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class LocalCluster(Cluster):
 
     @property
     def cluster_file(self) -> Path:
-        """A cluster file for other processes; it exists as long as the cluster."""
+        """A cluster file for other processes. It exists as long as the cluster does."""
         return Path(self._folder.name) / "cluster.toml"
 
     def close(self) -> None:
@@ -73,13 +74,18 @@ def local(
 ) -> LocalCluster:
     """Start one daemon per partition of the dataset at ``path`` on loopback and connect to them.
 
-    ``threads``: worker threads per daemon (default: the cores of this machine shared among the daemons).
-    ``options``: further options of ``atta serve``.
+    Args:
+        path: folder of a partitioned dataset.
+        threads: worker threads per daemon; default: the cores of this machine divided by the number of daemons.
+        deadline_s: how long each call to a daemon may take.
+        verify: check the checksums of all files at start.
+        log_level: of the daemons: debug, info, warning or error.
+        options: further options of ``atta serve``.
 
     Raises:
         DataError: the dataset is missing, truncated, altered or of another version.
-        ConfigError: an option makes no sense; any other ``AttaError`` that a daemon ended with as it started.
-        RemoteError: a daemon did not come up for another reason; carries its last words.
+        ConfigError: an option makes no sense. Also any other ``AttaError`` with which a daemon ended as it started.
+        RemoteError: a daemon ended for another reason; has the last line of its log.
     """
     dataset = Dataset.open(path, parts=[], verify=False)
     threads = threads or max(1, usable_cores() // dataset.num_parts)
@@ -105,7 +111,7 @@ def local(
         ]
     except BaseException:
         for child in children:
-            child.terminate()  # it may be loading still, and look at its standard input only afterwards
+            child.terminate()  # a daemon that is still loading does not look at its standard input yet
         _stop(children)
         folder.cleanup()
         raise
@@ -113,7 +119,7 @@ def local(
 
 
 def free_addresses(count: int) -> list[str]:
-    """Loopback ports that are free now; all are held at once so that they differ."""
+    """Loopback addresses whose ports are free now. All are held at once, so that they differ."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for s in sockets:
@@ -146,7 +152,7 @@ def _ended(address: str, code: int, last_words: Path) -> AttaError:
 def _stop(children: list[subprocess.Popen[bytes]]) -> None:
     for child in children:
         if child.stdin is not None:
-            child.stdin.close()  # a daemon that nobody needs any more keeps its tables and ends
+            child.stdin.close()  # the daemon saves its tables and ends
     for child in children:
         try:
             child.wait(timeout=20)

@@ -1,4 +1,4 @@
-"""What a daemon does per second: differences of its counters between two samples. Pure: the clock is the daemon's own."""
+"""What a daemon does per second: differences of its counters between two samples, by the daemon's own clock. Pure."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from atta.observe.figures import SessionFigures
 __all__ = ["DaemonRates", "Sample", "SessionRates", "rates"]
 
 PEER_SERVICES = ("GraphService", "KvService")
-"""What daemons ask of each other."""
+"""Services that daemons call on each other."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What one daemon said at one moment, or why it did not answer (``error``)."""
+    """What one daemon reported at one moment, or why it did not answer (``error``)."""
 
     part: int
     address: str
     counters: Mapping[str, float] = field(default_factory=dict)
     sessions: tuple[SessionFigures, ...] = ()
     at: float = 0.0
-    """Uptime of the daemon in seconds when ``sessions`` was read; that of ``counters`` is among them."""
+    """Uptime of the daemon in seconds when ``sessions`` was read. ``counters`` contains its own."""
     error: str = ""
 
 
 @dataclass(frozen=True)
 class SessionRates:
-    """A session and how fast it goes; None where one sample is not enough."""
+    """A session and its rates; None where there is only one sample."""
 
     figures: SessionFigures
     batches_per_s: float | None = None
@@ -42,21 +42,21 @@ class SessionRates:
 
 @dataclass(frozen=True)
 class DaemonRates:
-    """A daemon between two samples; rates are None where the earlier one is missing or from before a restart."""
+    """A daemon between two samples. Rates are None if the earlier sample is missing or from before a restart."""
 
     sample: Sample
     sessions: tuple[SessionRates, ...] = ()
     machine_cpu_percent: float | None = None
-    """Of all cores."""
+    """Percent of all cores."""
     daemon_cpu_percent: float | None = None
-    """Of one core: 250 are two and a half."""
+    """Percent of one core: 250 means two and a half cores."""
     batches_per_s: float | None = None
     remote_bytes_per_s: float | None = None
     """Received from other daemons."""
     cache_hit_rate: float | None = None
-    """0 to 1; None also where no row of another partition was asked for."""
+    """0 to 1; None also if no row of another partition was looked up."""
     served_requests_per_s: float | None = None
-    """Of other daemons."""
+    """Requests from other daemons."""
     served_bytes_per_s: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def rates(before: Sample | None, after: Sample) -> DaemonRates:
 
 @dataclass(frozen=True)
 class _Step:
-    """The counters of a daemon that has run on between two samples."""
+    """The counters of a daemon that was not restarted between two samples."""
 
     before: Mapping[str, float]
     after: Mapping[str, float]
@@ -126,7 +126,7 @@ class _Step:
 
 
 def _elapsed(before: float | None, after: float) -> float | None:
-    """Seconds of uptime between two samples; None unless the daemon has run on."""
+    """Seconds of uptime between two samples; None if the daemon was restarted."""
     return after - before if before is not None and after > before else None
 
 

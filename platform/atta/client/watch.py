@@ -1,4 +1,4 @@
-"""Looks at all daemons of a cluster at once, whichever of them answer."""
+"""Samples all daemons of a cluster at once, including those that do not answer."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["Watch"]
 
 
 class Watch:
-    """Samples the daemons of a cluster; a context manager.
+    """Samples the daemons of a cluster. A context manager.
 
-    ``target``: as for ``atta.connect``; ``deadline_s``: a daemon that takes longer to answer counts as silent.
+    ``target``: as for ``atta.connect``. ``deadline_s``: how long a daemon may take before it counts as silent.
     """
 
     def __init__(self, target: str | Path | Sequence[str], *, deadline_s: float = 2.0) -> None:
@@ -32,7 +32,7 @@ class Watch:
         self._latest: dict[int, Sample] = {}
 
     def look(self) -> list[DaemonRates]:
-        """Every daemon now, with its rates since the look before."""
+        """Every daemon now, with its rates since the last call."""
         asked = [(part, *self._ask(connection)) for part, connection in self._connections.items()]
         seen = []
         for part, counters, sessions in asked:

@@ -1,7 +1,5 @@
 """The sampler daemon: a long-running process that serves one partition.
 
-Reading order: ``server`` (its life), ``session_service`` (what a consumer asks), ``session`` (one stream of batches), ``engine``
-(the shell around the scheduler), ``tasks`` (what a task does), ``peers`` and ``data_services`` (both ends of the talk between
-daemons), ``opening`` (what a session may ask for), ``slots`` and ``arenas`` (shared memory), ``descriptors`` (of files), ``calls``,
-``session_figures`` and ``recorder`` (what operators see).
+Reading order: ``daemon`` (from start to exit), ``config``, ``services`` (what a daemon answers), ``engine`` (how it
+makes batches) and ``peers`` (how it talks to other daemons).
 """

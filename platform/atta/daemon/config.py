@@ -1,4 +1,4 @@
-"""Settings of a daemon, each described where it stands: ``atta serve`` makes its options and its TOML keys from them."""
+"""Settings of a daemon. ``atta serve`` makes its options and the keys of its TOML file from them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DaemonConfig:
             choices=("auto", "copy", "map"),
         ),
     ] = "auto"
-    """Random reads are faster from a loaded partition, which lies in huge pages. Mapped files stay in the page cache."""
+    """Random reads of a loaded partition are faster: it lies in huge pages. Mapped files stay in the page cache."""
     buffer_bytes: Annotated[
         int, Option("Memory for batch buffers.", name="buffer", unit="bytes", at_least=64 * MIB)
     ] = 4 * GIB

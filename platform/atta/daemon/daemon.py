@@ -50,9 +50,9 @@ __all__ = ["Daemon", "serve"]
 
 log = structlog.get_logger("atta.daemon")
 MAX_STREAMS = 128
-"""At most this many requests of one connection are answered at a time, apart from one per session. Each holds a message or two
-in memory; further ones wait. A session's own request may wait long, for its batch or for its consumer, and must not keep
-renewals waiting."""
+"""At most this many requests of one connection are answered at a time, apart from one per session. Each holds a message
+or two in memory; further ones wait. A session's own request may wait long, for its batch or for its consumer, and must
+not keep renewals waiting."""
 SCRAPE_S = 5.0
 """How long a scrape waits for the event loop before it fails."""
 

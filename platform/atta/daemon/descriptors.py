@@ -1,4 +1,4 @@
-"""File descriptors: a daemon takes as many as the system lets it have, and does not start where those are too few."""
+"""Makes sure that a daemon may open as many files as it needs: at least one connection per session."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from atta.errors import ConfigError
 __all__ = ["check_descriptors", "ensure_descriptors"]
 
 OTHER = 64
-"""For the server itself, peers, memory files and operators, beside one connection per session."""
+"""Number of files that a daemon needs apart from one connection per session: for peers, memory files and operators."""
 
 
 def check_descriptors(limit: int, used: int, max_sessions: int) -> None:
-    """ConfigError where ``limit`` files (-1: any number) are too few, with ``used`` open, for ``max_sessions`` consumers. Pure."""
+    """Check that ``limit`` open files (-1: any number) are enough for ``max_sessions``, with ``used`` already open.
+    Pure.
+
+    Raises:
+        ConfigError: they are not; says how to change that.
+    """
     wanted = used + OTHER + max_sessions
     if 0 <= limit < wanted:
         possible = limit - used - OTHER
@@ -26,7 +31,7 @@ def check_descriptors(limit: int, used: int, max_sessions: int) -> None:
 
 
 def ensure_descriptors(max_sessions: int) -> None:
-    """Raise the limit of this process as far as it goes; ConfigError if that is not enough."""
+    """Raise the limit of this process to the highest allowed; raises ConfigError if that is not enough."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,6 +1,6 @@
-"""What each of a daemon's figures is: its name for Prometheus, whether it only grows, and what it tells.
+"""What each of a daemon's figures means: its name in Prometheus, whether it only grows, and a sentence for people.
 
-Daemons keep flat figures (``ControlService.Stats``); some carry a label in their name, such as ``tasks_join_cpu_total``.
+Daemons keep flat figures (``ControlService.Stats``). Some have labels in their name, such as ``tasks_join_cpu_total``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["FIGURES", "SESSION_FIGURES", "Family", "Series", "family_of"]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric: ``name`` without the prefix ``atta_`` and, for counters, without ``_total``."""
+    """A metric. ``name`` comes without the prefix ``atta_`` and, for counters, without ``_total``."""
 
     name: str
     help: str
@@ -44,14 +44,14 @@ FIGURES: dict[str, Family] = {
         shared_rows="Feature rows of other partitions in finished mini-batches that an earlier batch was waiting for already.",
         remote_bytes="Bytes that other daemons sent for finished mini-batches.",
         cache_rows_asked="Feature rows of other partitions looked up in the cache.",
-        cache_rows_hit="Of those looked up, rows that were there.",
+        cache_rows_hit="Feature rows of other partitions found in the cache.",
         scheduler_launched_total="Sampling DAGs launched.",
         scheduler_finished_total="Sampling DAGs finished.",
         scheduler_cancelled_total="Sampling DAGs cancelled because their session ended.",
         task_errors="Tasks that failed; each fails its session.",
-        launch_errors="Mini-batches that could not be started for want of buffers; each fails its session.",
+        launch_errors="Mini-batches that found no buffers to start with; each fails its session.",
         hedged_total="Requests to other daemons that were sent twice because the answer was late.",
-        hedges_won_total="Of these, those whose second request was answered first.",
+        hedges_won_total="Requests sent twice whose second copy was answered first.",
         sessions_opened="Sessions opened.",
         sessions_expired="Sessions whose lease ran out.",
         slots_created="Batch buffers made; in a steady state they are reused.",
@@ -62,15 +62,15 @@ FIGURES: dict[str, Family] = {
     ),
     **_gauges(
         uptime_seconds="Seconds since the daemon started.",
-        process_resident_bytes="Resident memory of the daemon, mapped files among it.",
+        process_resident_bytes="Resident memory of the daemon, including mapped files.",
         machine_cores="Processor cores of the machine.",
         sessions="Open sessions.",
-        sessions_lingering="Closed sessions whose consumers still look at batches.",
+        sessions_lingering="Closed sessions whose consumers still read batches.",
         dags_in_flight="Sampling DAGs launched and not finished.",
         buffer_bytes="Memory that batch buffers occupy.",
         buffer_limit_bytes="Memory that batch buffers may occupy (--buffer).",
         queue_limit_bytes="Bytes of batches in flight or waiting that each session may hold (--queue).",
-        lent_bytes="Bytes of batches that consumers have taken and still look at.",
+        lent_bytes="Bytes of batches that consumers have taken and still read.",
         cache_bytes="Memory of cached feature rows of other partitions.",
         scheduler_sessions="Sessions that the scheduler makes batches for.",
         scheduler_in_flight="Sampling DAGs launched and not finished, of all sessions.",
@@ -82,7 +82,7 @@ FIGURES: dict[str, Family] = {
     "cpu_s": Family("process_cpu_seconds", "Processor time of the daemon, all threads, in seconds.", counter=True),
     "scheduler_finished": Family("scheduler_queued", "Batches finished and not taken, of all sessions."),
     "scheduler_finished_bytes": Family("scheduler_queued_bytes", "Bytes of batches finished and not taken."),
-    "scheduler_finished_bytes_peak": Family("scheduler_queued_bytes_peak", "The most of these so far."),
+    "scheduler_finished_bytes_peak": Family("scheduler_queued_bytes_peak", "Most bytes of finished batches so far."),
 }
 """By the name of the figure."""
 
@@ -123,15 +123,15 @@ _LABELLED: tuple[tuple[re.Pattern[str], Family], ...] = (
 )
 
 SESSION_FIGURES: dict[str, Family] = {
-    "batches": Family("session_batches", "Batches of the session in all."),
+    "batches": Family("session_batches", "Number of batches of the session."),
     "taken": Family("session_batches_taken", "Batches that the consumer has taken.", counter=True),
     "seeds": Family("session_seeds_taken", "Seeds of the batches that the consumer has taken.", counter=True),
     "queued": Family("session_queued", "Batches finished and not taken."),
     "in_flight": Family("session_in_flight", "Batches launched and not finished."),
     "queued_bytes": Family("session_queued_bytes", "Bytes of batches finished and not taken."),
-    "lent_bytes": Family("session_lent_bytes", "Bytes of batches that the consumer has taken and still looks at."),
+    "lent_bytes": Family("session_lent_bytes", "Bytes of batches that the consumer has taken and still reads."),
     "score": Family("session_launch_score", "Launch score; the next batch is launched when it reaches sigma."),
-    "sigma": Family("session_launch_sigma", "What the launch score has to reach."),
+    "sigma": Family("session_launch_sigma", "Launch score at which the next batch is launched."),
     "sample_ms": Family("session_sample_milliseconds", "Launch to end of a batch, running mean."),
     "train_ms": Family("session_train_milliseconds", "The consumer's time per batch, running mean."),
 }

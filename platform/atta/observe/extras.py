@@ -1,4 +1,4 @@
-"""Packages that only some commands need, and the extra of ``atta`` that brings each of them."""
+"""Packages that only some commands need, and the extra of ``atta`` that installs each."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ EXTRAS = {
     "matplotlib": "bench",
     "pyarrow": "table",
 }
-"""By package."""
+"""The extra that installs a package."""
 
 
 def missing(*packages: str) -> list[str]:
-    """Those of ``packages`` that are not installed; none of them is imported."""
+    """The ``packages`` that are not installed. None of them is imported."""
     return [package for package in packages if not _installed(package)]
 
 
 def not_installed(*packages: str) -> str:
-    """What to say of ``packages``, which are missing: their names and the extras to install."""
+    """A message about missing ``packages``: their names and the extras to install."""
     extras = sorted({f"atta[{EXTRAS[package]}]" for package in packages if package in EXTRAS})
     return f"not installed: {', '.join(packages)}" + (f": install {' and '.join(extras)}" if extras else "")
 
 
 def need(what: str, *packages: str) -> None:
-    """Check that ``what`` can work; all ``packages`` belong to one extra.
+    """Check that the ``packages`` for ``what`` are installed; all belong to one extra.
 
     Raises:
         ConfigError: a package is missing; names the extra to install.

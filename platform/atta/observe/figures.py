@@ -1,4 +1,4 @@
-"""What a daemon tells of itself: figures of its process and of each session, the same for ``atta top`` and Prometheus."""
+"""Figures of a daemon's process and of each session, for ``atta top`` and Prometheus alike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ProcessFigures", "SessionFigures"]
 
 @dataclass(frozen=True, slots=True)
 class SessionFigures:
-    """One session on a daemon at one moment. Times are running means in milliseconds, None until measured."""
+    """One session on a daemon at one moment. Times are running means in milliseconds; None until measured."""
 
     session: str
     job: str
@@ -24,25 +24,25 @@ class SessionFigures:
     rank: int
     world_size: int
     batches: int
-    """Of the session in all."""
+    """Number of batches of the whole session."""
     taken: int
-    """Of these, by the consumer."""
+    """Number of batches that the consumer has taken."""
     seeds: int
-    """Of the batches taken."""
+    """Number of seeds of the batches taken."""
     queued: int
-    """Batches finished and not taken."""
+    """Number of batches finished and not taken."""
     in_flight: int
-    """Batches launched and not finished."""
+    """Number of batches launched and not finished."""
     queued_bytes: int
     lent_bytes: int
-    """Of batches that the consumer has taken and still looks at."""
+    """Bytes of batches that the consumer has taken and still reads."""
     score: float | None
-    """The launch score; the next batch is launched when it reaches ``sigma``. None where no batch is left to launch."""
+    """The launch score; the next batch is launched when it reaches ``sigma``. None if no batch is left to launch."""
     sigma: float | None
     sample_ms: float | None
     train_ms: float | None
     error: str
-    """Why no further batch comes; empty: all is well."""
+    """Why no further batch comes; empty if there is no error."""
 
     def to_message(self) -> Any:
         """The same as a ``SessionInfo``."""
@@ -58,7 +58,7 @@ class SessionFigures:
 
 
 class ProcessFigures:
-    """Age and memory of this process, and the processor time of the machine that it runs on."""
+    """Age and memory of this process, and the processor time of its machine."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()

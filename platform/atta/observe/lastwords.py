@@ -1,7 +1,7 @@
-"""What a process that fails leaves for the one that started it: the error as data, so that its type survives.
+"""Hands the error of a failed process to the process that started it, so that the type of the error survives.
 
-Whoever starts ``atta`` names a file in the environment variable ``ATTA_LAST_WORDS``; the command line writes one JSON object there.
-Nothing in it is evaluated: the type is one of ``atta.errors`` by name, the fields are numbers and texts.
+The parent names a file in the environment variable ``ATTA_LAST_WORDS``. The command line writes one JSON object there.
+Nothing in it is evaluated: the type is the name of one of ``atta.errors``, the fields are numbers and texts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LIMIT_BYTES = 1 << 20
 
 
 def leave(error: AttaError) -> None:
-    """Write ``error`` to the file that the environment names, if it names one."""
+    """Write ``error`` to the file that the environment names; do nothing if it names none."""
     path = os.environ.get(VARIABLE)
     if not path:
         return
@@ -31,7 +31,7 @@ def leave(error: AttaError) -> None:
 
 
 def read(path: Path) -> AttaError | None:
-    """The error that a process left at ``path``; None if it left none, or nothing that makes sense."""
+    """The error that a process left at ``path``; None if there is none, or it cannot be read."""
     try:
         if path.stat().st_size > _LIMIT_BYTES:
             return None
@@ -43,7 +43,7 @@ def read(path: Path) -> AttaError | None:
 
 
 def _rebuilt(kind: type[AttaError], message: str, fields: dict[str, Any]) -> AttaError:
-    """Not by calling ``kind``: what it takes differs from type to type."""
+    """Make the error without calling ``kind``, whose arguments differ from type to type."""
     error = kind.__new__(kind)
     error.args = (message,)
     vars(error).update(fields)

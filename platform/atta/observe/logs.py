@@ -1,6 +1,7 @@
-"""Structured logs on standard error, written by a thread of their own: whoever logs never waits and never fails.
+"""Structured logs on standard error, written by a thread of their own, so that logging never waits and never fails.
 
-Standard error may be a full pipe that nobody reads, a closed file or a full disk. What cannot be written is counted and left out.
+Standard error may be a full pipe that nobody reads, a closed file or a full disk. Lines that cannot be written are
+counted and left out.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ import structlog
 __all__ = ["LogSink", "configure", "drain", "dropped_lines"]
 
 LIMIT_BYTES = 4 << 20
-"""Most text that waits to be written."""
+"""Most bytes of text that wait to be written."""
 ENTRY_BYTES = 64
-"""What a write takes besides its text."""
+"""Bytes that a write takes besides its text."""
 LAST_WORDS_S = 1.0
 """How long a process that ends waits for its last lines to be written."""
 
 
 class LogSink(io.TextIOBase):
-    """A text stream in front of the file descriptor ``fd``: ``write`` puts text into a bounded queue, a thread empties it.
+    """A text stream in front of the file descriptor ``fd``: ``write`` puts text into a bounded queue, a thread empties
+    it.
 
-    ``told``: makes the line that stands where so many were left out.
+    ``told``: makes the line that says how many lines were left out at this place.
     """
 
     def __init__(self, fd: int, *, told: Callable[[int], str], limit_bytes: int = LIMIT_BYTES) -> None:
@@ -41,11 +43,11 @@ class LogSink(io.TextIOBase):
         self._bytes = self._missing = 0
         self._changed = threading.Condition()
         self.dropped = 0
-        """Writes that were left out since the start."""
+        """Number of writes that were left out since the start."""
         threading.Thread(target=self._empty, name="atta-logs", daemon=True).start()
 
     def write(self, text: str, /) -> int:
-        """Take ``text`` over; what does not fit into the queue is dropped."""
+        """Queue ``text``, or drop it if it does not fit."""
         data = text.encode(errors="backslashreplace")
         with self._changed:
             if self._bytes + ENTRY_BYTES + len(data) > self._limit_bytes:
@@ -65,7 +67,7 @@ class LogSink(io.TextIOBase):
         return self._fd
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all is written or dropped, at most ``timeout_s``; returns whether it is."""
+        """Wait at most ``timeout_s`` until all text is written or dropped; returns whether it is."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._bytes, timeout_s)
 
@@ -89,12 +91,12 @@ class LogSink(io.TextIOBase):
                 self._changed.notify_all()
 
     def _put(self, data: bytes) -> bool:
-        """Write all of ``data``, however long that takes; False where it cannot be written."""
+        """Write all of ``data``, however long that takes; False if it cannot be written."""
         rest = memoryview(data)
         while rest:
             try:
                 rest = rest[os.write(self._fd, rest) :]
-            except BlockingIOError:  # whoever shares the file has made it so
+            except BlockingIOError:  # another process that shares the file has made it non-blocking
                 poll = select.poll()
                 poll.register(self._fd, select.POLLOUT)
                 poll.poll()
@@ -109,7 +111,7 @@ _sink: LogSink | None = None
 def configure(*, format: str = "text", level: str = "info") -> None:  # noqa: A002 - the word users know
     """Log at ``level`` and above as ``text`` or ``json`` lines, and put ``sys.stderr`` behind the same queue.
 
-    Warnings of Python's own ``logging`` (asyncio and gRPC use it) and uncaught errors go there, too.
+    Warnings of Python's own ``logging``, which asyncio and gRPC use, and uncaught errors go there, too.
     """
     global _sink  # noqa: PLW0603 - a process has one standard error
     if _sink is None:
@@ -133,13 +135,13 @@ def configure(*, format: str = "text", level: str = "info") -> None:  # noqa: A0
 
 
 def drain(timeout_s: float = LAST_WORDS_S) -> None:
-    """Wait for the last lines to be written, before the process ends."""
+    """Wait until the last lines are written, before the process ends."""
     if _sink is not None:
         _sink.drain(timeout_s)
 
 
 def dropped_lines() -> int:
-    """Log lines that were left out, because nobody took them or they could not be written."""
+    """Number of log lines that were left out."""
     return 0 if _sink is None else _sink.dropped
 
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a daemon: its counters and those of its sessions, read when they are scraped."""
+"""Prometheus metrics of a daemon and of its sessions, read when they are scraped."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from atta.observe.figures import SessionFigures
 __all__ = ["MAX_SESSIONS", "DaemonCollector", "DaemonFigures", "serve_metrics"]
 
 MAX_SESSIONS = 64
-"""Sessions with metrics of their own, the longest open; ``atta_sessions`` counts all."""
+"""At most this many sessions, the longest open, have metrics of their own. ``atta_sessions`` counts all."""
 MAX_JOB_CHARS = 64
 SESSION_LABELS = ("atta_job", "session")
-"""Not ``job``: Prometheus itself gives every series a label of this name."""
+"""Not ``job``, because Prometheus itself gives every series a label of that name."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class DaemonFigures:
 
 
 class DaemonCollector(Collector):
-    """Turns what ``read`` returns into metrics, all labelled with the partition. A session's series end with it."""
+    """Turns what ``read`` returns into metrics, labelled with the partition. A session's series end with it."""
 
     def __init__(self, part: int, about: Mapping[str, str], read: Callable[[], DaemonFigures]) -> None:
         self._part, self._about, self._read = str(part), dict(about), read
@@ -67,7 +67,7 @@ class DaemonCollector(Collector):
 
 
 def serve_metrics(port: int, collector: Collector, *, host: str = "0.0.0.0") -> None:
-    """Serve ``collector`` at http://``host``:``port``/metrics; the default host is every address of the machine.
+    """Serve ``collector`` at http://``host``:``port``/metrics. By default on every address of the machine.
 
     Raises:
         ConfigError: the port is in use, or the address is not of this machine.

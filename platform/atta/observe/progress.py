@@ -1,4 +1,4 @@
-"""How long work reports its progress: the caller passes an object with two methods, the work calls them."""
+"""How long-running work reports its progress: it calls two methods of an object that its caller passes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Progress(Protocol):
     """Receives the stages of a long piece of work, in order."""
 
     def stage(self, name: str, total: int | None) -> None:
-        """Begin a stage of ``total`` units (None: unknown); the one before it is done."""
+        """Begin a stage of ``total`` units (None: unknown). The stage before it is done."""
 
     def advance(self, amount: int) -> None:
         """Report ``amount`` more units of the current stage as done."""

@@ -1,8 +1,9 @@
-"""What a daemon records of its work: the kinds of entries, and how they travel to whoever looks at them.
+"""What a daemon records of its work: the kinds of entries, and how they travel to their readers.
 
-In the daemon's ring an entry is a plain tuple ``(kind, *fields)``: cheap to append, and of no interest to the garbage collector.
-On the wire it is one line of JSON. For readers it is one of the types below, which say once what the fields are. All times are
-seconds of the daemon's monotonic clock; ``at`` is when the entry was recorded or what it tells of ended.
+In the daemon's ring an entry is a plain tuple ``(kind, *fields)``, which is cheap to append and invisible to the
+garbage collector. On the wire it is one line of JSON. Readers get one of the types below, which are the only place that
+says what the fields are. All times are seconds of the daemon's monotonic clock. ``at`` is when the entry was recorded,
+or when what it describes ended.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ __all__ = [
 class TaskSpan(NamedTuple):
     """A task that has ended."""
 
-    at: float  # ended
-    ready: float  # all that it waits for was done
-    started: float  # on its thread, or its request sent
+    at: float  # when it ended
+    ready: float  # when everything that it waits for was done
+    started: float  # when it began on its thread, or its request was sent
     session: str
     batch: int
     dag: int
@@ -41,31 +42,31 @@ class TaskSpan(NamedTuple):
     owner: int  # partition that holds the rows
     chunk: int
     chunks: int
-    cost: float  # what the scheduler orders tasks of a DAG by
+    cost: float  # by which the scheduler orders the tasks of a DAG
     remote_rows: int
     remote_bytes: int
     cached_rows: int
     shared_rows: int
-    outcome: str  # "done", "failed", "cancelled": nobody wanted the result any more
+    outcome: str  # "done", "failed", or "cancelled": the result was not wanted any more
 
 
 class ServedSpan(NamedTuple):
     """A request of another daemon, from its arrival to the end of the answer."""
 
-    at: float  # ended
+    at: float  # when it ended
     started: float
     request: str
-    nbytes: int  # of the answer, where it is streamed
+    nbytes: int  # of an answer that is streamed or serialised already
 
 
 class BatchMark(NamedTuple):
     """A step in the life of a batch."""
 
     at: float
-    what: str  # "launched", "ready" (finished, and so are all before it), "taken" by the consumer, "sent" to it, "cancelled"
+    what: str  # "launched", "ready" (finished, and all before it), "taken" by the consumer, "sent" to it, "cancelled"
     session: str
     batch: int
-    dag: int  # -1: not known where it happened
+    dag: int  # -1: not known
 
 
 class SessionMark(NamedTuple):
@@ -76,9 +77,9 @@ class SessionMark(NamedTuple):
     session: str
     job: str
     epoch: int
-    batches: int  # in all
+    batches: int  # of the whole session
     batch_size: int = 0  # seeds; 0: not known
-    fan_outs: str = ""  # hop by hop, "15,10,5"; where a hop has several edge types, the sum
+    fan_outs: str = ""  # hop by hop, "15,10,5"; the sum if a hop has several edge types
 
 
 class SessionSample(NamedTuple):
@@ -99,7 +100,7 @@ class MachineSample(NamedTuple):
     """The daemon as a whole."""
 
     at: float
-    utilisation: float  # CPU of the machine, percent, as the launch score takes it
+    utilisation: float  # of the machine's CPU in percent, as the launch score uses it
     buffer_bytes: int  # memory of batch buffers
     ready_cpu: int
     ready_net: int
@@ -128,12 +129,12 @@ class Recording:
     now: float  # when it answered, seconds of its monotonic clock
     offset_ns: int  # wall clock minus monotonic clock
     capacity: int  # entries that its ring holds; 0: recording is switched off
-    full: bool  # older entries have made room for newer ones
+    full: bool  # older entries have been dropped for newer ones
     entries: tuple[Entry, ...]
 
 
 def to_lines(entries: Iterable[tuple[Any, ...]], limit: int) -> Iterator[str]:
-    """Entries of a ring as lines of JSON, in texts of at most ``limit`` characters (or one entry)."""
+    """Entries of a ring as lines of JSON, in texts of at most ``limit`` characters, or of one entry."""
     lines: list[str] = []
     size = 0
     for entry in entries:
@@ -151,15 +152,15 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def from_lines(text: str) -> Iterator[Entry]:
-    """Read a text of ``to_lines``; kinds that only a newer daemon knows are left out.
+    """Read a text of ``to_lines``. Kinds that only a newer daemon knows are left out.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: it is not such a text.
     """
     for line in text.splitlines():
         try:
             kind, *fields = json.loads(line)
             if kind in _TYPES:
                 yield _TYPES[kind]._make(fields)
-        except TypeError as error:  # no list, or not with as many fields
+        except TypeError as error:  # not a list, or with more or fewer fields
             raise ValueError(f"{line[:100]}: {error}") from error

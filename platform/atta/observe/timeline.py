@@ -1,10 +1,11 @@
-"""Recordings of daemons as one timeline: trace events in the JSON format that Perfetto and Chrome read.
+"""Turns recordings of daemons into one timeline: trace events in the JSON format that Perfetto and Chrome read.
 
-One process per daemon. Its rows, in this order: batches (being made, waiting in the queue, on their way to the consumer), CPU
-tasks, waits for other daemons, requests served to other daemons; a kind has as many rows as there were such things at a time.
-Beside them counters of each session and of the daemon. The arguments of a task name its session, batch and DAG.
+Each daemon is a process. Its rows are, in this order: batches (being made, waiting in the queue, on their way to the
+consumer), CPU tasks, waits for other daemons, and requests served to other daemons. A kind has as many rows as it had
+members at the same time. There are also counters of each session and of the daemon. The arguments of a task name its
+session, batch and DAG.
 
-Pure: what is recorded goes in, dictionaries come out. The format: "Trace Event Format" of the Chromium project.
+Pure: recordings go in, dictionaries come out. The format is the "Trace Event Format" of the Chromium project.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ __all__ = ["covered_s", "document", "rows", "trace_events"]
 Event = dict[str, Any]
 ROWS = ("batches", "CPU", "network", "served")
 _ROWS_PER_DAEMON = 10_000
-"""Row numbers are apart for each daemon: viewers take a row's number for a thread id of the machine."""
+"""Distance of the row numbers of two daemons. Viewers take a row's number for a thread id of the machine."""
 
 
 @dataclass(slots=True)
 class _Bar:
-    """Something with a beginning and an end, nanoseconds since the start of the timeline, in a row of ``group``."""
+    """Something with a start and an end, in nanoseconds since the start of the timeline, in a row of ``group``."""
 
     group: str
     start: int
@@ -45,7 +46,7 @@ class _Bar:
 
 
 def rows(spans: Sequence[tuple[float, float]]) -> list[int]:
-    """Give each (start, end) a row, the lowest that is free at its start, so that those of a row never overlap."""
+    """Give each (start, end) the lowest row that is free at its start, so that spans in a row never overlap."""
     given = [0] * len(spans)
     free: list[int] = []
     busy: list[tuple[float, int]] = []  # end, row
@@ -64,14 +65,14 @@ def rows(spans: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def covered_s(recording: Recording) -> float:
-    """Seconds between the first and the last thing that is recorded."""
+    """Seconds between the first and the last event of a recording."""
     if not recording.entries:
         return 0.0
     return max(entry.at for entry in recording.entries) - min(map(_start, recording.entries))
 
 
 def trace_events(recordings: Sequence[Recording]) -> list[Event]:
-    """What the daemons did, on one clock that starts with the first entry: metadata, then events in order of time."""
+    """What the daemons did, on one clock that starts with the first entry: metadata, then events by time."""
     origin = min((int(1e9 * _start(entry)) + r.offset_ns for r in recordings for entry in r.entries), default=0)
     metadata: list[Event] = []
     events: list[Event] = []
@@ -114,7 +115,7 @@ class _Daemon:
         ]
 
     def events(self) -> Iterator[Event]:
-        """All events of this daemon; ``metadata`` has the names of the rows afterwards."""
+        """All events of this daemon. Afterwards ``metadata`` has the names of the rows."""
         bars = list(_batches(self, self._of(BatchMark), self._closed, self._recording.now))
         bars += [self._task(span) for span in self._of(TaskSpan)]
         bars += [self._served(span) for span in self._of(ServedSpan)]
@@ -140,20 +141,20 @@ class _Daemon:
                     yield from self._session_mark(entry)
 
     def ns(self, at: float) -> int:
-        """Nanoseconds since the start of the timeline of a time of this daemon's clock."""
+        """A time of this daemon's clock as nanoseconds since the start of the timeline."""
         return int(1e9 * at) + self._shift
 
     def slice(self, name: str, category: str, start: int, end: int, args: Event) -> Event:
-        """A slice of a row, which is still to be given."""
+        """A slice whose row is not chosen yet."""
         times = {"ts": start / 1e3, "dur": (end - start) / 1e3}
         return {"ph": "X", "name": name, "cat": category, "pid": self._pid, **times, "args": args}
 
     def label(self, session: str) -> str:
-        """What a session is called."""
+        """The name of a session for people."""
         return self._labels.get(session, session[:6])
 
     def job(self, session: str) -> str:
-        """The job of a session; empty where it is not recorded any more."""
+        """The job of a session; empty if it is not recorded any more."""
         return self._jobs.get(session, "")
 
     def _of(self, kind: type[Any]) -> list[Any]:
@@ -209,7 +210,7 @@ class _Daemon:
         args |= {"batch size": mark.batch_size, "fan-outs": mark.fan_outs}
         at = {"pid": self._pid, "tid": 0, "ts": self.ns(mark.at) / 1e3}
         yield {"ph": "i", "s": "p", "name": f"session {label} {mark.what}", "cat": "session", **at, "args": args}
-        if mark.what == "closed":  # or its last figures would stay until the end of the timeline
+        if mark.what == "closed":  # otherwise its last figures would stay until the end of the timeline
             yield self._counter(f"launch score, {label}", mark.at, {"score": 0})
             yield self._counter(f"batches, {label}", mark.at, {"in flight": 0, "queue": 0})
             yield self._counter(f"queue bytes, {label}", mark.at, {"bytes": 0})
@@ -225,7 +226,7 @@ STAGES = (("", "launched", "ready"), (" waits", "ready", "taken"), (" is sent", 
 
 
 def _batches(daemon: _Daemon, marks: Iterable[BatchMark], closed: dict[str, float], now: float) -> Iterator[_Bar]:
-    """The life of each batch: made, waiting, on its way. What has not ended lasts until its session is closed, or until now."""
+    """The stages of each batch: made, waiting, on its way. An unfinished one lasts until its session ends, or now."""
     lives: dict[tuple[str, int], dict[str, BatchMark]] = {}
     for mark in marks:
         lives.setdefault((mark.session, mark.batch), {})[mark.what] = mark

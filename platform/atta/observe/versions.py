@@ -1,4 +1,4 @@
-"""What a result was measured with: the machine and the versions of what matters, for every JSON that Atta writes."""
+"""What a result was measured with: the machine, and versions of packages. Every JSON that Atta writes has them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKAGES = ("atta", "torch", "torch_geometric", "dgl", "numpy", "grpcio", "prot
 
 
 def machine() -> dict[str, Any]:
-    """CPU model, usable cores, memory in bytes and, if torch is loaded and sees one, the GPU."""
+    """CPU model, usable cores, memory in bytes, and the GPU if torch is loaded and sees one."""
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),

@@ -1,9 +1,9 @@
 """Packs and unpacks messages whose payload is megabytes, without protobuf's copies.
 
-A protobuf runtime copies every ``bytes`` field twice on each side: into the message and out of the serialised form. For a few
-messages (``SampleChunk``, ``PullChunk``, ``RowsChunk``, ``PushRowsRequest``, ``BatchChunk``) ``pack`` appends the payload fields to
-the serialised rest, and ``unpack`` returns them as views of the received bytes. The bytes on the wire are valid protobuf: a plain
-protobuf peer reads and writes the same ones.
+A protobuf runtime copies every ``bytes`` field twice on each side: into the message and out of the serialised form. For
+a few messages (``SampleChunk``, ``PullChunk``, ``RowsChunk``, ``PushRowsRequest``, ``BatchChunk``) ``pack`` appends the
+payload fields to the serialised rest, and ``unpack`` returns them as views of the received bytes. The bytes on the wire
+are valid protobuf: a plain protobuf peer reads and writes the same ones.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def bytes_fields(kind: type[Message], *names: str) -> tuple[int, ...]:
     return tuple(fields[name].number for name in names)
 
 
-# The large fields of each message that is packed here. Other modules name them by these constants, never by numbers, so that a
-# field that is renamed in a .proto file is an error when this module is imported.
+# The large fields of each message that is packed here. Other modules name them by these constants, never by numbers, so
+# that a field that is renamed in a .proto file is an error when this module is imported.
 SAMPLE_CHUNK = SAMPLE_COUNTS, SAMPLE_NEIGHBORS, SAMPLE_EDGE_IDS, SAMPLE_TABLES = bytes_fields(
     graph_pb2.SampleChunk, "counts", "neighbors", "edge_ids", "tables"
 )

@@ -1,4 +1,4 @@
-"""``cluster.toml``: which daemon serves which partition, read by daemons (their peers) and clients alike.
+"""``cluster.toml``: which daemon serves which partition. Daemons read it to find their peers, clients to find daemons.
 
 [[daemon]]
 part = 0
@@ -26,7 +26,7 @@ def read_cluster(path: str | Path) -> dict[int, str]:
     """Addresses by partition.
 
     Raises:
-        DataError: the file is missing or no TOML.
+        DataError: the file is missing or is not TOML.
         ConfigError: a key is unknown, missing or of the wrong type, or a partition is named twice.
     """
     try:
@@ -35,7 +35,7 @@ def read_cluster(path: str | Path) -> dict[int, str]:
     except OSError as error:
         raise DataError(path, f"cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(path, f"is no TOML file: {error}") from error
+        raise DataError(path, f"is not a TOML file: {error}") from error
     return _parse(path, content)
 
 
@@ -68,16 +68,16 @@ def check_address(address: str) -> str:
     """``address`` if it is ``host:port`` or ``[IPv6 address]:port``, otherwise ConfigError."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not port.isascii() or not 0 <= int(port) <= 65_535:
-        raise ConfigError(f"{address!r} is no address: give host:port{_bracketed(address, ':PORT')}")
+        raise ConfigError(f"{address!r} is not an address: give host:port{_bracketed(address, ':PORT')}")
     if host.startswith("[") and host.endswith("]"):
         if not _is_ipv6(host[1:-1]):
-            raise ConfigError(f"{address!r} is no address: {host[1:-1]!r} is no IPv6 address")
+            raise ConfigError(f"{address!r} is not an address: {host[1:-1]!r} is not an IPv6 address")
     elif ":" in host:
         raise ConfigError(
-            f"{address!r} is no address: give host:port{_bracketed(host, f':{port}') or _bracketed(address, ':PORT')}"
+            f"{address!r} is not an address: give host:port{_bracketed(host, f':{port}') or _bracketed(address, ':PORT')}"
         )
     elif not host.isprintable() or set(host) & set(" /[]"):
-        raise ConfigError(f"{address!r} is no address: {host!r} is no name of a host")
+        raise ConfigError(f"{address!r} is not an address: {host!r} is not the name of a host")
     return address
 
 
@@ -94,6 +94,6 @@ def _is_ipv6(text: str) -> bool:
 
 
 def write_cluster(path: str | Path, addresses: Sequence[str]) -> None:
-    """Write a cluster file; the position in ``addresses`` is the partition."""
+    """Write a cluster file. ``addresses``: of the daemons, in the order of their partitions."""
     entries = [f'[[daemon]]\npart = {part}\naddress = "{address}"\n' for part, address in enumerate(addresses)]
     Path(path).write_text("\n".join(entries), encoding="utf-8")

@@ -1,9 +1,9 @@
-"""Which daemon a request means, and whether the one that gets it is that one. Pure.
+"""Which daemon a request is meant for, and whether the daemon that gets it is that one. Pure.
 
-An address may lead elsewhere: a cluster file is wrong, two daemons have changed places, another dataset is served there now, a
-daemon has been started anew. Such a daemon would answer with rows of other vertices, and nobody would notice. So requests say in
-one header, ``atta-to: PART/DATASET/INCARNATION``, whom they mean, and daemons refuse what is meant for another. What a caller does
-not know stays empty.
+An address may lead to the wrong daemon: a cluster file is wrong, two daemons have changed places, another dataset is
+served there now, or the daemon has been restarted. It would answer with rows of other vertices, and nobody would
+notice. So each request names its daemon in one header, ``atta-to: PART/DATASET/INCARNATION``, and daemons refuse
+requests meant for another. What a caller does not know stays empty.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ HEADER = "atta-to"
 
 
 class Bound(enum.Enum):
-    """What the answers of a method depend on, and so what its requests must say."""
+    """What the answers of a method depend on, and therefore what its requests must name."""
 
     NOTHING = "nothing"
-    """Any daemon may answer: this is how one learns who is there."""
+    """Any daemon may answer: this is how a client learns which daemon it talks to."""
     NAMED = "named"
-    """Figures and orders for operators, who may know no more than an address: what a request names must be right."""
+    """Figures and commands for operators. They may know only an address; what a request does name must be right."""
     DATA = "data"
-    """A partition of a dataset: any process that serves it answers alike, or, of mutable tables, says what it does not have."""
+    """A partition of a dataset. Every process that serves it answers alike, or says which mutable table it lacks."""
     PROCESS = "process"
-    """Sessions, which one process holds in memory: they are gone when the daemon is started anew."""
+    """Sessions. One process holds them in memory, and they end when the daemon is restarted."""
 
 
 def new_incarnation() -> str:
-    """A random name for a daemon's process."""
+    """A random name for the process of a daemon."""
     return secrets.token_hex(8)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A daemon, as far as it is known: None and "" stand for what is not."""
+    """What is known of a daemon; None and "" stand for what is not."""
 
     part: int | None = None
     dataset_id: str = ""
     incarnation: str = ""
 
     def header(self, bound: Bound) -> tuple[tuple[str, str], ...]:
-        """gRPC metadata by which a request of a method that is ``bound`` so names this daemon."""
+        """gRPC metadata with which a request names this daemon, for a method of this ``bound``."""
         if bound is Bound.NOTHING or self == Identity():
             return ()
         return ((HEADER, self.named(bound)),)
@@ -58,7 +58,7 @@ class Identity:
 
     @classmethod
     def parse(cls, text: str) -> Identity:
-        """What a header names; raises ConfigError."""
+        """The daemon that a header names; raises ConfigError where the header is malformed."""
         part, *rest = text.split("/")
         if len(rest) != 2 or not (part == "" or (part.isascii() and part.isdecimal() and len(part) < 10)):
             raise ConfigError(f"{HEADER}: {text[:100]!r} is not PART/DATASET/INCARNATION")
@@ -71,11 +71,11 @@ class Identity:
 
 
 def check(found: Identity, meant: Identity, bound: Bound, address: str) -> None:
-    """Refuse a request for ``meant`` that has reached ``found``, which listens at ``address``.
+    """Refuse a request that is meant for ``meant`` but has reached ``found``, which listens at ``address``.
 
     Raises:
-        WrongDatasetError: another partition or dataset is meant, or the request does not say which.
-        RestartedError: another process is meant, or the request does not say which.
+        WrongDatasetError: the request names another partition or dataset, or none.
+        RestartedError: the request names another process, or none.
     """
     if bound is Bound.NOTHING:
         return

@@ -1,7 +1,8 @@
 """Sealed memory files (memfd) that a daemon and its consumers map, and locks on ranges of them.
 
-A seal keeps a file from shrinking, so that no mapping of it can end in SIGBUS. A lock belongs to an open file description: the
-kernel drops it when its holder dies, so whoever finds no lock knows that nobody looks. Nothing here has a name in a file system.
+A seal keeps a file from shrinking, so that reading a mapping of it cannot end in SIGBUS. A lock belongs to an open file
+description. The kernel drops it when its holder dies, so a range without a lock has no readers. The files have no name
+in a file system.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import struct
 __all__ = ["SEALS", "create", "exclude", "open_sealed", "punch", "share", "unlock"]
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-"""Of every memory file: its size never changes."""
+"""Seals of every memory file: its size never changes."""
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
 _PATH = re.compile(r"/proc/[1-9][0-9]*/fd/[0-9]+")
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -24,7 +25,7 @@ _LIBC.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 def create(name: str, nbytes: int) -> int:
-    """A descriptor of a new sealed file of ``nbytes``, which takes memory only where it is written; OSError."""
+    """A descriptor of a new sealed file of ``nbytes``. It takes memory only where it is written. Raises OSError."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, nbytes)
@@ -36,11 +37,11 @@ def create(name: str, nbytes: int) -> int:
 
 
 def open_sealed(path: str, pid: int, stop: int) -> int:
-    """Open the memory file at ``path``, a descriptor of the process ``pid``, of which at least ``stop`` bytes are wanted.
+    """Open the memory file at ``path``, a descriptor of process ``pid``; it must have at least ``stop`` bytes.
 
     Raises:
-        FileNotFoundError: the process, or its descriptor, has gone.
-        ValueError: the path is no descriptor of that process, or what it leads to is no memory file that keeps its size.
+        FileNotFoundError: the process or its descriptor is gone.
+        ValueError: the path is not a descriptor of that process, or it does not lead to a sealed memory file.
         OSError: it cannot be opened.
     """
     if not _PATH.fullmatch(path) or not path.startswith(f"/proc/{pid}/"):
@@ -49,7 +50,7 @@ def open_sealed(path: str, pid: int, stop: int) -> int:
         raise ValueError("not a memory file")
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
-        # The descriptor may have changed hands since it was looked at: this one cannot.
+        # The descriptor at ``path`` may have been reused since the check; our own cannot be.
         if not os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:"):
             raise ValueError("not a memory file")
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
@@ -63,17 +64,17 @@ def open_sealed(path: str, pid: int, stop: int) -> int:
 
 
 def share(fd: int, start: int, nbytes: int) -> bool:
-    """Note that the range is looked at; False where it is excluded right now."""
+    """Lock the range for reading; False while somebody excludes readers."""
     return _lock(fd, fcntl.F_RDLCK, start, nbytes)
 
 
 def exclude(fd: int, start: int, nbytes: int) -> bool:
-    """Keep others from looking at the range; False where somebody does."""
+    """Keep others from reading the range; False while somebody reads it."""
     return _lock(fd, fcntl.F_WRLCK, start, nbytes)
 
 
 def unlock(fd: int, start: int, nbytes: int) -> None:
-    """End ``share`` or ``exclude``."""
+    """Undo ``share`` or ``exclude``."""
     _lock(fd, fcntl.F_UNLCK, start, nbytes)
 
 

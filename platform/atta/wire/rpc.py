@@ -1,8 +1,8 @@
-"""gRPC in one place: the method table, channels, and how errors cross the wire.
+"""gRPC in one place: the table of methods, the options of channels, and how errors cross the wire.
 
-``METHODS`` names every remote procedure once; server handlers and client stubs are both built from it. Methods with payload
-fields exchange ``Bulk`` values, whose large byte fields are never copied through a protobuf message (see ``atta.wire.bulk``).
-What a method's requests must say of the daemon that they mean stands in the table, too (see ``atta.wire.identity``).
+``METHODS`` names every remote procedure once. Handlers and stubs are both built from it. It also says what a request
+must tell of the daemon that it is meant for (see ``atta.wire.identity``). Methods with payload fields exchange ``Bulk``
+values, whose large fields are never copied through a protobuf message (see ``atta.wire.bulk``).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ __all__ = [
 ]
 
 MAX_MESSAGE_BYTES = 64 << 20
-"""Neither side sends or accepts a larger message; senders chunk to a few MB long before (architecture: 1-16 MB)."""
+"""Largest message that either side sends or accepts. Senders cut long answers into chunks of a few MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bulk:
-    """A message and its large byte fields (field number -> buffer; memoryviews into the received bytes on arrival)."""
+    """A message and its large fields by number. On arrival their buffers are views of the received bytes."""
 
     message: Any
     payloads: Mapping[int, Any] = field(default_factory=dict)
@@ -51,7 +51,15 @@ class Bulk:
 
 @dataclass(frozen=True, slots=True)
 class RpcMethod:
-    """One remote procedure: its path, whom requests name, message types, whether replies stream, which fields are bulk payloads."""
+    """One remote procedure.
+
+    Attributes:
+        path: as gRPC knows it.
+        bound: what its requests must say of the daemon that they are meant for.
+        request, reply: message types.
+        streams: whether it answers with many replies.
+        payload, request_payload: numbers of the large fields of replies and of requests.
+    """
 
     path: str
     bound: Bound
@@ -71,7 +79,7 @@ class RpcMethod:
         """Parse a request; a ``Bulk`` of views into ``raw`` where the method has payload fields.
 
         Raises:
-            ConfigError: the bytes are no such message.
+            ConfigError: the bytes are not such a message.
         """
         try:
             if self.request_payload:
@@ -79,7 +87,7 @@ class RpcMethod:
             return self.request.FromString(raw)
         except (DecodeError, ValueError) as error:
             raise errors.ConfigError(
-                f"{self.path}: the request is no {self.request.DESCRIPTOR.name}: {error}"
+                f"{self.path}: the request is not a {self.request.DESCRIPTOR.name}: {error}"
             ) from error
 
     def encode_reply(self, reply: Any) -> bytes:
@@ -162,7 +170,8 @@ _RETRY = json.dumps(
     {
         "methodConfig": [
             {
-                # Unary ones only: a stream whose connection breaks as it begins may be retried for ever, past its deadline (1.85).
+                # Not streams: gRPC 1.85 may retry a stream for ever, past its deadline, if its connection breaks as it
+                # begins.
                 "name": [
                     {"service": f"atta.v1.{name.partition('.')[0]}", "method": name.partition(".")[2]}
                     for name, method in METHODS.items()
@@ -182,10 +191,10 @@ _RETRY = json.dumps(
 
 
 def channel_options() -> list[tuple[str, Any]]:
-    """Options shared by all clients and servers: message bounds, keep-alive, and retries while a peer restarts.
+    """Options of both sides of a connection: bounds of messages, keep-alive, and retries while a peer restarts.
 
-    Retrying is safe because every procedure is idempotent (sampling is a pure function, ``Next`` and pushes are numbered).
-    Streams are begun again by whoever reads them.
+    Retrying is safe because every procedure is idempotent: sampling is a pure function, ``Next`` and pushes are
+    numbered. Streams are not retried here. Their readers begin them again.
     """
     return [
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -200,10 +209,11 @@ def channel_options() -> list[tuple[str, Any]]:
 
 
 def client_options() -> list[tuple[str, Any]]:
-    """Options of channels, beside those that servers have, too.
+    """Options of channels: those of both sides, and how to connect.
 
-    A daemon that comes back, also under another address of its name, is seen within a second: left to itself gRPC waits up to two
-    minutes between two attempts. And every channel has a connection of its own: shared ones share their waiting as well.
+    A daemon that comes back is seen within a second, even if its host name now stands for another address. By default
+    gRPC waits up to two minutes between two attempts. Every channel has a connection of its own: channels that share
+    one also wait together.
     """
     return [
         *channel_options(),
@@ -218,7 +228,7 @@ def client_options() -> list[tuple[str, Any]]:
 def handlers(
     service: str, methods: Mapping[str, Callable[..., Any]], *, raw: bool = False
 ) -> grpc.GenericRpcHandler[Any, Any]:
-    """Server side of ``service``: method name -> coroutine (or async generator where the method streams).
+    """What answers ``service``: a coroutine for each method, or an async generator where the method streams.
 
     ``raw``: they take requests as bytes and parse them themselves.
     """
@@ -235,7 +245,7 @@ def handlers(
 
 
 def stub(channel: Any, name: str) -> Any:
-    """Client side of one method (``"KvService.Pull"``) on a sync or asyncio channel."""
+    """What calls one method (``"KvService.Pull"``) over a sync or asyncio channel."""
     method = METHODS[name]
     make = channel.unary_stream if method.streams else channel.unary_unary
     return make(method.path, request_serializer=method.encode_request, response_deserializer=method.decode_reply)
@@ -249,7 +259,7 @@ _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
     errors.QuotaExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.WrongDatasetError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RestartedError: grpc.StatusCode.ABORTED,
-    # A third daemon that does not answer must not look like this one not answering: callers would retry in vain.
+    # If a third daemon does not answer, it must not look as if this one did not: callers would retry in vain.
     errors.DeadlineError: grpc.StatusCode.INTERNAL,
     errors.UnavailableError: grpc.StatusCode.INTERNAL,
     errors.RemoteError: grpc.StatusCode.INTERNAL,
@@ -258,7 +268,7 @@ _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
 
 
 def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
-    """The gRPC status that carries ``error``: its own for Atta's errors, INTERNAL for anything else."""
+    """The gRPC status that carries ``error``: each of Atta's errors has its own, anything else is INTERNAL."""
     for kind in type(error).__mro__:
         if kind in _STATUS:
             return _STATUS[kind], str(error)
@@ -266,7 +276,7 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
 
 
 def error_from(peer: str, error: grpc.RpcError) -> errors.AttaError:
-    """The typed error for a failed call to ``peer``; the remote cause becomes its message."""
+    """The typed error of a failed call to ``peer``. Its message is what the peer said."""
     code, details = error.code(), error.details() or ""
     if _broke_off(code, details):
         return errors.UnavailableError(peer, f"the connection broke ({_brief(details)})")
@@ -288,15 +298,15 @@ def error_from(peer: str, error: grpc.RpcError) -> errors.AttaError:
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return errors.QuotaExceededError(f"{peer}: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
-            return errors.RemoteError(peer, "is no Atta daemon, or one of another version")
+            return errors.RemoteError(peer, "is not an Atta daemon, or one of another version")
         case _:
             return errors.RemoteError(peer, details or str(code))
 
 
 def _broke_off(code: grpc.StatusCode, details: str) -> bool:
-    """Whether the other side, or something in between, has given up a call without a word about why.
+    """Whether the other side, or something in between, ended a call without saying why.
 
-    A daemon that stops in the middle of an answer cancels it; one that is killed, or a proxy, may reset the stream.
+    A daemon that stops in the middle of an answer cancels it. A killed daemon, or a proxy, may reset the stream.
     """
     if code is grpc.StatusCode.CANCELLED:
         return not details.startswith(_OWN_DOING)

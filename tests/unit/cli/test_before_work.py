@@ -52,7 +52,7 @@ def test_every_file_is_checked_when_the_options_are_read(name: str, option: clic
     with pytest.raises(ConfigError, match="it is a folder"):
         option.type.convert(str(tmp_path / "folder.png"), option, None)
     (tmp_path / "plain").touch()
-    with pytest.raises(ConfigError, match="plain: is no folder"):
+    with pytest.raises(ConfigError, match="plain: is not a folder"):
         option.type.convert(str(tmp_path / "plain" / "file.png"), option, None)
     with pytest.raises(ConfigError, match="cannot be written to"):
         option.type.convert("/proc/file.png", option, None)
@@ -109,7 +109,7 @@ def test_folders_to_come_are_checked(tmp_path: Path) -> None:
     check_folder("--checkpoint", tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"--checkpoint .*/file/b: .*/file: is no folder"):
+    with pytest.raises(ConfigError, match=r"--checkpoint .*/file/b: .*/file: is not a folder"):
         check_folder("--checkpoint", tmp_path / "file" / "b")
     with pytest.raises(ConfigError, match="--checkpoint /proc/a: /proc: cannot be written to"):
         check_folder("--checkpoint", "/proc/a")

@@ -20,7 +20,7 @@ def test_round_trip(tmp_path: Path) -> None:
     [
         ("daemon = 3", ConfigError, "names no"),
         ("daemon = [3]", ConfigError, "names no"),
-        ("[[daemon]\n", DataError, "no TOML"),
+        ("[[daemon]\n", DataError, "not a TOML"),
         ('[[deamon]]\npart = 0\naddress = "a:1"', UnknownNameError, "did you mean 'daemon'"),
         ('[[daemon]]\npart = 0\nadress = "a:1"', UnknownNameError, "did you mean 'address'"),
         ('[[daemon]]\npart = "0"\naddress = "a:1"', ConfigError, "part = N"),
@@ -64,7 +64,7 @@ def test_good_addresses(address: str) -> None:
     ],
 )
 def test_bad_addresses(address: str) -> None:
-    with pytest.raises(ConfigError, match="is no address"):
+    with pytest.raises(ConfigError, match="is not an address"):
         check_address(address)
 
 

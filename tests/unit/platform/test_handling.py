@@ -140,7 +140,7 @@ def test_what_is_meant_for_another_daemon_reaches_no_handler(named: str | None) 
 def test_what_is_no_message_reaches_no_handler() -> None:
     daemon = Daemon()
     for ask, name in ((daemon.stats, "StatsRequest"), (daemon.pull, "PullRequest")):
-        with pytest.raises(Aborted, match=rf"INVALID_ARGUMENT: .*the request is no {name}"):
+        with pytest.raises(Aborted, match=rf"INVALID_ARGUMENT: .*the request is not a {name}"):
             ask(raw=b"\xff" * 5)
     assert daemon.service.requests == []
 

@@ -1,4 +1,4 @@
-"""Leases are renewed by the clock, whatever else the keeper does and whoever does not answer."""
+"""Leases are renewed by the clock, also while the keeper does other things and while a daemon does not answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PERIOD = LEASE / PER_LEASE
 @settings(deadline=None)
 @given(steps=st.lists(st.integers(1, 50), min_size=1, max_size=200), daemons=st.integers(1, 3))
 def test_no_lease_waits_longer_than_a_period_and_a_step(steps: list[int], daemons: int) -> None:
-    """However often, and for whatever reason, the keeper looks at its clock."""
+    """Renewals follow the clock, however often the keeper looks at it."""
     renewals: Renewals[int] = Renewals()
     now, latest = 0.0, {}
     for daemon in range(daemons):

@@ -1,4 +1,4 @@
-"""Logs: whoever logs never waits and never fails, whatever happens to standard error."""
+"""Logging never waits and never fails, even if standard error is broken."""
 
 from __future__ import annotations
 

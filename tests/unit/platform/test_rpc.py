@@ -76,7 +76,9 @@ def test_a_call_that_breaks_off_without_a_word_is_one_whose_daemon_is_gone(
 @pytest.mark.parametrize("name", rpc.METHODS)
 def test_what_is_no_message_is_named(name: str) -> None:
     method = rpc.METHODS[name]
-    with pytest.raises(errors.ConfigError, match=f"{method.path}: the request is no {method.request.DESCRIPTOR.name}"):
+    with pytest.raises(
+        errors.ConfigError, match=f"{method.path}: the request is not a {method.request.DESCRIPTOR.name}"
+    ):
         method.decode_request(b"\xff" * 5)
 
 

@@ -140,7 +140,7 @@ def test_a_disk_that_hangs_does_not_keep_a_daemon_from_ending(tmp_path: Path, mo
 
 
 def test_edges_are_counted_in_their_files(tmp_path: Path) -> None:
-    """Not in a report: whatever it says, and where there is none."""
+    """The report of the partitioning is not read: it may be wrong or missing."""
     sizes = [3, 0, 5]
     files = {f"part-{part:04d}/edges/e/indices.npy": SimpleNamespace(shape=(size,)) for part, size in enumerate(sizes)}
     schema = SimpleNamespace(check_edge_type=lambda name: name)

@@ -129,7 +129,7 @@ def test_an_aborted_save_leaves_nothing(tmp_path: Path) -> None:
     for owner in of:
         owner.snapshots.abort_save("s", NEW)
     assert folders(tmp_path) == ["part-0000", "part-0001"]
-    with pytest.raises(AttaError, match="part 0: did not hear"):
+    with pytest.raises(AttaError, match="part 0: what was prepared was held for too long"):
         of[0].snapshots.commit_save("s", NEW)
     assert load(owners(tmp_path)) == [1.0] * PARTS
 

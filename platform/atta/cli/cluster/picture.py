@@ -16,7 +16,7 @@ __all__ = ["picture"]
 
 UNKNOWN = "-"
 WIDE = 120
-"""Columns of a terminal on which the figures of all daemons stand below each other; on narrower ones long figures wrap."""
+"""Width of a terminal from which the figures of all daemons are aligned. On narrower ones long figures wrap."""
 _WIDTHS = {"remote": 11, "buffers": 18, "served": 20}
 _SESSION_COLUMNS = (
     "epoch", "batches", "batch/s", "seeds/s", "queue", "flight", "held", "score", "sigma", "sample ms", "train ms",
@@ -24,7 +24,7 @@ _SESSION_COLUMNS = (
 
 
 def picture(cluster: str, daemons: Sequence[DaemonRates], width: int) -> RenderableType:
-    """All daemons on ``width`` columns; ``cluster`` is what the user calls them."""
+    """All daemons on ``width`` columns. ``cluster``: the name that the user gave."""
     answering = sum(not daemon.sample.error for daemon in daemons)
     title = Text(f"{cluster}: {answering} of {len(daemons)} daemons answer", style="bold")
     return Group(title, *(part for daemon in daemons for part in _daemon(daemon, width)))
@@ -68,7 +68,7 @@ def _table() -> Table:
 
 
 def _lane(counters: Mapping[str, float], lane: str) -> str:
-    """Tasks that wait + tasks that run."""
+    """Number of tasks that wait + number of tasks that run."""
     ready, running = counters.get(f"scheduler_ready_{lane}", 0.0), counters.get(f"scheduler_running_{lane}", 0.0)
     return f"{ready:.0f} + {running:.0f}"
 

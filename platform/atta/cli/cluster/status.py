@@ -1,4 +1,4 @@
-"""``atta status`` and ``atta stop``: every daemon of a cluster, those that are down among them."""
+"""``atta status`` and ``atta stop``: every daemon of a cluster, including those that are down."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["COMMANDS"]
 
 _cluster = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
 DEADLINE_S = 5.0
-"""A daemon that takes longer to answer counts as down."""
+"""How long a daemon may take to answer before it counts as down."""
 
 
 @click.command()
@@ -38,7 +38,7 @@ DEADLINE_S = 5.0
 def status(target: str, interval: float, everything: bool, json_file: str | None) -> None:
     """Show what each daemon of a cluster does, in one line.
 
-    --json also holds all counters. Exit code 1: a daemon is down, or serves something else.
+    --json also has all counters. Exit code 1: a daemon is down, or serves something else.
 
     Example: atta status --cluster cluster.toml
     """

@@ -1,4 +1,4 @@
-"""``atta tables``: the mutable tables of a running cluster, listed, dropped, saved and loaded."""
+"""``atta tables``: lists, deletes, saves and loads the mutable tables of a running cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tables() -> None:
 @_cluster
 @json_option
 def list_(target: str, json_file: str | None) -> None:
-    """Show the tables and the memory they take.
+    """Show the tables and the memory that they take.
 
     Example: atta tables list --cluster cluster.toml
     """
@@ -63,7 +63,7 @@ def list_(target: str, json_file: str | None) -> None:
 def save(target: str, name: str, *, quiet: bool) -> None:
     """Write all tables, with optimiser states, into the snapshot NAME of every daemon.
 
-    Training may go on meanwhile. An older snapshot of that name is replaced once the new one is complete on all daemons.
+    Training may go on meanwhile. An older snapshot of that name stays until the new one is complete on all daemons.
 
     Example: atta tables save --cluster cluster.toml epoch-10
     """
@@ -79,9 +79,9 @@ def save(target: str, name: str, *, quiet: bool) -> None:
 @click.argument("name")
 @quiet_option
 def load(target: str, name: str, *, quiet: bool) -> None:
-    """Let every daemon hold the tables of its snapshot NAME instead of the present ones, or none if one of them cannot.
+    """Replace the tables of all daemons by those of the snapshot NAME.
 
-    What the daemons held when they were last stopped is the snapshot 'shutdown'.
+    If one daemon cannot load its part, none does. Daemons save the snapshot 'shutdown' when they stop.
 
     Example: atta tables load --cluster cluster.toml epoch-10
     """
@@ -100,7 +100,7 @@ def load(target: str, name: str, *, quiet: bool) -> None:
 @click.argument("name")
 @quiet_option
 def delete(target: str, name: str, *, quiet: bool) -> None:
-    """Drop the table NAME on all daemons.
+    """Delete the table NAME on all daemons.
 
     Example: atta tables delete --cluster cluster.toml users
     """

@@ -1,4 +1,4 @@
-"""``atta top``: the daemons of a cluster and their sessions, as they work."""
+"""``atta top``: what the daemons of a cluster and their sessions do right now."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = ["COMMANDS"]
 def top(target: str, interval: float, once: bool, json_file: str | None) -> None:
     """Watch the daemons of a cluster and their sessions, until Ctrl-C.
 
-    Sessions are shown with the batches that their consumers have taken, those that wait (queue) and those being made
-    (flight); `held` is the memory of batches waiting or in the consumer's hands. Lanes: tasks ready + running.
+    A session is shown with the batches that its consumer has taken, those that wait (queue) and those being made
+    (flight). `held` is the memory of batches that wait or that the consumer still reads. Lanes: tasks ready + running.
     --json writes one document and exits. Exit code 1: no daemon answers.
 
     Example: atta top --cluster cluster.toml
@@ -58,7 +58,7 @@ def _once(watch: Watch, target: str, interval: float, json_file: str | None) -> 
 
 
 def _live(watch: Watch, target: str, interval: float) -> None:
-    """One picture per interval: in place on a terminal, one below the other elsewhere."""
+    """One picture per interval: in place on a terminal, one after another elsewhere."""
     from rich.live import Live
 
     from atta.cli.cluster.picture import picture

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 DEADLINE_S, TRANSFER_S = 5.0, 30.0
-"""For a daemon to say who it is, and to send what it has recorded."""
+"""How long a daemon may take to describe itself, and to send its recording."""
 
 
 @click.command()
@@ -29,12 +29,13 @@ DEADLINE_S, TRANSFER_S = 5.0, 30.0
     "--seconds",
     type=DURATION,
     default=0.0,
-    help="Wait so long and take what happens meanwhile  [default: all that the daemons still remember].",
+    help="How long to record  [default: take everything that the daemons still remember].",
 )
 def trace(target: str, out: str, seconds: float) -> None:
     """Write what the daemons did and decided as a trace for https://ui.perfetto.dev.
 
-    Daemons always record; nothing has to be switched on before. Exit code 1: a daemon is down; the trace has the others.
+    Daemons always record, so nothing has to be switched on before. Exit code 1: a daemon is down; the trace has the
+    others.
 
     Example: atta trace --cluster cluster.toml --out trace.json --seconds 5
     """
@@ -51,7 +52,7 @@ def trace(target: str, out: str, seconds: float) -> None:
         raise ConfigError("the daemons record nothing: they were started with --trace-events 0")
     events = trace_events(recordings)
     write_text("--out", out, document(events, {"writer": f"atta {__version__}", **_about(known)}))
-    told = sum(event["ph"] != "M" for event in events)  # the others are names
+    told = sum(event["ph"] != "M" for event in events)  # metadata are names
     click.echo(_summary(out, recordings, seconds, events=told), err=True)
     if failure := down(known) or down(answers):
         raise failure
@@ -70,7 +71,7 @@ def _alive(known: Sequence[DaemonAnswer[Description]]) -> dict[int, str]:
 
 
 def _record(known: Sequence[DaemonAnswer[Description]], seconds: float) -> list[DaemonAnswer[Recording]]:
-    """What the daemons that answer have recorded, in the next ``seconds`` or so far."""
+    """What the daemons that answer record in the next ``seconds``; 0: what they have recorded so far."""
     from atta.client.every import ask_all
 
     alive = _alive(known)
@@ -83,7 +84,7 @@ def _record(known: Sequence[DaemonAnswer[Description]], seconds: float) -> list[
 
 
 def _about(known: Sequence[DaemonAnswer[Description]]) -> dict[str, Any]:
-    """The dataset, and the cores of the largest machine: profiles are made for it."""
+    """The dataset, and the cores of the largest machine, which `atta simulate` needs to make a profile."""
     from atta.client.control import Connection
     from atta.client.every import ask_all
 

@@ -1,4 +1,5 @@
-"""Arguments that loaders take without having them: earlier names of ours, and what only PyTorch's and PyG's loaders need.
+"""Arguments that loaders take without having them: earlier names of ours, and what only PyTorch's and PyG's loaders
+need.
 
 Both let a script written for something else keep running, with a warning.
 """
@@ -20,7 +21,7 @@ __all__ = ["earlier_names", "ignore_torch_options"]
 P = ParamSpec("P")
 R = TypeVar("R")
 _EARLIER = {"seeds": "seed_policy", "weight": "share"}
-"""Arguments by the names that they had before version 0.1, and their present names. The old ones go with version 0.2."""
+"""Names of arguments before version 0.1, and their present names. The old names go with version 0.2."""
 
 _WHY = {
     "num_workers": "the daemons sample ahead, there are no worker processes",

@@ -20,7 +20,7 @@ __all__ = ["BatchLoader"]
 
 
 class BatchLoader(DagLoader):
-    """Batches that an operator samples as a whole: ShaDow, GraphSAINT, Cluster-GCN, LADIES, walks, or one of your own."""
+    """Batches that an operator samples as a whole: ShaDow, GraphSAINT, Cluster-GCN, LADIES, walks, or your own."""
 
     def __init__(
         self,
@@ -41,16 +41,17 @@ class BatchLoader(DagLoader):
             operator: its name (docs/samplers.md lists those that come with Atta), known to the daemons.
             operator_options: what it is made with.
             input_nodes: seeds, as for ``NeighborLoader``; vertices of the type that the edges end at.
-            batches: instead of ``input_nodes``: the user ids of each batch's seeds, or how many batches the operator is to draw by
-                itself. They go round the ranks; with ``pad`` a rank that lacks a last one repeats its own first one.
-            edge_type: the edges that the operator sees; may be left out where there is one type.
-            tables: names of the node tables to fetch; default all.
+            batches: instead of ``input_nodes``: the user ids of each batch's seeds, or the number of batches that the
+                operator draws by itself. They go round the ranks. With ``pad`` a rank that lacks a last batch repeats
+                its first one.
+            edge_type: the edges that the operator sees; may be left out if there is one type.
+            tables: names of the node tables to fetch; default: all.
             **options: as for ``NeighborLoader``.
 
         Raises:
-            ConfigError: an argument is out of range, or the operator has no batches without seeds; UnknownNameError: a type,
-                table, split or option does not exist. What is wrong with an operator of your own is raised by the first
-                iteration: only daemons know it.
+            ConfigError: an argument is out of range, or the operator needs seeds.
+            UnknownNameError: a type, table, split or option does not exist.
+            Errors of an operator of your own are raised by the first iteration, because only daemons know it.
         """
         schema = cluster.schema
         name = edge_type_name(schema, edge_type)
@@ -63,7 +64,7 @@ class BatchLoader(DagLoader):
             seeds = node_seeds(schema, _of_type(input_nodes, node_type, name))
         else:
             seeds = sized_seeds(schema, node_type, batches)
-        if operator in BUILT_IN:  # what others accept only the daemons know
+        if operator in BUILT_IN:  # only the daemons know what others accept
             plan = check_spec(dag, schema)
             if seeds.WhichOneof("source") == "batches":
                 check_draws_alone(plan, schema)
@@ -72,7 +73,7 @@ class BatchLoader(DagLoader):
 
 
 def _of_type(input_nodes: InputNodes, node_type: str, edge_type: str) -> InputNodes:
-    """``input_nodes`` with their node type, which must be that of the edges' ends."""
+    """``input_nodes`` with their node type, which must be the one that the edges end at."""
     if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
         if input_nodes[0] != node_type:
             raise ConfigError(f"input_nodes: {input_nodes[0]!r}, but edges {edge_type} end at {node_type!r}")

@@ -30,16 +30,18 @@ _MOST_EPOCHS = (1 << 64) - 1
 class DagLoader:
     """Batches of any sampling DAG, one epoch per iteration.
 
-    Every iteration opens a session on the daemon nearest to this rank and ends it when the iterator is exhausted, closed or
-    garbage-collected; several may run at once. The n-th iteration is epoch n (from 0) unless ``set_epoch`` says otherwise, so a
-    shuffled loader shuffles anew, and the same (seed, epoch) yields the same batches on any number of partitions or threads.
+    Every iteration opens a session on the daemon nearest to this rank. The session ends when the iterator is exhausted,
+    closed or garbage-collected. Several iterations may run at once. The n-th iteration is epoch n (from 0) unless
+    ``set_epoch`` says otherwise, so a shuffled loader shuffles anew. The same (seed, epoch) yields the same batches on
+    any number of partitions and threads.
 
     Attributes:
-        epochs: how often it will be iterated in all, None: not known. While one epoch ends, the daemon begins with the next.
+        epochs: how often the loader will be iterated; None: not known. While one epoch ends, the daemon begins the
+            next.
     """
 
     _wide_ids = True
-    """Whether the daemon writes local ids as PyTorch wants them, so that nothing is left to be converted."""
+    """Whether the daemon writes local ids as int64, as PyTorch wants them, so that nobody converts them later."""
 
     @earlier_names
     def __init__(
@@ -64,8 +66,10 @@ class DagLoader:
         share: float = 1.0,
         **torch_options: Any,
     ) -> None:
-        """See ``NeighborLoader``; ``dag`` comes from ``atta.samplers.dag.spec``, ``input_nodes`` may be a message from
-        ``atta.client.loaders.seeds``."""
+        """See ``NeighborLoader``. ``dag`` comes from ``atta.samplers.dag.spec``.
+
+        ``input_nodes`` may be a message from ``atta.client.loaders.seeds``.
+        """
         ignore_torch_options(type(self), torch_options)
         if seed_policy not in _SEED_POLICIES:
             raise UnknownNameError.of("seed policy", seed_policy, _SEED_POLICIES)
@@ -106,7 +110,7 @@ class DagLoader:
         return _Batches(self._prepared_for(epoch) or self._open(epoch), self._made, partial(self._prepare, epoch + 1))
 
     def __len__(self) -> int:
-        """Number of batches per epoch of this rank; asks no daemon.
+        """Number of batches per epoch of this rank. Asks no daemon.
 
         Raises:
             ConfigError: there are no seeds, or ``drop_last`` leaves no batch.
@@ -114,14 +118,14 @@ class DagLoader:
         return batches_of(self._cluster.schema, self._request)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration epoch ``epoch`` (as torch's DistributedSampler)."""
+        """Make the next iteration epoch ``epoch``, as torch's DistributedSampler does."""
         self._epoch = whole("epoch", epoch, 0, _MOST_EPOCHS)
 
     def resume(self, epoch: int, batch: int) -> Iterator[Any]:
-        """Iterate epoch ``epoch`` from this rank's batch number ``batch`` on: the very batches that an interrupted run lacks.
+        """Iterate epoch ``epoch`` from this rank's batch ``batch`` on: the same batches that an interrupted run lacks.
 
         Raises:
-            ConfigError: ``epoch`` or ``batch`` is no whole number from 0, or there are fewer batches.
+            ConfigError: ``epoch`` or ``batch`` is not a whole number from 0, or there are fewer batches.
         """
         epoch, first = whole("epoch", epoch, 0, _MOST_EPOCHS), whole("batch", batch, 0, len(self))
         stream = self._open(epoch, start_batch=first)
@@ -129,7 +133,7 @@ class DagLoader:
         return _Batches(stream, self._made, partial(self._prepare, epoch + 1))
 
     def _prepare(self, epoch: int) -> None:
-        """Open the session of an epoch that is to come, in the background: its batches are made while the present one ends."""
+        """Open the session of a coming epoch in the background: its batches are made while the present epoch ends."""
         if self.epochs is None or not epoch < self.epochs or self._prepared is not None:
             return
         if self._opener is None:
@@ -137,7 +141,7 @@ class DagLoader:
         self._prepared = epoch, self._opener.submit(self._open, epoch)
 
     def _prepared_for(self, epoch: int) -> BatchStream | None:
-        """The session that has been prepared for ``epoch``; another one is closed, and what failed is tried again."""
+        """The session that was prepared for ``epoch``; None if there is none. A session of another epoch is closed."""
         prepared, self._prepared = self._prepared, None
         if prepared is None:
             return None
@@ -162,7 +166,7 @@ class DagLoader:
 
 
 def _place(variable: str, given: int | None, least: int) -> int:
-    """Rank or number of ranks: what was given, or torchrun's variable."""
+    """The rank or the number of ranks: what was given, else torchrun's environment variable."""
     if given is not None:
         return whole("rank" if least == 0 else "world_size", given, least, _MOST)
     text = os.environ.get(variable, str(least))
@@ -172,10 +176,10 @@ def _place(variable: str, given: int | None, least: int) -> int:
 
 
 class _Batches(Iterator[Any]):
-    """The iterator of one epoch; dropping it ends its session."""
+    """The iterator of one epoch. Its session ends when the iterator is dropped."""
 
     def __init__(self, stream: BatchStream, made: Callable[[Any], Any], ending: Callable[[], None]) -> None:
-        """``ending``: called once when the daemon has begun the last batch, so that it could begin another epoch."""
+        """``ending``: called once, when the daemon has begun the last batch and could begin another epoch."""
         self._stream, self._made = stream, made
         self._ending: Callable[[], None] | None = ending
 

@@ -1,4 +1,4 @@
-"""DGL blocks from local ids, without the checks of ``dgl.create_block``, which read every edge again."""
+"""Makes DGL blocks from local ids, without the checks of ``dgl.create_block``, which read every edge again."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["block", "to_blocks"]
 def to_blocks(batch: SampledBatch) -> list[Any]:
     """See ``MiniBatch.to_dgl``.
 
-    The block of hop h leads from the vertices known after it to those known before it. Where the hop draws only for the vertices
-    that the hop before has reached, the edges of all the others are those of the block before.
+    The block of hop h leads from the vertices known after the hop to those known before it. If the hop draws only for
+    vertices that the hop before has reached, the edges of the other vertices are those of the block before.
     """
     import dgl
     import torch
@@ -52,7 +52,7 @@ def to_blocks(batch: SampledBatch) -> list[Any]:
 
 
 def block(row: np.ndarray, col: np.ndarray, num_src: int, num_dst: int) -> Any:
-    """A homogeneous ``DGLBlock`` over the memory of ``row`` and ``col`` (int64 local ids of the edges' ends, known to be right)."""
+    """A homogeneous ``DGLBlock`` over ``row`` and ``col``: int64 local ids of the edges' ends, not checked."""
     import torch
     from dgl import graph_index, heterograph_index
     from dgl.heterograph import DGLBlock

@@ -1,4 +1,4 @@
-"""A mini-batch as a networkx graph: for drawing it and for looking at it, not for training."""
+"""Turns a mini-batch into a networkx graph, for drawing and inspecting it, not for training."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["to_networkx"]
 def to_networkx(batch: SampledBatch, tables: Iterable[str] = ()) -> nx.MultiDiGraph[Any]:
     """Return the sampled subgraph.
 
-    A vertex is its user id; ``(type, id)`` where the batch has several node types, with the tree as a last entry where trees are
-    disjoint. Vertices come in the batch's order, with the attributes ``node_type``, ``hop`` (0: seeds) and the rows of ``tables``
-    that were fetched for them. Edges have ``edge_type``, the rows of fetched edge tables and, unless the loader leaves ids out,
-    ``e_id``, which is their key as well.
+    A vertex is its user id, or ``(type, id)`` if the batch has several node types. If trees are disjoint, the tree is a
+    last entry. Vertices come in the batch's order. Their attributes are ``node_type``, ``hop`` (0: seeds) and the rows
+    of ``tables`` that were fetched for them. Edges have ``edge_type``, the rows of fetched edge tables and, unless the
+    loader leaves ids out, ``e_id``, which is also their key.
     """
     import networkx as nx
 
@@ -55,6 +55,6 @@ def _labels(batch: SampledBatch, node_type: str) -> list[Any]:
 
 
 def _hops(sizes: list[int], count: int) -> list[int]:
-    """The hop of each vertex; those that no hop has counted belong to the last one."""
+    """The hop of each vertex. Vertices that no hop has counted belong to the last one."""
     hops = np.repeat(np.arange(len(sizes)), sizes)[:count]
     return [*hops.tolist(), *[max(0, len(sizes) - 1)] * (count - len(hops))]

@@ -30,10 +30,10 @@ class NegativeSampling:
     """How negative edges are drawn.
 
     Attributes:
-        mode: ``"binary"``: pairs of their own, labelled 0; ``"triplet"``: other targets for the source of each positive.
+        mode: ``"binary"``: independent pairs, labelled 0; ``"triplet"``: other targets for the source of each positive.
         amount: negatives per positive; a whole number for triplets.
-        strategy: ``"uniform"`` vertices (PyG), ``"degree"`` (targets by in-degree to the power of 3/4), ``"in_batch"`` (targets of
-            other positives) or ``"exact"`` (uniform, but never an edge of the graph).
+        strategy: ``"uniform"`` vertices (PyG), ``"degree"`` (targets by in-degree to the power of 3/4), ``"in_batch"``
+            (targets of other positives) or ``"exact"`` (uniform, but never an edge of the graph).
     """
 
     mode: str = "binary"
@@ -51,7 +51,7 @@ class NegativeSampling:
 
     @classmethod
     def of(cls, given: Any) -> NegativeSampling | None:
-        """From None, a mode's name, a mapping, or an object with PyG's attributes ``mode`` and ``amount``."""
+        """Make one from a mode's name, a mapping, or an object with PyG's ``mode`` and ``amount``; None stays None."""
         if given is None or isinstance(given, cls):
             return given
         if isinstance(given, str):
@@ -69,8 +69,7 @@ class NegativeSampling:
 
 
 class LinkNeighborLoader(DagLoader):
-    """Batches of edges with sampled neighbourhoods of their ends, with the arguments and results of PyG's
-    ``LinkNeighborLoader``."""
+    """Batches of edges with sampled neighbourhoods of their ends, as PyG's ``LinkNeighborLoader`` makes them."""
 
     def __init__(
         self,
@@ -99,19 +98,19 @@ class LinkNeighborLoader(DagLoader):
         Args:
             cluster: from ``atta.connect`` or ``atta.local``.
             num_neighbors: as for ``NeighborLoader``.
-            edge_label_index: int [2, E] user ids of the edges, sources first, or ``(edge_type, [2, E])``. They need not be edges of
-                the graph.
-            edge_label: [E], their labels; None: 1. With binary negatives, labels that begin at 0 are raised by one, so that 0 means
-                "no edge" (as PyG does).
-            edge_label_time: int [E], with ``time_attr``: no edge in the trees of an edge's ends is later. Negatives have the
-                time of their positive.
-            neg_sampling: a ``NegativeSampling``, a mode, a mapping, or PyG's; None: only the given edges.
-            exclude_edges: ``"reverse"`` leaves a batch's positive edges and their reverses out of its sampled edges, so that a
-                model cannot look them up; ``"self"`` the edges only; None leaves nothing out. They are left out after drawing:
-                of a vertex with d in-edges, c of which are left out, a draw loses the share c / d on average, so that it gets
-                less than its fan-out (docs/samplers.md says how much).
-            reverse_type: edge type of the reverses; default: the same type where it stays within a node type, otherwise the
-                only one between the same node types in the other direction.
+            edge_label_index: int [2, E] user ids of the edges' ends, sources first, or ``(edge_type, [2, E])``. They
+                need not be edges of the graph.
+            edge_label: [E] labels of the edges; None: 1. With binary negatives, labels that begin at 0 are raised by
+                one, so that 0 means "no edge" (as PyG does).
+            edge_label_time: int [E], with ``time_attr``: no edge in the trees of an edge's ends is later. Negatives
+                have the time of their positive.
+            neg_sampling: a ``NegativeSampling``, a mode, a mapping, or PyG's object; None: no negatives.
+            exclude_edges: ``"reverse"`` leaves a batch's positive edges and their reverses out of its sampled edges, so
+                that a model cannot look them up; ``"self"`` leaves out the edges only; None leaves nothing out. They
+                are left out after drawing. If c of a vertex' d in-edges are left out, a draw loses the share c / d on
+                average, and the vertex gets less than its fan-out (docs/samplers.md says how much).
+            reverse_type: edge type of the reverses. Default: the same type if it stays within a node type, otherwise
+                the only one between the same node types in the other direction.
             replace, method, weight_attr, time_attr, temporal_strategy, disjoint, tables, edge_tables, frontier: as for
                 ``NeighborLoader``.
             **options: ``batch_size``, ``shuffle``, ``drop_last`` and what ``NeighborLoader`` takes.
@@ -150,7 +149,7 @@ class LinkNeighborLoader(DagLoader):
 
 
 def _edges(schema: Schema, edge_label_index: Any) -> tuple[str, np.ndarray]:
-    """(edge type, [2, E])."""
+    """The edge type, and the user ids of the edges' ends, int64 [2, E]."""
     edge_type, ends = None, edge_label_index
     if isinstance(edge_label_index, tuple) and len(edge_label_index) == 2:
         first, second = edge_label_index

@@ -14,18 +14,19 @@ __all__ = ["MiniBatch"]
 class MiniBatch(SampledBatch):
     """The sampled subgraph of some seeds, with the table rows of its vertices.
 
-    Vertices are numbered per node type in the order in which they were reached: seeds first, then hop by hop. The arrays lie in
-    memory shared with the daemon and stay valid as long as any of them is referenced.
+    Vertices are numbered per node type in the order in which they were reached: seeds first, then hop by hop. The
+    arrays lie in memory shared with the daemon and stay valid as long as any of them is referenced.
     """
 
     def to_pyg(self) -> Any:
         """The batch as PyG's NeighborLoader delivers it: ``Data``, or ``HeteroData`` for several node or edge types.
 
-        Attributes: every fetched table under its name (``x``, ``y``, ...), ``edge_index``, ``n_id``, ``e_id``, ``input_id``,
-        ``batch_size``, ``num_sampled_nodes``, ``num_sampled_edges``. Table rows share the batch's memory. ``HeteroData`` has
-        every node type and edge type of the graph: those that the batch does not reach have 0 rows. ``extra`` and ``pairs``
-        stand under their own names (``data.walks``, ``data.positive``); where a table has such a name already, under
-        ``extra_<name>`` and ``pairs_<name>``.
+        Attributes: every fetched table under its name (``x``, ``y``, ...), ``edge_index``, ``n_id``, ``e_id``,
+            ``input_id``,
+        ``batch_size``, ``num_sampled_nodes``, ``num_sampled_edges``. Table rows share the batch's memory.
+        ``HeteroData`` has every node type and edge type of the graph; types that the batch does not reach have 0 rows.
+        Arrays of ``extra`` and ``pairs`` have their own names (``data.walks``, ``data.positive``), or ``extra_<name>``
+        and ``pairs_<name>`` if a table has that name.
         """
         from atta.client.loaders.pyg_data import to_pyg
 
@@ -34,16 +35,17 @@ class MiniBatch(SampledBatch):
     def to_dgl(self) -> list[Any]:
         """The batch as DGL blocks, input side first (extra ``atta[dgl]``; homogeneous graphs).
 
-        With ``frontier="all"`` the blocks equal those of DGL's NeighborSampler: each hop has drawn anew for every vertex known.
-        With ``"new"`` a vertex' edges are drawn once, and every block has those of all its destinations; a network over the
-        blocks computes what PyG's layers compute on ``to_pyg()``. With fan-outs of -1 both are the whole neighbourhoods.
+        With ``frontier="all"`` the blocks equal those of DGL's NeighborSampler: each hop draws anew for every known
+        vertex. With ``"new"`` a vertex' edges are drawn once, and every block has the edges of all its destinations. A
+        network over these blocks computes what PyG's layers compute on ``to_pyg()``. With fan-outs of -1 both are whole
+        neighbourhoods.
 
         Raises:
-            ConfigError: DGL is missing, the graph has several types, or an operator has sampled the batch as a whole, so that
-                it has no hops.
+            ConfigError: DGL is missing, the graph has several types, or an operator has sampled the batch as a whole,
+                without hops.
         """
         try:
-            import dgl  # noqa: F401 - asked for before the module that cannot do without it
+            import dgl  # noqa: F401 - imported before the module that needs it, for a clear error
         except ImportError as error:
             raise ConfigError("to_dgl needs DGL: install atta[dgl]") from error
         from atta.client.loaders.dgl import to_blocks
@@ -51,7 +53,8 @@ class MiniBatch(SampledBatch):
         return to_blocks(self)
 
     def to_networkx(self, tables: Iterable[str] = ()) -> Any:
-        """The batch as a ``networkx.MultiDiGraph`` for drawing it; the rows of ``tables`` become attributes of vertices.
+        """The batch as a ``networkx.MultiDiGraph`` for drawing it; the rows of ``tables`` become attributes of
+        vertices.
 
         See ``atta.client.loaders.drawing``.
         """

@@ -48,38 +48,42 @@ class NeighborLoader(DagLoader):
 
         Args:
             cluster: from ``atta.connect`` or ``atta.local``.
-            num_neighbors: in-neighbours per vertex and hop, counted from the seeds; -1 = all; a mapping gives them by edge type.
-            input_nodes: a split's name (``"train"``), user ids, None for every vertex, or ``(node_type, one of these)``, which ids
-                need where there are several types.
-            input_time: int [seeds], with ``time_attr``: no sampled edge of a seed's tree is later; only with ids.
-            batch_size: seeds per batch; a seed named twice within one batch counts once (unless trees are disjoint).
-            shuffle: permute the seeds anew every epoch.
-            drop_last: leave out a last batch that is not full.
+            num_neighbors: fan-outs: in-neighbours per vertex, hop by hop from the seeds; -1: all. A mapping gives them
+                by edge type.
+            input_nodes: the seeds: name of a split (``"train"``), user ids, or None for every vertex. ``(node_type, one
+                of these)`` names their type; ids need that if there are several types.
+            input_time: int [seeds], with ``time_attr`` and ids: no sampled edge in a seed's tree is later than its
+                time.
+            batch_size: seeds per batch. A seed that occurs twice in a batch counts once, unless trees are disjoint.
+            shuffle: permute the seeds anew in every epoch.
+            drop_last: leave out the last batch if it is not full.
             replace: draw neighbours with replacement.
             method: name of a neighbour method that reads no edge table (docs/samplers.md); None: ``"uniform"``.
-            weight_attr: ``"weight"`` draws neighbours by the weights of their edges; None: uniformly.
-            time_attr: ``"time"`` hides edges that are later than their seed; edge types without times are always there. Trees are
-                disjoint then.
-            temporal_strategy: ``"uniform"`` draws among the edges that are not hidden, ``"last"`` takes the latest of them.
-            disjoint: every seed grows a tree of its own; ``MiniBatch.tree`` tells which one a vertex stands in.
-            tables: names of the node tables to fetch, or one name (by node type where there are several: otherwise they are those
-                of the seeds' type); default all.
-            seed_tables: names of tables to fetch for the seeds alone, such as their labels; those have as many rows as there are
-                seeds, and need not be named in ``tables``.
-            edge_tables: names of edge tables whose rows come with the sampled edges (by edge type where there are several).
-            frontier: ``"new"`` expands every vertex once (PyG), ``"all"`` every known vertex in each hop (DGL). ``to_dgl`` makes
-                blocks of both.
-            **options: ``seed`` (of all randomness); ``seed_policy`` (``"local"``: a rank gets the seeds near it; ``"global"``:
-                all ranks share one permutation); ``rank`` and ``world_size`` (default: torchrun's RANK and WORLD_SIZE);
-                ``pad`` (repeat a few seeds so that all ranks get equally many batches; switch it off for evaluation);
-                ``edge_ids``; ``transform`` (called on every MiniBatch); ``codec`` (fp16, bf16 or int8: float32 rows cross
-                the network between daemons in fewer bytes and with less precision; rows at home and labels stay exact);
-                ``job`` (a name for logs); ``share`` (of the daemons' workers, relative to other loaders that keep them busy:
-                2.0 gets twice as much as 1.0); ``epochs`` (see ``DagLoader``). Arguments of PyTorch's loaders that mean
-                nothing here, such as ``num_workers``, are ignored with a warning.
+            weight_attr: ``"weight"`` draws neighbours by the weights of their edges; None draws uniformly.
+            time_attr: ``"time"`` hides edges that are later than their seed. Edge types without times are never hidden.
+                Trees are disjoint then.
+            temporal_strategy: ``"uniform"`` draws among the edges that are not hidden, ``"last"`` takes the latest of
+                them.
+            disjoint: every seed grows a tree of its own. ``MiniBatch.tree`` tells which tree a vertex belongs to.
+            tables: names of the node tables to fetch, or one name; a mapping gives them by node type. Without one they
+                are tables of the seeds' type. Default: all.
+            seed_tables: names of tables to fetch for the seeds alone, such as labels. They have one row per seed and
+                need not be named in ``tables``.
+            edge_tables: names of edge tables whose rows come with the sampled edges; a mapping gives them by edge type.
+            frontier: ``"new"`` expands every vertex once (PyG), ``"all"`` expands every known vertex in each hop (DGL).
+                ``to_dgl`` makes blocks of both.
+            **options: ``seed`` (of all randomness); ``seed_policy`` (``"local"``: a rank gets the seeds near it;
+                ``"global"``: all ranks share one permutation); ``rank`` and ``world_size`` (default: torchrun's RANK
+                and WORLD_SIZE); ``pad`` (repeat a few seeds so that all ranks get equally many batches; switch it off
+                for evaluation); ``edge_ids``; ``transform`` (called on every MiniBatch); ``codec`` (fp16, bf16 or int8:
+                float32 rows cross the network between daemons in fewer bytes and with less precision; rows at home and
+                labels stay exact); ``job`` (a name for logs); ``share`` (of the daemons' workers, relative to other
+                loaders that keep them busy: 2.0 gets twice as much as 1.0); ``epochs`` (see ``DagLoader``). Arguments
+                of PyTorch's loaders that mean nothing here, such as ``num_workers``, are ignored with a warning.
 
         Raises:
-            ConfigError: an argument is out of range; UnknownNameError: a node type, edge type, table or split does not exist.
+            ConfigError: an argument is out of range; UnknownNameError: a node type, edge type, table or split does not
+                exist.
         """
         schema = cluster.schema
         seed_type = typed(schema, input_nodes).node_type
@@ -115,7 +119,11 @@ def hops_of(
     edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str,
     frontier: str,
 ) -> Hops:
-    """The arguments that loaders share, checked."""
+    """The arguments that loaders of sampled neighbourhoods share, checked.
+
+    Raises:
+        ConfigError: two arguments contradict each other; UnknownNameError: a name does not exist.
+    """
     for what, given, known in (("weight_attr", weight_attr, "weight"), ("time_attr", time_attr, "time")):
         if given not in (None, known):
             raise UnknownNameError.of(f"edge attribute ({what})", str(given), (known,))

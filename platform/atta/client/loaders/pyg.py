@@ -3,8 +3,8 @@
     features, graph, sampler = atta.client.loaders.pyg.backends(cluster, num_neighbors=[15, 10])
     loader = NodeLoader((features, graph), node_sampler=sampler, input_nodes=ids, batch_size=1024)
 
-A batch is one conversation with a daemon: its rows come with the sampled vertices and are handed out when the loader asks the
-feature store for them. The daemons work ahead for Atta's own loaders only, so these are the faster choice where there is one.
+A batch is one session with a daemon. Its rows come with the sampled vertices and are kept until the loader asks the
+feature store for them. Daemons work ahead only for Atta's own loaders, which are therefore faster.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from atta.errors import ConfigError
 __all__ = ["AttaFeatureStore", "AttaGraphStore", "AttaSampler", "backends"]
 
 _ROWS = 1 << 14
-"""Vertices per request where rows or edges are asked for outside of a batch."""
+"""Vertices per request for rows or edges outside of a batch."""
 
 
 def backends(
@@ -42,7 +42,7 @@ def backends(
 
 
 class AttaFeatureStore(FeatureStore):  # type: ignore[misc]
-    """Node tables of a cluster, read-only; an index is user ids. Rows of the batch that was sampled last are at hand."""
+    """Node tables of a cluster, read-only. An index is user ids. Rows of the batch that was sampled last are kept."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class AttaFeatureStore(FeatureStore):  # type: ignore[misc]
         self.__dict__["_recent"] = {}
 
     def remember(self, batch: MiniBatch, n_id: Mapping[str, torch.Tensor]) -> None:
-        """Keep the rows of ``batch`` until the next one; ``n_id`` are the very tensors by which they will be asked for."""
+        """Keep the rows of ``batch`` until the next one. ``n_id``: the tensors by which they will be asked for."""
         self.__dict__["_recent"] = {t: (ids, batch.tables[t]) for t, ids in n_id.items()}
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
@@ -67,7 +67,7 @@ class AttaFeatureStore(FeatureStore):  # type: ignore[misc]
         return torch.from_numpy(self._rows(node_type, attr.attr_name, attr.index))
 
     def _rows(self, node_type: str, name: str, index: Any) -> np.ndarray:
-        """Rows by user id; without an index all, in ascending order of user ids."""
+        """Rows by user id; all rows, in ascending order of user ids, without an index."""
         spec = self._cluster.schema.node_tables[node_type][name]
         ids = None if index is None else as_ids("index", index)
         count = self._cluster.schema.node_counts[node_type] if ids is None else len(ids)
@@ -104,7 +104,7 @@ class AttaFeatureStore(FeatureStore):  # type: ignore[misc]
 
 
 class AttaGraphStore(GraphStore):  # type: ignore[misc]
-    """Edge types of a cluster, read-only. An edge index that is asked for is fetched as a whole, in the users' order of edges."""
+    """Edge types of a cluster, read-only. An edge index is fetched as a whole, in the users' order of edges."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class AttaGraphStore(GraphStore):  # type: ignore[misc]
 
 
 class AttaSampler(BaseSampler):  # type: ignore[misc]
-    """Samples the batches that a PyG loader asks for. Call n of a sampler draws with epoch n, so that no two are alike."""
+    """Samples the batches that a PyG loader asks for. Call n of a sampler draws with epoch n, so that calls differ."""
 
     @earlier_names
     def __init__(
@@ -167,7 +167,7 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
         tables: Mapping[str, Sequence[str]] | None = None,
         **options: Any,
     ) -> None:
-        """``features`` is handed the rows of ``tables`` (default: all); ``options`` as for ``atta.NeighborLoader``."""
+        """``features`` gets the rows of ``tables`` (default: all). ``options``: as for ``atta.NeighborLoader``."""
         self._cluster, self._num_neighbors, self._options = cluster, num_neighbors, options
         self._features, self._calls, self._pid = features, 0, os.getpid()
         self._tables = tables if features is not None else {}
@@ -182,7 +182,7 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
             **self._settings(len(index.node)),
         )  # fmt: skip
         batch = self._one(loader)
-        # A seed named twice counts once: what PyG says of its seeds must be in step with the first vertices.
+        # A seed that occurs twice counts once, so PyG's metadata must follow the first vertices.
         kept = torch.from_numpy(batch.input_id)
         input_id = kept if index.input_id is None else index.input_id[kept]
         return self._output(batch, (input_id, None if index.time is None else index.time[kept]))

@@ -1,4 +1,4 @@
-"""A mini-batch as PyG's ``Data`` or ``HeteroData``."""
+"""Turns a mini-batch into PyG's ``Data`` or ``HeteroData``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["to_pyg"]
 
 _PLACES = {"src_index": 0, "dst_pos_index": 2, "dst_neg_index": 2}
-"""Ends of triplets, which PyG keeps with the node types of the edges that are seeds: their places in the edge type."""
+"""Ends of triplets. PyG keeps them with the node types of the seed edges; these are the places in the edge type."""
 
 
 def to_pyg(batch: SampledBatch) -> Any:
@@ -38,7 +38,7 @@ def _homogeneous(batch: SampledBatch) -> Data:
 
 
 def _typed(batch: SampledBatch) -> HeteroData:
-    """Every type of the graph is there, with 0 rows where the batch has none: layers of a model go over all of them."""
+    """Has every type of the graph, with 0 rows if the batch does not reach it: a model's layers go over all types."""
     data, schema = HeteroData(), batch.schema
     for node_type in schema.node_types:
         _fill_nodes(data[node_type], batch, node_type)
@@ -82,7 +82,7 @@ def _links(batch: SampledBatch) -> dict[str, np.ndarray]:
 
 
 def _of_operators(batch: SampledBatch, taken: set[str]) -> dict[str, torch.Tensor]:
-    """``extra`` and ``pairs`` by the names that are free."""
+    """``extra`` and ``pairs``, under names that are not taken."""
     found: dict[str, torch.Tensor] = {}
     for kind, arrays in (("extra", batch.extra), ("pairs", batch.pairs)):
         for name, array in arrays.items():

@@ -22,7 +22,7 @@ __all__ = ["LinkLabels", "Origin", "SampledBatch"]
 
 @dataclass(frozen=True)
 class LinkLabels:
-    """What the user has said of the edges that are seeds.
+    """What the user said about the edges that are seeds.
 
     Attributes:
         edge_type: of all of them.
@@ -40,16 +40,16 @@ class LinkLabels:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a loader knows of all its batches, and their arrays do not tell.
+    """What a loader knows of all its batches and their arrays do not say.
 
     Attributes:
-        seed_type: node type of the seeds; where these are edges, of their targets.
-        redrawn: by hop, whether it draws for all vertices known (``frontier="all"``), not only for the newly reached ones.
-        whole: an operator samples the batch as a whole, there are no hops.
-        edge_ids: edge ids come along.
+        seed_type: node type of the seeds; of their targets if the seeds are edges.
+        redrawn: for each hop, whether it draws for all known vertices (``frontier="all"``), not only for new ones.
+        whole: an operator samples the batch as a whole, without hops.
+        edge_ids: whether batches have edge ids.
         edge_tables: (edge type, table) pairs that were asked for.
         tables: node tables that were asked for, by node type; None: all.
-        labels: where the seeds are edges.
+        labels: of seeds that are edges; None if the seeds are vertices.
     """
 
     seed_type: str = ""
@@ -62,7 +62,7 @@ class Origin:
 
     @classmethod
     def of(cls, dag: dag_pb2.DagSpec, *, edge_ids: bool) -> Origin:
-        """As far as the DAG tells."""
+        """What the DAG tells."""
         kinds = {op.WhichOneof("kind"): op for op in dag.operators}
         hops = sorted((op.neighborhood for op in dag.operators if op.HasField("neighborhood")), key=lambda op: op.hop)
         return cls(
@@ -78,16 +78,12 @@ UNKNOWN_ORIGIN = Origin()
 
 
 class SampledBatch:
-    """The sampled subgraph of some seeds, with the table rows of its vertices.
-
-    Vertices are numbered per node type in the order in which they were reached: seeds first, then hop by hop. The arrays lie in
-    memory shared with the daemon and stay valid as long as any of them is referenced.
-    """
+    """The arrays of a sampled subgraph; ``atta.MiniBatch`` adds how they are turned into objects of other libraries."""
 
     def __init__(
         self, raw: RawBatch, schema: Schema, scratch: Scratch | None = None, origin: Origin = UNKNOWN_ORIGIN
     ) -> None:
-        """``scratch`` lends the memory of converted arrays; None: fresh memory every time."""
+        """``scratch`` lends memory for converted arrays; None: new memory every time."""
         self._raw, self._schema, self._scratch = raw, schema, scratch or Scratch()
         self.origin, self._labels = origin, origin.labels
         self.batch_id = raw.batch
@@ -95,24 +91,24 @@ class SampledBatch:
 
     @property
     def schema(self) -> Schema:
-        """Of the graph that the batch is sampled from."""
+        """Schema of the graph that the batch is sampled from."""
         return self._schema
 
     # -- sizes ---------------------------------------------------------------------------------------------------------
 
     @cached_property
     def batch_size(self) -> int:
-        """Number of (different) seeds: the first vertices of the seed type, or edges."""
+        """Number of different seeds: the first vertices of the seed type, or edges."""
         return len(self.input_id)
 
     @property
     def num_nodes(self) -> int:
-        """Vertices of all types."""
+        """Number of vertices of all types."""
         return sum(len(a) for name, a in self._raw.arrays.items() if name.startswith("n_id/"))
 
     @property
     def num_edges(self) -> int:
-        """Edges of all types."""
+        """Number of edges of all types."""
         return sum(len(a) for name, a in self._raw.arrays.items() if name.startswith("row/"))
 
     @property
@@ -133,11 +129,11 @@ class SampledBatch:
         return self._raw.arrays["input_id"]
 
     def n_id(self, node_type: str | None = None) -> np.ndarray:
-        """int64 [nodes]: user ids of the vertices; none of a type that the DAG cannot reach."""
+        """int64 [nodes]: user ids of the vertices; empty for a type that the DAG cannot reach."""
         return self._array(f"n_id/{self._node_type(node_type)}")
 
     def edge_index(self, edge_type: str | None = None) -> np.ndarray:
-        """int64 [2, edges]: local ids, source row first. The rows are contiguous, but need not follow each other."""
+        """int64 [2, edges]: local ids, sources first. Each row is contiguous; the whole array may not be."""
         name = self._edge_type(edge_type)
         row, col = self._array(f"row/{name}"), self._array(f"col/{name}")
         if row.dtype == np.int64 and row.base is not None and row.base is col.base:
@@ -149,7 +145,7 @@ class SampledBatch:
         return out
 
     def e_id(self, edge_type: str | None = None) -> np.ndarray | None:
-        """int64 [edges]: the users' edge ids; None when the loader was told to leave them out."""
+        """int64 [edges]: the users' edge ids; None if the loader leaves them out."""
         name = self._edge_type(edge_type)
         ids = self._raw.arrays.get(f"e_id/{name}")
         if ids is None and self.origin.edge_ids and name not in self.edge_types:
@@ -157,7 +153,7 @@ class SampledBatch:
         return ids if ids is None or ids.dtype == np.int64 else self._scratch.widened(ids)
 
     def table(self, name: str, node_type: str | None = None) -> np.ndarray:
-        """[nodes, *row_shape]: rows of a node table, in the order of ``n_id``; of the seeds where it is fetched for them alone."""
+        """[nodes, *row_shape]: rows of a node table in the order of ``n_id``; seeds only if fetched for these alone."""
         owner = self._node_type(node_type)
         found = self._raw.arrays.get(f"table/{owner}/{name}")
         if found is None:
@@ -168,7 +164,7 @@ class SampledBatch:
 
     @property
     def tables(self) -> dict[str, dict[str, np.ndarray]]:
-        """All fetched tables: node type → name → rows; without rows for node types that the DAG cannot reach."""
+        """All fetched tables: node type → name → rows. Node types that the DAG cannot reach have 0 rows."""
         found: dict[str, dict[str, np.ndarray]] = {t: {} for t in self._schema.node_types}
         for key, array in self._raw.arrays.items():
             if key.startswith("table/"):
@@ -188,7 +184,7 @@ class SampledBatch:
         return found[name]
 
     def edge_tables(self, edge_type: str | None = None) -> dict[str, np.ndarray]:
-        """All fetched tables of an edge type by name; without rows where the DAG does not sample the type."""
+        """All fetched tables of an edge type by name. They have 0 rows if the DAG does not sample the type."""
         name = self._edge_type(edge_type)
         if name not in self.edge_types:
             specs = {table: self._schema.edge_tables[name][table] for t, table in self.origin.edge_tables if t == name}
@@ -197,9 +193,10 @@ class SampledBatch:
         return {key.removeprefix(prefix): a for key, a in self._raw.arrays.items() if key.startswith(prefix)}
 
     def tree(self, node_type: str | None = None) -> np.ndarray:
-        """int32 [nodes]: the seed (by position) whose tree a vertex stands in; only where trees are disjoint.
+        """int32 [nodes]: position of the seed whose tree a vertex belongs to; only if trees are disjoint.
 
-        Where the seeds are edges, trees are those of all sources, then of all targets, then of the negatives' sources and targets.
+        If the seeds are edges, the trees are those of all sources, then of all targets, then of the negatives' sources
+        and targets.
         """
         found = self._trees(node_type)
         if found is None:
@@ -207,9 +204,10 @@ class SampledBatch:
         return found
 
     def tree_of_seed(self, node_type: str | None = None) -> np.ndarray | None:
-        """int64 [nodes]: position of the seed that a vertex belongs to, PyG's ``batch``; None where trees are not disjoint.
+        """int64 [nodes]: position of the seed that a vertex belongs to (PyG's ``batch``); None if trees are not
+        disjoint.
 
-        Where the seeds are edges, the trees of both ends and of negatives belong to the positive edge.
+        If the seeds are edges, the trees of both ends and of the negatives belong to the positive edge.
         """
         found = self._trees(node_type)
         if found is None:
@@ -224,15 +222,17 @@ class SampledBatch:
 
     @property
     def extra(self) -> dict[str, np.ndarray]:
-        """What a batch operator returns besides the subgraph, by name."""
+        """Arrays that a batch operator returns besides the subgraph, by name."""
         return {k.removeprefix("extra/"): a for k, a in self._raw.arrays.items() if k.startswith("extra/")}
 
     def links(self) -> dict[str, np.ndarray]:
         """The edges that are seeds, and their negatives, under PyG's names.
 
-        Without or with binary negatives: ``edge_label_index`` int64 [2, n] (local ids, positives first) and ``edge_label``. With
-        triplets: ``src_index`` and ``dst_pos_index`` int64 [batch_size], ``dst_neg_index`` [batch_size] or [batch_size, amount].
-        ``edge_label_time`` where times were given.
+        Without or with binary negatives: ``edge_label_index`` int64 [2, n] (local ids, positives first) and
+            ``edge_label``. With
+        triplets: ``src_index`` and ``dst_pos_index`` int64 [batch_size], ``dst_neg_index`` [batch_size] or [batch_size,
+            amount].
+        ``edge_label_time`` if times were given.
 
         Raises:
             ConfigError: the seeds are vertices.
@@ -265,7 +265,7 @@ class SampledBatch:
         return {k.removeprefix("pairs/"): a for k, a in self._raw.arrays.items() if k.startswith("pairs/")}
 
     def num_sampled_nodes(self, node_type: str | None = None) -> list[int]:
-        """New vertices per hop; the first entry counts the seeds (and their positive and negative samples)."""
+        """Number of new vertices per hop. The first entry counts the seeds and their positive and negative samples."""
         name = self._node_type(node_type)
         steps = [int(n) for n in self._array(f"hops/{name}")]
         if not steps:
@@ -274,12 +274,12 @@ class SampledBatch:
         return [sum(steps[:first]), *steps[first:]]
 
     def num_sampled_edges(self, edge_type: str | None = None) -> list[int]:
-        """Edges per hop."""
+        """Number of edges per hop."""
         name = self._edge_type(edge_type)
         return [int(n) for n in self._array(f"hops/{name}")] if name in self.edge_types else [0] * self._hops()
 
     def _hops(self) -> int:
-        """Steps that sampled edges: those that added vertices, less the seeds and their positive and negative samples."""
+        """Number of hops: steps that added vertices, except those of seeds and of positive and negative samples."""
         steps = next(
             (len(a) for name, a in self._raw.arrays.items() if name.startswith("hops/") and "__" not in name), 1
         )
@@ -309,6 +309,6 @@ class SampledBatch:
         return self._array(f"tree/{name}", np.int32) if disjoint else None
 
     def _array(self, name: str, dtype: type = np.int64) -> np.ndarray:
-        """An array of the batch; without rows where the DAG does not reach its type."""
+        """An array of the batch; empty if the DAG does not reach its type."""
         found = self._raw.arrays.get(name)
         return np.empty(0, dtype) if found is None else found

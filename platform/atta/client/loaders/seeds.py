@@ -1,4 +1,4 @@
-"""What a loader iterates over, as the message that opens a session: vertices, edges, or batches that need no seeds."""
+"""Turns what a loader iterates over (vertices, edges, or a number of batches) into the message that opens a session."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 MAX_BATCHES = 1 << 31
-"""Batches per epoch of an operator that draws them by itself."""
+"""Most batches per epoch of an operator that draws them by itself."""
 
 InputNodes = str | ArrayLike | tuple[str, str | ArrayLike | None] | None
 
@@ -53,7 +53,7 @@ def typed(schema: Schema, input_nodes: InputNodes) -> TypedNodes:
     """``input_nodes`` with their type: the one they name, the only one, or the only one that has such a split.
 
     Raises:
-        ConfigError: several types, and none is named: ids mean other vertices in each.
+        ConfigError: there are several types and none is named. Ids mean other vertices in each type.
     """
     if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
         return TypedNodes(input_nodes[0], input_nodes[1])
@@ -68,7 +68,7 @@ def typed(schema: Schema, input_nodes: InputNodes) -> TypedNodes:
 
 
 def node_seeds(schema: Schema, input_nodes: InputNodes, input_time: Any = None) -> session_pb2.Seeds:
-    """Vertices: a split's name, user ids (and their times for temporal sampling), or None for all of the type."""
+    """The vertices of a split, user ids (and their times for temporal sampling), or None for all of the type."""
     nodes = typed(schema, input_nodes)
     node_type, source = nodes.node_type, nodes.source
     schema.check_node_type(node_type)
@@ -87,7 +87,7 @@ def node_seeds(schema: Schema, input_nodes: InputNodes, input_time: Any = None) 
 
 
 def sized_seeds(schema: Schema, node_type: str | None, batches: Sequence[ArrayLike] | int) -> session_pb2.Seeds:
-    """Batches cut by the user: the ids of each, or only how many there are."""
+    """Batches cut by the user: the ids of each, or only their number."""
     name = schema.node_types[0] if node_type is None else schema.check_node_type(node_type)
     if isinstance(batches, int | float | str | np.generic):
         return session_pb2.Seeds(node_type=name, batches=whole("batches", batches, 1, MAX_BATCHES))
@@ -117,7 +117,7 @@ def link_seeds(
 
 
 def batches_of(schema: Schema, request: session_pb2.OpenRequest) -> int:
-    """How many batches the session that ``request`` opens has in an epoch; raises ConfigError where the daemon would."""
+    """Number of batches per epoch of the session that ``request`` opens; raises ConfigError where the daemon would."""
     seeds, rank, world = request.seeds, request.rank, request.world_size
     source = seeds.WhichOneof("source")
     if source == "part":
@@ -148,7 +148,7 @@ def batches_of(schema: Schema, request: session_pb2.OpenRequest) -> int:
 def tables_by_type(
     given: Mapping[str, Sequence[str] | str] | Sequence[str] | str | None, node_types: Iterable[str]
 ) -> dict[str, list[str]] | None:
-    """Names of node tables by node type; a list or a single name counts for ``node_types``; None: all tables."""
+    """Names of node tables by node type. A list or a single name stands for ``node_types``; None: all tables."""
     if given is None:
         return None
     if isinstance(given, Mapping):
@@ -157,7 +157,7 @@ def tables_by_type(
 
 
 def edge_type_name(schema: Schema, edge_type: Any) -> str:
-    """``"src__rel__dst"`` of a name, a triple, or None where there is one edge type."""
+    """``"src__rel__dst"`` from such a name, a triple, or None if there is one edge type."""
     if edge_type is None:
         if len(schema.edge_types) != 1:
             raise ConfigError(f"name an edge type: {', '.join(schema.edge_types)}")
@@ -171,7 +171,7 @@ def as_ids(what: str, source: Any) -> np.ndarray:
     """``source`` as int64 [n].
 
     Raises:
-        ConfigError: a mask, another shape, numbers that are not whole, or one that int64 cannot hold.
+        ConfigError: it is a mask or has another shape, or a number is not whole or does not fit into int64.
     """
     if "bool" in str(getattr(source, "dtype", "")):  # of numpy or torch
         raise ConfigError(f"{what}: give ids or the name of a split, not a mask (masks depend on an order of vertices)")

@@ -1,4 +1,4 @@
-"""``server_subgraph``: what a server's trainers compute on, extracted once from a running cluster (GraNNDis)."""
+"""``server_subgraph``: extracts what the trainers of a server compute on from a running cluster, once (GraNNDis)."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["ServerLoader", "server_subgraph"]
 
 _TOGETHER = 1 << 18
-"""Members of a split that are asked for at a time."""
+"""Number of members of a split that are asked for at a time."""
 
 
 class ServerLoader(DagLoader):
-    """The subgraphs of a server's vertices, one after another, as ``ServerGraph``: several where it trains on them in turn.
+    """The subgraphs of a server's vertices, one after another, as ``ServerGraph``: several if it trains on them in
+    turn.
 
     Attributes:
         node_type, edge_type: of the vertices and edges.
     """
 
-    _wide_ids = False  # a server's edges are many
+    _wide_ids = False  # a server has many edges
 
     def __init__(
         self,
@@ -50,19 +51,19 @@ class ServerLoader(DagLoader):
 
         Args:
             cluster: from ``atta.connect`` or ``atta.local``.
-            inner: user ids of each subgraph's inner vertices, repeated ones count once; None: one subgraph, of the vertices of
-                partition ``part`` by ascending user id.
-            rule: who joins them: ``Closure(hops)`` or ``ExpansionAware(...)`` of ``atta.samplers.operators``.
-            part: the partition whose daemon does the work, best the server's own: most edges lie there.
-            edge_type: the edges to follow; may be left out where there is one type. Both ends must be of one type.
+            inner: user ids of each subgraph's inner vertices; repeated ids count once. None: one subgraph, of the
+                vertices of partition ``part`` by ascending user id.
+            rule: which vertices join them: ``Closure(hops)`` or ``ExpansionAware(...)`` of ``atta.samplers.operators``.
+            part: the partition whose daemon does the work. The server's own is best, because most edges lie there.
+            edge_type: the edges to follow; may be left out if there is one type. Both ends must be of one type.
             tables: names of the node tables to fetch; default all.
-            **options: ``seed`` (of the uniform choice), ``codec``, ``job``, ``share``, ``edge_ids``, ``transform``, as for
-                ``NeighborLoader``.
+            **options: ``seed`` (of the uniform choice), ``codec``, ``job``, ``share``, ``edge_ids``, ``transform``, as
+                for ``NeighborLoader``.
 
         Raises:
-            ConfigError: an argument is out of range; UnknownNameError: a type or table does not exist. What the daemon refuses
-                is raised by the iteration: unknown ids, more than 2**20 of them, QuotaExceededError for a subgraph that its
-                buffers cannot hold.
+            ConfigError: an argument is out of range; UnknownNameError: a type or table does not exist. The iteration
+                raises what the daemon refuses: unknown ids, more than 2**20 ids, and QuotaExceededError for a subgraph
+                that its buffers cannot hold.
         """
         if not 0 <= part < cluster.num_parts:
             raise ConfigError(f"part {part}: the cluster has partitions 0 to {cluster.num_parts - 1}")
@@ -74,7 +75,8 @@ class ServerLoader(DagLoader):
         dag = batch_spec(schema, name, dataclasses.asdict(rule), edge_type=self.edge_type, tables=wanted)
         seeds = part_seeds(self.node_type, part)
         if inner is not None:
-            # Batches go round the ranks, rank r being served by partition r's daemon: those of other ranks are empty.
+            # Batches go round the ranks, and rank r gets its batches from partition r's daemon. Those of other ranks
+            # are empty.
             others: ArrayLike = ()
             rounds = [[ids if rank == part else others for rank in range(cluster.num_parts)] for ids in inner]
             seeds = sized_seeds(schema, self.node_type, [ids for ranks in rounds for ids in ranks])
@@ -93,7 +95,7 @@ class ServerLoader(DagLoader):
             arrays["extra/degree"],
             {key.removeprefix(prefix): table for key, table in arrays.items() if key.startswith(prefix)},
         )
-        transform: Any = self._transform  # of what this loader makes, which is no MiniBatch
+        transform: Any = self._transform  # takes what this loader makes, a ServerGraph
         return made if transform is None else transform(made)
 
 
@@ -105,15 +107,17 @@ def server_subgraph(
     splits: Sequence[str] | None = None,
     **options: Any,
 ) -> ServerGraph:
-    """Extract what a server computes on, with the table rows of all its vertices: shared preloading (GraNNDis, section 4.2).
+    """Extract what a server computes on, with the table rows of all its vertices: shared preloading (GraNNDis, section
+    4.2).
 
-    The arrays are the same, bit for bit, however the graph is partitioned; ``atta.samplers.local.server.server_subgraph`` makes
-    them of a local graph. They lie in memory shared with the daemon if it runs on this machine, and stay valid as long as any of
-    them is referenced.
+    The arrays are the same, bit for bit, however the graph is partitioned;
+    ``atta.samplers.local.server.server_subgraph`` makes them of a local graph. They lie in memory shared with the
+    daemon if it runs on this machine, and stay valid as long as any of them is referenced.
 
     Args:
         cluster: from ``atta.connect`` or ``atta.local``.
-        inner: user ids of the server's own vertices, int [m], repeated ones count once; None: those of partition ``part``.
+        inner: user ids of the server's own vertices, int [m]; repeated ids count once. None: those of partition
+            ``part``.
         rule: ``Closure(hops)`` or ``ExpansionAware(max_hop, fanout, select, resample)`` of ``atta.samplers.operators``.
         splits: which splits' members to mark; default all of the node type.
         **options: ``part``, ``edge_type``, ``tables``, ``seed`` and others of ``ServerLoader``.

@@ -1,4 +1,4 @@
-"""Sessions of a client that must outlive, or survive without, their iterators: leases are renewed, dropped ones closed."""
+"""Renews the leases of open sessions, and closes sessions whose iterators are gone."""
 
 from __future__ import annotations
 
@@ -25,45 +25,44 @@ from atta.protos.v1 import session_pb2
 __all__ = ["SessionKeeper", "SessionState"]
 
 ANSWER_S = 5.0
-"""How long a renewal, or a close, is waited for."""
+"""How long a renewal or a close may take."""
 
 
 class SessionState:
-    """What must outlive the iterator until its session is closed: kept apart so that a finalizer can hold it."""
+    """What must outlive the iterator until its session is closed. It is separate so that a finalizer can hold it."""
 
     def __init__(self, connection: Connection, slots: SlotMaps, session: str) -> None:
         self.connection, self.slots, self.session = connection, slots, session
         self.pid = 0
-        """Of the daemon, once the session is open."""
+        """Process id of the daemon, once the session is open."""
         self.call: Any = None
         self.closed = False
         self._released: deque[int] = deque()  # appended to by garbage collection, at any moment
         self._reported: list[int] = []
 
     def lease(self, sequence: int, slot: Any) -> np.ndarray:
-        """View the slot of batch ``sequence``; its number joins the released ones when the last view dies."""
+        """View the slot of batch ``sequence``. When the last view dies, the number joins the released ones."""
         return self.slots.lease(slot, self.pid, partial(self._released.append, sequence))
 
     def released(self) -> list[int]:
-        """Numbers that have been released, until the daemon has answered a request that names them."""
+        """Numbers of released batches that no answered request has named yet."""
         while self._released:
             self._reported.append(self._released.popleft())
         return list(self._reported)
 
     def answered(self) -> None:
-        """The request that named the released ones has been answered."""
+        """The request that named the released batches has been answered."""
         self._reported.clear()
 
     def close(self) -> None:
-        """Cancel the outstanding request and close the session, once; waits for the answer."""
+        """Cancel the outstanding request, close the session and wait for the answer; repeating it does nothing."""
         if self._ends():
-            with contextlib.suppress(
-                AttaError, ValueError
-            ):  # daemon gone or channel closed: the lease ends the session
+            # If the daemon is gone or the channel is closed, the lease ends the session.
+            with contextlib.suppress(AttaError, ValueError):
                 self.connection.call("SessionService.Close", self._request(), timeout=ANSWER_S)
 
     def begin_close(self) -> Any:
-        """The same without waiting: the call, or None if there is nothing to do."""
+        """Like ``close`` without waiting: the call, or None if there is nothing to do."""
         if not self._ends():
             return None
         with contextlib.suppress(ValueError):
@@ -81,10 +80,11 @@ class SessionState:
 
 
 class SessionKeeper:
-    """A background thread that renews the leases of open sessions and closes those whose iterators were garbage-collected.
+    """A background thread that renews the leases of open sessions and closes those whose iterators were
+    garbage-collected.
 
-    It never waits for a daemon: what is asked of one delays nothing that another is to be asked. A collector may run anywhere, also
-    inside gRPC with its locks held, so it only leaves a note here.
+    It never waits for a daemon, so that a slow daemon delays no request to another. The garbage collector may run
+    anywhere, even inside gRPC with its locks held, so a finalizer only leaves a note here.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -92,7 +92,7 @@ class SessionKeeper:
         self._open: weakref.WeakSet[SessionState] = weakref.WeakSet()
         self._notes: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._renewals: Renewals[Connection] = Renewals()
-        self._calls: set[Any] = set()  # that are under way: gRPC cancels one that nobody holds
+        self._calls: set[Any] = set()  # under way; gRPC cancels a call that nobody holds
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
@@ -102,10 +102,10 @@ class SessionKeeper:
             self._open.add(state)
             self._renewals.keep(state.connection, lease_s, self._clock())
             self._start()
-        self._notes.put(_nothing)  # to look at the clock anew
+        self._notes.put(_nothing)  # wakes the thread, which computes anew when the next renewal is due
 
     def drop(self, state: SessionState) -> None:
-        """Close a session that is not known to be open: its ``Open`` has not been answered."""
+        """Close a session that may be open: its ``Open`` has not been answered."""
         with self._lock:
             self._start()
         self.discard(state)
@@ -158,7 +158,7 @@ class SessionKeeper:
             self._under_way(call, partial(self._renewed, connection))
 
     def _renewed(self, connection: Connection, call: Any) -> None:
-        # Which sessions exist no more is not looked at: their next requests will say so.
+        # The reply names sessions that exist no more. Their next requests will find out.
         if call.code() is not grpc.StatusCode.OK:
             with self._lock:
                 self._renewals.failed(connection, self._clock())
@@ -168,7 +168,7 @@ class SessionKeeper:
             self._under_way(call, lambda _: None)
 
     def _under_way(self, call: Any, then: Callable[[Any], None]) -> None:
-        """Hold a call until it has ended; ``then`` runs on this thread."""
+        """Hold a call until it has ended. Then ``then`` runs on the keeper's thread."""
         self._calls.add(call)
 
         def ended() -> None:

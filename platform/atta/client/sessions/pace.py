@@ -1,4 +1,4 @@
-"""How long a consumer takes per batch: daemons make batches no sooner than that."""
+"""Measures how long a consumer takes per batch. Daemons do not make batches faster than that."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["ConsumerPace", "cuda_event"]
 _NEW = 0.2
 """Weight of the newest batch in the running mean."""
 _OPEN = 16
-"""Measurements on the GPU that may be outstanding; older ones are given up."""
+"""Most measurements on the GPU that may be outstanding. Older ones are dropped."""
 
 
 def cuda_event() -> Any:
-    """An event in the current CUDA stream, recorded now; None in a process that does not use CUDA."""
+    """An event in the current CUDA stream, recorded now; None if the process does not use CUDA."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
@@ -29,13 +29,14 @@ def cuda_event() -> Any:
 class ConsumerPace:
     """Running mean of the time from a batch's arrival to the request for the next one.
 
-    Work on a GPU is only queued when the consumer comes back, so its time is that between two events in the stream: the first
-    is reached when the GPU is done with the batch before, the second when it is done with this one. What counts is the larger
-    of the host's time and the GPU's. Events are read when they have been reached: nothing here waits for the GPU.
+    When the consumer comes back, its work on a GPU is only queued. So the GPU's time is that between two events in the
+    stream: the first is reached when the GPU is done with the batch before, the second when it is done with this one.
+    The larger of the host's time and the GPU's time counts. Events are read after they have been reached, so nothing
+    here waits for the GPU.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter, event: Callable[[], Any] = cuda_event) -> None:
-        """``clock`` gives seconds; ``event`` an object with ``query()`` and ``elapsed_time(later)`` as torch's have, or None."""
+        """``clock`` returns seconds. ``event`` returns an event like torch's (``query``, ``elapsed_time``), or None."""
         self._clock, self._event = clock, event
         self._arrived: tuple[float, Any] | None = None
         self._open: deque[tuple[float, Any, Any]] = deque(maxlen=_OPEN)

@@ -1,4 +1,4 @@
-"""The consumer's side of shared-memory slots: map a daemon's memory file once, hand out leases that end with the last view."""
+"""The consumer's side of shared-memory slots: maps a daemon's memory file once, keeps batches while they are read."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["SlotMaps"]
 
 
 class _GoneError(Exception):
-    """The batch is not there any more."""
+    """The slot does not hold the batch any more."""
 
 
 class _File:
-    """A mapped memory file of a daemon. Leases keep it; the kernel drops its locks with the last of them."""
+    """A mapped memory file of a daemon. Leases keep it alive. When the last one dies, the kernel drops its locks."""
 
     def __init__(self, path: str, pid: int, slot: Any) -> None:
         self._fd = memfiles.open_sealed(path, pid, slot.offset + slot.capacity)
@@ -31,12 +31,12 @@ class _File:
             raise FileNotFoundError("the daemon has closed it")
         self.identity = status.st_dev, status.st_ino
         self._process = os.getpid()
-        # Writable and private to nobody: torch wants writable memory, and a slot is ours until we let go.
+        # Writable, because torch wants writable memory. A slot is ours until we release it.
         mapping = mmap.mmap(self._fd, status.st_size, flags=mmap.MAP_SHARED)
         self._bytes = np.frombuffer(mapping, dtype=np.uint8)
 
     def lock(self, start: int, nbytes: int, nonce: int) -> np.ndarray:
-        """Keep the daemon from writing a slot that holds the batch of this nonce; _GoneError if it holds another one."""
+        """Keep the daemon from writing the slot; raises _GoneError unless the slot holds the batch with this nonce."""
         view = self._bytes[start : start + nbytes]
         if not memfiles.share(self._fd, start, nbytes):
             raise _GoneError("another batch is put there: the session has ended")
@@ -48,13 +48,13 @@ class _File:
         return view
 
     def unlock(self, start: int, nbytes: int) -> None:
-        """Nobody looks at the slot any more. In a forked child, which has the same lock, nothing happens."""
+        """Let the daemon write the slot again. In a forked child, which shares the lock, nothing happens."""
         if os.getpid() == self._process:
             memfiles.unlock(self._fd, start, nbytes)
 
 
 class _Lease:
-    """Memory of one delivered batch. Arrays made from it keep it alive; when the last one dies, so does the lease."""
+    """Memory of one delivered batch. The lease ends when the last array that was made from it dies."""
 
     def __init__(self, file: _File, view: np.ndarray) -> None:
         self._file, self._view = file, view
@@ -70,7 +70,7 @@ class SlotMaps:
     def lease(self, slot: Any, pid: int, ended: Callable[[], None] = lambda: None) -> np.ndarray:
         """View ``slot`` (a ``SharedSlot``) of the daemon with process id ``pid``: uint8 [capacity].
 
-        ``ended`` is called once nothing made from it exists any more, possibly by a garbage collector.
+        ``ended`` is called when the last array made from it has died, perhaps by the garbage collector.
 
         Raises:
             UnavailableError: the daemon, or the session, ended between its answer and now.
@@ -96,7 +96,7 @@ class SlotMaps:
         return np.asarray(lease)
 
     def _forget_closed(self) -> None:
-        """Drop the files that their daemon has closed, or that has died: else what is in them would stay in memory."""
+        """Drop files that their daemon has closed, also by dying. Otherwise their contents would stay in memory."""
         for (path, inode), file in list(self._files.items()):
             try:
                 status = os.stat(path)

@@ -1,4 +1,4 @@
-"""One running iterator of a loader: a session on a daemon, read batch by batch."""
+"""One running iterator of a loader: a session on a daemon that is read batch by batch."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ from atta.wire.bulk import BATCH_DATA
 __all__ = ["BatchStream", "RawBatch"]
 
 NEXT_DEADLINE_S = 30.0
+"""How long one ``Next`` may take."""
 RETRIES = 3
+"""How often a batch is asked for again after failures."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class RawBatch:
-    """A batch as it came: named arrays over shared memory or received bytes, and figures about how it was made."""
+    """A batch as it arrives: named arrays over shared memory or received bytes, and figures about how it was made."""
 
     batch: int
     arrays: Mapping[str, np.ndarray]
@@ -43,22 +45,23 @@ class RawBatch:
 
 @dataclass(frozen=True)
 class _NextReply:
-    """A batch, and how many the daemon had not begun when it sent it."""
+    """A batch, and the number of batches that the daemon had not begun when it sent it."""
 
     batch: RawBatch
     unlaunched: int
 
 
 class BatchStream(Iterator[RawBatch]):
-    """Reads a session's batches in order and asks for the next one ahead; ``close`` (or garbage collection) ends it.
+    """Reads a session's batches in order and asks for the next one ahead. ``close`` or garbage collection ends the
+    session.
 
-    A batch that comes over the network is also taken in ahead, by a thread, while the consumer computes on the one before.
+    If batches come over the network, a thread receives the next one while the consumer computes on the one before.
     """
 
     def __init__(
         self, connection: Connection, slots: SlotMaps, keeper: SessionKeeper, request: session_pb2.OpenRequest
     ) -> None:
-        """Open the session, which gets a name of its own; ``keeper`` renews its lease.
+        """Open the session under a random name. ``keeper`` renews its lease.
 
         Raises:
             ConfigError, UnknownNameError, WrongDatasetError, QuotaExceededError: the daemon refuses the request.
@@ -70,7 +73,7 @@ class BatchStream(Iterator[RawBatch]):
             reply = connection.call("SessionService.Open", request)
         except (ConfigError, QuotaExceededError):
             raise
-        except BaseException:  # it may be open all the same: only the answer may have been lost
+        except BaseException:  # the session may be open: perhaps only the answer was lost
             keeper.drop(self._state)
             raise
         self.session, self.batches = reply.session, int(reply.batches)
@@ -78,7 +81,7 @@ class BatchStream(Iterator[RawBatch]):
         self._sequence = 0
         self._left = self.batches - int(request.start_batch)
         self.unlaunched = self._left
-        """Batches that the daemon had not begun when it sent the latest one."""
+        """Number of batches that the daemon had not begun when it sent the latest one."""
         self._pace = ConsumerPace()
         self._from_afar = not request.shared_memory
         self._read: Callable[[], _NextReply | None]
@@ -108,11 +111,11 @@ class BatchStream(Iterator[RawBatch]):
 
     @property
     def left(self) -> int:
-        """Batches that have not been delivered yet."""
+        """Number of batches that have not been delivered yet."""
         return self._left
 
     def close(self) -> None:
-        """End the session; harmless when repeated."""
+        """End the session; repeating it does nothing."""
         self._finalizer.detach()
         self._state.close()
 
@@ -125,18 +128,18 @@ class BatchStream(Iterator[RawBatch]):
         )
         call = self._state.connection.start("SessionService.Next", request, timeout=NEXT_DEADLINE_S)
         self._state.call = call
-        # Without the stream itself: what reads ahead must not keep alive what is to be closed when nobody holds it.
+        # The reader gets no reference to the stream: a stream that nobody else holds is to be collected and closed.
         read = partial(_read, self._state, call, self._sequence)
         self._read = _begun(read) if self._from_afar else read
 
     def _receive(self) -> RawBatch:
-        """The asked-for batch; a lost answer is asked for again (``Next`` is numbered), a slow one waited for."""
+        """The batch that was asked for. A lost answer is asked for again, which is safe because ``Next`` is numbered."""
         failures = 0
         while True:
             try:
                 answer = self._read()
             except (UnavailableError, DeadlineError):
-                # A prefetched answer may pass its deadline while the consumer is busy elsewhere: that is no failure.
+                # An answer that was asked for ahead may miss its deadline while the consumer is busy elsewhere.
                 failures += 1
                 if failures > RETRIES:
                     raise
@@ -150,7 +153,7 @@ class BatchStream(Iterator[RawBatch]):
 
 
 def _begun(function: Callable[[], T]) -> Callable[[], T]:
-    """Start ``function`` on a thread of its own; the result waits for it and returns, or raises, what it does."""
+    """Start ``function`` on a thread. The result, when called, waits for it and returns or raises what it does."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -164,7 +167,7 @@ def _begun(function: Callable[[], T]) -> Callable[[], T]:
 
 
 def _read(state: SessionState, call: Any, sequence: int) -> _NextReply | None:
-    """Take in the answer to a request for batch ``sequence``; None: it is not ready yet."""
+    """Receive the answer to a request for batch ``sequence``; None if the batch is not ready yet."""
     peer = state.connection.address
     try:
         header = next(call).message.header

@@ -1,6 +1,6 @@
-"""The mutable tables of a cluster: created, opened, dropped, saved and loaded on all of its daemons.
+"""The mutable tables of a cluster: creates, opens, deletes, saves and loads them on all daemons.
 
-Saving and loading are done in two phases, see ``atta.daemon.services.table_snapshots``.
+Saving and loading have two phases, see ``atta.daemon.services.table_snapshots``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import secrets
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ _PREPARE = table_pb2.SnapshotRequest.PREPARE
 _COMMIT = table_pb2.SnapshotRequest.COMMIT
 _ABORT = table_pb2.SnapshotRequest.ABORT
 _LOOKS_S = (0.05, 0.2, 0.75, 0.0)
-"""Pauses after looks at a table that is not the same everywhere: somebody may just be loading or deleting it."""
+"""Pauses in seconds after each look at a table that differs between daemons: a load or a deletion may be under way."""
 
 
 class ClusterTables:
@@ -40,15 +40,15 @@ class ClusterTables:
         self._registrations: dict[str, list[Registration]] = {}
 
     def create(self, spec: MutableSpec) -> RemoteTable:
-        """Create the table on all daemons, or open it if it is there already just so.
+        """Create the table on all daemons, or open it if it exists with the same specification.
 
         Raises:
-            ConfigError: it exists otherwise, or its policy does not fit the dataset.
+            ConfigError: it exists with another specification, or its policy does not fit the dataset.
             UnknownNameError: a daemon has lost its rows of the table.
             QuotaExceededError: a daemon has no room for it.
         """
         found = [info for info in self._look(spec.name) if info is not None]
-        # All clients that create it now take the id that the first daemon has been given first.
+        # If several clients create it at once, all take the id that reached the first daemon first.
         table_id = found[0].table_id if found else secrets.randbits(64)
         text, infos = json.dumps(spec.to_dict()), []
         ask = partial(table_pb2.CreateTableRequest, dataset_id=self._dataset_id, spec=text)
@@ -66,8 +66,8 @@ class ClusterTables:
         Raises:
             UnknownNameError: it does not exist, or a daemon has lost its rows of it.
         """
-        infos = self._look(name)
-        if None in infos:  # let a daemon say so, with the nearest name
+        infos = [info for info in self._look(name) if info is not None]
+        if len(infos) < len(self._connections):  # a daemon raises the error, with the nearest name
             request = table_pb2.DescribeTableRequest(name=name)
             infos = [connection.call("TableService.Describe", request) for connection in self._connections]
         return self._opened(MutableSpec.from_dict(json.loads(infos[0].spec)), infos)
@@ -82,20 +82,21 @@ class ClusterTables:
         return found
 
     def delete(self, name: str) -> bool:
-        """Drop a table; False: there was none."""
+        """Delete a table; False if there was none."""
         request = table_pb2.DeleteTableRequest(name=name)
         existed = [c.call("TableService.Delete", request).existed for c in self._connections]
         return any(existed)
 
     def save(self, name: str) -> list[str]:
-        """Have every daemon write all its tables into its snapshot ``name``; returns the tables' names.
+        """Let every daemon write all its tables into its snapshot ``name``; returns the names of the tables.
 
-        An older snapshot of that name is replaced by the new one, once this is complete on all daemons; until then it stays.
+        An older snapshot of that name stays until the new one is complete on all daemons.
 
         Raises:
-            ConfigError: no such name is possible, or a daemon keeps no snapshots.
+            ConfigError: the name is not possible, or a daemon keeps no snapshots.
             QuotaExceededError: another save is under way.
-            RemoteError: a daemon cannot write it (names the file), does not answer, or holds other tables than the others.
+            RemoteError: a daemon cannot write it (names the file), does not answer, or holds other tables than the
+                others.
         """
         ask = partial(
             table_pb2.SnapshotRequest, name=name, snapshot=secrets.token_hex(8), hold_s=2 * self._patience_s()
@@ -103,12 +104,13 @@ class ClusterTables:
         return sorted(self._on_all("TableService.Save", ask))
 
     def load(self, name: str) -> list[str]:
-        """Have every daemon hold the tables of its snapshot ``name`` instead of the present ones, or none; returns their names.
+        """Replace the tables of all daemons by those of their snapshots ``name``; returns the names of the tables.
 
-        Tables that clients have opened are then those of the snapshot. Optimisers go on from its number of steps.
+        Either all daemons do so or none. Tables that clients have opened are then those of the snapshot. Optimisers go
+        on from its number of steps.
 
         Raises:
-            ConfigError: no such name is possible, or a daemon keeps no snapshots.
+            ConfigError: the name is not possible, or a daemon keeps no snapshots.
             DataError: the parts of the snapshot do not belong together.
             QuotaExceededError: a daemon has no room, or another load is under way.
             RemoteError: a daemon has no such snapshot, or a damaged one (names the file), or does not answer.
@@ -127,13 +129,13 @@ class ClusterTables:
                 continue
             try:
                 connection.call("TableService.Forget", table_pb2.ForgetClientRequest(clients=clients), timeout=1.0)
-            except AttaError:  # gone, or it will forget by itself
+            except AttaError:  # the daemon is gone, or will forget the client by itself
                 continue
 
     # -- one table -----------------------------------------------------------------------------------------------------
 
-    def _look(self, name: str) -> list[Any]:
-        """What every daemon says of a table; all None, or some None while it is being created."""
+    def _look(self, name: str) -> list[table_pb2.TableInfo | None]:
+        """What every daemon says of a table; None from daemons that do not have it, perhaps not yet."""
         for pause in _LOOKS_S:
             infos = [self._described(connection, name) for connection in self._connections]
             lost = any(info is not None and info.whole for info in infos) and None in infos
@@ -149,13 +151,14 @@ class ClusterTables:
         return infos
 
     @staticmethod
-    def _described(connection: Connection, name: str) -> Any:
+    def _described(connection: Connection, name: str) -> table_pb2.TableInfo | None:
+        request = table_pb2.DescribeTableRequest(name=name)
         try:
-            return connection.call("TableService.Describe", table_pb2.DescribeTableRequest(name=name))
+            return connection.call("TableService.Describe", request)  # type: ignore[no-any-return]
         except UnknownNameError:
             return None
 
-    def _check_same(self, name: str, infos: Sequence[Any]) -> None:
+    def _check_same(self, name: str, infos: Sequence[table_pb2.TableInfo | None]) -> None:
         """Raise RemoteError unless all shards were created, and last loaded, together."""
         origins = _origins(infos)
         if len(origins) > 1:
@@ -165,16 +168,16 @@ class ClusterTables:
                 f"'atta tables load SNAPSHOT', or 'atta tables delete {name}' and create it anew",
             )
 
-    def _places(self, infos: Sequence[Any], origin: tuple[int, int] | None) -> str:
-        """The daemons whose part of a table has that origin (None: that have none)."""
+    def _places(self, infos: Sequence[table_pb2.TableInfo | None], origin: tuple[int, int] | None) -> str:
+        """The daemons whose rows of a table have this origin; None: the daemons that do not have the table."""
         return ", ".join(
             f"{connection.address} (part {part})"
             for part, (connection, info) in enumerate(zip(self._connections, infos, strict=True))
             if (None if info is None else (info.table_id, info.load_id)) == origin
         )
 
-    def _opened(self, spec: MutableSpec, infos: Sequence[Any]) -> RemoteTable:
-        # However often a table is opened, it knows one client.
+    def _opened(self, spec: MutableSpec, infos: Sequence[table_pb2.TableInfo]) -> RemoteTable:
+        # A client that opens a table several times has one registration.
         table_id, known = infos[0].table_id, self._registrations.get(spec.name)
         if known is None or known[0].table_id != table_id:
             known = [Registration(connection, spec.name, table_id) for connection in self._connections]
@@ -206,7 +209,7 @@ class ClusterTables:
         return common[0]
 
     def _on_all(self, method: str, ask: partial[Any]) -> set[str]:
-        """Let all daemons prepare, then commit; the names of the tables. Where one fails to prepare, all abort."""
+        """Let all daemons prepare, then commit; returns the names of the tables. If one fails to prepare, all abort."""
         try:
             replies = self._all(method, ask(phase=_PREPARE))
             names = self._check_alike([reply.tables for reply in replies])
@@ -221,8 +224,8 @@ class ClusterTables:
         self._all(method, ask(phase=_COMMIT, steps=steps))
         return names
 
-    def _check_alike(self, parts: Sequence[Sequence[Any]]) -> set[str]:
-        """The names of the tables that all daemons have prepared; raises RemoteError unless these are the same ones."""
+    def _check_alike(self, parts: Sequence[Iterable[table_pb2.TableInfo]]) -> set[str]:
+        """The names of the tables that all daemons have prepared; raises RemoteError if these differ."""
         tables = [{(_name(info), info.table_id) for info in infos} for infos in parts]
         for part, found in enumerate(tables):
             different = sorted(name for name, _ in found ^ tables[0])
@@ -234,7 +237,7 @@ class ClusterTables:
         return {name for name, _ in tables[0]}
 
     def _all(self, method: str, request: Any) -> list[Any]:
-        """The answers of all daemons, asked at once; raises what the first of them to fail says, when all have answered."""
+        """The answers of all daemons, which are asked at once. When all have answered, raises the first error."""
         patience = self._patience_s()
         futures = [connection.begin(method, request, timeout=patience) for connection in self._connections]
         replies, errors = [], []
@@ -251,17 +254,17 @@ class ClusterTables:
         for connection in self._connections:
             try:
                 connection.call(method, request)
-            except AttaError:  # it drops by itself what it has prepared
+            except AttaError:  # the daemon drops by itself what it has prepared
                 continue
 
     def _patience_s(self) -> float:
         return 10 * max(connection.deadline_s for connection in self._connections)
 
 
-def _name(info: Any) -> str:
+def _name(info: table_pb2.TableInfo) -> str:
     return str(json.loads(info.spec)["name"])
 
 
-def _origins(infos: Sequence[Any]) -> list[tuple[int, int]]:
-    """(table id, load id) of the parts of a table, each once, in the order of the parts."""
+def _origins(infos: Iterable[table_pb2.TableInfo | None]) -> list[tuple[int, int]]:
+    """The different (table id, load id) of the parts of a table, in the order of the parts."""
     return list(dict.fromkeys((info.table_id, info.load_id) for info in infos if info is not None))

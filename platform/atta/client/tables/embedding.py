@@ -33,10 +33,11 @@ class DistEmbedding(nn.Module):
         loss = head(users(ids)).sum()
         loss.backward()                # pushes the gradients; the next forward pass waits for them
 
-    Only the rows of a batch are ever here. Gradients of all uses of a row since the last push are summed and make one step, as with
-    ``torch.nn.Embedding(sparse=True)`` and ``torch.optim.SparseAdam`` (Adagrad, SGD). Several trainers may use the same table:
-    each row is read and stepped as a whole, but steps of different trainers follow in any order (Hogwild, Niu et al., 2011); their
-    gradients are not averaged, so divide the learning rate by their number where they should be.
+    Only the rows of a batch are in the memory of the trainer. The gradients of all uses of a row since the last push
+    are summed and make one step, as with ``torch.nn.Embedding(sparse=True)`` and ``torch.optim.SparseAdam`` (Adagrad,
+    SGD). Several trainers may use the same table. Each row is read and stepped as a whole, but steps of different
+    trainers come in any order (Hogwild, Niu et al., 2011). Gradients of trainers are not averaged; to average them,
+    divide the learning rate by the number of trainers.
     """
 
     def __init__(
@@ -56,20 +57,21 @@ class DistEmbedding(nn.Module):
         """Create or open the table ``name``.
 
         Args:
-            cluster: where.
-            num_embeddings: rows.
-            embedding_dim: columns.
+            cluster: from ``atta.connect`` or ``atta.local``.
+            num_embeddings: number of rows.
+            embedding_dim: number of columns.
             name: of the table.
             optimizer: sgd, adagrad, adam, or an ``OptimiserSpec`` with its settings.
             lr: learning rate of an optimiser given by name; None: its default.
-            policy: as of ``DistTensor``: with ``"nodes:TYPE"`` rows lie with the vertices' owners, and ids are the users'.
-            init: default: standard normal, as of ``torch.nn.Embedding``.
-            push: ``"backward"``: at the end of every backward pass; ``"manual"``: when ``step`` is called, for gradients of several
-                backward passes.
-            codec: fp16, bf16 or int8 on the way: rows and gradients in fewer bytes, with less precision.
+            policy: as for ``DistTensor``. With ``"nodes:TYPE"`` rows lie on the daemons that own the vertices, and ids
+                are the users' ids.
+            init: initial values; default: standard normal, as of ``torch.nn.Embedding``.
+            push: when to push gradients. ``"backward"``: at the end of every backward pass; ``"manual"``: when ``step``
+                is called, which sums the gradients of several backward passes.
+            codec: fp16, bf16 or int8: rows and gradients cross the network in fewer bytes, with less precision.
 
         Raises:
-            ConfigError: the table exists otherwise, or an argument makes no sense.
+            ConfigError: the table exists with another specification, or an argument makes no sense.
             UnknownNameError: a daemon has lost its rows of the table.
             QuotaExceededError: the daemons have no room for it.
         """
@@ -87,7 +89,7 @@ class DistEmbedding(nn.Module):
         )
         self._table = cluster.tables.create(spec)
         self._dataset_id, self._push, self._codec = cluster.dataset_id, push, codec
-        self._used: list[tuple[np.ndarray, Tensor]] = []  # rows and their leaf, until its gradient is pushed
+        self._used: list[tuple[np.ndarray, Tensor]] = []  # rows and their leaf tensor, until its gradient is pushed
         self._queued = False
         self._ticket: Ticket | None = None
 
@@ -95,7 +97,7 @@ class DistEmbedding(nn.Module):
         """Rows [*ids.shape, embedding_dim] of ``ids`` (any integers), float32 on the device of ``ids``.
 
         Raises:
-            ConfigError: ``ids`` are no integers, or one does not exist.
+            ConfigError: ``ids`` are not integers, or one does not exist.
         """
         self.flush()
         flat = integers(f"table {self._table.spec.name}: ids", ids.detach().reshape(-1).cpu().numpy())
@@ -112,7 +114,7 @@ class DistEmbedding(nn.Module):
         return found.reshape(*ids.shape, self.embedding_dim)
 
     def step(self) -> None:
-        """Begin to push the gradients that have come since the last push; without any, do nothing."""
+        """Begin to push the gradients since the last push; do nothing if there are none."""
         ready = [(rows, leaf.grad) for rows, leaf in self._used if leaf.grad is not None]
         self._used = []
         if not ready:
@@ -123,7 +125,7 @@ class DistEmbedding(nn.Module):
         self._ticket = self._table.push(rows, grads, "step", step=None, codec=self._codec)
 
     def flush(self) -> None:
-        """Wait until the owners have applied what was pushed; raises what they say."""
+        """Wait until the owners have applied what was pushed; raises their errors."""
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
             ticket.wait()
@@ -142,7 +144,7 @@ class DistEmbedding(nn.Module):
         return f"{self.num_embeddings}, {self.embedding_dim}, table={self._table.spec.name!r}"
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        """All rows, pulled; the optimiser's state stays on the daemons (``cluster.tables.save`` keeps both)."""
+        """Pull all rows. The optimiser's state stays on the daemons; ``cluster.tables.save`` saves both."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         self.flush()
         weight = torch.empty(self.num_embeddings, self.embedding_dim)
@@ -157,14 +159,14 @@ class DistEmbedding(nn.Module):
         return {"steps": self._table.step, "policy": self._table.spec.policy, "dataset_id": self._dataset_id}
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Raises ConfigError where rows of vertices or edges come from another partitioning."""
+        """Set the number of steps; raises ConfigError if rows of vertices or edges come from another partitioning."""
         policy = self._table.spec.policy
         if state["policy"] != policy or (policy != "range" and state["dataset_id"] != self._dataset_id):
             raise ConfigError(
                 f"table {self._table.spec.name}: the state's rows are {state['policy']} of dataset {state['dataset_id']}, "
                 f"these are {policy} of {self._dataset_id}"
             )
-        self._table.refresh()  # so that no snapshot loaded before this sets it back later
+        self._table.refresh()  # a snapshot that was loaded before must not set the step back later
         self._table.step = int(state["steps"])
 
     def _load_from_state_dict(  # noqa: PLR0917 - as torch calls it

@@ -1,9 +1,14 @@
-"""Pushes to owners of mutable tables: numbered, sent again where an answer is lost, applied once.
+"""Pushes to the owners of mutable tables: they are numbered, repeated when an answer is lost, and applied once.
 
-Before its first push to a table of an owner a client registers there. An owner that does not know the client refuses the push. If
-it was sent only once it has not been applied: the client registers anew and sends it as a new one. So it does if a snapshot was
-loaded since it registered: had the push been applied before that was saved, the owner would know. Otherwise, if the answer to an
-earlier copy was lost, nobody can say: the caller is told.
+A client registers with an owner before its first push to a table. An owner that does not know the client refuses the
+push. What the client does then depends on what it knows:
+
+- It has sent the push only once. Then the push has not been applied: it registers again and sends the push as a new
+one.
+- A snapshot was loaded since it registered. Then, too, it sends the push as a new one: if the push had been applied
+  before the snapshot was saved, the owner would know the client.
+- Otherwise the answer to an earlier copy may have been lost. Nobody can tell whether the push was applied, so the
+  caller gets an error.
 """
 
 from __future__ import annotations
@@ -22,8 +27,9 @@ from atta.wire import rpc
 __all__ = ["PushNumber", "Registration", "SentPush", "StepNumber", "Steps", "TableShard", "Ticket"]
 
 _ATTEMPTS = 3
+"""How often a push is sent before a missed deadline is an error."""
 _RENEWALS = 8
-"""How often a push is sent as a new one at most."""
+"""How often a push may be sent as a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,7 @@ class StepNumber:
 
 
 class Registration:
-    """Who this client is to one table of one owner, and the numbers of its pushes. Safe to use from many threads."""
+    """This client's registration with one table of one owner, and the numbers of its pushes. Threads may share it."""
 
     def __init__(self, connection: Connection, name: str, table_id: int) -> None:
         self.table_id = table_id
@@ -86,13 +92,13 @@ class Registration:
             return PushNumber(client, self._next - 1, min(self._open))
 
     def settle(self, client: int, number: int) -> None:
-        """The push of this number is done with, applied or not: it will not be sent again."""
+        """The push of this number has ended, applied or not. It will not be sent again."""
         with self._lock:
             if client == self._client:
                 self._open.discard(number)
 
     def renew(self, client: int | None) -> None:
-        """The owner does not take new pushes of ``client`` any more: the next one registers."""
+        """The owner takes no new pushes of ``client``: the next push registers again."""
         with self._lock:
             if client == self._client:
                 self._client = None
@@ -108,7 +114,7 @@ class Registration:
 
 @dataclass(eq=False)
 class TableShard:
-    """The rows of one owner."""
+    """The rows of a table that one owner has."""
 
     connection: Connection
     first_row: int
@@ -126,7 +132,7 @@ class SentPush:
 
 
 class Steps(Protocol):
-    """Who numbers the steps of an optimiser."""
+    """Numbers the steps of an optimiser."""
 
     def noticed(self, load_id: int, step: int) -> None:
         """An owner has the table from this load, which left it at this step."""
@@ -136,7 +142,7 @@ class Steps(Protocol):
 
 
 class Ticket:
-    """Pushes that are under way."""
+    """Pushes that are under way; ``wait`` ends when all owners have applied them."""
 
     def __init__(self, sent: list[SentPush], steps: Steps, number: StepNumber) -> None:
         """``number``: of the step that all of them are part of; of pushes that are not steps it does not count."""
@@ -144,12 +150,12 @@ class Ticket:
         self._sent_to = {id(push.shard): push.shard.registration.load_id for push in sent}
 
     def wait(self) -> None:
-        """Until all owners have applied them; they are sent again where an answer is lost.
+        """Wait until all owners have applied them. A push whose answer is lost is sent again.
 
         Raises:
-            ConfigError, QuotaExceededError, RemoteError: what the first owner to refuse says.
+            ConfigError, QuotaExceededError, RemoteError: an owner refuses a push, or does not answer.
             UnknownNameError: an owner does not have the table any more.
-            UnknownClientError: it is not known whether a push has been applied, as its owner has forgotten this client.
+            UnknownClientError: an owner has forgotten this client, so nobody knows whether a push was applied.
         """
         errors = []
         for push in self._sent:
@@ -179,7 +185,7 @@ class Ticket:
                             raise error from failure
                         bulk, lost, renewals = self._as_new(shard, bulk), 0, renewals + 1
                     elif isinstance(error, UnavailableError) and patience.lasts():
-                        lost += 1  # perhaps: what was sent may have arrived
+                        lost += 1  # the push may have arrived all the same
                     elif isinstance(error, DeadlineError) and lost < _ATTEMPTS - 1:
                         lost += 1
                     else:

@@ -1,6 +1,6 @@
-"""A mutable table from the client's side: rows go to and come from their owners, several owners at once.
+"""A mutable table on the client: reads rows from their owners and sends changes to them, several owners at once.
 
-Requests and answers travel in pieces of a few megabytes, within the deadline of the connection.
+Requests and answers travel in pieces of a few megabytes. Each piece has the deadline of the connection.
 """
 
 from __future__ import annotations
@@ -24,19 +24,27 @@ from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES, ROWS_VALUES, ROWS_VERSIONS
 __all__ = ["RemoteTable"]
 
 PIECE_BYTES = 4 << 20
+"""Most bytes of values in one push."""
 PIECE_ROWS = 1 << 19
+"""Most rows in one request."""
 
 
 class RemoteTable:
-    """One mutable table of the cluster. Safe to use from many threads; not across a fork."""
+    """One mutable table of the cluster. Threads may share it; a forked process must not use it."""
 
     def __init__(
-        self, spec: MutableSpec, shards: Sequence[TableShard], dataset_id: str, *, table_id: int, infos: Sequence[Any]
+        self,
+        spec: MutableSpec,
+        shards: Sequence[TableShard],
+        dataset_id: str,
+        *,
+        table_id: int,
+        infos: Sequence[table_pb2.TableInfo],
     ) -> None:
-        """``infos``: what the shards' owners say of it (``TableInfo``)."""
+        """``infos``: what the owners say of it (``TableInfo``), in the order of ``shards``."""
         self.spec, self.table_id = spec, table_id
         self.step = max(info.step for info in infos)
-        """Steps of the optimiser so far, as far as this client knows; a snapshot that is loaded sets it back."""
+        """Number of the optimiser's steps so far, as this client knows it. Loading a snapshot sets it back."""
         self._shards, self._dataset_id = list(shards), dataset_id
         self._loads = {info.load_id for info in infos}
         self._counting = threading.Lock()
@@ -62,7 +70,7 @@ class RemoteTable:
             return StepNumber(self.step, len(self._loads))
 
     def refresh(self) -> None:
-        """Learn of snapshots that have been loaded since, and of the step that they have left the table at.
+        """Ask the owners whether a snapshot has been loaded since, and at which step the table is.
 
         Raises:
             UnknownNameError: an owner does not have the table any more.
@@ -77,7 +85,7 @@ class RemoteTable:
             self.noticed(info.load_id, step)
 
     def locate(self, ids: np.ndarray) -> np.ndarray:
-        """int64: the rows of the users' ``ids`` of vertices or edges; of a ``range`` table they are the same.
+        """int64 [n]: the rows of users' ``ids`` of vertices or edges. In a ``range`` table ids are rows.
 
         Raises:
             ConfigError: an unknown vertex or edge.
@@ -92,7 +100,7 @@ class RemoteTable:
         for shard in self._shards:
             rows = np.maximum(rows, self._ask_where(shard, ids))
         if len(rows) and rows.min() < 0:
-            raise ConfigError(f"table {self.spec.name}: {ids[rows < 0][0]} is no edge of {self.spec.policy}")
+            raise ConfigError(f"table {self.spec.name}: {ids[rows < 0][0]} is not an edge of {self.spec.policy}")
         return rows
 
     def _ask_where(self, shard: TableShard, ids: np.ndarray) -> np.ndarray:
@@ -104,7 +112,8 @@ class RemoteTable:
         return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
     def pull(self, rows: np.ndarray, *, codec: str = "", versions: bool = False) -> Pulled:
-        """Values [n, *row shape] of global ``rows`` (int64 [n], may repeat) and, if asked for, their versions int64 [n].
+        """Values [n, *row shape] of global ``rows`` (int64 [n], may repeat) and, if asked for, their versions int64
+        [n].
 
         Raises:
             ConfigError: a row that does not exist; an unknown codec.
@@ -132,7 +141,7 @@ class RemoteTable:
                     error = rpc.error_from(shard.connection.address, failure)
                     if not isinstance(error, UnavailableError) or not patience.lasts():
                         raise error from failure
-                call = shard.connection.start("TableService.Pull", request)  # noqa: PLW2901 - the same once more
+                call = shard.connection.start("TableService.Pull", request)  # noqa: PLW2901 - the same request again
         return Pulled(values, found)
 
     def _receive(
@@ -166,10 +175,10 @@ class RemoteTable:
         step: int | None = 0,
         codec: str = "",
     ) -> Ticket:
-        """Begin to change rows (see ``MutableTable.push``); the returned ticket's ``wait`` ends when all owners have.
+        """Begin to change rows (see ``MutableTable.push``). ``wait`` of the ticket ends when all owners have done so.
 
-        ``step``: the number of the optimiser's step that this is, from 1; 0: the table counts its pushes; None: one more than
-        ``self.step``, which it increases.
+        ``step``: the number of this optimiser's step, from 1. 0: the table counts its pushes. None: increase
+        ``self.step`` by one and use that.
 
         Raises:
             ConfigError: a row that does not exist; an unknown codec.
@@ -178,7 +187,7 @@ class RemoteTable:
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         values = np.ascontiguousarray(values, dtype=self.spec.dtype).reshape(len(rows), *self.spec.row_shape)
         if op == "step":
-            # Gradients of one row that came in two pieces would be two steps.
+            # Gradients of one row in two pieces would make two steps.
             rows, values = _summed(rows, values)
         pieces = list(self._pieces(rows))
         for shard in {id(shard): shard for shard, _ in pieces}.values():
@@ -213,13 +222,18 @@ class RemoteTable:
             return StepNumber(self.step if step is None else step, len(self._loads))
 
     def grow(self, rows: int) -> None:
-        """Let the whole table have ``rows`` rows; raises ConfigError if it may not, QuotaExceededError without room."""
+        """Let the whole table have ``rows`` rows.
+
+        Raises:
+            ConfigError: the table may not become that large.
+            QuotaExceededError: the owner has no room.
+        """
         last = self._shards[-1]
         request = table_pb2.GrowTableRequest(name=self.spec.name, table_id=self.table_id, rows=rows)
         last.rows = last.connection.call("TableService.Grow", request).rows
 
     def _pieces(self, rows: np.ndarray) -> Iterator[tuple[TableShard, np.ndarray]]:
-        """Owners with the positions of as many of their rows as one push takes."""
+        """Owners with the positions of their rows, in pieces for one push each."""
         per_piece = max(1, PIECE_BYTES // max(1, self.spec.row_bytes))
         for shard, at in self._by_owner(rows):
             for first in range(0, len(at), per_piece):
@@ -240,7 +254,7 @@ class RemoteTable:
 
 
 def _summed(rows: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct rows and the sums of their values, added in the order in which they stand."""
+    """Distinct rows and the sums of their values, added in their order."""
     distinct, inverse = np.unique(rows, return_inverse=True)
     if len(distinct) == len(rows):
         return rows, values

@@ -25,8 +25,8 @@ class DistTensor:
         state[batch.n_id()] = values
         old = state[batch.n_id()]
 
-    Every row is read and written as a whole; what this client has written it reads afterwards. Creating a table that exists with
-    the same specification opens it, so all trainers may run the same line.
+    Every row is read and written as a whole. A client reads what it has written. Creating a table that exists with the
+    same specification opens it, so all trainers may run the same line.
     """
 
     def __init__(
@@ -45,19 +45,19 @@ class DistTensor:
         """Create or open the table ``name``.
 
         Args:
-            cluster: where.
-            shape: rows, then the shape of a row.
+            cluster: from ``atta.connect`` or ``atta.local``.
+            shape: number of rows, then the shape of a row.
             name: of the table; letters, digits, dots, dashes, single underscores.
             dtype: of its values: bool, integers or floats.
-            policy: ``"range"``: rows are numbers, spread evenly; ``"nodes:TYPE"``, ``"edges:TYPE"``: one row per vertex or edge,
-                addressed by the users' ids, with the daemon that owns it.
-            init: what rows hold before they are written (default: zeros); see ``atta.kvstore.initial``.
+            policy: ``"range"``: rows are numbers, spread evenly over the daemons; ``"nodes:TYPE"``, ``"edges:TYPE"``:
+                one row per vertex or edge, on the daemon that owns it, addressed by the users' ids.
+            init: values of rows that have not been written (default: zeros); see ``atta.kvstore.initial``.
             versioned: whether rows have versions.
-            max_rows: how far the table may grow (``range`` only); default: not at all.
-            codec: fp16, bf16 or int8: values of float32 tables cross the network in fewer bytes, with less precision.
+            max_rows: number of rows that the table may grow to (``range`` only); default: it cannot grow.
+            codec: fp16, bf16 or int8: float32 values cross the network in fewer bytes, with less precision.
 
         Raises:
-            ConfigError: the table exists otherwise, or does not fit the dataset.
+            ConfigError: the table exists with another specification, or does not fit the dataset.
             UnknownNameError: a daemon has lost its rows of the table.
             QuotaExceededError: the daemons have no room for it.
         """
@@ -78,17 +78,17 @@ class DistTensor:
 
     @property
     def name(self) -> str:
-        """Of the table."""
+        """Name of the table."""
         return self._table.spec.name
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows, then the shape of a row."""
+        """Number of rows, then the shape of a row."""
         return (self._table.rows, *self._table.spec.row_shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
+        """Type of the values."""
         return np.dtype(self._table.spec.dtype)
 
     def __len__(self) -> int:
@@ -99,36 +99,36 @@ class DistTensor:
         return self._table.pull(self._rows(ids), codec=self._codec).values
 
     def __setitem__(self, ids: Any, values: Any) -> None:
-        """Write rows; returns when their owners have them. A single row is written to all ``ids``."""
+        """Write rows, and return when their owners have them. A single row is written to all ``ids``."""
         self.write(ids, values)
 
     def write(self, ids: Any, values: Any, *, version: int | None = None) -> None:
-        """Write rows, with their ``version`` if the table has versions: rows of a higher version stay as they are.
+        """Write rows, with their ``version`` if the table has versions. Rows with a higher version stay as they are.
 
         Raises:
-            ConfigError: an id, a shape or a version that the table does not take.
+            ConfigError: the table does not take an id, a shape or a version.
             UnknownNameError: a daemon does not have the table any more.
         """
         rows = self._rows(ids)
         self._table.push(rows, self._values(rows, values), version=version, codec=self._codec).wait()
 
     def add(self, ids: Any, values: Any) -> None:
-        """Add to rows; an id that occurs twice is added to twice."""
+        """Add to rows. If an id occurs twice, both values are added."""
         rows = self._rows(ids)
         self._table.push(rows, self._values(rows, values), "add", codec=self._codec).wait()
 
     def versions(self, ids: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Values and versions (int64 [n], -1: never written) of ``ids``, each row's belonging together."""
+        """Values and versions (int64 [n], -1: never written) of ``ids``, read together for each row."""
         found = self._table.pull(self._rows(ids), codec=self._codec, versions=True)
         assert found.versions is not None
         return found.values, found.versions
 
     def grow(self, rows: int) -> None:
-        """Let the table have ``rows`` rows; the new ones are as if they had been there from the beginning."""
+        """Let the table have ``rows`` rows. The new rows hold initial values."""
         self._table.grow(rows)
 
     def delete(self) -> None:
-        """Drop the table on all daemons."""
+        """Delete the table on all daemons."""
         self._cluster.tables.delete(self.name)
 
     def _rows(self, ids: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Who a daemon is, how it does, and stopping it."""
+"""``ControlService``: what a daemon is, what it does, and the request to stop it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ControlService"]
 
 
 class ControlService:
-    """``ControlService`` of a daemon; ``stats`` are its counters, ``stop`` is called once to begin draining."""
+    """``ControlService`` of a daemon. ``stats`` returns its counters; ``stop`` makes it drain."""
 
     def __init__(
         self,
@@ -86,6 +86,6 @@ class ControlService:
             yield control_pb2.TraceChunk(entries=text)
 
     async def stop(self, request: control_pb2.StopRequest, context: Context) -> control_pb2.StopReply:
-        """``ControlService.Stop``: answers, then drains."""
+        """``ControlService.Stop``: the daemon answers, then drains."""
         self._stop()
         return control_pb2.StopReply()

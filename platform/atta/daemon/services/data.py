@@ -1,6 +1,7 @@
-"""What a daemon answers its peers: rows of its graph shard and of its tables.
+"""What a daemon answers its peers: sampled edges of its graph shard, and rows of its tables.
 
-Answers are streamed in chunks (``atta.daemon.peers.chunks``); sampled edges that fit into a single one may be asked for as such.
+Answers are streamed in chunks (``atta.daemon.peers.chunks``). Sampled edges that fit into one chunk can also be asked
+for as a single message, which costs less than a stream.
 """
 
 from __future__ import annotations
@@ -34,30 +35,31 @@ _PROBE = graph_pb2.ProbeRequest
 
 
 class DataService:
-    """What services over a daemon's data share: whose data it is, and threads to work on it."""
+    """What services over a daemon's data share: the id of the dataset, and threads to work on."""
 
     def __init__(self, dataset_id: str, pool: TurnPool, address: str, *, at_once: int = SMALL_BYTES) -> None:
-        """``at_once``: answers of up to so many bytes are made by the event loop itself."""
+        """``at_once``: the event loop itself makes answers of up to this many bytes."""
         self._dataset_id, self._pool, self.address, self._at_once = dataset_id, pool, address, at_once
 
     def check_dataset(self, dataset_id: str) -> None:
-        """Raise WrongDatasetError unless that is the dataset served here."""
+        """Raise WrongDatasetError unless this daemon serves the dataset."""
         if dataset_id != self._dataset_id:
             raise WrongDatasetError(
                 self.address, f"this daemon serves dataset {self._dataset_id}, not {dataset_id or '(none named)'}"
             )
 
     async def run(self, nbytes: int, function: Any, *args: Any, since: float | None = None) -> Any:
-        """Make an answer of about ``nbytes``: on a thread, unless handing it over takes longer than the work.
+        """Make an answer of about ``nbytes``: on a thread, unless the hand-over would take longer than the work.
 
-        ``since``: when the batch was begun that it is for; answers for the oldest come first. None: now.
+        ``since``: when the batch was begun that the answer is for. Answers for the oldest batch are made first. None:
+        now.
         """
         if nbytes <= self._at_once:
             return function(*args)
         return await self.in_pool(function, *args, since=since)
 
     async def in_turn(self, jobs: Iterable[tuple[Any, ...]], since: float | None = None) -> AsyncIterator[Any]:
-        """Answers of ``jobs``, each the arguments of ``run``; the next one is made while the present one is being sent."""
+        """Answers of ``jobs``, arguments of ``run``. The next answer is made while the present one is sent."""
         coming: asyncio.Task[Any] | None = None
         try:
             for job in jobs:
@@ -79,7 +81,7 @@ class DataService:
 class _Question:
     """A checked ``EdgeSample``."""
 
-    part: Any
+    part: graph_pb2.EdgeSample
     method: Method
     rows: np.ndarray
     trees: np.ndarray | None
@@ -87,7 +89,7 @@ class _Question:
 
 
 def _per_row(name: str, data: bytes, dtype: np.dtype, rows: int) -> np.ndarray | None:
-    """An optional array with one entry per row."""
+    """An optional array with one entry per row; None where there are no bytes."""
     if not data:
         return None
     if len(data) != rows * dtype.itemsize:
@@ -137,7 +139,7 @@ class GraphService(DataService):
         return answer
 
     def _pieces(self, request: graph_pb2.SampleRequest) -> Iterator[tuple[int, int, _Question, int, int]]:
-        """The checked questions, cut: (bytes of the answer, index, question, first row, end)."""
+        """The checked questions in pieces: (bytes of the answer, index of the question, question, first row, end)."""
         for index, part in enumerate(request.edge_types):
             self._shard.dataset.schema.check_edge_type(part.edge_type)
             rows = as_array(part.rows, wide=part.wide_rows)
@@ -186,7 +188,7 @@ class GraphService(DataService):
         return METHODS["GraphService.Sample"].encode_reply(Bulk(chunk, payloads))
 
     def _split(self, question: _Question, *, bounded: bool) -> Iterator[tuple[int, int]]:
-        """Cut the rows so that no answer gets much longer than a chunk; a single huge row stays whole."""
+        """Cut the rows so that no answer is much longer than a chunk. A single huge row stays whole."""
         rows, fan_out, edge_type = question.rows, question.part.fan_out, question.part.edge_type
         tables = self._shard.dataset.schema.edge_tables[edge_type]
         table_bytes = sum(tables[name].row_bytes for name in question.part.tables if name in tables)

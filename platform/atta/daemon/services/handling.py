@@ -1,6 +1,8 @@
-"""Where every request to a daemon passes: it is counted, admitted, parsed and answered, and an error becomes a gRPC status.
+"""Where every request to a daemon passes: it is counted, admitted, parsed and answered, and an error becomes a gRPC
+status.
 
-Each handler is wrapped once, when the daemon starts. A ``grpc.aio.ServerInterceptor`` would be asked for a handler at each request.
+Each handler is wrapped once, when the daemon starts. A ``grpc.aio.ServerInterceptor`` would be asked for a handler at
+each request.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 else:
     Context = grpc.aio.ServicerContext
 Handler = Callable[[Any, Context], Any]
-"""Takes a request and its context; a coroutine that returns the reply, or an async generator where the method streams."""
+"""Takes a request and its context. A coroutine that returns the reply, or an async generator if the method streams."""
 
 log = structlog.get_logger("atta.wire.rpc")
 
@@ -40,7 +42,7 @@ class Handling:
         self._counts: Counter[str] = Counter()
 
     def stats(self) -> dict[str, float]:
-        """``requests_SERVICE.METHOD``, ``request_errors_...`` and ``sent_bytes_...`` (bulk data) of methods called so far."""
+        """``requests_SERVICE.METHOD``, ``request_errors_...`` and ``sent_bytes_...`` (bulk) of methods called so far."""
         return {name: float(value) for name, value in self._counts.items()}
 
     def service(self, service: str, handlers: Mapping[str, Handler]) -> grpc.GenericRpcHandler[Any, Any]:

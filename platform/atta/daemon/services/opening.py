@@ -1,4 +1,4 @@
-"""What ``Open`` asks for, checked before any work is done; and which session it means when it is asked again."""
+"""Checks what ``Open`` asks for before any work is done, and finds the session when the same request comes again."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from atta.samplers.seed_plan import SeedPlan, SeedPolicy, plan_seeds, plan_sized
 __all__ = ["Openings", "check_name", "check_request", "check_room", "least_bytes", "taken"]
 
 LEAST_SHARE = 1e-3
+"""Smallest share of the workers that a session may ask for. The largest is its inverse."""
 MAX_CAPACITY = 1 << 43
-"""Address space that one batch may span at most, 8 TiB: a process has 128 TiB."""
+"""Most address space that one batch may span: 8 TiB. A process has 128 TiB."""
 ENDED = 4096
-"""Names of ended sessions that are remembered."""
+"""How many names of ended sessions are remembered."""
 _NAME = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 def check_name(name: str) -> str:
-    """A session's name as the client gives it; ConfigError."""
+    """A session's name as the client gives it; raises ConfigError unless it is short and plain."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"session {name[:80]!r}: a name has 1 to 64 letters, digits, - or _")
     return name
@@ -48,7 +49,7 @@ class _Opening:
 
 
 class Openings:
-    """Requests for sessions that are being checked, by name, and the names of sessions that have ended. On the event loop."""
+    """Requests for sessions that are being checked, by name, and names of ended sessions. Used on the event loop."""
 
     def __init__(self) -> None:
         self._openings: dict[str, _Opening] = {}
@@ -62,29 +63,29 @@ class Openings:
         return name in self._openings
 
     def end(self, name: str) -> None:
-        """The session has ended, or is not to begin: whoever asks for it later, or waits for it now, is refused."""
+        """The session has ended, or shall not begin. Requests that wait for it now, or come later, are refused."""
         self._ended[name] = None
         self._ended.move_to_end(name)
         if len(self._ended) > ENDED:
             self._ended.popitem(last=False)
 
     def refuse_ended(self, name: str) -> None:
-        """UnknownNameError for a session that has ended."""
+        """Raise UnknownNameError if the session has ended."""
         if name in self._ended:
             raise UnknownNameError(f"session {name} does not exist (closed, or its lease ran out)")
 
     async def checked(self, name: str, digest: bytes, check: Callable[[], SessionRequest]) -> SessionRequest:
-        """The result of ``check``, run once on a thread however often the same request comes meanwhile.
+        """The result of ``check``, which runs once on a thread even if the same request comes several times meanwhile.
 
         Raises:
-            ConfigError: the name belongs to another request. UnknownNameError: the session has been closed. What ``check`` raises.
+            ConfigError: the name belongs to another request. UnknownNameError: the session has been closed.
+            Also what ``check`` raises.
         """
         opening = self._openings.get(name)
         if opening is None:
             checked = asyncio.get_running_loop().run_in_executor(None, check)
-            checked.add_done_callback(
-                lambda future: future.cancelled() or future.exception()
-            )  # perhaps nobody waits any more
+            # Perhaps nobody waits for the result any more: its exception counts as seen.
+            checked.add_done_callback(lambda future: future.cancelled() or future.exception())
             opening = self._openings[name] = _Opening(digest, checked)
         elif opening.digest != digest:
             raise taken(name)
@@ -110,7 +111,8 @@ def check_request(
     """Check an ``OpenRequest``.
 
     Raises:
-        ConfigError, UnknownNameError, WrongDatasetError: it cannot be met. QuotaExceededError: not with this much memory.
+        ConfigError, UnknownNameError, WrongDatasetError: the request makes no sense here.
+        QuotaExceededError: the daemon has too little memory for it.
     """
     if request.dataset_id and request.dataset_id != dataset.dataset_id:
         raise WrongDatasetError(address, f"this daemon serves dataset {dataset.dataset_id}, not {request.dataset_id}")
@@ -136,7 +138,7 @@ def check_request(
     seeds = _plan_seeds(request, chosen, dataset.num_parts)
     if request.start_batch > seeds.batches:
         raise ConfigError(f"start batch {request.start_batch} of {seeds.batches}")
-    # A partition is as large as it is, and this daemon holds one.
+    # The vertices of a partition are one batch of any size: this daemon holds the partition anyway.
     if source != "part" and not seeds.batch_size <= config.max_batch_size:
         raise ConfigError(f"batch size {seeds.batch_size}: at most {config.max_batch_size}")
     edge_ids, wide_ids = request.edge_ids, request.wide_ids
@@ -174,7 +176,7 @@ def _plan_seeds(request: session_pb2.OpenRequest, chosen: ChosenSeeds, parts: in
     if chosen.sizes is not None or chosen.batches:
         if request.shuffle or request.drop_last:
             raise ConfigError("batches of given sizes come in the given order: no shuffle, no drop_last")
-        # A partition's vertices are one batch, for whichever rank asks.
+        # A partition's vertices are one batch, for every rank that asks.
         pad = request.pad or request.seeds.WhichOneof("source") == "part"
         if chosen.sizes is None:
             return plan_unseeded(chosen.batches, rank=request.rank, world=request.world_size, pad=pad)
@@ -199,12 +201,12 @@ def _plan_seeds(request: session_pb2.OpenRequest, chosen: ChosenSeeds, parts: in
 
 
 def least_bytes(plan: Plan, schema: Schema, request: SessionRequest) -> int:
-    """Bytes that the session's first batch will have at least: its seeds with their ids and rows, without any neighbours."""
+    """Lower bound of the bytes of the session's first batch: its seeds with their ids and rows, without neighbours."""
     if request.first_batch >= request.seeds.batches:
         return 0
     part = request.seeds.batch_slice(request.first_batch)
     node_type, places = plan.seed.node_type, int(part.stop - part.start)
-    if plan.links or any(op.operator is not None for op in plan.ops):  # their vertices are not known beforehand
+    if plan.links or any(op.operator is not None for op in plan.ops):  # which vertices these get is not known yet
         return 8 * places
     tables = schema.node_tables[node_type]
     row = 8 + sum(tables[name].row_bytes for of, name in plan.tables if of == node_type)
@@ -212,7 +214,7 @@ def least_bytes(plan: Plan, schema: Schema, request: SessionRequest) -> int:
 
 
 def check_room(layout: Layout, least: int, config: DaemonConfig) -> None:
-    """Refuse batches that span too many addresses, and those whose ``least`` bytes never fit the buffers."""
+    """Refuse batches that could span too much address space, and those whose ``least`` bytes exceed all buffers."""
     if layout.capacity > MAX_CAPACITY:
         raise ConfigError(
             f"a batch could take {layout.capacity >> 40} TiB, at most {MAX_CAPACITY >> 40} are possible: "

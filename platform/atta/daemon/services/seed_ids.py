@@ -1,4 +1,4 @@
-"""The seeds that a client names, as internal ids: a split, vertices, edges, or none at all."""
+"""Turns the seeds that a client names (a split, vertices, edges, or none at all) into internal ids."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ __all__ = ["ChosenSeeds", "choose_seeds"]
 
 MAX_BATCHES = 1 << 31
 PLAN_BYTES = 64
-"""Memory per seed while a session is planned: ids, hashes, orders and their copies."""
+"""Bytes of memory per seed while a session is planned: ids, hashes, orders and their copies."""
 
 
 @dataclass(frozen=True)
 class ChosenSeeds:
-    """Checked seeds, by position in the user's input (a split, all: in no particular order).
+    """Checked seeds, by position in the user's input. The vertices of a split, or all of a type, have no particular
+    order.
 
     Attributes:
         internal: int64 [S] internal ids of vertices, or of the targets of edges.
-        keys: int64 [S], what permutations are a function of: user ids of vertices, positions of edges.
+        keys: int64 [S], from which permutations are computed: user ids of vertices, positions of edges.
         position: int64 [S], None for a split.
-        sources: int64 [S], the other ends of edges.
-        times: int64 [S].
-        sizes: int64 [B], seeds of each batch where the client has cut them.
-        batches: how many there are without any seeds; 0: there are seeds.
-        exclude: edge types without the batch's seed edges, and whether in reverse.
+        sources: int64 [S], the sources of seed edges.
+        times: int64 [S], for temporal methods.
+        sizes: int64 [B], number of seeds of each batch, if the client has cut the batches.
+        batches: number of batches without seeds; 0: there are seeds.
+        exclude: (edge type, whether reversed): where a batch's seed edges are left out.
     """
 
     internal: np.ndarray
@@ -49,7 +50,7 @@ def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
     Raises:
         UnknownNameError: no such node type, edge type or split.
         ConfigError: an id that does not exist, or arrays that contradict each other.
-        QuotaExceededError: there is no memory for so many seeds.
+        QuotaExceededError: there is not enough memory to plan them.
     """
     if seeds.node_type not in dataset.schema.node_types:
         raise UnknownNameError.of("node type", seeds.node_type, dataset.schema.node_types)
@@ -85,7 +86,7 @@ def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
 
 
 def _check_room(seeds: int) -> None:
-    """A message names many seeds in a few bytes: whether there is memory to plan them."""
+    """Refuse more seeds than there is memory to plan. A message can name many of them in a few bytes."""
     if (wanted := seeds * PLAN_BYTES) > (free := available_bytes()):
         raise QuotaExceededError(
             f"no memory left for a session of {seeds} seeds: it takes up to {wanted >> 20} MiB for a moment, "
@@ -126,5 +127,5 @@ def _links(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
 
 def _longs(name: str, data: bytes) -> np.ndarray:
     if len(data) % 8:
-        raise ConfigError(f"seeds: {name}: {len(data)} bytes are no whole number of int64 values")
+        raise ConfigError(f"seeds: {name}: {len(data)} bytes are not a whole number of int64 values")
     return np.frombuffer(data, dtype=np.int64)

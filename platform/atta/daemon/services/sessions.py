@@ -1,4 +1,4 @@
-"""Batch streams: ``Open`` checks a request and starts a session, ``Next`` hands out its batches, ``Close`` ends it."""
+"""``SessionService``: ``Open`` checks a request and starts a session, ``Next`` sends its batches, ``Close`` ends it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ __all__ = ["SessionService"]
 
 log = structlog.get_logger("atta.session")
 LONG_POLL_S = 20.0
-"""A ``Next`` without a batch answers "pending" after so long, well before its deadline."""
+"""How long a ``Next`` waits for its batch before it answers "pending"; well before its deadline."""
 MAX_NAMED = 65_536
-"""Batches or sessions that one request may name; they are looked at on the event loop."""
+"""At most this many batches or sessions may be named in one request. The event loop goes through them."""
 INLINE_CHUNK_BYTES = 4 << 20
+"""Largest piece of a batch in one message where it does not lie in shared memory."""
 
 
 class SessionService:
@@ -66,7 +67,7 @@ class SessionService:
         }
 
     async def open(self, request: session_pb2.OpenRequest, context: Context) -> session_pb2.OpenReply:
-        """``SessionService.Open``; the same request under the same name is answered with the same session."""
+        """``SessionService.Open``. The same request under the same name gets the same session."""
         name = check_name(request.session) if request.session else secrets.token_hex(8)
         digest = hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
         self._openings.refuse_ended(name)
@@ -75,7 +76,7 @@ class SessionService:
                 self._check_places()
             check = partial(check_request, request, self._engine.dataset, self._config, self._address)
             checked = await self._openings.checked(name, digest, check)
-            if name not in self._sessions:  # of several that have waited, the first one opens it
+            if name not in self._sessions:  # of several requests that have waited, the first opens it
                 self._start(name, digest, checked)
         session = self._sessions[name]
         if session.digest != digest:
@@ -90,7 +91,7 @@ class SessionService:
         )
 
     def _check_places(self) -> None:
-        """Refuse a session more; those that are being checked have their places already."""
+        """Refuse one session more where there is no place. Sessions that are being checked have theirs already."""
         if self.draining:
             raise QuotaExceededError("the daemon is stopping and takes no new sessions")
         if len(self._sessions) + len(self._openings) >= self._config.max_sessions:
@@ -133,7 +134,7 @@ class SessionService:
                 with session.sending(delivery):
                     for bulk in _messages(delivery, self._engine.unlaunched(session)):
                         yield bulk
-            finally:  # a consumer that has all it needs does not wait for the end of the answer
+            finally:  # also if the consumer leaves before the end of the answer
                 if fresh:
                     self._engine.recorder.batch("sent", session.id, delivery.batch)
         finally:
@@ -154,7 +155,7 @@ class SessionService:
         return reply
 
     async def close(self, request: session_pb2.CloseRequest, context: Context) -> session_pb2.CloseReply:
-        """``SessionService.Close``; an unknown session is no error, so that it may be repeated, or overtake its ``Open``."""
+        """``SessionService.Close``. An unknown session is not an error: it may be repeated or overtake its open."""
         self._end(check_name(request.session))
         return session_pb2.CloseReply()
 
@@ -166,7 +167,7 @@ class SessionService:
             log.info("session closed", session=name)
 
     async def expire(self) -> None:
-        """Look after the leases until cancelled."""
+        """Check the leases again and again, until cancelled."""
         period = min(1.0, self._config.lease_s / 4)
         self._looked = time.monotonic()
         while True:
@@ -174,10 +175,10 @@ class SessionService:
             self.look(time.monotonic(), late_s=2 * period)
 
     def look(self, now: float, late_s: float) -> None:
-        """Close sessions whose lease has run out, and take back what consumers have let go of.
+        """Close sessions whose lease has run out, and take back slots that consumers have released.
 
-        The time beyond ``late_s`` since the last look does not count: this daemon was stopped, or its machine asleep, and the
-        renewals of living consumers are still to be read.
+        If more than ``late_s`` have passed since the last check, the excess does not count. The daemon was stopped, or
+        its machine asleep, and the renewals of living consumers are still waiting to be read.
         """
         missed, self._looked = max(0.0, now - self._looked - late_s), now
         for session in list(self._sessions.values()):
@@ -207,7 +208,7 @@ class SessionService:
 
 
 def _messages(delivery: Delivery, unlaunched: int) -> list[Bulk]:
-    """The header of a batch and, unless it lies in shared memory, its bytes."""
+    """The header of a batch, followed by its bytes unless they lie in shared memory."""
     out, slot = delivery.out, delivery.slot
     header = session_pb2.BatchHeader(batch=delivery.batch, stats=delivery.stats, unlaunched=unlaunched)
     filled = {name: out.filled(name) for name in out.arrays}
@@ -226,7 +227,7 @@ def _messages(delivery: Delivery, unlaunched: int) -> list[Bulk]:
 
 
 def _inline(arrays: list[np.ndarray]) -> list[Bulk]:
-    """Chunks of the arrays' bytes, each array padded to a multiple of 8; views, copied only when they are sent."""
+    """Chunks of the arrays' bytes, each array padded to a multiple of 8. They are views and copied only when sent."""
     chunks: list[Bulk] = []
     for array in arrays:
         flat = array.reshape(-1).view(np.uint8)

@@ -1,11 +1,11 @@
 """Saving and loading all tables of a daemon in two phases, so that it happens on all daemons of a cluster or on none.
 
-The client asks all daemons to *prepare*, then to *commit*. To prepare a save is to write beside the snapshot in use; to prepare a
-load is to read and check beside the present tables. If one daemon refuses, the client asks all to abort. What lies on disk is
-described in ``atta.kvstore.snapshots.parts``.
+The client asks all daemons to *prepare*, then to *commit*. To prepare a save is to write beside the snapshot in use; to
+prepare a load is to read and check beside the present tables. If one daemon refuses, the client asks all to abort. What
+lies on disk is described in ``atta.kvstore.snapshots.parts``.
 
-One request at a time is worked on, on a thread of its own: a slow disk must not delay rows, and a disk that hangs must not keep the
-daemon from ending.
+One request at a time is worked on, on a thread of its own: a slow disk must not delay rows, and a disk that hangs must
+not keep the daemon from ending.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["MAX_HOLD_S", "SHUTDOWN", "TableSnapshots", "aside"]
 SHUTDOWN = "shutdown"
 """The snapshot that a daemon writes before it ends."""
 MAX_HOLD_S = 3600.0
-"""How long what was prepared is held at most, whatever was asked for."""
+"""Longest time that what was prepared is held, even if the client asks for more."""
 
 T = TypeVar("T")
 
@@ -53,12 +53,12 @@ class _Loading:
 
 
 class TableSnapshots:
-    """The snapshots of one daemon; its methods work on a disk, and wait for each other."""
+    """The snapshots of one daemon. The methods read and write a disk; only one of them works at a time."""
 
     def __init__(
         self, tables: Tables, part: int, folder: Path | None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``folder``: below which they are kept; None: nowhere. ``clock``: in seconds."""
+        """``folder``: holds the snapshots; None: none are kept. ``clock``: in seconds."""
         self._tables, self._part, self._folder, self._clock = tables, part, folder, clock
         self._working = threading.Lock()
         self._saving: _Saving | None = None
@@ -66,22 +66,22 @@ class TableSnapshots:
         self._loaded = 0
 
     def ids(self, name: str) -> list[str]:
-        """Of the complete snapshots of that name, the newest first.
+        """The ids of the complete snapshots of that name, the newest first.
 
         Raises:
-            ConfigError: no such name is possible, or the daemon keeps no snapshots.
+            ConfigError: the name is not possible, or the daemon keeps no snapshots.
             DataError: there is none, or it is damaged.
         """
         with self._working:
             return list(self._parts_of(name).complete())
 
     def prepare_save(self, name: str, snapshot_id: str, hold_s: float) -> tuple[MutableTable, ...]:
-        """Write all tables beside the snapshot of that name; doing so twice is doing it once.
+        """Write all tables beside the snapshot of that name; repeating it changes nothing.
 
-        Others who save are refused until it is committed or aborted, or ``hold_s`` seconds have passed.
+        Other saves are refused until this one is committed or aborted, or ``hold_s`` seconds have passed.
 
         Raises:
-            DataError: it cannot be written; names the file, and nothing is left of it.
+            DataError: a file cannot be written; names it, and nothing is left behind.
             QuotaExceededError: another save is under way.
         """
         with self._working:
@@ -95,7 +95,7 @@ class TableSnapshots:
             return self._tables.list()
 
     def commit_save(self, name: str, snapshot_id: str) -> None:
-        """Let what was prepared take the place of the snapshot; doing so twice is doing it once.
+        """Let what was prepared take the place of the snapshot; repeating it changes nothing.
 
         Raises:
             AttaError: it was not prepared, or too long ago.
@@ -106,7 +106,7 @@ class TableSnapshots:
                 parts.commit(snapshot_id)
                 self._saving = None
             elif not parts.uses(snapshot_id):
-                raise AttaError(f"part {self._part}: did not hear for too long that it shall save; save again")
+                raise AttaError(f"part {self._part}: what was prepared was held for too long; save again")
 
     def abort_save(self, name: str, snapshot_id: str) -> None:
         """Remove what was prepared, unless it has been committed."""
@@ -116,7 +116,8 @@ class TableSnapshots:
                 self._saving = None
 
     def prepare_load(self, name: str, snapshot_id: str, load_id: int, hold_s: float) -> tuple[MutableTable, ...]:
-        """Read and check a snapshot beside the present tables; it is dropped unless committed within ``hold_s`` seconds.
+        """Read and check a snapshot beside the present tables. It is dropped unless committed within ``hold_s``
+        seconds.
 
         Raises:
             DataError: there is no such snapshot, or it is damaged; names the file.
@@ -132,12 +133,12 @@ class TableSnapshots:
             return tuple(table for _, table in sorted(self._loading.tables.items()))
 
     def commit_load(self, load_id: int, steps: Mapping[str, int]) -> None:
-        """Hold what was prepared instead of the present tables; doing so twice is doing it once.
+        """Hold what was prepared instead of the present tables; repeating it changes nothing.
 
         ``steps``: see ``Tables.adopt``.
 
         Raises:
-            AttaError: it was not prepared, or dropped meanwhile.
+            AttaError: it was not prepared, or has been dropped since.
         """
         with self._working:
             loading = self._loading
@@ -154,7 +155,7 @@ class TableSnapshots:
                 self._loading = None
 
     def expire(self) -> None:
-        """Drop what was prepared too long ago; not while there is something to do."""
+        """Drop what was prepared too long ago; skipped while another method works."""
         if self._working.acquire(blocking=False):
             try:
                 self._drop()
@@ -162,10 +163,10 @@ class TableSnapshots:
                 self._working.release()
 
     def finish(self) -> None:
-        """Close the tables, then keep what they hold as the snapshot ``SHUTDOWN``, if there are any and a folder for it.
+        """Close the tables, then save them as the snapshot ``SHUTDOWN``, if there are tables and a folder.
 
-        Parts have the same id if the tables were created, and last loaded, together. What the part held before stays beside it, in
-        case another daemon does not come so far.
+        The snapshots of all parts have the same id if their tables were created, and last loaded, together. The part's
+        older snapshot stays beside the new one, in case another daemon fails to save.
         """
         self._tables.close()
         tables = self._tables.list()
@@ -182,7 +183,7 @@ class TableSnapshots:
     def _drop(self) -> None:
         now = self._clock()
         if self._saving is not None and self._saving.until < now:
-            self._saving = None  # what was written stays: by now other daemons may have nothing else
+            self._saving = None  # the files stay: other daemons may have committed theirs
         if self._loading is not None and self._loading.until < now:
             self._loading = None
 
@@ -194,13 +195,13 @@ class TableSnapshots:
 
 
 def lineage(tables: Sequence[MutableTable]) -> str:
-    """16 hex digits that are equal where tables were created, and last loaded, together."""
+    """16 hex digits, equal on all daemons whose tables were created, and last loaded, together."""
     text = json.dumps([[table.spec.name, table.table_id, table.load_id] for table in tables])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 async def aside(function: Callable[..., T], *args: object) -> T:
-    """``function(*args)`` on a thread of its own, which does not keep the process from ending."""
+    """Call ``function(*args)`` on a thread of its own that does not keep the process from ending."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
 

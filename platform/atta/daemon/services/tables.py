@@ -45,10 +45,11 @@ __all__ = ["TableService", "span_of"]
 
 log = structlog.get_logger("atta.daemon")
 CLIENT_IDLE_S = 1800.0
-"""A client of which nothing was heard for so long is forgotten. If it lives, it registers again."""
+"""How long a client may be silent before it is forgotten. If it still lives, it registers again."""
 FINISH_S = 60.0
-"""A daemon that ends gives up saving its tables after so long."""
+"""How long a daemon that ends tries to save its tables."""
 GATE_POLL_S = 0.002
+"""How often a push that has to wait looks whether it may go on."""
 _PREPARE, _COMMIT = table_pb2.SnapshotRequest.PREPARE, table_pb2.SnapshotRequest.COMMIT
 
 
@@ -74,7 +75,7 @@ def node_offsets(dataset: Dataset, node_type: str) -> np.ndarray:
 
 
 def edge_offsets(dataset: Dataset, edge_type: str) -> np.ndarray:
-    """int64 [parts + 1]: where the edges of each part begin, of the lengths of their files."""
+    """int64 [parts + 1]: where the edges of each part begin; from the lengths of their files."""
     dataset.schema.check_edge_type(edge_type)
     names = [f"{part_folder(part)}/edges/{edge_type}/indices.npy" for part in range(dataset.num_parts)]
     counts = [dataset.files[name].shape[0] for name in names]
@@ -82,7 +83,7 @@ def edge_offsets(dataset: Dataset, edge_type: str) -> np.ndarray:
 
 
 class _EdgeIndex:
-    """Finds the edges of a part by the users' edge ids; made when first asked for (12 or 16 bytes per edge)."""
+    """Finds the edges of a part by users' edge ids. It is made when first used, and takes 12 or 16 bytes per edge."""
 
     def __init__(self, dataset: Dataset, part: int, edge_type: str) -> None:
         edge_ids = np.asarray(dataset.part(part).csc(edge_type).edge_ids)
@@ -91,7 +92,7 @@ class _EdgeIndex:
         self._first = int(edge_offsets(dataset, edge_type)[part])
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
-        """int64: the row of each edge, -1 where it belongs to another part."""
+        """int64 [n]: the row of each edge; -1 if the edge belongs to another part."""
         if not len(self._sorted):
             return np.full(len(ids), -1, dtype=np.int64)
         at = np.minimum(np.searchsorted(self._sorted, ids), len(self._sorted) - 1)
@@ -102,7 +103,7 @@ class TableService(DataService):
     """``TableService`` of a daemon."""
 
     def __init__(self, dataset: Dataset, part: int, tables: Tables, pool: TurnPool, *, snapshots: Path | None) -> None:
-        """``snapshots``: the folder below which they are kept; None: nowhere."""
+        """``snapshots``: the folder that holds them; None: none are kept."""
         super().__init__(dataset.dataset_id, pool, f"part {part}")
         self._dataset, self._part, self._tables = dataset, part, tables
         self._snapshots = TableSnapshots(tables, part, snapshots)
@@ -142,7 +143,7 @@ class TableService(DataService):
         try:
             spec = MutableSpec.from_dict(json.loads(request.spec))
         except json.JSONDecodeError:
-            raise ConfigError("the description of a table is no JSON") from None
+            raise ConfigError("the description of a table is not JSON") from None
         span = span_of(spec, self._dataset, self._part)
         create = partial(self._tables.create, table_id=request.table_id, whole=request.whole)
         return _info(await self.in_pool(create, spec, span.start, len(span)))
@@ -202,7 +203,7 @@ class TableService(DataService):
         self._pulled += len(rows)
 
     async def register(self, request: table_pb2.RegisterRequest, context: Context) -> table_pb2.RegisterReply:
-        """``TableService.Register``: a number that no client of any table has ever had."""
+        """``TableService.Register``: the client gets a random number, so that no other client ever has the same."""
         table, client = self._table(request.name, request.table_id), secrets.randbits(64)
         table.register(client)
         return table_pb2.RegisterReply(client=client, table=_info(table))
@@ -210,7 +211,7 @@ class TableService(DataService):
     async def push(self, request: Bulk, context: Context) -> table_pb2.PushRowsReply:
         """``TableService.Push``."""
         message, payloads = request.message, request.payloads
-        # A push that must wait does so here: it keeps neither the event loop nor a thread from those who do not push.
+        # A push that must wait does so here, where it occupies neither the event loop nor a thread.
         while not (table := self._table(message.name, message.table_id)).takes_pushes:
             await asyncio.sleep(GATE_POLL_S)
         values = payloads.get(PUSH_VALUES, b"")
@@ -219,13 +220,13 @@ class TableService(DataService):
         return table_pb2.PushRowsReply(applied=applied)
 
     async def forget(self, request: table_pb2.ForgetClientRequest, context: Context) -> table_pb2.ForgetClientReply:
-        """``TableService.Forget``: clients will not come again."""
+        """``TableService.Forget``: the clients will send nothing more."""
         for client in request.clients:
             self._tables.forget(client)
         return table_pb2.ForgetClientReply()
 
     async def forget_idle(self, *, idle_s: float = CLIENT_IDLE_S, every_s: float = 60.0) -> None:
-        """For ever: forget clients that have died, and what they did not finish."""
+        """Until cancelled: forget clients that have died, and saves and loads that they did not finish."""
         while True:
             await asyncio.sleep(every_s)
             self._tables.expire(asyncio.get_running_loop().time(), idle_s)
@@ -257,7 +258,7 @@ class TableService(DataService):
         return table_pb2.SnapshotReply()
 
     async def finish(self, *, within_s: float = FINISH_S) -> None:
-        """Take no more pushes and keep the tables as the snapshot ``shutdown``, where snapshots are kept; raises nothing."""
+        """Refuse further pushes and save the tables as snapshot ``shutdown``, if snapshots are kept. Raises nothing."""
         try:
             await asyncio.wait_for(aside(self._snapshots.finish), within_s)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""The control groups (version 1 or 2) that this process is in: in a container the machine's own figures mislead."""
+"""The control groups (version 1 or 2) of this process. In a container the machine's own figures are misleading."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 __all__ = ["GROUPS", "PROC", "own_groups", "words"]
 
 PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-"""Where those file systems are mounted."""
+"""Where these file systems are mounted."""
 
 
 def own_groups(controller: str, proc: Path, groups: Path) -> Iterator[tuple[int, Path]]:
@@ -26,7 +26,7 @@ def own_groups(controller: str, proc: Path, groups: Path) -> Iterator[tuple[int,
 
 
 def _upwards(root: Path, name: str) -> Iterator[Path]:
-    """The folder of a group and those around it. In a container the group's own folder is what is mounted at the root."""
+    """The folder of a group and its parents. In a container the group's own folder is mounted at the root."""
     folder = root / name.lstrip("/")
     while folder != root:
         if folder.is_dir():

@@ -1,4 +1,4 @@
-"""Which machine this is, as far as shared memory is concerned."""
+"""Identifies this machine for shared memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["machine_id"]
 
 
 def machine_id() -> str:
-    """A string that two processes share only if they run under one kernel, see each other's processes and have one owner.
+    """A string that is equal for processes under one kernel that see each other and have one owner.
 
-    Such processes can map each other's memory files through /proc.
+    Only such processes can map each other's memory files through /proc.
     """
     boot = Path("/proc/sys/kernel/random/boot_id")
     boot_id = boot.read_text(encoding="ascii").strip() if boot.exists() else os.uname().nodename

@@ -1,6 +1,7 @@
-"""How much memory this process may still take: of the machine, and of the control groups that it is in.
+"""How much memory this process may still take, of the machine and of its control groups.
 
-What is given out beyond that kills: a page that a limit has no room for cannot be had later either.
+A process that takes more is killed, even if the memory was promised to it: a page is only counted when it is first
+    written.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["available_bytes", "total_bytes"]
 
 
 def available_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int:
-    """Bytes that can be had without swapping, and without a group's limit being hit; files in the page cache make room."""
+    """Bytes that are free without swapping and within the limits of groups. Files in the page cache count as free."""
     left = [limit - used for limit, used in _limits(proc, groups)]
     return max(0, min([int(psutil.virtual_memory().available), *left]))
 
@@ -27,7 +28,7 @@ def total_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int:
 
 
 def _limits(proc: Path, groups: Path) -> Iterator[tuple[int, int]]:
-    """Limit of each limited group, and what it uses apart from files that nobody has read lately."""
+    """The limit of each limited group, and what it uses apart from files that have not been read lately."""
     for version, folder in own_groups("memory", proc, groups):
         names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         limit, used = (words(folder / name) for name in names)

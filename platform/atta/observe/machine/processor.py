@@ -1,8 +1,7 @@
-"""How much of the processor this process may use, and how much of that is in use: by affinity and control groups.
+"""How much of the processor this process may use, and how much of that is in use.
 
-Eight idle cores are of no use to a process whose control group may use two.
-What counts is the tightest of the limits that hold: cores of the affinity mask, or the quota of a control group (version 1 or 2)
-that the process is in.
+The tightest limit counts: the cores of the affinity mask, or the quota of a control group (version 1 or 2) of the
+process. Eight idle cores do not help a process whose control group may use two.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ __all__ = ["ProcessorLoad", "usable_cores"]
 
 @dataclass(frozen=True)
 class _Quota:
-    """A group that may use so many cores; ``used_s`` reads the processor seconds that it has used."""
+    """A group that may use ``cores`` cores. ``used_s`` reads the processor seconds that it has used."""
 
     cores: float
     used_s: Callable[[], float]
 
 
 def usable_cores(proc: Path = PROC, groups: Path = GROUPS) -> int:
-    """Cores that this process can keep busy, at least 1."""
+    """Number of cores that this process can keep busy, at least 1."""
     allowed = len(os.sched_getaffinity(0))
     return max(1, min([allowed, *(math.ceil(quota.cores) for quota in _quotas(proc, groups))]))
 
 
 class ProcessorLoad:
-    """Utilisation in percent of what may be used, over the time since the last reading: 100 means that more work must wait."""
+    """Utilisation since the last reading, in percent of what may be used; 100 means that more work must wait."""
 
     def __init__(self, proc: Path = PROC, groups: Path = GROUPS, clock: Callable[[], float] = time.monotonic) -> None:
-        """``proc``, ``groups``: where those file systems are mounted."""
+        """``proc``, ``groups``: where these file systems are mounted."""
         self._quotas, self._clock = list(_quotas(proc, groups)), clock
         self._allowed = sorted(os.sched_getaffinity(0))
         self._last = self._read()
@@ -56,11 +55,11 @@ class ProcessorLoad:
         return 100.0 * min(1.0, max(0.0, *shares))
 
     def _read(self) -> tuple[float, tuple[float, float], list[float]]:
-        """Time; busy and all seconds of the allowed cores; seconds that each group has used."""
+        """The time; busy seconds and all seconds of the allowed cores; seconds that each group has used."""
         cores = psutil.cpu_times(percpu=True)
         chosen = [cores[i] for i in self._allowed if i < len(cores)]
         idle = sum(core.idle + getattr(core, "iowait", 0.0) for core in chosen)
-        # Guests' time is part of that of user processes.
+        # The time of guests is part of the time of user processes.
         whole = sum(sum(core) - getattr(core, "guest", 0.0) - getattr(core, "guest_nice", 0.0) for core in chosen)
         return self._clock(), (whole - idle, whole), [quota.used_s() for quota in self._quotas]
 
@@ -71,7 +70,7 @@ class ProcessorLoad:
 
 
 def _quotas(proc: Path, groups: Path) -> Iterator[_Quota]:
-    """The limited groups that this process is in, from the innermost outwards."""
+    """The limited groups of this process, from the innermost outwards."""
     for version, folder in own_groups("cpu", proc, groups):
         quota = _version_2(folder) if version == 2 else _version_1(folder, groups)
         if quota is not None:
