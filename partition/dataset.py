@@ -67,14 +67,14 @@ class CSC:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _OpenedFolder:
     """A dataset's folder as it was when it was opened; files are mapped later, when another one may have its name."""
 
     path: Path
     manifest: tuple[int, ...]
 
     @classmethod
-    def of(cls, path: Path) -> _Place:
+    def of(cls, path: Path) -> _OpenedFolder:
         recover(path)
         return cls(path, _identity(path / MANIFEST))
 
@@ -166,7 +166,7 @@ class Dataset:
     """
 
     def __init__(
-        self, path: Path, manifest: dict[str, Any], schema: Schema, book: PartitionBook, place: _Place
+        self, path: Path, manifest: dict[str, Any], schema: Schema, book: PartitionBook, place: _OpenedFolder
     ) -> None:
         self.path = path
         self.schema = schema
@@ -193,7 +193,7 @@ class Dataset:
         if not where.exists() and (path / GRAPH_MANIFEST).is_file():
             command = shlex.join(("atta", "partition", str(path), f"{path}-2p", "--parts", "2"))
             raise DataError(path, f"a graph that is not partitioned yet: run {command}")
-        place = _Place.of(path)
+        place = _OpenedFolder.of(path)
         manifest = read_sealed(where, "a partitioned dataset", FORMAT, VERSION)
         try:
             schema = Schema.from_json(manifest.get("schema"))

@@ -17,13 +17,13 @@ from collections import deque
 from atta.bench.output import document
 from atta.partition.schema import Schema, TableSpec
 from atta.samplers.dag.check import check_spec
-from atta.samplers.dag.instance import Kind, Share
+from atta.samplers.dag.instance import Kind, OwnedVertices
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
 from atta.scheduler import BatchReady, BatchTaken, Event, RunTask, Scheduler, SchedulerConfig, SessionOpened, TaskDone
 from bench.record import command, head, parser_of, rows_of, write
 
-GROWTH = (Share(0, 500, 5000.0, 200_000.0), Share(1, 500, 5000.0, 200_000.0))
+GROWTH = (OwnedVertices(0, 500, 5000.0, 200_000.0), OwnedVertices(1, 500, 5000.0, 200_000.0))
 
 
 def plans() -> dict[str, Plan]:

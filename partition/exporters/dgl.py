@@ -16,7 +16,7 @@ from atta.observe.extras import load
 from atta.observe.progress import Progress
 from atta.partition.exporters.common import is_homogeneous, lost_edge_types, lost_tables, split_mask
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
-from atta.partition.importers.dgl import node_table, require_dgl
+from atta.partition.importers.dgl.tensors import node_table, require_dgl
 from atta.partition.schema import TableSpec, split_edge_type
 
 __all__ = ["MARKER", "lost", "write"]

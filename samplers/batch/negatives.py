@@ -14,7 +14,7 @@ from atta.samplers.arguments import number
 from atta.samplers.hashing import mix64
 from atta.samplers.requests import Contains, DegreeSums, Program
 
-__all__ = ["NegativeLinks", "Positives", "Strategy", "draw_negatives"]
+__all__ = ["NegativeLinks", "NegativeStrategy", "Positives", "draw_negatives"]
 
 _ATTEMPTS = 64
 """Draws per pair before all targets of its source are tried in turn."""
@@ -23,7 +23,7 @@ _TOGETHER = 1 << 16
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Strategy(enum.Enum):
+class NegativeStrategy(enum.Enum):
     """Where the ends of negative edges come from."""
 
     UNIFORM = "uniform"
@@ -45,7 +45,7 @@ class NegativeLinks:
 
     triplet: bool = False
     amount: float = 1.0
-    strategy: Strategy = Strategy.UNIFORM
+    strategy: NegativeStrategy = NegativeStrategy.UNIFORM
 
     def __post_init__(self) -> None:
         number("amount of negatives", self.amount, "a number above 0", above=0)
@@ -87,22 +87,22 @@ def draw_negatives(spec: NegativeLinks, given: Positives, key: int) -> Program[t
     draws = _Draws(key, count)
     of_positive = np.arange(count) // int(spec.amount) if spec.triplet else np.arange(count) % positives
     sources = given.sources[of_positive]
-    if not spec.triplet and spec.strategy in (Strategy.UNIFORM, Strategy.EXACT):
+    if not spec.triplet and spec.strategy in (NegativeStrategy.UNIFORM, NegativeStrategy.EXACT):
         sources = draws.vertices(0, given.by_rank[0])
     match spec.strategy:
-        case Strategy.UNIFORM:
+        case NegativeStrategy.UNIFORM:
             return sources, draws.vertices(1, given.by_rank[1])
-        case Strategy.DEGREE:
+        case NegativeStrategy.DEGREE:
             sums = yield DegreeSums()
             if not len(sums) or sums[-1] == 0:
                 raise ConfigError("negative samples by degree: no vertex has in-edges")
             ranks = np.searchsorted(sums, kernels.scaled(draws.bits(1), np.full(count, sums[-1])), side="right")
             return sources, given.by_rank[1][ranks].astype(np.int64)
-        case Strategy.IN_BATCH:
+        case NegativeStrategy.IN_BATCH:
             # A shift of 1 to P - 1 places: never the positive itself. One positive alone has no others.
             shift = 1 + kernels.scaled(draws.bits(1), np.full(count, max(1, positives - 1)))
             return sources, given.targets[(of_positive + shift) % positives]
-        case Strategy.EXACT:
+        case NegativeStrategy.EXACT:
             return (yield from _exact(sources, given, draws, free_source=not spec.triplet))
 
 

@@ -14,7 +14,7 @@ contiguous range, and everything that belongs to hop h lies behind everything of
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,11 @@ import numpy as np
 
 from atta.errors import ConfigError
 from atta.samplers import kernels
+from atta.samplers.batch.items import BatchSeeds, FeatureItem, Joined, PairItem, SampleItem, StreamPosition
 from atta.samplers.batch.negatives import Positives, draw_negatives
+from atta.samplers.batch.new_vertices import Degree, NewVertices, by_owner, concatenated
 from atta.samplers.batch.vertices import CompactorPool
-from atta.samplers.dag.instance import Kind, Share, Task, chunk_range
+from atta.samplers.dag.instance import Kind, OwnedVertices, Task
 from atta.samplers.hashing import hash_string, stream_key
 from atta.samplers.operators.base import Batch, Bounds, Sampled
 from atta.samplers.operators.parts.check import checked
@@ -34,79 +36,9 @@ if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
     from atta.samplers.batch.layout import BatchArrays
     from atta.samplers.dag.spec import Plan, PlanOp
-    from atta.samplers.methods import Method
     from atta.samplers.requests import Program
 
-__all__ = ["BatchSeeds", "BatchState", "FeatureItem", "SampleItem", "StreamPosition"]
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPosition:
-    """What the sampled edges of a batch depend on besides the graph (architecture: determinism contract)."""
-
-    seed: int
-    epoch: int
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class SampleItem:
-    """Part of a sampling request: expand ``rows`` of one owner for one edge type.
-
-    ``rows`` int64 [n] positions in the owner's core range; ``positions`` int64 [n] local ids of the same vertices; ``trees``
-    int32 [n] and ``times`` int64 [n] where the method has use for them; ``tables`` are to come with the edges.
-    """
-
-    edge_type: str
-    rows: np.ndarray
-    positions: np.ndarray
-    fan_out: int
-    replace: bool
-    method: Method
-    stream_key: int
-    trees: np.ndarray | None = None
-    times: np.ndarray | None = None
-    tables: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureItem:
-    """Part of a pull: ``rows`` of one owner (int64 [n]) whose table rows belong at ``positions`` (int64 [n]) of the batch."""
-
-    node_type: str
-    tables: tuple[str, ...]
-    rows: np.ndarray
-    positions: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSeeds:
-    """What a batch starts from.
-
-    Attributes:
-        ids: int64 [S] internal ids; of targets where the seeds are edges.
-        input_id: int64 [S], positions in the user's input.
-        sources: int64 [S], the sources of seed edges; None for vertices.
-        times: int64 [S], None without a temporal method.
-        exclude: edge types from which the seed edges are left out, and whether in reverse.
-    """
-
-    ids: np.ndarray
-    input_id: np.ndarray
-    sources: np.ndarray | None = None
-    times: np.ndarray | None = None
-    exclude: tuple[tuple[str, bool], ...] = ()
-
-
-@dataclass(slots=True)
-class _Growth:
-    """The vertices of one node type that one operator added: local ids [start, stop), grouped by owner."""
-
-    start: int
-    stop: int
-    rows: list[np.ndarray]  # per owner: positions in the owner's range
-    positions: list[np.ndarray]  # per owner: local ids
-    trees: np.ndarray | None  # int32 [stop - start]
+__all__ = ["BatchState"]
 
 
 @dataclass(slots=True)
@@ -133,20 +65,20 @@ class BatchState:
         seeds: BatchSeeds,
         out: BatchArrays,
         compactors: CompactorPool,
-        degree: Callable[[Sequence[str], np.ndarray], int],
+        degree: Degree,
     ) -> None:
         """``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition (exact cost of local tasks)."""
         self.plan, self.dataset, self.home, self.at, self.out = plan, dataset, home, at, out
         self._seeds, self._degree = seeds, degree
         self._pool, self._known = compactors, compactors.take(trees=plan.disjoint)
         self._tree_times = self._times_by_tree()
-        self._growth: dict[str, dict[str, _Growth]] = {}
+        self._growth: dict[str, dict[str, NewVertices]] = {}
         self._pending = {op.id: _Pending() for op in plan.ops}
         self.stats: dict[str, float] = {}
 
     # -- seeds and pairs -----------------------------------------------------------------------------------------------
 
-    def seed(self) -> list[Share]:
+    def seed(self) -> list[OwnedVertices]:
         """Number the seeds (repeated ones once, unless they grow trees of their own) and report them by owner."""
         if self.plan.links:
             self._seed_links()
@@ -252,12 +184,12 @@ class BatchState:
         for name, array in sampled.extra.items():
             self.out.append(f"extra/{name}", len(array))[:] = array
 
-    def pair_item(self, task: Task) -> tuple[PlanOp, np.ndarray, np.ndarray, int]:
-        """(operator, rows int64 [n], seed positions int64 [n], stream key) of a POSITIVE or NEGATIVE task."""
+    def pair_item(self, task: Task) -> PairItem:
+        """What a POSITIVE or NEGATIVE task asks its owner."""
         op = self.plan.op(task.op)
         grown = self._growth[self.plan.seed.id][self.plan.seed.node_type]
-        rows, positions = _slice(grown, task)
-        return op, rows, positions, self._key(0, f"{op.kind.value}:{op.edge_type}")
+        rows, positions = grown.of_task(task)
+        return PairItem(op, rows, positions, self._key(0, f"{op.kind.value}:{op.edge_type}"))
 
     def accept_pairs(self, task: Task, positions: np.ndarray, ids: np.ndarray) -> None:
         """Take the answer to a pair task: internal ids int64 [n * count], -1 where no such vertex exists."""
@@ -274,14 +206,14 @@ class BatchState:
         for edge_type, fan_out in op.fan_outs:
             target = self.dataset.schema.endpoints(edge_type)[1]
             growths = self._frontier(op, target)
-            parts = [_slice(g, task) for g in growths]
-            rows = _concat([p[0] for p in parts])
+            parts = [g.of_task(task) for g in growths]
+            rows = concatenated([p[0] for p in parts])
             if len(rows):
-                trees = _concat([g.trees[p[1] - g.start] for g, p in zip(growths, parts, strict=True)
+                trees = concatenated([g.trees[p[1] - g.start] for g, p in zip(growths, parts, strict=True)
                                  if g.trees is not None]) if self.plan.disjoint else None  # fmt: skip
                 times = None if trees is None or self._tree_times is None else self._tree_times[trees]
                 key, tables = self._key(op.hop, edge_type), self.plan.tables_of(edge_type)
-                positions = _concat([p[1] for p in parts])
+                positions = concatenated([p[1] for p in parts])
                 items.append(
                     SampleItem(edge_type, rows, positions, fan_out, op.replace, op.method, key, trees, times, tables)
                 )
@@ -300,8 +232,8 @@ class BatchState:
         with pending.lock:
             pending.groups.setdefault(item.edge_type, []).append((item.positions[first_row:stop], answer))
 
-    def join(self, op_id: str) -> tuple[list[Share], list[Share] | None]:
-        """Merge the answers to an operator's tasks; returns its growth and, if it differs, what the next hop expands."""
+    def join(self, op_id: str) -> Joined:
+        """Merge the answers to an operator's tasks."""
         pending = self._pending.pop(op_id)
         before = {t: c.size for t, c in self._known.items()}
         op = self.plan.op(op_id)
@@ -317,8 +249,8 @@ class BatchState:
         following = self._following(op_id)
         # With several inputs (seed, positive, negative) their growths together are all there is to expand.
         if following is None or not following.frontier_all or len(following.inputs) > 1:
-            return growth, None
-        return growth, list(self._shares(list(self._growth.values()), following, {}))
+            return Joined(growth, None)
+        return Joined(growth, self._by_owner(list(self._growth.values()), following, {}))
 
     def _join_pairs(self, op: PlanOp, pending: _Pending) -> None:
         source = self.dataset.schema.endpoints(op.edge_type)[0]
@@ -380,7 +312,7 @@ class BatchState:
         items = []
         for node_type, grown in self._growth[op.inputs[0]].items():
             tables = tuple(name for owner, name in op.tables if owner == node_type)
-            rows, positions = _slice(grown, task)
+            rows, positions = grown.of_task(task)
             if tables and len(rows):
                 items.append(FeatureItem(node_type, tables, rows, positions))
         return items
@@ -409,15 +341,15 @@ class BatchState:
     def _key(self, hop: int, name: str) -> int:
         return stream_key(self.at.seed, self.at.epoch, self.at.batch, hop, hash_string(name))
 
-    def _frontier(self, op: PlanOp, node_type: str) -> list[_Growth]:
+    def _frontier(self, op: PlanOp, node_type: str) -> list[NewVertices]:
         """The growths that ``op`` expands for one node type, in local id order."""
         chosen = self._growth if op.frontier_all else {i: self._growth[i] for i in op.inputs}
         found = (g[node_type] for g in chosen.values() if node_type in g)
         return sorted(found, key=lambda g: g.start)
 
-    def _grown(self, op_id: str, before: dict[str, int]) -> list[Share]:
+    def _grown(self, op_id: str, before: dict[str, int]) -> list[OwnedVertices]:
         """Record, name (user ids) and report the vertices added since ``before``."""
-        grown: dict[str, _Growth] = {}
+        grown: dict[str, NewVertices] = {}
         for node_type, known in self._known.items():
             start, stop = before.get(node_type, 0), known.size
             if f"hops/{node_type}" in self.out.arrays:
@@ -431,9 +363,9 @@ class BatchState:
                 self.dataset.ids(node_type), internal, self.out.append(f"n_id/{node_type}", stop - start)
             )
             rows, positions = kernels.split_by_owner(internal, self.dataset.book.offsets[node_type])
-            grown[node_type] = _Growth(start, stop, rows, [p + start for p in positions], trees)
+            grown[node_type] = NewVertices(start, stop, rows, [p + start for p in positions], trees)
         self._growth[op_id] = grown
-        return list(self._shares([grown], self._following(op_id), self._row_bytes(op_id)))
+        return self._by_owner([grown], self._following(op_id), self._row_bytes(op_id))
 
     def _row_bytes(self, op_id: str) -> dict[str, int]:
         """Bytes that are fetched for each vertex that ``op_id`` adds, by node type."""
@@ -449,39 +381,7 @@ class BatchState:
         children = (self.plan.op(c) for c in self.plan.op(op_id).children)
         return next((c for c in children if c.kind is Kind.NEIGHBORHOOD), None)
 
-    def _shares(
-        self, growths: list[dict[str, _Growth]], op: PlanOp | None, row_bytes: Mapping[str, int]
-    ) -> Iterator[Share]:
-        schema = self.dataset.schema
-        for owner in range(self.dataset.num_parts):
-            rows, degree, nbytes = 0, 0.0, 0.0
-            for growth in growths:
-                for node_type, g in growth.items():
-                    count = len(g.rows[owner])
-                    rows += count
-                    nbytes += count * row_bytes.get(node_type, 0)
-                    into = [e for e, _ in op.fan_outs if schema.endpoints(e)[1] == node_type] if op is not None else []
-                    if into and count:
-                        degree += self._degree_of(owner, node_type, into, g.rows[owner])
-            if rows:
-                yield Share(owner, rows, degree, nbytes)
-
-    def _degree_of(self, owner: int, node_type: str, edge_types: Sequence[str], rows: np.ndarray) -> float:
-        """Exact for the home partition, the mean degree elsewhere: only an owner knows its vertices' degrees."""
-        if owner == self.home:
-            return float(self._degree(edge_types, rows))
-        schema = self.dataset.schema
-        edges = sum(schema.edge_counts[e] for e in edge_types)
-        return len(rows) * edges / max(1, schema.node_counts[node_type])
-
-
-def _slice(grown: _Growth, task: Task) -> tuple[np.ndarray, np.ndarray]:
-    rows, positions = grown.rows[task.owner], grown.positions[task.owner]
-    part = chunk_range(len(rows), task.chunk, task.chunks)
-    return rows[part.start : part.stop], positions[part.start : part.stop]
-
-
-def _concat(parts: list[np.ndarray]) -> np.ndarray:
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    def _by_owner(
+        self, growths: list[dict[str, NewVertices]], following: PlanOp | None, row_bytes: Mapping[str, int]
+    ) -> list[OwnedVertices]:
+        return list(by_owner(growths, following, row_bytes, dataset=self.dataset, home=self.home, degree=self._degree))

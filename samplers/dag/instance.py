@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from atta.samplers.dag.spec import Kind, Plan, PlanOp
 
-__all__ = ["DagError", "DagInstance", "Kind", "Lane", "Share", "Task", "chunk_range"]
+__all__ = ["DagError", "DagInstance", "Kind", "Lane", "OwnedVertices", "Task", "chunk_range"]
 
 
 class DagError(AssertionError):
@@ -57,7 +57,7 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class OwnedVertices:
     """What one owner holds of the vertices that a SEED or JOIN task reports."""
 
     owner: int
@@ -89,7 +89,7 @@ class DagInstance:
         self._issued: set[Task] = set()
         self._started = False
         self._finished = False
-        self._expand: dict[str, tuple[Share, ...]] = {}  # of joined operators: what a child hop expands
+        self._expand: dict[str, tuple[OwnedVertices, ...]] = {}  # of joined operators: what a child hop expands
         self._left: dict[str, int] = {}  # of started operators: tasks before the join
         self._join_cost: dict[str, float] = {}
         self._order = tuple(op.id for op in plan.ops if op.kind is not Kind.FEATURE)
@@ -115,7 +115,9 @@ class DagInstance:
         self._started = True
         return self._issue([self._at_home(Kind.SEED, self._plan.seed.id, 0.0)])
 
-    def done(self, task: Task, growth: Sequence[Share] = (), expand: Sequence[Share] | None = None) -> list[Task]:
+    def done(
+        self, task: Task, growth: Sequence[OwnedVertices] = (), expand: Sequence[OwnedVertices] | None = None
+    ) -> list[Task]:
         """Record that ``task`` is done and return the tasks that become ready.
 
         ``growth``: for SEED and JOIN tasks, the vertices that the task added to the batch, by owner. Owners without
@@ -146,7 +148,9 @@ class DagInstance:
             ready.append(self._at_home(Kind.END, "", 0.0))
         return self._issue(ready)
 
-    def _joined(self, op: PlanOp, growth: Sequence[Share], expand: Sequence[Share] | None, ready: list[Task]) -> None:
+    def _joined(
+        self, op: PlanOp, growth: Sequence[OwnedVertices], expand: Sequence[OwnedVertices] | None, ready: list[Task]
+    ) -> None:
         """``op`` has its vertices: fetch their features, start the operators whose inputs are now all there."""
         new = _merged(growth)
         self._expand[op.id] = new if expand is None else _merged(expand)
@@ -187,7 +191,7 @@ class DagInstance:
             self._joining = True
             ready.append(self._at_home(Kind.JOIN, name, self._join_cost[name]))
 
-    def _split(self, kind: Kind, op: str, shares: Sequence[Share], costs: Sequence[float]) -> list[Task]:
+    def _split(self, kind: Kind, op: str, shares: Sequence[OwnedVertices], costs: Sequence[float]) -> list[Task]:
         tasks: list[Task] = []
         for share, cost in zip(shares, costs, strict=True):
             lane = Lane.CPU if share.owner == self._home else Lane.NET
@@ -203,9 +207,9 @@ class DagInstance:
         return tasks
 
 
-def _merged(shares: Iterable[Share]) -> tuple[Share, ...]:
+def _merged(shares: Iterable[OwnedVertices]) -> tuple[OwnedVertices, ...]:
     """One share per owner with rows, ascending owners."""
-    total: dict[int, Share] = {}
+    total: dict[int, OwnedVertices] = {}
     for share in shares:
         if share.rows < 0 or share.owner < 0 or not share.degree >= 0 or not share.feature_bytes >= 0:
             raise DagError(f"{share} has a negative figure")
@@ -216,11 +220,11 @@ def _merged(shares: Iterable[Share]) -> tuple[Share, ...]:
     return tuple(total[owner] for owner in sorted(total))
 
 
-def _sum(a: Share, b: Share) -> Share:
-    return Share(a.owner, a.rows + b.rows, a.degree + b.degree, a.feature_bytes + b.feature_bytes)
+def _sum(a: OwnedVertices, b: OwnedVertices) -> OwnedVertices:
+    return OwnedVertices(a.owner, a.rows + b.rows, a.degree + b.degree, a.feature_bytes + b.feature_bytes)
 
 
-def _join_cost(op: PlanOp, shares: Sequence[Share]) -> float:
+def _join_cost(op: PlanOp, shares: Sequence[OwnedVertices]) -> float:
     """Entries that the join has to stitch: edges of a hop, at most the degrees; vertices drawn otherwise."""
     if op.kind is Kind.BATCH:
         return sum(share.degree for share in shares)

@@ -7,7 +7,7 @@ import dataclasses
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
 from atta.samplers.arguments import check_fan_out
-from atta.samplers.batch.negatives import NegativeLinks, Strategy
+from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
 from atta.samplers.dag.plan import Kind, PlanOp, SchemaLike, SpecLimits
 from atta.samplers.methods import BY_NUMBER
 from atta.samplers.operators.registry import make_operator
@@ -15,10 +15,10 @@ from atta.samplers.operators.registry import make_operator
 __all__ = ["FRONTIERS", "STRATEGIES", "resolve"]
 
 STRATEGIES = {
-    Strategy.UNIFORM: dag_pb2.NegativeLinks.UNIFORM,
-    Strategy.DEGREE: dag_pb2.NegativeLinks.DEGREE,
-    Strategy.IN_BATCH: dag_pb2.NegativeLinks.IN_BATCH,
-    Strategy.EXACT: dag_pb2.NegativeLinks.EXACT,
+    NegativeStrategy.UNIFORM: dag_pb2.NegativeLinks.UNIFORM,
+    NegativeStrategy.DEGREE: dag_pb2.NegativeLinks.DEGREE,
+    NegativeStrategy.IN_BATCH: dag_pb2.NegativeLinks.IN_BATCH,
+    NegativeStrategy.EXACT: dag_pb2.NegativeLinks.EXACT,
 }
 FRONTIERS = {"new": dag_pb2.FRONTIER_NEW, "all": dag_pb2.FRONTIER_ALL}
 

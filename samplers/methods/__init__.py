@@ -13,7 +13,7 @@ from importlib import import_module
 import numpy as np
 
 from atta.errors import ConfigError
-from atta.samplers.methods.base import Edges, NeighborMethod, Tables
+from atta.samplers.methods.base import InEdges, NeighborMethod, Tables
 
 __all__ = ["BY_NUMBER", "Method", "tables_for"]
 
@@ -84,6 +84,6 @@ def tables_for(
         ConfigError: the weights are missing, or one is NaN, infinite or negative; times are not integers.
     """
     try:
-        return method.rules.tables(Edges(indptr, indices, weight, time, source_keys, threads))
+        return method.rules.tables(InEdges(indptr, indices, weight, time, source_keys, threads))
     except ValueError as error:
         raise ConfigError(str(error)) from error

@@ -10,14 +10,14 @@ import numpy as np
 from atta import _native
 from atta.samplers.methods.in_numpy import Draw, InNumpy
 
-__all__ = ["Edges", "NeighborMethod", "Tables"]
+__all__ = ["InEdges", "NeighborMethod", "Tables"]
 
 Tables = _native.Method | InNumpy
 """A method prepared for the edges of one type."""
 
 
 @dataclass(frozen=True, eq=False)
-class Edges:
+class InEdges:
     """The in-edges of one edge type, and what a method may read of them.
 
     Attributes:
@@ -53,7 +53,7 @@ class NeighborMethod:
     """
 
     number: int
-    prepare: Callable[[Edges], _native.Method | None] | None = None
+    prepare: Callable[[InEdges], _native.Method | None] | None = None
     draw: Draw | None = None
     table: str | None = None
     needs_table: bool = False
@@ -61,7 +61,7 @@ class NeighborMethod:
     bounded: bool = True
     may_replace: bool = True
 
-    def tables(self, edges: Edges) -> Tables | None:
+    def tables(self, edges: InEdges) -> Tables | None:
         """Prepare for ``edges``; None where they are drawn uniformly."""
         if self.draw is not None:
             return InNumpy(self.draw, edges.indptr, edges.indices, may_replace=self.may_replace)

@@ -7,12 +7,12 @@ vertices come for the same variance. A vertex gets ``fan_out`` edges on average,
 from __future__ import annotations
 
 from atta import _native
-from atta.samplers.methods.base import Edges, NeighborMethod
+from atta.samplers.methods.base import InEdges, NeighborMethod
 
 __all__ = ["METHOD"]
 
 
-def _prepare(edges: Edges) -> _native.Method:
+def _prepare(edges: InEdges) -> _native.Method:
     return _native.Method.labor(edges.indices, edges.source_keys, edges.threads)
 
 

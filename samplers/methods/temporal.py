@@ -1,18 +1,18 @@
 """Uniform among the edges that are not later than the time of the vertex.
 
-Edges without times have always been there: they are drawn uniformly.
+InEdges without times have always been there: they are drawn uniformly.
 """
 
 from __future__ import annotations
 
 from atta import _native
 from atta.samplers.arguments import integers
-from atta.samplers.methods.base import Edges, NeighborMethod
+from atta.samplers.methods.base import InEdges, NeighborMethod
 
 __all__ = ["METHOD", "sorted_by_time"]
 
 
-def sorted_by_time(edges: Edges, *, last: bool) -> _native.Method | None:
+def sorted_by_time(edges: InEdges, *, last: bool) -> _native.Method | None:
     """The native tables of both temporal methods; None where the edges have no times.
 
     Raises:
@@ -24,7 +24,7 @@ def sorted_by_time(edges: Edges, *, last: bool) -> _native.Method | None:
     return _native.Method.temporal(edges.indptr, edges.indices, times, last, edges.threads)
 
 
-def _prepare(edges: Edges) -> _native.Method | None:
+def _prepare(edges: InEdges) -> _native.Method | None:
     return sorted_by_time(edges, last=False)
 
 

@@ -1,4 +1,4 @@
-"""Edges are drawn by weight; an edge of weight 0 never comes.
+"""InEdges are drawn by weight; an edge of weight 0 never comes.
 
 With replacement the draws are independent. Without, one edge follows another, each by its weight among those left.
 """
@@ -9,12 +9,12 @@ import numpy as np
 
 from atta import _native
 from atta.errors import ConfigError
-from atta.samplers.methods.base import Edges, NeighborMethod
+from atta.samplers.methods.base import InEdges, NeighborMethod
 
 __all__ = ["METHOD"]
 
 
-def _prepare(edges: Edges) -> _native.Method:
+def _prepare(edges: InEdges) -> _native.Method:
     if edges.weight is None:
         raise ConfigError("the edges have no weights to draw by")
     weights = np.ascontiguousarray(edges.weight, dtype=np.float64)

@@ -52,7 +52,7 @@ def _push(batch: Batch, alpha: float, epsilon: float) -> Program[tuple[np.ndarra
     Returns seeds' positions, vertices (internal ids) and scores of all pairs with a score. Pairs are numbered in the order in which
     mass first reached them, and mass is added up in the order in which it is sent, so rounding does not depend on internal ids.
     """
-    pairs, rows = _Pairs(batch), _Rows()
+    pairs, rows = _Pairs(batch), _KnownInEdges()
     yield from pairs.insert(np.arange(len(batch.seeds)), batch.seeds, np.ones(len(batch.seeds)), epsilon)
     score = np.zeros(len(batch.seeds))
     while len(active := np.flatnonzero(pairs.mass > pairs.limit)):
@@ -98,7 +98,7 @@ class _Pairs:
         self.mass += np.bincount(local, mass, len(self.mass))
 
 
-class _Rows:
+class _KnownInEdges:
     """In-edges that have been asked for: a vertex is pushed again and again, and for many seeds."""
 
     def __init__(self) -> None:

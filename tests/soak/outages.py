@@ -201,7 +201,7 @@ class Load:
             client.tables.delete("sums")
             table = client.tables.create(MutableSpec("sums", ROWS, "<i8", (WIDTH,)))
             everything, ones = np.arange(ROWS), np.ones((ROWS, WIDTH), np.int64)
-            first = self._value(table.pull(everything)[0])
+            first = self._value(table.pull(everything).values)
             while not self._ending.is_set():
                 try:
                     table.push(everything, ones, "add").wait()
@@ -215,7 +215,7 @@ class Load:
                     break
                 time.sleep(0.01)
             if not result.table_lost:
-                gained = self._value(table.pull(everything)[0]) - first
+                gained = self._value(table.pull(everything).values) - first
                 result.twice_or_lost += int((gained != result.acknowledged).sum())
             elif "sums" not in result.table_lost:
                 result.errors.append(f"the lost table is not named: {result.table_lost}")

@@ -26,7 +26,7 @@ from atta.daemon.services.data import GraphService, KvService
 from atta.errors import RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import control_pb2
-from atta.samplers.batch.state import FeatureItem, SampleItem
+from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.methods import Method
 from atta.wire import rpc
 from tests.system.conftest import SmallGraph

@@ -21,6 +21,7 @@ import atta
 from atta.cli.main import cli
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
+from tests.unit.cli.test_documents import settings_files
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -97,6 +98,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "my-graph/graph.npz", edge_index=ends)
     np.save(folder / "my-graph/x.npy", x)
     np.save(folder / "my-graph/y.npy", y)
+    for name, text in settings_files().items():
+        (folder / name).write_text(text)
     return folder
 
 

@@ -17,7 +17,7 @@ from atta.partition import Dataset, GraphWriter, partition_graph
 from atta.samplers.local.predict import predict
 from atta.simulate import Profile, Scenario, load_profile, save_profile, simulate
 from atta.simulate.measure import measure
-from atta.simulate.scenario import Workload
+from atta.simulate.scenario import BatchModel
 from atta.simulate.traced import profile_of_trace
 
 
@@ -60,7 +60,7 @@ def test_a_dataset(data: Path, tmp_path: Path) -> None:
     remote = sum(hop.new * (1 - hop.home) for hop in profile.hops)
     wanted = sum(number * rows for number, rows in enumerate(profile.repeats, start=1))
     assert wanted / len(profile.repeats) == pytest.approx(remote, rel=0.1)
-    smaller = Workload(Scenario(profile, batch_size=20, fan_outs=(4, 2))).hops
+    smaller = BatchModel(Scenario(profile, batch_size=20, fan_outs=(4, 2))).hops
     predicted = predict(Dataset.open(data), [4, 2], batch_size=20, batches=60)
     expected = np.mean([p.remote_rows[0] for p in predicted])
     assert sum(hop.new * (1 - hop.home) for hop in smaller) == pytest.approx(expected, rel=0.15)

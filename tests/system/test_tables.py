@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -102,7 +103,7 @@ def test_creating_again_opens(cluster: atta.Cluster) -> None:
     assert atta.DistTensor(cluster, (50, 2), name="again")[[3]].tolist() == [[5.0, 5.0]]
     with pytest.raises(atta.ConfigError, match="again exists: row_shape"):
         atta.DistTensor(cluster, (50, 3), name="again")
-    assert cluster.tables.open("again").pull(np.array([3]))[0].tolist() == [[5.0, 5.0]]
+    assert cluster.tables.open("again").pull(np.array([3])).values.tolist() == [[5.0, 5.0]]
     with pytest.raises(atta.UnknownNameError, match="did you mean 'again'"):
         cluster.tables.open("agian")
     assert "again" in cluster.tables.specs()
@@ -275,7 +276,7 @@ def test_a_push_sent_again_is_applied_once(cluster: atta.Cluster) -> None:
         for sequence, settled in [(0, 0), (2, 0), (0, 0), (1, 0), (2, 0), (1, 0), (4, 3), (3, 3), (3, 3), (0, 0)]
     ]
     assert applied == [True, True, False, True, False, False, True, True, False, False]
-    assert table.pull(row)[0].tolist() == [[11111.0, 11111.0]]
+    assert table.pull(row).values.tolist() == [[11111.0, 11111.0]]
     cluster.tables.delete("once")
 
 
@@ -327,13 +328,13 @@ def test_a_step_that_meets_a_load_is_counted_from_the_snapshot(cluster: atta.Clu
         table.push(rows, gradients, "step", step=None).wait()
     cluster.tables.save("late")
     table.push(rows, gradients, "step", step=None).wait()
-    third = table.pull(rows)[0]
+    third = table.pull(rows).values
     for _ in range(4):
         table.push(rows, gradients, "step", step=None).wait()
     cluster.tables.load("late")
     table.push(rows, gradients, "step", step=None).wait()
     assert table.step == 3
-    assert np.array_equal(table.pull(rows)[0], third)
+    assert np.array_equal(table.pull(rows).values, third)
     assert [info.step for info in cluster.tables._look("late")] == [3, 3, 3]
     cluster.tables.delete("late")
 
@@ -345,17 +346,17 @@ def test_what_a_forgotten_client_sends_late_is_refused(cluster: atta.Cluster) ->
         ticket = table.push(np.array([0]), np.ones(1, np.float32), "add")
         sent += ticket._sent
         ticket.wait()
-    for shard, bulk, _ in sent:  # a copy of what was applied
-        assert not shard.connection.call("TableService.Push", bulk).applied
-    shard, bulk, _ = sent[0]
+    for push in sent:  # a copy of what was applied
+        assert not push.shard.connection.call("TableService.Push", push.bulk).applied
+    shard, bulk = sent[0].shard, sent[0].bulk
     forget = table_pb2.ForgetClientRequest(clients=[bulk.message.client])
     shard.connection.call("TableService.Forget", forget)
-    for _, bulk, _ in sent:
+    for push in sent:
         with pytest.raises(atta.UnknownClientError, match="not known, or not any more"):
-            shard.connection.call("TableService.Push", bulk)
-    assert table.pull(np.array([0]))[0].tolist() == [2.0]
+            shard.connection.call("TableService.Push", push.bulk)
+    assert table.pull(np.array([0])).values.tolist() == [2.0]
     table.push(np.array([0]), np.ones(1, np.float32), "add").wait()  # who is alive registers again
-    assert table.pull(np.array([0]))[0].tolist() == [3.0]
+    assert table.pull(np.array([0])).values.tolist() == [3.0]
     stranger = table_pb2.PushRowsRequest(name="forgets", op="add", client=5, sequence=3)
     with pytest.raises(atta.UnknownClientError, match="client 5"):
         shard.connection.call("TableService.Push", rpc.Bulk(stranger, bulk.payloads))
@@ -382,13 +383,13 @@ def test_a_push_that_may_have_been_applied_is_not_sent_as_a_new_one(cluster: att
 
     table = cluster.tables.create(MutableSpec("doubt", 9))
     ticket = table.push(np.array([0]), np.ones(1, np.float32), "add")
-    ((shard, bulk, future),) = ticket._sent
-    future.result()
-    shard.connection.call("TableService.Forget", table_pb2.ForgetClientRequest(clients=[bulk.message.client]))
-    ticket._sent = [(shard, bulk, NoAnswer())]
+    (push,) = ticket._sent
+    push.future.result()
+    push.shard.connection.call("TableService.Forget", table_pb2.ForgetClientRequest(clients=[push.bulk.message.client]))
+    ticket._sent = [replace(push, future=NoAnswer())]
     with pytest.raises(atta.UnknownClientError, match="may have been applied or not"):
         ticket.wait()
-    assert table.pull(np.array([0]))[0].tolist() == [1.0]
+    assert table.pull(np.array([0])).values.tolist() == [1.0]
     cluster.tables.delete("doubt")
 
 
@@ -402,14 +403,14 @@ def test_a_push_whose_answer_is_lost_when_a_snapshot_is_loaded_is_applied_once(
     table = cluster.tables.create(MutableSpec("once", 9))
     cluster.tables.save("before")
     ticket = table.push(np.array([0]), np.ones(1, np.float32), "add")
-    ((shard, bulk, future),) = ticket._sent
-    future.result()
+    (push,) = ticket._sent
+    push.future.result()
     if in_snapshot:
         cluster.tables.save("before")
     cluster.tables.load("before")
-    ticket._sent = [(shard, bulk, NoAnswer())]
+    ticket._sent = [replace(push, future=NoAnswer())]
     ticket.wait()
-    assert table.pull(np.array([0]))[0].tolist() == [1.0]
+    assert table.pull(np.array([0])).values.tolist() == [1.0]
     cluster.tables.delete("once")
 
 

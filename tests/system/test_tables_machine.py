@@ -217,7 +217,7 @@ class Machine(RuleBasedStateMachine):
         tag = next(self.tags)
         values = np.full((len(rows), *model.spec.row_shape), tag, model.spec.dtype)
         ticket = table.push(rows, values, "write", version=tag if model.spec.versioned else None)
-        sent = [Sent(shard, bulk) for shard, bulk, _ in ticket._sent]
+        sent = [Sent(push.shard, push.bulk) for push in ticket._sent]
         ticket.wait()
         for anew in sent:
             shard = anew.shard
@@ -322,7 +322,7 @@ class Machine(RuleBasedStateMachine):
         def read() -> None:
             low = before
             while not all(done):
-                values, _ = self.table(0, name).pull(np.arange(len(before)))
+                values = self.table(0, name).pull(np.arange(len(before))).values
                 assert (sign * values >= sign * low).all()  # what has been seen stays
                 low = values
 
@@ -414,7 +414,8 @@ class Machine(RuleBasedStateMachine):
     ) -> list[tuple[Sent, int]]:
         """Push, every message ``times`` times at once; the messages, and how often each was applied."""
         ticket = self.table(client, name).push(rows, values, **options)
-        sent, answers = [Sent(shard, bulk) for shard, bulk, _ in ticket._sent], [[call] for *_, call in ticket._sent]
+        sent = [Sent(push.shard, push.bulk) for push in ticket._sent]
+        answers = [[push.future] for push in ticket._sent]
         for _ in range(times - 1):
             for message, calls in zip(sent, answers, strict=True):
                 calls.append(message.shard.connection.begin("TableService.Push", message.bulk))
@@ -424,7 +425,8 @@ class Machine(RuleBasedStateMachine):
 
     def whole_rows(self, before: np.ndarray, lowest: int) -> np.ndarray:
         """The versions of "marks", after a look that every row is that number throughout, and old or new."""
-        values, versions = self.table(0, "marks").pull(np.arange(len(before)), versions=True)
+        found = self.table(0, "marks").pull(np.arange(len(before)), versions=True)
+        values, versions = found.values, found.versions
         assert versions is not None
         assert (values == versions[:, None]).all()
         assert ((versions == before) | (versions >= lowest)).all()
@@ -448,7 +450,7 @@ class Machine(RuleBasedStateMachine):
 
     def bits(self, messages: list[tuple[int, Sent]], before: np.ndarray) -> list[bool]:
         """Which of the messages the table holds; each in all of its rows, or in none."""
-        values, _ = self.table(1, "sums").pull(np.arange(len(before)))
+        values = self.table(1, "sums").pull(np.arange(len(before))).values
         more = (values - before).astype(np.int64)
         has = [more[message.rows] & power != 0 for power, message in messages]
         assert all(found.all() or not found.any() for found in has)
@@ -462,7 +464,8 @@ class Machine(RuleBasedStateMachine):
         for name, model in self.models.items():
             table = self.table(client, name)
             assert table.rows == len(model.values)
-            values, versions = table.pull(np.arange(table.rows), versions=model.spec.versioned)
+            found = table.pull(np.arange(table.rows), versions=model.spec.versioned)
+            values, versions = found.values, found.versions
             if name == "adam":
                 np.testing.assert_allclose(values, model.values, rtol=1e-5, atol=1e-5)
             else:

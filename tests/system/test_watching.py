@@ -71,7 +71,7 @@ def test_every_metric_of_the_dashboard_is_exported(small_graph: SmallGraph) -> N
         for family in (*FIGURES.values(), *SESSION_FIGURES.values()):
             assert found["types"].get(f"atta_{family.name}", "") in {"counter" if family.counter else "gauge", ""}
         stats = cluster.stats()[0]
-        unknown = [name for name in stats if family_of(name)[0].help.startswith("Figure ")]
+        unknown = [name for name in stats if family_of(name).family.help.startswith("Figure ")]
         assert unknown == [], "describe them in atta/observe/catalogue.py"
         del batches
         assert eventually(lambda: not any(name.startswith("atta_session_") for name in scrape(port)))

@@ -6,6 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from atta.daemon.engine.session import Session
+from atta.daemon.engine.slots import SlotPool
+from atta.daemon.peers.hedges import Hedges
+from atta.daemon.peers.turns import MessageTurns
+from atta.daemon.peers.underway import PullsUnderWay
 from atta.scheduler import Scheduler
 from tests.unit.invariants import watch
 
@@ -15,4 +20,9 @@ def invariants_hold() -> Iterator[None]:
     """Check the invariants of every state machine after every event."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         watch(monkeypatch, Scheduler, "on")
+        watch(monkeypatch, Session, "deliver", "fail", "let_go", "batch", "close")
+        watch(monkeypatch, SlotPool, "opened", "closed", "trim", "acquire", "lend", "release", "abandon")
+        watch(monkeypatch, Hedges, "answered", "take")
+        watch(monkeypatch, MessageTurns, "_end")
+        watch(monkeypatch, PullsUnderWay, "begin", "end")
         yield

@@ -1,4 +1,4 @@
-"""Switches on the checks of state machines: after every call of a public method, ``validate`` looks at all invariants.
+"""Switches on the checks of state machines: after every event, ``validate`` looks at all invariants.
 
 Nothing of this is in the programs themselves, so it costs them nothing.
 """
@@ -15,16 +15,10 @@ import pytest
 __all__ = ["watch"]
 
 
-def watch(monkeypatch: pytest.MonkeyPatch, machine: type, *methods: str) -> None:
-    """Validate every object of class ``machine`` after each call of ``methods`` (default: all public ones)."""
-    for name in methods or _events(machine):
+def watch(monkeypatch: pytest.MonkeyPatch, machine: type, *events: str) -> None:
+    """Validate every object of class ``machine`` after each call of the methods ``events``."""
+    for name in events:
         monkeypatch.setattr(machine, name, _validated(vars(machine)[name]))
-
-
-def _events(machine: type) -> list[str]:
-    """The public methods; not those that are for tests or make something else of the object."""
-    found = (name for name, value in vars(machine).items() if inspect.isfunction(value))
-    return [name for name in found if not name.startswith("_") and name not in {"validate", "close"}]
 
 
 def _validated(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -45,8 +45,6 @@ TORCH_ALLOWED = (
     "atta.client.tables.embedding",
     "atta.partition.importers.pyg",
     "atta.partition.importers.dgl",
-    "atta.partition.importers.dgl_ids",
-    "atta.partition.importers.dgl_parts",
     "atta.partition.importers.pyg_parts",
     "atta.partition.exporters.pyg",
     "atta.partition.exporters.dgl",

@@ -1,4 +1,4 @@
-"""``atta simulate``: what a cluster would do, computed instead of run."""
+"""``atta simulate``: compute what a cluster would do instead of running it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
     "batches": int,
     "seed": int,
 }
-"""Options that ``--sweep`` can vary, and how their values are read."""
+"""Options that ``--sweep`` can vary, and the parsers of their values."""
 
 
 @click.command()
@@ -48,23 +48,29 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
     metavar="FILE",
     help="What batches cost, from a file of `atta trace`; instead of --profile.",
 )
-@click.option("--machines", type=click.IntRange(min=1), help="A daemon and trainer each  [default: as measured].")
-@click.option("--cores", type=click.IntRange(min=1), help="Per machine  [default: as measured].")
-@click.option("--shared-cores", is_flag=True, help="All machines share the cores of one computer, as namespaces do.")
+@click.option("--machines", type=click.IntRange(min=1), help="Each has a daemon and a trainer  [default: as measured].")
+@click.option("--cores", type=click.IntRange(min=1), help="Cores per machine  [default: as measured].")
+@click.option(
+    "--shared-cores", is_flag=True, help="All machines share the cores of one computer, as network namespaces do."
+)
 @click.option("--threads", type=click.IntRange(min=1), help="Worker threads of a daemon  [default: the cores].")
-@click.option("--serve-threads", type=click.IntRange(min=1), help="Those that serve others  [default: --threads].")
-@click.option("--link", type=RATE, help="Of each machine, each way, e.g. 1gbit  [default: infinitely fast].")
+@click.option(
+    "--serve-threads", type=click.IntRange(min=1), help="Threads that serve other daemons  [default: --threads]."
+)
+@click.option(
+    "--link", type=RATE, help="Rate of each machine's link, each way, e.g. 1gbit  [default: infinitely fast]."
+)
 @click.option("--rtt", type=DURATION, default="0ms", show_default=True, help="Round trip between two machines.")
 @click.option(
-    "--policy", type=click.Choice(list(POLICIES)), help=f"When to launch  [default: {SchedulerConfig.policy}]."
+    "--policy", metavar=f"[{'|'.join(POLICIES)}]", help=f"When to launch  [default: {SchedulerConfig.policy}]."
 )
 @click.option("--prefetch", type=click.IntRange(min=1), help="Depth of the policy `prefetch`  [default: 4].")
-@click.option("--requests", type=click.IntRange(min=1), help="To other daemons at once  [default: 16].")
+@click.option("--requests", type=click.IntRange(min=1), help="Requests to other daemons at once  [default: 16].")
 @click.option("--queue", type=SIZE, help="Most bytes of batches in flight or waiting  [default: 1GiB].")
 @click.option(
     "--neighbours",
     type=click.IntRange(min=1),
-    help="Others that a machine's remote vertices lie with, at most  [default: 16].",
+    help="Most other machines that hold a machine's remote vertices  [default: 16].",
 )
 @click.option("--train-ms", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Training on one batch.")
 @click.option(
@@ -72,7 +78,7 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Cores busy meanwhile; 0: a device.",
+    help="Cores that training uses; 0: it runs on a device.",
 )
 @click.option(
     "--lockstep/--independent",
@@ -87,10 +93,10 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
     "--share-pulls/--no-share-pulls",
     default=True,
     show_default=True,
-    help="As of `atta serve`; needs a profile that says what batches have in common.",
+    help="As in `atta serve`; needs a profile with `repeats`.",
 )
-@click.option("--batches", type=click.IntRange(min=1), default=50, show_default=True, help="Per machine.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the batches' sizes.")
+@click.option("--batches", type=click.IntRange(min=1), default=50, show_default=True, help="Batches per machine.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the batches' sizes.")
 @click.option("--sweep", metavar="OPTION=A,B,...", help=f"Simulate for several values of one of: {', '.join(_SWEPT)}.")
 @click.option("--measure", "source", metavar="DATASET|CLUSTER", help="Make a profile by a real run instead; see --out.")
 @click.option("--out", type=TO_WRITE, metavar="FILE", help="With --measure: the profile to write.")
@@ -99,10 +105,14 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
     type=click.IntRange(min=1),
     default=2,
     show_default=True,
-    help="With --measure: measured after a warm-up.",
+    help="With --measure: epochs to measure after a warm-up.",
 )
-@click.option("--data", help="With --measure CLUSTER: the dataset that it serves, for shares at home hop by hop.")
-@click.option("--split", default="train", show_default=True, help="With --measure: whose vertices are the seeds.")
+@click.option(
+    "--data", help="With --measure CLUSTER: the dataset that it serves, to measure shares at home hop by hop."
+)
+@click.option(
+    "--split", default="train", show_default=True, help="With --measure: the split whose vertices are the seeds."
+)
 @json_option
 @quiet_option
 def simulate(
@@ -115,7 +125,7 @@ def simulate(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """What a cluster of any size would do, computed with the scheduler that daemons run.
+    """Compute what a cluster of any size would do, with the scheduler that daemons run.
 
     \b
     Example: atta simulate --measure data/pl-2p --out profile.json
@@ -132,7 +142,7 @@ def simulate(
             "--profile FILE (made by --measure DATASET --out FILE) or --trace FILE says what batches cost"
         )
     from atta.simulate import load_profile, simulate
-    from atta.simulate.display import Run, document, table
+    from atta.simulate.display import SimulatedRun, document, table
     from atta.simulate.traced import profile_of_trace
 
     if profile_file is not None:
@@ -144,7 +154,7 @@ def simulate(
     runs = []
     for label, value in values:
         scenario = _scenario(profile, {**options, option.replace("-", "_"): value} if option else options)
-        runs.append(Run(label, scenario, simulate(scenario)))
+        runs.append(SimulatedRun(label, scenario, simulate(scenario)))
     if not quiet:
         for scenario in {run.scenario.epoch_batches: run.scenario for run in runs}.values():
             _warn_of_length(scenario)
@@ -154,13 +164,13 @@ def simulate(
 
 
 def _warn_of_length(scenario: Scenario) -> None:
-    """Say so where a scenario is longer than an epoch: a loader would end there and begin anew."""
+    """Warn if a scenario is longer than an epoch: a loader would end there and start again."""
     most, seeds = scenario.epoch_batches, scenario.profile.epoch_seeds
     if most is not None and scenario.batches > most:
         size = scenario.batch_size or scenario.profile.batch_size
         click.echo(
-            f"atta: warning: --batches {scenario.batches}: an epoch of {seeds:,} seeds has only {most} batches of {size} "
-            f"on each of {scenario.machines} machines; beyond, more of the same are simulated",
+            f"atta: warning: --batches {scenario.batches}: an epoch of {seeds:,} seeds has only {most} batches of "
+            f"{size} on each of {scenario.machines} machines; beyond, more of the same are simulated",
             err=True,
         )
 

@@ -10,7 +10,7 @@ from atta.client.control import Connection, Description
 from atta.client.sessions.keeper import SessionKeeper
 from atta.client.sessions.slots import SlotMaps
 from atta.client.sessions.stream import BatchStream
-from atta.client.tables.cluster import Tables
+from atta.client.tables.cluster import ClusterTables
 from atta.errors import ConfigError, RestartedError, WrongDatasetError
 from atta.observe.machine.host import machine_id
 from atta.observe.recording import Recording
@@ -35,7 +35,7 @@ class Cluster:
         self._keeper = SessionKeeper()
         for connection, description in zip(connections, descriptions, strict=True):
             connection.meet(description)
-        self.tables = Tables(self._connections, self._descriptions[0].dataset_id)
+        self.tables = ClusterTables(self._connections, self._descriptions[0].dataset_id)
         """Mutable tables on the daemons; see ``atta.DistTensor`` and ``atta.DistEmbedding``."""
 
     @property

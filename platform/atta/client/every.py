@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from atta.client.control import Connection, Description
 from atta.errors import AttaError, ConfigError, WrongDatasetError
 
-__all__ = ["Answer", "ask_all", "check_together", "down"]
+__all__ = ["DaemonAnswer", "ask_all", "check_together", "down"]
 
 T = TypeVar("T")
 AT_A_TIME = 32
@@ -18,7 +18,7 @@ AT_A_TIME = 32
 
 
 @dataclass(frozen=True)
-class Answer(Generic[T]):
+class DaemonAnswer(Generic[T]):
     """What one daemon answered (``value``), or why there is no answer (``error``)."""
 
     part: int
@@ -32,16 +32,18 @@ class Answer(Generic[T]):
         return "" if self.error is None else str(self.error).removeprefix(f"{self.address}: ")
 
 
-def ask_all(addresses: Mapping[int, str], ask: Callable[[Connection], T], *, deadline_s: float) -> list[Answer[T]]:
+def ask_all(
+    addresses: Mapping[int, str], ask: Callable[[Connection], T], *, deadline_s: float
+) -> list[DaemonAnswer[T]]:
     """What ``ask`` returns for each daemon of ``addresses``, by partition; all are asked at once."""
 
-    def one(place: tuple[int, str]) -> Answer[T]:
+    def one(place: tuple[int, str]) -> DaemonAnswer[T]:
         part, address = place
         connection = Connection(address, deadline_s, part=part)
         try:
-            return Answer(part, address, value=ask(connection))
+            return DaemonAnswer(part, address, value=ask(connection))
         except AttaError as error:
-            return Answer(part, address, error=error)
+            return DaemonAnswer(part, address, error=error)
         finally:
             connection.close()
 
@@ -49,7 +51,7 @@ def ask_all(addresses: Mapping[int, str], ask: Callable[[Connection], T], *, dea
         return list(threads.map(one, sorted(addresses.items())))
 
 
-def check_together(answers: Sequence[Answer[Description]]) -> list[Answer[Description]]:
+def check_together(answers: Sequence[DaemonAnswer[Description]]) -> list[DaemonAnswer[Description]]:
     """The same answers; those of daemons that do not belong to the first one's cluster, at their place, became errors.
 
     Raises:
@@ -63,7 +65,7 @@ def check_together(answers: Sequence[Answer[Description]]) -> list[Answer[Descri
     return [_checked(answer, first) for answer in answers]
 
 
-def _checked(answer: Answer[Description], first: Description) -> Answer[Description]:
+def _checked(answer: DaemonAnswer[Description], first: Description) -> DaemonAnswer[Description]:
     found = answer.value
     if found is None:
         return answer
@@ -72,10 +74,12 @@ def _checked(answer: Answer[Description], first: Description) -> Answer[Descript
         wrong = f"serves dataset {found.dataset_id}, the others {first.dataset_id}"
     elif found.part != answer.part:
         wrong = f"serves partition {found.part}, not {answer.part}"
-    return Answer(answer.part, answer.address, found, WrongDatasetError(answer.address, wrong)) if wrong else answer
+    return (
+        DaemonAnswer(answer.part, answer.address, found, WrongDatasetError(answer.address, wrong)) if wrong else answer
+    )
 
 
-def down(answers: Sequence[Answer[T]]) -> AttaError | None:
+def down(answers: Sequence[DaemonAnswer[T]]) -> AttaError | None:
     """One error that names every daemon without an answer; None: all have answered."""
     silent = [answer for answer in answers if answer.error is not None]
     if not silent:

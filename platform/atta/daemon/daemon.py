@@ -1,4 +1,4 @@
-"""A sampler daemon's life: load, listen, serve, drain, exit."""
+"""A sampler daemon from start to exit: it loads its partition, listens, serves, drains and ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from atta.daemon.descriptors import ensure_descriptors
 from atta.daemon.engine.engine import Engine
 from atta.daemon.peers.chunks import moved_at_once
 from atta.daemon.peers.peers import Peers
-from atta.daemon.peers.turns import Outlets, TurnPool
+from atta.daemon.peers.turns import MessageTurns, TurnPool
 from atta.daemon.services.control import ControlService
 from atta.daemon.services.data import GraphService, KvService
 from atta.daemon.services.handling import Handling
@@ -37,7 +37,7 @@ from atta.kvstore.tables import Tables
 from atta.observe import logs
 from atta.observe.figures import ProcessFigures
 from atta.observe.machine.memory import available_bytes
-from atta.observe.metrics import DaemonCollector, Figures, serve_metrics
+from atta.observe.metrics import DaemonCollector, DaemonFigures, serve_metrics
 from atta.observe.version import __version__
 from atta.partition.dataset import Dataset, part_folder
 from atta.samplers import kernels
@@ -50,24 +50,25 @@ __all__ = ["Daemon", "serve"]
 
 log = structlog.get_logger("atta.daemon")
 MAX_STREAMS = 128
-"""Requests of one connection that are answered at a time; each holds a message or two of memory, further ones wait. Beside them
-each session may have one that waits for its batch, or whose answer its consumer does not want yet: renewals do not wait for it."""
+"""At most this many requests of one connection are answered at a time, apart from one per session. Each holds a message or two
+in memory; further ones wait. A session's own request may wait long, for its batch or for its consumer, and must not keep
+renewals waiting."""
 SCRAPE_S = 5.0
-"""A scrape fails when the event loop has not answered within this."""
+"""How long a scrape waits for the event loop before it fails."""
 
 
 class Daemon:
-    """One sampler daemon: create, ``start``, ``wait``; ``drain`` ends it."""
+    """One sampler daemon: create it, ``start`` it, ``wait`` for its end. ``drain`` ends it."""
 
     def __init__(self, config: DaemonConfig) -> None:
         """Load and check the partition.
 
         Raises:
             DataError: a file is missing, truncated, altered or of another version.
-            ConfigError: no such partition, or no such ranking of the cache.
+            ConfigError: there is no such partition or ranking of the cache.
         """
         check_address(config.listen)
-        _ = config.metrics_address  # refused before minutes of loading
+        _ = config.metrics_address  # a mistake is refused before loading, which may take minutes
         self.config = config
         self.address = config.listen
         began = time.monotonic()
@@ -86,12 +87,12 @@ class Daemon:
             fan_outs=config.cache_fanouts,
         )
         self._engine = Engine(config, self._dataset, shard, store, peers, cache=self._cache)
-        self._serving, outlets = TurnPool(config.threads, "atta-serve"), Outlets()
+        self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
         self._sessions = SessionService(config, self._engine, config.listen)
-        self._graph = GraphService(shard, self._serving, outlets, config.listen)
+        self._graph = GraphService(shard, self._serving, turns, config.listen)
         at_once = moved_at_once(config.threads)
         self._kv = KvService(
-            store, self._dataset.dataset_id, self._serving, outlets, address=config.listen, at_once=at_once
+            store, self._dataset.dataset_id, self._serving, turns, address=config.listen, at_once=at_once
         )
         tables = Tables(config.table_bytes)
         snapshots = Path(config.snapshots) if config.snapshots else None
@@ -120,7 +121,7 @@ class Daemon:
             read = partial(_ask_loop, asyncio.get_running_loop(), self._figures)
             serve_metrics(port, DaemonCollector(self.config.part, about, read), host=host)
             log.info("metrics", address=f"{host}:{port}")
-        # Without this option two daemons could share a port, each getting some of the other's requests.
+        # Without this option two daemons could share a port, and each would get some of the other's requests.
         options = [
             *rpc.channel_options(),
             ("grpc.so_reuseport", 0),
@@ -168,7 +169,7 @@ class Daemon:
         )
 
     def _begin_chores(self, **chores: Coroutine[Any, Any, None]) -> None:
-        """Start what goes on as long as the daemon serves; ``drain`` ends it."""
+        """Start the background tasks that run until ``drain`` ends them."""
         loop = asyncio.get_running_loop()
         self._chores = [loop.create_task(chore, name=name) for name, chore in chores.items()]
         for chore in self._chores:
@@ -177,7 +178,7 @@ class Daemon:
         self._draining.add_done_callback(self._drained)
 
     def _ended(self, chore: asyncio.Task[None]) -> None:
-        """Without one of its chores a daemon must not go on: leases, for one, would never run out."""
+        """A daemon stops when one of its chores dies. Without them leases, for example, would never run out."""
         if self._stopping.is_set() and chore.cancelled():
             return
         self._fail(chore)
@@ -202,11 +203,11 @@ class Daemon:
             **{name: value for part in parts for name, value in part.stats().items()},
         }
 
-    def _figures(self) -> Figures:
-        return self._stats(), self._engine.session_figures()
+    def _figures(self) -> DaemonFigures:
+        return DaemonFigures(self._stats(), self._engine.session_figures())
 
     def drain(self) -> None:
-        """Begin to stop; a second call stops at once. Safe to call from a signal handler of the loop."""
+        """Begin to stop; a second call exits at once. A signal handler of the event loop may call it."""
         if self._stopping.is_set():
             log.warning("stopping at once")
             logs.drain()
@@ -214,17 +215,17 @@ class Daemon:
         self._stopping.set()
 
     def interrupt(self) -> None:
-        """As ``drain``, on Ctrl-C: ``wait`` says so in the end."""
+        """Like ``drain``, for Ctrl-C: ``wait`` then raises KeyboardInterrupt."""
         self._interrupted = True
         self.drain()
 
     def orphan(self) -> None:
-        """Begin to stop without waiting for sessions: whom the daemon was for has gone, or is going."""
+        """Begin to stop without waiting for sessions: the process that the daemon served has ended."""
         self._orphaned = True
         self._stopping.set()
 
     async def wait(self) -> None:
-        """Until the daemon has stopped.
+        """Wait until the daemon has stopped.
 
         Raises:
             AttaError: it stopped because one of its background tasks died.
@@ -254,9 +255,9 @@ class Daemon:
         log.info("stopped")
 
 
-def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], Figures]) -> Figures:
-    """``read()`` on the event loop, where nothing changes meanwhile; called on the thread of a scrape."""
-    answer: Future[Figures] = Future()
+def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], DaemonFigures]) -> DaemonFigures:
+    """Call ``read`` on the event loop, where no figure changes meanwhile. The thread of a scrape calls this."""
+    answer: Future[DaemonFigures] = Future()
 
     def ask() -> None:
         try:
@@ -269,7 +270,7 @@ def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], Figures]) -> F
 
 
 def _open(config: DaemonConfig) -> Dataset:
-    """Open the dataset, which may take minutes: with ``verify`` every byte of the partition is read."""
+    """Open the dataset. With ``verify`` every byte of the partition is read, which may take minutes."""
     dataset = Dataset.open(config.data, parts=[config.part], verify=False)
     log.info("loading", data=config.data, part=config.part, mbytes=_part_bytes(dataset, config.part) // 1_000_000)
     return Dataset.open(config.data, parts=[config.part]) if config.verify else dataset
@@ -288,9 +289,10 @@ def _part_bytes(dataset: Dataset, part: int) -> int:
 
 
 def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -> None:
-    """Run a daemon until SIGTERM, SIGINT or a Stop request; ``ready`` is told the address once it serves.
+    """Run a daemon until SIGTERM, SIGINT or a Stop request. ``ready`` is called with the address once it serves.
 
-    Raises ConfigError where the process may not have enough files open, and what ``Daemon`` raises.
+    Raises:
+        ConfigError: the process may not open enough files. Also what ``Daemon`` raises.
     """
     kernels.retain_heap()
     ensure_descriptors(config.max_sessions)
@@ -298,23 +300,23 @@ def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -
 
 
 async def _serve(config: DaemonConfig, ready: Callable[[str], None] | None) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's own would wait until all is loaded
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's own handler would wait until all is loaded
     daemon = Daemon(config)
-    ensure_descriptors(config.max_sessions)  # once more: mapped files keep theirs
+    ensure_descriptors(config.max_sessions)  # once more: mapped files have taken some
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, daemon.drain)
     loop.add_signal_handler(signal.SIGINT, daemon.interrupt)
     await daemon.start()
     if config.exit_with_parent:
         loop.add_reader(sys.stdin.fileno(), _on_stdin, daemon, loop)
-    gc.freeze()  # what is there now stays: the collector need not look at it again and again
+    gc.freeze()  # the garbage collector need not visit what has been loaded: it stays
     if ready is not None:
         ready(daemon.address)
     await daemon.wait()
 
 
 def _on_stdin(daemon: Daemon, loop: asyncio.AbstractEventLoop) -> None:
-    """Standard input became readable: its end means that the parent is gone."""
+    """Standard input became readable. Its end means that the parent process is gone."""
     if not os.read(sys.stdin.fileno(), 1024):
         loop.remove_reader(sys.stdin.fileno())
         daemon.orphan()

@@ -10,7 +10,7 @@ from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownNameE
 from atta.kvstore.mutable.sequences import Client
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.snapshots.files import read_saved, writing
-from atta.kvstore.snapshots.shelf import MANIFEST, read_contents, write_contents
+from atta.kvstore.snapshots.parts import MANIFEST, read_contents, write_contents
 from atta.kvstore.spec import MutableSpec
 from atta.observe.machine.memory import available_bytes
 from atta.partition.disk.staging import Staging, recover

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["FIGURES", "SESSION_FIGURES", "Family", "family_of"]
+__all__ = ["FIGURES", "SESSION_FIGURES", "Family", "Series", "family_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +138,19 @@ SESSION_FIGURES: dict[str, Family] = {
 """Fields of ``SessionFigures`` that are exported."""
 
 
-def family_of(figure: str) -> tuple[Family, tuple[str, ...]]:
-    """The metric that a figure belongs to, and the values of its labels; figures unknown here are gauges."""
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One figure as Prometheus sees it: its metric, and the values of the metric's labels."""
+
+    family: Family
+    labels: tuple[str, ...] = ()
+
+
+def family_of(figure: str) -> Series:
+    """The series of a figure. A figure that is not listed here is a gauge."""
     if figure in FIGURES:
-        return FIGURES[figure], ()
+        return Series(FIGURES[figure])
     for pattern, family in _LABELLED:
         if found := pattern.fullmatch(figure):
-            return family, found.groups()
-    return Family(re.sub(r"\W", "_", figure), f"Figure {figure} of the daemon."), ()
+            return Series(family, found.groups())
+    return Series(Family(re.sub(r"\W", "_", figure), f"Figure {figure} of the daemon."))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -12,7 +13,7 @@ from atta.errors import ConfigError
 from atta.observe.catalogue import FIGURES, SESSION_FIGURES, Family, family_of
 from atta.observe.figures import SessionFigures
 
-__all__ = ["MAX_SESSIONS", "DaemonCollector", "serve_metrics"]
+__all__ = ["MAX_SESSIONS", "DaemonCollector", "DaemonFigures", "serve_metrics"]
 
 MAX_SESSIONS = 64
 """Sessions with metrics of their own, the longest open; ``atta_sessions`` counts all."""
@@ -20,24 +21,30 @@ MAX_JOB_CHARS = 64
 SESSION_LABELS = ("atta_job", "session")
 """Not ``job``: Prometheus itself gives every series a label of this name."""
 
-Figures = tuple[Mapping[str, float], Sequence[SessionFigures]]
+
+@dataclass(frozen=True)
+class DaemonFigures:
+    """What a scrape reads: the counters and gauges of a daemon, and its sessions in the order of opening."""
+
+    stats: Mapping[str, float]
+    sessions: Sequence[SessionFigures]
 
 
 class DaemonCollector(Collector):
     """Turns what ``read`` returns into metrics, all labelled with the partition. A session's series end with it."""
 
-    def __init__(self, part: int, about: Mapping[str, str], read: Callable[[], Figures]) -> None:
+    def __init__(self, part: int, about: Mapping[str, str], read: Callable[[], DaemonFigures]) -> None:
         self._part, self._about, self._read = str(part), dict(about), read
 
     def collect(self) -> Iterable[Metric]:
         """One scrape."""
-        stats, sessions = self._read()
+        found = self._read()
         metrics: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         counted = dict.fromkeys((name for name, family in FIGURES.items() if family.counter), 0.0)
-        for figure, value in {**counted, **stats}.items():
-            family, labels = family_of(figure)
-            self._add(metrics, family, labels, value)
-        for shown in sessions[:MAX_SESSIONS]:
+        for figure, value in {**counted, **found.stats}.items():
+            series = family_of(figure)
+            self._add(metrics, series.family, series.labels, value)
+        for shown in found.sessions[:MAX_SESSIONS]:
             for field, family in SESSION_FIGURES.items():
                 value = getattr(shown, field)
                 if value is not None:

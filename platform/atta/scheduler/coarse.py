@@ -1,8 +1,8 @@
-"""The coarse level: what it knows of every session when it decides whether to launch the session's next DAG (ByteGNN §4.2).
+"""The coarse level (ByteGNN §4.2): what it knows of a session when it decides whether to launch the next DAG.
 
 ``policies`` decides with it, ``score`` has the formulas. Beyond them stand caps on batches and bytes
-(``SessionState.within_caps``) and a limit on how fast the number of batches at once may rise (``SessionState.may_widen``).
-Times are milliseconds here, seconds outside.
+(``ScheduledSession.within_caps``) and a limit on how fast the number of batches at once may rise
+(``ScheduledSession.may_widen``). Times are milliseconds here, seconds outside.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from atta.samplers.dag.spec import Plan
 from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.pace import Pace
 
-__all__ = ["Load", "SessionState"]
+__all__ = ["Load", "ScheduledSession"]
 
 _ALWAYS = 4
 """Number of batches that a session may hold in any case."""
@@ -24,8 +24,8 @@ _ALWAYS = 4
 class Load:
     """How busy the machine is. The CPU utilisation is a running mean over a short window; unknown counts as idle.
 
-    ``saturated``: the scheduler's own tasks already keep the workers or the links busy for some time. ``idle``: a worker has
-    nothing to do. ``shared``: there are sessions of several loaders.
+    ``saturated``: the scheduler's own tasks already keep the workers or the links busy for some time. ``idle``: a
+    worker has nothing to do. ``shared``: there are sessions of several loaders.
     """
 
     def __init__(self, window_s: float) -> None:
@@ -45,7 +45,7 @@ class Load:
 
 
 @dataclass(eq=False)
-class SessionState:
+class ScheduledSession:
     """The coarse level's state of one session. ``validate`` checks the invariants that the comments name."""
 
     name: str
@@ -54,7 +54,7 @@ class SessionState:
     trainers: int
     loader: str
     pace: Pace
-    weight: float = 1.0
+    share: float = 1.0
     launched: int = 0  # position of the next batch to launch; at most len(batches)
     announced: int = 0  # position of the next batch to announce; at most ``launched``
     in_flight: int = 0  # launched, not finished: in_flight + len(waiting) == launched - announced
@@ -68,8 +68,8 @@ class SessionState:
     """Launched and not announced, in launch order: ascending, launched - announced of them."""
     widening: int = 0  # number of those in flight that were launched beyond ``pace.most``; at most ``in_flight``
     check_at: float = math.inf  # when to consider the next launch; inf: when an event gives reason to
-    turn: float = 0.0  # milliseconds of work per weight, see ``charge``
-    before: SessionState | None = None  # the loader's session that was open already: its batches are taken first
+    turn: float = 0.0  # milliseconds of work per share, see ``charge``
+    before: ScheduledSession | None = None  # the loader's session that was open already: its batches are taken first
     closed: bool = False
 
     @property
@@ -100,10 +100,11 @@ class SessionState:
     def may_widen(self, load: Load, config: SchedulerConfig) -> bool:
         """Whether one more batch is worth its memory if the loader never had as many at once.
 
-        Buffers are used again, and touching a new one can take longer than making a batch. So beyond four batches the number
-        rises only while a worker and the machine are idle. In the beginning it may double with what has been finished, as in
-        TCP's slow start; later it may rise by a quarter at a time; otherwise only once in ``widening_batches`` batches. While
-        none is in flight, the score alone decides how many finished ones wait. With several loaders, their turns decide.
+        Buffers are used again, and touching a new one can take longer than making a batch. So beyond four batches the
+        number rises only while a worker and the machine are idle. In the beginning it may double with what has been
+        finished, as in TCP's slow start; later it may rise by a quarter at a time; otherwise only once in
+        ``widening_batches`` batches. While none is in flight, the score alone decides how many finished ones wait. With
+        several loaders, their turns decide.
         """
         pace = self.pace
         if load.shared or self.in_flight == 0 or self.line[1] < max(_ALWAYS, pace.most):
@@ -121,13 +122,13 @@ class SessionState:
         return self.launched < len(self.batches)
 
     def charge(self, turn: float) -> float:
-        """Move the session's turn forward by one batch. Returns where that batch begins; the common turn goes on from there.
+        """Move the session's turn forward by one batch. Returns where that batch begins.
 
-        Start-time fair queueing (Goyal, Vin and Cheng 1996): a batch moves its session's turn by its work at home over the
-        session's weight. The session with the earliest turn launches next. A session that paused gains no credit.
+        Start-time fair queueing (Goyal, Vin and Cheng 1996): a batch moves its session's turn by its work at home over
+        the session's share. The session with the earliest turn launches next. A session that paused gains no credit.
         """
         start = max(turn, self.turn)
-        self.turn = start + (self.pace.work_ms or 0.0) / self.weight
+        self.turn = start + (self.pace.work_ms or 0.0) / self.share
         return start
 
     @property
@@ -138,9 +139,10 @@ class SessionState:
     def within_caps(self, config: SchedulerConfig, free_bytes: float = math.inf) -> bool:
         """Whether one more DAG keeps the bounds on batches and bytes.
 
-        ``free_bytes``: what all sessions together leave of the buffers. A session that holds something must leave as much as it
-        will hold then (the dynamic threshold of shared-memory switches, Choudhury and Hahne 1998), so stalled sessions never
-        use up everything. A session that holds nothing may take what is free, beyond its own bounds.
+        ``free_bytes``: what all sessions together leave of the buffers. A session that holds something must leave as
+        much as it will hold then (the dynamic threshold of shared-memory switches, Choudhury and Hahne 1998), so
+        stalled sessions never use up everything. A session that holds nothing may take what is free, beyond its own
+        bounds.
         """
         held = self.in_flight + self.finished
         if held == 0:

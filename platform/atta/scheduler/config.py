@@ -27,11 +27,11 @@ class SchedulerConfig:
     buffer_bytes: int = 0
     """Most bytes of all sessions together, also of batches that consumers have taken and still read; 0 = no bound."""
     fetch_bytes: int = 32 << 20
-    """Policy "two-level": launch nothing while this many bytes of rows are still to come from other daemons. They keep a link of
-    25 Gbit/s busy for 10 ms."""
+    """Policy "two-level": launch nothing while this many bytes of rows are still to come from other daemons. They keep
+    a link of 25 Gbit/s busy for 10 ms."""
     widening_batches: int = 256
-    """Policy "two-level": while no worker idles, a loader may have more batches at once than ever before only once in this many
-    batches. Its first ones, as many, count as the beginning."""
+    """Policy "two-level": while no worker idles, a loader may have more batches at once than ever before only once in
+    this many batches. Its first ones, as many, count as the beginning."""
     max_dags: int = 0
     """Per session: most DAGs in flight plus finished batches; 0 = max(16, 2 x workers)."""
     policy: str = "two-level"

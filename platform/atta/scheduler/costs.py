@@ -1,8 +1,8 @@
 """How long a task will take, in microseconds, learnt from the tasks that have run.
 
-``Task.cost`` counts edges for one kind of task and bytes for another, so costs of different kinds cannot be compared. A straight
-line per kind and lane turns them into time. It is fitted to the latest tasks by least squares; older ones are forgotten
-exponentially. Until enough tasks have run, typical figures of one core stand in.
+``Task.cost`` counts edges for one kind of task and bytes for another, so costs of different kinds cannot be compared. A
+straight line per kind and lane turns them into time. It is fitted to the latest tasks by least squares; older ones are
+forgotten exponentially. Until enough tasks have run, typical figures of one core stand in.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _ROUND_TRIP_US = 500.0
 
 @dataclass(slots=True)
 class Line:
-    """A weighted least-squares line through points (x, y), with no negative coefficient. The fields are weighted sums."""
+    """A weighted least-squares line through points (x, y), with no negative coefficient.
+
+    The fields are weighted sums.
+    """
 
     n: float = 0.0
     x: float = 0.0

@@ -1,4 +1,5 @@
-"""What the scheduler is told (events) and what it answers (actions): plain frozen data, the whole interface of the core.
+"""What the scheduler is told (events) and what it answers (actions): plain frozen data, the whole interface of the
+core.
 
 Their reprs are for logs, so they count what is long instead of listing it.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from atta.samplers.dag.instance import Share, Task
+from atta.samplers.dag.instance import OwnedVertices, Task
 from atta.samplers.dag.spec import Plan
 
 __all__ = [
@@ -62,10 +63,10 @@ class SessionOpened(_Brief):
     batches: Sequence[int]  # global batch ids, each once, e.g. a range
     trainers: int = 1  # number of consumers that drain this one session
     batch_bytes: float = 0.0  # upper bound or estimate of a batch's size; 0 = unknown: one DAG at a time until measured
-    weight: float = 1.0  # its share of the workers, relative to other sessions that could use them as well
+    share: float = 1.0  # of the workers, relative to other sessions that could use them as well
     loader: str = ""
-    """Sessions of one loader follow each other, as its epochs do; empty: a session of its own. A later one inherits what has been
-    measured. Until its own batches are taken, those of the session before count in its queue."""
+    """Sessions of one loader follow each other, as its epochs do; empty: a session of its own. A later one inherits
+    what has been measured. Until its own batches are taken, those of the session before count in its queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,8 @@ class TaskDone(_Brief):
 
     dag: int
     task: Task
-    growth: Sequence[Share] = ()
-    expand: Sequence[Share] | None = None
+    growth: Sequence[OwnedVertices] = ()
+    expand: Sequence[OwnedVertices] | None = None
     nbytes: int = 0  # END tasks: bytes that the finished batch occupies until it is taken
     seconds: float = 0.0  # from its start to its end; 0 = not measured
 

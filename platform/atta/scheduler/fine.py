@@ -1,7 +1,8 @@
 """The fine level: which ready task runs next (ByteGNN §4.2).
 
-Ready tasks are ordered by (DAG id, estimated time, order of arrival); ``costs`` learns the estimates. Tasks are not interrupted.
-CPU tasks and requests to other daemons wait in two lanes of the same order. Each lane has its own number of running tasks.
+Ready tasks are ordered by (DAG id, estimated time, order of arrival); ``costs`` learns the estimates. Tasks are not
+interrupted. CPU tasks and requests to other daemons wait in two lanes of the same order. Each lane has its own number
+of running tasks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from atta.samplers.dag.instance import DagInstance, Kind, Task
-from atta.scheduler.coarse import SessionState
+from atta.scheduler.coarse import ScheduledSession
 from atta.scheduler.costs import CostModel
 from atta.scheduler.policies import TaskOrder
 
@@ -25,7 +26,7 @@ class Dag:
     """A launched DAG until its batch is finished or, when cancelled, until its last running task has answered."""
 
     id: int
-    session: SessionState
+    session: ScheduledSession
     batch: int
     instance: DagInstance
     launched: float  # seconds
@@ -86,7 +87,10 @@ class LaneQueue:
         self.fetching -= _row_bytes(task)
 
     def validate(self, name: str, dags: Iterable[Dag], running: Iterable[Task]) -> None:
-        """Raise AssertionError where an invariant does not hold. ``dags``: all that exist; ``running``: those of this lane."""
+        """Raise AssertionError where an invariant does not hold.
+
+        ``dags``: all that exist; ``running``: those of this lane.
+        """
         known, tasks = {id(dag) for dag in dags}, [*running]
         assert self.running == len(tasks), f"lane {name}: {self.running} tasks are counted as running, {len(tasks)} run"
         assert self.running <= self.width, f"lane {name}: {self.running} tasks run, at most {self.width} may"

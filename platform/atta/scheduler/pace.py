@@ -1,4 +1,5 @@
-"""What has been measured about the batches of a session, and what the next session of the same loader inherits of it."""
+"""What has been measured about the batches of a session, and what the next session of the same loader inherits of
+it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from atta.scheduler.score import threshold
 __all__ = ["KEPT_PACES", "SIZE_MARGIN", "Pace", "PaceMemory"]
 
 SIZE_MARGIN = 1.125
-"""How much larger than the largest batch so far the next ones may be. Sizes within a session differ by a few percent."""
+"""How much larger than the largest batch so far the next ones may be. Sizes within a session differ by a few
+percent."""
 KEPT_PACES = 64
 """Number of loaders whose measurements outlive their sessions. Those used last are kept."""
 
@@ -60,7 +62,10 @@ class Pace:
             self.sigma = threshold(self.total_ms / self.finished, config)
 
     def trained(self, ms: float, trainers: int, config: SchedulerConfig) -> None:
-        """The consumers report their time per batch. Together, ``trainers`` of them drain the queue that much faster."""
+        """The consumers report their time per batch.
+
+        Together, ``trainers`` of them drain the queue that much faster.
+        """
         self.train_ms = _mean(self.train_ms, ms / trainers, config.averaging)
 
 

@@ -1,12 +1,13 @@
 """Launch policies: when to launch the next DAG of a session, and which ready task runs next.
 
-``POLICIES`` is the one list of them: the command line, daemons, the simulator and benchmarks read it. To add a policy, write
-its two functions (or take existing ones) and add one entry.
+``POLICIES`` is the one list of them: the command line, daemons, the simulator and benchmarks read it. To add a policy,
+write its two functions (or take existing ones) and add one entry.
 
-``by_score`` is ByteGNN's policy with four more rules; the first that applies decides. Saturation: enough tasks wait for the
-workers or the links, so do not launch, as another batch would make none of them faster and all of them later. Widening: see
-``SessionState.may_widen``. Liveness: nothing is in flight and nothing finished, so launch. Pipeline floor: launch while fewer
-batches are held than training takes during one sampling time, plus one; otherwise the queue would run dry (Little's law).
+``by_score`` is ByteGNN's policy with four more rules; the first that applies decides. Saturation: enough tasks wait for
+the workers or the links, so do not launch, as another batch would make none of them faster and all of them later.
+Widening: see ``ScheduledSession.may_widen``. Liveness: nothing is in flight and nothing finished, so launch. Pipeline
+floor: launch while fewer batches are held than training takes during one sampling time, plus one; otherwise the queue
+would run dry (Little's law).
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from atta.errors import UnknownNameError
-from atta.scheduler.coarse import Load, SessionState
+from atta.scheduler.coarse import Load, ScheduledSession
 from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.score import launch_score
 
 __all__ = ["POLICIES", "LaunchRule", "Policy", "TaskOrder", "policy_named"]
 
-LaunchRule = Callable[[SessionState, Load, float, SchedulerConfig], float]
+LaunchRule = Callable[[ScheduledSession, Load, float, SchedulerConfig], float]
 """(session, load, now, config) -> seconds until the next launch is due: 0 = now, inf = not before another event."""
 TaskOrder = Callable[[int, float], tuple[int, float]]
 """(DAG id, estimated microseconds) -> key; the smallest runs first, equals in order of arrival."""
@@ -46,14 +47,17 @@ class Policy:
 
     @property
     def oldest_first(self) -> bool:
-        """Whether the tasks of an older batch go first, whatever they cost. Other daemons are then asked to do so, too."""
+        """Whether the tasks of an older batch go first, whatever they cost.
+
+        Other daemons are then asked to do so, too.
+        """
         return self.order(0, math.inf) < self.order(1, 0.0)
 
 
 # -- launch rules ------------------------------------------------------------------------------------------------------
 
 
-def by_score(session: SessionState, load: Load, now: float, config: SchedulerConfig) -> float:
+def by_score(session: ScheduledSession, load: Load, now: float, config: SchedulerConfig) -> float:
     """ByteGNN's launch score with the rules of saturation, widening, liveness and pipeline floor."""
     pace = session.pace
     finished, held = session.line
@@ -75,17 +79,17 @@ def by_score(session: SessionState, load: Load, now: float, config: SchedulerCon
     return 0.0 if missing_ms <= 0 else min(max(missing_ms / 1e3, 1e-3), config.sleep_s)
 
 
-def one_at_a_time(session: SessionState, load: Load, now: float, config: SchedulerConfig) -> float:
+def one_at_a_time(session: ScheduledSession, load: Load, now: float, config: SchedulerConfig) -> float:
     """Launch when the session's DAG before has ended."""
     return 0.0 if session.in_flight == 0 else math.inf
 
 
-def fixed_depth(session: SessionState, load: Load, now: float, config: SchedulerConfig) -> float:
+def fixed_depth(session: ScheduledSession, load: Load, now: float, config: SchedulerConfig) -> float:
     """Keep ``prefetch`` batches in flight or finished."""
     return 0.0 if session.in_flight + session.finished < config.prefetch else math.inf
 
 
-def greedy(session: SessionState, load: Load, now: float, config: SchedulerConfig) -> float:
+def greedy(session: ScheduledSession, load: Load, now: float, config: SchedulerConfig) -> float:
     """Launch as many DAGs as the caps allow."""
     return 0.0
 
@@ -94,7 +98,10 @@ def greedy(session: SessionState, load: Load, now: float, config: SchedulerConfi
 
 
 def oldest_then_cheapest(dag: int, cost_us: float) -> tuple[int, float]:
-    """ByteGNN's order: the oldest batch is finished first; within a batch, cheap tasks make their successors ready sooner."""
+    """ByteGNN's order: the oldest batch is finished first.
+
+    Within a batch, cheap tasks make their successors ready sooner.
+    """
     return dag, cost_us
 
 

@@ -6,7 +6,7 @@ import math
 from collections import deque
 
 from atta.samplers.dag.instance import DagInstance, Lane, Task
-from atta.scheduler.coarse import Load, SessionState
+from atta.scheduler.coarse import Load, ScheduledSession
 from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.costs import CostModel
 from atta.scheduler.events import (
@@ -59,14 +59,14 @@ class Scheduler:
         widths = {Lane.CPU: config.workers, Lane.NET: config.net_in_flight}
         self._lanes = {lane: LaneQueue(width, policy.order, self.costs) for lane, width in widths.items()}
         self._load = Load(config.utilisation_window_s)
-        self._sessions: dict[str, SessionState] = {}  # by name, in the order of opening; all open
+        self._sessions: dict[str, ScheduledSession] = {}  # by name, in the order of opening; all open
         self._paces = PaceMemory()
         self._dags: dict[int, Dag] = {}  # by id: in flight, or cancelled while tasks still run
         self._next_dag = 0  # larger than every id
-        self._turn = 0.0  # of the latest launch, see ``SessionState.charge``
+        self._turn = 0.0  # of the latest launch, see ``ScheduledSession.charge``
         # A hungry session is in at most one of these two, or has a check planned.
-        self._held_back: dict[str, SessionState] = {}  # wait for lanes to run low
-        self._cramped: dict[str, SessionState] = {}  # have no room for another batch
+        self._held_back: dict[str, ScheduledSession] = {}  # wait for lanes to run low
+        self._cramped: dict[str, ScheduledSession] = {}  # have no room for another batch
         self._wakeups = WakeUps()
         self._now = 0.0  # time of the latest event
         self._log: deque[tuple[float, Event, tuple[Action, ...]]] = deque(maxlen=config.log_events)
@@ -175,16 +175,16 @@ class Scheduler:
     def _session_opened(self, event: SessionOpened, now: float, actions: list[Action]) -> None:
         if event.session in self._sessions:
             raise SchedulerError(f"session {event.session!r} is open already")
-        if not 0 < event.weight < math.inf:
-            raise SchedulerError(f"session {event.session!r} has the weight {event.weight}")
+        if not 0 < event.share < math.inf:
+            raise SchedulerError(f"session {event.session!r} has the share {event.share}")
         if event.trainers < 1:
             raise SchedulerError(f"session {event.session!r} has {event.trainers} trainers")
         if not isinstance(event.batches, range) and len(set(event.batches)) < len(event.batches):
             raise SchedulerError(f"session {event.session!r} names a batch twice")
         known = self._known_pace(event.loader) if event.loader else None
         pace = known.inherited(self._config) if known is not None else Pace(batch_bytes=event.batch_bytes or None)
-        session = SessionState(
-            event.session, event.plan, event.batches, event.trainers, event.loader, pace, event.weight
+        session = ScheduledSession(
+            event.session, event.plan, event.batches, event.trainers, event.loader, pace, event.share
         )
         earlier = [s for s in self._sessions.values() if s.loader and s.loader == event.loader]
         session.before = earlier[-1] if earlier else None
@@ -202,7 +202,7 @@ class Scheduler:
         if session is not None:
             self._close(session, actions)
 
-    def _close(self, session: SessionState, actions: list[Action]) -> None:
+    def _close(self, session: ScheduledSession, actions: list[Action]) -> None:
         del self._sessions[session.name]
         self._held_back.pop(session.name, None)
         self._cramped.pop(session.name, None)
@@ -291,7 +291,7 @@ class Scheduler:
 
     # -- decisions ---------------------------------------------------------------------------------------------------
 
-    def _consider(self, session: SessionState, now: float, actions: list[Action]) -> None:
+    def _consider(self, session: ScheduledSession, now: float, actions: list[Action]) -> None:
         """Launch what is due in a session, and note when to look again."""
         session.check_at = math.inf
         self._held_back.pop(session.name, None)
@@ -314,7 +314,7 @@ class Scheduler:
             self._launch(session, now, actions)
 
     def _saturated(self) -> bool:
-        """Whether another task waits for every worker, requests wait for their turn, or the rows to come keep any link busy."""
+        """Whether a task waits for every worker, requests wait for their turn, or rows to come keep any link busy."""
         cpu, net = self._lanes[Lane.CPU], self._lanes[Lane.NET]
         return cpu.backlog >= cpu.width or net.backlog > 0 or net.fetching >= self._config.fetch_bytes
 
@@ -330,7 +330,7 @@ class Scheduler:
     def _note_loaders(self) -> None:
         self._load.shared = len({s.loader or s.name for s in self._sessions.values()}) > 1
 
-    def _able(self) -> list[SessionState]:
+    def _able(self) -> list[ScheduledSession]:
         """Sessions that wait for the lanes, except those that must not have more batches now."""
         if not self._held_back:
             return []
@@ -363,7 +363,7 @@ class Scheduler:
         unknown = largest * sum(s.in_flight for s in sessions if s.pace.batch_bytes is None)
         return self._config.buffer_bytes - self._taken_bytes - unknown - sum(s.held_bytes for s in sessions)
 
-    def _launch(self, session: SessionState, now: float, actions: list[Action]) -> None:
+    def _launch(self, session: ScheduledSession, now: float, actions: list[Action]) -> None:
         number = self._next_dag
         self._next_dag += 1
         batch = session.batches[session.launched]

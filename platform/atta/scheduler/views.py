@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from atta.scheduler.coarse import Load, SessionState
+from atta.scheduler.coarse import Load, ScheduledSession
 from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.score import launch_score
 
@@ -28,7 +28,7 @@ class SessionView:
     train_ms: float | None  # running mean: consumers' time per batch; None until known
 
 
-def view(session: SessionState, load: Load, now: float, config: SchedulerConfig) -> SessionView:
+def view(session: ScheduledSession, load: Load, now: float, config: SchedulerConfig) -> SessionView:
     """``session`` at time ``now`` (seconds of the scheduler's clock)."""
     pace, score = session.pace, 0.0
     if session.last_launch > -math.inf:

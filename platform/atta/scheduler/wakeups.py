@@ -6,30 +6,32 @@ import heapq
 import math
 from itertools import count
 
-from atta.scheduler.coarse import SessionState
+from atta.scheduler.coarse import ScheduledSession
 
 __all__ = ["EARLY_S", "WakeUps"]
 
 EARLY_S = 1e-4
-"""How much too early a check may happen. Timers and clocks round differently, and asking for another tick would spin."""
+"""How much too early a check may happen. Timers and clocks round differently, and asking for another tick would
+spin."""
 
 
 class WakeUps:
     """Checks of sessions in order of time; at most one wake-up is asked for, that of the earliest check."""
 
     def __init__(self) -> None:
-        self._checks: list[tuple[float, int, SessionState]] = []
-        """A heap. An entry counts if it is its session's ``check_at`` and the session is open; others are out of date."""
+        self._checks: list[tuple[float, int, ScheduledSession]] = []
+        """A heap. An entry counts if it is its session's ``check_at`` and the session is open; others are out of
+        date."""
         self._sequence = count()
         self._asked: float | None = None
         """The wake-up that the shell holds. After ``next`` it is no later than the earliest check that counts."""
 
-    def plan(self, session: SessionState, when: float) -> None:
+    def plan(self, session: ScheduledSession, when: float) -> None:
         """Look at ``session`` again at ``when``; replaces its check before."""
         session.check_at = when
         heapq.heappush(self._checks, (when, next(self._sequence), session))
 
-    def due(self, now: float) -> SessionState | None:
+    def due(self, now: float) -> ScheduledSession | None:
         """A session whose check is due, once; None: there is none."""
         checks = self._checks
         while checks and checks[0][0] <= now + EARLY_S:
@@ -54,7 +56,7 @@ class WakeUps:
             return self._asked
         return None
 
-    def validate(self, session: SessionState) -> None:
+    def validate(self, session: ScheduledSession) -> None:
         """Raise AssertionError where a check of ``session`` is missing, or no wake-up comes in time for it."""
         if session.check_at == math.inf:
             return

@@ -10,7 +10,10 @@ __all__ = ["Clock"]
 
 
 class Clock:
-    """``now`` is in seconds. Calls are made one at a time, never from within ``at``: nothing that uses a clock is re-entered."""
+    """``now`` is in seconds.
+
+    Calls are made one at a time and never from within ``at``, so users of a clock are not re-entered.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -25,7 +28,7 @@ class Clock:
         heapq.heappush(self._calls, (when, self._planned, call, args))
 
     def stop(self) -> None:
-        """Let ``run`` return after the present call."""
+        """Let ``run`` return after the current call."""
         self._stopped = True
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""All machines of a scenario on one clock, and what came out."""
+"""All machines of a scenario on one clock, and the figures that come out."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from atta.simulate.clock import Clock
 from atta.simulate.machine import Machine, Prices
-from atta.simulate.resources import Cores, Network
-from atta.simulate.scenario import Scenario, Workload
+from atta.simulate.resources import Cores, Switch
+from atta.simulate.scenario import BatchModel, Scenario
 
-__all__ = ["Cluster", "Outcome", "simulate"]
+__all__ = ["Outcome", "SimulatedCluster", "simulate"]
 
 PAYLOAD = 0.956
-"""Of what a link passes; the rest are headers of Ethernet, IP and TCP in full packets."""
+"""Share of the bytes on a link that are payload; the rest are headers of Ethernet, IP and TCP in full packets."""
 
 
 @dataclass(frozen=True)
@@ -38,39 +38,39 @@ class Outcome:
     uplinks_busy: float
     downlinks_busy: float
     link_bytes_per_batch: float
-    """Sent by a machine."""
+    """Bytes that a machine sends per batch."""
     cpu_ms_per_batch: float
-    """On all cores, serving others included; without training."""
+    """CPU time on all cores, with serving others, without training."""
     most_held: int
-    """Batches in flight or waiting for the trainer, the worst machine."""
+    """Largest number of batches in flight or waiting for the trainer, on the worst machine."""
     most_bytes: int
-    """Of finished batches that wait for the trainer, the worst machine."""
+    """Largest number of bytes of finished batches that wait for the trainer, on the worst machine."""
     events: int
-    """What the simulator worked off."""
+    """Number of calls that the simulator made."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
 
 
-class Cluster:
+class SimulatedCluster:
     """Builds the machines; ``run`` simulates them once."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.workload = Workload(scenario)
+        self.model = BatchModel(scenario)
         self.clock = Clock()
-        prices, network = Prices(self.workload), Network(self.clock, PAYLOAD * scenario.link, scenario.rtt_s)
+        prices, switch = Prices(self.model), Switch(self.clock, PAYLOAD * scenario.link, scenario.rtt_s)
         apart = range(1 if scenario.shared_cores else scenario.machines)
         self._cores = [Cores(self.clock, scenario.cores) for _ in apart]
         self.machines = [
             Machine(
                 i,
                 scenario,
-                self.workload,
+                self.model,
                 prices,
                 clock=self.clock,
-                network=network,
+                switch=switch,
                 cores=self._cores[i % len(self._cores)],
             )
             for i in range(scenario.machines)
@@ -82,7 +82,7 @@ class Cluster:
             machine.stepped = self._stepped
 
     def _stepped(self, machine: Machine) -> None:
-        """A trainer has computed on a batch: it goes on, in lockstep once all others have come as far."""
+        """A trainer has computed on a batch. It goes on at once; in lockstep, once all others have come as far."""
         self._finished += machine.finished
         if self._finished == len(self.machines):
             self.clock.stop()
@@ -95,7 +95,7 @@ class Cluster:
     def run(self) -> Outcome:
         """Simulate until every trainer has had its batches."""
         collecting = gc.isenabled()
-        gc.disable()  # nothing here forms cycles; looking for them takes a tenth of the time
+        gc.disable()  # nothing here forms cycles, and looking for them takes a tenth of the time
         try:
             for machine in self.machines:
                 machine.start()
@@ -111,7 +111,7 @@ class Cluster:
         used = sum(cores.used() for cores in self._cores)
         training = batches * scenario.train_s * scenario.train_threads
         completions = sorted(s for m in machines for s in m.completions_s)
-        seeds_per_s = batches * self.workload.batch_size / seconds if seconds else 0.0
+        seeds_per_s = batches * self.model.batch_size / seconds if seconds else 0.0
         seeds = scenario.profile.epoch_seeds
 
         def share(part: float, whole: float) -> float:
@@ -138,5 +138,5 @@ class Cluster:
 
 
 def simulate(scenario: Scenario) -> Outcome:
-    """Run a scenario; the same one gives the same outcome, always."""
-    return Cluster(scenario).run()
+    """Run a scenario. The same scenario always gives the same outcome."""
+    return SimulatedCluster(scenario).run()

@@ -12,7 +12,7 @@ from rich.table import Table
 from atta.simulate.cluster import Outcome
 from atta.simulate.scenario import Scenario
 
-__all__ = ["Run", "document", "table"]
+__all__ = ["SimulatedRun", "document", "table"]
 
 _ROWS: tuple[tuple[str, str, float, str], ...] = (
     ("seeds/s, all machines", "seeds_per_s", 1, ",.4g"),
@@ -33,16 +33,16 @@ _ROWS: tuple[tuple[str, str, float, str], ...] = (
 
 
 @dataclass(frozen=True)
-class Run:
-    """One simulation; ``label`` is the value of the option that a sweep varies."""
+class SimulatedRun:
+    """One simulation. ``label`` is the value of the swept option."""
 
     label: str
     scenario: Scenario
     outcome: Outcome
 
 
-def table(runs: Sequence[Run], option: str = "") -> Table:
-    """One column per run; ``option``: what a sweep varies."""
+def table(runs: Sequence[SimulatedRun], option: str = "") -> Table:
+    """One column per run; ``option``: the swept option, empty for none."""
     scenario = runs[0].scenario
     size = f"{scenario.machines} machine" + ("s" if scenario.machines > 1 else "")
     shown = Table(title="simulated" if option else f"{size}, simulated")
@@ -55,8 +55,8 @@ def table(runs: Sequence[Run], option: str = "") -> Table:
     return shown
 
 
-def document(runs: Sequence[Run], option: str, profile: str) -> dict[str, Any]:
-    """What ``--json`` writes: without times or names of the real world, so that equal scenarios write equal files."""
+def document(runs: Sequence[SimulatedRun], option: str, profile: str) -> dict[str, Any]:
+    """What ``--json`` writes. It has no date and no host name, so equal scenarios write equal files."""
     return {
         "schema": 1,
         "simulate": option or None,

@@ -1,4 +1,4 @@
-"""What the vertices of measured batches sampled: how many edges each, and how many of them led home."""
+"""What the vertices of measured batches sampled: how many edges each, and how many of them lead to the own machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atta.simulate.profile import Draw, Side
 __all__ = ["MOST_EDGES", "Expanded", "added", "draws_of", "expanded_by_hop", "together"]
 
 MOST_EDGES = 256
-"""Vertices with more sampled edges count as if they had so many, fan-outs of -1 excepted."""
+"""Most sampled edges of a vertex that are counted one by one; vertices with more count as if they had this many."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Expanded:
         )
 
     def side(self, place: int, fan_out: int) -> Side:
-        """What a vertex of one side samples: a sample of k of its edges holds the smaller of k and its degree."""
+        """What a vertex of one side samples: of k edges asked for, it gets min(k, degree)."""
         at_least = self.counts[place][::-1].cumsum()[::-1][1:]  # vertices with 1 edge or more, 2 or more, ...
         known = at_least.cumsum()[: fan_out if 0 < fan_out < MOST_EDGES else MOST_EDGES] / max(
             1.0, self.vertices[place]
@@ -83,7 +83,7 @@ def expanded_by_hop(batch: MiniBatch, mine: Mapping[str, np.ndarray]) -> list[Ex
 
 
 def together(some: Sequence[Expanded], more: Sequence[Expanded]) -> list[Expanded]:
-    """Hop by hop the sum; nothing so far is no hop at all."""
+    """The sum hop by hop; either may be empty."""
     return [a + b for a, b in zip(some, more, strict=True)] if some and more else [*some, *more]
 
 

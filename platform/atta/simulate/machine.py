@@ -1,4 +1,4 @@
-"""One simulated machine: the shell around the real scheduler, as ``atta.daemon.engine.engine`` is around it in a daemon, and a trainer."""
+"""One simulated machine: a trainer, and the shell around the real scheduler, like a daemon's engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from atta.daemon.peers.chunks import CHUNK_BYTES
-from atta.samplers.dag.instance import Kind, Lane, Share, Task
+from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
 from atta.scheduler import (
     BatchReady,
     BatchTaken,
@@ -25,45 +25,45 @@ from atta.scheduler import (
 )
 from atta.simulate.clock import Clock
 from atta.simulate.profile import Linear
-from atta.simulate.resources import Cores, Network, Pool, Port
-from atta.simulate.scenario import Scenario, Workload
+from atta.simulate.resources import Cores, Pool, Port, Switch
+from atta.simulate.scenario import BatchModel, Scenario
 
 __all__ = ["Machine", "Prices"]
 
 UTILISATION_PERIOD_S = 0.1
-"""As in ``atta.daemon.engine.engine``."""
+"""How often the CPU utilisation is sampled, in seconds, as in ``atta.daemon.engine.engine``."""
 LEAST_TRAIN_MS = 1e-3
-"""Consumers that do nothing at all still report some time; 0 would mean that they do not know."""
+"""Least training time that a consumer reports, in milliseconds; 0 would mean that it does not know."""
 
 
 @dataclass(frozen=True)
-class _Local:
+class _TaskPrice:
     fixed_s: float
     per_unit_s: float
 
 
 @dataclass(frozen=True)
-class _Remote:
+class _RequestPrice:
     request: float  # bytes per unit
     answer: float
-    serve: _Local
-    receive: _Local
+    serve: _TaskPrice
+    receive: _TaskPrice
 
 
 class Prices:
-    """What tasks take in seconds and bytes, looked up by (kind, hop) of their operator; the same for all machines."""
+    """What tasks cost in seconds and bytes, by (kind, hop) of their operator; the same for all machines."""
 
-    def __init__(self, workload: Workload) -> None:
-        self.hop = {op.id: op.hop for op in workload.plan.ops} | {"": 0}
-        self.batch_s = 1e-6 * workload.profile.batch_us
-        self.hit = workload.cache_hit
-        self._local: dict[tuple[Kind, int], _Local] = {}
-        self._remote: dict[tuple[Kind, int], _Remote] = {}
-        for hop in range(len(workload.hops)):
+    def __init__(self, model: BatchModel) -> None:
+        self.hop = {op.id: op.hop for op in model.plan.ops} | {"": 0}
+        self.batch_s = 1e-6 * model.profile.batch_us
+        self.hit = model.cache_hit
+        self._local: dict[tuple[Kind, int], _TaskPrice] = {}
+        self._remote: dict[tuple[Kind, int], _RequestPrice] = {}
+        for hop in range(len(model.hops)):
             for kind in Kind:
-                price = workload.remote(kind.value, hop)
-                self._local[kind, hop] = _seconds(workload.local(kind.value, hop))
-                self._remote[kind, hop] = _Remote(
+                price = model.remote(kind.value, hop)
+                self._local[kind, hop] = _seconds(model.local(kind.value, hop))
+                self._remote[kind, hop] = _RequestPrice(
                     price.request_bytes, price.answer_bytes, _seconds(price.serve), _seconds(price.receive)
                 )
 
@@ -73,15 +73,15 @@ class Prices:
         return price.fixed_s + price.per_unit_s * task.cost
 
     def units(self, task: Task) -> float:
-        """Units of cost that a request is about, after the cache."""
+        """Units of cost that a request asks for, after the cache."""
         return task.cost * (1.0 - self.hit) if task.kind is Kind.FEATURE else task.cost
 
-    def remote(self, task: Task) -> _Remote:
-        """Of the request that a task of another owner sends."""
+    def remote(self, task: Task) -> _RequestPrice:
+        """The cost of the request that a task of another owner sends."""
         return self._remote[task.kind, self.hop[task.op]]
 
     def copied(self, task: Task, units: float) -> float:
-        """CPU seconds to copy what is at hand where only ``units`` are asked for."""
+        """CPU seconds to copy the rows at hand, if only ``units`` are asked for."""
         if task.kind is not Kind.FEATURE:
             return 0.0
         return self._local[Kind.FEATURE, 0].per_unit_s * (task.cost - units)
@@ -94,7 +94,7 @@ class _Asked:
     dag: int
     task: Task
     units: float  # of cost that it is about
-    since: float  # which others are answered before it
+    since: float  # when its batch was begun: older ones are answered first
     sent: float
     pull: _Pull | None = None
 
@@ -105,13 +105,13 @@ class _Pull:
 
     dag: int
     nbytes: float
-    earlier: dict[_Pull, None]  # those that began before it and have not come: it may wait for their rows
+    earlier: dict[_Pull, None]  # pulls that began before it and have not come: it may wait for their rows
     later: list[_Pull] = field(default_factory=list)
     answered: _Asked | None = None
 
 
-def _seconds(cost: Linear) -> _Local:
-    return _Local(1e-6 * cost.fixed_us, 1e-6 * cost.us_per_unit)
+def _seconds(cost: Linear) -> _TaskPrice:
+    return _TaskPrice(1e-6 * cost.fixed_us, 1e-6 * cost.us_per_unit)
 
 
 class Machine:
@@ -121,18 +121,18 @@ class Machine:
         self,
         index: int,
         scenario: Scenario,
-        workload: Workload,
+        model: BatchModel,
         prices: Prices,
         *,
         clock: Clock,
-        network: Network,
+        switch: Switch,
         cores: Cores,
     ) -> None:
         self.index, self.peers = index, list[Machine]()
         self.cores = cores
         self.port = Port()
         self.stepped: Callable[[Machine], None] = Machine.proceed
-        """Called when the trainer has computed on a batch; it takes the next one when told to ``proceed``."""
+        """Called when the trainer has computed on a batch. The trainer takes the next one after ``proceed``."""
         self.completions_s: list[float] = []
         self.delivered: list[int] = []
         self.trained_s = 0.0  # time in which the trainer computed
@@ -141,9 +141,9 @@ class Machine:
         self._scheduler = Scheduler(scenario.scheduler, index)
         self._oldest_first = policy_named(scenario.scheduler.policy).oldest_first
         self._serving = Pool(self.cores, scenario.serve_threads)
-        self._scenario, self._workload, self._prices = scenario, workload, prices
-        self._clock, self._network = clock, network
-        self._scales = workload.scales(index, scenario.batches)
+        self._scenario, self._model, self._prices = scenario, model, prices
+        self._clock, self._switch = clock, switch
+        self._scales = model.scales(index, scenario.batches)
         self._dags: dict[int, tuple[int, float]] = {}  # batch, when launched
         self._pulls: dict[int, dict[_Pull, None]] = {}  # those under way, by owner
         self._wake = 0  # of the tick that counts
@@ -155,9 +155,9 @@ class Machine:
 
     def start(self) -> None:
         """The trainer opens its session."""
-        known = float(self._workload.batch_bytes(1.0)) if self._scenario.known_batch_bytes else 0.0
+        known = float(self._model.batch_bytes(1.0)) if self._scenario.known_batch_bytes else 0.0
         self._clock.at(self._clock.now + UTILISATION_PERIOD_S, self._sample_utilisation)
-        self._send(SessionOpened("s", self._workload.plan, range(self._scenario.batches), batch_bytes=known))
+        self._send(SessionOpened("s", self._model.plan, range(self._scenario.batches), batch_bytes=known))
 
     # -- the daemon ----------------------------------------------------------------------------------------------------
 
@@ -186,16 +186,16 @@ class Machine:
             self._send(Tick())
 
     def _task_done(self, dag: int, task: Task, started: float) -> None:
-        growth: list[Share] = []
+        growth: list[OwnedVertices] = []
         nbytes = 0
         if task.kind is Kind.SEED or task.kind is Kind.JOIN:
             batch, _ = self._dags[dag]
             hop = self._prices.hop[task.op]
-            growth = self._workload.growth(self.index, batch, hop, self._scales[batch])
+            growth = self._model.growth(self.index, batch, hop, self._scales[batch])
         elif task.kind is Kind.END:
             batch, launched = self._dags.pop(dag)
             self.completions_s.append(self._clock.now - launched)
-            nbytes = self._workload.batch_bytes(self._scales[batch])
+            nbytes = self._model.batch_bytes(self._scales[batch])
             self.bytes += nbytes
             self.most_bytes = max(self.most_bytes, self.bytes)
         self._send(TaskDone(dag, task, growth, None, nbytes, self._clock.now - started))
@@ -209,27 +209,27 @@ class Machine:
         self._clock.at(self._clock.now + UTILISATION_PERIOD_S, self._sample_utilisation)
         self._send(Utilisation(percent))
 
-    # -- other daemons: request, queue and CPU at the owner, answer, CPU of receiving ------------------------------------
+    # -- other daemons: request, queue and CPU at the owner, answer, CPU of receiving ----------------------------------
 
     def _ask(self, dag: int, task: Task) -> None:
         units, now = self._prices.units(task), self._clock.now
         pull = None
-        if task.kind is Kind.FEATURE and self._workload.shares_pulls:
+        if task.kind is Kind.FEATURE and self._model.shares_pulls:
             earlier = {p: None for p in self._pulls.setdefault(task.owner, {}) if p.dag != dag}
-            share = self._workload.under_way(self.index, task.owner, sum(p.nbytes for p in earlier))
+            share = self._model.under_way(self.index, task.owner, sum(p.nbytes for p in earlier))
             units *= 1.0 - share
             pull = _Pull(dag, task.cost, earlier if share else {})
             self._pulls[task.owner][pull] = None
             for other in pull.earlier:
                 other.later.append(pull)
-        # Requests overtake answers: they are a few packets among others'.
+        # Requests overtake answers: a request is only a few packets.
         asked = _Asked(dag, task, units, self._dags[dag][1] if self._oldest_first else now, now, pull)
         if units <= 0 < task.cost:  # everything is at hand
             self.cores.run(self._prices.copied(task, 0.0), self._answered, asked)
             return
         owner = self.peers[task.owner]
         nbytes = units * self._prices.remote(task).request
-        self._network.send(-math.inf, self.port, owner.port, nbytes, owner.serve, self, asked)
+        self._switch.send(-math.inf, self.port, owner.port, nbytes, owner.serve, self, asked)
 
     def serve(self, other: Machine, asked: _Asked) -> None:
         """A request of another machine has arrived."""
@@ -240,7 +240,7 @@ class Machine:
         nbytes = asked.units * self._prices.remote(asked.task).answer
         # As in a daemon, answers of one message take no turns with those that are streamed.
         at_once = asked.task.kind is Kind.NEIGHBORHOOD and nbytes <= CHUNK_BYTES
-        self._network.send(-math.inf if at_once else asked.since, self.port, other.port, nbytes, other.receive, asked)
+        self._switch.send(-math.inf if at_once else asked.since, self.port, other.port, nbytes, other.receive, asked)
 
     def receive(self, asked: _Asked) -> None:
         """The answer to a request has arrived."""
@@ -249,7 +249,7 @@ class Machine:
         self.cores.run(seconds, self._answered, asked)
 
     def _answered(self, asked: _Asked) -> None:
-        """What was asked for is here; rows that earlier pulls bring may not be."""
+        """The answer is here; rows that earlier pulls bring may not be."""
         if asked.pull is None:
             self._task_done(asked.dag, asked.task, asked.sent)
             return
@@ -258,7 +258,7 @@ class Machine:
             self._pulled(asked.pull)
 
     def _pulled(self, pull: _Pull) -> None:
-        """All rows of a pull are here, and so are those that others want of it."""
+        """All rows of a pull are here, also those that later pulls wait for."""
         asked = pull.answered
         assert asked is not None
         del self._pulls[asked.task.owner][pull]
@@ -276,11 +276,11 @@ class Machine:
             self._take()
 
     def _take(self) -> None:
-        """The trainer takes a batch whenever it is free, and the next one when it has computed on that."""
+        """The trainer takes a batch and computes on it."""
         batch = self._queue.popleft()
         self.delivered.append(batch)
         self.held -= 1
-        self.bytes -= self._workload.batch_bytes(self._scales[batch])
+        self.bytes -= self._model.batch_bytes(self._scales[batch])
         self._training = True
         started, threads = self._clock.now, self._scenario.train_threads
         if threads:
@@ -308,7 +308,10 @@ class Machine:
         return self._consumed == self._scenario.batches
 
     def proceed(self) -> None:
-        """Take the next batch as soon as there is one. What consumers report as training includes waiting for each other."""
+        """Take the next batch as soon as there is one.
+
+        The training time that consumers report includes waiting for each other.
+        """
         self._train_ms = max(LEAST_TRAIN_MS, 1e3 * (self._clock.now - self._started))
         self._training = False
         if self._queue:

@@ -1,4 +1,5 @@
-"""Remote rows that batches have in common: while one waits for a row, the others need not ask for it (``atta.daemon.peers.underway``)."""
+"""Remote rows that batches have in common: while one waits for a row, others need not ask for it
+(``daemon.peers.underway``)."""
 
 from __future__ import annotations
 
@@ -10,16 +11,19 @@ from scipy.special import gammaln
 __all__ = ["Overlap"]
 
 STEPS = 4
-"""Points at which the curve is computed, per batch under way; between them it is a line."""
+"""Number of points per batch under way at which the curve is computed. Between them it is a line."""
 MOST_OTHERS = 64
+"""Largest number of other batches under way that the curve covers."""
 
 
 class Overlap:
     """How much of what a batch pulls is under way already, from how often rows occurred in measured batches."""
 
     def __init__(self, repeats: Sequence[float], hit: float = 0.0) -> None:
-        """``repeats``: entry i is the number of rows that i + 1 of ``len(repeats)`` batches wanted. The hottest, which make up a
-        share ``hit`` of all that is wanted, are in a cache and never pulled."""
+        """``repeats``: entry i is the number of rows that i + 1 of ``len(repeats)`` batches wanted.
+
+        The hottest rows make up a share ``hit`` of all wanted ones. They are in a cache and never pulled.
+        """
         batches, numbers = len(repeats), np.arange(1, len(repeats) + 1, dtype=np.float64)
         wanted = numbers * np.asarray(repeats, dtype=np.float64)
         hotter = np.cumsum(wanted[::-1])[::-1] - wanted  # than those of an entry
@@ -30,8 +34,10 @@ class Overlap:
             self._curve = (1.0 - _none_has(batches, numbers[:, None], others)).T @ pulled / pulled.sum()
 
     def share(self, others: float) -> float:
-        """Of the rows that a batch pulls: those which at least one of so many other batches (a fraction: a part of one) has asked
-        for."""
+        """Share of a batch's pulled rows that at least one of ``others`` other batches has asked for.
+
+        May be a fraction.
+        """
         at = min(max(0.0, others * STEPS), len(self._curve) - 1.0)
         below = int(at)
         above = min(below + 1, len(self._curve) - 1)

@@ -1,4 +1,4 @@
-"""What mini-batches cost on one machine: the input of a simulation, a JSON file that people can read and write.
+"""What mini-batches cost on one machine: the input of a simulation, a JSON file that people can read and edit.
 
 docs/simulator.md describes every field. ``load_profile`` names the field that is wrong; nothing is guessed.
 """
@@ -47,7 +47,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Remote:
-    """A request to another daemon; units are those of ``Task.cost`` that no cache has answered."""
+    """A request to another daemon. Units are those of ``Task.cost`` that no cache has answered."""
 
     request_bytes: float = 0.0  # per unit
     answer_bytes: float = 0.0  # per unit
@@ -57,7 +57,7 @@ class Remote:
 
 @dataclass(frozen=True)
 class HopSize:
-    """The vertices that a hop reaches first: mean number per batch, and the share that the batch's own machine holds."""
+    """New vertices of a hop: mean number per batch, and the share that the batch's own machine holds."""
 
     new: float
     home: float = 1.0
@@ -65,12 +65,12 @@ class HopSize:
 
 @dataclass(frozen=True)
 class Side:
-    """What the expanded vertices of one side sample."""
+    """What expanded vertices sample, either those of the batch's own machine or those of others."""
 
     edges: tuple[float, ...]
-    """Entry i: mean edges per vertex if the fan-out were i + 1; the last one: as measured."""
+    """Entry i: mean edges per vertex for the fan-out i + 1; the last entry: as measured."""
     home: float = 0.0
-    """Share of them that lead to the batch's own machine."""
+    """Share of these edges that lead to the batch's own machine."""
 
 
 @dataclass(frozen=True)
@@ -90,32 +90,34 @@ class Profile:
     hops: tuple[HopSize, ...]
     """Of the seeds (hop 0), then of every hop."""
     local: Mapping[str, Linear]
-    """By task kind (``LOCAL_KINDS``); those left out take no time."""
+    """By task kind (``LOCAL_KINDS``); kinds left out take no time."""
     remote: Mapping[str, Remote] = field(default_factory=dict)
     """By task kind (``REMOTE_KINDS``)."""
     parts: int = 1
     """Partitions of the dataset that the shares of ``hops`` hold for; 1: for any number."""
     placement: tuple[tuple[float, ...], ...] = ()
-    """[parts][parts]: remote vertices of a batch of one machine that another holds, against the mean number of remote vertices of a
-    batch; empty: all alike. Counts where as many machines are simulated as were measured."""
+    """[parts][parts]: remote vertices of a batch of one machine that another holds, against the mean number of remote
+    vertices of a batch; empty: all alike. Counts where as many machines are simulated as were measured."""
     spread: float = 0.0
     """Standard deviation of the logarithm of a batch's size."""
     degree: float = 1.0
     """Mean in-degree of a vertex that is expanded at home: costs of local tasks."""
     mean_degree: float = 1.0
-    """Mean in-degree of the graph: what a daemon takes for the vertices of others."""
+    """Mean in-degree of the graph: what a daemon assumes for the vertices of others."""
     row_bytes: float = 0.0
     """Table rows fetched per vertex."""
     batch_bytes: float = 0.0
     """Size of a finished batch."""
     batch_us: float = 0.0
-    """CPU time per batch that no task accounts for: event loop, transport, hand-over."""
+    """CPU microseconds per batch outside tasks: event loop, transport, hand-over."""
     cache_hit: float = 0.0
     """Share of the remote rows that the cache has answered."""
     repeats: tuple[float, ...] = ()
-    """Entry i: remote vertices that i + 1 of ``len(repeats)`` batches of one machine had; empty: unknown, batches share nothing."""
+    """Entry i: remote vertices that i + 1 of ``len(repeats)`` batches of one machine had; empty: unknown, batches share
+    nothing."""
     draws: tuple[Draw, ...] = ()
-    """Hop by hop; with them other batch sizes and fan-outs are computed from how often vertices are met twice. Empty: unknown."""
+    """Hop by hop; with them other batch sizes and fan-outs are computed from how often vertices are met twice. Empty:
+    unknown."""
     vertices: tuple[float, ...] = ()
     """Of a machine, and of all others: goes with ``draws``."""
     epoch_seeds: int = 0
@@ -123,7 +125,7 @@ class Profile:
     cores: int = 1
     """Cores of the machine measured."""
     measured: Mapping[str, Any] = field(default_factory=dict)
-    """Where and how, for people."""
+    """Where and how the profile was measured; for people."""
 
     def __post_init__(self) -> None:
         _check_numbers(self, "")
@@ -165,7 +167,8 @@ def load_profile(path: str | Path) -> Profile:
     """Read a profile.
 
     Raises:
-        DataError: the file is missing, is no profile, or a field is missing, unknown or makes no sense; names the field.
+        DataError: the file is missing, is no profile, or a field is missing, unknown or makes no sense; names the
+        field.
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -1,14 +1,15 @@
 """How many different vertices a batch reaches, for other batch sizes and fan-outs than those measured.
 
-Smaller batches meet fewer vertices twice, so they reach more per sampled edge; larger ones fewer. The vertices of the batch's own
-machine and those of all others are looked at apart: own ones are met more often, hence repeat sooner.
+Smaller batches meet fewer vertices twice, so they reach more per sampled edge; larger ones reach fewer. The vertices of
+the batch's own machine are treated apart from all others: own ones are met more often, so they repeat sooner.
 
-N vertices whose popularity follows a gamma distribution of shape k are reached by D draws in such a number::
+Of N vertices whose popularity follows a gamma distribution of shape k, D draws reach this number::
 
     distinct(D) = N * (1 - (1 + D / (N k)) ** -k)
 
-As many as there are draws while those are few, all N in the end; a small k stands for hubs that take most draws. Every measured
-hop gives the k that explains what draws had reached by then; between hops k is interpolated, below the first one extrapolated.
+Few draws all reach different vertices, very many reach all N. A small k means that hubs take most draws. Every measured
+hop gives the k that explains what the draws had reached by then. Between hops k is interpolated, below the first one
+extrapolated.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _STEPS = 60
 
 
 def edges_per_vertex(side: Side, fan_out: int, measured: int, degree: float) -> float:
-    """Edges that an expanded vertex samples; beyond the ``measured`` fan-out as many as the mean ``degree`` lets expect."""
+    """Edges that an expanded vertex samples; beyond the ``measured`` fan-out estimated from the mean ``degree``."""
     known = len(side.edges)
     if measured < 0 and not 0 < fan_out <= known:
         return side.edges[-1]
@@ -65,14 +66,14 @@ class _Curve:
         shape = float(np.interp(where, known, shapes))
         if (
             where < known[0] and len(known) > 1
-        ):  # fewer draws hit hubs above all: go on as it was between the first two hops
+        ):  # few draws hit mostly hubs: continue the slope between the first two hops
             slope = (shapes[1] - shapes[0]) / max(1e-9, known[1] - known[0])
             shape += min(1.0, max(0.0, slope)) * (where - known[0])
         return math.exp(shape)
 
 
 class Reach:
-    """What batches of a profile that says what its hops draw would reach otherwise."""
+    """What batches of a profile with ``draws`` reach for other batch sizes and fan-outs."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
@@ -91,7 +92,7 @@ class Reach:
         ]
 
     def sizes(self, batch_size: int, fan_outs: tuple[int, ...]) -> list[tuple[float, float]]:
-        """New vertices of the machine's own and of others, of the seeds and of every hop."""
+        """New vertices (of the own machine, of others): of the seeds, then of every hop."""
         profile = self._profile
         home = profile.hops[0].home
         found = [(batch_size * home, batch_size * (1 - home))]
@@ -112,7 +113,7 @@ class Reach:
 
 
 def _led(sizes: tuple[float, float], edges: tuple[float, float], sides: tuple[Side, Side]) -> tuple[float, float]:
-    """Edges to the machine's own vertices and to others, from ``sizes`` expanded ones of either side."""
+    """Edges (to vertices of the own machine, to others) that ``sizes`` expanded vertices of either side sample."""
     own, other = sizes[0] * edges[0], sizes[1] * edges[1]
     home = own * sides[0].home + other * sides[1].home
     return home, own + other - home
@@ -123,7 +124,7 @@ def _distinct(draws: float, vertices: float, shape: float) -> float:
 
 
 def _shape(draws: float, reached: float, vertices: float) -> float:
-    """The shape with which so many draws reach so many vertices, or the nearest one."""
+    """The shape with which ``draws`` reach ``reached`` of ``vertices``, or the nearest one."""
     low, high = _SHAPES
     for _ in range(_STEPS):
         middle = math.sqrt(low * high)

@@ -1,4 +1,4 @@
-"""What the tasks of a machine compete for: cores, a bounded pool of threads, and the network."""
+"""What the tasks of a machine compete for: cores, a bounded pool of threads, and the network's switch."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from typing import Any
 from atta.daemon.peers.chunks import PULL_BYTES
 from atta.simulate.clock import Clock
 
-__all__ = ["Cores", "Network", "Pool", "Port"]
+__all__ = ["Cores", "Pool", "Port", "Switch"]
 
 _EPSILON_S = 1e-9
-"""Work that rounding may leave over; a nanosecond is nothing to a task."""
+"""Largest rest of work that counts as rounding error, in seconds."""
 
 Then = Callable[..., None]
 
 
 class Cores:
-    """``count`` cores shared evenly by however many threads run: each gets min(1, count / threads) of a core.
+    """``count`` cores that all running threads share evenly: each gets min(1, count / threads) of a core.
 
-    Processor sharing in virtual time: ``_served`` is the CPU time that every thread has got since the beginning, so a thread ends
-    when it passes its start plus its work, whoever came or went in between. A start or end costs O(log threads).
+    Processor sharing in virtual time. ``_served`` is the CPU time that a thread present since the beginning would have
+    got. A thread ends when ``_served`` passes its start plus its work, whatever other threads do. A start or end costs
+    O(log threads).
     """
 
     def __init__(self, clock: Clock, cores: int) -> None:
         self.count = cores
         self.busy_s = 0.0
-        """Core seconds used, up to the last start or end; ``used`` brings it up to date."""
+        """Core seconds used up to the last start or end; ``used`` updates it."""
         self.asked_s = 0.0
         """Core seconds asked for."""
         self._clock = clock
@@ -37,7 +38,7 @@ class Cores:
         self._started = 0
         self._served = 0.0
         self._at = 0.0
-        self._due = math.inf  # of the pending call of ``_fire``; others are out of date
+        self._due = math.inf  # time of the pending call of ``_fire``; other calls are out of date
 
     def run(self, seconds: float, then: Then, *args: Any) -> None:
         """Use ``seconds`` of one core, then call ``then(*args)``."""
@@ -68,7 +69,7 @@ class Cores:
         self._at = self._clock.now
 
     def _plan(self) -> None:
-        """Be called when the first thread ends, unless a call comes sooner anyway (it will plan again)."""
+        """Ask to be called when the first thread ends, unless a call comes sooner anyway (it will plan again)."""
         left = max(0.0, self._threads[0][0] - self._served)
         due = self._clock.now + left * max(1.0, len(self._threads) / self.count)
         if due < self._due:
@@ -90,7 +91,10 @@ class Cores:
 
 
 class Pool:
-    """A bounded number of threads on some cores; the oldest batch is served first, as in a daemon (``atta.daemon.peers.turns``)."""
+    """A bounded number of threads on some cores.
+
+    They serve the oldest batch first, as in a daemon (``atta.daemon.peers.turns``).
+    """
 
     def __init__(self, cores: Cores, threads: int) -> None:
         self._cores, self._free = cores, threads
@@ -124,12 +128,12 @@ class Port:
         self.down_free = 0.0  # when the last message accepted so far has arrived
 
 
-class Network:
-    """Ports on a switch that never blocks. Each direction of a port passes messages one after another, at the link's rate.
+class Switch:
+    """A switch that never blocks. Each direction of a port passes messages one after another, at the link's rate.
 
-    A port sends those of the oldest batch first, and receives in the order of the first bytes. What is longer than a message goes
-    as several, between which an older batch's may come. Messages cut through: the receiver's downlink begins when the first byte
-    arrives, half a round trip after the sender's uplink began.
+    A port sends the oldest batch's messages first, and receives in the order of the first bytes. Long data goes as
+    several messages, and those of an older batch may come in between. Messages cut through: the receiver's downlink
+    begins when the first byte arrives, half a round trip after the sender's uplink began.
     """
 
     def __init__(self, clock: Clock, rate: float, rtt_s: float) -> None:
@@ -138,7 +142,7 @@ class Network:
         self._arrivals = count()
 
     def send(self, since: float, source: Port, target: Port, nbytes: float, *then: Any) -> None:
-        """Call ``then[0](*then[1:])`` when the last byte has arrived; ``since``: when the batch was begun that it is for."""
+        """Call ``then[0](*then[1:])`` when the last byte has arrived; ``since``: when its batch was begun."""
         heapq.heappush(source.waiting, (since, next(self._arrivals), target, nbytes, then))
         if not source.sending:
             self._next(source)

@@ -1,4 +1,4 @@
-"""What is simulated: a profile in a cluster of given size. ``Workload`` turns it into the sizes of every single batch."""
+"""What is simulated: a profile in a cluster of given size. ``BatchModel`` turns it into the sizes of every batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from atta.errors import ConfigError
 from atta.samplers.dag.check import check_spec
-from atta.samplers.dag.instance import Share
+from atta.samplers.dag.instance import OwnedVertices
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec
 from atta.scheduler import SchedulerConfig, policy_named
@@ -16,12 +16,15 @@ from atta.simulate.overlap import Overlap
 from atta.simulate.profile import HopSize, Linear, Profile, Remote
 from atta.simulate.reach import Reach, edges_per_vertex
 
-__all__ = ["Scenario", "Workload"]
+__all__ = ["BatchModel", "Scenario"]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A cluster of equal machines, each with a daemon, its partition and one trainer. Raises ConfigError for nonsense."""
+    """A cluster of equal machines, each with a daemon, its partition and one trainer.
+
+    Raises ConfigError for values that make no sense.
+    """
 
     profile: Profile
     machines: int = 2
@@ -35,13 +38,13 @@ class Scenario:
     serve_threads: int = 2
     """Threads of a daemon that answer others."""
     neighbours: int = 16
-    """A machine's remote vertices lie with so many others at most."""
+    """Largest number of other machines that hold a machine's remote vertices."""
     train_s: float = 0.0
-    """Computing on one batch."""
+    """Seconds of training on one batch."""
     train_threads: int = 0
-    """Cores busy meanwhile; 0 = a device elsewhere."""
+    """Number of cores that training uses; 0 = training runs on a device."""
     lockstep: bool = True
-    """Trainers wait for each other after every batch, as they exchange gradients under DDP; else each goes on alone."""
+    """Trainers wait for each other after every batch, as under DDP; otherwise each goes on alone."""
     batch_size: int = 0
     """Seeds; 0 = the profile's."""
     fan_outs: tuple[int, ...] = ()
@@ -49,12 +52,12 @@ class Scenario:
     cache_hit: float | None = None
     """Share of remote rows found in the cache; None = the profile's."""
     share_pulls: bool = True
-    """A row that another batch of the machine has asked for already is not asked for again; counts where ``repeats`` are known."""
+    """A row that another batch of the machine waits for is not asked for again. Needs a profile with ``repeats``."""
     batches: int = 50
     """Per machine."""
     seed: int = 0
     known_batch_bytes: bool = False
-    """Whether the scheduler is told the size of a batch, so that it need not sample one alone first."""
+    """Whether the scheduler is told the size of a batch. Otherwise it samples one alone first."""
 
     def __post_init__(self) -> None:
         policy_named(self.scheduler.policy)
@@ -93,8 +96,8 @@ class _Schema:
         return "node", "node"
 
 
-class Workload:
-    """A scenario's batches: their plan, what each of their tasks grows, and what tasks cost."""
+class BatchModel:
+    """A scenario's batches: their plan, the new vertices of each task, and what tasks cost."""
 
     def __init__(self, scenario: Scenario) -> None:
         profile, schema = scenario.profile, _Schema()
@@ -108,18 +111,18 @@ class Workload:
         self._edges_ratio = {side: _fan_out_ratios(profile, self.fan_outs, side) for side in ("own", "other")}
         self._around = _ring(scenario.machines, scenario.neighbours)
         self._seed, self._machines = scenario.seed, scenario.machines
-        self._growing = sum(hop.new for hop in self.hops)
-        self._grew = sum(hop.new for hop in profile.hops)
+        self._new_vertices = sum(hop.new for hop in self.hops)
+        self._measured_vertices = sum(hop.new for hop in profile.hops)
         self.shares_pulls = scenario.share_pulls and len(profile.repeats) > 1
         self._overlap = Overlap(profile.repeats, self.cache_hit)
         self._away: dict[tuple[int, int], float] = {}
 
     def scales(self, machine: int, batches: int) -> list[float]:
-        """How large each batch of a machine is against the mean: log-normal with mean 1, independent of what happens when."""
+        """Size of each batch of a machine relative to the mean: log-normal with mean 1, independent of timing."""
         spread, draw = self.profile.spread, random.Random(f"{self._seed}/{machine}")
         return [draw.lognormvariate(-spread * spread / 2, spread) if spread else 1.0 for _ in range(batches)]
 
-    def growth(self, machine: int, batch: int, hop: int, scale: float) -> list[Share]:
+    def growth(self, machine: int, batch: int, hop: int, scale: float) -> list[OwnedVertices]:
         """The vertices that a hop (0: the seeds) of one batch reaches first, by owner."""
         size, last = self.hops[hop], hop == len(self.hops) - 1
         total = round(size.new * (scale if hop else 1.0))
@@ -133,36 +136,36 @@ class Workload:
         degree = 0.0 if last else self.profile.degree
         mean_degree = 0.0 if last else self.profile.mean_degree
         row_bytes = self.profile.row_bytes
-        shares = [Share(machine, home, home * degree, home * row_bytes)] if home else []
-        return shares + [Share(owner, rows, rows * mean_degree, rows * row_bytes) for owner, rows in away]
+        shares = [OwnedVertices(machine, home, home * degree, home * row_bytes)] if home else []
+        return shares + [OwnedVertices(owner, rows, rows * mean_degree, rows * row_bytes) for owner, rows in away]
 
     def _evenly(self, machine: int, away: int, turn: int) -> list[tuple[int, int]]:
-        """So many remote vertices by owner: (machine, vertices)."""
+        """``away`` remote vertices by owner: (machine, vertices)."""
         count = len(self._around)
         if not away or not count:
             return []
         each, more = divmod(away, count)
-        # Those that get one more change from batch to batch, so that no owner is asked for more than others.
+        # Other owners get the remainder in every batch, so that no owner is asked for more than others.
         return [
             ((machine + self._around[(place + turn) % count]) % self._machines, each + (place < more))
             for place in range(count if each else more)
         ]
 
     def under_way(self, machine: int, owner: int, nbytes: float) -> float:
-        """Share of an owner's rows that need not be asked for while other batches of the machine wait for so many bytes of them."""
+        """Share of an owner's rows not to ask for, while other batches of the machine wait for ``nbytes`` of them."""
         if not nbytes:
             return 0.0
         usual = self._away.get((machine, owner))
         if usual is None:
             shares = [share for hop in range(len(self.hops)) for share in self.growth(machine, 0, hop, 1.0)]
             usual = self._away[machine, owner] = sum(s.feature_bytes for s in shares if s.owner == owner)
-        # Where batches have more vertices than those measured, each of them stands for several.
-        others = nbytes / max(1.0, usual) * self._growing / max(1.0, self._grew)
+        # A batch with more vertices than the measured ones stands for several of them.
+        others = nbytes / max(1.0, usual) * self._new_vertices / max(1.0, self._measured_vertices)
         return self._overlap.share(others)
 
     def batch_bytes(self, scale: float) -> int:
-        """Size of a finished batch: it grows with its vertices."""
-        return round(self.profile.batch_bytes * scale * self._growing / max(1.0, self._grew))
+        """Size of a finished batch, in proportion to its vertices."""
+        return round(self.profile.batch_bytes * scale * self._new_vertices / max(1.0, self._measured_vertices))
 
     def local(self, kind: str, hop: int = 0) -> Linear:
         """CPU time of a task whose data is at home."""
@@ -188,7 +191,7 @@ def _sampling(cost: Linear, ratio: float) -> Linear:
 
 
 def _fan_out_ratios(profile: Profile, fan_outs: tuple[int, ...], side: str) -> list[float]:
-    """Per hop (entry 0 is not used): sampled edges per vertex against those of the profile's hop, which ``side`` expands."""
+    """Per hop (entry 0 is not used): sampled edges per vertex relative to the profile's hop; ``side``: who expands."""
     if not profile.fan_outs:
         return [1.0] * (len(fan_outs) + 1)
 
@@ -208,7 +211,7 @@ def _fan_out_ratios(profile: Profile, fan_outs: tuple[int, ...], side: str) -> l
 def _scaled_hops(profile: Profile, batch_size: int, fan_outs: tuple[int, ...], machines: int) -> list[HopSize]:
     """New vertices per hop for other batch sizes and fan-outs.
 
-    A profile that does not say what its hops draw keeps their new vertices per sampled edge.
+    Without ``draws`` in the profile, the number of new vertices per sampled edge stays as measured.
     """
     if fan_outs and not profile.fan_outs:
         raise ConfigError("the profile has no hop: it says nothing about fan-outs")
@@ -225,9 +228,10 @@ def _scaled_hops(profile: Profile, batch_size: int, fan_outs: tuple[int, ...], m
 
 
 def _home(share: float, parts: int, machines: int) -> float:
-    """The home share among ``machines``: the remote one stays as far below that of a random placement, 1 - 1/machines, as it was.
+    """The home share among ``machines``.
 
-    Shares of a profile of one partition are taken as they are; a machine alone has everything.
+    The remote share keeps its ratio to that of a random placement, 1 - 1/machines.
+    Shares of a profile of one partition are taken as they are. A single machine has everything.
     """
     if machines == 1:
         return 1.0
@@ -237,6 +241,6 @@ def _home(share: float, parts: int, machines: int) -> float:
 
 
 def _ring(machines: int, neighbours: int) -> list[int]:
-    """Distances to the machines that hold a machine's remote vertices: as many on either side, so that all serve alike."""
+    """Distances to the machines that hold a machine's remote vertices; on both sides, so that all serve alike."""
     reach = min(neighbours, machines - 1)
     return [(i // 2 + 1) * (1 if i % 2 == 0 else -1) for i in range(reach)]

@@ -1,8 +1,8 @@
 """``atta simulate --trace``: a profile from what running daemons have recorded (a file of ``atta trace``).
 
-The trace has every task with its cost and its time, and what requests to other daemons brought, so sizes of batches are exact.
-Times are those of the wall clock: on a machine whose cores were all taken they are too long, and the work that belongs to no task
-(transport, event loop) is not in them; typical figures stand in for it. ``atta simulate --measure`` measures both.
+The trace has every task with its cost and its time, and the bytes of all answers, so sizes of batches are exact. Times
+are those of the wall clock: if all cores were busy, they are too long. Work outside tasks (transport, event loop) is
+not in them; typical figures stand in for it. ``atta simulate --measure`` measures both.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from atta.simulate.profile import LOCAL_KINDS, REMOTE_KINDS, HopSize, Linear, Pr
 __all__ = ["profile_of_trace"]
 
 ID_BYTES = 4.0
-"""A vertex in a request."""
+"""Bytes of a vertex in a request."""
 TRANSPORT = Linear(150.0, 0.0004)
-"""CPU microseconds per request and per byte of the answer, at either end: of a core of 2023."""
+"""CPU microseconds per request and per byte of the answer, at either end, on a core of 2023."""
 BATCH_US = 1500.0
-"""CPU microseconds per batch that belong to no task."""
+"""CPU microseconds per batch outside tasks."""
 _Table = defaultdict[tuple[str, str], float]
 
 
@@ -39,7 +39,7 @@ class _Dag:
     session: str = ""
 
     def whole(self) -> bool:
-        """Whether its first and its last task are in the trace, and everything went well."""
+        """Whether its first and its last task are in the trace, and no task failed."""
         kinds = {task["cat"] for task in self.tasks}
         return {"seed", "end"} <= kinds and all(task["args"]["outcome"] == "done" for task in self.tasks)
 
@@ -47,8 +47,8 @@ class _Dag:
 def profile_of_trace(path: str | Path, *, batch_size: int | None = None, fan_outs: Sequence[int] = ()) -> Profile:
     """Read a trace of daemons that made batches of ``NeighborLoader``.
 
-    ``batch_size``, ``fan_outs``: where the trace does not go back to the opening of the session. Of several sessions the kind with
-    the most batches is taken.
+    ``batch_size``, ``fan_outs``: needed if the trace begins after the session was opened. Of several kinds of sessions,
+    the one with the most batches is taken.
 
     Raises:
         DataError: the file is no trace, or has no whole batch of such a loader.

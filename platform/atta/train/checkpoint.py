@@ -1,6 +1,6 @@
-"""Checkpoints: one file that a later run continues from, and the best model so far.
+"""Checkpoints: a file from which a later run continues, and the best model so far.
 
-Each is what ``torch.save`` writes, a zip archive, whose comment is a checksum of all bytes before it. ``torch.load`` reads it too.
+Each is a zip archive as ``torch.save`` writes it. Its comment is a checksum of all bytes before it. ``torch.load`` reads it too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BEST = "best.pt"
 VERSION = 1
 _MARK = b"atta-xxh3:"  # then 16 hex digits, which end the file
 _DIGITS = 16
-_SHAPE = ("strategy", "model", "hidden", "heads", "depth")  # settings that decide which weights there are
+_SHAPE = ("strategy", "model", "hidden", "heads", "depth")  # settings that determine the weights
 
 
 def save_checkpoint(
@@ -39,7 +39,7 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     epochs: Sequence[EpochReport],
 ) -> None:
-    """Write everything that the next epoch depends on; a crash leaves the old file or the new one, never half of it.
+    """Write everything that the next epoch depends on. A crash leaves the old file or the new one, never a part.
 
     Raises:
         DiskFullError: there is no space left; the old file is untouched.
@@ -70,12 +70,12 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     device: torch.device,
 ) -> list[EpochReport]:
-    """Fill model and optimiser from the checkpoint in ``folder``; returns the epochs already done, none without a checkpoint.
+    """Fill model and optimiser from the checkpoint in ``folder``; return the epochs already done, none without a checkpoint.
 
-    Only tensors and plain values are read: a file cannot run code.
+    Only tensors and plain values are read, so a file cannot run code.
 
     Raises:
-        DataError: the file is damaged, of another version or of another model.
+        DataError: the file is damaged, or comes from another version or model.
     """
     path = Path(folder) / LAST
     if not path.is_symlink() and not path.exists():
@@ -100,12 +100,12 @@ def _shape(config: TrainSettings) -> dict[str, Any]:
 
 
 def check_folder(folder: str | Path) -> None:
-    """Refuse a folder that will not take checkpoints, before hours of training are spent.
+    """Refuse a folder that checkpoints cannot be written to, before training begins.
 
-    Nothing is left in it, neither by this nor by an earlier run that was killed while it wrote.
+    The check leaves nothing behind, and removes the partial file of an earlier run that was killed.
 
     Raises:
-        ConfigError: it cannot be written, or something else has the name of a checkpoint.
+        ConfigError: the folder cannot be written to, or a checkpoint's name belongs to something else.
         DiskFullError: there is no space left.
     """
     folder = Path(folder)
@@ -138,21 +138,21 @@ def _read(path: Path, device: torch.device) -> dict[str, Any]:
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:
-    content = io.BytesIO()  # torch.save hides what goes wrong with a file
+    content = io.BytesIO()  # torch.save hides errors of files
     torch.save(state, content)
     with StagedFile(path, overwrite=True) as partial:
         partial.write_bytes(seal(content.getvalue()))
 
 
 def seal(archive: bytes) -> bytes:
-    """Append the checksum of an archive without a comment, as its comment."""
+    """Append the checksum of an archive as its comment."""
     size = len(_MARK) + _DIGITS
     sealed = archive[:-2] + size.to_bytes(2, "little") + _MARK
     return sealed + _digest(sealed)
 
 
 def _check_seal(path: Path, content: bytes) -> None:
-    # A damaged mark would look like a file without a checksum, so that is not accepted either.
+    # A damaged mark looks like a file without a checksum, so a file without one is refused too.
     if content[-_DIGITS - len(_MARK) : -_DIGITS] != _MARK:
         raise DataError(path, "does not end with its checksum: cut short, altered, or not written by atta train")
     if content[-_DIGITS:] != _digest(content[:-_DIGITS]):

@@ -1,6 +1,6 @@
-"""What the labels of the training vertices are good for, looked at before training begins.
+"""Checks the labels of the training vertices before training begins.
 
-A label is a class, 0 to classes - 1, or -1: none. Vertices without a label are left out of the loss and of accuracies.
+A label is a class, 0 to classes - 1, or -1 for no label. Vertices without a label do not count in the loss and in accuracies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["UNLABELLED", "LabelCounts", "check_label_table", "count_labels", "la
 
 UNLABELLED = -1
 _TOGETHER = 1 << 18
-"""Labels that are asked for at a time."""
+"""Number of labels per request."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class LabelCounts:
     """Labels of some training vertices.
 
     Attributes:
-        vertices: how many there are.
-        unlabelled: those with label -1.
-        outside: those with a label that is no class, and not -1.
+        vertices: number of vertices.
+        unlabelled: number of vertices with label -1.
+        outside: number of vertices whose label is neither a class nor -1.
     """
 
     vertices: int = 0
@@ -51,10 +51,10 @@ class LabelCounts:
         )
 
     def checked(self, classes: int) -> str | None:
-        """What to tell the user where some vertices are left out, None where none is.
+        """A message for the user if some vertices have no label; None otherwise.
 
         Raises:
-            ConfigError: labels are no classes, or no vertex has one.
+            ConfigError: some labels are not classes, or no vertex has a label.
         """
         if self.outside:
             raise ConfigError(
@@ -71,7 +71,7 @@ class LabelCounts:
 
 
 def check_label_table(spec: TableSpec, classes: int | None) -> int:
-    """The number of classes; raises ConfigError for a table ``y`` that does not hold one class per vertex."""
+    """Return the number of classes; raises ConfigError if table ``y`` does not have one class per vertex."""
     if np.dtype(spec.dtype).kind not in "iub":
         raise ConfigError(f"training needs integer labels, table y holds {np.dtype(spec.dtype)}")
     if spec.row_shape not in ((), (1,)):
@@ -82,9 +82,9 @@ def check_label_table(spec: TableSpec, classes: int | None) -> int:
 
 
 def count_labels(cluster: atta.Cluster, split: str, classes: int, rank: int, world: int) -> LabelCounts:
-    """Count the labels of this rank's share of a split; every vertex is in one rank's share.
+    """Count the labels of this rank's share of a split. Each vertex is in one rank's share.
 
-    Raises RemoteError where a daemon does not answer.
+    Raises RemoteError if a daemon does not answer.
     """
     node_type = cluster.schema.node_types[0]
     if not cluster.schema.splits[node_type].get(split):
@@ -104,6 +104,6 @@ def count_labels(cluster: atta.Cluster, split: str, classes: int, rank: int, wor
 
 
 def labelled_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy of those rows of scores [n, classes] whose label (int64 [n]) is not -1; 0 where there are none."""
+    """Mean cross entropy over rows of scores [n, classes] with a label (int64 [n]) other than -1; 0 if there are none."""
     total = F.cross_entropy(scores, labels, ignore_index=UNLABELLED, reduction="sum")
     return total / (labels != UNLABELLED).sum().clamp(min=1)

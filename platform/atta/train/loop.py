@@ -1,4 +1,4 @@
-"""What every strategy has in common: epochs, evaluation now and then, reports, checkpoints, when to stop."""
+"""The run of any strategy: epochs, evaluation, reports, checkpoints and early stopping."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ Settings = TypeVar("Settings", bound=TrainSettings)
 class EpochLoop(abc.ABC, Generic[Settings]):
     """The epochs of one rank; the process group must exist.
 
-    All ranks hold the same reports: figures are reduced before anyone looks at them, so decisions that follow from them (the best
-    epoch, when to stop) need no further message.
+    Figures are reduced over all ranks first, so all ranks have the same reports. Decisions that follow from them (the best epoch,
+    when to stop) need no more messages.
 
     Attributes:
-        rank, world: this trainer's number and how many there are.
-        channels, classes: of the model's input and output.
-        splits: which of val and test have members.
-        model: what checkpoints hold the weights of; ``optimizer`` is saved with it. Sub-classes set both.
+        rank, world: this trainer's number, and the number of trainers.
+        channels, classes: widths of the model's input and output.
+        splits: those of ``val`` and ``test`` that have members.
+        model, optimizer: saved in checkpoints. Sub-classes set both.
     """
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
 
     def __init__(self, config: Settings, cluster: atta.Cluster, device: torch.device) -> None:
-        """Raises ConfigError where the dataset cannot be trained on."""
+        """Raises ConfigError if the dataset cannot be trained on."""
         self.config, self.cluster, self.device = config, cluster, device
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.display = Display(config.verbose and self.rank == 0)
@@ -72,10 +72,10 @@ class EpochLoop(abc.ABC, Generic[Settings]):
             self.display.line(left_out)
 
     def fit(self) -> list[EpochReport]:
-        """All epochs, those of a resumed checkpoint included."""
+        """Train all epochs; returns them with those of a resumed checkpoint."""
         config, epochs = self.config, self._restore()
         for epoch in range(len(epochs), config.epochs):
-            # Dropout must not depend on what ran before: a resumed run then repeats the very same epoch.
+            # Dropout must not depend on earlier epochs: then a resumed run repeats exactly the same epoch.
             torch.manual_seed((config.seed * 1_000_003 + epoch) * self.world + self.rank)
             figures = self.train_epoch(epoch)
             if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
@@ -96,7 +96,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
 
     @abc.abstractmethod
     def accuracies(self) -> Mapping[str, float]:
-        """Accuracy on each of ``splits``, every vertex predicted once."""
+        """Accuracy on each of ``splits``, in [0, 1]; each vertex is predicted once."""
 
     def _restore(self) -> list[EpochReport]:
         if not (self.config.resume and self.config.checkpoint):
@@ -119,13 +119,13 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         save_checkpoint(folder, self.config, self.model, self.optimizer, epochs)
 
     def _sum(self, values: Sequence[float]) -> list[float]:
-        """Each number added up over all ranks."""
+        """Sum of each number over all ranks."""
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor)
         return [float(v) for v in tensor.tolist()]
 
     def _peaks(self) -> list[int]:
-        """Most bytes of memory so far, by rank."""
+        """Peak memory in bytes, by rank."""
         mine = [0.0] * self.world
         mine[self.rank] = float(peak_memory(self.device))
         return [int(p) for p in self._sum(mine)]

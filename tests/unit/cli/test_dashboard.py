@@ -23,7 +23,7 @@ LABELLED = (
 )
 FAMILIES: dict[str, Family] = {
     family.sample: family
-    for family in (*FIGURES.values(), *SESSION_FIGURES.values(), *(family_of(name)[0] for name in LABELLED))
+    for family in (*FIGURES.values(), *SESSION_FIGURES.values(), *(family_of(name).family for name in LABELLED))
 }
 
 

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.samplers.dag.check import check_spec
-from atta.samplers.dag.instance import DagError, DagInstance, Kind, Lane, Share, Task, chunk_range
+from atta.samplers.dag.instance import DagError, DagInstance, Kind, Lane, OwnedVertices, Task, chunk_range
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
 from tests.unit.dag.schemas import CITES, PLAIN, TYPED
 
 HOME = 1
-Growth = dict[str, list[Share]]
+Growth = dict[str, list[OwnedVertices]]
 
 
 def plan_of(hops: int, *, link: bool = False, typed: bool = False) -> Plan:
@@ -46,7 +46,7 @@ def model(plan: Plan, growth: Growth, expand: Growth, chunk_rows: int) -> dict[t
         tasks.update({t: set(after) for t in made})
         return made
 
-    def rows_of(shares: list[Share]) -> dict[int, int]:
+    def rows_of(shares: list[OwnedVertices]) -> dict[int, int]:
         rows: dict[int, int] = {}
         for share in shares:
             rows[share.owner] = rows.get(share.owner, 0) + share.rows
@@ -93,7 +93,7 @@ def run(plan: Plan, growth: Growth, expand: Growth, chunk_rows: int, pick: Calla
 
 
 shares = st.lists(
-    st.builds(Share, st.integers(0, 3), st.integers(0, 20), st.floats(0, 1e3), st.floats(0, 1e6)), max_size=4
+    st.builds(OwnedVertices, st.integers(0, 3), st.integers(0, 20), st.floats(0, 1e3), st.floats(0, 1e6)), max_size=4
 )
 
 
@@ -125,7 +125,7 @@ def test_features_of_a_hop_do_not_wait_for_the_next_hop() -> None:
     plan = plan_of(2)
     dag = DagInstance(plan, 0, 1000)
     (seed,) = dag.start()
-    after_seed = dag.done(seed, [Share(0, 10, 50.0, 400.0), Share(1, 4, 20.0, 160.0)])
+    after_seed = dag.done(seed, [OwnedVertices(0, 10, 50.0, 400.0), OwnedVertices(1, 4, 20.0, 160.0)])
     assert [(t.kind, t.op, t.owner, t.lane, t.cost) for t in after_seed] == [
         (Kind.FEATURE, "feature0", 0, Lane.CPU, 400.0),
         (Kind.FEATURE, "feature0", 1, Lane.NET, 160.0),
@@ -135,7 +135,7 @@ def test_features_of_a_hop_do_not_wait_for_the_next_hop() -> None:
     assert dag.done(after_seed[2]) == []
     (join,) = dag.done(after_seed[3])
     assert (join.kind, join.op, join.cost) == (Kind.JOIN, "nbr1", min(50.0, 30.0) + min(20.0, 12.0))
-    after_join = dag.done(join, [Share(0, 7, 9.0, 70.0)])
+    after_join = dag.done(join, [OwnedVertices(0, 7, 9.0, 70.0)])
     assert [(t.kind, t.op) for t in after_join] == [(Kind.FEATURE, "feature1"), (Kind.NEIGHBORHOOD, "nbr2")]
     assert len(dag.issued) == 4  # both features of the seeds are still under way
 
@@ -157,7 +157,7 @@ def test_branches_join_in_plan_order_even_if_the_later_one_is_faster() -> None:
     plan = plan_of(1, link=True)
     dag = DagInstance(plan, 0, 100)
     (seed,) = dag.start()
-    by_kind = {t.kind: t for t in dag.done(seed, [Share(0, 5)])}
+    by_kind = {t.kind: t for t in dag.done(seed, [OwnedVertices(0, 5)])}
     assert dag.done(by_kind[Kind.NEGATIVE]) == []
     assert by_kind[Kind.NEGATIVE].cost == 10.0  # two per seed
     (positive,) = dag.done(by_kind[Kind.POSITIVE])
@@ -168,9 +168,9 @@ def test_branches_join_in_plan_order_even_if_the_later_one_is_faster() -> None:
 def test_a_hop_over_several_inputs_expands_their_union() -> None:
     plan = plan_of(1, link=True)
     growth = {
-        "seed": [Share(0, 5, 10.0)],
-        "positive": [Share(0, 2, 3.0), Share(2, 1, 1.0)],
-        "negative": [Share(2, 4, 9.0)],
+        "seed": [OwnedVertices(0, 5, 10.0)],
+        "positive": [OwnedVertices(0, 2, 3.0), OwnedVertices(2, 1, 1.0)],
+        "negative": [OwnedVertices(2, 4, 9.0)],
         "nbr1": [],
     }
     history = run(plan, growth, {}, 100, lambda tasks: tasks[-1])
@@ -182,9 +182,9 @@ def test_frontier_all_expands_more_than_it_fetches() -> None:
     plan = plan_of(2)
     dag = DagInstance(plan, 0, 100)
     (seed,) = dag.start()
-    _, hop = dag.done(seed, [Share(0, 5, 8.0)])
+    _, hop = dag.done(seed, [OwnedVertices(0, 5, 8.0)])
     (join,) = dag.done(hop)
-    feature, second = dag.done(join, [Share(0, 3, 4.0, 12.0)], [Share(0, 8, 12.0)])
+    feature, second = dag.done(join, [OwnedVertices(0, 3, 4.0, 12.0)], [OwnedVertices(0, 8, 12.0)])
     assert (feature.kind, feature.cost) == (Kind.FEATURE, 12.0)
     assert (second.kind, second.cost) == (Kind.NEIGHBORHOOD, 12.0)
 
@@ -198,7 +198,7 @@ def test_protocol_faults_are_reported() -> None:
     with pytest.raises(DagError, match="started before"):
         dag.start()
     with pytest.raises(DagError, match="negative"):
-        dag.done(seed, [Share(0, -1)])
+        dag.done(seed, [OwnedVertices(0, -1)])
     with pytest.raises(DagError, match="chunk_rows"):
         DagInstance(plan_of(1), 0, 0)
 
@@ -206,11 +206,11 @@ def test_protocol_faults_are_reported() -> None:
 def test_done_twice_and_growth_of_the_wrong_task() -> None:
     dag = DagInstance(plan_of(1), 0, 100)
     (seed,) = dag.start()
-    feature, hop = dag.done(seed, [Share(0, 1, 1.0, 1.0)])
+    feature, hop = dag.done(seed, [OwnedVertices(0, 1, 1.0, 1.0)])
     with pytest.raises(DagError, match="not running"):
         dag.done(seed)
     with pytest.raises(DagError, match="only SEED and JOIN"):
-        dag.done(hop, [Share(0, 1)])
+        dag.done(hop, [OwnedVertices(0, 1)])
     dag.done(feature)
     with pytest.raises(DagError, match="not running"):
         dag.done(feature)

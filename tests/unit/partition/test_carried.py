@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,19 @@ PAGE = Path(__file__).parents[3] / "docs/importing.md"
 
 
 def document() -> tuple[list[str], dict[str, list[str]]]:
-    lines = [line.strip("|").split("|") for line in PAGE.read_text().splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in line] for line in lines]
-    start = next(i for i, row in enumerate(rows) if row[1:2] == ["features"])
-    return rows[start][1:], {row[0]: row[1:] for row in rows[start + 2 :]}
+    """What may come along, and the cells of each format: the page has them in several tables, each with a column FORMAT."""
+    things: list[str] = []
+    cells: dict[str, list[str]] = {}
+    for table in re.findall(r"(?:^\|.*\n)+", PAGE.read_text(), re.MULTILINE):
+        (first, *heads), _, *rows = (
+            [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()
+        )
+        if first != "FORMAT":
+            continue
+        things += heads
+        for name, *row in rows:
+            cells.setdefault(name, []).extend(row)
+    return things, cells
 
 
 THINGS, ROWS = document()

@@ -23,8 +23,9 @@ from atta.partition.cutting.writer import write_dataset
 from atta.partition.dataset import Dataset
 from atta.partition.graph import Graph, GraphWriter
 from atta.protos.v1 import graph_pb2
+from atta.samplers.batch.items import BatchSeeds, FeatureItem, SampleItem, StreamPosition
 from atta.samplers.batch.layout import BatchArrays, layout_of
-from atta.samplers.batch.state import BatchSeeds, BatchState, FeatureItem, SampleItem, StreamPosition
+from atta.samplers.batch.state import BatchState
 from atta.samplers.batch.vertices import CompactorPool
 from atta.samplers.dag.instance import DagInstance, Lane, Task
 from atta.samplers.dag.spec import Plan

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError
+from atta.samplers.batch.items import BatchSeeds, StreamPosition
 from atta.samplers.batch.layout import BatchArrays
-from atta.samplers.batch.negatives import NegativeLinks, Strategy
-from atta.samplers.batch.state import BatchSeeds, StreamPosition
+from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
 from atta.samplers.dag.spec import Hops, check_spec, link_spec
 from atta.samplers.methods import Method
 from tests.unit.placement.harness import Placed
@@ -38,7 +38,7 @@ def test_placement_changes_nothing(data: st.DataObject) -> None:
     method = draw(st.sampled_from([Method.UNIFORM, Method.WEIGHTED, Method.TEMPORAL]))
     times = rng.integers(0, 45, count) if method.temporal else None
     negatives = None
-    if strategy := draw(st.sampled_from([None, *Strategy])):
+    if strategy := draw(st.sampled_from([None, *NegativeStrategy])):
         negatives = NegativeLinks(
             triplet=draw(st.booleans()), amount=draw(st.sampled_from([1.0, 2.0])), strategy=strategy
         )

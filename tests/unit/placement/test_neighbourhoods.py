@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.samplers.batch.state import BatchSeeds, StreamPosition
+from atta.samplers.batch.items import BatchSeeds, StreamPosition
 from atta.samplers.dag.spec import Hops, check_spec, neighbor_spec
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.sampler import LocalSampler

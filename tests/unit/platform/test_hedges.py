@@ -18,7 +18,7 @@ from atta.daemon.peers.hedges import Hedges
 from atta.daemon.peers.peers import Peer
 from atta.errors import ConfigError
 from atta.protos.v1 import control_pb2, kv_pb2
-from atta.samplers.batch.state import FeatureItem
+from atta.samplers.batch.items import FeatureItem
 from atta.wire import rpc
 from atta.wire.rpc import Bulk
 

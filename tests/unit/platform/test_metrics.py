@@ -11,12 +11,12 @@ from prometheus_client.core import Metric
 from atta.errors import ConfigError
 from atta.observe.catalogue import FIGURES, SESSION_FIGURES, family_of
 from atta.observe.figures import ProcessFigures, SessionFigures
-from atta.observe.metrics import MAX_SESSIONS, DaemonCollector, serve_metrics
+from atta.observe.metrics import MAX_SESSIONS, DaemonCollector, DaemonFigures, serve_metrics
 from tests.unit.platform.figures import session
 
 
 def scrape(stats: Mapping[str, float], *sessions: SessionFigures) -> dict[str, Metric]:
-    collector = DaemonCollector(3, {"dataset": "beef"}, lambda: (stats, sessions))
+    collector = DaemonCollector(3, {"dataset": "beef"}, lambda: DaemonFigures(stats, sessions))
     return {metric.name: metric for metric in collector.collect()}
 
 
@@ -25,7 +25,7 @@ def values(metric: Metric) -> dict[tuple[str, ...], float]:
 
 
 def test_no_two_figures_share_a_name() -> None:
-    families = [*FIGURES.values(), *SESSION_FIGURES.values(), *(family_of(n)[0] for n in LABELLED)]
+    families = [*FIGURES.values(), *SESSION_FIGURES.values(), *(family_of(n).family for n in LABELLED)]
     names = [family.name for family in families]
     assert len(set(names)) == len(names)
     assert all(family.help.endswith(".") for family in families)
@@ -45,9 +45,9 @@ LABELLED = {
 
 @pytest.mark.parametrize("figure", LABELLED)
 def test_labels_come_out_of_names(figure: str) -> None:
-    family, labels = family_of(figure)
-    assert (family.sample, labels) == LABELLED[figure]
-    assert len(family.labels) == len(labels)
+    series = family_of(figure)
+    assert (series.family.sample, series.labels) == LABELLED[figure]
+    assert len(series.family.labels) == len(series.labels)
 
 
 def test_counters_gauges_and_unknown_figures() -> None:
@@ -85,7 +85,7 @@ def test_a_port_in_use_is_named() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"metrics on port {port}"):
-            serve_metrics(port, DaemonCollector(0, {}, lambda: ({}, ())))
+            serve_metrics(port, DaemonCollector(0, {}, lambda: DaemonFigures({}, ())))
 
 
 def test_figures_cross_the_wire_unknown_ones_too() -> None:

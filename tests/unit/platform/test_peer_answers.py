@@ -14,7 +14,7 @@ import pytest
 from atta.daemon.peers.peers import Peer
 from atta.errors import RemoteError
 from atta.protos.v1 import kv_pb2
-from atta.samplers.batch.state import FeatureItem
+from atta.samplers.batch.items import FeatureItem
 from atta.wire.rpc import Bulk
 
 DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}))

@@ -14,7 +14,7 @@ import pytest
 from atta.daemon.peers.peers import Peer
 from atta.errors import RemoteError, WrongDatasetError
 from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2
-from atta.samplers.batch.state import FeatureItem
+from atta.samplers.batch.items import FeatureItem
 from atta.wire import rpc
 from atta.wire.identity import HEADER
 from atta.wire.rpc import Bulk

@@ -64,6 +64,15 @@ def test_every_kind_comes_back_as_its_type() -> None:
     ]
 
 
+def test_entries_are_flat_and_short() -> None:
+    """No array, no list of ids, no object of the scheduler ends up in the ring."""
+    recorder = Recorder(100, Clock())
+    fill(recorder)
+    for entry in recorder._ring:
+        assert {type(value) for value in entry} <= {str, int, float, type(None)}
+        assert len(repr(entry)) < 300
+
+
 @pytest.mark.parametrize("capacity", [0, 1, 3, 50])
 def test_the_ring_is_bounded_and_keeps_the_newest(capacity: int) -> None:
     recorder = Recorder(capacity, Clock())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.daemon.peers.remaining import Remaining, rest_of
-from atta.samplers.batch.state import FeatureItem, SampleItem
+from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.methods import Method
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.peers.turns import Outlets, TurnPool, began
+from atta.daemon.peers.turns import MessageTurns, TurnPool, began
 
 
 def test_threads_take_the_oldest_first_and_equals_in_order_of_arrival() -> None:
@@ -60,11 +60,11 @@ def test_every_connection_sends_the_oldest_next_and_never_more_than_its_width(
     """Each message: its connection, its age, and whether its receiver goes away before its turn."""
 
     async def play() -> None:
-        outlets, sending, order = Outlets(width), {"a": 0, "b": 0}, {"a": [], "b": []}
+        turns, sending, order = MessageTurns(width), {"a": 0, "b": 0}, {"a": [], "b": []}
         release = asyncio.Event()
 
         async def send(connection: str, since: float, number: int) -> None:
-            async with outlets.turn(connection, since):
+            async with turns.turn(connection, since):
                 sending[connection] += 1
                 assert sending[connection] <= width
                 order[connection].append((since, number))
@@ -89,26 +89,26 @@ def test_every_connection_sends_the_oldest_next_and_never_more_than_its_width(
             if width == 1:
                 assert order[name][width:] == due
             assert sorted(order[name][width:]) == due
-        assert len(outlets) == 0
-        assert not outlets._waiting
+        assert len(turns) == 0
+        assert not turns._waiting
 
     asyncio.run(play())
 
 
 def test_a_place_that_was_handed_to_one_who_has_just_left_goes_on_to_the_next() -> None:
     async def play() -> list[str]:
-        outlets, seen = Outlets(width=1), []
+        turns, seen = MessageTurns(width=1), []
 
         async def send(name: str) -> None:
-            async with outlets.turn("a", 0.0):
+            async with turns.turn("a", 0.0):
                 seen.append(name)
 
-        async with outlets.turn("a", 0.0):
+        async with turns.turn("a", 0.0):
             leaving, staying = asyncio.create_task(send("leaving")), asyncio.create_task(send("staying"))
             await asyncio.sleep(0)
         leaving.cancel()  # its turn has come, but it has not run since
         await asyncio.gather(leaving, staying, return_exceptions=True)
-        assert len(outlets) == 0
+        assert len(turns) == 0
         return seen
 
     assert asyncio.run(play()) == ["staying"]

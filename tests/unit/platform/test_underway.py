@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.engine.pulls import Pulled, RemoteContext, WantedRows, pull_jointly
+from atta.daemon.engine.pulls import PullCounts, RemoteContext, WantedRows, pull_jointly
 from atta.daemon.peers import underway
 from atta.daemon.peers.answers import PulledRows
 from atta.daemon.peers.underway import PullsUnderWay
-from atta.samplers.batch.state import FeatureItem
+from atta.samplers.batch.items import FeatureItem
 
 TABLES = {name: np.random.default_rng(seed).random((60, 3)).astype(np.float32) for seed, name in enumerate("xy")}
 KEY = (1, "node", ("x",), "")
@@ -65,7 +65,7 @@ class Batches:
         self.pulls, self.sent = PullsUnderWay(pool), list[int]()
         self._pool, self._at_once = pool, at_once
 
-    async def make(self, rows: np.ndarray, start: int, turns: int, tables: str = "x") -> tuple[Pulled, Any] | None:
+    async def make(self, rows: np.ndarray, start: int, turns: int, tables: str = "x") -> tuple[PullCounts, Any] | None:
         """A batch that begins after ``start`` turns; None: the owner has failed it. Afterwards its memory is overwritten."""
         for _ in range(start):
             await asyncio.sleep(0)

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from atta.samplers.dag.check import check_spec
-from atta.samplers.dag.instance import DagInstance, Kind, Lane, Share, Task
+from atta.samplers.dag.instance import DagInstance, Kind, Lane, OwnedVertices, Task
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
 from atta.scheduler import (
@@ -101,11 +101,11 @@ class Shell:
         number, task = self.running.pop(index)
         mirror = self.dags[number]
         mirror.running.remove(task)
-        growth: list[Share] = []
+        growth: list[OwnedVertices] = []
         if task.kind in (Kind.SEED, Kind.JOIN):
             owners = self.rng.sample(range(3), self.rng.randint(0, 3))
             growth = [
-                Share(o, self.rng.randint(0, 40), float(self.rng.randint(0, 9)), float(self.rng.randint(0, 9)))
+                OwnedVertices(o, self.rng.randint(0, 40), float(self.rng.randint(0, 9)), float(self.rng.randint(0, 9)))
                 for o in owners
             ]
         if not mirror.cancelled:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError
 from atta.scheduler import SchedulerConfig
-from atta.scheduler.coarse import Load, SessionState
+from atta.scheduler.coarse import Load, ScheduledSession
 from atta.scheduler.pace import KEPT_PACES, SIZE_MARGIN, Pace, PaceMemory
 from atta.scheduler.policies import by_score
 from atta.scheduler.score import balance, headroom, launch_score
@@ -132,9 +132,9 @@ def test_a_session_inherits_the_pace_of_the_one_before() -> None:
     assert Pace().inherited(CONFIG) == Pace()
 
 
-def session(**options: object) -> SessionState:
+def session(**options: object) -> ScheduledSession:
     pace = Pace(sample_ms=40, train_ms=20, sigma=200.0, batch_bytes=10.0, most=CONFIG.dag_cap)
-    made = SessionState("s", PLANS["one"], range(100), 1, "", pace)
+    made = ScheduledSession("s", PLANS["one"], range(100), 1, "", pace)
     made.last_launch = 0.0
     for name, value in options.items():
         setattr(made, name, value)
@@ -209,7 +209,7 @@ def test_more_batches_than_ever_come_by_steps_for_idle_workers() -> None:
 
 
 def test_turns_go_forward_by_work_over_weight_and_idle_sessions_save_nothing() -> None:
-    light, heavy = session(pace=Pace(work_ms=2.0)), session(pace=Pace(work_ms=6.0), weight=3.0)
+    light, heavy = session(pace=Pace(work_ms=2.0)), session(pace=Pace(work_ms=6.0), share=3.0)
     turn = 0.0
     for _ in range(5):
         turn = light.charge(turn)

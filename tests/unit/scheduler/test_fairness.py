@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from atta.samplers.dag.instance import Kind, Share, Task
+from atta.samplers.dag.instance import Kind, OwnedVertices, Task
 from atta.scheduler import (
     BatchReady,
     BatchTaken,
@@ -28,7 +28,7 @@ def worked(seconds: dict[str, float], weights: dict[str, float], *, until: float
     spent, of_dag = dict.fromkeys(seconds, 0.0), dict[int, str]()
     running: deque[tuple[int, Task]] = deque()
     events: deque[Event] = deque(
-        SessionOpened(name, PLANS["one"], range(10**6), weight=weights[name], batch_bytes=1.0) for name in seconds
+        SessionOpened(name, PLANS["one"], range(10**6), share=weights[name], batch_bytes=1.0) for name in seconds
     )
     now = 0.0
     while now < until:
@@ -36,7 +36,7 @@ def worked(seconds: dict[str, float], weights: dict[str, float], *, until: float
             dag, task = running.popleft()
             now += seconds[of_dag[dag]]
             spent[of_dag[dag]] += seconds[of_dag[dag]]
-            growth = [Share(0, 10, 5.0, 5.0)] if task.kind in (Kind.SEED, Kind.JOIN) else []
+            growth = [OwnedVertices(0, 10, 5.0, 5.0)] if task.kind in (Kind.SEED, Kind.JOIN) else []
             events.append(TaskDone(dag, task, growth, None, 1 if task.kind is Kind.END else 0, seconds[of_dag[dag]]))
         for action in scheduler.on(events.popleft(), now):
             match action:
@@ -70,8 +70,8 @@ def test_a_session_alone_has_everything_whatever_its_weight() -> None:
     assert worked({"a": 0.001}, {"a": 0.001}, until=5.0)["a"] == pytest.approx(5, rel=0.01)
 
 
-def test_weights_must_be_positive() -> None:
+def test_shares_must_be_positive() -> None:
     scheduler = Scheduler(SchedulerConfig(), 0)
     for weight in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(SchedulerError, match="weight"):
-            scheduler.on(SessionOpened("s", PLANS["one"], range(1), weight=weight), 0.0)
+        with pytest.raises(SchedulerError, match="share"):
+            scheduler.on(SessionOpened("s", PLANS["one"], range(1), share=weight), 0.0)

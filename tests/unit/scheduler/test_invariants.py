@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from atta.samplers.dag.instance import Kind, Lane, Share, Task
+from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
 from atta.scheduler import Scheduler, SchedulerConfig, SessionOpened, TaskDone
-from atta.scheduler.coarse import SessionState
+from atta.scheduler.coarse import ScheduledSession
 from atta.scheduler.fine import Dag, LaneQueue
 from atta.scheduler.pace import KEPT_PACES, Pace
 from tests.unit.scheduler.harness import PLANS, Shell
@@ -32,7 +32,7 @@ def busy() -> Scheduler:
     return scheduler
 
 
-def session(scheduler: Scheduler) -> SessionState:
+def session(scheduler: Scheduler) -> ScheduledSession:
     return scheduler._sessions["a"]
 
 
@@ -88,7 +88,7 @@ BROKEN: dict[str, tuple[Callable[[Scheduler], None], str]] = {
     "a DAG has another's number": (lambda s: setattr(dag(s), "id", 10**6), "is kept as"),
     "a cancelled DAG without tasks is kept": (cancel_and_stop, "runs nothing"),
     "a DAG of no session": (
-        lambda s: setattr(dag(s), "session", SessionState("q", PLANS["one"], [], 1, "", Pace())),
+        lambda s: setattr(dag(s), "session", ScheduledSession("q", PLANS["one"], [], 1, "", Pace())),
         "not open",
     ),
     "a session does not know its DAG": (lambda s: dag(s).session.dags.pop(dag(s).id), "unknown to its session"),
@@ -143,7 +143,7 @@ def test_events_in_logs_leave_out_bulk() -> None:
     assert "plan=<plan of " in repr(opened)
     assert "batches=<7 from" not in repr(SessionOpened("s", PLANS["one"], range(7)))
     task = Task(Kind.JOIN, "hop1", 0, 0, 1, Lane.CPU, 5.0)
-    done = TaskDone(3, task, [Share(owner, 10) for owner in range(1000)])
+    done = TaskDone(3, task, [OwnedVertices(owner, 10) for owner in range(1000)])
     assert len(repr(done)) < 500
-    assert "growth=<1000 from Share(owner=0" in repr(done)
+    assert "growth=<1000 from OwnedVertices(owner=0" in repr(done)
     assert repr(task) in repr(done)

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from atta.samplers.dag.instance import DagError, Kind, Lane, Share, Task
+from atta.samplers.dag.instance import DagError, Kind, Lane, OwnedVertices, Task
 from atta.scheduler import (
     Action,
     BatchReady,
@@ -61,7 +61,7 @@ def test_a_batch_from_launch_to_queue() -> None:
     assert kinds(actions) == ["LaunchDag", "RunTask"]
     assert actions[0] == LaunchDag(0, "s", 0)
     ((_, seed),) = runs(actions)
-    actions = scheduler.on(TaskDone(0, seed, [Share(0, 5, 9.0, 70.0), Share(1, 2, 3.0, 4.0)]), 0.001)
+    actions = scheduler.on(TaskDone(0, seed, [OwnedVertices(0, 5, 9.0, 70.0), OwnedVertices(1, 2, 3.0, 4.0)]), 0.001)
     assert [(t.kind, t.lane) for _, t in runs(actions)] == [
         (Kind.FEATURE, Lane.CPU),  # 70 bytes take less time than 9 edges
         (Kind.NEIGHBORHOOD, Lane.CPU),
@@ -86,7 +86,7 @@ def test_what_tasks_took_decides_which_is_cheapest() -> None:
     for _ in range(40):  # fetching turns out to be slow here
         fetch = Task(Kind.FEATURE, "x", 0, 0, 1, Lane.CPU, 70.0)
         scheduler.costs.observe(fetch, 0.5)
-    ready = runs(scheduler.on(TaskDone(0, seed, [Share(0, 5, 9.0, 70.0)]), 0.001))
+    ready = runs(scheduler.on(TaskDone(0, seed, [OwnedVertices(0, 5, 9.0, 70.0)]), 0.001))
     assert [t.kind for _, t in ready] == [Kind.NEIGHBORHOOD]
 
 
@@ -107,7 +107,7 @@ def test_a_late_small_dag_does_not_overtake() -> None:
     assert kinds(actions) == ["LaunchDag", "LaunchDag", "RunTask"]
     ((dag, seed),) = runs(actions)
     assert dag == 0
-    ((dag, first),) = runs(scheduler.on(TaskDone(0, seed, [Share(0, 9, 1e6, 1e6)]), 0.0))
+    ((dag, first),) = runs(scheduler.on(TaskDone(0, seed, [OwnedVertices(0, 9, 1e6, 1e6)]), 0.0))
     assert (dag, first.kind) == (0, Kind.FEATURE)
     ((dag, second),) = runs(scheduler.on(TaskDone(0, first), 0.0))
     assert (dag, second.kind) == (0, Kind.NEIGHBORHOOD)  # although DAG 1's seed, cost 0, waits since the start
@@ -118,15 +118,15 @@ def test_a_late_small_dag_does_not_overtake() -> None:
 def test_fifo_is_first_come_first_served() -> None:
     scheduler, actions = opened(batches=2, workers=1)
     ((_, seed),) = runs(actions)
-    ((dag, task),) = runs(scheduler.on(TaskDone(0, seed, [Share(0, 9)]), 0.0))
+    ((dag, task),) = runs(scheduler.on(TaskDone(0, seed, [OwnedVertices(0, 9)]), 0.0))
     assert (dag, task.kind) == (1, Kind.SEED)
 
 
 def test_remote_requests_run_beside_cpu_tasks_and_within_their_own_bound() -> None:
     scheduler, actions = opened("sequential", workers=1, net_in_flight=2)
     ((_, seed),) = runs(actions)
-    far = [Share(owner, 5, 1.0, 2000.0) for owner in (1, 2, 3)]
-    actions = scheduler.on(TaskDone(0, seed, [Share(0, 5, 1.0, 2000.0), *far]), 0.0)
+    far = [OwnedVertices(owner, 5, 1.0, 2000.0) for owner in (1, 2, 3)]
+    actions = scheduler.on(TaskDone(0, seed, [OwnedVertices(0, 5, 1.0, 2000.0), *far]), 0.0)
     assert [(t.lane, t.kind) for _, t in runs(actions)] == [
         (Lane.CPU, Kind.NEIGHBORHOOD),
         (Lane.NET, Kind.NEIGHBORHOOD),
@@ -321,7 +321,7 @@ def test_protocol_faults_are_reported() -> None:
     with pytest.raises(SchedulerError, match="not running"):
         scheduler.on(TaskDone(0, Task(Kind.END, "", 0, 0, 1, Lane.CPU, 0.0)), 0.0)
     with pytest.raises(DagError):
-        scheduler.on(TaskDone(0, task, [Share(0, -1)]), 0.0)
+        scheduler.on(TaskDone(0, task, [OwnedVertices(0, -1)]), 0.0)
 
 
 def test_the_log_is_bounded_and_names_causes() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from atta.samplers.dag.instance import Kind, Lane
 from atta.scheduler import POLICIES, RunTask, Scheduler
-from atta.simulate import Cluster, HopSize, Linear, Outcome, Profile, Scenario, simulate
+from atta.simulate import HopSize, Linear, Outcome, Profile, Scenario, SimulatedCluster, simulate
 from atta.simulate.machine import Machine
 from tests.unit.simulate.scenarios import PROFILE, REPEATS, scenario
 
@@ -28,7 +28,7 @@ def test_the_same_scenario_gives_the_same_outcome(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_batch_is_delivered_once_and_in_order(policy: str) -> None:
-    cluster = Cluster(scenario(policy=policy, machines=4))
+    cluster = SimulatedCluster(scenario(policy=policy, machines=4))
     cluster.run()
     assert all(machine.delivered == list(range(20)) for machine in cluster.machines)
     assert all(len(machine.completions_s) == 20 for machine in cluster.machines)
@@ -49,7 +49,7 @@ def test_every_batch_is_delivered_once_and_in_order(policy: str) -> None:
     seed=st.integers(0, 1000),
 )
 def test_work_and_bytes_are_conserved(policy: str, seed: int, **options: Any) -> None:
-    cluster = Cluster(scenario(policy=policy, seed=seed, batches=6, **options))
+    cluster = SimulatedCluster(scenario(policy=policy, seed=seed, batches=6, **options))
     outcome = cluster.run()
     for machine in cluster.machines:
         assert machine.cores.used() == pytest.approx(machine.cores.asked_s, rel=1e-6)
@@ -148,9 +148,9 @@ def test_trainers_in_lockstep_are_never_a_batch_apart(monkeypatch: pytest.Monkey
     apart = dict.fromkeys((True, False), 0)
     original = Machine._take
     for lockstep in (True, False):
-        cluster = Cluster(scenario(machines=6, cores=2, link=1e9, batches=30, train_s=0.01, lockstep=lockstep))
+        cluster = SimulatedCluster(scenario(machines=6, cores=2, link=1e9, batches=30, train_s=0.01, lockstep=lockstep))
 
-        def take(machine: Machine, cluster: Cluster = cluster, lockstep: bool = lockstep) -> None:
+        def take(machine: Machine, cluster: SimulatedCluster = cluster, lockstep: bool = lockstep) -> None:
             original(machine)
             counts = [len(m.delivered) for m in cluster.machines]
             apart[lockstep] = max(apart[lockstep], max(counts) - min(counts))
@@ -188,18 +188,18 @@ def test_owners_of_a_hop_are_no_more_than_its_vertices_and_neighbours(monkeypatc
 
 
 def test_other_batch_sizes_and_fan_outs_scale_the_batch() -> None:
-    whole, half = (Cluster(scenario(batch_size=size, batches=4)) for size in (1024, 512))
-    assert half.workload.hops[3].new == pytest.approx(whole.workload.hops[3].new / 2)
-    assert half.workload.batch_bytes(1.0) == pytest.approx(whole.workload.batch_bytes(1.0) / 2, rel=1e-3)
-    shallow = Cluster(scenario(fan_outs=(15, 5), batches=4))
-    assert [hop.new for hop in shallow.workload.hops] == pytest.approx([1024, 10_000, 30_000])
+    whole, half = (SimulatedCluster(scenario(batch_size=size, batches=4)) for size in (1024, 512))
+    assert half.model.hops[3].new == pytest.approx(whole.model.hops[3].new / 2)
+    assert half.model.batch_bytes(1.0) == pytest.approx(whole.model.batch_bytes(1.0) / 2, rel=1e-3)
+    shallow = SimulatedCluster(scenario(fan_outs=(15, 5), batches=4))
+    assert [hop.new for hop in shallow.model.hops] == pytest.approx([1024, 10_000, 30_000])
     assert shallow.run().cpu_ms_per_batch < whole.run().cpu_ms_per_batch
 
 
 def test_more_machines_keep_less_at_home() -> None:
     def home(machines: int, parts: int) -> float:
         profile = replace(PROFILE, parts=parts)
-        return Cluster(scenario(profile, machines=machines)).workload.hops[1].home
+        return SimulatedCluster(scenario(profile, machines=machines)).model.hops[1].home
 
     assert home(2, 2) == 0.85
     assert home(8, 2) == pytest.approx(1 - 0.15 * (7 / 8) / (1 / 2))
@@ -209,16 +209,18 @@ def test_more_machines_keep_less_at_home() -> None:
 def test_measured_owners_are_asked_as_much_as_they_were() -> None:
     """Machine 0 wants twice the mean from machine 1, machine 1 a third of it from machine 2, machine 2 the rest."""
     placement = ((0.0, 2.0, 0.0), (0.0, 0.0, 1 / 3), (1 / 3, 1 / 3, 0.0))
-    workload = Cluster(scenario(replace(PROFILE, parts=3, placement=placement), machines=3)).workload
-    hop = workload.hops[2]
+    model = SimulatedCluster(scenario(replace(PROFILE, parts=3, placement=placement), machines=3)).model
+    hop = model.hops[2]
     away = hop.new * (1 - hop.home)
     for machine, row in enumerate(placement):
-        shares = {share.owner: share.rows for share in workload.growth(machine, 0, 2, 1.0)}
+        shares = {share.owner: share.rows for share in model.growth(machine, 0, 2, 1.0)}
         assert sum(shares.values()) == pytest.approx(hop.new, abs=2)
         for owner, factor in enumerate(row):
             assert shares.get(owner, 0) == pytest.approx(away * factor, abs=1) or owner == machine
     # Another number of machines has no such owners: all are asked alike.
-    others = Cluster(scenario(replace(PROFILE, parts=3, placement=placement), machines=4)).workload.growth(0, 0, 2, 1.0)
+    others = SimulatedCluster(scenario(replace(PROFILE, parts=3, placement=placement), machines=4)).model.growth(
+        0, 0, 2, 1.0
+    )
     assert len({share.rows for share in others if share.owner}) <= 2
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from atta.daemon.engine.task_costs import TaskCosts
 from atta.samplers.dag.instance import Kind, Lane, Task
 from atta.scheduler.costs import Line
-from atta.simulate.measure import _Described, _profile, _Seen
+from atta.simulate.fitting import Measurements, ServedDataset, profile_of
 
 
 def sums(points: list[tuple[float, float]]) -> tuple[float, float, float, float, float]:
@@ -56,9 +56,9 @@ def test_daemons_sum_by_kind_and_lane() -> None:
     assert [stats[f"cost_neighborhood_net_{n}"] for n in names] == [1, 4, 16, 100, 400]
 
 
-def seen(batches: int, requests: int, nbytes: float, *, hops: int = 2) -> _Seen:
+def seen(batches: int, requests: int, nbytes: float, *, hops: int = 2) -> Measurements:
     """A run on a machine where a batch takes 3 ms beside its tasks, a request 1 ms and a byte 2 ns."""
-    run = _Seen(
+    run = Measurements(
         batches, fresh=[100.0 * batches] * (hops + 1), home=[50.0 * batches] * (hops + 1), sizes=[300.0] * batches
     )
 
@@ -80,7 +80,7 @@ def seen(batches: int, requests: int, nbytes: float, *, hops: int = 2) -> _Seen:
 
 def test_what_is_left_is_told_apart() -> None:
     runs = [seen(20, 80, 4e7), seen(80, 320, 4e7), seen(20, 40, 1e6)]
-    made = _profile(runs, _Described("id", 2, 8.0, 4000), 100, (5, 5), measured={"where": "here"})
+    made = profile_of(runs, ServedDataset("id", 2, 8.0, 4000), 100, (5, 5), measured={"where": "here"})
     assert made.local["neighborhood"].fixed_us == pytest.approx(50)
     assert made.local["neighborhood"].us_per_unit == pytest.approx(1)
     assert made.local["seed"].fixed_us == pytest.approx(200)

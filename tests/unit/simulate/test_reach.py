@@ -12,7 +12,7 @@ from atta.samplers.local.sampler import LocalBatch, LocalGraph, LocalSampler
 from atta.scheduler import SchedulerConfig
 from atta.simulate import HopSize, Linear, Profile, Scenario
 from atta.simulate.drawn import Expanded, draws_of, expanded_by_hop
-from atta.simulate.scenario import Workload
+from atta.simulate.scenario import BatchModel
 from tests.unit.simulate.scenarios import PROFILE
 
 NODES, EDGES, GROUPS, SEEDS = 40_000, 400_000, 20, 4096
@@ -78,7 +78,7 @@ def profile(kind: str) -> Profile:
 
 
 def scaled(made: Profile, batch_size: int, fan_outs: tuple[int, ...]) -> list[HopSize]:
-    return Workload(Scenario(made, scheduler=SchedulerConfig(), batch_size=batch_size, fan_outs=fan_outs)).hops
+    return BatchModel(Scenario(made, scheduler=SchedulerConfig(), batch_size=batch_size, fan_outs=fan_outs)).hops
 
 
 def remote(hops: list[HopSize]) -> float:

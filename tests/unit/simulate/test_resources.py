@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atta.daemon.peers.chunks import PULL_BYTES
 from atta.simulate.clock import Clock
-from atta.simulate.resources import Cores, Network, Pool, Port
+from atta.simulate.resources import Cores, Pool, Port, Switch
 
 
 def test_calls_come_in_order_of_time_then_of_planning() -> None:
@@ -50,10 +50,10 @@ def test_a_pool_serves_the_oldest_batch_and_then_who_comes_first() -> None:
 
 def test_messages_cut_through_and_wait_at_both_ends() -> None:
     clock, ends = Clock(), {}
-    network, a, b, c = Network(clock, 100.0, 1.0), Port(), Port(), Port()
+    switch, a, b, c = Switch(clock, 100.0, 1.0), Port(), Port(), Port()
 
     def send(name: str, source: Port, target: Port, nbytes: float) -> None:
-        network.send(0.0, source, target, nbytes, lambda: ends.__setitem__(name, clock.now))
+        switch.send(0.0, source, target, nbytes, lambda: ends.__setitem__(name, clock.now))
 
     send("a to c", a, c, 100)  # uplink 0 to 1 s, arrives 0.5 to 1.5 s
     send("a to b", a, b, 100)  # uplink 1 to 2 s, arrives 1.5 to 2.5 s
@@ -64,18 +64,18 @@ def test_messages_cut_through_and_wait_at_both_ends() -> None:
 
 def test_a_port_sends_for_the_oldest_batch_first() -> None:
     clock, ends = Clock(), {}
-    network, a, b = Network(clock, 100.0, 0.0), Port(), Port()
+    switch, a, b = Switch(clock, 100.0, 0.0), Port(), Port()
     for name, since in (("first", 9.0), ("young", 7.0), ("old", 3.0)):
-        network.send(since, a, b, 100.0, lambda name=name: ends.__setitem__(name, clock.now))
+        switch.send(since, a, b, 100.0, lambda name=name: ends.__setitem__(name, clock.now))
     clock.run()
     assert ends == pytest.approx({"first": 1.0, "old": 2.0, "young": 3.0})
 
 
 def test_an_older_batch_comes_between_the_messages_of_another() -> None:
     clock, ends = Clock(), {}
-    network, a, b = Network(clock, float(PULL_BYTES), 0.0), Port(), Port()
+    switch, a, b = Switch(clock, float(PULL_BYTES), 0.0), Port(), Port()
     for when, name, since, messages in ((0.0, "young", 7.0, 3.5), (0.5, "old", 3.0, 2)):
-        clock.at(when, network.send, since, a, b, messages * PULL_BYTES, lambda n=name: ends.__setitem__(n, clock.now))
+        clock.at(when, switch.send, since, a, b, messages * PULL_BYTES, lambda n=name: ends.__setitem__(n, clock.now))
     clock.run()
     assert ends == pytest.approx({"old": 3.0, "young": 5.5})
     assert a.sent == b.received == 5.5 * PULL_BYTES
@@ -109,9 +109,9 @@ def test_work_is_conserved(jobs: list[tuple[float, float]], count: int, threads:
 )
 def test_bytes_are_conserved(messages: list[tuple[float, int, int, int]]) -> None:
     clock, arrived, rate = Clock(), [], 500.0
-    network, ports = Network(clock, rate, 0.1), [Port() for _ in range(4)]
+    switch, ports = Switch(clock, rate, 0.1), [Port() for _ in range(4)]
     for when, source, target, size in messages:
-        clock.at(when, network.send, when, ports[source], ports[target], size, arrived.append, size)
+        clock.at(when, switch.send, when, ports[source], ports[target], size, arrived.append, size)
     clock.run()
     total = sum(size for *_, size in messages)
     assert sum(p.sent for p in ports) == sum(p.received for p in ports) == sum(arrived) == total

@@ -33,8 +33,8 @@ from atta.daemon.peers.peers import Peer
 from atta.errors import AttaError
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
+from atta.samplers.batch.items import FeatureItem
 from atta.samplers.batch.layout import HEADER_BYTES
-from atta.samplers.batch.state import FeatureItem
 from atta.wire import rpc
 
 __all__ = ["PullConfig", "main", "measure"]

@@ -134,7 +134,7 @@ class _DaemonTable:
     def operation(self, name: str) -> Operation:
         tensor, table = self._tensor, self._table
         if name == "read":
-            return lambda rows, _: table.pull(rows)[0] if tensor is None else tensor[rows]
+            return lambda rows, _: table.pull(rows).values if tensor is None else tensor[rows]
         if tensor is None:
             steps = itertools.count(1)
             return lambda rows, grads: table.push(rows, grads, "step", step=next(steps)).wait()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from atta.client.control import Description
-    from atta.client.every import Answer
+    from atta.client.every import DaemonAnswer
     from atta.client.rates import DaemonRates
 
 __all__ = ["COMMANDS"]
@@ -65,7 +65,9 @@ def status(target: str, interval: float, everything: bool, json_file: str | None
         raise error
 
 
-def _document(known: Sequence[Answer[Description]], found: Sequence[DaemonRates], now: datetime) -> dict[str, Any]:
+def _document(
+    known: Sequence[DaemonAnswer[Description]], found: Sequence[DaemonRates], now: datetime
+) -> dict[str, Any]:
     described = [answer.value for answer in known if answer.value is not None]
     daemons = []
     for answer, daemon in zip(known, found, strict=True):
@@ -78,7 +80,7 @@ def _document(known: Sequence[Answer[Description]], found: Sequence[DaemonRates]
     return {"schema": 1, "dataset_id": described[0].dataset_id if described else None, "daemons": daemons}
 
 
-def _table(known: Sequence[Answer[Description]], found: Sequence[DaemonRates], now: datetime) -> Table:
+def _table(known: Sequence[DaemonAnswer[Description]], found: Sequence[DaemonRates], now: datetime) -> Table:
     from rich.table import Table
     from rich.text import Text
 

@@ -13,7 +13,7 @@ from atta.errors import ConfigError
 
 if TYPE_CHECKING:
     from atta.client.control import Description
-    from atta.client.every import Answer
+    from atta.client.every import DaemonAnswer
     from atta.observe.recording import Recording
 
 __all__ = ["COMMANDS"]
@@ -57,7 +57,7 @@ def trace(target: str, out: str, seconds: float) -> None:
         raise failure
 
 
-def _describe_all(target: str) -> list[Answer[Description]]:
+def _describe_all(target: str) -> list[DaemonAnswer[Description]]:
     from atta.client.cluster import resolve_target
     from atta.client.control import Connection
     from atta.client.every import ask_all, check_together
@@ -65,11 +65,11 @@ def _describe_all(target: str) -> list[Answer[Description]]:
     return check_together(ask_all(resolve_target(target), Connection.describe, deadline_s=DEADLINE_S))
 
 
-def _alive(known: Sequence[Answer[Description]]) -> dict[int, str]:
+def _alive(known: Sequence[DaemonAnswer[Description]]) -> dict[int, str]:
     return {answer.part: answer.address for answer in known if answer.error is None}
 
 
-def _record(known: Sequence[Answer[Description]], seconds: float) -> list[Answer[Recording]]:
+def _record(known: Sequence[DaemonAnswer[Description]], seconds: float) -> list[DaemonAnswer[Recording]]:
     """What the daemons that answer have recorded, in the next ``seconds`` or so far."""
     from atta.client.every import ask_all
 
@@ -82,7 +82,7 @@ def _record(known: Sequence[Answer[Description]], seconds: float) -> list[Answer
     return ask_all(alive, lambda connection: connection.trace(last_s), deadline_s=TRANSFER_S)
 
 
-def _about(known: Sequence[Answer[Description]]) -> dict[str, Any]:
+def _about(known: Sequence[DaemonAnswer[Description]]) -> dict[str, Any]:
     """The dataset, and the cores of the largest machine: profiles are made for it."""
     from atta.client.control import Connection
     from atta.client.every import ask_all

@@ -17,7 +17,7 @@ from atta.client.loaders.seeds import as_edges, edge_type_name, link_seeds, tabl
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema
 from atta.samplers.arguments import did_you_mean
-from atta.samplers.batch.negatives import NegativeLinks, Strategy
+from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
 from atta.samplers.dag.spec import link_spec
 
 __all__ = ["LinkNeighborLoader", "NegativeSampling"]
@@ -43,8 +43,10 @@ class NegativeSampling:
     def __post_init__(self) -> None:
         if self.mode not in _MODES:
             raise UnknownNameError.of("mode of negative sampling", str(self.mode), _MODES)
-        if self.strategy not in {s.value for s in Strategy}:
-            raise UnknownNameError.of("strategy of negative sampling", str(self.strategy), [s.value for s in Strategy])
+        if self.strategy not in {s.value for s in NegativeStrategy}:
+            raise UnknownNameError.of(
+                "strategy of negative sampling", str(self.strategy), [s.value for s in NegativeStrategy]
+            )
         NegativeLinks(self.mode == "triplet", self.amount)
 
     @classmethod
@@ -127,7 +129,7 @@ class LinkNeighborLoader(DagLoader):
         of_types = tables_by_type(tables, dict.fromkeys(schema.endpoints(edge_type)))
         wanted = None
         if negatives is not None:
-            strategy = Strategy(negatives.strategy)
+            strategy = NegativeStrategy(negatives.strategy)
             wanted = NegativeLinks(negatives.mode == "triplet", float(negatives.amount), strategy)
         dag = link_spec(schema, hops, edge_type=edge_type, negatives=wanted, tables=of_types)
         if exclude_edges not in (None, "self", "reverse"):

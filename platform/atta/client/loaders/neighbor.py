@@ -82,7 +82,7 @@ class NeighborLoader(DagLoader):
             ConfigError: an argument is out of range; UnknownNameError: a node type, edge type, table or split does not exist.
         """
         schema = cluster.schema
-        seed_type, _ = typed(schema, input_nodes)
+        seed_type = typed(schema, input_nodes).node_type
         wanted = tables_by_type(tables, [seed_type])
         hops = hops_of(
             cluster, num_neighbors, replace=replace, method=method, weight_attr=weight_attr, time_attr=time_attr,

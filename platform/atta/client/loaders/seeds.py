@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from atta.samplers.seed_plan import SeedPolicy, count_batches, count_sized
 
 __all__ = [
     "InputNodes",
+    "TypedNodes",
     "as_edges",
     "as_ids",
     "batches_of",
@@ -34,14 +36,27 @@ MAX_BATCHES = 1 << 31
 InputNodes = str | ArrayLike | tuple[str, str | ArrayLike | None] | None
 
 
-def typed(schema: Schema, input_nodes: InputNodes) -> tuple[str, str | ArrayLike | None]:
-    """(node type, split or ids): the type that ``input_nodes`` names, the only one, or the only one that has such a split.
+@dataclass(frozen=True)
+class TypedNodes:
+    """Seeds as users give them, and their node type.
+
+    Attributes:
+        node_type: of all of them.
+        source: the name of a split, user ids, or None for all vertices of the type.
+    """
+
+    node_type: str
+    source: str | ArrayLike | None
+
+
+def typed(schema: Schema, input_nodes: InputNodes) -> TypedNodes:
+    """``input_nodes`` with their type: the one they name, the only one, or the only one that has such a split.
 
     Raises:
         ConfigError: several types, and none is named: ids mean other vertices in each.
     """
     if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
-        return input_nodes[0], input_nodes[1]
+        return TypedNodes(input_nodes[0], input_nodes[1])
     types: Sequence[str] = schema.node_types
     if len(types) > 1 and isinstance(input_nodes, str):
         types = [t for t in types if input_nodes in schema.splits[t]]
@@ -49,12 +64,13 @@ def typed(schema: Schema, input_nodes: InputNodes) -> tuple[str, str | ArrayLike
             raise UnknownNameError.of("split", input_nodes, {name for t in schema.splits.values() for name in t})
     if len(types) != 1:
         raise ConfigError(f"input_nodes: name a node type, as in ({types[0]!r}, ...); there are {', '.join(types)}")
-    return types[0], input_nodes
+    return TypedNodes(types[0], input_nodes)
 
 
 def node_seeds(schema: Schema, input_nodes: InputNodes, input_time: Any = None) -> session_pb2.Seeds:
     """Vertices: a split's name, user ids (and their times for temporal sampling), or None for all of the type."""
-    node_type, source = typed(schema, input_nodes)
+    nodes = typed(schema, input_nodes)
+    node_type, source = nodes.node_type, nodes.source
     schema.check_node_type(node_type)
     if (source is None or isinstance(source, str)) and input_time is not None:
         raise ConfigError("input_time: goes with ids, the vertices of a split have no order")

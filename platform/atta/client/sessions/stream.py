@@ -42,7 +42,7 @@ class RawBatch:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _NextReply:
     """A batch, and how many the daemon had not begun when it sent it."""
 
     batch: RawBatch
@@ -81,7 +81,7 @@ class BatchStream(Iterator[RawBatch]):
         """Batches that the daemon had not begun when it sent the latest one."""
         self._pace = ConsumerPace()
         self._from_afar = not request.shared_memory
-        self._read: Callable[[], _Answer | None]
+        self._read: Callable[[], _NextReply | None]
         self._finalizer = weakref.finalize(self, keeper.discard, self._state)
         keeper.keep(self._state, float(reply.lease_s))
         if self._left:
@@ -163,7 +163,7 @@ def _begun(function: Callable[[], T]) -> Callable[[], T]:
     return future.result
 
 
-def _read(state: SessionState, call: Any, sequence: int) -> _Answer | None:
+def _read(state: SessionState, call: Any, sequence: int) -> _NextReply | None:
     """Take in the answer to a request for batch ``sequence``; None: it is not ready yet."""
     peer = state.connection.address
     try:
@@ -182,7 +182,7 @@ def _read(state: SessionState, call: Any, sequence: int) -> _Answer | None:
         arrays = {ref.name: _array(buffer, ref) for ref in header.arrays}
     except (TypeError, ValueError, OverflowError) as error:
         raise RemoteError(peer, f"sends a batch that cannot be read: {error}") from error
-    return _Answer(RawBatch(int(header.batch), arrays, dict(header.stats)), int(header.unlaunched))
+    return _NextReply(RawBatch(int(header.batch), arrays, dict(header.stats)), int(header.unlaunched))
 
 
 def _array(buffer: np.ndarray, ref: Any) -> np.ndarray:

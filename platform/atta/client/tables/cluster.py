@@ -16,14 +16,14 @@ from typing import Any
 import grpc
 
 from atta.client.control import Connection
-from atta.client.tables.pushes import Registration, Shard, Ticket
+from atta.client.tables.pushes import Registration, TableShard, Ticket
 from atta.client.tables.remote import RemoteTable
 from atta.errors import AttaError, DataError, RemoteError, UnknownNameError
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
 from atta.wire import rpc
 
-__all__ = ["RemoteTable", "Tables", "Ticket"]
+__all__ = ["ClusterTables", "RemoteTable", "Ticket"]
 
 _PREPARE = table_pb2.SnapshotRequest.PREPARE
 _COMMIT = table_pb2.SnapshotRequest.COMMIT
@@ -32,7 +32,7 @@ _LOOKS_S = (0.05, 0.2, 0.75, 0.0)
 """Pauses after looks at a table that is not the same everywhere: somebody may just be loading or deleting it."""
 
 
-class Tables:
+class ClusterTables:
     """The mutable tables of a cluster."""
 
     def __init__(self, connections: Sequence[Connection], dataset_id: str) -> None:
@@ -183,7 +183,7 @@ class Tables:
             if registration.load_id != info.load_id:
                 registration.renew(registration.client)
         shards = [
-            Shard(connection, info.first_row, info.rows, registration)
+            TableShard(connection, info.first_row, info.rows, registration)
             for connection, info, registration in zip(self._connections, infos, known, strict=True)
         ]
         return RemoteTable(spec, shards, self._dataset_id, table_id=table_id, infos=infos)

@@ -101,7 +101,7 @@ class DistEmbedding(nn.Module):
         flat = integers(f"table {self._table.spec.name}: ids", ids.detach().reshape(-1).cpu().numpy())
         distinct, inverse = np.unique(flat, return_inverse=True)
         rows = self._table.locate(distinct)
-        values, _ = self._table.pull(rows, codec=self._codec)
+        values = self._table.pull(rows, codec=self._codec).values
         leaf = torch.from_numpy(values).to(ids.device)
         if torch.is_grad_enabled() and self.training:
             leaf.requires_grad_()
@@ -148,7 +148,7 @@ class DistEmbedding(nn.Module):
         weight = torch.empty(self.num_embeddings, self.embedding_dim)
         for first in range(0, self.num_embeddings, _ROWS):
             rows = np.arange(first, min(first + _ROWS, self.num_embeddings))
-            weight[first : first + len(rows)] = torch.from_numpy(self._table.pull(rows)[0])
+            weight[first : first + len(rows)] = torch.from_numpy(self._table.pull(rows).values)
         destination[prefix + "weight"] = weight
 
     def get_extra_state(self) -> dict[str, Any]:

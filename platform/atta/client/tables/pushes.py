@@ -19,11 +19,34 @@ from atta.errors import AttaError, DeadlineError, UnavailableError, UnknownClien
 from atta.protos.v1 import table_pb2
 from atta.wire import rpc
 
-__all__ = ["Registration", "Shard", "Steps", "Ticket"]
+__all__ = ["PushNumber", "Registration", "SentPush", "StepNumber", "Steps", "TableShard", "Ticket"]
 
 _ATTEMPTS = 3
 _RENEWALS = 8
 """How often a push is sent as a new one at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushNumber:
+    """The number of a push, as its owner tells pushes apart.
+
+    Attributes:
+        client: as the owner has registered it.
+        sequence: counts this client's pushes to the table of the owner.
+        settled: no push with a lower number will be sent again.
+    """
+
+    client: int
+    sequence: int
+    settled: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepNumber:
+    """The number of an optimiser's step, and how many loads of the table were known when it was given."""
+
+    step: int
+    loads: int
 
 
 class Registration:
@@ -54,13 +77,13 @@ class Registration:
         with self._lock:
             self._register()
 
-    def take(self) -> tuple[int, int, int]:
-        """Register unless that is done; the client, the number of its next push, and the lowest of those that are under way."""
+    def take(self) -> PushNumber:
+        """Number the next push; registers first, unless that is done."""
         with self._lock:
             client = self._register()
             self._open.add(self._next)
             self._next += 1
-            return client, self._next - 1, min(self._open)
+            return PushNumber(client, self._next - 1, min(self._open))
 
     def settle(self, client: int, number: int) -> None:
         """The push of this number is done with, applied or not: it will not be sent again."""
@@ -84,7 +107,7 @@ class Registration:
 
 
 @dataclass(eq=False)
-class Shard:
+class TableShard:
     """The rows of one owner."""
 
     connection: Connection
@@ -93,24 +116,32 @@ class Shard:
     registration: Registration
 
 
+@dataclass(frozen=True, slots=True)
+class SentPush:
+    """A push on its way to one owner: what was sent, and the call that ends with the answer."""
+
+    shard: TableShard
+    bulk: rpc.Bulk
+    future: Any
+
+
 class Steps(Protocol):
     """Who numbers the steps of an optimiser."""
 
     def noticed(self, load_id: int, step: int) -> None:
         """An owner has the table from this load, which left it at this step."""
 
-    def again(self, step: int, since: int) -> tuple[int, int]:
-        """The number of a step that was numbered when ``since`` loads were known, and how many are known now."""
+    def again(self, number: StepNumber) -> StepNumber:
+        """The number of a step that is sent again: a new one if the table has been loaded since."""
 
 
 class Ticket:
     """Pushes that are under way."""
 
-    def __init__(self, sent: list[tuple[Shard, rpc.Bulk, Any]], steps: Steps, loads: int) -> None:
-        """``loads``: how many loads of the table were known when its step, if it is one, was numbered."""
-        self._sent, self._steps, self._loads = sent, steps, loads
-        self._step = sent[0][1].message.step if sent else 0
-        self._sent_to = {id(shard): shard.registration.load_id for shard, _, _ in sent}
+    def __init__(self, sent: list[SentPush], steps: Steps, number: StepNumber) -> None:
+        """``number``: of the step that all of them are part of; of pushes that are not steps it does not count."""
+        self._sent, self._steps, self._number = sent, steps, number
+        self._sent_to = {id(push.shard): push.shard.registration.load_id for push in sent}
 
     def wait(self) -> None:
         """Until all owners have applied them; they are sent again where an answer is lost.
@@ -121,16 +152,16 @@ class Ticket:
             UnknownClientError: it is not known whether a push has been applied, as its owner has forgotten this client.
         """
         errors = []
-        for shard, bulk, future in self._sent:
+        for push in self._sent:
             try:
-                self._outcome(shard, bulk, future)
+                self._outcome(push.shard, push.bulk, push.future)
             except AttaError as error:
                 errors.append(error)
         self._sent = []
         if errors:
             raise errors[0]
 
-    def _outcome(self, shard: Shard, bulk: rpc.Bulk, future: Any) -> None:
+    def _outcome(self, shard: TableShard, bulk: rpc.Bulk, future: Any) -> None:
         lost, renewals, patience = 0, 0, shard.connection.patience()
         try:
             while True:
@@ -157,21 +188,22 @@ class Ticket:
         finally:
             shard.registration.settle(bulk.message.client, bulk.message.sequence)
 
-    def _as_new(self, shard: Shard, bulk: rpc.Bulk) -> rpc.Bulk:
+    def _as_new(self, shard: TableShard, bulk: rpc.Bulk) -> rpc.Bulk:
         """The same push under a new registration; a step is counted from where a load has left the table."""
         registration = shard.registration
         message = table_pb2.PushRowsRequest()
         message.CopyFrom(bulk.message)
-        message.client, message.sequence, message.settled = registration.take()
+        taken = registration.take()
+        message.client, message.sequence, message.settled = taken.client, taken.sequence, taken.settled
         self._sent_to[id(shard)] = registration.load_id
         self._steps.noticed(registration.load_id, registration.step)
         if message.step:
-            self._step, self._loads = self._steps.again(self._step, self._loads)
-            message.step = self._step
+            self._number = self._steps.again(self._number)
+            message.step = self._number.step
         return rpc.Bulk(message, bulk.payloads)
 
 
-def _doubt(shard: Shard, bulk: rpc.Bulk, error: AttaError) -> str:
+def _doubt(shard: TableShard, bulk: rpc.Bulk, error: AttaError) -> str:
     return (
         f"{shard.connection.address}: table {bulk.message.name}: the answer to a push was lost, and by now {error}: "
         "it may have been applied or not"

@@ -12,9 +12,10 @@ from typing import Any
 import grpc
 import numpy as np
 
-from atta.client.tables.pushes import Shard, Ticket
+from atta.client.tables.pushes import SentPush, StepNumber, TableShard, Ticket
 from atta.errors import ConfigError, RemoteError, UnavailableError
 from atta.kvstore import codecs
+from atta.kvstore.mutable.requests import Pulled
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
 from atta.wire import rpc
@@ -30,7 +31,7 @@ class RemoteTable:
     """One mutable table of the cluster. Safe to use from many threads; not across a fork."""
 
     def __init__(
-        self, spec: MutableSpec, shards: Sequence[Shard], dataset_id: str, *, table_id: int, infos: Sequence[Any]
+        self, spec: MutableSpec, shards: Sequence[TableShard], dataset_id: str, *, table_id: int, infos: Sequence[Any]
     ) -> None:
         """``infos``: what the shards' owners say of it (``TableInfo``)."""
         self.spec, self.table_id = spec, table_id
@@ -52,13 +53,13 @@ class RemoteTable:
                 self._loads.add(load_id)
                 self.step = step
 
-    def again(self, step: int, since: int) -> tuple[int, int]:
-        """The number of a step that was numbered when ``since`` loads were known, and how many are known now."""
+    def again(self, number: StepNumber) -> StepNumber:
+        """The number of a step that is sent again: a new one if the table has been loaded since."""
         with self._counting:
-            if len(self._loads) == since:
-                return step, since
+            if len(self._loads) == number.loads:
+                return number
             self.step += 1
-            return self.step, len(self._loads)
+            return StepNumber(self.step, len(self._loads))
 
     def refresh(self) -> None:
         """Learn of snapshots that have been loaded since, and of the step that they have left the table at.
@@ -94,7 +95,7 @@ class RemoteTable:
             raise ConfigError(f"table {self.spec.name}: {ids[rows < 0][0]} is no edge of {self.spec.policy}")
         return rows
 
-    def _ask_where(self, shard: Shard, ids: np.ndarray) -> np.ndarray:
+    def _ask_where(self, shard: TableShard, ids: np.ndarray) -> np.ndarray:
         found = []
         for first in range(0, len(ids), PIECE_ROWS):
             piece = ids[first : first + PIECE_ROWS]
@@ -102,9 +103,7 @@ class RemoteTable:
             found.append(np.frombuffer(shard.connection.call("TableService.Locate", request).rows, dtype=np.int64))
         return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
-    def pull(
-        self, rows: np.ndarray, *, codec: str = "", versions: bool = False
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    def pull(self, rows: np.ndarray, *, codec: str = "", versions: bool = False) -> Pulled:
         """Values [n, *row shape] of global ``rows`` (int64 [n], may repeat) and, if asked for, their versions int64 [n].
 
         Raises:
@@ -134,7 +133,7 @@ class RemoteTable:
                     if not isinstance(error, UnavailableError) or not patience.lasts():
                         raise error from failure
                 call = shard.connection.start("TableService.Pull", request)  # noqa: PLW2901 - the same once more
-        return values, found
+        return Pulled(values, found)
 
     def _receive(
         self, call: Any, piece: np.ndarray, codec: str, values: np.ndarray, versions: np.ndarray | None
@@ -185,34 +184,33 @@ class RemoteTable:
         for shard in {id(shard): shard for shard, _ in pieces}.values():
             shard.registration.ensure()
             self.noticed(shard.registration.load_id, shard.registration.step)
-        number, loads = self._numbered(step)
+        number = self._numbered(step)
         sent = []
         for shard, piece in pieces:
-            client, sequence, settled = shard.registration.take()
+            taken = shard.registration.take()
             message = table_pb2.PushRowsRequest(
                 name=self.spec.name,
                 table_id=self.table_id,
                 op=op,
-                client=client,
-                sequence=sequence,
-                settled=settled,
+                client=taken.client,
+                sequence=taken.sequence,
+                settled=taken.settled,
                 versioned=version is not None,
                 version=version or 0,
-                step=number,
+                step=number.step,
                 codec=codec,
             )
             data = values[piece].reshape(len(piece), -1)
             encoded = codecs.encode(codec, data) if codec else data.view(np.uint8)
             bulk = rpc.Bulk(message, {PUSH_ROWS: rows[piece], PUSH_VALUES: encoded})
-            sent.append((shard, bulk, shard.connection.begin("TableService.Push", bulk)))
-        return Ticket(sent, self, loads)
+            sent.append(SentPush(shard, bulk, shard.connection.begin("TableService.Push", bulk)))
+        return Ticket(sent, self, number)
 
-    def _numbered(self, step: int | None) -> tuple[int, int]:
-        """The number of a step, and how many loads are known."""
+    def _numbered(self, step: int | None) -> StepNumber:
         with self._counting:
             if step is None:
                 self.step += 1
-            return self.step if step is None else step, len(self._loads)
+            return StepNumber(self.step if step is None else step, len(self._loads))
 
     def grow(self, rows: int) -> None:
         """Let the whole table have ``rows`` rows; raises ConfigError if it may not, QuotaExceededError without room."""
@@ -220,14 +218,14 @@ class RemoteTable:
         request = table_pb2.GrowTableRequest(name=self.spec.name, table_id=self.table_id, rows=rows)
         last.rows = last.connection.call("TableService.Grow", request).rows
 
-    def _pieces(self, rows: np.ndarray) -> Iterator[tuple[Shard, np.ndarray]]:
+    def _pieces(self, rows: np.ndarray) -> Iterator[tuple[TableShard, np.ndarray]]:
         """Owners with the positions of as many of their rows as one push takes."""
         per_piece = max(1, PIECE_BYTES // max(1, self.spec.row_bytes))
         for shard, at in self._by_owner(rows):
             for first in range(0, len(at), per_piece):
                 yield shard, at[first : first + per_piece]
 
-    def _by_owner(self, rows: np.ndarray) -> Iterator[tuple[Shard, np.ndarray]]:
+    def _by_owner(self, rows: np.ndarray) -> Iterator[tuple[TableShard, np.ndarray]]:
         """Owners with the positions of their rows."""
         if len(rows) and (rows.min() < 0 or rows.max() >= self.rows):
             bad = rows[(rows < 0) | (rows >= self.rows)][0]

@@ -96,7 +96,7 @@ class DistTensor:
 
     def __getitem__(self, ids: Any) -> np.ndarray:
         """Values [n, *row shape] of ``ids`` (integers [n], or a slice of row numbers); a copy."""
-        return self._table.pull(self._rows(ids), codec=self._codec)[0]
+        return self._table.pull(self._rows(ids), codec=self._codec).values
 
     def __setitem__(self, ids: Any, values: Any) -> None:
         """Write rows; returns when their owners have them. A single row is written to all ``ids``."""
@@ -119,9 +119,9 @@ class DistTensor:
 
     def versions(self, ids: Any) -> tuple[np.ndarray, np.ndarray]:
         """Values and versions (int64 [n], -1: never written) of ``ids``, each row's belonging together."""
-        values, versions = self._table.pull(self._rows(ids), codec=self._codec, versions=True)
-        assert versions is not None
-        return values, versions
+        found = self._table.pull(self._rows(ids), codec=self._codec, versions=True)
+        assert found.versions is not None
+        return found.values, found.versions
 
     def grow(self, rows: int) -> None:
         """Let the table have ``rows`` rows; the new ones are as if they had been there from the beginning."""

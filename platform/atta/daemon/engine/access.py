@@ -1,4 +1,4 @@
-"""Questions about the whole graph, answered by whoever owns the vertices: how sampling programs run inside a daemon."""
+"""How sampling programs run inside a daemon: their questions about the whole graph go to the owners of the vertices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atta.daemon.peers.answers import AskedPeers
 from atta.errors import AttaError, ConfigError, RemoteError
 from atta.protos.v1 import graph_pb2
 from atta.samplers import kernels
-from atta.samplers.batch.state import SampleItem
+from atta.samplers.batch.items import SampleItem
 from atta.samplers.methods import Method
 from atta.samplers.requests import (
     Contains,
@@ -40,7 +40,7 @@ class ClusterAccess:
     """Answers from this daemon's shard and its peers."""
 
     def __init__(self, shard: Shard, peers: AskedPeers, pool: Executor) -> None:
-        """``pool`` runs what takes long, so that the event loop stays free."""
+        """``pool`` runs long work, so that the event loop stays free."""
         self.shard, self.peers, self.pool = shard, peers, pool
         self._sums: dict[str, asyncio.Future[np.ndarray]] = {}
 
@@ -49,13 +49,13 @@ class ClusterAccess:
         return Conversation(self, edge_type)
 
     async def degree_sums(self, edge_type: str) -> np.ndarray:
-        """See ``DegreeSums``; collected from all owners once."""
+        """See ``DegreeSums``; collected from all owners once per edge type."""
         if edge_type not in self._sums:
             self._sums[edge_type] = asyncio.ensure_future(self._collect(edge_type))
         try:
             return await asyncio.shield(self._sums[edge_type])
         except AttaError:
-            self._sums.pop(edge_type, None)  # a peer may be back for the next batch
+            self._sums.pop(edge_type, None)  # the peer may be back for the next batch
             raise
 
     async def _collect(self, edge_type: str) -> np.ndarray:
@@ -67,7 +67,7 @@ class ClusterAccess:
 
 
 class Conversation:
-    """One program's questions; counts what was asked of other daemons."""
+    """One program's questions. Counts the rows asked of other daemons, and the bytes of their answers."""
 
     def __init__(self, access: ClusterAccess, edge_type: str) -> None:
         self._access, self._edge_type = access, edge_type
@@ -87,7 +87,7 @@ class Conversation:
             value = await self.answer(request)
 
     async def answer(self, request: Request) -> Any:
-        """What the request's docstring describes.
+        """The answer that the request's docstring describes.
 
         Raises:
             ConfigError: a vertex that does not exist.
@@ -106,7 +106,7 @@ class Conversation:
             case DegreeSums():
                 return await self._access.degree_sums(self._edge_type)
             case _:
-                raise ConfigError(f"an operator asks with {type(request).__name__}, which is no question to a graph")
+                raise ConfigError(f"an operator asks with {type(request).__name__}, which is not a question to a graph")
 
     # -- dividing questions, joining answers ---------------------------------------------------------------------------
 

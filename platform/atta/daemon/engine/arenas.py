@@ -1,6 +1,7 @@
-"""Memory files that hold many slots each: descriptors are few, however many batches there are.
+"""Memory files that hold many slots each, so that many batches need few descriptors.
 
-An arena is far larger than the memory it takes: only touched pages count. ``Gaps`` (pure) says which ranges are free.
+An arena is far larger than the memory that it takes, as only touched pages count. ``Gaps`` (pure) says which ranges are
+free.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import bisect
 import mmap
 import os
 import resource
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,16 +20,18 @@ from atta.wire import memfiles
 __all__ = ["Arena", "Gaps", "arena_bytes"]
 
 FIRST_BYTES = 1 << 30
+"""Size of the first arena; later ones double."""
 LARGEST_BYTES = 1 << 40
+"""Size at which arenas stop doubling."""
 SPARE_DESCRIPTORS = 8
-"""So many are left for connections: a daemon without any could not even say what it lacks."""
+"""Number of descriptors left for connections. Without any, a daemon could not even report what it lacks."""
 
 
 class Gaps:
     """The free ranges of ``nbytes`` bytes, by first fit. Pure."""
 
     def __init__(self, nbytes: int) -> None:
-        self._gaps = [(0, nbytes)]
+        self._gaps = [(0, nbytes)]  # (start, stop), ascending; no two overlap or touch
         self._nbytes = nbytes
 
     @property
@@ -55,9 +59,21 @@ class Gaps:
             last, stop = index + 1, self._gaps[index][1]
         self._gaps[first:last] = [(start, stop)]
 
+    def validate(self, taken: list[tuple[int, int]]) -> None:
+        """Raise AssertionError unless gaps and the ``taken`` ranges (start, stop) together cover everything once.
+
+        For tests.
+        """
+        assert all(stop < start for (_, stop), (start, _) in pairwise(self._gaps)), f"gaps touch: {self._gaps}"
+        at = 0
+        for start, stop in sorted([*self._gaps, *taken]):
+            assert start == at < stop, f"the range {start} to {stop} follows one that ends at {at}"
+            at = stop
+        assert at == self._nbytes, f"ranges end at {at} of {self._nbytes}"
+
 
 def arena_bytes(open_arenas: int, wanted: int) -> int:
-    """Size of one more arena that has room for ``wanted`` bytes: they double, so that a few dozen are enough for anything."""
+    """Size of one more arena with room for ``wanted`` bytes. Sizes double, so a few dozen arenas are always enough."""
     return max(wanted, min(FIRST_BYTES << min(open_arenas, 20), LARGEST_BYTES))
 
 
@@ -72,7 +88,7 @@ class Arena:
         except OSError as error:
             raise _refused(error) from error
         try:
-            # The mapping takes another one; both come from the low end, so the number tells how many are left.
+            # The mapping takes another descriptor. Both have the lowest free numbers, so these tell how many are left.
             if 0 <= _most_files() <= self.fd + 1 + SPARE_DESCRIPTORS:
                 raise _refused("the rest is kept for connections")
             flags = mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0)

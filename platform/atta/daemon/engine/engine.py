@@ -1,7 +1,8 @@
 """The shell around the scheduler: carries out its actions and reports what happened.
 
-The scheduler (``atta.scheduler``, pure) decides; this file owns the clock and the buffers, ``runner`` the threads. Every change
-enters through ``post(event)`` on the event loop, so there is no lock: workers hand their results back to the loop.
+The scheduler (``atta.scheduler``, pure) decides; this file owns the clock and the buffers, ``runner`` the threads.
+Every change enters through ``post(event)`` on the event loop, so there is no lock: workers hand their results back to
+the loop.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from atta.kvstore.store import Store
 from atta.observe.figures import SessionFigures
 from atta.observe.machine.processor import ProcessorLoad
 from atta.partition.dataset import Dataset
+from atta.samplers.batch.items import StreamPosition
 from atta.samplers.batch.layout import BatchArrays
-from atta.samplers.batch.state import BatchState, StreamPosition
+from atta.samplers.batch.state import BatchState
 from atta.samplers.batch.vertices import CompactorPool
 from atta.samplers.dag.instance import Task
 from atta.samplers.shard import Shard
@@ -79,7 +81,7 @@ class Engine:
         self._record("opened", session)
         batches = request.seeds.batch_ids(request.first_batch)
         loader = f"{request.job}/{request.seeds.rank}/{hash(request.plan)}/{request.seeds.batch_size}"
-        self.post(sched.SessionOpened(session.id, request.plan, batches, loader=loader, weight=request.weight))
+        self.post(sched.SessionOpened(session.id, request.plan, batches, loader=loader, share=request.share))
 
     def close(self, session: Session) -> None:
         """Stop making batches and free what is queued. The consumer keeps the slots that it still reads."""

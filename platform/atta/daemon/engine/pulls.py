@@ -1,4 +1,5 @@
-"""Table rows that a peer owns: from the cache, from pulls of other batches that are under way, and from the peer itself."""
+"""Table rows that a peer owns: from the cache, from pulls of other batches that are under way, and from the peer
+itself."""
 
 from __future__ import annotations
 
@@ -18,10 +19,11 @@ from atta.kvstore import codecs
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import wire_bytes
 from atta.samplers import kernels
-from atta.samplers.batch.state import BatchState, FeatureItem
+from atta.samplers.batch.items import FeatureItem
+from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import Task
 
-__all__ = ["Pulled", "RemoteContext", "WantedRows", "pull_jointly", "pull_rows"]
+__all__ = ["PullCounts", "RemoteContext", "WantedRows", "pull_jointly", "pull_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +35,15 @@ class RemoteContext:
     pool: Executor  # copies rows, so that the event loop stays free
     underway: PullsUnderWay | None = None  # None: every batch asks for all of its rows
     codec: str = ""
-    """Of float32 rows on the way; empty: none. Decoded rows differ from the originals, so the cache does not keep them."""
+    """Of float32 rows on the way; empty: none. Decoded rows differ from the originals, so the cache does not keep
+    them."""
     age_ms: int = 0  # since the batch was begun; 0: peers answer in order of arrival
     at_once: int = SMALL_BYTES  # the event loop itself copies up to this many bytes
 
 
 @dataclass(frozen=True, slots=True)
 class WantedRows:
-    """Rows of one node type that a batch wants from a peer: where they go, and the cache's slots for them (None: no slots)."""
+    """Rows of one node type that a batch wants from a peer, where they go, and the cache's slots for them."""
 
     item: FeatureItem = field(repr=False)
     outs: list[np.ndarray] = field(repr=False)
@@ -53,7 +56,7 @@ class WantedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PullCounts:
     """Where rows came from, and the bytes that the peer sent."""
 
     remote: int = 0
@@ -62,7 +65,7 @@ class Pulled:
     shared: int = 0
 
 
-async def pull_rows(state: BatchState, task: Task, context: RemoteContext) -> Pulled:
+async def pull_rows(state: BatchState, task: Task, context: RemoteContext) -> PullCounts:
     """Fetch all rows of a FEATURE task of another owner into the batch."""
     cache, loop = context.cache, asyncio.get_running_loop()
     wanted: list[WantedRows] = []
@@ -87,8 +90,11 @@ async def pull_rows(state: BatchState, task: Task, context: RemoteContext) -> Pu
     return replace(pulled, cached=cached)
 
 
-async def pull_jointly(wanted: Sequence[WantedRows], owner: int, context: RemoteContext) -> Pulled:
-    """Pull ``wanted``, but take what earlier batches have already asked for from them. Later batches may rely on this pull."""
+async def pull_jointly(wanted: Sequence[WantedRows], owner: int, context: RemoteContext) -> PullCounts:
+    """Pull ``wanted``, but take what earlier batches have already asked for from them.
+
+    Later batches may rely on this pull.
+    """
     underway = context.underway
     if underway is None:
         return await _ask(wanted, context)
@@ -108,7 +114,7 @@ async def pull_jointly(wanted: Sequence[WantedRows], owner: int, context: Remote
         again = [rows.only(promise.chosen) for rows, promise in promises if not await promise.came]
         if again:
             more = await _ask(again, context)
-            pulled = Pulled(pulled.remote + more.remote, pulled.nbytes + more.nbytes)
+            pulled = PullCounts(pulled.remote + more.remote, pulled.nbytes + more.nbytes)
         came = True
     finally:
         await asyncio.gather(
@@ -132,14 +138,14 @@ def _without(count: int, promises: Sequence[SharedRows]) -> np.ndarray:
     return np.flatnonzero(left)
 
 
-async def _ask(wanted: Sequence[WantedRows], context: RemoteContext) -> Pulled:
+async def _ask(wanted: Sequence[WantedRows], context: RemoteContext) -> PullCounts:
     """Have the peer send rows, and put them in their places."""
     peer, cache, codec, loop = context.peer, context.cache, context.codec, asyncio.get_running_loop()
     copies: list[Awaitable[None]] = []
     wanted = [rows for rows in wanted if len(rows.item.rows)]
     due, got, received = sum(len(rows.item.rows) for rows in wanted), 0, 0
     if not due:
-        return Pulled()
+        return PullCounts()
     try:
         async for index, first, count, data in peer.pull([rows.item for rows in wanted], codec, age_ms=context.age_ms):
             item, outs, slots = wanted[index].item, wanted[index].outs, wanted[index].slots
@@ -157,7 +163,7 @@ async def _ask(wanted: Sequence[WantedRows], context: RemoteContext) -> Pulled:
         await _settled(copies)
     if got != due:
         raise RemoteError(peer.address, f"sends {got} rows of {due}")
-    return Pulled(remote=due, nbytes=received)
+    return PullCounts(remote=due, nbytes=received)
 
 
 def _scatter(

@@ -1,7 +1,8 @@
 """An always-on memory of what the daemon did and decided: a ring of the last entries, read by ``atta trace``.
 
-Appending takes a microsecond and happens on the event loop only, so there is no lock. Entries are flat tuples of numbers and
-strings, about 300 bytes each; ``atta.observe.recording`` names their fields, in the order in which they are appended here.
+Appending takes a microsecond and happens on the event loop only, so there is no lock. Entries are flat tuples of
+numbers and short strings, about 300 bytes each, never arrays. ``atta.observe.recording`` names their fields, in the
+same order.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from atta.wire.rpc import METHODS
 __all__ = ["Recorder"]
 
 CHUNK_CHARS = 256 << 10
-"""Entries are sent in messages of about this size: a few milliseconds of the event loop each."""
+"""About how many characters of entries one message holds. Making it takes the event loop a few milliseconds."""
 _KINDS = {kind: kind.value for kind in Kind}
 _LANES = {lane: lane.value for lane in Lane}
 _NOTHING = TaskResult()
@@ -60,13 +61,13 @@ class Recorder:
         self._ring.append(("batch", self.clock() if at is None else at, what, session, batch, dag))
 
     def session(self, what: str, session: str, *of: Any) -> None:
-        """A session is opened or closed; ``of``: the other fields of a ``SessionMark``, from ``job`` on."""
+        """A session is opened or closed; ``of``: the fields of a ``SessionMark`` from ``job`` on."""
         self._ring.append(("session", self.clock(), what, session, *of))
 
     def sample(
         self, at: float, sessions: Iterable[SessionView], scheduler: Mapping[str, float], *, buffer_bytes: int
     ) -> None:
-        """Figures of the moment; ``scheduler``: those of ``Scheduler.stats``."""
+        """Gauges at time ``at``; ``scheduler``: those of ``Scheduler.stats``."""
         if not self.capacity:
             return
         lanes = (int(scheduler[name]) for name in ("ready_cpu", "ready_net", "running_cpu", "running_net"))
@@ -76,7 +77,7 @@ class Recorder:
             self._ring.append(("sample", at, view.name, view.score, view.sigma, *held, view.sample_ms, view.train_ms))
 
     def served(self, service: str, methods: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-        """The same handlers, their requests recorded."""
+        """The same handlers, which also record their requests."""
         return {name: self._recorded(f"{service}.{name}", handler) for name, handler in methods.items()}
 
     def _recorded(self, name: str, handler: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,7 +110,7 @@ class Recorder:
         return wrapper
 
     def lines(self, last_s: float) -> Iterator[str]:
-        """The entries of the last ``last_s`` seconds (0: all) as text, in pieces; oldest first, as they are now."""
+        """The entries of the last ``last_s`` seconds (0: all) as text, in pieces, the oldest first."""
         since = self.clock() - last_s
         entries = tuple(self._ring)
         return to_lines((entry for entry in entries if not last_s or entry[1] >= since), CHUNK_CHARS)

@@ -1,8 +1,8 @@
-"""A session: one consumer's stream of batches for one epoch, from its output queue to the hands of the consumer.
+"""A session: one consumer's stream of batches for one epoch, from its output queue to the consumer.
 
-Batches come in order and are numbered 0, 1, 2, ...; asking for a number again yields the same batch, so a lost answer costs
-nothing. A batch delivered in shared memory occupies its slot until the consumer says that the last view of it is gone, or, when the
-session has ended, until the kernel says so.
+Batches come in order and are numbered 0, 1, 2, ... Asking for a number again yields the same batch, so a lost answer
+costs nothing. A batch delivered in shared memory keeps its slot until the consumer says that the last view of it is
+gone. After the end of the session, the kernel's locks tell when it is gone.
 """
 
 from __future__ import annotations
@@ -13,40 +13,44 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from atta.daemon.engine.slots import Slot, SlotPool
 from atta.errors import AttaError, ConfigError
+from atta.samplers.batch.items import BatchSeeds
 from atta.samplers.batch.layout import BatchArrays, Layout
-from atta.samplers.batch.state import BatchSeeds
 from atta.samplers.dag.spec import Plan
 from atta.samplers.seed_plan import SeedPlan
 
-__all__ = ["Delivery", "Session", "SessionRequest"]
+__all__ = ["Delivery", "Session", "SessionRequest", "Taken"]
 
 MAX_HELD_SLOTS = 4
-"""Beyond so many shared-memory batches in a consumer's hands, further ones are sent as bytes: a consumer that keeps its
-batches must not starve itself of slots."""
+"""Largest number of shared-memory batches that a consumer may hold. Further ones are sent as bytes, so that a consumer
+that keeps its batches does not run out of slots."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionRequest:
     """A checked request for a session."""
 
-    plan: Plan
-    layout: Layout
-    seeds: SeedPlan
+    plan: Plan = field(repr=False)
+    layout: Layout = field(repr=False)
+    seeds: SeedPlan = field(repr=False)
     first_batch: int
     seed: int
     epoch: int
     shared_memory: bool
     job: str
-    sources: np.ndarray | None = None  # int64, internal ids, by position in the input: the other ends of seed edges
-    times: np.ndarray | None = None  # int64, by position in the input
-    weight: float = 1.0  # beside other sessions
-    codec: str = ""  # of rows that other daemons send; empty: as they are
-    exclude: tuple[tuple[str, bool], ...] = ()  # edge types without the batch's seed edges, and whether in reverse
+    sources: np.ndarray | None = field(default=None, repr=False)
+    """int64, internal ids, by position in the input: the other ends of seed edges."""
+    times: np.ndarray | None = field(default=None, repr=False)
+    """int64, by position in the input."""
+    share: float = 1.0  # of the workers, relative to other sessions
+    codec: str = ""  # of rows that other daemons send; empty: none
+    exclude: tuple[tuple[str, bool], ...] = ()
+    """Edge types from which the batch's seed edges are left out, and whether in reverse."""
 
     def batch_seeds(self, batch: int) -> BatchSeeds:
         """What the batch with this id starts from."""
@@ -62,14 +66,22 @@ class Delivery:
     """A finished batch: its arrays, the slot that they lie in, and figures about how it was made."""
 
     batch: int
-    out: BatchArrays
+    out: BatchArrays = field(repr=False)
     slot: Slot
     stats: dict[str, float]
     shared: bool = False
+    """Whether the consumer reads it in shared memory."""
     senders: int = 0
-    """Requests that are being answered with its bytes: until they have ended, its slot is nobody else's."""
+    """Number of requests that are being answered with its bytes; not negative. Meanwhile its slot stays its own."""
     over: bool = False
-    """The consumer has taken a later batch."""
+    """Whether the consumer has taken a later batch. A shared batch is never over, its slot comes back in other ways."""
+
+
+class Taken(NamedTuple):
+    """The answer to a request for a batch."""
+
+    delivery: Delivery | None  # None: no batch was finished in time
+    fresh: bool  # whether it was taken from the queue just now
 
 
 @dataclass(eq=False)
@@ -81,13 +93,15 @@ class Session:
     slots: SlotPool
     last_seen: float
     digest: bytes = b""  # of the request, as it came
-    queue: deque[Delivery] = field(default_factory=deque)
-    held: dict[int, Delivery] = field(default_factory=dict)
-    current: Delivery | None = None
-    sequence: int = -1
+    queue: deque[Delivery] = field(default_factory=deque, repr=False)
+    """Finished and not taken: neither shared, over nor being sent."""
+    held: dict[int, Delivery] = field(default_factory=dict, repr=False)
+    """Shared batches that the consumer reads, by number: at most MAX_HELD_SLOTS, none newer than ``sequence``."""
+    current: Delivery | None = None  # the latest one taken; None before the first one, and once closed
+    sequence: int = -1  # number of the latest batch taken; -1: none
     error: AttaError | None = None
     roomy_at: float = field(default_factory=time.monotonic)  # when there was last memory to make a batch in
-    closed: bool = False
+    closed: bool = False  # then ``queue`` and ``held`` are empty
     busy: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -106,7 +120,7 @@ class Session:
 
     @property
     def lent_bytes(self) -> int:
-        """Bytes of the batches that the consumer has taken and still looks at."""
+        """Bytes of the batches that the consumer has taken and still reads."""
         lent = [*self.held.values()]
         if self.current is not None and not self.current.shared:
             lent.append(self.current)
@@ -118,7 +132,7 @@ class Session:
         self._changed.set()
 
     def fail(self, error: AttaError) -> None:
-        """No further batch will come; the consumer learns why at its next request."""
+        """No further batch will come. The consumer learns why at its next request."""
         self.error = self.error or error
         self._changed.set()
 
@@ -129,18 +143,18 @@ class Session:
             if delivery is not None:
                 self.slots.release(delivery.slot)
 
-    async def batch(self, sequence: int, wait_s: float) -> tuple[Delivery | None, bool]:
-        """Batch number ``sequence`` and whether it was taken from the queue just now; None after ``wait_s`` without one.
+    async def batch(self, sequence: int, wait_s: float) -> Taken:
+        """Batch number ``sequence``; without one, wait for ``wait_s`` seconds.
 
         Raises:
             ConfigError: neither the current number nor the next one.
             AttaError: the session has failed.
         """
         deadline = asyncio.get_running_loop().time() + wait_s
-        # Checked anew after each wait: other requests may have been answered meanwhile, and this one be out of date.
+        # Check again after each wait: other requests may have been answered meanwhile, so this one may be out of date.
         while not self._answers_again(sequence):
             if self.queue:
-                return self._take(sequence), True
+                return Taken(self._take(sequence), fresh=True)
             if self.error is not None:
                 raise self.error
             if self.closed:
@@ -150,8 +164,8 @@ class Session:
             try:
                 await asyncio.wait_for(self._changed.wait(), max(left, 0))
             except TimeoutError:
-                return None, False
-        return self.current, False
+                return Taken(None, fresh=False)
+        return Taken(self.current, fresh=False)
 
     def _answers_again(self, sequence: int) -> bool:
         """Whether this is the current number; ConfigError unless it is, or the next one."""
@@ -174,7 +188,7 @@ class Session:
 
     @contextmanager
     def sending(self, delivery: Delivery) -> Iterator[None]:
-        """Meanwhile the bytes of a batch stay as they are, whatever later requests ask for."""
+        """Meanwhile the bytes of a batch stay as they are, also if later requests ask for other batches."""
         delivery.senders += 1
         try:
             yield
@@ -193,7 +207,10 @@ class Session:
             self.slots.release(delivery.slot)
 
     def close(self) -> None:
-        """Free what nobody can be reading; what the consumer may still look at is left to it until it looks away."""
+        """Free the slots that are not read.
+
+        The consumer keeps those that it may still read, until it lets go of them.
+        """
         self.closed = True
         self._changed.set()
         self._forget_current()
@@ -203,3 +220,24 @@ class Session:
         for delivery in self.held.values():
             self.slots.abandon(delivery.slot, self.id)
         self.held.clear()
+
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant does not hold; for tests."""
+        name = f"session {self.id!r}"
+        assert self.sequence >= -1, f"{name}: sequence {self.sequence}"
+        assert len(self.held) <= MAX_HELD_SLOTS, f"{name}: the consumer holds {len(self.held)} slots"
+        for number, delivery in self.held.items():
+            assert 0 <= number <= self.sequence, f"{name}: batch number {number} is held before it was taken"
+            assert delivery.shared, f"{name}: batch number {number} is held, but was sent as bytes"
+            assert not delivery.over, f"{name}: batch number {number} is held, but its slot was freed"
+        for delivery in self.queue:
+            fresh = not (delivery.shared or delivery.over or delivery.senders)
+            assert fresh, f"{name}: batch {delivery.batch} is in the queue, but was taken"
+        if self.current is not None:
+            assert self.sequence >= 0, f"{name}: a batch is current before any was taken"
+            assert not self.current.over, f"{name}: the current batch is over"
+            assert self.current.senders >= 0, f"{name}: {self.current.senders} requests send the current batch"
+        if self.closed:
+            left = self.current, *self.queue, *self.held.values()
+            assert not any(left), f"{name} is closed, but batches are left"
+        assert not self.closed or self._changed.is_set(), f"{name} is closed, but requests still wait"

@@ -1,4 +1,4 @@
-"""One session's figures, from what the daemon knows of its consumer and the scheduler of its batches."""
+"""One session's figures: what the daemon knows of its consumer, and the scheduler of its batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["session_figures"]
 
 
 def session_figures(session: Session, view: SessionView | None) -> SessionFigures:
-    """The figures of ``session``; ``view`` is None where the scheduler has given it up, because it failed."""
+    """The figures of ``session``; ``view`` is None if it failed, as the scheduler has then closed it."""
     request = session.request
     return SessionFigures(
         session=session.id,

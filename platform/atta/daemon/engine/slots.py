@@ -1,9 +1,10 @@
 """Shared-memory slots: batches are assembled once, where the consumer will read them.
 
-A slot is a range of an arena, an anonymous memory file (``atta.wire.memfiles``). A consumer on the same machine maps the arena through
-``/proc/<pid>/fd/<n>``, locks the slot's range for as long as it looks at the batch, and then finds the batch's nonce in the first
-bytes. Slots are reused because touching fresh pages costs about eight times a copy. None is written while a consumer has it
-locked, whatever the sessions believe, and each batch has a nonce of its own: who comes too late finds another and takes nothing.
+A slot is a range of an arena, an anonymous memory file (``atta.wire.memfiles``). A consumer on the same machine maps
+the arena through ``/proc/<pid>/fd/<n>``, locks the slot's range while it reads the batch, and checks the batch's nonce
+in the first bytes. Slots are reused because touching fresh pages costs about eight times a copy. A slot that a consumer
+has locked is never written, whatever the sessions' state says. Every batch has its own nonce, so a consumer that comes
+too late notices it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,11 +25,13 @@ __all__ = ["Slot", "SlotPool", "stale_sizes"]
 
 PAGE = 4096
 MIN_FREE_BYTES = 64 << 20
-"""Less free memory than this, or than an earlier batch took, and no further slot is made: a page that cannot be had kills."""
+"""Least free memory for another slot, if no batch took more. Touching a page that the machine does not have kills the
+process."""
 IDLE_S = 30.0
-"""Free slots of a size that no session uses are kept so long: the next epoch, or the next validation, may want them."""
+"""How long free slots of a size are kept that no session uses. The next epoch, or the next validation, may want
+them."""
 IDLE_SIZES = 4
-"""And of no more such sizes, the latest."""
+"""Largest number of such sizes; those used last are kept."""
 
 
 @dataclass(eq=False)
@@ -38,7 +41,7 @@ class Slot:
     arena: Arena
     offset: int
     capacity: int
-    buffer: np.ndarray
+    buffer: np.ndarray = field(repr=False)
     nonce: int = 0
 
     @property
@@ -52,7 +55,10 @@ class Slot:
         return self.arena.touched_bytes(self.offset, _pages(self.capacity))
 
     def claim(self) -> bool:
-        """Make the slot fit for a new batch; False while a consumer looks at it. One that comes later finds another nonce."""
+        """Prepare the slot for a new batch; False while a consumer reads it.
+
+        A consumer that comes later finds another nonce.
+        """
         if not memfiles.exclude(self.arena.fd, self.offset, self.capacity):
             return False
         self.nonce = secrets.randbits(63)
@@ -73,7 +79,10 @@ def _pages(nbytes: int) -> int:
 
 
 def stale_sizes(used: Mapping[int, float], in_use: Collection[int], now: float) -> list[int]:
-    """Sizes whose free slots are not worth their memory. ``used``: when each was last used, the latest last. Pure."""
+    """Sizes whose free slots are not worth their memory.
+
+    ``used``: when each was last used, the latest one last. Pure.
+    """
     idle = [size for size in used if size not in in_use]
     recent = idle[-IDLE_SIZES:]
     return [size for size in idle if size not in recent or now - used[size] > IDLE_S]
@@ -85,31 +94,32 @@ class SlotPool:
     def __init__(self, quota_bytes: int, on_return: Callable[[], None] = lambda: None) -> None:
         """``on_return``: called whenever a slot that was lent has come back or is given up."""
         self.quota_bytes, self._on_return = quota_bytes, on_return
-        self._arenas: list[Arena] = []
+        self._arenas: list[Arena] = []  # none is wholly free
+        # Every slot is in exactly one of these three. Ranges of slots do not overlap.
         self._free: dict[int, list[Slot]] = {}  # by capacity, the latest used last
-        self._out: set[Slot] = set()
-        self._lent: dict[Slot, int] = {}
-        self._left: dict[Slot, tuple[str, int]] = {}  # to consumers of closed sessions: whose, and their memory
+        self._out: set[Slot] = set()  # batches are made in them, queued, or read by consumers
+        self._left: dict[Slot, tuple[str, int]] = {}  # to consumers of closed sessions: session, bytes
+        self._lent: dict[Slot, int] = {}  # those of ``_out`` that consumers read, and the bytes of their batches
         self._usual: dict[int, int] = {}  # by capacity, the largest batch that was lent
-        self._used: OrderedDict[int, float] = OrderedDict()  # by capacity, when it was last used
-        self._sessions: Counter[int] = Counter()  # by capacity
+        self._used: OrderedDict[int, float] = OrderedDict()  # by capacity, when it was last used, the latest last
+        self._sessions: Counter[int] = Counter()  # by capacity; not negative
         self.created = 0
 
     # -- figures -------------------------------------------------------------------------------------------------------
 
     @property
     def resident_bytes(self) -> int:
-        """Memory that the pool's slots occupy, those that batches are being made in among them; not what was given up."""
+        """Memory that the pool's slots occupy, without those left to consumers of closed sessions."""
         return sum(arena.resident_bytes for arena in self._arenas) - sum(nbytes for _, nbytes in self._left.values())
 
     @property
     def lent_bytes(self) -> int:
-        """Bytes of the batches that consumers look at."""
+        """Bytes of the batches that consumers read."""
         return sum(self._lent.values())
 
     @property
     def lingering(self) -> int:
-        """Closed sessions whose consumers still look at batches."""
+        """Number of closed sessions whose consumers still read batches."""
         return len({session for session, _ in self._left.values()})
 
     # -- sessions ------------------------------------------------------------------------------------------------------
@@ -119,13 +129,16 @@ class SlotPool:
         self._sessions[capacity] += 1
 
     def closed(self, capacity: int, now: float) -> None:
-        """It has ended."""
+        """A session that wanted slots of ``capacity`` bytes has ended."""
         self._sessions[capacity] -= 1
         self._use(capacity, now)
         self.trim(now)
 
     def trim(self, now: float) -> None:
-        """Take back what consumers of closed sessions have let go of; free what is not worth its memory."""
+        """Take back slots that consumers of closed sessions have let go of.
+
+        Free those that are not worth their memory.
+        """
         for slot in list(self._left):
             if slot.claim():
                 del self._left[slot]
@@ -145,7 +158,10 @@ class SlotPool:
         self._used.move_to_end(capacity)
 
     def _drop_one(self, wanted: int) -> bool:
-        """Give back a free slot of another size than ``wanted``, of one that no session uses if possible; False: there is none."""
+        """Give back a free slot of another size than ``wanted``, first of sizes that no session uses.
+
+        False: there is none.
+        """
         others = [size for size, slots in self._free.items() if slots and size != wanted]
         for size in sorted(others, key=lambda size: (self._sessions[size] > 0, self._used.get(size, 0.0))):
             for index, slot in enumerate(self._free[size]):
@@ -155,7 +171,7 @@ class SlotPool:
         return False
 
     def _drop_free(self, capacity: int) -> None:
-        """Give back the free slots of a size, but those that a consumer looks at against all agreements."""
+        """Give back the free slots of a size, except those that a consumer reads although it has let go of them."""
         kept = [slot for slot in self._free.pop(capacity, []) if not self._dropped(slot)]
         if kept:
             self._free[capacity] = kept
@@ -207,7 +223,10 @@ class SlotPool:
             raise QuotaExceededError(f"no memory left for another batch buffer: {left >> 20} MiB available")
 
     def _promised(self, *, exactly: bool) -> int:
-        """Memory that batches will still take which are being made, as much as others of their size; not exactly: at most."""
+        """Memory that batches in the making will still take, as much as others of their size.
+
+        Not ``exactly``: an upper bound.
+        """
         making = [(slot, self._usual.get(slot.capacity, 0)) for slot in self._out if slot not in self._lent]
         return sum(max(0, usual - slot.touched_bytes) if exactly and usual else usual for slot, usual in making)
 
@@ -227,13 +246,13 @@ class SlotPool:
         self._usual[slot.capacity] = max(used_bytes, self._usual.get(slot.capacity, 0))
 
     def release(self, slot: Slot) -> None:
-        """Take back a slot that nobody looks at any more; its pages stay."""
+        """Take back a slot that is no longer read; its pages stay."""
         self._out.discard(slot)
         self._free.setdefault(slot.capacity, []).append(slot)
         self._returned(slot)
 
     def abandon(self, slot: Slot, session: str) -> None:
-        """Leave a slot to the consumer of a session that has ended, until it has let go of it or died."""
+        """Leave a slot to the consumer of a session that has ended, until the consumer lets go of it or dies."""
         self._out.discard(slot)
         if slot.claim():
             self._free.setdefault(slot.capacity, []).append(slot)
@@ -253,3 +272,23 @@ class SlotPool:
         self._free.clear()
         self._out.clear()
         self._left.clear()
+        self._lent.clear()
+
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant does not hold; for tests."""
+        free = [slot for slots in self._free.values() for slot in slots]
+        slots = [*free, *self._out, *self._left]
+        assert len(slots) == len({id(slot) for slot in slots}), "a slot is both free and in use"
+        for capacity, of_size in self._free.items():
+            assert all(slot.capacity == capacity for slot in of_size), (
+                f"free slots of {capacity} bytes have another size"
+            )
+        assert self._lent.keys() <= self._out, "a slot is lent that is not in use"
+        assert all(count >= 0 for count in self._sessions.values()), f"sessions by size: {dict(self._sessions)}"
+        ranges: dict[int, list[tuple[int, int]]] = {id(arena): [] for arena in self._arenas}
+        for slot in slots:
+            assert id(slot.arena) in ranges, "a slot's arena is unknown"
+            ranges[id(slot.arena)].append((slot.offset, slot.offset + _pages(slot.capacity)))
+        for arena in self._arenas:
+            arena.gaps.validate(sorted(ranges[id(arena)]))
+            assert not arena.gaps.whole, "an arena without slots is kept"

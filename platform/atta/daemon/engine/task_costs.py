@@ -1,4 +1,4 @@
-"""What tasks have cost so far: sums from which a linear cost can be fitted, see ``atta.simulate.measure``."""
+"""Sums over the costs of all tasks so far, from which ``atta.simulate.fitting`` fits linear costs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class TaskCosts:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # workers add at the same time
+        self._lock = threading.Lock()  # several workers add at once
         self._sums: dict[tuple[str, str], list[float]] = {}
 
     def ran(self, task: Task, cpu_s: float) -> None:
-        """A worker has spent ``cpu_s`` on a task; tasks that only coordinate others do not count."""
+        """A worker has spent ``cpu_s`` on a task. Tasks of the network lane do not count."""
         if task.lane is Lane.CPU:
             self._add(task, cpu_s)
 
     def answered(self, task: Task, nbytes: int) -> None:
-        """Another daemon has answered with ``nbytes``; tasks at home do not count."""
+        """Another daemon has answered with ``nbytes``. Tasks at home do not count."""
         if task.lane is Lane.NET:
             self._add(task, float(nbytes))
 

@@ -13,7 +13,7 @@ from atta.daemon.engine.pulls import RemoteContext, pull_rows
 from atta.errors import RemoteError
 from atta.kvstore.store import Store
 from atta.samplers.batch.state import BatchState
-from atta.samplers.dag.instance import Kind, Share, Task
+from atta.samplers.dag.instance import Kind, OwnedVertices, Task
 from atta.samplers.shard import Shard
 
 __all__ = ["TaskResult", "is_program", "run_local", "run_program", "run_remote"]
@@ -21,10 +21,10 @@ __all__ = ["TaskResult", "is_program", "run_local", "run_program", "run_remote"]
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What the scheduler learns of a finished task, and what it moved over the network."""
+    """What a finished task tells the scheduler, and what it moved over the network."""
 
-    growth: Sequence[Share] = ()
-    expand: Sequence[Share] | None = None
+    growth: Sequence[OwnedVertices] = ()
+    expand: Sequence[OwnedVertices] | None = None
     nbytes: int = 0
     remote_rows: int = 0
     remote_bytes: int = 0
@@ -80,7 +80,10 @@ def is_program(task: Task, home: int) -> bool:
 
 
 async def run_program(state: BatchState, task: Task, access: ClusterAccess, pool: Executor) -> TaskResult:
-    """Run a sampler that asks about the whole graph. Its steps run on ``pool``; the owners of the vertices answer its questions."""
+    """Run a sampler that asks about the whole graph.
+
+    Its steps run on ``pool``; the owners of the vertices answer its questions.
+    """
     op = state.plan.op(task.op)
     asked = access.of(op.edge_type)
     if task.kind is Kind.BATCH:

@@ -1,4 +1,7 @@
-"""What tasks ask of a peer, and the pieces in which its answers come. ``Peer`` asks over the network; tests answer in its place."""
+"""What tasks ask of a peer, and the pieces in which its answers come.
+
+``Peer`` asks over the network; tests answer in its place.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from atta.samplers.batch.state import FeatureItem, SampleItem
+from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.shard import Answer
 
 __all__ = ["AskedPeer", "AskedPeers", "PulledRows", "SampledRows"]

@@ -1,4 +1,7 @@
-"""How answers are cut into messages, which those who ask must know to tell which answers are a single one; who works on them."""
+"""How answers are cut into messages, and which thread handles them.
+
+Daemons that ask must know it, too, because answers of a single message have a call of their own.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,18 @@ CHUNK_BYTES = 4 << 20
 """Large enough for gRPC's best throughput, small enough that copying one chunk overlaps with sending another."""
 
 PULL_BYTES = 2 << 20
-"""The same for rows of tables: they are copied several times on their way, by half as large messages within the caches."""
+"""The same for rows of tables. They are copied several times on their way, and smaller messages stay within the
+caches."""
 
 SMALL_BYTES = 128 << 10
-"""Work on so few bytes is done at once: handing it to a thread takes longer."""
+"""Largest number of bytes that the event loop handles itself, as handing them to a thread takes longer."""
 
 
 def moved_at_once(threads: int) -> int:
-    """Up to how many bytes of rows the event loop of a daemon with so many workers moves itself.
+    """Largest number of bytes of rows that the event loop moves itself, in a daemon with ``threads`` workers.
 
-    Where there is one, its core and that of the event loop are all that the daemon has: a further thread would only take turns
-    with them (bench/results/kv.md says what that costs).
+    With one worker, its core and that of the event loop are all that the daemon has. A further thread would only take
+    turns with them (bench/results/kv.md says what that costs).
     """
     return PULL_BYTES if threads == 1 else SMALL_BYTES
 

@@ -18,11 +18,11 @@ from atta.wire.identity import Bound, Identity, check
 __all__ = ["CONNECT_S", "RETRY_S", "Link", "PeerLink"]
 
 CONNECT_S = 15.0
-"""A peer that is starting, or restarting, is waited for so long; one that stays away fails the batch, not the deadline."""
+"""How long to wait for a peer that starts or restarts, in seconds. After that the batch fails."""
 GRACE_S = 1.0
-"""Connecting takes no longer where a peer is there: one that needs more is said to be away."""
+"""How long connecting to a running peer takes at most, in seconds. A peer that needs longer is logged as lost."""
 RETRY_S = 0.1
-"""Before a request is made again."""
+"""How long to wait before a request is made again, in seconds."""
 
 log = structlog.get_logger("atta.peers")
 
@@ -46,8 +46,8 @@ class Link:
 class PeerLink:
     """Two connections to a peer, which reconnect by themselves: one for all requests, one for those that are late.
 
-    Whoever answers at the address is asked who it is before anything else, and again each time when it has been away. Requests say
-    whom they mean as well.
+    The daemon at the address is asked for its identity before anything else, and again whenever it has been away. Every
+    request also names the daemon that it is meant for.
     """
 
     def __init__(self, address: str, meant: Identity, deadline_s: float, *, connect_s: float = CONNECT_S) -> None:
@@ -74,7 +74,7 @@ class PeerLink:
         """
         if self._known and self._is_connected():
             return
-        if self._meeting is None:  # however many wait, one asks
+        if self._meeting is None:  # all that wait share one question
             self._meeting = asyncio.ensure_future(self._meet())
             self._meeting.add_done_callback(self._has_met)
         await asyncio.shield(self._meeting)
@@ -91,7 +91,7 @@ class PeerLink:
     def _has_met(self, meeting: asyncio.Task[None]) -> None:
         self._meeting = None
         if not meeting.cancelled():
-            meeting.exception()  # nobody may be waiting for it any more
+            meeting.exception()  # retrieve it, as nobody may wait for it any more
 
     async def _meet(self) -> None:
         until = time.monotonic() + self._connect_s

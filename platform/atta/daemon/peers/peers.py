@@ -1,4 +1,4 @@
-"""The other daemons: what a DAG asks of the partitions that are not its own."""
+"""The other daemons: what a DAG asks of other partitions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from atta.daemon.peers.answers import PulledRows, SampledRows
 from atta.daemon.peers.chunks import sampled_rows
 from atta.daemon.peers.hedges import Hedges
 from atta.daemon.peers.link import CONNECT_S, RETRY_S, Link, PeerLink
-from atta.daemon.peers.remaining import Remaining, rest_of
+from atta.daemon.peers.remaining import Place, Remaining, rest_of
 from atta.errors import ConfigError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2, kv_pb2
-from atta.samplers.batch.state import FeatureItem, SampleItem
+from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.shard import Answer
 from atta.wire import rpc
 from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES
@@ -27,9 +27,9 @@ from atta.wire.identity import Identity
 __all__ = ["Peer", "Peers", "as_array", "rows_to_wire"]
 
 PROBE_ROWS = 1 << 17
-"""Rows of one probe: messages of one to two MiB."""
+"""Largest number of rows of one probe: messages of one to two MiB."""
 ATTEMPTS = 3
-"""A request is made so often while no answer to it comes; with each answer that does come, the count begins anew."""
+"""How often a request is made without any answer before it fails. Every answer restarts the count."""
 _END: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 _INT32_MAX = np.iinfo(np.int32).max
 
@@ -44,7 +44,7 @@ def as_array(data: Any, *, wide: bool) -> np.ndarray:
     """Ids from the wire as a read-only int64 (``wide``) or int32 array, without a copy.
 
     Raises:
-        ConfigError: the bytes are no whole number of ids.
+        ConfigError: the bytes are not a whole number of ids.
     """
     dtype = np.dtype(np.int64 if wide else np.int32)
     if len(data) % dtype.itemsize:
@@ -55,8 +55,9 @@ def as_array(data: Any, *, wide: bool) -> np.ndarray:
 class Peer:
     """The daemon of one partition. Every call has a deadline, and a late one is made twice.
 
-    Where the connection breaks, what has not been answered is asked for again. All methods raise UnavailableError when the peer
-    does not come back in time, WrongDatasetError when another daemon answers at its address, and what the peer refuses with.
+    If the connection breaks, the rows without an answer are asked for again. All methods raise UnavailableError if the
+    peer does not come back in time, WrongDatasetError if another daemon answers at its address, and the error with
+    which a peer refuses.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Peer:
         delay_s: float = 0.0,
         connect_s: float = CONNECT_S,
     ) -> None:
-        """``delay_s``: every request waits so long first; ``connect_s``: a peer that is away is waited for so long."""
+        """``delay_s``: how long every request waits first; ``connect_s``: how long to wait for a peer that is away."""
         self.part, self.address, self._deadline_s, self._delay_s = part, address, deadline_s, delay_s
         self._edge_tables = dataset.schema.edge_tables
         self._link = PeerLink(address, Identity(part, dataset.dataset_id), deadline_s, connect_s=connect_s)
@@ -117,7 +118,7 @@ class Peer:
             )
         return request
 
-    def _taken(self, left: Remaining, index: int, first_row: int, rows: int) -> tuple[int, int]:
+    def _taken(self, left: Remaining, index: int, first_row: int, rows: int) -> Place:
         try:
             return left.take(index, first_row, rows)
         except ValueError as error:
@@ -148,7 +149,10 @@ class Peer:
     async def probe(
         self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None
     ) -> np.ndarray:
-        """int64 [rows]: one number per core row of the peer (``ProbeRequest.Question``); ``operands`` int64 or uint64 [rows]."""
+        """int64 [rows]: one number per core row of the peer (``ProbeRequest.Question``).
+
+        ``operands`` int64 or uint64 [rows].
+        """
         answers = []
         for at in range(0, max(1, len(rows)), PROBE_ROWS):
             part = slice(at, at + PROBE_ROWS)
@@ -210,8 +214,8 @@ class Peer:
     async def _answers(self, left: Remaining, rest: Callable[[int, int], tuple[str, Any]]) -> AsyncIterator[Any]:
         """The answers to a request, which the caller notes in ``left``.
 
-        ``rest``: the method and the request for what is left from an item and a row on, asked for again where the connection
-        breaks.
+        ``rest``: the method and the request for the rows from an item and a row on. It is called again when the
+        connection breaks.
         """
         failures = 0
         while True:
@@ -221,7 +225,7 @@ class Peer:
             try:
                 call, message = await self._first(method, request)
                 while message is not _END:
-                    # gRPC takes a message in when it is asked to: the next one comes while this one is put into place.
+                    # gRPC reads a message only when asked to: so the next one comes while this one is put into place.
                     coming = asyncio.ensure_future(call.read()) if rpc.METHODS[method].streams else None
                     yield message
                     message = await coming if coming is not None else _END
@@ -236,13 +240,13 @@ class Peer:
                 self._link.broke(error)
             finally:
                 if coming is not None:
-                    coming.cancel()  # its failure, too, is nobody's any more
+                    coming.cancel()  # nobody waits for its failure either
                 if call is not None:
                     call.cancel()
             await asyncio.sleep(RETRY_S * failures)
 
     async def _first(self, method: str, request: Any) -> tuple[Any, Any]:
-        """The call and its first answer (EOF: there is none); when it is late, whichever of two calls answers first."""
+        """The call and its first answer (EOF: there is none). If it is late, the first of two calls to answer."""
         started = time.monotonic()
         calls = [self._call(self._link.usual, method, request)]
         try:
@@ -277,7 +281,7 @@ class Peer:
 
 
 async def _sooner(calls: Sequence[tuple[Any, asyncio.Future[Any]]]) -> tuple[Any, Any]:
-    """The call that answers first and its answer; an error counts only when no other call can answer any more.
+    """The call that answers first and its answer. An error counts only if no other call can answer any more.
 
     Raises AioRpcError: that of the first call, if all have failed.
     """

@@ -1,4 +1,4 @@
-"""Whether a peer is there, and what is worth saying of it. Pure: the caller passes in times and writes the lines."""
+"""Whether a peer is there, and when to log a change. Pure: the caller passes in times and writes the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Presence", "Return"]
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """A peer is there again: how long it has been away (seconds), and whether it has been started anew."""
+    """A peer is there again: how long it was away (seconds), and whether it has restarted."""
 
     away_s: float
     restarted: bool
@@ -23,14 +23,14 @@ class Presence:
         self._lost_at: float | None = None
 
     def lost(self, now: float) -> bool:
-        """It does not answer. True the first time, however often it is tried until it is there again."""
+        """The peer does not answer. True only the first time, until it is there again."""
         first = self._lost_at is None
         if first:
             self._lost_at = now
         return first
 
     def met(self, now: float, incarnation: str) -> Return | None:
-        """It has said who it is; None: nothing is new about that."""
+        """The peer has told its identity; None: it was neither away nor restarted."""
         restarted = bool(self.incarnation) and incarnation != self.incarnation
         lost_at, self._lost_at, self.incarnation = self._lost_at, None, incarnation
         if lost_at is None and not restarted:

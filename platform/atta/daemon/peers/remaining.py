@@ -1,35 +1,42 @@
-"""Which rows of a request a peer has not answered yet, so that they alone are asked for again where an answer breaks off. Pure.
+"""Which rows of a request a peer has not answered yet. If an answer breaks off, only these are asked for again. Pure.
 
-A request is a list of items, each of some rows. Answers come in that order, each of whole rows of one item.
+A request is a list of items, each with some rows. Answers come in this order, each with whole rows of one item.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from atta.samplers.batch.state import FeatureItem, SampleItem
+from atta.samplers.batch.items import FeatureItem, SampleItem
 
-__all__ = ["Remaining", "rest_of"]
+__all__ = ["Place", "Remaining", "rest_of"]
 
 Item = TypeVar("Item", SampleItem, FeatureItem)
 
 
+class Place(NamedTuple):
+    """A row of an item of a request."""
+
+    item: int
+    row: int
+
+
 class Remaining:
-    """The place in a request up to which it has been answered; ``sizes``: rows of each item."""
+    """How far a request has been answered; ``sizes``: number of rows of each item."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = list(sizes)
-        self._at = self._asked_from = self._next(0, 0)
+        self._at = self._asked_from = self._next(0, 0)  # the next row to be answered; never before ``_asked_from``
 
     @property
     def done(self) -> bool:
         """Whether all rows have been answered."""
         return self._at[0] == len(self._sizes)
 
-    def ask(self) -> tuple[int, int]:
-        """Item and row from which on the request is now made (again); answers count from there."""
+    def ask(self) -> Place:
+        """The request is made (again) for the rows from this place on; answers count from there."""
         self._asked_from = self._at
         return self._at
 
@@ -38,11 +45,11 @@ class Remaining:
         """Whether anything has been answered since ``ask``."""
         return self._at != self._asked_from
 
-    def take(self, index: int, first_row: int, rows: int) -> tuple[int, int]:
-        """An answer has come for ``rows`` rows from ``first_row`` on, of item ``index``, as the latest request counts them.
+    def take(self, index: int, first_row: int, rows: int) -> Place:
+        """An answer has come for ``rows`` rows of item ``index`` from ``first_row`` on, counted in the latest request.
 
         Returns:
-            Item and first row in the whole request.
+            The place of the first row in the whole request.
 
         Raises:
             ValueError: these are not the next rows.
@@ -54,12 +61,12 @@ class Remaining:
             next_ = "nothing" if self.done else f"row {self._at[1]} of item {self._at[0]}"
             raise ValueError(f"answers {rows} rows from row {row} of item {item}; {next_} is next")
         self._at = self._next(item, row + rows)
-        return item, row
+        return Place(item, row)
 
-    def _next(self, item: int, row: int) -> tuple[int, int]:
+    def _next(self, item: int, row: int) -> Place:
         while item < len(self._sizes) and row == self._sizes[item]:
             item, row = item + 1, 0
-        return item, row
+        return Place(item, row)
 
 
 def rest_of(items: Sequence[Item], item: int, row: int) -> Sequence[Item]:

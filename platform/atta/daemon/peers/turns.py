@@ -1,8 +1,8 @@
-"""In which order a daemon answers its peers: whoever has waited longest first, as among its own batches.
+"""In which order a daemon answers its peers: the oldest batch first, as among its own batches.
 
-A request says how long ago its batch was begun, so requests of different daemons compare without a common clock. Both the
-threads that make answers and the connections that carry them take the oldest batch first: where several answers shared a link
-evenly, all batches would be finished late and none early.
+A request says how long ago its batch was begun, so requests of different daemons compare without a common clock. The
+threads that make answers take the oldest batch first, and so do the connections that carry them. If several answers
+shared a link evenly, all batches would be finished late and none early.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-__all__ = ["Outlets", "TurnPool", "began"]
+__all__ = ["MessageTurns", "TurnPool", "began"]
 
 
 def began(age_ms: int) -> float:
-    """When a batch of that age was begun, on this machine's monotonic clock; age 0 is now: first come, first served."""
+    """When a batch of that age was begun, on this machine's monotonic clock.
+
+    Age 0 means now: first come, first served.
+    """
     return time.monotonic() - age_ms / 1e3
 
 
@@ -57,18 +60,19 @@ class TurnPool:
         self._pool.shutdown(wait=True)
 
 
-class Outlets:
-    """Turns of large messages on every connection: at most ``width`` are being sent, the oldest batch's next."""
+class MessageTurns:
+    """Turns of large messages on every connection: at most ``width`` are being sent, and the oldest batch's is next."""
 
     def __init__(self, width: int = 2) -> None:
         """``width`` of 1 would leave the connection idle between two messages."""
         self._width = width
-        self._sending: dict[str, int] = {}
+        self._sending: dict[str, int] = {}  # by connection: messages being sent, from 1 to ``width``
         self._waiting: dict[str, list[tuple[float, int, asyncio.Future[None]]]] = {}
+        """By connection, a heap. A message waits only while ``width`` others are being sent."""
         self._arrivals = count()
 
     def __len__(self) -> int:
-        """Connections on which something is being sent."""
+        """Number of connections on which messages are being sent."""
         return len(self._sending)
 
     @contextlib.asynccontextmanager
@@ -80,7 +84,7 @@ class Outlets:
             mine = asyncio.get_running_loop().create_future()
             heapq.heappush(self._waiting.setdefault(connection, []), (since, next(self._arrivals), mine))
             try:
-                await mine  # whoever ends hands its place over
+                await mine  # a message that ends hands its place over
             except asyncio.CancelledError:
                 if mine.done() and not mine.cancelled():
                     self._end(connection)
@@ -101,3 +105,12 @@ class Outlets:
         self._sending[connection] -= 1
         if not self._sending[connection]:
             del self._sending[connection]
+
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant does not hold; for tests."""
+        for connection, sending in self._sending.items():
+            assert 1 <= sending <= self._width, f"connection {connection}: {sending} messages are being sent"
+        for connection, waiting in self._waiting.items():
+            left = sum(not future.done() for _, _, future in waiting)
+            full = self._sending.get(connection, 0) == self._width
+            assert full or not left, f"connection {connection}: {left} messages wait for a free place"

@@ -1,12 +1,12 @@
 """Rows that a batch has asked a peer for, and that the next batch wants too, cross the network once.
 
-Batches in flight overlap: on a power-law graph half of a batch's remote rows may be in the batch before it as well. A batch that
-wants a row which is still under way leaves it out of its own request. When the row has come, it gets a copy from the memory of
-the earlier batch, before that batch goes to its consumer, who may write into it. Nothing is kept for this, so it is not a cache.
-It helps most where a cache is small and the link is slow, because pulls then overlap.
+Batches in flight overlap: on a power-law graph half of a batch's remote rows may be in the batch before it as well. A
+batch that wants a row which is still under way leaves it out of its own request. When the row has come, it gets a copy
+from the memory of the earlier batch, before that batch goes to its consumer, who may write into it. Nothing is kept for
+this, so it is not a cache. It helps most where a cache is small and the link is slow, because pulls then overlap.
 
-A pull waits only for pulls that began before it, so never in a circle. If one fails, the others ask for their rows themselves.
-All of this runs on the event loop; threads only copy rows.
+A pull waits only for pulls that began before it, so never in a circle. If one fails, the others ask for their rows
+themselves. All of this runs on the event loop; threads only copy rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SharedRows:
         sources: int64 [n], where the rows lie in the earlier batch's arrays.
         positions: int64 [n], where they belong in ``outs``.
         outs: the later batch's arrays of the tables.
-        came: True once the rows are there, False if the earlier pull failed. Done only after the earlier pull has ended.
+        came: True once the rows are there, False if the earlier pull failed. Not done before that pull has ended.
     """
 
     chosen: np.ndarray = field(repr=False)
@@ -54,7 +54,8 @@ class SharedRows:
 class Pull:
     """Rows of one owner that a batch waits for; ``outs``: its arrays of the tables.
 
-    ``expected`` are disjoint parts of the rows that earlier pulls promised; ``promised`` is what this pull owes to later ones.
+    ``expected`` are disjoint parts of the rows that earlier pulls promised; ``promised`` is what this pull owes to
+    later ones.
     """
 
     key: Key
@@ -74,7 +75,10 @@ class _LastPulls:
         self._position = np.empty(0, dtype=np.int64)
 
     def replace(self, rows: np.ndarray, number: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The pulls that asked for ``rows`` last (-1: none), and the positions there. From now on it is pull ``number``."""
+        """The pulls that asked for ``rows`` last (-1: none), and the positions there.
+
+        From now on it is pull ``number``.
+        """
         if self._index.size > MOST_ROWS:
             self._index.reset()
             self._pull.fill(-1)
@@ -107,8 +111,8 @@ class PullsUnderWay:
     def begin(self, key: Key, rows: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> Pull:
         """A batch wants ``rows`` (int64 [n], of the owner) at ``positions`` of ``outs``; ``end`` must follow.
 
-        The result's ``expected`` says what earlier pulls will bring. Await each of them, and ask the owner for all other rows
-        and for those that did not come.
+        The result's ``expected`` says what earlier pulls will bring. Await each of them, and ask the owner for all
+        other rows and for those that did not come.
         """
         self._count += 1
         pull = Pull(key, self._count, outs)
@@ -127,7 +131,7 @@ class PullsUnderWay:
         return pull
 
     async def end(self, pull: Pull, *, came: bool) -> None:
-        """All rows of ``pull`` have come, or (``came`` False) will not: hand out what was promised, and promise no more."""
+        """All rows of ``pull`` have come (or, ``came`` False, will not): hand out what it promised."""
         last = self._last.get(pull.key)
         if last is not None and last.open.pop(pull.number, None) is not None and not last.open:
             del self._last[pull.key]

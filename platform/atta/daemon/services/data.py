@@ -16,7 +16,7 @@ import numpy as np
 
 from atta.daemon.peers.chunks import CHUNK_BYTES, PULL_BYTES, SMALL_BYTES, sampled_rows
 from atta.daemon.peers.peers import as_array
-from atta.daemon.peers.turns import Outlets, TurnPool, began
+from atta.daemon.peers.turns import MessageTurns, TurnPool, began
 from atta.daemon.services.handling import Context, Handler
 from atta.errors import ConfigError, WrongDatasetError
 from atta.kvstore.store import Store, known_codec, wire_bytes
@@ -106,9 +106,9 @@ def _joined(tables: Mapping[str, np.ndarray]) -> Any:
 class GraphService(DataService):
     """Sampling over this daemon's core vertices."""
 
-    def __init__(self, shard: Shard, pool: TurnPool, outlets: Outlets, address: str) -> None:
+    def __init__(self, shard: Shard, pool: TurnPool, turns: MessageTurns, address: str) -> None:
         super().__init__(shard.dataset.dataset_id, pool, address)
-        self._shard, self._outlets = shard, outlets
+        self._shard, self._turns = shard, turns
 
     def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``graph.proto``."""
@@ -124,7 +124,7 @@ class GraphService(DataService):
         since = began(request.age_ms)
         for nbytes, *piece in self._pieces(request):
             answer = await self.run(nbytes, self._answer, *piece, since=since)
-            async with self._outlets.turn(context.peer(), since):
+            async with self._turns.turn(context.peer(), since):
                 yield answer
 
     async def sample_once(self, request: graph_pb2.SampleRequest, context: Context) -> bytes:
@@ -239,10 +239,10 @@ class KvService(DataService):
     """Rows of this daemon's tables."""
 
     def __init__(
-        self, store: Store, dataset_id: str, pool: TurnPool, outlets: Outlets, *, address: str, at_once: int
+        self, store: Store, dataset_id: str, pool: TurnPool, turns: MessageTurns, *, address: str, at_once: int
     ) -> None:
         super().__init__(dataset_id, pool, address, at_once=at_once)
-        self._store, self._outlets = store, outlets
+        self._store, self._turns = store, turns
 
     def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``kv.proto``."""
@@ -270,7 +270,7 @@ class KvService(DataService):
                 work = CHUNK_BYTES if codec and nbytes > SMALL_BYTES else nbytes  # encoding takes longer than moving
                 jobs.append((work, self._store.pack, tables, part, head, codec))
             async for answer in self.in_turn(jobs, since):
-                async with self._outlets.turn(context.peer(), since):
+                async with self._turns.turn(context.peer(), since):
                     yield answer
 
     async def list_tables(self, request: kv_pb2.ListTablesRequest, context: Context) -> kv_pb2.ListTablesReply:

@@ -152,7 +152,7 @@ def check_request(
         job=request.job,
         sources=chosen.sources,
         times=chosen.times,
-        weight=_share(request.share),
+        share=_share(request.share),
         codec=known_codec(request.codec),
         exclude=chosen.exclude,
     )

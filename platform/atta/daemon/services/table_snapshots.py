@@ -2,7 +2,7 @@
 
 The client asks all daemons to *prepare*, then to *commit*. To prepare a save is to write beside the snapshot in use; to prepare a
 load is to read and check beside the present tables. If one daemon refuses, the client asks all to abort. What lies on disk is
-described in ``atta.kvstore.snapshots.shelf``.
+described in ``atta.kvstore.snapshots.parts``.
 
 One request at a time is worked on, on a thread of its own: a slow disk must not delay rows, and a disk that hangs must not keep the
 daemon from ending.
@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from atta.errors import AttaError, ConfigError, QuotaExceededError
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.snapshots.shelf import Shelf
+from atta.kvstore.snapshots.parts import SnapshotParts
 from atta.kvstore.spec import check_name
 from atta.kvstore.tables import Tables
 from atta.partition.dataset import part_folder
@@ -73,7 +73,7 @@ class TableSnapshots:
             DataError: there is none, or it is damaged.
         """
         with self._working:
-            return list(self._shelf(name).complete())
+            return list(self._parts_of(name).complete())
 
     def prepare_save(self, name: str, snapshot_id: str, hold_s: float) -> tuple[MutableTable, ...]:
         """Write all tables beside the snapshot of that name; doing so twice is doing it once.
@@ -86,9 +86,9 @@ class TableSnapshots:
         """
         with self._working:
             self._drop()
-            shelf = self._shelf(name)
+            parts = self._parts_of(name)
             if self._saving is None:
-                self._tables.snapshot(shelf.beside(snapshot_id), snapshot_id=snapshot_id)
+                self._tables.snapshot(parts.beside(snapshot_id), snapshot_id=snapshot_id)
                 self._saving = _Saving(name, snapshot_id, self._until(hold_s))
             if (self._saving.name, self._saving.snapshot_id) != (name, snapshot_id):
                 raise QuotaExceededError(f"part {self._part}: another save of tables is under way")
@@ -101,18 +101,18 @@ class TableSnapshots:
             AttaError: it was not prepared, or too long ago.
         """
         with self._working:
-            shelf, saving = self._shelf(name), self._saving
+            parts, saving = self._parts_of(name), self._saving
             if saving is not None and (saving.name, saving.snapshot_id) == (name, snapshot_id):
-                shelf.commit(snapshot_id)
+                parts.commit(snapshot_id)
                 self._saving = None
-            elif not shelf.uses(snapshot_id):
+            elif not parts.uses(snapshot_id):
                 raise AttaError(f"part {self._part}: did not hear for too long that it shall save; save again")
 
     def abort_save(self, name: str, snapshot_id: str) -> None:
         """Remove what was prepared, unless it has been committed."""
         with self._working:
             if self._saving is not None and (self._saving.name, self._saving.snapshot_id) == (name, snapshot_id):
-                self._shelf(name).abort(snapshot_id)
+                self._parts_of(name).abort(snapshot_id)
                 self._saving = None
 
     def prepare_load(self, name: str, snapshot_id: str, load_id: int, hold_s: float) -> tuple[MutableTable, ...]:
@@ -125,7 +125,7 @@ class TableSnapshots:
         with self._working:
             self._drop()
             if self._loading is None:
-                tables = self._tables.prepare(self._shelf(name).folder(snapshot_id))
+                tables = self._tables.prepare(self._parts_of(name).folder(snapshot_id))
                 self._loading = _Loading(load_id, tables, self._until(hold_s))
             if self._loading.load_id != load_id:
                 raise QuotaExceededError(f"part {self._part}: another load of tables is under way")
@@ -172,9 +172,9 @@ class TableSnapshots:
         if self._folder is None or not tables:
             return
         with self._working:
-            shelf, snapshot_id = self._shelf(SHUTDOWN), lineage(tables)
-            self._tables.snapshot(shelf.beside(snapshot_id), snapshot_id=snapshot_id, overwrite=True)
-            shelf.commit(snapshot_id, keep=True)
+            parts, snapshot_id = self._parts_of(SHUTDOWN), lineage(tables)
+            self._tables.snapshot(parts.beside(snapshot_id), snapshot_id=snapshot_id, overwrite=True)
+            parts.commit(snapshot_id, keep=True)
 
     def _until(self, hold_s: float) -> float:
         return self._clock() + min(hold_s, MAX_HOLD_S)
@@ -186,11 +186,11 @@ class TableSnapshots:
         if self._loading is not None and self._loading.until < now:
             self._loading = None
 
-    def _shelf(self, name: str) -> Shelf:
+    def _parts_of(self, name: str) -> SnapshotParts:
         if self._folder is None:
             raise ConfigError(f"the daemon of part {self._part} keeps no snapshots; start it with --snapshots FOLDER")
         check_name(name)
-        return Shelf(self._folder / name / part_folder(self._part))
+        return SnapshotParts(self._folder / name / part_folder(self._part))
 
 
 def lineage(tables: Sequence[MutableTable]) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from atta.kvstore.cache.cached import Lookup
 from atta.kvstore.cache.ranking import RANKS
 from atta.kvstore.cache.rows import RowCache
-from atta.kvstore.cache.shelf import Lookup
 
 __all__ = ["RANKS", "Lookup", "RowCache"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atta.kvstore.cache.shelf import Lookup, bits_of, empty_rows
+from atta.kvstore.cache.cached import Lookup, bits_of, empty_rows
 from atta.samplers import kernels
 
 if TYPE_CHECKING:
@@ -29,17 +29,17 @@ class ChosenRows:
         self._present = np.zeros(len(ids), dtype=np.uint8)  # bit i: the row of table i is here
 
     def look_up(self, tables: Sequence[str], owner: int, rows: np.ndarray, positions: np.ndarray) -> Lookup:
-        """See ``Shelf``; without a lock, for a slot never changes hands and its bits are only ever set."""
+        """See ``CachedRows``; without a lock, for a slot never changes hands and its bits are only ever set."""
         need, base = bits_of(self.tables, tables), int(self._offsets[owner])
         return Lookup(*kernels.split_cached(self.index, self._present, rows, positions, need=need, base=base))
 
     def fill(self, tables: Sequence[str], found: Lookup, outs: Sequence[np.ndarray]) -> None:
-        """See ``Shelf``."""
+        """See ``CachedRows``."""
         for name, out in zip(tables, outs, strict=True):
             kernels.gather_rows(self.tables[name], found.slots, out, positions=found.positions)
 
     def keep(self, tables: Sequence[str], slots: np.ndarray, blocks: Sequence[np.ndarray]) -> None:
-        """See ``Shelf``."""
+        """See ``CachedRows``."""
         chosen = np.flatnonzero(slots >= 0)
         if not len(chosen):
             return

@@ -19,32 +19,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atta import _native
-from atta.kvstore.cache.shelf import Lookup, bits_of, empty_rows
+from atta.kvstore.cache.cached import Lookup, Pins, bits_of, empty_rows
 from atta.samplers import kernels
 
 if TYPE_CHECKING:
     from atta.partition.schema import TableSpec
 
-__all__ = ["Pins", "RecentRows"]
+__all__ = ["RecentRows"]
 
 QUIET_PULLS = 4
 """More let rows that are asked for often stay longer, fewer follow a change of the workload sooner (`atta bench cache`)."""
-
-
-class Pins:
-    """Keeps the slots of a look-up's hits from being reused until ``release``, or until nobody holds the look-up any more."""
-
-    def __init__(self, index: _native.RecentIndex, slots: np.ndarray) -> None:
-        self._index, self._slots = index, slots
-
-    def release(self) -> None:
-        """Give the slots free; again: nothing happens."""
-        slots, self._slots = self._slots, self._slots[:0]
-        if len(slots):
-            self._index.unpin(slots)
-
-    def __del__(self) -> None:
-        self.release()
 
 
 class RecentRows:
@@ -55,13 +39,13 @@ class RecentRows:
         self.tables = empty_rows(specs, count)
 
     def look_up(self, tables: Sequence[str], owner: int, rows: np.ndarray, positions: np.ndarray) -> Lookup:
-        """See ``Shelf``; ValueError: a row outside the owner's range."""
+        """See ``CachedRows``; ValueError: a row outside the owner's range."""
         rows, positions = (np.ascontiguousarray(a, dtype=np.int64) for a in (rows, positions))
         found = self.index.look_up(rows, positions, owner, bits_of(self.tables, tables))
         return Lookup(*found, Pins(self.index, found[0]))
 
     def fill(self, tables: Sequence[str], found: Lookup, outs: Sequence[np.ndarray]) -> None:
-        """See ``Shelf``."""
+        """See ``CachedRows``."""
         try:
             for name, out in zip(tables, outs, strict=True):
                 kernels.gather_rows(self.tables[name], found.slots, out, positions=found.positions)
@@ -70,7 +54,7 @@ class RecentRows:
                 found.pins.release()
 
     def keep(self, tables: Sequence[str], slots: np.ndarray, blocks: Sequence[np.ndarray]) -> None:
-        """See ``Shelf``; here ``slots`` are ids, because a slot is chosen only when the row has come."""
+        """See ``CachedRows``; here ``slots`` are ids, because a slot is chosen only when the row has come."""
         chosen = np.flatnonzero(slots >= 0)
         if not len(chosen):
             return

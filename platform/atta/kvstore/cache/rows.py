@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.kvstore.cache.cached import CachedRows, Lookup
 from atta.kvstore.cache.chosen import ChosenRows
 from atta.kvstore.cache.ranking import RANKS, hottest, visits_for
 from atta.kvstore.cache.recent import RecentRows
-from atta.kvstore.cache.shelf import Lookup, Shelf
 
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
@@ -64,7 +64,7 @@ class RowCache:
             )
         self.rows_asked = self.rows_hit = 0
         self._lock = threading.Lock()
-        self._kept: dict[str, Shelf] = {}
+        self._kept: dict[str, CachedRows] = {}
         counts, specs = {}, {t: dict(list(s.items())[:MAX_TABLES]) for t, s in dataset.schema.node_tables.items()}
         for node_type, tables in specs.items():
             most = _most(dataset, part, node_type, share)

@@ -31,7 +31,7 @@ _MAX_NAME = 256
 
 
 @dataclass(slots=True)
-class _Seen:
+class _ClientPushes:
     """Numbers below ``expected`` and those in ``ahead`` have been applied, those in ``busy`` are being applied.
 
     ``over``: no new numbers are taken, as after a snapshot was loaded. ``active``: heard of since the last ``expire``, which saw it
@@ -71,7 +71,7 @@ class Sequences:
     def __init__(self, *, max_clients: int = MAX_CLIENTS) -> None:
         self._max_clients = max_clients
         self._changed = threading.Condition(threading.Lock())
-        self._clients: dict[Client, _Seen] = {}
+        self._clients: dict[Client, _ClientPushes] = {}
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -89,7 +89,7 @@ class Sequences:
                 raise ConfigError(f"client {client!r}: is registered already")
             if len(self._clients) >= self._max_clients:
                 raise QuotaExceededError(f"client {client!r}: {self._max_clients} clients are remembered already")
-            self._clients[client] = _Seen()
+            self._clients[client] = _ClientPushes()
 
     @contextlib.contextmanager
     def once(self, client: Client, sequence: int, settled: int = 0) -> Iterator[bool]:
@@ -154,10 +154,10 @@ class Sequences:
                 _check(client, sequence)
                 if not expected < sequence < expected + WINDOW:
                     raise ConfigError(f"client {client!r}: number {sequence} cannot be ahead of {expected}")
-            made._clients[client] = _Seen(expected, set(ahead), over=True)
+            made._clients[client] = _ClientPushes(expected, set(ahead), over=True)
         return made
 
-    def _claim(self, client: Client, sequence: int, settled: int) -> _Seen | None:
+    def _claim(self, client: Client, sequence: int, settled: int) -> _ClientPushes | None:
         with self._changed:
             while True:
                 seen = self._clients.get(client)
@@ -179,7 +179,7 @@ class Sequences:
             seen.busy.add(sequence)
             return seen
 
-    def _finish(self, sequence: int, seen: _Seen, *, applied: bool) -> None:
+    def _finish(self, sequence: int, seen: _ClientPushes, *, applied: bool) -> None:
         with self._changed:
             seen.busy.remove(sequence)
             if applied:

@@ -1,20 +1,20 @@
 """Server-aware training after GraNNDis: the trainers of a server share one subgraph, and only gradients leave the server.
 
-A *server* is a machine with N trainers that reach each other fast; servers reach each other slowly. Each server holds the
-vertices that it answers for and everything that their outputs depend on, so one step is
+A *server* is a machine with N trainers. Links within a server are fast, links between servers are slow. Each server has its own
+vertices and everything that their outputs depend on, so one step is
 
     loss on own targets ── backward ──► gradients ── sum over all trainers of all servers ──► optimiser
           ▲      │
           │      ▼  before each layer: rows that another trainer of this server reads (and their gradients on the way back)
        layer by layer, own rows only
 
-What is computed is the gradient of the whole graph in one process, not an approximation, as long as the subgraph is complete;
-``TrainingGraph.exact_layers`` says for how many layers it is.
+If the subgraph is complete, the result is the exact gradient that one process would compute on the whole graph.
+``TrainingGraph.exact_layers`` says for how many layers it is complete.
 
-Reading order: ``graph`` (what a server holds), ``split`` (who computes which vertex), ``views`` (what a trainer reads and
-sends), ``groups`` (who talks to whom), ``exchange`` (rows and gradients within a server), ``layers`` and ``model`` (PyG layers
-and whole models on a trainer's rows), ``deep`` (ResGCN+ and DeeperGCN), ``step`` (one training step), ``shares`` (who gets
-what of a subgraph) and ``handover`` (shares on their way to the trainers).
+Reading order: ``graph`` (a server's subgraph), ``split`` (which trainer computes which vertex), ``views`` (what a trainer reads and
+sends), ``groups`` (process groups), ``exchange`` (rows and gradients within a server), ``layers`` and ``model`` (PyG layers and
+models on a trainer's rows), ``step`` (one training step), ``shares`` (division of a subgraph), ``handover`` (shares as messages),
+``subgraphs`` (the subgraphs of a run), ``memory`` (how many co-batches fit) and ``trainer`` (an epoch).
 """
 
 from atta.train.cooperative.exchange import CooperativeGraph, exchange, start_exchange

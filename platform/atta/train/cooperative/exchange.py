@@ -1,9 +1,8 @@
-"""Rows from the other trainers of the server, and their gradients on the way back.
+"""Exchange of rows between the trainers of a server in forward, and of their gradients in backward.
 
-A trainer sends exactly the rows that others read. Forward and backward are each in two halves: rows are on their way between
-``start_exchange`` and ``finish``, and so are gradients between the backward passes of the same two, in the opposite order. What is
-computed in between costs no extra time; autograd runs the later of two independent parts first, which is the part that was
-computed in between.
+A trainer sends exactly the rows that others read. Forward and backward each have two halves. Rows are under way between
+``start_exchange`` and ``finish``; gradients are under way between the backward passes of the same two, in the opposite order.
+Computation in between overlaps with the messages. This holds in backward too, because autograd runs later operations first.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class RowRange:
 
     Attributes:
         first, last: own rows ``first`` to ``last - 1``.
-        edge_index: int64 [2, e], sources by row, targets counted from ``first`` on, ascending.
-        sources: rows that the edges may name as sources.
+        edge_index: int64 [2, e], rows of sources; targets relative to ``first``, ascending.
+        sources: number of rows that may be sources.
     """
 
     first: int
@@ -45,17 +44,17 @@ class RowRange:
 
 
 class CooperativeGraph:
-    """A trainer's view on its device, with the means to exchange rows; takes the place of ``edge_index`` in a model.
+    """A trainer's view on its device; takes the place of ``edge_index`` in a model and exchanges rows.
 
     Attributes:
-        view: the arrays it was made of.
+        view: the arrays that it was made from.
         edge_index: int64 [2, e], sources in own and remote rows, targets in own rows.
         in_degrees: int64 [o + r], in the whole graph.
-        whole, interior, boundary: own rows all together, those that read own rows only, and the others.
-        fixed: rows [o, ...] that never change, or None: what others read of them travels once. The features of a batch are.
-        exchanged_bytes: what this trainer has sent to the others of its server so far, forward and backward.
-        crossed_bytes: as much of it as went to trainers on other machines.
-        watch: where waiting for the others counts, as phase ``exchange``; None: nowhere.
+        whole, interior, boundary: all own rows; the own rows that read only own rows; the other own rows.
+        fixed: rows [o, ...] that never change, such as a batch's features, or None. They are sent only once.
+        exchanged_bytes: bytes that this trainer has sent to others of its server, forward and backward.
+        crossed_bytes: the bytes of these that went to other machines.
+        watch: where the time of waiting for others counts, as phase ``exchange``; None: it is not counted.
     """
 
     def __init__(
@@ -69,12 +68,12 @@ class CooperativeGraph:
     ) -> None:
         """``group``: the server's trainers, ``ServerGroups.inside``; None: the view is that of the only trainer.
 
-        ``transport``: ``collective`` is one all-to-all, ``messages`` one send and one receive per pair of trainers that share rows;
-        ``auto`` takes messages with gloo, which lacked uneven all-to-alls for long, and the collective otherwise.
-        ``machines``: that the server spans, as in ``Place``; only ``crossed_bytes`` depends on it.
+        ``transport``: ``collective`` is one all-to-all, ``messages`` one send and one receive per pair of trainers that share rows.
+        ``auto`` takes messages with gloo, whose older versions lack uneven all-to-alls, and the collective otherwise.
+        ``machines``: machines of the server, as in ``Place``; only ``crossed_bytes`` depends on it.
 
         Raises:
-            ConfigError: the group has not as many trainers as the view, or this is another of them; unknown transport.
+            ConfigError: the view is not that of this trainer in this group, or the transport is unknown.
         """
         if transport not in TRANSPORTS:
             raise ConfigError(f"transport {transport!r}: must be one of {', '.join(TRANSPORTS)}")
@@ -85,7 +84,7 @@ class CooperativeGraph:
                 f"the view is that of trainer {view.trainer} of {view.trainers}, the group has this as {place} of {members}"
             )
         self.view, self.device = view, torch.device(device)
-        self.group = group if members > 1 else None  # alone there is nothing to exchange
+        self.group = group if members > 1 else None  # a single trainer exchanges nothing
         self._send_counts: list[int] = view.send_counts.tolist()
         self._receive_counts: list[int] = view.receive_counts.tolist()
         self._send_rows = self._tensor(view.send_rows)
@@ -95,7 +94,7 @@ class CooperativeGraph:
         self._collective = transport == "collective"
         self._cache: dict[Any, Any] = {}
         self.fixed: torch.Tensor | None = None
-        self.fixed_rows: torch.Tensor | None = None  # the remote ones, once they are here
+        self.fixed_rows: torch.Tensor | None = None  # remote fixed rows, after they have arrived
         self.exchanged_bytes = self.crossed_bytes = 0
         machine = np.arange(view.trainers) * machines // view.trainers
         self._elsewhere: list[bool] = (machine != machine[view.trainer]).tolist()
@@ -118,12 +117,12 @@ class CooperativeGraph:
     def exchange(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The pair that PyG's layers take for two sets of vertices: rows read [o + r, ...], rows computed [o, ...].
 
-        For a layer of one's own: ``layer(graph.exchange(h), graph.edge_index)``.
+        For a layer of your own: ``layer(graph.exchange(h), graph.edge_index)``.
         """
         return exchange(h, self), h
 
     def cached(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What ``make`` returned at the first call with this key: edges in another form, made once per graph."""
+        """The result of ``make`` at the first call with this key: edges in another form, made once per graph."""
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]
@@ -155,7 +154,7 @@ class CooperativeGraph:
         return total.index_add_(0, self._send_rows, gradients)
 
     def _messages(self, pairs: Any) -> list[Any]:
-        # Both ends know how many rows there are, so for none there is no message.
+        # Both ends know the number of rows, so they exchange no message for 0 rows.
         operations = []
         for rank, out, into in pairs:
             if len(into):
@@ -170,7 +169,7 @@ class CooperativeGraph:
 
 @dataclass
 class _Transfer:
-    """Rows on their way; keeps what is being sent alive until it has left."""
+    """Rows under way; holds the rows that are being sent until they have left."""
 
     rows: torch.Tensor
     into: torch.Tensor
@@ -183,7 +182,7 @@ class _Transfer:
 
 
 class PendingExchange:
-    """An exchange under way, made by ``start_exchange``; of fixed rows only the first one sends anything."""
+    """An exchange under way, made by ``start_exchange``. For fixed rows only the first exchange sends anything."""
 
     def __init__(self, graph: CooperativeGraph, h: torch.Tensor) -> None:
         self.graph = graph
@@ -192,17 +191,17 @@ class PendingExchange:
         self._kept = graph.fixed_rows if self._keep else None
         self._token: torch.Tensor | None = None
         if self._kept is None:
-            # The token carries no number: it makes autograd run the backward of start after that of finish.
+            # The token has no content: it makes autograd run the backward of start after that of finish.
             self._token = _Start.apply(h, self)  # type: ignore[no-untyped-call]
 
     def finish(self) -> torch.Tensor:
-        """Wait for the remote rows: [r, ...]. Must be called once, and its result must take part in the loss even if r is 0.
+        """Wait for the remote rows: [r, ...]. Call it once, and use its result in the loss even if r is 0.
 
-        A trainer that reads nothing may be read by others: it must wait for their gradients all the same.
+        A trainer that reads no remote rows may still send rows to others, and then must wait for their gradients.
         """
         if self._kept is not None:
             return self._kept
-        # The token's history refers to this object: kept here, everything before it would live until the garbage collector comes.
+        # The token's history refers to this object. If the token stayed here, the cycle would keep earlier tensors alive.
         token, self._token = self._token, None
         rows: torch.Tensor = _Finish.apply(token, self)  # type: ignore[no-untyped-call]
         if self._keep:
@@ -210,7 +209,7 @@ class PendingExchange:
         return rows
 
     def arrived(self) -> torch.Tensor:
-        """Wait for what was last sent on behalf of this exchange."""
+        """Wait for the transfer that this exchange started last."""
         assert self.transfer is not None
         watch = self.graph.watch or Stopwatch(self.graph.device)
         start = watch.now()
@@ -250,12 +249,12 @@ class _Finish(torch.autograd.Function):
 
 
 def start_exchange(h: torch.Tensor, graph: CooperativeGraph) -> PendingExchange:
-    """Send the rows of ``h`` [o, ...] that others read; what does not need remote rows can be computed before ``finish``.
+    """Send the rows of ``h`` [o, ...] that others read. Compute what needs no remote rows before ``finish``.
 
     All trainers of the server must start their exchanges in the same order, with rows of the same shape and type.
 
     Raises:
-        ConfigError: ``h`` has not one row per own vertex.
+        ConfigError: ``h`` does not have one row per own vertex.
     """
     if len(h) != graph.num_own:
         raise ConfigError(f"exchange: got {len(h)} rows, this trainer computes {graph.num_own}")
@@ -265,7 +264,7 @@ def start_exchange(h: torch.Tensor, graph: CooperativeGraph) -> PendingExchange:
 def exchange(h: torch.Tensor, graph: CooperativeGraph) -> torch.Tensor:
     """Own rows ``h`` [o, ...], followed by the remote ones: [o + r, ...] (GraNNDis section 4.4).
 
-    Its gradient reaches the trainers that sent the remote rows, which add it to their own. Raises ConfigError as
+    Gradients of remote rows go back to the trainers that sent them, which add them to their own. Raises ConfigError as
     ``start_exchange`` does.
     """
     if graph.group is None:

@@ -1,4 +1,4 @@
-"""What a server holds for one step: a subgraph, its features, and which of its vertices the loss is taken of."""
+"""What a server computes on in one step: a subgraph, its features, and the vertices that the loss is taken of."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ Longs = npt.NDArray[np.int64]
 class TrainingGraph:
     """The subgraph of one server (GraNNDis, shared preloading and cooperative batching, sections 4.2 and 4.4).
 
-    Vertices have the numbers 0 to n-1 here. Where they came from does not matter: the L-hop closure of the server's inner
-    vertices, an expansion-aware sample of it, or the closure of one co-batch.
+    Vertices have the numbers 0 to n-1. They may be the L-hop closure of the server's inner vertices, an expansion-aware sample of
+    it, or the closure of one co-batch.
 
     Attributes:
         global_ids: int64 [n], the vertices' ids in the whole graph.
         edges: int64 [2, m], sources and targets.
         features: float [n, d].
         labels: int64 [n]; read only where ``loss_mask`` is set.
-        loss_mask: bool [n], the targets: training vertices that no other server counts, hence inner ones only.
-        in_degrees: int64 [n], how many in-edges a vertex has in the *whole* graph, self-loops not counted.
-        distance: int64 [n], hops to the nearest vertex whose output is wanted; 0 for the inner vertices (of a co-batch: its
-            targets) themselves.
+        loss_mask: bool [n], the targets: training vertices of this server. All of them are inner vertices.
+        in_degrees: int64 [n], number of in-edges in the *whole* graph, without self-loops.
+        distance: int64 [n], hops to the nearest vertex whose output is needed: 0 for inner vertices, or for the targets of a
+            co-batch.
 
     Raises:
-        ConfigError: shapes or types do not fit, an edge names a vertex that is not there, or a target is not an inner vertex:
-            its own server takes its loss as well, and it would count twice.
+        ConfigError: shapes or types do not fit; an edge names a vertex that does not exist; or a target is not an inner vertex.
+            Its own server counts its loss too, so it would count twice.
     """
 
     global_ids: Longs
@@ -65,13 +65,13 @@ class TrainingGraph:
 
     @classmethod
     def of(cls, found: Extracted, *, features: str = "x", labels: str = "y", split: str = "train") -> TrainingGraph:
-        """What ``atta.server_subgraph`` or one of its co-batches found: targets are the inner vertices in ``split``.
+        """Make it from a result of ``atta.server_subgraph`` or a co-batch of one. Targets are the inner vertices in ``split``.
 
         features, labels: names of node tables; features that are not float32 or float64 become float32.
 
         Raises:
             UnknownNameError: no such table or split.
-            ConfigError: features are no rows of numbers, or labels not one per vertex.
+            ConfigError: features are not rows of numbers, or there is not one label per vertex.
         """
         for name in (features, labels):
             if name not in found.tables:
@@ -83,7 +83,7 @@ class TrainingGraph:
             raise ConfigError(
                 f"{features} has shape {x.shape}, {labels} {y.shape}: expected a row and a label per vertex"
             )
-        # All edges among its vertices are there, hence also the loops, which it counts in degrees and GCN does not.
+        # The subgraph has all edges between its vertices, self-loops too. Its degrees count them, those of a GCN do not.
         loops = np.bincount(found.col[found.row == found.col], minlength=found.num_nodes)
         return cls(
             global_ids=found.n_id,
@@ -104,10 +104,10 @@ class TrainingGraph:
         return int(self.loss_mask.sum())
 
     def exact_layers(self) -> int | None:
-        """How many layers a model may have for its gradient to be that of the whole graph; None: any number.
+        """Most layers of a model whose gradient is still that of the whole graph; None: any number.
 
-        A layer's output at a vertex needs all its in-edges, and L layers ask for that up to L-1 hops out. So it is the distance of
-        the nearest vertex that misses an in-edge.
+        A layer's output at a vertex needs all in-edges of the vertex. L layers need this for vertices up to L-1 hops away. So the
+        answer is the distance of the nearest vertex that lacks an in-edge.
         """
         source, target = self.edges
         present = np.bincount(target[source != target], minlength=len(self))

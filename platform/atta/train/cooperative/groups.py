@@ -1,4 +1,4 @@
-"""Who talks to whom: trainers within a server, and all of them across servers."""
+"""Process groups: the trainers of a server, and the servers' first trainers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["Place", "ServerGroups", "machines_per_server"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank stands when every ``trainers`` consecutive ranks form a server, as torchrun numbers them.
+    """Server and number of a rank. Consecutive ranks form a server, as torchrun numbers them.
 
     Attributes:
         rank: from 0.
         world_size: number of ranks.
         trainers: per server.
-        machines: that a server spans, with equally many consecutive trainers on each.
+        machines: machines per server, each with the same number of consecutive trainers.
 
     Raises:
-        ConfigError: the ranks do not divide into servers, or a server's trainers into machines, or there is no such rank.
+        ConfigError: the ranks do not divide into servers, a server's trainers do not divide into machines, or no such rank exists.
     """
 
     rank: int
@@ -42,7 +42,7 @@ class Place:
 
     @property
     def servers(self) -> int:
-        """How many servers there are."""
+        """Number of servers."""
         return self.world_size // self.trainers
 
     @property
@@ -52,12 +52,12 @@ class Place:
 
     @property
     def local_rank(self) -> int:
-        """Which trainer of its server the rank is."""
+        """The rank's number within its server."""
         return self.rank % self.trainers
 
     @property
     def leader(self) -> int:
-        """First rank of the server, which speaks for it."""
+        """First rank of the server. Only this one exchanges messages with other servers."""
         return self.server * self.trainers
 
     def members(self, server: int) -> list[int]:
@@ -73,7 +73,7 @@ def machines_per_server(server_size: int, trainers_here: int) -> int:
     """How many machines a server of ``server_size`` trainers spans when each machine has ``trainers_here``.
 
     Raises:
-        ConfigError: a server would have a whole machine and a part of another.
+        ConfigError: a server would have one whole machine and a part of another.
     """
     if server_size % trainers_here and trainers_here % server_size:
         raise ConfigError(
@@ -83,34 +83,34 @@ def machines_per_server(server_size: int, trainers_here: int) -> int:
 
 
 class ServerGroups:
-    """The process groups of a rank: ``inside`` its server, and across everything by way of the servers' leaders.
+    """The process groups of a rank: ``inside`` its server, and one of all servers' first ranks.
 
-    Sums go inside first, then once per server over the slow link, then inside again: a server sends what one trainer would, however
-    many it has (GraNNDis section 4.2: gradients are all that leaves a server).
+    A sum is made within servers first, then between servers, then sent back within servers. So a server sends as much over the slow
+    link as a single trainer would (GraNNDis section 4.2: only gradients leave a server).
 
     Attributes:
-        place: where this rank stands.
+        place: server and number of this rank.
         inside: process group of the server's trainers; a rank's number in it is its ``local_rank``.
-        handover: the same trainers once more, for arrays in the machine's memory (gloo): what it carries may overlap with what
-            ``inside`` does, in another thread.
-        watch: where ``sum_`` counts its time, as phases ``sync`` (inside) and ``external``; None: nowhere.
+        handover: the same trainers again, for arrays in the machine's memory (gloo). Another thread may use it while ``inside``
+            is in use.
+        watch: where ``sum_`` counts its time, as phases ``sync`` (inside) and ``external``; None: it is not counted.
     """
 
     def __init__(self, trainers: int, machines: int = 1) -> None:
         """Make the groups; all ranks of the default process group must call this, with the same numbers.
 
-        trainers: per server; machines: that a server spans. Raises ConfigError as ``Place`` does.
+        trainers: per server; machines: per server. Raises ConfigError as ``Place`` does.
         """
         self.place = Place(dist.get_rank(), dist.get_world_size(), trainers, machines)
         self.watch: Stopwatch | None = None
-        # Every rank must take part in making every group, in the same order, also of those that it is not in.
+        # Every rank must take part in making every group, in the same order, even if it is not in the group.
         servers = [self.place.members(server) for server in range(self.place.servers)]
         self.inside = [dist.new_group(members) for members in servers][self.place.server]
         self.handover = [dist.new_group(members, backend="gloo") for members in servers][self.place.server]
         self._leaders = dist.new_group(self.place.leaders())
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum over all ranks of everything, in place; every rank gets the same bits."""
+        """Sum over all ranks, in place; every rank gets the same bits."""
         place = self.place
         watch = self.watch or Stopwatch(tensor.device)
         moments = [watch.now()]

@@ -1,8 +1,8 @@
-"""Shares on their way from the first trainer of a server to the others, as messages.
+"""Messages with which the first trainer of a server sends shares to the others.
 
-A share is a header, which names arrays with their types and shapes (JSON, preceded by its length), and then the bytes of each
-array as they lie in memory. Nothing is pickled, and the receiver checks the header before it makes room for what follows. Only the
-first trainer ever holds what belongs to others, and of that no more than the share that it is sending.
+A share is sent as a header and then the bytes of each array. The header is JSON, after its length, and names the arrays with their
+types and shapes. Nothing is pickled, and the receiver checks the header before it allocates memory. The first trainer holds one
+share of another trainer at a time.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def header_of(arrays: Arrays) -> bytes:
 
 
 def room_for(header: bytes, peer: str) -> Arrays:
-    """Arrays to receive a share into, as its header says.
+    """Allocate the arrays that a header names, to receive a share into.
 
     ``peer``: who sent it, for errors.
 
     Raises:
-        RemoteError: the header is not that of a share: no JSON, an array too few, too many or twice, another type or shape.
+        RemoteError: the header is not JSON, or its arrays are not those of a share: names, types or dimensions differ.
     """
     try:
         entries = [(name, np.dtype(dtype), tuple(shape)) for name, dtype, shape in json.loads(header)]
@@ -82,28 +82,28 @@ def _fits(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
 
 
 class Handover:
-    """Hands shares from the first trainer of a server to the others; all of them must call it equally often.
+    """Sends shares from the first trainer of a server to the others. All of them must call it the same number of times.
 
-    It may work in another thread than training: its messages have a process group of their own, ``ServerGroups.handover``.
+    It may work in another thread than training, for its messages have their own process group, ``ServerGroups.handover``.
     """
 
     def __init__(self, groups: ServerGroups) -> None:
         self._place, self._group = groups.place, groups.handover
 
     def give(self, shares: Iterable[TrainerShare]) -> None:
-        """Send the shares of the other trainers, by the first one; each has left before the next is made."""
+        """As the first trainer, send the shares of the others; a share is sent before the next one is made."""
         for trainer, share in enumerate(shares, 1):
             arrays = arrays_of(share)
             header = np.frombuffer(bytearray(header_of(arrays)), np.uint8)
             for message in (np.array([len(header)]), header, *arrays.values()):
-                if message.size:  # of nothing there is no message
+                if message.size:  # an empty array takes no message
                     dist.send(_bytes(message), self._place.leader + trainer, group=self._group)
 
     def take(self) -> TrainerShare:
-        """Wait for one's share, as any other trainer.
+        """As another trainer, wait for its share.
 
         Raises:
-            RemoteError: what arrives is no share.
+            RemoteError: the message is not a share.
         """
         peer = f"trainer {self._place.leader}"
         length = np.zeros(1, np.int64)

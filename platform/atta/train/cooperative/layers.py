@@ -1,4 +1,4 @@
-"""One message-passing layer on a trainer's rows."""
+"""A message-passing layer that computes one trainer's rows."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ __all__ = ["Exchanged", "check_layer"]
 
 
 class Exchanged(torch.nn.Module):
-    """A layer that fetches what it reads from the other trainers of the server before it computes.
+    """A layer that first fetches the rows it reads from the other trainers of the server.
 
     ``Exchanged(layer)(h, graph)`` takes own rows [o, channels] and returns own rows [o, out channels]. The layer is called as
-    ``layer((read, own), edge_index)`` with read [o + r, channels], which every PyG layer accepts that can tell sources from
-    targets. With anything but a ``CooperativeGraph`` in second place the layer is called as it is, so a model made of these also
-    runs on a whole graph.
+    ``layer((read, own), edge_index)`` with read [o + r, channels]. Every PyG layer that can tell sources from targets accepts this.
+    If the second argument is not a ``CooperativeGraph``, the layer is called as it is. So the same model also runs on a whole graph.
 
-    ``GCNConv`` is computed with the degrees that vertices have in the *whole* graph: those of the subgraph give another function.
-    SAGE and GCN compute interior rows while remote ones are on their way.
+    ``GCNConv`` uses the degrees of the *whole* graph: the subgraph's degrees would give another result. SAGE and GCN compute interior
+    rows while remote rows are under way.
 
     Attributes:
         layer: the wrapped layer.
@@ -37,7 +36,7 @@ class Exchanged(torch.nn.Module):
         self.layer: Any = layer
 
     def reset_parameters(self) -> None:
-        """As the layer's own."""
+        """Reset the wrapped layer."""
         self.layer.reset_parameters()
 
     def forward(self, h: torch.Tensor, graph: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -63,7 +62,7 @@ class Exchanged(torch.nn.Module):
 
 
 def check_layer(layer: torch.nn.Module) -> None:
-    """Refuse PyG layers that see one set of vertices only; most of them also reach several hops far in one call.
+    """Refuse PyG layers that take only one set of vertices. Most of them also reach over several hops in one call.
 
     Raises:
         ConfigError: names the layer; also for ``GCNConv(improved=True)``, whose weights differ between PyG's versions, and for
@@ -90,13 +89,13 @@ def check_layer(layer: torch.nn.Module) -> None:
 def _sage(layer: SAGEConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Tensor:
     sparse = _as_matrix(layer, h)
 
-    def rows(read: torch.Tensor, part: RowRange) -> torch.Tensor:
+    def rows(read: torch.Tensor, span: RowRange) -> torch.Tensor:
         edges = (
-            graph.cached(("ones", part.first, part.sources, h.dtype), lambda: _ones(part, h))
+            graph.cached(("ones", span.first, span.sources, h.dtype), lambda: _ones(span, h))
             if sparse
-            else part.edge_index
+            else span.edge_index
         )
-        out: torch.Tensor = layer((read, h[part.first : part.last]), edges)
+        out: torch.Tensor = layer((read, h[span.first : span.last]), edges)
         return out
 
     if graph.group is None:
@@ -107,12 +106,12 @@ def _sage(layer: SAGEConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Te
 
 
 def _gcn(layer: GCNConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Tensor:
-    def rows(z: torch.Tensor, part: RowRange) -> torch.Tensor:
-        key = ("gcn", part.first, part.sources, h.dtype, layer.normalize, layer.add_self_loops, _as_matrix(layer, h))
-        edges, weights = graph.cached(key, lambda: _gcn_edges(layer, part, graph, h))
-        # The layer's own forward refuses that it reads more rows than it computes; what it does is this.
+    def rows(z: torch.Tensor, span: RowRange) -> torch.Tensor:
+        key = ("gcn", span.first, span.sources, h.dtype, layer.normalize, layer.add_self_loops, _as_matrix(layer, h))
+        edges, weights = graph.cached(key, lambda: _gcn_edges(layer, span, graph, h))
+        # The layer's own forward refuses to read more rows than it computes. This is what it would do.
         out: torch.Tensor = layer.propagate(
-            edges, x=z, edge_weight=weights, size=(part.sources, part.last - part.first)
+            edges, x=z, edge_weight=weights, size=(span.sources, span.last - span.first)
         )
         return out
 
@@ -128,27 +127,27 @@ def _gcn(layer: GCNConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Tens
 
 
 def _as_matrix(layer: MessagePassing, h: torch.Tensor) -> bool:
-    """Whether rows can be summed up as they are read, by a product with a sparse matrix."""
+    """Whether a sparse matrix can sum up rows, without a copy of a row per edge."""
     return h.device.type == "cpu" and layer.aggr in ("add", "sum", "mean")
 
 
-def _ones(part: RowRange, like: torch.Tensor) -> torch.Tensor:
-    weights = torch.ones(part.edge_index.shape[1], dtype=like.dtype, device=like.device)
-    return _compressed(part.edge_index, weights, part)
+def _ones(span: RowRange, like: torch.Tensor) -> torch.Tensor:
+    weights = torch.ones(span.edge_index.shape[1], dtype=like.dtype, device=like.device)
+    return _compressed(span.edge_index, weights, span)
 
 
 def _gcn_edges(
-    layer: GCNConv, part: RowRange, graph: CooperativeGraph, like: torch.Tensor
+    layer: GCNConv, span: RowRange, graph: CooperativeGraph, like: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Edges of a part and their weights; on the CPU as one matrix, with which rows are summed up as they are read.
+    """Edges of some rows and their weights; on the CPU as one sparse matrix.
 
-    PyG's ``gcn_norm`` with the degrees of the whole graph: d counts the in-edges and the loop that is added.
+    As PyG's ``gcn_norm``, with degrees of the whole graph: in-edges and the self-loop that is added.
     """
-    source, target = part.edge_index
+    source, target = span.edge_index
     weights = torch.ones(len(source), dtype=like.dtype, device=like.device)
     if layer.normalize:
         loop = 1.0 if layer.add_self_loops else 0.0
-        no_loop = source != target + part.first
+        no_loop = source != target + span.first
         if not layer.add_self_loops and not bool(no_loop.all()):
             raise ConfigError(
                 "GCNConv(add_self_loops=False): the graph has self-loops, which degrees do not count; remove them"
@@ -156,20 +155,20 @@ def _gcn_edges(
         scale = (graph.in_degrees.to(like.dtype) + loop).pow(-0.5)
         scale = scale.masked_fill(scale == float("inf"), 0.0)
         source, target = source[no_loop], target[no_loop]
-        weights = scale[source] * scale[target + part.first]
+        weights = scale[source] * scale[target + span.first]
         if loop:
-            own = torch.arange(part.last - part.first, device=like.device)
-            source, target = torch.cat([source, own + part.first]), torch.cat([target, own])
-            weights = torch.cat([weights, scale[part.first : part.last] ** 2])
+            own = torch.arange(span.last - span.first, device=like.device)
+            source, target = torch.cat([source, own + span.first]), torch.cat([target, own])
+            weights = torch.cat([weights, scale[span.first : span.last] ** 2])
             order = torch.argsort(target, stable=True)
             source, target, weights = source[order], target[order], weights[order]
     edges = torch.stack([source, target])
-    return (_compressed(edges, weights, part), None) if _as_matrix(layer, like) else (edges, weights)
+    return (_compressed(edges, weights, span), None) if _as_matrix(layer, like) else (edges, weights)
 
 
-def _compressed(edges: torch.Tensor, weights: torch.Tensor, part: RowRange) -> torch.Tensor:
-    """Adjacency [targets, sources] in CSR: from a list of edges PyG would copy one row per edge first."""
-    targets = part.last - part.first
+def _compressed(edges: torch.Tensor, weights: torch.Tensor, span: RowRange) -> torch.Tensor:
+    """Adjacency [targets, sources] in CSR. With a list of edges PyG would first copy one row per edge."""
+    targets = span.last - span.first
     starts = torch.zeros(targets + 1, dtype=torch.int64)
     torch.cumsum(torch.bincount(edges[1], minlength=targets), 0, out=starts[1:])
-    return torch.sparse_csr_tensor(starts, edges[0], weights, size=(targets, part.sources), check_invariants=False)
+    return torch.sparse_csr_tensor(starts, edges[0], weights, size=(targets, span.sources), check_invariants=False)

@@ -1,6 +1,6 @@
-"""How much memory a trainer needs for a step, from counted vertices and edges, and how many steps an epoch must have to fit.
+"""Estimates the memory of a trainer's step, and the fewest steps per epoch with which a step fits.
 
-The one place for this: ``--memory`` and ``atta plan --strategy auto`` both ask here. No torch, so that a plan needs none for it.
+``--memory`` and ``atta plan --strategy auto`` both use it. It does not import torch.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ __all__ = ["ModelShape", "Size", "estimate", "fewest_batches", "step_bytes"]
 
 _FLOAT = 4
 _EDGE = 64
-"""Bytes of indices per edge: source and target, once in all and once in two parts, and the same again as a matrix."""
+"""Bytes of indices per edge: source and target in one list and in two parts, and again as a matrix."""
 _MARGIN = 1.3
-"""What counting does not see: the allocator's gaps, and co-batches that are larger than those that were counted."""
+"""Factor for what is not counted: gaps of the allocator, and co-batches that are larger than the counted ones."""
 _STATES = 4
 """Numbers per weight: the weight, its gradient and two moments of Adam."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """What a trainer computes in a step: own rows, rows that it reads of others, edges. Planning has means, not whole numbers."""
+    """Size of a trainer's step: own rows, rows of other trainers that it reads, edges. In a plan these are means."""
 
     own: float
     remote: float
@@ -42,7 +42,7 @@ class Size:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What memory depends on: the model, widths of features (``channels``) and of layers (``hidden``), attention heads (gat).
+    """The figures that memory depends on: the model, widths of features (``channels``) and layers (``hidden``), attention heads (gat).
 
     Attributes:
         recomputed: ``--checkpoint-layers``.
@@ -75,7 +75,7 @@ class ModelShape:
 
     @property
     def sums_as_it_reads(self) -> bool:
-        """Whether neighbours are summed up by a sparse matrix, without a row per edge."""
+        """Whether a sparse matrix sums up neighbours, without a copy of a row per edge."""
         return self.model in ("sage", "gcn") and self.device == "cpu"
 
 
@@ -88,22 +88,22 @@ def estimate(config: TrainSettings, size: Size, channels: int, weights: int) -> 
 
 
 def step_bytes(shape: ModelShape, size: Size, weights: float, mean_layer: Size | None = None) -> int:
-    """Bytes that a trainer needs for a step over ``size``: kept for backward, plus one layer's work, plus the weights.
+    """Bytes that a trainer needs for a step over ``size``: what backward needs, one layer's temporary rows, and the weights.
 
         1.3 * (4 * (own * channels + layers * kept + widest) + 64 * edges + 16 * weights)
         kept   = (own * r + remote) * width + edges * e
         widest = 2 * edges * width where a layer makes a row per edge
 
-    weights: parameters of the model; mean_layer: what a layer computes on average, where layers compute less and less
-    (mini-batches), None: ``size``. ``width`` is ``hidden`` (of the first layer ``channels`` where they are more), ``r`` rows of
-    that width which a layer keeps per own vertex, ``e`` numbers that it keeps per edge. Where activations are recomputed a layer
-    keeps its input only, and one layer at a time is there as a whole.
+    weights: number of parameters of the model. mean_layer: mean size of a layer, for mini-batches, whose layers get smaller; None:
+    ``size``. ``width`` is ``hidden``; in the first layer it is ``channels`` if that is larger. ``r`` is the number of rows of that
+    width that a layer keeps per own vertex, ``e`` the number of values that it keeps per edge. If activations are recomputed, a
+    layer keeps only its input, and one layer at a time is computed in full.
     """
     width, one = shape.hidden, mean_layer or size
     layer = (one.own * shape.rows + one.remote) * width + one.edges * shape.per_edge
     layers = shape.layers * layer
     if shape.reads_features and shape.channels > width:
-        layers += (size.own + size.remote) * (shape.channels - width)  # the first layer reads and adds up features
+        layers += (size.own + size.remote) * (shape.channels - width)  # the first layer reads features and sums them
     if shape.recomputed:
         layers = shape.layers * one.own * width + layer
     widest = 2 * size.edges * max(width, shape.channels if shape.reads_features else 0)
@@ -114,10 +114,10 @@ def step_bytes(shape: ModelShape, size: Size, weights: float, mean_layer: Size |
 def fewest_batches(need: Callable[[int], int], memory: int, most: int) -> int:
     """The number of co-batches with which a step fits into ``memory`` bytes, at most an eighth more than the fewest.
 
-    need: bytes of a step when an epoch has so many; most: how many there can be (one target in each).
+    need: returns the bytes of a step for a number of co-batches. most: the largest number, with one target in each.
 
     Raises:
-        ConfigError: not even ``most`` fit; says how much would do.
+        ConfigError: a step does not fit even with ``most``; the message says how much memory would be enough.
     """
     low, high = 0, 1
     while (needed := need(high)) > memory:
@@ -134,6 +134,6 @@ def fewest_batches(need: Callable[[int], int], memory: int, most: int) -> int:
 
 
 def _readable(count: int) -> str:
-    """Rounded up, so that what an error asks for is enough."""
+    """Bytes with a unit, rounded up, so that the amount in an error is enough."""
     shift, unit = (20, "MiB") if count >= 10 << 20 else (10, "KiB")
     return f"{-(-count // (1 << shift)):,} {unit}"

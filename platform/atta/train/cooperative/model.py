@@ -1,4 +1,4 @@
-"""Any PyG model on a trainer's rows."""
+"""A PyG model that computes one trainer's rows."""
 
 from __future__ import annotations
 
@@ -28,30 +28,29 @@ _OVER_ROWS = (
     pyg.MeanSubtractionNorm,
     pyg.DiffGroupNorm,
 )
-"""Normalisations whose result for a row depends on which other rows are there."""
+"""Normalisations whose result for a row depends on other rows."""
 
 
 class CooperativeModel(torch.nn.Module):
-    """A model whose message-passing layers fetch what they read from the other trainers (GraNNDis section 4.4).
+    """A model whose message-passing layers fetch the rows they read from the other trainers (GraNNDis section 4.4).
 
-    The rule for a model of one's own: ``forward(x, edge_index)`` does nothing with its second argument but hand it to
-    message-passing layers, and everything else treats every row alike. Here x holds the trainer's own rows and a
-    ``CooperativeGraph`` stands for ``edge_index``; between layers (activation, dropout, row-wise normalisation, residuals, jumping
-    knowledge) nothing changes.
+    Two rules for a model of your own. ``forward(x, edge_index)`` only passes its second argument to message-passing layers. All other
+    operations treat each row alike: activation, dropout, row-wise normalisation, residuals, jumping knowledge. Here x holds the
+    trainer's own rows, and a ``CooperativeGraph`` takes the place of ``edge_index``.
 
-    The module itself stays as it is: its weights, their names and its plain use on a whole graph. What runs here is a copy of its
-    containers that shares every weight, with each layer in its ``Exchanged`` form.
+    The module does not change: neither its weights and their names, nor how it runs on a whole graph. A copy of its containers runs
+    here. It shares every weight, and each layer in it is ``Exchanged``.
 
     Attributes:
-        module: the model as it was given.
+        module: the given model.
     """
 
     def __init__(self, module: torch.nn.Module, layers: Sequence[str] | None = None) -> None:
         """``layers``: names of the submodules that read neighbours, as in ``named_modules``; None: every PyG message-passing layer.
 
         Raises:
-            ConfigError: no such layer; one that cannot tell sources from targets; or a normalisation over rows (BatchNorm and the
-                like): rows of other servers' vertices would enter its statistics, so the gradient would be another.
+            ConfigError: the model has no such layer, a layer cannot tell sources from targets, or there is a normalisation over
+                rows (such as BatchNorm). Its statistics would include rows of other servers' vertices and change the gradient.
             UnknownNameError: ``layers`` names something that does not exist.
         """
         super().__init__()
@@ -69,13 +68,13 @@ class CooperativeModel(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, graph: CooperativeGraph, *args: Any, **kwargs: Any) -> torch.Tensor:
         """The module's output for own rows: [o, out channels] from x [o, channels]. Extra arguments reach the module unchanged."""
-        # Made anew in each call, which is cheap, so that it follows train(), eval() and any change to the module.
+        # Each call makes a new copy, which is cheap. So it follows train(), eval() and any change to the module.
         out: torch.Tensor = _twin(self.module, self._chosen)(x, graph, *args, **kwargs)
         return out
 
 
 def _twin(module: torch.nn.Module, chosen: set[torch.nn.Module] | None) -> torch.nn.Module:
-    """``module`` with its layers exchanged; what holds no layer is the very same object, what does is a shallow copy."""
+    """``module`` with its layers exchanged: containers of layers are shallow copies, all other modules the same objects."""
     if isinstance(module, Exchanged):
         return module
     if module in chosen if chosen is not None else isinstance(module, MessagePassing):

@@ -1,4 +1,4 @@
-"""Fetch, then split: a server's first trainer divides what was extracted into a share for each trainer."""
+"""A server's first trainer divides the extracted subgraph into a share for each trainer ("fetch then split")."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["TrainerShare", "divide"]
 
 @dataclass(frozen=True)
 class TrainerShare:
-    """What one trainer gets of a server's subgraph, or of a co-batch of it.
+    """One trainer's share of a server's subgraph, or of a co-batch of it.
 
     Attributes:
         view: its rows, edges, features and labels.
-        splits: own rows by split, int64, ascending; of inner vertices only, so that every vertex is in one share of all servers.
+        splits: own rows by split, int64, ascending. Only inner vertices are in it, so each vertex is in one share of one server.
     """
 
     view: WorkerView
@@ -31,10 +31,10 @@ class TrainerShare:
 def divide(
     found: ServerGraph, trainers: int, machines: int = 1, *, seed: int = 0, tries: int = 3
 ) -> Iterator[TrainerShare]:
-    """The share of each trainer in turn (GraNNDis section 4.4), with ``x`` in single precision and the loss on ``train``.
+    """Yield the share of each trainer (GraNNDis section 4.4), with ``x`` in single precision and the loss on ``train``.
 
-    The same arguments give the same shares. ``machines``, ``seed``, ``tries``: as for ``split_vertices``. Raises what that and
-    ``TrainingGraph.of`` do.
+    The same arguments give the same shares. ``machines``, ``seed``, ``tries``: as for ``split_vertices``. Raises the errors of
+    ``split_vertices`` and ``TrainingGraph.of``.
     """
     graph = TrainingGraph.of(found)
     graph = replace(graph, features=graph.features.astype(np.float32, copy=False))

@@ -1,4 +1,4 @@
-"""Who computes which vertex: a server's vertices divided among its trainers."""
+"""Divides the vertices of a server among its trainers."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from atta.train.cooperative.graph import Longs, TrainingGraph
 __all__ = ["boundary_sizes", "split_vertices"]
 
 TINY = 16
-"""Vertices per trainer below which METIS is not asked: what it does with so few depends on luck."""
+"""Vertices per trainer below which METIS is not used: its results for very small graphs depend on chance."""
 
 _SLACK = np.array([0.03, 0.08])  # vertices, in-edges; a hub is hard to place
 _PASSES = 3
-_AMONG_MACHINES = 0.75  # of the slack: a larger share of it cuts fewer edges there, where a cut costs most
+_AMONG_MACHINES = 0.75  # share of the slack. Much of it goes to the split among machines, where a cut edge costs most.
 
 Owners = npt.NDArray[np.int32]
 Rows = tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]
-"""Starts of the rows, and neighbours without direction."""
+"""Starts of the rows, and neighbours along edges in both directions."""
 
 
 def split_vertices(graph: TrainingGraph, trainers: int, machines: int = 1, *, seed: int = 0, tries: int = 3) -> Owners:
     """Trainer of each vertex, int32 [n] (GraNNDis section 4.4, "fetch then split").
 
-    METIS cuts few edges while vertices and in-edges, which is what computing a layer takes, are both even; then vertices are moved
-    until that holds within 3 and 8 %, or within one vertex. An even boundary cannot be asked of METIS, since only its result has
-    one: so of ``tries`` results the one is taken whose busiest trainer exchanges the fewest rows. The same arguments give the same
-    result. A trainer may get no vertex when there are few.
+    METIS cuts few edges, with even numbers of vertices and in-edges, which the time for a layer depends on. Then vertices move until
+    these numbers are even within 3 and 8 %, or within one vertex. METIS cannot balance boundaries, because they follow from its
+    result. So it runs ``tries`` times, and the result whose busiest trainer exchanges the fewest rows is taken. The same arguments
+    give the same result. A trainer may get no vertex when there are few.
 
-    machines: that the server spans, with equally many consecutive trainers on each, which are far from each other. Vertices are
-    then divided among machines first and those of each machine among its trainers, unless fewer rows cross to or from the busiest
-    machine when all trainers are treated alike.
+    machines: machines of the server, each with the same number of consecutive trainers. Vertices are divided among machines first,
+    then among the trainers of each. A split that treats all trainers alike is taken instead if fewer rows cross to or from its
+    busiest machine.
 
     Raises:
         ConfigError: fewer than one trainer, machine or try; trainers that do not divide into machines.
@@ -72,7 +72,7 @@ def _boundary_sizes(edges: Longs, owner: npt.NDArray[np.integer], trainers: int)
 def _split(
     edges: Longs, in_edges: Longs, trainers: int, *, seed: int, tries: int, slack: npt.NDArray[np.float64]
 ) -> Owners:
-    """Divide vertices once; ``in_edges`` [n] may count more than ``edges`` [2, m] has: those from vertices that are not here."""
+    """Divide vertices once. ``in_edges`` [n] also counts edges from vertices outside, which ``edges`` [2, m] lacks."""
     n = len(in_edges)
     if trainers == 1 or not n:
         return np.zeros(n, np.int32)
@@ -87,7 +87,7 @@ def _split(
 
 
 def _split_nested(edges: Longs, in_edges: Longs, machines: int, each: int, *, seed: int, tries: int) -> Owners:
-    """Divide vertices among machines, then those of each among ``each`` trainers; in the end trainers are even as a whole."""
+    """Divide vertices among machines, then among the ``each`` trainers of a machine, then even out all trainers."""
     machine = _split(edges, in_edges, machines, seed=seed, tries=tries, slack=_AMONG_MACHINES * _SLACK)
     owner, rest = machine * np.int32(each), (1 - _AMONG_MACHINES) * _SLACK
     for m in range(machines):
@@ -100,10 +100,12 @@ def _split_nested(edges: Longs, in_edges: Longs, machines: int, each: int, *, se
 
 
 def _union(edges: Longs, in_edges: Longs) -> tuple[Rows, Longs]:
-    """Edges without direction, and what is to be even: weights [n, constraints]."""
+    """Edges in both directions, and the weights [n, constraints] to balance."""
     rows = _native.union_rows([(edges[0], edges[1], 0, 0)], len(in_edges), True)
     weights = np.stack([np.ones(len(in_edges), np.int64), in_edges], axis=1)
-    return rows, np.ascontiguousarray(weights[:, weights.any(axis=0)])  # METIS takes no constraint that says nothing
+    return rows, np.ascontiguousarray(
+        weights[:, weights.any(axis=0)]
+    )  # METIS refuses a constraint whose weights are all 0
 
 
 def _room(weights: Longs, trainers: int, slack: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""One training step: loss on own targets, backward through the server, sum of gradients over everything."""
+"""One training step: loss on own targets, backward through the server, sum of gradients over all trainers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = [
 ]
 
 LossSum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Scores [t, classes] and labels [t] to the *sum* of the losses, a scalar; t may be 0."""
+"""Takes scores [t, classes] and labels [t]; returns the *sum* of the losses, a scalar; t may be 0."""
 
 
 @dataclass(frozen=True)
 class TrainerBatch:
-    """What a trainer computes a step on; with the whole graph in one batch it is made once and stays on the device.
+    """The tensors of a trainer's step. With one batch per epoch they are made once and stay on the device.
 
     Attributes:
         x: float [o, d], features of own vertices.
@@ -57,7 +57,7 @@ class TrainerBatch:
     ) -> TrainerBatch:
         """Put a view on a device; arguments and ConfigError are those of ``CooperativeGraph``."""
         if torch.device(device).type == "cpu":
-            give_back_freed()  # by the batch before, which had other sizes
+            give_back_freed()  # memory of the previous batch, whose arrays had other sizes
         graph = CooperativeGraph(view, group, device=device, transport=transport, machines=machines)
         x, y, targets = (
             torch.from_numpy(a).to(device) for a in (view.features, view.labels[view.targets], view.targets)
@@ -67,7 +67,7 @@ class TrainerBatch:
 
 
 def count_targets(batch: TrainerBatch, groups: ServerGroups | None) -> int:
-    """Targets of all trainers of all servers in this step; what the sum of losses is divided by."""
+    """Number of targets of all trainers in this step; the sum of losses is divided by it."""
     count = torch.tensor(len(batch.targets), dtype=torch.int64, device=batch.x.device)
     return int(count if groups is None else groups.sum_(count))
 
@@ -84,13 +84,13 @@ def backward(
     num_targets: int,
     loss: LossSum = summed_cross_entropy,
 ) -> torch.Tensor:
-    """Forward and backward of one step; leaves in every parameter's ``grad`` the gradient of the mean loss over all targets.
+    """Forward and backward of one step; each parameter's ``grad`` becomes the gradient of the mean loss over all targets.
 
-    With complete subgraphs (``TrainingGraph.exact_layers``) that is the gradient of the whole graph in one process, on every
-    trainer the same bits (GraNNDis section 4.2). Earlier gradients are replaced. ``optimizer.step()`` is left to the caller.
+    With complete subgraphs (``TrainingGraph.exact_layers``) this is the gradient that one process would compute on the whole graph;
+    every trainer gets the same bits (GraNNDis section 4.2). Earlier gradients are replaced. The caller calls ``optimizer.step()``.
 
     model: called as ``model(x, graph)``, usually a ``CooperativeModel``, with equal weights everywhere (``broadcast_weights``);
-    groups: None for a single trainer; num_targets: of all trainers (``count_targets``). Every trainer must call this, also one
+    groups: None for a single trainer; num_targets: of all trainers (``count_targets``). Every trainer must call this, even one
     without vertices or targets. Returns the mean loss over all targets, a scalar without graph.
 
     Raises:
@@ -112,7 +112,7 @@ def backward(
 def sum_gradients(parameters: Iterable[torch.nn.Parameter], groups: ServerGroups, *more: torch.Tensor) -> None:
     """Add up gradients over all trainers of all servers, and the tensors ``more``, in place; one message per number type.
 
-    All trainers run the same model, so a parameter without gradient has none anywhere.
+    All trainers run the same model, so a parameter without a gradient has none on any trainer.
     """
     tensors = [p.grad for p in parameters if p.grad is not None] + list(more)
     for dtype in dict.fromkeys(t.dtype for t in tensors):

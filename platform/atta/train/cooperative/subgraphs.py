@@ -1,4 +1,4 @@
-"""A server's subgraph over a run: extracted by the daemons, divided among the trainers, whole or one co-batch after another."""
+"""A server's subgraph: the daemons extract it, and it is divided among the trainers, as a whole or by co-batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from atta.train.steps.timing import Stopwatch
 __all__ = ["ServerData", "divide_targets"]
 
 _COUNTED = 3
-"""Co-batches of an epoch that are divided on trial to learn how large they are."""
+"""Number of co-batches of an epoch that are divided on trial, to find out how large they are."""
 
 Longs = npt.NDArray[np.int64]
 
@@ -41,21 +41,21 @@ def divide_targets(targets: Longs, batches: int, seed: int, epoch: int) -> list[
 
 
 class _Ready(NamedTuple):
-    """A share, and when its server's part was divided, by ``time.perf_counter``; handing out came after that."""
+    """A share, and the time (``time.perf_counter``) at which the subgraph was divided. The share was sent after that."""
 
     share: TrainerShare
     divided: float
 
 
 class ServerData:
-    """What a trainer computes on, step by step. The server's first trainer extracts and divides, the others receive.
+    """A trainer's shares, step by step. The server's first trainer extracts and divides, the others receive.
 
-    With several steps per epoch the next share is made, or received, in the background while the present one is in use. All
-    trainers of all servers call the same methods in the same order.
+    With several steps per epoch, the next share is made or received in the background while the current one is in use. All trainers
+    of all servers call the same methods in the same order.
 
     Attributes:
-        batches: steps per epoch; known after ``prepare``.
-        remote_bytes: what daemons sent each other for this server's extractions so far; 0 on all but its first trainer.
+        batches: steps per epoch; set by ``prepare``.
+        remote_bytes: bytes that daemons have sent each other for this server's extractions; counted by its first trainer, 0 on others.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class ServerData:
         self._drawn: int | None = None
 
     def prepare(self, epoch: int, watch: Stopwatch, need: Callable[[WorkerView], int]) -> bool:
-        """Extract the subgraph where this epoch wants another one; returns whether it did.
+        """Extract the subgraph if this epoch needs a new one; return whether it did.
 
-        ``need``: bytes that a step over a view takes, for the number of steps that fit into the memory given. That number is
-        found anew for every sample, so a resumed run finds the same one.
+        ``need``: returns the bytes that a step over a view takes. From it follows the number of steps that fit into ``--memory``.
+        Each new sample determines that number again, so a resumed run finds the same one.
 
         Raises:
             ConfigError: no number of steps fits, or there are more steps than training vertices of some server.
-            QuotaExceededError, RemoteError: as ``atta.server_subgraph``.
+            QuotaExceededError, RemoteError: those of ``atta.server_subgraph``.
         """
         config = self.config
         drawn = epoch // config.resample_every if config.resample_every else 0
@@ -86,7 +86,7 @@ class ServerData:
         self._drawn = drawn
         targets, batches = np.iinfo(np.int64).max, 0
         if self._leads:
-            self._found = None  # first, as the daemon keeps its arrays for as long as they are looked at
+            self._found = None  # first: the daemon keeps the arrays until they are released
             start = time.perf_counter()
             before = self._sent()
             self._found = self._extract(epoch)
@@ -104,7 +104,7 @@ class ServerData:
         return True
 
     def whole(self, watch: Stopwatch) -> TrainerShare:
-        """This trainer's share of the whole subgraph, for runs of one step per epoch; the rest is let go."""
+        """This trainer's share of the whole subgraph, for runs with one step per epoch. The subgraph itself is released."""
         start = time.perf_counter()
         ready = self._share(lambda found: found)
         _count(watch, start, ready)
@@ -117,14 +117,14 @@ class ServerData:
         return self._each(groups, watch)
 
     def evaluation(self, watch: Stopwatch) -> Iterator[TrainerShare]:
-        """This trainer's share of co-batches of the validation and test vertices: as many as in training, so that they fit too."""
+        """This trainer's share of co-batches of validation and test vertices. There are as many as in training, so they fit too."""
         members = self._members("val", "test")
         count = torch.tensor(min(self.batches, len(members)), device=self.device)
         dist.broadcast(count, self.groups.place.leader, group=self.groups.inside)  # the others hold no members
         return self._each(np.array_split(members, int(count)) if int(count) else [], watch)
 
     def _each(self, groups: Sequence[Longs], watch: Stopwatch) -> Iterator[TrainerShare]:
-        """This trainer's share of what each group of targets depends on, one ahead of the one in use."""
+        """Yield this trainer's share of each group's co-batch; the next one is made while the current one is in use."""
         start = time.perf_counter()
         for ready in one_ahead(map(self._of_targets, groups)):
             _count(watch, start, ready)
@@ -135,7 +135,7 @@ class ServerData:
         return self._share(lambda found: found.co_batch(targets, self.config.depth))
 
     def _share(self, part: Callable[[ServerGraph], ServerGraph]) -> _Ready:
-        """Divide a part of the subgraph and hand it out, or receive one's share of it."""
+        """Divide a part of the subgraph and send the shares, or receive this trainer's share of it."""
         if not self._leads:
             return _Ready(self._handover.take(), 0.0)
         assert self._found is not None
@@ -165,13 +165,13 @@ class ServerData:
         return replace(found, splits={name: members & labelled for name, members in found.splits.items()})
 
     def _sent(self) -> float:
-        """Bytes that the daemons at work for this server have received from others since they began."""
+        """Bytes that the daemons of this server have received from others since they started."""
         daemons = self.cluster.stats()
         mine = daemons if self.config.servers == 1 else [daemons[self.groups.place.server]]
         return sum(counters.get("remote_bytes", 0.0) for counters in mine)
 
     def _members(self, *splits: str) -> Longs:
-        """Inner vertices in any of the splits, int64, ascending; none where this trainer does not hold the subgraph."""
+        """Inner vertices in any of the splits, int64, ascending; empty if this trainer does not hold the subgraph."""
         found = self._found
         if found is None:
             return np.empty(0, np.int64)
@@ -182,7 +182,7 @@ class ServerData:
         return members
 
     def _needed(self, batches: int, targets: Longs, need: Callable[[WorkerView], int]) -> int:
-        """Bytes of the most that a trainer needs for one of the steps that an epoch would begin with."""
+        """Most bytes that a trainer needs for one of the first steps of an epoch."""
         assert self._found is not None
         parts = [self._found]
         if batches > 1:
@@ -197,7 +197,7 @@ class ServerData:
 
 
 def _count(watch: Stopwatch, start: float, ready: _Ready) -> None:
-    """Count the time from ``start`` until now, in which the trainer did nothing but wait for a share."""
+    """Count the time from ``start`` until now, during which the trainer waited for a share."""
     now = time.perf_counter()
     divided = min(max(start, ready.divided), now)
     watch.add_seconds("sample", divided - start)

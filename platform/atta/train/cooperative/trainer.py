@@ -1,4 +1,4 @@
-"""Whole servers, the strategies ``full`` and ``cooperative`` (GraNNDis): what one rank does in an epoch."""
+"""The trainer of strategies with servers (GraNNDis): what one rank does in an epoch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -32,18 +33,22 @@ from atta.train.steps.timing import Stopwatch
 
 __all__ = ["ServerTrainer"]
 
-Work = tuple[TrainerShare, TrainerBatch]
-"""A share, and its tensors on the device."""
+
+class StepInput(NamedTuple):
+    """What a trainer computes on in a step: its share of a subgraph, and the share's tensors on the device."""
+
+    share: TrainerShare
+    batch: TrainerBatch
 
 
 class ServerTrainer(EpochLoop[CooperativeSettings]):
     """Trains on the subgraphs of whole servers; only gradients travel between servers.
 
-    With one step per epoch everything stays on the device until another sample is drawn.
+    With one step per epoch, the share stays on the device until another sample is drawn.
     """
 
     def __init__(self, config: CooperativeSettings, cluster: atta.Cluster, device: torch.device) -> None:
-        """Build groups and model. Raises ConfigError where the dataset cannot be trained on, or servers do not go with machines."""
+        """Build groups and model. Raises ConfigError if the dataset cannot be trained on, or servers do not fit the machines."""
         super().__init__(config, cluster, device)
         schema = cluster.schema
         if not schema.splits[schema.node_types[0]].get("train"):
@@ -57,10 +62,10 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
         self.data = ServerData(config, cluster, self.groups, device)
         self._weights = sum(p.numel() for p in self.model.parameters())
-        self._resident: Work | None = None
+        self._resident: StepInput | None = None
 
     def train_epoch(self, epoch: int) -> EpochReport:
-        """All steps of an epoch; figures are reduced over all ranks."""
+        """Run all steps of an epoch; figures are reduced over all ranks."""
         watch = self.groups.watch = Stopwatch(self.device)
         start, begin = time.perf_counter(), watch.now()
         self.cooperative.train()
@@ -105,7 +110,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
 
     @torch.no_grad()
     def accuracies(self) -> Mapping[str, float]:
-        """See ``EpochLoop``: the same forward as in training, on what training computes on."""
+        """See ``EpochLoop``. It is the same forward as in training, on subgraphs of the same kind."""
         self.cooperative.eval()
         right = torch.zeros(len(self.splits), dtype=torch.int64, device=self.device)
         counts = [0] * len(self.splits)
@@ -120,14 +125,14 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         pairs = zip(sums[: len(counts)], sums[len(counts) :], strict=True)
         return {split: r / max(1.0, c) for split, (r, c) in zip(self.splits, pairs, strict=True)}
 
-    def _steps(self, epoch: int, watch: Stopwatch) -> Iterator[Work]:
+    def _steps(self, epoch: int, watch: Stopwatch) -> Iterator[StepInput]:
         if self.data.batches == 1:
             yield self._kept(watch)
             return
         for share in self.data.steps(epoch, watch):
             yield self._on_device(share, watch)
 
-    def _evaluation(self) -> Iterator[Work]:
+    def _evaluation(self) -> Iterator[StepInput]:
         watch = Stopwatch(self.device)
         if self.data.batches == 1:
             yield self._kept(watch)
@@ -135,25 +140,25 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         for share in self.data.evaluation(watch):
             yield self._on_device(share, watch)
 
-    def _kept(self, watch: Stopwatch) -> Work:
+    def _kept(self, watch: Stopwatch) -> StepInput:
         if self._resident is None:
             self._resident = self._on_device(self.data.whole(watch), watch)
         return self._resident
 
-    def _on_device(self, share: TrainerShare, watch: Stopwatch) -> Work:
+    def _on_device(self, share: TrainerShare, watch: Stopwatch) -> StepInput:
         start = watch.now()
         machines = self.groups.place.machines
         batch = TrainerBatch.of(share.view, self.groups.inside, device=self.device, machines=machines)
         watch.add("copy", start, watch.now())
-        return share, batch
+        return StepInput(share, batch)
 
     def _needed(self, view: WorkerView) -> int:
-        here = replace(self.config, device=self.device.type)  # what "auto" has turned out to be
+        here = replace(self.config, device=self.device.type)  # no longer "auto"
         return estimate(here, Size.of(view), self.channels, self._weights)
 
     def _leader_seconds(self, watch: Stopwatch) -> list[float]:
-        """Seconds by phase of this server's first trainer; nothing of the others, so that sums are over servers."""
+        """Seconds by phase of this server's first trainer, 0 on other trainers, so that a sum over ranks is one over servers."""
         spent = watch.totals()
-        # Exchanges happen within forward and backward, so what is left of the epoch is computing.
+        # Exchanges happen within forward and backward, so the rest of the epoch is computing.
         spent["compute"] = max(0.0, 2 * spent["all"] - sum(spent.values()))
         return [spent.get(p, 0.0) if self.groups.place.local_rank == 0 else 0.0 for p in SERVER_PHASES]

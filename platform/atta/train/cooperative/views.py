@@ -1,4 +1,4 @@
-"""What one trainer computes, reads and sends, in arrays; no torch and no communication here."""
+"""Arrays that say what one trainer computes, reads and sends. No torch and no communication here."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["WorkerView", "worker_view"]
 class WorkerView:
     """A trainer's share of its server's subgraph (GraNNDis section 4.4).
 
-    Its rows are its own vertices, then the *remote* ones: vertices of other trainers of the server that it reads. Own vertices that
-    read nothing remote (*interior*) come first, so that they can be computed while remote rows are on their way. Every edge lies
-    with the owner of its target.
+    Its rows are its own vertices, then the *remote* ones: vertices of other trainers of the server that it reads. *Interior* vertices
+    are own vertices that read no remote row. They come first and can be computed while remote rows are under way. The owner of an
+    edge's target has the edge.
 
     Attributes:
         trainer: which trainer of the server this is.
         own: int64 [o], server-local numbers of the own vertices, interior ones first.
-        interior: how many of them are interior.
+        interior: number of interior vertices.
         remote: int64 [r], server-local numbers of the remote vertices, by owner, ascending within each.
         receive_counts: int64 [N], rows received from each trainer of the server, adds up to r.
         send_rows: int64 [s], own rows that others read, by reader, in the order of the reader's ``remote``.
@@ -58,9 +58,9 @@ class WorkerView:
 
 
 def worker_view(graph: TrainingGraph, owner: npt.NDArray[np.integer], trainer: int, trainers: int) -> WorkerView:
-    """The share of ``trainer`` when ``owner`` (integers [n], below ``trainers``) says who computes which vertex.
+    """The view of ``trainer``; ``owner`` (integers [n], below ``trainers``) is the trainer that computes each vertex.
 
-    Every trainer of the server calls this with the same graph and owners; no message is needed for their lists to fit.
+    All trainers' views of the same graph and owners fit each other, without any message.
 
     Raises:
         ConfigError: no such trainer, or ``owner`` does not name a trainer for every vertex.
@@ -87,7 +87,7 @@ def worker_view(graph: TrainingGraph, owner: npt.NDArray[np.integer], trainer: i
     edge_index = row[graph.edges[:, mine]]
     edge_index = edge_index[:, np.argsort(edge_index[1], kind="stable")]
 
-    # A reader takes each row once, however many of its vertices read it: count pairs of reader and vertex, not edges.
+    # A reader receives each row once, even if several of its vertices read it. So count pairs of reader and vertex, not edges.
     given = ~mine & (read_from == trainer)
     pairs = np.unique(owner[target[given]].astype(np.int64) * max(1, n) + source[given])
     reader, sent = np.divmod(pairs, max(1, n))

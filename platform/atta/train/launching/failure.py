@@ -1,4 +1,4 @@
-"""When trainers fail, usually all of them do: which failure is the cause, and how to say it."""
+"""Finds the cause when trainers fail. One failure usually makes all other trainers fail too."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "cuda out of me
 def first_cause(folder: Path, exit_codes: Mapping[int, int], *, others: bool = False) -> AttaError:
     """The error to raise for a failed run.
 
-    folder: where failed ranks left ``failure-RANK.json``; exit_codes: of the ranks that did not end well, negative for signals;
-    others: there are trainers on other machines, which leave their files there.
+    folder: where failed ranks wrote ``failure-RANK.json``. exit_codes: of the ranks that failed, negative for signals. others:
+    whether trainers run on other machines; their files are there.
 
-    A rank that dies takes the others along: they see a broken connection, or the launcher's SIGTERM. So want of memory comes
-    first, then Atta's own errors, then signals that the launcher did not send, then whatever happened first.
+    When a rank dies, the others see a broken connection or get the launcher's SIGTERM. So the order is: lack of memory, Atta's own
+    errors, signals that the launcher did not send, and then the earliest failure.
     """
     records = _records(folder)
     for record in records:
@@ -56,19 +56,19 @@ def first_cause(folder: Path, exit_codes: Mapping[int, int], *, others: bool = F
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    """What the ranks wrote, earliest first."""
+    """The failures that ranks wrote, earliest first."""
     records = []
     for path in folder.glob("failure-*.json"):
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:  # the rank was stopped while it wrote
+        except ValueError:  # the rank was stopped while it wrote the file
             continue
         records.append({**record, "rank": int(path.stem.removeprefix("failure-"))})
     return sorted(records, key=lambda r: (r["time"], r["rank"]))
 
 
 def _out_of_memory(record: Mapping[str, Any]) -> bool:
-    """True for what Python, C++ and torch's allocators say when there is none left."""
+    """True for the errors of Python, C++ and torch's allocators when memory runs out."""
     text = record["message"].lower()
     return record["kind"] in ("MemoryError", "OutOfMemoryError") or any(words in text for words in _NO_MEMORY)
 
@@ -83,7 +83,7 @@ def _memory_message(record: Mapping[str, Any]) -> str:
 
 
 def _lost_connection(record: Mapping[str, Any]) -> bool:
-    """True for what a rank reports when another one went away in the middle of an all-reduce."""
+    """True for a rank's error when another rank ended in the middle of an all-reduce."""
     text = record["message"].lower()
     return record["kind"].startswith("Dist") or "connection" in text or "gloo" in text
 

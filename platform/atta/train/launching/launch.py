@@ -1,4 +1,4 @@
-"""From a configuration to a finished run: daemons (unless they run already) and trainers under torch's elastic launcher."""
+"""Runs a training: starts daemons (unless they already run), and trainers under torch's elastic launcher."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from atta.train.reports.run import TrainReport
 __all__ = ["fit"]
 
 SHUTDOWN_S = 10
-"""How long trainers may take to end after one of them failed, before they are killed."""
+"""How long the other trainers may take to end after one has failed; then they are killed."""
 MEETING_S = 120
-"""How long a node waits for the others, and for daemons that are still starting."""
+"""How long a node waits for other nodes, and for daemons that are still starting."""
 
 
 def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
     """Train as ``config`` says and return the figures of every epoch.
 
-    The trainers are processes of their own, so this works from a script, a notebook or a test alike. Ctrl-C ends them, and the
-    daemons started here, before KeyboardInterrupt goes on. On several machines each calls this with the same ``config`` and its
-    own ``nodes``; every one of them gets the same figures.
+    Trainers are processes of their own, so this works in a script, a notebook and a test. Ctrl-C ends trainers and the daemons that
+    were started here, before KeyboardInterrupt is raised. On several machines, each one calls this with the same ``config`` and its
+    own ``nodes``, and each gets the same figures.
 
     Raises:
         ConfigError, DataError: bad settings or dataset.
         RemoteError: a daemon failed.
-        AttaError: a trainer failed; the message names the rank and the cause. Or the other machines did not come.
+        AttaError: a trainer failed (the message names rank and cause), or other machines did not join.
     """
     nodes = nodes or Nodes()
     trainers = nodes.trainers_here(config)
@@ -63,7 +63,7 @@ def _addresses(config: TrainConfig, nodes: Nodes) -> Iterator[list[str]]:
     import atta
 
     if config.cluster is not None:
-        # Whoever starts daemons and trainers on several machines cannot know which will be there first.
+        # On several machines nobody knows whether daemons or trainers start first.
         with atta.connect(config.cluster, wait=nodes.count > 1, deadline_s=MEETING_S) as running:
             addresses = running.addresses
         yield addresses
@@ -74,8 +74,8 @@ def _addresses(config: TrainConfig, nodes: Nodes) -> Iterator[list[str]]:
 
 
 def _launch(trainers: int, nodes: Nodes, folder: Path) -> None:
-    """Run this machine's trainers to their end."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of addresses without a name, for one
+    """Run this machine's trainers until they end."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of addresses without a host name, among others
     try:
         from torch.distributed import DistError
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -104,7 +104,7 @@ def _launch(trainers: int, nodes: Nodes, folder: Path) -> None:
         except ChildFailedError as error:
             codes = {rank: f.exitcode for rank, f in _failures(error).items()}
             raise first_cause(folder, codes, others=nodes.count > 1) from None
-        except DistError as error:  # among the launchers: trainers' own errors come as ChildFailedError
+        except DistError as error:  # between launchers: errors of trainers are ChildFailedErrors
             raise AttaError(f"{nodes}: the others did not come or went away: {_first_line(error)}") from None
         except SignalException as error:
             if error.sigval == signal.SIGINT:
@@ -123,7 +123,7 @@ def _failures(error: Any) -> Mapping[int, Any]:
 
 @contextlib.contextmanager
 def _signals_restored() -> Iterator[None]:
-    """The launcher replaces signal handlers and leaves its own behind."""
+    """Restore the signal handlers that the launcher replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -138,7 +138,7 @@ def _signals_restored() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_torch() -> Iterator[None]:
-    """Keep the launcher's own account of failures off the screen: ours names the cause in one line."""
+    """Silence the launcher's report of failures; ours names the cause in one line."""
 
     loggers = [
         logger

@@ -1,4 +1,4 @@
-"""The machines of a training run, in torchrun's words: how many nodes, which one this is, and where they meet."""
+"""The machines of a training run, in torchrun's terms: number of nodes, rank of this node, meeting point."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _INTERFACE = "GLOO_SOCKET_IFNAME"
 
 @dataclass(frozen=True)
 class Nodes:
-    """Where a run's trainers are: node n has ranks n T/N to (n + 1) T/N - 1 of T trainers on N nodes.
+    """The nodes of a run: with T trainers on N nodes, node n has ranks n T/N to (n + 1) T/N - 1.
 
     Attributes:
         count: number of nodes.
-        rank: which one this machine is, from 0.
-        endpoint: ``host:port`` of node 0, free there; None on a single node.
+        rank: number of this machine, from 0.
+        endpoint: ``host:port`` of node 0, a free port there; None on a single node.
 
     Raises:
         ConfigError: the settings make no sense.
@@ -57,7 +57,7 @@ class Nodes:
         return f"node {self.rank} of {self.count} at {self.endpoint}"
 
     def trainers_here(self, config: TrainConfig) -> int:
-        """How many of the run's trainers this machine starts; raises ConfigError where the run does not go with the nodes."""
+        """Number of trainers that this machine starts; raises ConfigError if the run does not fit the nodes."""
         if self.count == 1:
             return config.trainers
         if config.cluster is None:
@@ -73,7 +73,7 @@ class Nodes:
 
     @contextlib.contextmanager
     def interface_named(self) -> Iterator[None]:
-        """Tell gloo, within the block, by which interface the other nodes are reached; it would resolve the host name instead."""
+        """Tell gloo, within the block, which interface reaches the other nodes; otherwise it resolves the host name."""
         name = None if self.endpoint is None or _INTERFACE in os.environ else _interface_towards(self.endpoint)
         if name is None:
             yield

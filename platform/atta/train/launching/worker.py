@@ -32,7 +32,7 @@ __all__ = ["keep_freed_memory", "main", "run"]
 
 
 def run(config: TrainConfig, addresses: Sequence[str]) -> list[EpochReport]:
-    """Train as one rank of the process group that the environment describes; returns the figures of all epochs."""
+    """Train as one rank; the environment describes the process group. Returns the figures of all epochs."""
     import torch
     import torch.distributed as dist
 
@@ -51,7 +51,7 @@ def run(config: TrainConfig, addresses: Sequence[str]) -> list[EpochReport]:
 
 
 def choose_device(wanted: str, local_rank: int, trainers: int) -> torch.device:
-    """The CPU or this trainer's own GPU; ConfigError when there are too few."""
+    """The CPU, or this trainer's own GPU; raises ConfigError if there are too few GPUs."""
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -89,7 +89,7 @@ def main(folder: str) -> int:
 
 
 def _arguments(error: BaseException) -> tuple[object, ...]:
-    """What to build the error from again: DataError and RemoteError keep place and cause apart."""
+    """Arguments to build the error again: DataError and RemoteError take place and cause separately."""
     for place in ("path", "peer"):
         if hasattr(error, place) and hasattr(error, "cause"):
             return getattr(error, place), error.cause
@@ -97,10 +97,10 @@ def _arguments(error: BaseException) -> tuple[object, ...]:
 
 
 def _prepare() -> None:
-    """Before torch is imported: no C++ warnings on the screen, talk over loopback, keep memory, do not outlive the parent."""
+    """Before torch is imported: silence C++ warnings, use loopback, keep freed memory, and end with the parent."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if "lo" in (name for _, name in socket.if_nameindex()):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo resolves the host name, which may not resolve
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo resolves the host name, which may fail
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     keep_freed_memory()
     threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
@@ -109,8 +109,8 @@ def _prepare() -> None:
 def keep_freed_memory() -> None:
     """Let glibc reuse large blocks instead of returning them to the kernel.
 
-    Every step allocates the same few large tensors. By default each of them is a fresh mapping whose pages the kernel must fill
-    with zeros: with wide features that took a third of the time of a step on the CPU.
+    Each step allocates the same few large tensors. By default each of them is a new mapping, whose pages the kernel must fill with
+    zeros. With wide features this took a third of a step's time on the CPU.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:  # no glibc
@@ -130,4 +130,4 @@ if __name__ == "__main__":
     code = main(sys.argv[1])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # a failed rank must not wait for the others in the destructors of the process group
+    os._exit(code)  # a failed rank must not wait for others in destructors of the process group

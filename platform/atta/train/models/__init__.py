@@ -1,4 +1,4 @@
-"""Models by name, all of them PyG's own; what is ours is which rows each layer computes."""
+"""Models by name. All are PyG's own; ``SampledModel`` chooses the rows that each layer computes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def build_model(config: TrainSettings, in_channels: int, num_classes: int) -> Sa
 
 
 def whole_model(config: TrainSettings, in_channels: int, num_classes: int) -> torch.nn.Module:
-    """The model of ``config`` as ``model(x, edge_index)``, on any graph."""
+    """The model of ``config`` as ``model(x, edge_index)``, for any graph."""
     if config.model in DEEP_MODELS:
         return DeepGNN(
             in_channels,
@@ -48,9 +48,9 @@ def whole_model(config: TrainSettings, in_channels: int, num_classes: int) -> to
 class SampledModel(torch.nn.Module):
     """A PyG model that reads sampled batches.
 
-    ``model(x, edge_index)`` would compute every layer for every vertex of the batch, although the outermost hop, by far the
-    largest, is only read: what a layer adds is needed one hop less far out than what it reads. So each layer is called here on the
-    pair (vertices that it reads, vertices that it computes). The weights and their names are those of the PyG model.
+    ``model(x, edge_index)`` would compute each layer for all vertices of the batch. But the outermost hop, by far the largest, is only
+    read, and each further layer needs one hop less. So each layer is called on the pair (vertices that it reads, vertices that it
+    computes). The weights and their names are those of the PyG model.
 
     Attributes:
         gnn: the PyG model.
@@ -70,7 +70,7 @@ class SampledModel(torch.nn.Module):
         Returns [seeds, classes].
         """
         if isinstance(self.gnn, GCN):
-            # Its weights need the degrees of vertices whose in-edges a later layer no longer reads.
+            # Its edge weights need degrees of vertices whose in-edges a later layer does not read.
             scores: torch.Tensor = self.gnn(x, edge_index)
             return scores[: nodes_per_hop[0]]
         if isinstance(self.gnn, DeepGNN):
@@ -92,9 +92,9 @@ class SampledModel(torch.nn.Module):
     def _deep(
         gnn: DeepGNN, x: torch.Tensor, edge_index: torch.Tensor, nodes: Sequence[int], edges: Sequence[int]
     ) -> torch.Tensor:
-        """A residual layer has as many rows as it reads, so rows are cut off before each layer rather than within it.
+        """A residual layer returns a row for each row that it reads, so rows are cut off before each layer.
 
-        The outermost rows of a layer's result lack their neighbours; the next layer does not read them.
+        The outermost rows of a layer's result lack their neighbours, but the next layer does not read them.
         """
         h = gnn.encoder(x)
         for done in range(len(gnn.layers)):
@@ -104,10 +104,10 @@ class SampledModel(torch.nn.Module):
 
 
 class _Adjacency:
-    """Adjacencies in CSR, with which PyG sums up rows as it reads them.
+    """Adjacencies in CSR, with which PyG sums up rows while it reads them.
 
-    From a list of edges it would copy one row per edge first: with 4,700 features that took twice the time of everything else.
-    Targets ascend over all hops, so what a layer reads is the beginning of what the one before reads.
+    With a list of edges PyG would first copy one row per edge. With 4,700 features this took twice the time of everything else.
+    Targets ascend over all hops, so each layer reads the beginning of the rows that the layer before read.
     """
 
     def __init__(self, edge_index: torch.Tensor, targets: int, dtype: torch.dtype) -> None:
@@ -117,6 +117,6 @@ class _Adjacency:
         self._ones = torch.ones(edge_index.shape[1], dtype=dtype)
 
     def first(self, targets: int, sources: int, edges: int) -> torch.Tensor:
-        """Adjacency [targets, sources] of the first ``edges`` edges, all of those into the first ``targets`` vertices."""
+        """Adjacency [targets, sources] of the first ``edges`` edges, which are all edges into the first ``targets`` vertices."""
         parts = self._start[: targets + 1], self._sources[:edges], self._ones[:edges]
         return torch.sparse_csr_tensor(*parts, size=(targets, sources), check_invariants=False)

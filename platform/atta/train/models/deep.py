@@ -18,14 +18,14 @@ __all__ = ["DeepGNN"]
 class DeepGNN(torch.nn.Module):
     """Many layers with pre-activation residuals: norm, ReLU, dropout, convolution, add (``res+``).
 
-    GraNNDis trains 3 to 112 of them (section 8).
+    GraNNDis trains 3 to 112 layers (section 8).
 
-    ``resgcn+`` takes the mean of messages, ``deepergcn`` a softmax with a learnt temperature (Li et al., "DeeperGCN: All You Need
+    ``resgcn+`` aggregates by mean, ``deepergcn`` by a softmax with a learnt temperature (Li et al., "DeeperGCN: All You Need
     to Train Deeper GCNs"). All normalisation is per row (LayerNorm), so ``CooperativeModel`` accepts it.
 
     Attributes:
         encoder, layers, decoder: linear; DeepGCNLayer of GENConv; linear.
-        checkpointed: whether activations within a layer are recomputed in backward rather than kept.
+        checkpointed: whether backward recomputes activations within a layer instead of keeping them.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class DeepGNN(torch.nn.Module):
         """``mlp_layers``: linear layers after aggregation, in each layer.
 
         Raises:
-            UnknownNameError: no such kind.
+            UnknownNameError: the kind does not exist.
             ConfigError: fewer than one layer, or more than 1000.
         """
         super().__init__()
@@ -74,16 +74,16 @@ class DeepGNN(torch.nn.Module):
         return self.scores(h)
 
     def layer(self, number: int, h: torch.Tensor, edge_index: Any) -> torch.Tensor:
-        """What layer ``number`` makes of ``h`` [vertices, hidden channels]; the same shape.
+        """Output of layer ``number`` for ``h`` [vertices, hidden channels]; it has the same shape.
 
-        Layers of a sampled batch are called one by one, each on the vertices that the next one reads.
+        For sampled batches the caller runs layers one by one, each on fewer vertices.
         """
         layer: Any = self.layers[number]
-        # The first layer has nothing to normalise yet: its norm and activation come last (as in PyG's example of DeeperGCN).
+        # The first layer has no norm and activation before it: they come after the last layer (as in PyG's DeeperGCN example).
         return self._run(layer if number else layer.conv, h, edge_index)
 
     def scores(self, h: torch.Tensor) -> torch.Tensor:
-        """Scores [vertices, out channels] from what the last layer made."""
+        """Scores [vertices, out channels] from the output of the last layer."""
         first: Any = self.layers[0]
         h = F.dropout(first.act(first.norm(h)), self.dropout, self.training)
         scores: torch.Tensor = self.decoder(h)
@@ -91,7 +91,7 @@ class DeepGNN(torch.nn.Module):
 
     def _run(self, layer: Any, h: torch.Tensor, edge_index: Any) -> torch.Tensor:
         if self.checkpointed and self.training:
-            # Recomputed as a whole: stopping early could leave an exchange that was started without its end.
+            # Recompute the whole layer: if it stopped early, an exchange could be started and never finished.
             with set_checkpoint_early_stop(False):
                 recomputed: torch.Tensor = checkpoint(layer, h, edge_index, use_reentrant=False)
             return recomputed

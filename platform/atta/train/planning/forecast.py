@@ -66,7 +66,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Forecaster:
-    """Turns counted sizes into seconds and bytes; strategies say which sizes, by which options (``Strategy.forecasts``)."""
+    """Turns counted sizes into seconds and bytes; strategies say which sizes, by which options (``TrainingStrategy.forecasts``)."""
 
     sizes: Sizes
     machines: Machines

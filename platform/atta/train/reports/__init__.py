@@ -1,1 +1,1 @@
-"""What a run tells: figures of its epochs (``epochs``), the whole run (``run``), lines for people (``display``)."""
+"""Reports of a training run: figures of epochs (``epochs``), the whole run (``run``), lines on a terminal (``display``)."""

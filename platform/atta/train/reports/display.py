@@ -1,4 +1,4 @@
-"""What a person sees of a run: a line per epoch, on a terminal also a bar of its batches."""
+"""Shows a run to people: a line per epoch, and on a terminal a progress bar of its batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Display:
 
     @contextmanager
     def batches(self, what: str, total: int) -> Iterator[Callable[[], None]]:
-        """A bar that disappears at the end; yields what to call after each of ``total`` batches."""
+        """Show a progress bar that disappears at the end; yield a function to call after each of ``total`` batches."""
         if not self._bars:
             yield lambda: None
             return

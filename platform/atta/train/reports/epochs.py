@@ -1,4 +1,4 @@
-"""The figures of an epoch, where its time went, and which epoch is the best."""
+"""Figures of an epoch, the phases of its time, and the best epoch."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from dataclasses import dataclass, field
 __all__ = ["PHASES", "SERVER_PHASES", "EpochReport", "best_epoch", "stalled"]
 
 PHASES = ("sample", "fetch", "wait", "copy", "compute", "sync")
-"""Seconds per epoch, mean over trainers. ``sample`` and ``fetch`` are spent by daemons, overlapping everything else; ``wait`` is
-what of them the trainer noticed; ``copy`` turns batches into tensors on the device; ``sync`` is the part of the gradient
-all-reduce that backward did not hide; ``compute`` is forward, backward and optimiser without it."""
+"""Phases of strategies with mini-batches, in seconds per epoch, mean over trainers.
+
+Daemons spend ``sample`` and ``fetch``, which overlap with everything else. ``wait`` is how long the trainer waited for batches.
+``copy`` makes tensors on the device. ``compute`` is forward, backward and optimiser. ``sync`` is the part of the gradient all-reduce
+that did not overlap with backward.
+"""
 
 SERVER_PHASES = ("sample", "fetch", "copy", "compute", "exchange", "sync", "external")
-"""Seconds per epoch of ``full`` and ``cooperative``, of the servers' first trainers, mean over servers; they follow each other and
-add up to the epoch. ``sample`` extracts subgraphs and divides them, ``fetch`` hands the shares to the other trainers: of co-batches
-only what the trainer waited for counts, the rest overlaps with the step before. ``copy`` puts this trainer's share on the device;
-``exchange`` waits for rows and gradients of other trainers of the server, ``sync`` adds up gradients within the server,
-``external`` between servers; ``compute`` is everything else."""
+"""Phases of strategies with servers, in seconds per epoch, of the servers' first trainers, mean over servers.
+
+They follow each other and add up to the epoch. ``sample`` extracts subgraphs and divides them; ``fetch`` sends the shares to the other
+trainers. For co-batches these two count only while the trainer waits, because the rest overlaps with the step before. ``copy`` puts the
+share on the device. ``exchange`` waits for rows and gradients of other trainers of the server. ``sync`` adds up gradients within the
+server, ``external`` between servers. ``compute`` is everything else.
+"""
 
 
 @dataclass(frozen=True)
@@ -26,17 +31,17 @@ class EpochReport:
 
     Attributes:
         epoch: from 0.
-        seconds: training only, of the slowest trainer.
-        loss: mean cross-entropy over the epoch's seeds, as they were trained on (with dropout).
+        seconds: of training, without evaluation, of the slowest trainer.
+        loss: mean cross-entropy over the epoch's seeds during training (with dropout).
         seeds_per_s, edges_per_s: seeds and sampled edges of all trainers per second.
-        remote_bytes: what daemons sent each other for this epoch's training batches.
+        remote_bytes: bytes that daemons sent each other for this epoch's training batches.
         breakdown: seconds by phase, see ``PHASES`` and ``SERVER_PHASES``.
-        eval_seconds: of validation and test, 0 when there was none.
-        val_accuracy, test_accuracy: in [0, 1]; None when not evaluated after this epoch.
-        steps: of the optimiser.
-        exchanged_bytes: rows and gradients that trainers sent within their servers.
-        crossed_bytes: as much of it as went to other machines; 0 when servers are machines.
-        peak_memory_bytes: of each trainer since it began, by rank: of the process on the CPU, of tensors on a GPU.
+        eval_seconds: of validation and test; 0 without evaluation.
+        val_accuracy, test_accuracy: in [0, 1]; None if this epoch was not evaluated.
+        steps: optimiser steps.
+        exchanged_bytes: bytes of rows and gradients that trainers sent within their servers.
+        crossed_bytes: the bytes of these that went to other machines; 0 if each server is one machine.
+        peak_memory_bytes: of each trainer since its start, by rank: of the process on the CPU, of tensors on a GPU.
     """
 
     epoch: int
@@ -67,7 +72,7 @@ class EpochReport:
 
 
 def best_epoch(epochs: Iterable[EpochReport]) -> EpochReport | None:
-    """The epoch with the best validation accuracy (the first of equals); None when no epoch was validated."""
+    """The epoch with the best validation accuracy (the first of equals); None if no epoch was validated."""
     best: EpochReport | None = None
     for epoch in epochs:
         if epoch.val_accuracy is None:
@@ -78,7 +83,7 @@ def best_epoch(epochs: Iterable[EpochReport]) -> EpochReport | None:
 
 
 def stalled(epochs: Iterable[EpochReport], patience: int) -> bool:
-    """True when the last ``patience`` validations were all no better than the best one before them."""
+    """True if none of the last ``patience`` validations was better than the best one before them."""
     validated = [e for e in epochs if e.val_accuracy is not None]
     best = best_epoch(validated)
     return best is not None and len(validated) - 1 - validated.index(best) >= patience

@@ -21,7 +21,7 @@ class TrainReport:
 
     @property
     def best(self) -> EpochReport:
-        """The epoch with the best validation accuracy, the last epoch where none was validated."""
+        """The epoch with the best validation accuracy; the last epoch if none was validated."""
         return best_epoch(self.epochs) or self.epochs[-1]
 
     def to_json(self) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""One optimiser step of a trainer and where its time goes."""
+"""The trainer of sampled mini-batches (``minibatch``), and parts of a step that trainers share."""

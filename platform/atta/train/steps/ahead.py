@@ -1,4 +1,4 @@
-"""The next one of a series, made in the background while the present one is in use."""
+"""Makes the next item of a series in the background while the current one is in use."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ T = TypeVar("T")
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:
-    """``items`` in their order, each made in a thread while the one before it is in use, and no sooner.
+    """Yield ``items`` in order; a thread makes the next one while the current one is in use.
 
-    What making an item raises is raised where that item would have come. Threads are daemons and follow each other: whoever stops
-    early, by an error or Ctrl-C, does not wait for what is still being made.
+    If making an item raises an error, the error is raised in place of the item. The threads are daemon threads, one at a time. So a
+    consumer that stops early, by an error or Ctrl-C, does not wait for the item that is being made.
     """
     source = iter(items)
     end = object()
     coming = _started(lambda: next(source, end))
     while (item := coming.result()) is not end:
         coming = _started(lambda: next(source, end))
-        yield item  # type: ignore[misc]  # only the end is no T
+        yield item  # type: ignore[misc]  # only the end marker is not a T
 
 
 def _started(make: Callable[[], T]) -> Future[T]:
@@ -32,7 +32,7 @@ def _started(make: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             future.set_result(make())
-        except BaseException as error:  # whatever it is, the thread that waits must see it
+        except BaseException as error:  # the waiting thread must see every error
             future.set_exception(error)
 
     threading.Thread(target=run, name="atta-ahead", daemon=True).start()

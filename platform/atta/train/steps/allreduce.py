@@ -1,6 +1,6 @@
-"""DDP's gradient all-reduce, with a note of when the last gradients were ready.
+"""DDP's gradient all-reduce, which also records when the last gradients were ready.
 
-No postponed annotations in this file: DDP compares the hook's annotations with the classes themselves.
+This file has no postponed annotations: DDP compares the hook's annotations with the classes themselves.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,9 @@ __all__ = ["SyncClock", "timed_all_reduce"]
 
 @dataclass
 class SyncClock:
-    """State of the hook: ``last_bucket`` is when the last bucket of gradients was handed to the all-reduce.
+    """State of the hook: ``last_bucket`` is the time at which the last bucket of gradients went to the all-reduce.
 
-    What backward takes beyond that moment is communication that computing did not hide: the transfer itself and waiting for
-    trainers that are late.
+    From then to the end of backward, a trainer only communicates: it transfers gradients and waits for late trainers.
     """
 
     stopwatch: Stopwatch

@@ -1,4 +1,4 @@
-"""What the C library does with memory that was freed."""
+"""Returns freed memory from the C library to the kernel."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["give_back_freed"]
 
 
 def give_back_freed() -> None:
-    """Return freed memory to the kernel, wherever in the heap it lies; without glibc nothing happens.
+    """Return freed memory anywhere in the heap to the kernel; without glibc nothing happens.
 
-    Trainers keep what they free (``worker.keep_freed_memory``), which is right for steps of one size. The tensors of a batch of
-    another size do not fit where those of the last one lay: small objects that live longer lie in between. Then every batch that is
-    a little larger takes new memory: with four co-batches a trainer came to hold more than three times what a step needs.
+    Trainers keep memory that they free (``worker.keep_freed_memory``), which suits steps of equal size. Tensors of a larger batch do
+    not fit into the gaps that the last batch left, because small objects lie between them. So each larger batch takes new memory:
+    with four co-batches a trainer held more than three times the memory of a step.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -30,7 +30,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
     """Trains on sampled mini-batches under DDP."""
 
     def __init__(self, config: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> None:
-        """Build loaders and model; raises ConfigError where the dataset cannot be trained on."""
+        """Build loaders and model; raises ConfigError if the dataset cannot be trained on."""
         super().__init__(config, cluster, device)
         torch.manual_seed(config.seed)
         self.model = build_model(config, self.channels, self.classes).to(device)
@@ -70,7 +70,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         watch = self._clock.stopwatch = Stopwatch(self.device)
         loss_sum = torch.zeros(
             (), dtype=torch.float64, device=self.device
-        )  # read once, after the epoch: no wait per step
+        )  # read once after the epoch, so no step waits for the GPU
         labelled_sum = torch.zeros((), dtype=torch.int64, device=self.device)
         seeds = edges = 0
         remote_bytes = 0.0
@@ -111,7 +111,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
 
     @torch.no_grad()
     def evaluate(self, split: str) -> float:
-        """Accuracy on a split's labelled vertices: each is predicted once, by whichever rank has it; counts are added up."""
+        """Accuracy on a split's labelled vertices, in [0, 1]; one rank predicts each vertex, and ranks add up their counts."""
         config = self.config
         loader = self._loader(split, config.eval_fan_outs, config.eval_batch_size or config.batch_size, train=False)
         self.parallel.eval()
@@ -140,6 +140,6 @@ def _loss(model: torch.nn.Module, data: Any, labels: torch.Tensor) -> torch.Tens
 
 
 def _labels(data: Any) -> torch.Tensor:
-    """int64 [batch_size]: classes of the seeds, whatever integers and shape the table has."""
+    """Classes of the seeds, int64 [batch_size], for any integer type and shape of the table."""
     labels: torch.Tensor = data.y.reshape(-1).long()
     return labels

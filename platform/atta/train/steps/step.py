@@ -1,4 +1,4 @@
-"""One step of an optimiser under DDP, and where its time goes."""
+"""One optimiser step under DDP, with the time of its phases."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["timed_step"]
 def timed_step(loss_of: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer, clock: SyncClock) -> torch.Tensor:
     """Forward, backward and update; counts phases ``compute`` and ``sync`` on the clock's stopwatch.
 
-    ``loss_of`` runs the model and returns its loss; the model's communication hook is ``timed_all_reduce`` with ``clock``. Returns
-    the loss, without its graph.
+    ``loss_of`` runs the model and returns its loss. The model's communication hook is ``timed_all_reduce`` with ``clock``. Returns
+    the loss, detached from its graph.
     """
     watch = clock.stopwatch
     begin = watch.now()

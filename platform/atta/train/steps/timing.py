@@ -1,4 +1,4 @@
-"""Where a trainer's time goes, on the CPU's clock or on the GPU's, and how much memory it took."""
+"""Time of a trainer's phases, by the clock of the CPU or the GPU, and peak memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Moment = float | torch.cuda.Event
 class Stopwatch:
     """Adds up the time between moments, by phase.
 
-    On CUDA work is only queued when the Python call returns, so moments are events in the stream. They are read once, in
-    ``totals``: reading them earlier would make the CPU wait for the GPU in every step.
+    On CUDA a Python call only queues work, so moments are events in the stream. ``totals`` reads them once. Reading them earlier
+    would make the CPU wait for the GPU in each step.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -60,16 +60,16 @@ class Stopwatch:
 
 
 def add_daemon_time(watch: Stopwatch, stats: Mapping[str, float]) -> None:
-    """Count what daemons spent on a batch, by its ``stats``, as ``sample`` (sampling, joining) and ``fetch`` (rows, network)."""
+    """Count the time that daemons spent on a batch as ``sample`` (sampling, joining) and ``fetch`` (rows, network)."""
     for phase, names in (("sample", ("sample_ms", "join_ms")), ("fetch", ("fetch_ms", "network_ms"))):
         watch.add_seconds(phase, 1e-3 * sum(stats.get(name, 0.0) for name in names))
 
 
 def peak_memory(device: torch.device) -> int:
-    """Most bytes so far: of this process where it computes on the CPU, of its tensors on a GPU."""
+    """Peak memory in bytes: of this process on the CPU, of its tensors on a GPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    try:  # what getrusage says may be the peak of the process that started this one
+    try:  # getrusage may report the peak of the parent process
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmHWM"):
                 return int(line.split()[1]) << 10

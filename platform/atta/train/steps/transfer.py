@@ -1,28 +1,33 @@
-"""Batches on their way to the device."""
+"""Moves batches to the device."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from atta.client.loaders.minibatch import MiniBatch
 from atta.train.steps.timing import Stopwatch
 
-__all__ = ["awaited", "on_device"]
+__all__ = ["DeviceBatch", "awaited", "on_device"]
 
 Batch = TypeVar("Batch")
 
 
-def on_device(
-    batches: Iterable[MiniBatch], device: torch.device, stopwatch: Stopwatch
-) -> Iterator[tuple[MiniBatch, Any]]:
-    """Yield (batch, PyG data on ``device``); count the time for it as phases ``wait`` and ``copy``.
+class DeviceBatch(NamedTuple):
+    """A batch, and its PyG data on the device."""
 
-    On the CPU the data shares the batch's memory. On CUDA the next batch is pinned and copied on a stream of its own while the
-    current one is being computed.
+    batch: MiniBatch
+    data: Any
+
+
+def on_device(batches: Iterable[MiniBatch], device: torch.device, stopwatch: Stopwatch) -> Iterator[DeviceBatch]:
+    """Yield batches with their data on ``device``; count the time for it as phases ``wait`` and ``copy``.
+
+    On the CPU the data shares the batch's memory. On CUDA the next batch is pinned, and copied on a stream of its own, while the
+    current one is computed.
     """
     source = awaited(batches, stopwatch)
     if device.type == "cuda":
@@ -32,11 +37,11 @@ def on_device(
         start = stopwatch.now()
         data = batch.to_pyg()
         stopwatch.add("copy", start, stopwatch.now())
-        yield batch, data
+        yield DeviceBatch(batch, data)
 
 
 def awaited(batches: Iterable[Batch], stopwatch: Stopwatch) -> Iterator[Batch]:
-    """The batches; the CPU time until each arrives, and until the source has begun, counts as ``wait``."""
+    """Yield the batches; the CPU time until each of them arrives counts as ``wait``."""
     start = time.perf_counter()
     iterator = iter(batches)
     while True:
@@ -48,23 +53,23 @@ def awaited(batches: Iterable[Batch], stopwatch: Stopwatch) -> Iterator[Batch]:
         start = time.perf_counter()
 
 
-def _ahead(batches: Iterator[MiniBatch], device: torch.device, stopwatch: Stopwatch) -> Iterator[tuple[MiniBatch, Any]]:
-    """Keep one batch in flight to the GPU."""
+def _ahead(batches: Iterator[MiniBatch], device: torch.device, stopwatch: Stopwatch) -> Iterator[DeviceBatch]:
+    """Copy the next batch to the GPU while the current one is computed."""
     side = torch.cuda.Stream(device)
-    pending: tuple[MiniBatch, Any] | None = None
+    pending: DeviceBatch | None = None
     for batch in batches:
         with torch.cuda.stream(side):
             start = stopwatch.now()
             # The pinned copy may be dropped at once: the allocator keeps its memory until the stream has read it.
-            coming = batch, batch.to_pyg().pin_memory().to(device, non_blocking=True)
+            coming = DeviceBatch(batch, batch.to_pyg().pin_memory().to(device, non_blocking=True))
             stopwatch.add("copy", start, stopwatch.now())
         if pending is not None:
-            yield pending  # queues the computation of the batch before, next to the copy of this one
+            yield pending  # the caller queues the computation of the previous batch, which overlaps with this copy
         compute = torch.cuda.current_stream(device)
         compute.wait_stream(side)
-        for value in coming[1].to_dict().values():
+        for value in coming.data.to_dict().values():
             if isinstance(value, torch.Tensor):
-                # It was allocated on the side stream: tell the allocator who else uses it.
+                # It was allocated on the side stream. The allocator must know that another stream uses it too.
                 value.record_stream(compute)
         pending = coming
     if pending is not None:

@@ -6,9 +6,9 @@ docs/contributing/add-a-training-strategy.md shows how.
 
 from importlib import import_module
 
-from atta.train.strategies.strategy import Strategy
+from atta.train.strategies.strategy import TrainingStrategy
 
-__all__ = ["STRATEGIES", "Strategy", "strategies_with"]
+__all__ = ["STRATEGIES", "TrainingStrategy", "strategies_with"]
 
 _FILES = (
     "minibatch",
@@ -16,7 +16,7 @@ _FILES = (
     "cooperative",
 )
 
-STRATEGIES: dict[str, Strategy] = {name: import_module(f"{__name__}.{name}").STRATEGY for name in _FILES}
+STRATEGIES: dict[str, TrainingStrategy] = {name: import_module(f"{__name__}.{name}").STRATEGY for name in _FILES}
 """By the value of ``--strategy``, which is also the name of the file."""
 
 

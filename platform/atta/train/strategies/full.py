@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.settings import MOST_LAYERS, CooperativeSettings, ServerSettings
-from atta.train.strategies.strategy import Strategy
+from atta.train.strategies.strategy import TrainingStrategy
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +80,7 @@ def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
         yield forecaster.shared("expansion-aware", name, work, sampled, exact=exact)
 
 
-STRATEGY = Strategy(
+STRATEGY = TrainingStrategy(
     name="full",
     sentence="all vertices in one step",
     settings=ServerSettings,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.settings import MinibatchSettings
-from atta.train.strategies.strategy import Strategy
+from atta.train.strategies.strategy import TrainingStrategy
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +61,7 @@ def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
         yield forecaster.sampled("mini-batch", "mini-batch", sizes.mini_batch, options)
 
 
-STRATEGY = Strategy(
+STRATEGY = TrainingStrategy(
     name="minibatch",
     sentence="sampled batches per trainer",
     settings=MinibatchSettings,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from atta.train.loop import EpochLoop
     from atta.train.planning.forecast import Forecast, Forecaster
 
-__all__ = ["Strategy", "no_forecasts"]
+__all__ = ["TrainingStrategy", "no_forecasts"]
 
 MakeTrainer = Callable[[Any, "atta.Cluster", "torch.device"], "EpochLoop[Any]"]
 
@@ -31,7 +31,7 @@ def no_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
 
 
 @dataclass(frozen=True)
-class Strategy:
+class TrainingStrategy:
     """How trainers get what they compute on, and what they do with it.
 
     The functions take an instance of ``settings`` (a ``TrainConfig`` is one). They import what they need when they are called, so

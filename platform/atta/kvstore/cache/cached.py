@@ -8,13 +8,29 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from atta import _native
 from atta.samplers import kernels
 
 if TYPE_CHECKING:
-    from atta.kvstore.cache.recent import Pins
     from atta.partition.schema import TableSpec
 
-__all__ = ["Lookup", "Shelf", "bits_of", "empty_rows"]
+__all__ = ["CachedRows", "Lookup", "Pins", "bits_of", "empty_rows"]
+
+
+class Pins:
+    """Keeps the slots of a look-up's hits from being reused until ``release``, or until nobody holds the look-up any more."""
+
+    def __init__(self, index: _native.RecentIndex, slots: np.ndarray) -> None:
+        self._index, self._slots = index, slots
+
+    def release(self) -> None:
+        """Give the slots free; again: nothing happens."""
+        slots, self._slots = self._slots, self._slots[:0]
+        if len(slots):
+            self._index.unpin(slots)
+
+    def __del__(self) -> None:
+        self.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +50,7 @@ class Lookup:
     pins: Pins | None = None
 
 
-class Shelf(Protocol):
+class CachedRows(Protocol):
     """Kept rows of one node type. Safe to use from many threads."""
 
     tables: dict[str, np.ndarray]

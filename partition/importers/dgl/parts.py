@@ -1,6 +1,6 @@
 """A folder of DistDGL: the ``NAME.json`` that ``dgl.distributed.partition_graph`` wrote, with its parts beside it.
 
-DistDGL renumbers vertices and edges. Their original numbers are the users' ids (``dgl_ids.py`` says where they stand); edges are
+DistDGL renumbers vertices and edges. Their original numbers are the users' ids (``originals.py`` says where they stand); edges are
 put back into their original order, because their positions are the users' edge ids. Where nothing tells of the original numbers,
 DistDGL's (per type) are taken, and the user is told so.
 
@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
 from atta.partition.graph import EdgeAppender, GraphWriter
-from atta.partition.importers.dgl import TypeNames, add_tensor, arrays, edge_tensor, require_dgl
-from atta.partition.importers.dgl_ids import original_edges, original_nodes
+from atta.partition.importers.dgl.originals import original_edges, original_nodes
+from atta.partition.importers.dgl.tensors import TypeNames, add_tensor, arrays, edge_tensor, require_dgl
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.schema import TableSpec
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
-from atta.partition.importers.dgl import TypeNames, require_dgl
+from atta.partition.importers.dgl.tensors import TypeNames, require_dgl
 from atta.partition.importers.reading.common import load_array, load_npz
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_ids, distinct_ids

@@ -1,8 +1,4 @@
-"""A ``.bin`` file of one graph that ``dgl.save_graphs`` wrote, or the ``NAME.json`` of DistDGL's partitions (``dgl_parts.py``).
-
-Tensors ``feat``, ``label`` and ``NAME_mask`` become ``x``, ``y`` and splits, others tables of their own name. Distinct numbers
-``ndata["_ID"]`` are the user ids.
-"""
+"""What DGL's graphs are made of, and what Atta calls it: names of types, tensors of vertices and edges."""
 
 from __future__ import annotations
 
@@ -11,35 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.observe.extras import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.common import add_features
-from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.stated import as_mask, offered_ids, state_classes
+from atta.partition.importers.reading.stated import as_mask
 from atta.partition.schema import is_table_name
 
-__all__ = ["TypeNames", "add_tensor", "arrays", "edge_tensor", "node_table", "read", "require_dgl"]
+__all__ = ["TypeNames", "add_tensor", "arrays", "edge_tensor", "node_table", "require_dgl"]
 
 Array = npt.NDArray[Any]
 _TABLES = {"feat": "x", "label": "y", "labels": "y"}
 _SCALARS = ("weight", "time")
 _NO_NAME = "tables cannot have this name"
-
-
-def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
-    """Import the file of one graph (``.bin``) or the partition configuration ``source``."""
-    dgl = require_dgl("importing DGL's graphs")
-    if source.suffix == ".bin":
-        _read_file(dgl, source, out, options)
-    else:
-        from atta.partition.importers.dgl_parts import read_parts
-
-        read_parts(source, out, options)
 
 
 def node_table(name: str) -> str | None:
@@ -70,33 +53,6 @@ class TypeNames:
             source, relation, target = key.split(":")
             plain = single and relation == "_E"
             self.edges[key] = EDGE_TYPE if plain else f"{self.nodes[source]}__{relation}__{self.nodes[target]}"
-
-
-def _read_file(dgl: Any, source: Path, out: GraphWriter, options: ImportOptions) -> None:
-    graph, labels = _load_file(dgl, source)
-    names = TypeNames(
-        source,
-        {t: number for number, t in enumerate(graph.ntypes)},
-        {":".join(e): number for number, e in enumerate(graph.canonical_etypes)},
-    )
-    for theirs, node_type in names.nodes.items():
-        count, frame = graph.num_nodes(theirs), arrays(source, graph.nodes[theirs].data, options)
-        out.add_nodes(node_type, count, ids=offered_ids(source, "_ID", frame.pop("_ID", None), count, options))
-        for name, rows in frame.items():
-            add_tensor(source, out, node_type, name, rows, options=options)
-    state_classes(out, int(labels["num_classes"][0]) if "num_classes" in labels else None)
-    for name in labels.keys() - {"num_classes"}:
-        options.refuse(source, name, "it is a tensor of the whole graph")
-    for key, edge_type in names.edges.items():
-        relation = tuple(key.split(":"))
-        src, dst = (rows.numpy() for rows in graph.edges(etype=relation, order="eid"))
-        tables = {}
-        for name, rows in arrays(source, graph.edges[relation].data, options).items():
-            if name == "_ID" and np.array_equal(rows, np.arange(len(src))):
-                continue  # what the positions say already
-            if (values := edge_tensor(source, name, rows, options)) is not None:
-                tables[name] = values
-        add_edges(out, edge_type, (src, dst), options, tables)
 
 
 def arrays(source: Path, frame: Mapping[str, Any], options: ImportOptions) -> dict[str, Array]:
@@ -136,16 +92,6 @@ def edge_tensor(where: Path, name: str, rows: Array, options: ImportOptions) -> 
         options.refuse(where, name, _NO_NAME if name != "_ID" else "edges are identified by their positions")
         return None
     return rows.reshape(-1) if name in _SCALARS and rows.size == len(rows) else rows
-
-
-def _load_file(dgl: Any, path: Path) -> tuple[Any, Mapping[str, Any]]:
-    try:
-        graphs, labels = dgl.load_graphs(str(path))
-    except Exception as error:  # DGL's own errors have no common base, and their messages are stack traces
-        raise DataError(path, f"not readable by dgl.load_graphs: {str(error).splitlines()[0]}") from None
-    if len(graphs) != 1:
-        raise DataError(path, f"holds {len(graphs)} graphs; only single graphs are imported")
-    return graphs[0], labels
 
 
 def require_dgl(what: str) -> Any:

@@ -20,7 +20,7 @@ from atta.kvstore.snapshots.files import writing
 from atta.kvstore.spec import check_name
 from atta.partition.disk.files import read_sealed, write_sealed
 
-__all__ = ["MANIFEST", "Contents", "Shelf", "read_contents", "write_contents"]
+__all__ = ["MANIFEST", "Contents", "SnapshotParts", "read_contents", "write_contents"]
 
 MANIFEST = "tables.json"
 _FORMAT = "atta-mutable-tables"
@@ -60,7 +60,7 @@ def read_contents(folder: Path) -> Contents:
     return Contents(tuple(names or ()), snapshot_id, written)
 
 
-class Shelf:
+class SnapshotParts:
     """The parts of one name of one owner."""
 
     def __init__(self, place: Path) -> None:

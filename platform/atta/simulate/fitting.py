@@ -1,0 +1,237 @@
+"""From what runs measured to a profile: fits fixed costs and costs per unit. Pure; ``measure`` makes the runs."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from atta.client.cluster import Cluster
+from atta.scheduler.costs import Line
+from atta.simulate.drawn import Expanded, added, draws_of, together
+from atta.simulate.profile import LOCAL_KINDS, HopSize, Linear, Profile, Remote
+
+__all__ = ["MOST_REPEATS", "Measurements", "ServedDataset", "merged", "profile_of"]
+
+ID_BYTES = 4.0
+"""Bytes of a vertex in a request."""
+MOST_REPEATS = 256
+"""Largest number of batches per rank whose remote vertices are counted."""
+
+
+@dataclass
+class Measurements:
+    """What consumers saw of one run's batches, and what its daemons counted meanwhile.
+
+    ``home``, ``expanded``, ``owners`` and ``wanted`` are empty if owners are unknown.
+    """
+
+    batches: int = 0
+    nbytes: float = 0.0
+    fresh: list[float] = field(default_factory=list)  # vertices by hop, seeds first
+    home: list[float] = field(default_factory=list)  # the part of them at home
+    expanded: list[Expanded] = field(default_factory=list)  # by hop: what the vertices sampled
+    sizes: list[float] = field(default_factory=list)  # vertices of each full batch
+    owners: np.ndarray = field(default_factory=lambda: np.zeros(0))  # vertices by owner
+    wanted: dict[str, np.ndarray] = field(default_factory=dict)  # full batches that had a remote vertex, by node type
+    by_rank: list[Measurements] = field(default_factory=list)  # what was added up
+    totals: dict[str, float] = field(default_factory=dict)  # counters of all daemons: growth in the measured epochs
+    cpu_s: float = 0.0  # of the consumers' waiting and taking
+
+    def of(self, kind: str, lane: str, name: str) -> float:
+        """A sum over all tasks of a kind, see ``TaskCosts``."""
+        return self.totals.get(f"cost_{kind}_{lane}_{name}", 0.0)
+
+    def unaccounted_s(self) -> float:
+        """CPU time of all processes that belongs to no task."""
+        tasks = math.fsum(self.of(kind, "cpu", "y") for kind in LOCAL_KINDS)
+        return max(0.0, self.totals["cpu_s"] + self.cpu_s - tasks)
+
+    def requests(self) -> float:
+        """Number of requests to other daemons."""
+        return self.of("neighborhood", "net", "n") + self.of("feature", "net", "n")
+
+    def hit(self) -> float:
+        """Share of the remote rows that a cache had; only daemons that were running have one."""
+        rows, cached, shared = (self.totals.get(f"{name}_rows", 0.0) for name in ("remote", "cached", "shared"))
+        return cached / (rows + cached + shared) if cached else 0.0
+
+    def at_hand(self) -> float:
+        """Share of the remote rows that a cache had, or another batch brought."""
+        rows, cached, shared = (self.totals.get(f"{name}_rows", 0.0) for name in ("remote", "cached", "shared"))
+        return (cached + shared) / (rows + cached + shared) if cached or shared else 0.0
+
+    def moved(self) -> float:
+        """Bytes of the answers to them."""
+        return self.of("neighborhood", "net", "y") + self.of("feature", "net", "y")
+
+
+@dataclass(frozen=True)
+class ServedDataset:
+    """What a cluster says of its dataset."""
+
+    dataset_id: str
+    parts: int
+    mean_degree: float
+    epoch_seeds: int
+    nodes: int = 0
+
+    @property
+    def vertices(self) -> tuple[float, float]:
+        """Of a machine, and of all others."""
+        own = self.nodes / self.parts
+        return own, self.nodes - own
+
+    @classmethod
+    def of(cls, cluster: Cluster, split: str) -> ServedDataset:
+        """Ask ``cluster``; ``split``: whose vertices are the seeds."""
+        schema = cluster.schema
+        edges, nodes = sum(schema.edge_counts.values()), sum(schema.node_counts.values())
+        seeds = next((schema.splits[t][split] for t in schema.node_types if split in schema.splits[t]), 0)
+        return cls(cluster.dataset_id, cluster.num_parts, edges / max(1, nodes), seeds, nodes)
+
+
+def merged(parts: Sequence[Measurements]) -> Measurements:
+    """The sum over the ranks of one run."""
+    whole = Measurements(by_rank=list(parts))
+    for part in parts:
+        whole.batches += part.batches
+        whole.nbytes += part.nbytes
+        whole.cpu_s += part.cpu_s
+        whole.fresh = list(added(whole.fresh, part.fresh))
+        whole.home = list(added(whole.home, part.home))
+        whole.sizes += part.sizes
+        whole.expanded = together(whole.expanded, part.expanded)
+    return whole
+
+
+def profile_of(
+    runs: Sequence[Measurements],
+    described: ServedDataset,
+    batch_size: int,
+    fan_outs: tuple[int, ...],
+    *,
+    measured: Mapping[str, Any],
+) -> Profile:
+    """The profile that explains all ``runs``.
+
+    The first run's batches are those of the profile; ``measured``: notes for people.
+    """
+    main, all_runs = runs[0], _sum_of(runs)
+    batches = max(1, main.batches)
+    local_costs = {kind: _cost(all_runs, kind) for kind in LOCAL_KINDS}
+    serve = {kind: local_costs[kind] for kind in ("neighborhood", "feature")}
+    batch_s, request_s, byte_s = _overheads(runs, serve)
+    fetched = main.of("feature", "cpu", "x") + main.of("feature", "net", "x")
+    row_bytes = fetched / max(1.0, sum(main.fresh))
+    frontier = sum(main.fresh[:-1]) - main.totals.get("remote_frontier", 0.0)
+    repeats = _repeats(main.by_rank)
+    at_hand = main.at_hand()
+    asked = {
+        "neighborhood": (main.of("neighborhood", "net", "x"), ID_BYTES / max(1.0, described.mean_degree)),
+        "feature": (main.of("feature", "net", "x") * (1 - at_hand), ID_BYTES / max(1.0, row_bytes)),
+    }
+    remote = {}
+    for kind, (units, request_bytes) in asked.items():
+        answer = main.of(kind, "net", "y") / units if units else 0.0
+        each = Linear(1e6 * request_s / 2, 1e6 * byte_s * answer / 2)  # half of moving bytes at either end
+        own = serve[kind]
+        remote[kind] = Remote(
+            request_bytes, answer, Linear(own.fixed_us + each.fixed_us, own.us_per_unit + each.us_per_unit), each
+        )
+    return Profile(
+        batch_size=batch_size,
+        fan_outs=fan_outs,
+        hops=_hops(main, fan_outs, batches, fetched),
+        local=local_costs,
+        remote=remote if described.parts > 1 else {},
+        parts=described.parts,
+        placement=_placement(main.by_rank),
+        spread=float(np.std(np.log(main.sizes))) if len(main.sizes) > 1 else 0.0,
+        degree=main.of("neighborhood", "cpu", "x") / frontier if frontier > 0 else described.mean_degree,
+        mean_degree=described.mean_degree,
+        row_bytes=row_bytes,
+        batch_bytes=main.nbytes / batches,
+        batch_us=1e6 * batch_s,
+        cache_hit=main.hit() if repeats else at_hand,
+        repeats=repeats,
+        draws=draws_of(main.expanded, fan_outs),
+        vertices=described.vertices if main.expanded else (),
+        epoch_seeds=described.epoch_seeds,
+        cores=len(os.sched_getaffinity(0)),
+        measured={**measured, "dataset_id": described.dataset_id, "batches": [run.batches for run in runs]},
+    )
+
+
+def _placement(ranks: Sequence[Measurements]) -> tuple[tuple[float, ...], ...]:
+    """See ``Profile.placement``; empty where owners are unknown."""
+    if len(ranks) < 2 or any(not len(seen.owners) for seen in ranks):
+        return ()
+    rows = np.array([seen.owners / max(1, seen.batches) for seen in ranks])
+    np.fill_diagonal(rows, 0.0)
+    mean = rows.sum() / len(rows)
+    return tuple(tuple(map(float, row / mean)) for row in rows) if mean else ()
+
+
+def _repeats(ranks: Sequence[Measurements]) -> tuple[float, ...]:
+    """See ``Profile.repeats``: the mean over the ranks; empty where owners are unknown."""
+    batches = min((min(MOST_REPEATS, len(seen.sizes)) for seen in ranks if seen.wanted), default=0)
+    if batches < 2 or any(not seen.wanted for seen in ranks):
+        return ()
+    found = np.zeros(batches)
+    for counts in (counts for seen in ranks for counts in seen.wanted.values()):
+        found += np.bincount(np.minimum(counts[counts > 0], batches) - 1, minlength=batches)
+    return tuple(map(float, found / len(ranks)))
+
+
+def _sum_of(runs: Sequence[Measurements]) -> Measurements:
+    """Counters of all runs: different sizes of tasks tell fixed costs from those per unit."""
+    whole = Measurements()
+    for run in runs:
+        for name, value in run.totals.items():
+            whole.totals[name] = whole.totals.get(name, 0.0) + value
+    return whole
+
+
+def _cost(seen: Measurements, kind: str) -> Linear:
+    fixed, slope = Line(*(seen.of(kind, "cpu", name) for name in ("n", "x", "xx", "y", "xy"))).fit()
+    return Linear(1e6 * fixed, 1e6 * slope)
+
+
+def _overheads(runs: Sequence[Measurements], serve: Mapping[str, Linear]) -> tuple[float, float, float]:
+    """CPU seconds per batch, per request and per byte, besides tasks and serving; none is negative.
+
+    Answering a request costs what the same task costs at home, besides the transport.
+    """
+    rows, rest = [], []
+    for run in runs:
+        served = 0.0
+        for kind, cost in serve.items():
+            units = run.of(kind, "net", "x") * (1.0 - run.at_hand() if kind == "feature" else 1.0)
+            served += 1e-6 * (cost.fixed_us * run.of(kind, "net", "n") + cost.us_per_unit * units)
+        rows.append([float(run.batches), run.requests(), run.moved()])
+        rest.append(max(0.0, run.unaccounted_s() - served))
+    table = np.array(rows)
+    scale = np.where(
+        table.max(axis=0) > 0, table.max(axis=0), 1.0
+    )  # columns of like size: bytes outnumber batches by millions
+    if len(runs) < 3:
+        table[:, 1] = 0.0  # two runs do not tell requests from batches
+    found, _ = nnls(table / scale, np.array(rest))
+    batch_s, request_s, byte_s = (float(v) for v in found / scale)
+    return batch_s, request_s, byte_s
+
+
+def _hops(main: Measurements, fan_outs: Sequence[int], batches: int, fetched: float) -> tuple[HopSize, ...]:
+    everywhere = main.of("feature", "cpu", "x") / fetched if fetched else 1.0
+    found = []
+    for hop in range(len(fan_outs) + 1):
+        fresh = main.fresh[hop] if hop < len(main.fresh) else 0.0
+        at_home = main.home[hop] / fresh if hop < len(main.home) and fresh else (1.0 if hop == 0 else everywhere)
+        found.append(HopSize(fresh / batches, min(1.0, at_home)))
+    return tuple(found)

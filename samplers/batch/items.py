@@ -1,0 +1,90 @@
+"""What a batch starts from, what its tasks ask of owners, and what a join reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from atta.samplers.dag.instance import OwnedVertices
+    from atta.samplers.dag.spec import PlanOp
+    from atta.samplers.methods import Method
+
+__all__ = ["BatchSeeds", "FeatureItem", "Joined", "PairItem", "SampleItem", "StreamPosition"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPosition:
+    """What the sampled edges of a batch depend on besides the graph (architecture: determinism contract)."""
+
+    seed: int
+    epoch: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampleItem:
+    """Part of a sampling request: expand ``rows`` of one owner for one edge type.
+
+    ``rows`` int64 [n] positions in the owner's core range; ``positions`` int64 [n] local ids of the same vertices; ``trees``
+    int32 [n] and ``times`` int64 [n] where the method has use for them; ``tables`` are to come with the edges.
+    """
+
+    edge_type: str
+    rows: np.ndarray
+    positions: np.ndarray
+    fan_out: int
+    replace: bool
+    method: Method
+    stream_key: int
+    trees: np.ndarray | None = None
+    times: np.ndarray | None = None
+    tables: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureItem:
+    """Part of a pull: ``rows`` of one owner (int64 [n]) whose table rows belong at ``positions`` (int64 [n]) of the batch."""
+
+    node_type: str
+    tables: tuple[str, ...]
+    rows: np.ndarray
+    positions: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSeeds:
+    """What a batch starts from.
+
+    Attributes:
+        ids: int64 [S] internal ids; of targets where the seeds are edges.
+        input_id: int64 [S], positions in the user's input.
+        sources: int64 [S], the sources of seed edges; None for vertices.
+        times: int64 [S], None without a temporal method.
+        exclude: edge types from which the seed edges are left out, and whether in reverse.
+    """
+
+    ids: np.ndarray
+    input_id: np.ndarray
+    sources: np.ndarray | None = None
+    times: np.ndarray | None = None
+    exclude: tuple[tuple[str, bool], ...] = ()
+
+
+class PairItem(NamedTuple):
+    """What a POSITIVE or NEGATIVE task asks its owner: partners of ``rows`` (int64 [n]), the seeds at ``positions`` (int64 [n])."""
+
+    op: PlanOp
+    rows: np.ndarray
+    positions: np.ndarray
+    stream_key: int
+
+
+class Joined(NamedTuple):
+    """The vertices that a join added, by owner; ``expand``: what the next hop expands, None where it is the same."""
+
+    growth: Sequence[OwnedVertices]
+    expand: Sequence[OwnedVertices] | None
