@@ -37,7 +37,7 @@ test: setup ## run the tests, one worker per core
 test-all: setup ## run the tests and the long ones as well
 	@$(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder -m "not peer"
 
-coverage: setup ## run the tests and list the modules of which they cover less than 80 %: TESTS=tests/unit for some of them
+coverage: setup ## run the tests and list the modules that they cover to less than 80 % (TESTS=tests/unit: some tests)
 	@tools/coverage.sh $(TESTS)
 
 lint: setup ## ruff, mypy --strict, clang-format, generated files up to date
