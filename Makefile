@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 NATIVE := $(wildcard samplers/native/* partition/native/* platform/atta/kvstore/native/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format protos bench sanitize soak clean
+.PHONY: help setup demo test test-all coverage lint format protos bench sanitize soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ test: setup ## run the tests, one worker per core
 
 test-all: setup ## run the tests and the long ones as well
 	@$(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder -m "not peer"
+
+coverage: setup ## run the tests and list the modules that they cover to less than 80 % (TESTS=tests/unit: some tests)
+	@tools/coverage.sh $(TESTS)
 
 lint: setup ## ruff, mypy --strict, clang-format, generated files up to date
 	@echo "== ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What bench/results records, on this machine: `make bench`. RUNS=5 rounds; DistDGL as a peer needs root.
-# A quiet machine matters more than a fast one: rounds pair the systems, but nothing undoes a neighbour that takes the cores.
+# Measures all that bench/results records, on this machine: `make bench`. RUNS=5 rounds; DistDGL as a peer needs root.
+# The machine must be quiet: rounds pair the systems, but nothing corrects for other programs that take the cores.
 set -eu
 cd "$(dirname "$0")/.."
 runs=${RUNS:-5}

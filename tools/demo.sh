@@ -1,5 +1,5 @@
 #!/bin/sh
-# The main job, end to end: generate a graph, cut it in two, serve each half by a daemon, train GraphSAGE with two trainers.
+# The whole way: generate a graph, cut it in two, serve each half by a daemon, train GraphSAGE with two trainers.
 set -eu
 cd "$(dirname "$0")/.."
 graph=data/demo

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the kernels with AddressSanitizer and UndefinedBehaviorSanitizer aside and runs their tests on that build.
+# Builds the kernels with AddressSanitizer and UndefinedBehaviorSanitizer in another folder, and runs their tests on it.
 set -eu
 cd "$(dirname "$0")/.."
 python="$PWD/.venv/bin/python"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# soak.sh MINUTES: run the system tests, slow ones too, and outages of a daemon under load over and over, each time with another
+# soak.sh MINUTES: repeat the system tests (slow ones too) and outages of a daemon under load, each time with another
 # seed, until the time is up or something fails.
 set -eu
 cd "$(dirname "$0")/.."

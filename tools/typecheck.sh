@@ -1,5 +1,5 @@
 #!/bin/sh
-# mypy --strict over the package as it is installed: four folders are mapped into one import package, so link them together first.
+# mypy --strict over the package as it is installed. Four folders make one import package: links put them together.
 set -eu
 cd "$(dirname "$0")/.."
 tree=build/typing

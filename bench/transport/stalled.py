@@ -61,7 +61,7 @@ def loader(cluster: atta.Cluster, arguments: argparse.Namespace) -> atta.Neighbo
 def stall(arguments: argparse.Namespace) -> None:
     """Ask for much, read a little, report that, and do nothing until standard input closes."""
     with contextlib.ExitStack() as stack:
-        # A deadline would end answers that nobody reads. This one outlasts the measurement.
+        # A deadline would end answers that are not read. This one outlasts the measurement.
         shared, remote = (stack.enter_context(atta.connect(arguments.beside, deadline_s=600)) for _ in range(2))
         kept: list[object] = []
         if arguments.role == "stalled":

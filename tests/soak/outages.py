@@ -1,9 +1,9 @@
-"""Outages of a daemon under load: every batch stays what it was, no session expires, nothing is pushed twice.
+"""Outages of a daemon under load: batches stay the same, no session expires, nothing is pushed twice.
 
-Two daemons serve a small graph. Three loaders have their home at the first one, and a client adds whole numbers to a table on both.
-Then the second daemon is gone for some seconds: killed and started again, stopped (SIGSTOP), or cut off by a proxy that drops its
-connections. The oracles are the digests of an undisturbed run, and that a row is the sum of the pushes that were acknowledged
-(at most one more, where a push was under way when it failed).
+Two daemons serve a small graph. Three loaders use the first one, and a client adds whole numbers to a table on both.
+Then the second daemon is gone for some seconds: killed and started again, stopped (SIGSTOP), or cut off by a proxy that
+drops its connections. There are two oracles: the digests of an undisturbed run, and the number of acknowledged pushes,
+which every row must show.
 
     python -m tests.soak.outages --rounds 100 --lanes 3 --json outages.json
 """
@@ -40,12 +40,12 @@ from tests.soak.proxy import Proxy
 KINDS = ("kill", "stop", "drop")
 ROWS, WIDTH = 64, 4
 BEFORE_S, AFTER_S = 0.7, 1.5
-"""How long all goes well before an outage, and after it."""
+"""How long the load runs before an outage, and after it."""
 
 
 @dataclass(frozen=True)
 class Outage:
-    """How the second daemon goes away, and for how long."""
+    """How the second daemon goes away (one of ``KINDS``), and for how long."""
 
     kind: str
     seconds: float
@@ -53,7 +53,17 @@ class Outage:
 
 @dataclass
 class Result:
-    """What a round has shown."""
+    """What a round has shown.
+
+    Attributes:
+        outage: what happened in it.
+        batches, wrong: delivered batches, and those that differ from the undisturbed run.
+        expired: sessions that expired.
+        acknowledged, unknown: pushes that were acknowledged, and pushes that failed.
+        twice_or_lost: rows that do not show each acknowledged push once.
+        table_lost: the error that says that a killed daemon's table is lost.
+        errors: all other errors.
+    """
 
     outage: Outage
     batches: int = 0
@@ -67,12 +77,12 @@ class Result:
 
     @property
     def good(self) -> bool:
-        """Whether the round kept all promises."""
+        """Whether nothing went wrong, and there were batches."""
         return not (self.wrong or self.expired or self.twice_or_lost or self.errors) and self.batches > 0
 
 
 def make_dataset(folder: Path) -> Path:
-    """A graph of 400 vertices in two equal parts, so that rows of one part exist in the other as well."""
+    """A graph of 400 vertices in two equal parts: a row number of one part is also one of the other."""
     rng, n, m = np.random.default_rng(5), 400, 6000
     with GraphWriter(folder / "graph") as out:
         x = rng.standard_normal((n, 32)).astype(np.float32)
@@ -83,7 +93,7 @@ def make_dataset(folder: Path) -> Path:
 
 
 class Daemons:
-    """Two daemons whose second one can be taken away."""
+    """Two daemons, the second of which can be taken away."""
 
     def __init__(self, data: Path, folder: Path, *, through_proxy: bool) -> None:
         self._data, self._folder = data, folder
@@ -103,8 +113,8 @@ class Daemons:
         with (self._folder / f"{part}.log").open("ab") as log:
             return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log)
 
-    def happen(self, outage: Outage) -> None:
-        """Take the second daemon away for a while; returns when it is back, or is being started again."""
+    def go_through(self, outage: Outage) -> None:
+        """Take the second daemon away for a while; returns when it is back, or starts again."""
         child = self._children[1]
         if outage.kind == "kill":
             child.kill()
@@ -132,7 +142,7 @@ class Daemons:
 
 
 def loaders(cluster: atta.Cluster) -> dict[str, Callable[[], Any]]:
-    """Three loaders that ask the second daemon for everything a batch can need: samples, pairs, rows, single steps."""
+    """Three loaders that together ask the second daemon for all that batches need: samples, pairs, rows, single steps."""
     ids = np.sort(np.concatenate([b.n_id()[: b.batch_size] for b in _all_ids(cluster)]))
     pairs = np.stack([ids, np.roll(ids, 7)])
     common: dict[str, Any] = {"rank": 0, "world_size": 1, "seed": 3}
@@ -150,7 +160,7 @@ def _all_ids(cluster: atta.Cluster) -> Any:
 
 
 def digest(batch: atta.MiniBatch) -> str:
-    """Of all arrays of a batch and its number."""
+    """Digest of all arrays of a batch and its number."""
     found = hashlib.sha256(str(batch.batch_id).encode())
     for array in (batch.n_id(), batch.edge_index(), batch.e_id(), batch.table("x")):
         found.update(np.ascontiguousarray(array).tobytes())
@@ -158,13 +168,13 @@ def digest(batch: atta.MiniBatch) -> str:
 
 
 def digests(loader: Any) -> list[str]:
-    """Of one undisturbed epoch."""
+    """Digests of one epoch without outages."""
     loader.set_epoch(0)
     return [digest(batch) for batch in loader]
 
 
-class Load:
-    """Loaders and a table client at work; ``stop`` ends them after the epoch or push that they are at."""
+class BackgroundLoad:
+    """Loaders and a table client at work; ``stop`` ends them after their present epoch or push."""
 
     def __init__(self, cluster: atta.Cluster, expected: Mapping[str, list[str]], result: Result) -> None:
         self._cluster, self._expected, self._result = cluster, expected, result
@@ -192,12 +202,12 @@ class Load:
                 self._result.wrong += sum(a != b for a, b in zip(found, self._expected[name], strict=True))
 
     def _seen(self, batch: atta.MiniBatch) -> str:
-        time.sleep(0.01)  # a consumer that computes, so that the epochs reach into the outage
+        time.sleep(0.01)  # stands for a consumer that computes, so that epochs last until the outage
         return digest(batch)
 
     def _push(self) -> None:
         result = self._result
-        with atta.connect(self._cluster.addresses) as client:  # another one in each round, as it is for a job
+        with atta.connect(self._cluster.addresses) as client:  # a new client in each round, as for a new job
             client.tables.delete("sums")
             table = client.tables.create(MutableSpec("sums", ROWS, "<i8", (WIDTH,)))
             everything, ones = np.arange(ROWS), np.ones((ROWS, WIDTH), np.int64)
@@ -209,7 +219,7 @@ class Load:
                 except AttaError as error:
                     if result.outage.kind != "kill":
                         raise
-                    # A killed daemon's rows are gone. It has to say so; nothing may be made anew behind the client's back.
+                    # The rows of a killed daemon are lost. It has to say so, and must not make new ones silently.
                     result.unknown += 1
                     result.table_lost = str(error)
                     break
@@ -226,7 +236,7 @@ class Load:
         return rows[:, 0].copy()
 
     def stop(self) -> None:
-        """Let all come to their end; what hangs is an error."""
+        """Wait until all have ended; one that hangs is an error."""
         self._ending.set()
         for thread in self._threads:
             thread.join(90)
@@ -234,20 +244,20 @@ class Load:
                 self._result.errors.append("a loader or client hangs")
 
 
-class Session:
-    """Two daemons, a client of theirs, and what its loaders have to deliver."""
+class OutageTest:
+    """Two daemons, a client of theirs, and the batches that its loaders have to deliver."""
 
     def __init__(self, cluster: atta.Cluster, daemons: Daemons) -> None:
         self._cluster, self._daemons = cluster, daemons
         self._expected = {name: digests(made()) for name, made in loaders(cluster).items()}
 
-    def play(self, outage: Outage) -> Result:
-        """One round."""
+    def run_round(self, outage: Outage) -> Result:
+        """Run one round."""
         result = Result(outage)
         before = self._cluster.stats()[0]["sessions_expired"]
-        load = Load(self._cluster, self._expected, result)
+        load = BackgroundLoad(self._cluster, self._expected, result)
         time.sleep(BEFORE_S)
-        self._daemons.happen(outage)
+        self._daemons.go_through(outage)
         time.sleep(AFTER_S)
         load.stop()
         result.expired = int(self._cluster.stats()[0]["sessions_expired"] - before)
@@ -255,35 +265,35 @@ class Session:
 
 
 @contextmanager
-def lane(data: Path, folder: Path, *, through_proxy: bool) -> Iterator[Session]:
+def lane(data: Path, folder: Path, *, through_proxy: bool) -> Iterator[OutageTest]:
     """Two daemons and a client of theirs; ``folder`` is made for them."""
     folder.mkdir(parents=True)
     daemons = Daemons(data, folder, through_proxy=through_proxy)
     try:
         with atta.connect(daemons.cluster_file, wait=True) as cluster:
-            yield Session(cluster, daemons)
+            yield OutageTest(cluster, daemons)
     finally:
         daemons.close()
 
 
 def plan(rounds: int, seed: int, longest_s: float = 14.0) -> list[Outage]:
-    """Kinds in turn; lengths from one second to ``longest_s``."""
+    """Outages of all kinds in turn, each from one second to ``longest_s`` long."""
     rng = np.random.default_rng(seed)
     return [Outage(KINDS[i % len(KINDS)], round(float(rng.uniform(1, longest_s)), 1)) for i in range(rounds)]
 
 
-def play_lane(data: Path, folder: Path, outages: list[Outage], tell: Callable[[Result], None]) -> list[Result]:
-    """Rounds one after another on the same daemons."""
+def run_lane(data: Path, folder: Path, outages: list[Outage], tell: Callable[[Result], None]) -> list[Result]:
+    """Run rounds one after another on the same daemons."""
     results = []
-    with lane(data, folder, through_proxy=any(o.kind == "drop" for o in outages)) as session:
+    with lane(data, folder, through_proxy=any(o.kind == "drop" for o in outages)) as test:
         for outage in outages:
-            results.append(session.play(outage))
+            results.append(test.run_round(outage))
             tell(results[-1])
     return results
 
 
 def main() -> int:
-    """Play rounds in lanes side by side; exit code 1 when one has broken a promise."""
+    """Run rounds in lanes side by side; the exit code is 1 if something went wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--lanes", type=int, default=3, help="pairs of daemons side by side (default 3)")
@@ -304,11 +314,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="atta-outages-") as temporary:
         folder = Path(temporary)
         data = make_dataset(folder)
-        # The kinds are kept apart, so that killed daemons are reached without a proxy in between.
+        # Each kind has daemons of its own, so that only one of them needs a proxy.
         groups = [[o for o in outages if o.kind == kind] for kind in KINDS]
         with ThreadPoolExecutor(options.lanes) as pool:
             runs = [
-                pool.submit(play_lane, data, folder / str(i), group, tell) for i, group in enumerate(groups) if group
+                pool.submit(run_lane, data, folder / str(i), group, tell) for i, group in enumerate(groups) if group
             ]
             results = [result for run in runs for result in run.result()]
     good = sum(result.good for result in results)

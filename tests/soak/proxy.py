@@ -1,4 +1,4 @@
-"""A TCP proxy whose connections can be dropped: the network between two processes, as a test wants it."""
+"""A TCP proxy whose connections a test can drop: it stands for the network between two processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 class Proxy:
     """Forwards loopback connections to ``target`` until ``drop``; ``mend`` lets new ones through again.
 
-    It runs on a thread of its own. While it is dropped, new connections are closed as soon as they are made.
+    It runs on a thread of its own. After ``drop`` it closes new connections at once.
     """
 
     def __init__(self, target: str) -> None:

@@ -34,7 +34,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(figures: dict[str, dict[str, float]]) -> None:
-    """What holds for every system, whatever the machine."""
+    """Check what holds for every system on any machine."""
     phases = [figures[f"trainer/{phase}_s"]["median"] for phase in (*PHASES, "other")]
     assert all(seconds >= 0 for seconds in phases[:-1])
     assert sum(phases) == pytest.approx(figures["epoch_s"]["median"])
@@ -99,7 +99,8 @@ def test_distdgl_learns_the_same(dataset: Path, tmp_path: Path) -> None:
     ratios = document["ratios"]
     for figure, tolerance in (("steps", 0), ("edges_per_seed", 0.1), ("vertices_per_seed", 0.1)):
         assert ratios[figure]["dgl"] == pytest.approx(1, abs=tolerance), figure
-    # DGL shuffles differently in every run, and a few batches are all that is learnt from: from ln 4 both come down to about 0.2.
+    # DGL shuffles differently in every run, and a few batches are all that is learnt from: from ln 4 both come down to
+    # about 0.2.
     losses = [document["results"][system]["loss"]["median"] for system in ("atta", "dgl")]
     assert abs(losses[0] - losses[1]) < 0.2, losses
     assert ratios["epoch_s"]["dgl"] > 0

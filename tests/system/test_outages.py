@@ -1,4 +1,4 @@
-"""A daemon that is away for a while, in each way that it can be: see ``tests.soak.outages``, which plays longer ones."""
+"""A daemon that is away for a while, in each way that is possible: see ``tests.soak.outages``, which runs longer ones."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.soak.outages import Outage, Session, lane, make_dataset
+from tests.soak.outages import Outage, OutageTest, lane, make_dataset
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+def outage_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OutageTest]:
     folder = tmp_path_factory.mktemp("outages")
     with lane(make_dataset(folder), folder / "lane", through_proxy=True) as found:
         yield found
 
 
 @pytest.mark.parametrize("kind", ["drop", "stop", "kill"])
-def test_batches_are_those_of_an_undisturbed_run(session: Session, kind: str) -> None:
-    result = session.play(Outage(kind, 1.5))
+def test_batches_are_those_of_an_undisturbed_run(outage_test: OutageTest, kind: str) -> None:
+    result = outage_test.run_round(Outage(kind, 1.5))
     assert result.good, result
     assert result.batches > 50
     assert result.acknowledged > 0

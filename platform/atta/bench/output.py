@@ -73,7 +73,7 @@ def figure(path: str | Path, size: tuple[float, float], columns: int = 1) -> Ite
 
 
 def save_figure(canvas: Any, path: str | Path) -> None:
-    """Write a matplotlib figure, whole or not at all, in the format that the ending of ``path`` names (PNG without one).
+    """Write a matplotlib figure, whole or not at all, in the format that the ending of ``path`` names (else PNG).
 
     Raises:
         ConfigError: the file cannot be written.

@@ -257,8 +257,8 @@ def external_rate(seconds: float, sent_bytes: float, share: float) -> float:
 def _calibrated(bench: StrategiesBench, say: Say) -> tuple[float, str]:
     """Seconds of an epoch of ``full`` on unshaped links, and the rate with which links take the share asked for.
 
-    The time that a link adds is only about bytes / rate: computing hides a part of it, and messages wait for each other. So
-    each try corrects the rate by the time that was measured with it.
+    The time that a link adds is only about bytes / rate: computing hides a part of it, and messages wait for each
+    other. So each try corrects the rate by the time that was measured with it.
     """
     assert bench.external_share is not None
     short = dataclasses.replace(bench, epochs=min(bench.epochs, _CALIBRATING), eval_every=None, target=None)

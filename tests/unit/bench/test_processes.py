@@ -1,4 +1,4 @@
-"""The talk between benchmark and measured processes, with small scripts in place of systems."""
+"""How a benchmark talks with measured processes, with small scripts in place of systems."""
 
 from __future__ import annotations
 

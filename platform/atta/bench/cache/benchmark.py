@@ -67,7 +67,7 @@ def run(bench: CacheBench, say: Callable[[str], None] = lambda _: None) -> Cache
     """
     dataset = Dataset.open(bench.data)
     if dataset.num_parts < 2:
-        raise ConfigError(f"{bench.data}: one partition asks nobody for rows; there must be two")
+        raise ConfigError(f"{bench.data}: there are no remote rows in one partition; there must be two")
     report = CacheReport(asdict(bench), bench.ranks)
     shards = [Shard(dataset, part) for part in range(dataset.num_parts)]
     for part in range(dataset.num_parts):

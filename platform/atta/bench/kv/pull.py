@@ -182,7 +182,7 @@ class _RowReceiver:
         kernels.scatter_rows(block, positions, self.out)
 
     async def receive(self, channel: Any, most: int) -> None:
-        """Receive as many bytes in messages of whole rows, at most ``most`` bytes each. Nobody looks at them."""
+        """Receive as many bytes in messages of whole rows, at most ``most`` bytes each, without looking at them."""
         message = max(1, most // self._row_bytes) * self._row_bytes
         method: Any = channel.unary_stream(_METHOD, None, None)  # no serializers: the bytes as they are
         got = 0

@@ -30,7 +30,7 @@ _DEFAULTS = {f.name: f.default for f in fields(GenerateOptions)}
 
 _IMPORT_HELP = f"""Turn a dataset in FORMAT at SRC into the graph folder DST.
 
-FORMAT is one of {", ".join(sorted(IMPORTERS))}. What a graph folder cannot hold is refused by name."""
+FORMAT is one of {", ".join(sorted(IMPORTERS))}. Contents that a graph folder cannot hold are refused by name."""
 
 
 @click.command("import", help=_IMPORT_HELP, epilog="Example: atta import npz data/cora graphs/cora --undirected")
@@ -38,9 +38,7 @@ FORMAT is one of {", ".join(sorted(IMPORTERS))}. What a graph folder cannot hold
 @click.argument("src", type=click.Path())
 @click.argument("dst", type=click.Path())
 @click.option("--undirected", is_flag=True, help="Add the missing reverse edges, once each.")
-@click.option(
-    "--reverse", is_flag=True, help="Add the reverses of every edge type as a type of their own, rev_RELATION."
-)
+@click.option("--reverse", is_flag=True, help="Add the reverse of every edge type as a type of its own, rev_RELATION.")
 @click.option("--normalize-features", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
 @click.option(
     "--drop",
@@ -88,9 +86,9 @@ def _generate_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "classes": "Number of classes.",
         "seed": "Same seed, same graph.",
         "communities": "Planted communities  [default: one per class for sbm, 2,000 vertices each for powerlaw].",
-        "inter": "Share of edges drawn without regard to communities.",
-        "exponent": "Of the power law of degrees.",
-        "signal": "Strength of the class in one vertex's features, in standard deviations of the noise.",
+        "inter": "Share of edges that ignore communities.",
+        "exponent": "Exponent of the power law of degrees.",
+        "signal": "Strength of the class in the features of a vertex, in standard deviations of the noise.",
         "train": "Share of training vertices.",
         "val": "Share of validation vertices.",
         "test": "Share of test vertices.",
@@ -124,7 +122,7 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
 
 @click.command("inspect", epilog="Example: atta inspect data/demo --num-neighbors 15,10,5 --json -")
 @click.argument("path", type=click.Path())
-@click.option("--part", "parts", type=int, multiple=True, help="Check only these partitions (default: all).")
+@click.option("--part", "parts", type=int, multiple=True, help="Check only these partitions  [default: all].")
 @click.option(
     "--num-neighbors",
     type=INTS,
@@ -132,10 +130,16 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
     help="Also predict what batches with these fan-outs need from other partitions.",
 )
 @click.option("--batch-size", type=int, default=1024, show_default=True, help="Seeds per predicted batch.")
-@click.option("--batches", type=int, default=8, show_default=True, help="Sampled per partition for the prediction.")
-@click.option("--split", default="train", show_default=True, help="Whose vertices are the seeds of these batches.")
 @click.option(
-    "--trainers-per-server", type=int, help="Show the placement with so many trainers for each partition  [default: 1]."
+    "--batches", type=int, default=8, show_default=True, help="Batches per partition to sample for the prediction."
+)
+@click.option(
+    "--split", default="train", show_default=True, help="Split whose vertices are the seeds of these batches."
+)
+@click.option(
+    "--trainers-per-server",
+    type=int,
+    help="Show the placement with this number of trainers per partition  [default: 1].",
 )
 @json_option
 @quiet_option
@@ -191,7 +195,7 @@ def _print_report(report: dict[str, Any]) -> None:
         remote, contested = sum(p["remote_rows"][0] for p in parts), sum(p["contested_rows"] for p in parts)
         console.print(
             f"{min(1.0, contested / max(1.0, remote)):.0%} of the remote rows are contested: "
-            "batches of several partitions ask for them, so they are remote to some wherever they lie"
+            "batches of several partitions ask for them, so they are remote for some of these wherever they lie"
         )
 
 

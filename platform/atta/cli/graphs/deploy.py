@@ -1,4 +1,4 @@
-"""``atta deploy``: what one machine needs of a partitioned dataset."""
+"""``atta deploy``: copy the files of a partitioned dataset that one machine needs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ __all__ = ["COMMANDS"]
 @click.argument("src", type=click.Path(), metavar="DATA")
 @click.argument("dst", type=click.Path())
 @click.option(
-    "--part", "parts", type=click.IntRange(0), multiple=True, required=True, help="To be served there; several times."
+    "--part",
+    "parts",
+    type=click.IntRange(0),
+    multiple=True,
+    required=True,
+    help="Partition that will be served there; may be given several times.",
 )
 @overwrite_option
 @quiet_option
 def deploy_(src: str, dst: str, *, parts: tuple[int, ...], overwrite: bool, quiet: bool) -> None:
     """Copy what the daemon of one partition needs of the dataset DATA into the folder DST.
 
-    That is the manifest, what all daemons share, and the partition. Every checksum is verified; DST appears when all is there.
+    These are the manifest, the files that all daemons read, and the partition. Every checksum is verified. DST appears
+    when the copy is complete.
     """
     with work_progress(quiet) as progress:
         copied = deploy(src, dst, parts, overwrite=overwrite, progress=progress)

@@ -1,4 +1,4 @@
-"""``atta export``: graph folders in the formats of others."""
+"""``atta export``: write graph folders in other formats."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ __all__ = ["COMMANDS"]
 @click.option("--overwrite", is_flag=True, help="Replace DST: a file, or a folder in this format.")
 @quiet_option
 def export_(format_: str, src: str, dst: str, *, overwrite: bool, quiet: bool) -> None:
-    """Write the graph folder SRC (for pyg-parts: the partitioned dataset SRC) in FORMAT to DST, ids and order of edges kept.
+    """Write the graph folder SRC (for pyg-parts: the partitioned dataset SRC) in FORMAT to DST, ids and order of edges
+    kept.
 
-    DST is a file for dgl and pyg, a folder for the others. A graph of which FORMAT would lose something is refused.
+    DST is a file for dgl and pyg, a folder for the others. A graph is refused if FORMAT would lose a part of it.
     """
     with work_progress(quiet) as progress:
         export_graph(format_, src, dst, overwrite=overwrite, progress=progress)

@@ -1,4 +1,4 @@
-"""``atta partition`` and ``atta plan``: cutting graphs, and what it would take."""
+"""``atta partition`` and ``atta plan``: cut graphs, and estimate what that takes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["COMMANDS"]
 
 
 def _pairs(options: tuple[str, ...]) -> dict[str, str]:
-    """``KEY=VALUE`` options as a mapping."""
+    """The mapping that ``KEY=VALUE`` options describe."""
     for text in options:
         if "=" not in text:
             raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--option")
@@ -52,26 +52,34 @@ def _pairs(options: tuple[str, ...]) -> dict[str, str]:
 @click.argument("src", type=click.Path())
 @click.argument("dst", type=click.Path())
 @click.option("--parts", type=int, required=True, help="Number of partitions.")
-@click.option("--method", type=click.Choice(sorted(METHODS)), default="metis", show_default=True, help="Who owns what.")
 @click.option(
-    "--option", "options", multiple=True, metavar="KEY=VALUE", help="Of the method; may be given several times."
+    "--method",
+    type=click.Choice(sorted(METHODS)),
+    default="metis",
+    show_default=True,
+    help="Decides which partition owns which vertices.",
 )
 @click.option(
-    "--fallback", type=click.Choice(sorted(METHODS)), help="Method to use where the first one fails or would not fit."
+    "--option", "options", multiple=True, metavar="KEY=VALUE", help="Option of the method; may be given several times."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the method.")
+@click.option(
+    "--fallback",
+    type=click.Choice(sorted(METHODS)),
+    help="Method to use if the first one fails or needs too much memory.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the method.")
 @click.option(
     "--balance",
     type=NAMES,
     metavar="NAMES",
-    help="Share out equally: nodes, edges, types, splits  [default: nodes,edges,train].",
+    help="What to divide equally: nodes, edges, types, splits  [default: nodes,edges,train].",
 )
 @click.option(
     "--compare",
     "methods",
     type=NAMES,
     default=(),
-    help="Instead of one method: several, into DST/METHOD, side by side.",
+    help="Compare several methods instead of one; each writes DST/METHOD.",
 )
 @click.option(
     "--num-neighbors", type=INTS, default=(), help="With --compare: predict what batches with these fan-outs need."
@@ -117,7 +125,7 @@ def partition(
 
 @dataclass(frozen=True)
 class _Comparison:
-    """What ``compare`` found of each method, as a report."""
+    """The report of ``atta partition --compare``."""
 
     parts: int
     num_neighbors: tuple[int, ...]
@@ -154,23 +162,26 @@ def _strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     choices: dict[str, dict[str, Any]] = {
         "--strategy": {"type": click.Choice(["auto"]), "help": "Rank training strategies instead of partitionings."},
         "--data": {"help": "Partitioned dataset to train on."},
-        "--servers": {"type": at_least_one, "default": 1, "help": "Machines."},
-        "--trainers-per-server": {"type": at_least_one, "default": 1, "help": "Trainers of each."},
-        "--model": {"type": models, "default": "sage", "help": "What is trained."},
-        "--layers": {"type": at_least_one, "default": 3, "help": "Of the model."},
+        "--servers": {"type": at_least_one, "default": 1, "help": "Number of servers."},
+        "--trainers-per-server": {"type": at_least_one, "default": 1, "help": "Trainers of each server."},
+        "--model": {"type": models, "default": "sage", "help": "Model to train."},
+        "--layers": {"type": at_least_one, "default": 3, "help": "Layers of the model."},
         "--hidden": {"type": at_least_one, "default": 256, "help": "Width of hidden layers."},
         "--link": {"type": RATE, "help": "What one server's link carries, such as 1gbit."},
-        "--memory": {"type": SIZE, "help": "Per trainer  [default: of this machine, shared by a server's trainers]."},
+        "--memory": {
+            "type": SIZE,
+            "help": "Memory per trainer  [default: this machine's, divided by a server's trainers].",
+        },
         "--num-neighbors": {"type": INTS, "help": "Fan-outs of mini-batches  [default: 15,10,5; or 10 per layer]."},
         "--batch-size": {"type": at_least_one, "default": 1024, "help": "Seeds per trainer and mini-batch."},
         "--eas": {
             "type": INTS,
             "multiple": True,
             "metavar": "MAX_HOP,FANOUT",
-            "help": "Expansion-aware sampling to look at; several times  [default: 1,5 1,15 2,15 3,25].",
+            "help": "Expansion-aware sampling to consider; may be given several times  [default: 1,5 1,15 2,15 3,25].",
         },
-        "--co-batches": {"type": INTS, "default": "2,4,8,16", "help": "Numbers of co-batches to look at."},
-        "--probe": {"type": DURATION, "default": 10.0, "help": "Seconds of measuring."},
+        "--co-batches": {"type": INTS, "default": "2,4,8,16", "help": "Numbers of co-batches to consider."},
+        "--probe": {"type": DURATION, "default": 10.0, "help": "How long to measure this machine."},
     }
     for name, given in reversed(choices.items()):
         command = click.option(name, show_default="default" in given, **given)(command)
@@ -183,12 +194,12 @@ def _strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--edges", type=click.IntRange(0), help="Stored edges; an undirected one in both directions counts twice."
 )
 @click.option(
-    "--row-bytes", type=click.IntRange(0), default=400, show_default=True, help="Of all node tables, per vertex."
+    "--row-bytes", type=click.IntRange(0), default=400, show_default=True, help="Bytes of all node tables per vertex."
 )
 @click.option(
-    "--edge-bytes", type=click.IntRange(0), default=0, show_default=True, help="Of all edge tables, per edge."
+    "--edge-bytes", type=click.IntRange(0), default=0, show_default=True, help="Bytes of all edge tables per edge."
 )
-@click.option("--directed", is_flag=True, help="Not every edge is stored in both directions.")
+@click.option("--directed", is_flag=True, help="The graph does not store every edge in both directions.")
 @click.option(
     "--halo-ratio", type=click.FloatRange(0), default=1.5, show_default=True, help="HALO vertices per vertex."
 )
@@ -211,10 +222,10 @@ def plan_(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Estimate what partitioning a graph takes, from its counts alone; or with --strategy how to train on a dataset.
+    """Estimate what partitioning a graph takes, from its counts alone, or with --strategy how to train on a dataset.
 
-    With --strategy auto sizes are counted in the dataset --data, this machine is measured for about --probe seconds,
-    and training strategies are ranked by predicted seconds per epoch.
+    With --strategy auto the command counts sizes in the dataset --data, measures this machine for about --probe
+    seconds, and ranks training strategies by predicted seconds per epoch.
     """
     if strategy is not None:
         plan_strategy(data, json_file=json_file, quiet=quiet, **options)
