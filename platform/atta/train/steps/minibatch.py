@@ -55,7 +55,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
             rank=self.rank,
             world_size=self.world,
             seed=self.config.seed,
-            seeds=self.config.seed_policy,
+            seed_policy=self.config.seed_policy,
             tables=["x"],
             seed_tables=["y"],
             edge_ids=False,
