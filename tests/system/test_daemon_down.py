@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 
@@ -109,8 +111,10 @@ def test_pictures_keep_to_the_columns(
 
 
 def test_stop_stops_those_that_answer(small_graph: SmallGraph) -> None:
-    silent = f"127.0.0.1:{free_port()}"
-    with atta.local(small_graph.dataset(2, "random"), threads=1) as cluster:
+    with socket.socket() as deaf, ExitStack() as stack:
+        deaf.bind(("127.0.0.1", 0))  # holds a port, so that no daemon gets it, and does not listen
+        cluster = stack.enter_context(atta.local(small_graph.dataset(2, "random"), threads=1))
+        silent = "{}:{}".format(*deaf.getsockname())
         _, alive = cluster.addresses
         done = run("stop", "--cluster", f"{silent},{alive}")
         assert done.returncode == 1
