@@ -191,7 +191,7 @@ def test_the_example_runs_in_daemons(
     ("fault", "words"),
     [
         ("raises", "KeyError: 'lost'"),
-        ("question", "no question"),
+        ("question", "not a question"),
         ("elsewhere", "edge type"),
         ("nothing", "returns NoneType"),
         ("far", "vertices: must lie in"),
