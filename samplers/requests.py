@@ -1,9 +1,9 @@
-"""The questions that a sampler may ask about a graph: about in-edges, each for many vertices at once.
+"""The questions that a sampler may ask about the in-edges of a graph. Each question is about many vertices at once.
 
-A sampler beyond plain neighbourhoods (walks, subgraphs, layers, a user's own) is a generator: it yields a question, is
-sent the answer, and returns what it has sampled. It knows no sockets, threads or partitions. So the same code runs over
-a whole graph in this process (``LocalAccess``) and in a daemon, where questions go to the owners of the vertices. It
-gives the same result in both, because its randomness is a function of stream keys and user ids only.
+A sampler of walks, subgraphs or layers, or a user's own, is a generator. It yields a question, is sent the answer, and
+returns the sample at the end. It knows no sockets, threads or partitions. So the same code runs over a whole graph in
+this process (``LocalAccess``) and in a daemon, where questions go to the owners of the vertices. Both give the same
+result, because the randomness is a function of stream keys and user ids only.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Neighbors:
-    """In-edges of the asked vertices, in their order: ``counts`` int32 [m]; ``sources`` and ``edge_ids`` int64
-    [sum(counts)].
+    """In-edges of the vertices of a request, in the order of the request: ``counts`` int32 [m]; ``sources`` and
+    ``edge_ids`` int64 [sum(counts)].
 
-    Sources are internal ids; those of one vertex are ordered by user id, or in the order in which they were drawn.
+    Sources are internal ids. The sources of one vertex are in the order of user ids, or in the order of the draws.
     """
 
     counts: np.ndarray
@@ -54,10 +54,10 @@ class Expand:
 
     Attributes:
         fan_out: edges per vertex, uniformly; -1 takes all.
-        stream_key: of the draws, which are a function of it, the vertex' user id and its entry of ``trees``.
+        stream_key: key of the draws. A draw is a function of this key, the vertex' user id and its entry of ``trees``.
         trees: int32 [m], or None: vertices of different trees draw independently of each other.
-        within: ascending internal ids int64, or None: leave out edges from other vertices (after drawing; use it with
-            -1).
+        within: ascending internal ids int64, or None: leave out edges from other vertices. This happens after drawing,
+            so use it with fan-out -1.
     """
 
     vertices: np.ndarray
@@ -72,8 +72,8 @@ class Expand:
 class Step:
     """One in-neighbour of each of ``vertices`` (int64 [m]), chosen by ``bits`` (uint64 [m]).
 
-    Answered by int64 [m]: of d in-edges ordered by user id the one at ``bits * d >> 64``; -1 for a vertex without
-    in-edges.
+    Answered by int64 [m]: a vertex' d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen; -1
+    for a vertex without in-edges.
     """
 
     vertices: np.ndarray
@@ -82,7 +82,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Contains:
-    """Whether there is an edge ``sources[i]`` → ``targets[i]`` (int64 [m] internal ids each); answered by bool [m]."""
+    """Whether the graph has an edge ``sources[i]`` → ``targets[i]`` (int64 [m] internal ids each); answered by bool
+    [m]."""
 
     targets: np.ndarray
     sources: np.ndarray
@@ -97,9 +98,9 @@ class Degrees:
 
 @dataclass(frozen=True, slots=True)
 class DegreeSums:
-    """For drawing vertices by in-degree; answered by int64 [N], the same array every time.
+    """Running sums for drawing vertices by in-degree; answered by int64 [N], the same array every time.
 
-    Running sums over all vertices, in ascending order of user ids, of d^(3/4) in units of 1/256.
+    The terms are d^(3/4) in units of 1/256, one for each vertex in ascending order of user ids.
     """
 
 
@@ -112,11 +113,11 @@ class Access(Protocol):
     """An object that answers requests."""
 
     def answer(self, request: Request) -> Any:
-        """The answer that the request's docstring describes; ConfigError for a vertex that does not exist."""
+        """The answer that the request's docstring describes. Raises ConfigError for a vertex that does not exist."""
 
 
 def run(program: Program[Result], access: Access) -> Result:
-    """Drive ``program`` to its end, answering from ``access``."""
+    """Run ``program`` to its end. ``access`` answers its questions."""
     try:
         request = next(program)
         while True:
@@ -127,7 +128,7 @@ def run(program: Program[Result], access: Access) -> Result:
 
 
 class LocalAccess:
-    """Answers from a whole graph in this process."""
+    """Answers requests from a whole graph in this process."""
 
     def __init__(self, graph: LocalGraph, *, threads: int = 1) -> None:
         self._graph, self._threads = graph, threads
@@ -184,8 +185,8 @@ class LocalAccess:
 
 
 def degree_sums(degrees: np.ndarray) -> np.ndarray:
-    """What ``DegreeSums`` asks for, from the in-degrees int64 [N] in ascending order of user ids."""
-    root = np.sqrt(degrees.astype(np.float64))  # square roots are exactly rounded everywhere, powers are not
+    """The answer to ``DegreeSums``. ``degrees`` int64 [N] are the in-degrees in ascending order of user ids."""
+    root = np.sqrt(degrees.astype(np.float64))  # every machine rounds square roots exactly, but not powers
     return np.asarray(np.cumsum(np.rint(256 * root * np.sqrt(root)).astype(np.int64)))
 
 

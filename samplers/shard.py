@@ -1,4 +1,4 @@
-"""The graph of one partition, ready to be sampled. A daemon answers its peers and its own tasks from it."""
+"""The graph of one partition, ready to be sampled. A daemon reads it to answer its peers and its own tasks."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ DEGREE_SAMPLE = 2048
 class Answer:
     """Sampled in-neighbours of some rows.
 
-    ``counts`` int32 [rows]; ``neighbors`` int32|int64 [sum(counts)] internal source ids; ``edge_ids`` int32|int64 and
-    ``tables`` (rows of edge tables): same length.
+    ``counts`` int32 [rows]; ``neighbors`` int32|int64 [sum(counts)] internal source ids. ``edge_ids`` int32|int64 and
+    ``tables`` (rows of edge tables) have the length of ``neighbors``.
     """
 
     counts: np.ndarray
@@ -42,7 +42,8 @@ class Shard:
     """The in-edges of one partition's core vertices. Immutable and safe to use from many threads."""
 
     def __init__(self, dataset: Dataset, part: int, *, threads: int = 1, resident: bool = False) -> None:
-        """Map partition ``part`` of ``dataset`` (``resident``: load it into memory) and check its structure once.
+        """Map partition ``part`` of ``dataset`` and check its structure once. ``resident``: load it into memory
+        instead.
 
         Raises:
             DataError: an edge type's arrays contradict each other.
@@ -85,9 +86,9 @@ class Shard:
     ) -> Answer:
         """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64).
 
-        The result for a row is a pure function of (stream_key, its entries of ``trees`` int32 [m] and ``times`` int64
-        [m], the row's user id): architecture, determinism contract. ``tables`` names edge tables whose rows are wanted,
-        too.
+        The result for a row is a pure function of ``stream_key``, its entries of ``trees`` int32 [m] and ``times``
+        int64 [m], and the row's user id (docs/architecture.md, determinism contract). ``tables`` names the edge tables
+        whose rows are wanted too.
 
         Raises:
             ConfigError: a row outside the partition, a fan-out below -1, or no usable weights or times.
@@ -119,7 +120,7 @@ class Shard:
         return Answer(counts, neighbors, _taken(csc.edge_ids, found), rows_of)
 
     def _method(self, edge_type: str, csc: CSC, method: Method) -> Tables | None:
-        """The method's tables, made when first needed."""
+        """The method's tables. They are made when they are first needed."""
         if method is Method.UNIFORM:
             return None
         with self._lock:
@@ -140,10 +141,11 @@ class Shard:
         return self.dataset.part(self.part).edge_table(edge_type, name)
 
     def step(self, edge_type: str, rows: np.ndarray, bits: np.ndarray) -> np.ndarray:
-        """One in-neighbour of each of core ``rows`` (int64 [m]), chosen by ``bits`` (uint64 [m]): int64 internal ids,
-        -1 = none.
+        """One in-neighbour of each core row (int64 [m]), chosen by ``bits`` (uint64 [m]): int64 internal ids, -1 =
+        none.
 
-        Of d in-edges ordered by user id it is the one at ``bits * d >> 64``. Errors as for ``degrees``.
+        A row's d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen. Errors as for
+        ``degrees``.
         """
         csc = self._edges(edge_type)
         degree = self.degrees(edge_type, rows)
@@ -152,8 +154,8 @@ class Shard:
         return np.where(degree > 0, found, -1).astype(np.int64, copy=False)
 
     def contains(self, edge_type: str, rows: np.ndarray, sources: np.ndarray) -> np.ndarray:
-        """bool [m]: whether core ``rows[i]`` has an in-edge from internal id ``sources[i]`` (int64 [m]). Errors as for
-        ``degrees``."""
+        """bool [m]: whether core row ``rows[i]`` has an in-edge from internal id ``sources[i]`` (int64 [m]). Errors as
+        for ``degrees``."""
         csc = self._edges(edge_type)
         keys = self.dataset.ids(self.dataset.schema.endpoints(edge_type)[0])
         try:
@@ -187,11 +189,11 @@ class Shard:
             raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
 
     def degree(self, edge_types: Iterable[str], rows: np.ndarray) -> int:
-        """About the total in-degree of core ``rows`` over ``edge_types`` (the cost of expanding them, ByteGNN's NSC
+        """Estimate the total in-degree of core ``rows`` over ``edge_types``: the cost of expanding them (ByteGNN's NSC
         cost).
 
-        If there are many rows, only a sample is looked up: an exact sum costs a cache miss per row, and scheduling
-        needs an estimate only.
+        Of many rows only a sample is looked up. An exact sum costs a cache miss per row, and the scheduler needs an
+        estimate only.
         """
         stride = max(1, len(rows) // DEGREE_SAMPLE)
         sample = rows[::stride] if stride > 1 else rows
@@ -199,7 +201,7 @@ class Shard:
         return found * len(rows) // max(1, len(sample))
 
     def degrees(self, edge_type: str, rows: np.ndarray) -> np.ndarray:
-        """int64 [rows]: in-degrees, for splitting full-neighbourhood answers into bounded messages.
+        """int64 [rows]: in-degrees. They serve to split full-neighbourhood answers into bounded messages.
 
         Raises:
             ConfigError: a row outside the partition.
@@ -217,8 +219,8 @@ class Shard:
 
 
 def without_edges(answer: Answer, rows: np.ndarray, targets: np.ndarray, sources: np.ndarray) -> Answer:
-    """``answer`` (to int64 ``rows``, internal ids) without the edges ``sources[i]`` → ``targets[i]``, nor their
-    repetitions."""
+    """``answer`` without the edges ``sources[i]`` → ``targets[i]`` and without edges parallel to them. ``rows`` int64
+    are the internal ids that the answer is about."""
     ends = np.unique(targets)
     if not len(ends) or not len(answer.neighbors):
         return answer
@@ -240,7 +242,8 @@ def without_edges(answer: Answer, rows: np.ndarray, targets: np.ndarray, sources
 
 
 def places(groups: Sequence[tuple[np.ndarray, Answer]], start: int, stop: int) -> Iterator[tuple[np.ndarray, Answer]]:
-    """Where the edges of each answer stand (int64) when all are in the order of the frontier [start, stop)."""
+    """Yield each answer with the positions (int64) of its edges, if all edges are in the order of the frontier [start,
+    stop)."""
     counts = np.zeros(stop - start, dtype=np.int64)
     for positions, answer in groups:
         counts[positions - start] = answer.counts
@@ -252,7 +255,7 @@ def places(groups: Sequence[tuple[np.ndarray, Answer]], start: int, stop: int) -
 
 
 def _taken(table: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """``table[positions]``, with lines requested ahead."""
+    """``table[positions]``. Cache lines are requested ahead."""
     out = np.empty((len(positions), *table.shape[1:]), table.dtype)
     kernels.gather_rows(table, positions, out)
     return out

@@ -1,6 +1,6 @@
-"""Whether a ``DagSpec`` message describes a DAG that can run.
+"""Check whether a ``DagSpec`` message describes a DAG that can run.
 
-The daemon trusts nothing that arrives: ``check_spec`` names the operator and the cause of every fault.
+The daemon trusts no message. For every fault ``check_spec`` names the operator and the cause.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ ALLOWED_INPUTS = {
 def check_spec(spec: dag_pb2.DagSpec, schema: SchemaLike, limits: SpecLimits = DEFAULT_LIMITS) -> Plan:
     """Check a specification that came over the wire against the dataset's schema and resolve it.
 
-    Raises UnknownNameError for node types, edge types, tables and inputs that do not exist, ConfigError for everything
-    else; the message names the operator and the cause.
+    Raises UnknownNameError for node types, edge types, tables and inputs that do not exist, and ConfigError for every
+    other fault. The message names the operator and the cause.
     """
     if spec.version != SPEC_VERSION:
         raise ConfigError(f"DAG specification has version {spec.version}, this daemon understands {SPEC_VERSION}")
@@ -89,7 +89,7 @@ def _check_inputs(op: PlanOp, ops: Mapping[str, PlanOp]) -> None:
 
 
 def _topological(ops: Mapping[str, PlanOp]) -> list[str]:
-    """Ids in topological order; among several that could come next, the one named first in the message."""
+    """Ids in topological order. If several could come next, the first one in the message does."""
     position = {name: index for index, name in enumerate(ops)}
     names = list(ops)
     missing = {name: len(op.inputs) for name, op in ops.items()}
@@ -126,7 +126,7 @@ def _check_hops(ops: Mapping[str, PlanOp], limits: SpecLimits) -> None:
 
 
 def _check_pairs(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
-    """Positive and negative partners are drawn for destinations of their edge type."""
+    """Positive and negative samplers get destinations of their edge type as input."""
     for op in ops.values():
         if op.kind not in (Kind.POSITIVE, Kind.NEGATIVE):
             continue
@@ -140,7 +140,7 @@ def _check_pairs(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
 
 
 def _check_links(op: PlanOp, seed: PlanOp) -> None:
-    """Where the seeds are edges, negative samples are edges of the same type; nowhere else."""
+    """If the seeds are edges, the negative samples are edges of the same type. Other seeds have no negative edges."""
     if op.negatives is None:
         raise ConfigError(f"operator {op.id!r}: the seeds are edges, it draws partners of vertices")
     if op.edge_type != seed.edge_type:
@@ -148,7 +148,7 @@ def _check_links(op: PlanOp, seed: PlanOp) -> None:
 
 
 def _check_plan(plan: Plan, schema: SchemaLike) -> None:
-    """What concerns the specification as a whole."""
+    """Check what concerns the specification as a whole."""
     if plan.links and plan.seed.node_type != schema.endpoints(plan.seed.edge_type)[1]:
         raise ConfigError(f"seed operator: edges of type {plan.seed.edge_type!r} do not end at {plan.seed.node_type!r}")
     timed = [e for e in schema.edge_types if "time" in schema.edge_tables.get(e, ())]
@@ -174,10 +174,10 @@ def _check_plan(plan: Plan, schema: SchemaLike) -> None:
 
 
 def _check_features(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
-    """A table is fetched once for every operator that can add vertices of its type, or for the seeds alone, which come
-    first.
+    """A table is fetched for every operator that can add vertices of its type, once each, or for the seeds alone. The
+    seeds come first.
 
-    Otherwise a batch would hold rows that were never filled.
+    Otherwise a batch would hold rows that nothing has filled.
     """
     fetched = Counter(
         (op.inputs[0], node_type, table)

@@ -6,13 +6,13 @@
            └─> NEIGHBORHOOD x owner x chunk ──> JOIN ──┬─> FEATURE ... ┼─> END
                                                        └─> next hop ... ┘
 
-Neighbourhood construction and feature fetching are split per hop and per owner of the vertices, and owners with many
-rows into chunks. The JOIN of a hop stitches the owners' answers together and assigns local numbers to the vertices it
-sees for the first time; their features are fetched at once, while the next hop is being sampled.
+Neighbourhood construction and feature fetching are split by hop and by owner of the vertices. An owner with many rows
+gets several chunks. The JOIN of a hop stitches the owners' answers together and gives local ids to new vertices. Their
+features are fetched at once, while the next hop is sampled.
 
-Pure: no clock, no thread, no arrays. The caller says which task is done and how many vertices a join added; the
-instance answers with the tasks that this makes ready. The JOINs of one instance happen in plan order even where
-branches run concurrently (positive, negative), so the local numbering of a batch never depends on timing.
+This module has no clock, no threads and no arrays. The caller says which task is done and how many vertices a join
+added. The instance answers with the tasks that are ready now. The JOINs of one instance run in plan order, even if
+branches (positive, negative) run at the same time. So the local ids of a batch never depend on timing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["DagError", "DagInstance", "Kind", "Lane", "OwnedVertices", "Task", "
 
 
 class DagError(AssertionError):
-    """The caller broke the protocol of the instance: a bug in Atta, not a mistake of a user."""
+    """The caller broke the protocol of the instance. This is a bug in Atta, not a mistake of a user."""
 
 
 class Lane(enum.Enum):
@@ -41,10 +41,11 @@ class Lane(enum.Enum):
 
 
 class Task(NamedTuple):
-    """One physical task, a plain value: equal fields mean the same task of a DAG.
+    """One physical task. It is a plain value: two tasks with equal fields are the same task of a DAG.
 
-    SEED, JOIN, END, whole batches and negative links run at home as a single chunk. The others concern the vertices of
-    one owner; chunk ``c`` of ``chunks`` covers the rows ``chunk_range(rows, c, chunks)`` of that owner's share.
+    SEED, JOIN, END, whole batches and negative links run at home as a single chunk. Every other task concerns the
+    vertices of one owner. Chunk ``c`` of ``chunks`` covers the rows ``chunk_range(rows, c, chunks)`` of that owner's
+    share.
     """
 
     kind: Kind
@@ -58,7 +59,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OwnedVertices:
-    """What one owner holds of the vertices that a SEED or JOIN task reports."""
+    """One owner's share of the vertices that a SEED or JOIN task reports."""
 
     owner: int
     rows: int  # vertices, all node types together
@@ -74,7 +75,7 @@ def chunk_range(rows: int, chunk: int, chunks: int) -> range:
 class DagInstance:
     """The running state of one DAG.
 
-    ``home`` is the partition of this daemon, ``chunk_rows`` the largest number of rows in one task.
+    ``home`` is the partition of this daemon. A task has at most ``chunk_rows`` rows.
 
     >>> for task in dag.start(): ...       # the SEED task
     >>> ready = dag.done(task, growth)     # tasks that its completion makes ready
@@ -89,13 +90,13 @@ class DagInstance:
         self._issued: set[Task] = set()
         self._started = False
         self._finished = False
-        self._expand: dict[str, tuple[OwnedVertices, ...]] = {}  # of joined operators: what a child hop expands
-        self._left: dict[str, int] = {}  # of started operators: tasks before the join
+        self._expand: dict[str, tuple[OwnedVertices, ...]] = {}  # by joined operator: the vertices that a child hop expands
+        self._left: dict[str, int] = {}  # by started operator: number of tasks before the join
         self._join_cost: dict[str, float] = {}
         self._order = tuple(op.id for op in plan.ops if op.kind is not Kind.FEATURE)
         self._next_join = 0  # position in _order
         self._joining = False
-        self._features = 0  # issued and not done
+        self._features = 0  # number of FEATURE tasks that are issued and not done
         self._to_join = len(self._order)
 
     @property
@@ -121,9 +122,9 @@ class DagInstance:
         """Record that ``task`` is done and return the tasks that become ready.
 
         ``growth``: for SEED and JOIN tasks, the vertices that the task added to the batch, by owner. Owners without
-        rows may be left out; an owner named twice counts as the sum.
-        ``expand``: for SEED and JOIN tasks, the vertices that the next hop expands when they are not those of
-        ``growth`` (frontier "all": every vertex known so far).
+        rows may be left out. If an owner is named twice, its shares are added up. ``expand``: for SEED and JOIN tasks,
+        the vertices that the next hop expands, if they differ from ``growth`` (frontier "all": every vertex known so
+        far).
 
         Raises DagError when the task was not handed out, or was done before.
         """
@@ -151,7 +152,7 @@ class DagInstance:
     def _joined(
         self, op: PlanOp, growth: Sequence[OwnedVertices], expand: Sequence[OwnedVertices] | None, ready: list[Task]
     ) -> None:
-        """``op`` has its vertices: fetch their features, start the operators whose inputs are now all there."""
+        """The vertices of ``op`` are known: fetch their features, and start the operators whose inputs are complete."""
         new = _merged(growth)
         self._expand[op.id] = new if expand is None else _merged(expand)
         self._next_join += 1
@@ -171,8 +172,8 @@ class DagInstance:
         """Hand out the work of an operator whose inputs are all joined."""
         shares = _merged(share for source in op.inputs for share in self._expand[source])
         if op.kind is Kind.BATCH or op.negatives is not None:
-            # Not divided by owners: the operator itself asks whom it needs, so it waits like a request to other
-            # daemons.
+            # This task is not divided by owner: the operator itself asks the owners that it needs. So the task waits
+            # like a request to other daemons.
             rows = float(sum(share.rows for share in shares))
             tasks = [Task(op.kind, op.id, self._home, 0, 1, Lane.NET, rows)]
         elif op.kind is Kind.NEIGHBORHOOD:
@@ -209,7 +210,7 @@ class DagInstance:
 
 
 def _merged(shares: Iterable[OwnedVertices]) -> tuple[OwnedVertices, ...]:
-    """One share per owner with rows, ascending owners."""
+    """One share per owner that has rows, in ascending order of owners."""
     total: dict[int, OwnedVertices] = {}
     for share in shares:
         if share.rows < 0 or share.owner < 0 or not share.degree >= 0 or not share.feature_bytes >= 0:
@@ -226,7 +227,8 @@ def _sum(a: OwnedVertices, b: OwnedVertices) -> OwnedVertices:
 
 
 def _join_cost(op: PlanOp, shares: Sequence[OwnedVertices]) -> float:
-    """Entries that the join has to stitch: edges of a hop, at most the degrees; vertices drawn otherwise."""
+    """Number of entries that the join stitches: for a hop its edges (at most the degrees), otherwise the vertices
+    drawn."""
     if op.kind is Kind.BATCH:
         return sum(share.degree for share in shares)
     if op.kind is not Kind.NEIGHBORHOOD:

@@ -1,6 +1,6 @@
-"""A checked sampling DAG (ByteGNN §4.2): what ``check_spec`` makes of a ``DagSpec`` message.
+"""A checked sampling DAG (ByteGNN §4.2): ``check_spec`` makes it from a ``DagSpec`` message.
 
-Plain frozen values; ``atta.samplers.dag.instance`` instantiates them once per batch.
+The classes here are frozen values. ``atta.samplers.dag.instance`` makes one instance of a plan per batch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["Kind", "Plan", "PlanOp", "SchemaLike", "SpecLimits"]
 
 
 class Kind(enum.Enum):
-    """What an operator or a physical task does: ByteGNN's five operators, whole batches, and two kinds that exist as
-    tasks only."""
+    """What an operator or a physical task does: ByteGNN's five operators, samplers of whole batches, and two kinds
+    (JOIN, END) that only tasks have."""
 
     SEED = "seed"
     POSITIVE = "positive"
@@ -30,11 +30,11 @@ class Kind(enum.Enum):
     JOIN = "join"
     END = "end"
 
-    __hash__ = object.__hash__  # Enum's own, of the name, is Python: kinds are looked up many times per task
+    __hash__ = object.__hash__  # Enum's own hash runs in Python and is slow: kinds are looked up many times per task
 
 
 class SchemaLike(Protocol):
-    """What the specification needs of a dataset's schema."""
+    """The parts of a dataset's schema that a specification is checked against."""
 
     @property
     def node_types(self) -> Sequence[str]:
@@ -58,10 +58,10 @@ class SchemaLike(Protocol):
 
 @dataclass(frozen=True)
 class SpecLimits:
-    """Bounds on what a client may ask for; a daemon checks them before it does any work."""
+    """Bounds on what a client may ask for. A daemon checks them before it does any work."""
 
     operators: int = 512
-    hops: int = 128  # deep models have one per layer; 112 layers are what GraNNDis trains
+    hops: int = 128  # deep models have one hop per layer; GraNNDis trains 112 layers
     fan_out: int = 100_000  # neighbours per vertex and edge type
     negatives: int = 10_000  # vertices per seed
     name_length: int = 128  # characters of an operator id
@@ -79,7 +79,7 @@ class PlanOp:
     inputs: tuple[str, ...] = ()
     children: tuple[str, ...] = ()  # in topological order
     node_type: str = ""  # SEED
-    edge_type: str = ""  # POSITIVE, NEGATIVE, BATCH; SEED whose seeds are edges
+    edge_type: str = ""  # POSITIVE, NEGATIVE, BATCH; SEED if the seeds are edges
     count: int = 0  # vertices per seed: POSITIVE 1, NEGATIVE as asked
     hop: int = 0  # NEIGHBORHOOD: 1 = neighbours of the seeds
     fan_outs: tuple[tuple[str, int], ...] = ()  # NEIGHBORHOOD: (edge type, count), -1 = all in-neighbours, never 0
@@ -87,17 +87,17 @@ class PlanOp:
     method: Method = Method.UNIFORM  # NEIGHBORHOOD
     frontier_all: bool = False  # NEIGHBORHOOD: expand every vertex known so far
     tables: tuple[tuple[str, str], ...] = ()  # FEATURE: (node type, table)
-    negatives: NegativeLinks | None = None  # NEGATIVE where the seeds are edges
-    options: str = ""  # BATCH: what its operator was made from
+    negatives: NegativeLinks | None = None  # NEGATIVE if the seeds are edges
+    options: str = ""  # BATCH: the options that its operator was made from
     operator: Operator | None = field(default=None, compare=False)  # BATCH
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked specification: operators in a topological order that depends on the message alone.
+    """A checked specification. Its operators are in a topological order that depends on the message alone.
 
     ``ops[0]`` is the seed operator. ``hops`` is the number of operators that sample edges. ``disjoint``: every seed
-    grows a tree of its own. ``edge_tables``: (edge type, table) whose rows come with the sampled edges.
+    grows a tree of its own. ``edge_tables``: each (edge type, table) whose rows come with the sampled edges.
     """
 
     ops: tuple[PlanOp, ...]
@@ -115,7 +115,7 @@ class Plan:
         return self.ops[0]
 
     def op(self, name: str) -> PlanOp:
-        """The operator with this id; KeyError when there is none."""
+        """The operator with this id. Raises KeyError if there is none."""
         return self._by_id[name]
 
     @property
@@ -125,7 +125,8 @@ class Plan:
 
     @property
     def edge_types(self) -> tuple[str, ...]:
-        """Every edge type that some hop samples, by name: vertices of one hop are numbered in this order."""
+        """Every edge type that some hop samples, ordered by name. The vertices of one hop are numbered in this
+        order."""
         found = [[op.edge_type] if op.kind is Kind.BATCH else [name for name, _ in op.fan_outs] for op in self.ops]
         return tuple(sorted({name for names in found for name in names}))
 
@@ -150,6 +151,6 @@ class Plan:
 
     @property
     def tables_of_seeds(self) -> frozenset[tuple[str, str]]:
-        """Those of ``tables`` that are fetched for the seeds alone."""
+        """The entries of ``tables`` that are fetched for the seeds alone."""
         later = {ref for op in self.ops if op.inputs != (self.seed.id,) for ref in op.tables}
         return frozenset(self.tables) - later

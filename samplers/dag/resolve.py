@@ -1,4 +1,4 @@
-"""One operator of a ``DagSpec`` message as a ``PlanOp``: its id, its kind, its own fields, each of them checked."""
+"""Check one operator of a ``DagSpec`` message and turn it into a ``PlanOp``: its id, its kind and its own fields."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FRONTIERS = {"new": dag_pb2.FRONTIER_NEW, "all": dag_pb2.FRONTIER_ALL}
 
 
 def resolve(message: dag_pb2.Operator, schema: SchemaLike, limits: SpecLimits) -> PlanOp:
-    """One operator by itself: its id, its kind, its own fields."""
+    """Check and resolve one operator without its neighbours in the DAG."""
     name = message.id
     if not name or len(name) > limits.name_length:
         raise ConfigError(f"operator {name[:32]!r}: the id must have 1..{limits.name_length} characters")

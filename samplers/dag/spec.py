@@ -1,7 +1,7 @@
 """Build the logical sampling DAG of a mini-batch as a ``DagSpec`` message (ByteGNN §4.2).
 
-A client describes the operators once, with ``neighbor_spec`` or one of its siblings; the daemon checks what arrives
-(``check_spec``) and from then on works with the frozen ``Plan``.
+A client describes the operators once, with ``neighbor_spec`` or another function of this module. The daemon checks the
+message (``check_spec``) and works with the frozen ``Plan`` from then on.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Hops:
 
     Attributes:
         num_neighbors: fan-outs from the seeds outward, one per hop; -1 takes all in-neighbours, 0 skips the edge type
-            in that hop. A sequence counts for every edge type; a mapping names every edge type (``"src__rel__dst"`` or
+            in that hop. A sequence applies to every edge type. A mapping names every edge type (``"src__rel__dst"`` or
             the triple).
         replace: draw with replacement.
-        method: how edges are drawn; a temporal one implies ``disjoint``.
-        frontier: ``"new"`` expands the vertices first reached by the hop before (PyG), ``"all"`` every vertex known
+        method: how edges are drawn; a temporal method implies ``disjoint``.
+        frontier: ``"new"`` expands the vertices that the previous hop reached first (PyG), ``"all"`` every known vertex
             (DGL).
         disjoint: every seed grows a tree of its own.
         edge_tables: tables of edge types whose rows come with the sampled edges.
@@ -70,9 +70,10 @@ def neighbor_spec(
     tables: Mapping[str, Sequence[str]] | None = None,
     seed_tables: Sequence[str] = (),
 ) -> dag_pb2.DagSpec:
-    """Build the supervised DAG: the seeds, then hop by hop the neighbourhood and the features of what it added.
+    """Build the supervised DAG: the seeds, then for each hop the neighbourhood and the features of its new vertices.
 
-    tables: tables to fetch by node type, None = all of the schema. seed_tables: of ``seed_type``, for the seeds alone.
+    tables: tables to fetch, by node type; None: all tables of the schema. seed_tables: tables of ``seed_type`` that are
+    fetched for the seeds alone.
 
     Operators: ``seed``, ``feature0``, then ``nbr1``, ``feature1``, ... Feature operators without tables are left out.
     Raises ConfigError and UnknownNameError.
@@ -98,9 +99,9 @@ def batch_spec(
 ) -> dag_pb2.DagSpec:
     """Build the DAG of a sampler of whole batches: the seeds, the operator ``name`` with its ``options``, features.
 
-    edge_type: the edges that it sees; may be left out where there is one. Operators: ``seed``, ``feature0``,
-    ``sample``, ``feature1``. Raises ConfigError and UnknownNameError; names of operators are looked up where the DAG
-    runs.
+    edge_type: the edges that the operator sees; may be left out if there is only one type. Operators of the DAG:
+    ``seed``, ``feature0``, ``sample``, ``feature1``. Raises ConfigError and UnknownNameError. ``name`` is looked up
+    where the DAG runs.
     """
     if edge_type is None and len(schema.edge_types) != 1:
         raise ConfigError(f"edge_type: name one of {', '.join(schema.edge_types)}")
@@ -119,7 +120,7 @@ def batch_spec(
 
 
 def _as_json(operator: str, options: Mapping[str, object]) -> str:
-    """Options as a JSON object; numpy's numbers and arrays travel as plain ones."""
+    """Options as a JSON object; numbers and arrays of numpy become plain numbers and lists."""
     if not isinstance(options, Mapping):
         raise ConfigError(f"operator {operator!r}: options {options!r} must be a mapping from names to values")
 
@@ -147,10 +148,10 @@ def pair_spec(
     """Build ByteGNN's unsupervised DAG: one positive and ``negatives`` negative partners per seed, and hops over all
     three.
 
-    The seeds are destinations of ``edge_type``, their partners sources. The three branches share one node space: a
-    vertex has the same sampled neighbours whichever branch asks, so sampling it once for all of them changes nothing.
-    Other arguments and errors as in ``neighbor_spec``. Operators: ``seed``, ``positive``, ``negative``, ``nbr{h}`` and
-    one ``feature...`` for each.
+    The seeds are destinations of ``edge_type``, their partners are sources. The three branches share one node space. A
+    vertex has the same sampled neighbours in every branch, so it is sampled once for all of them. Other arguments and
+    errors are those of ``neighbor_spec``. Operators: ``seed``, ``positive``, ``negative``, ``nbr{h}`` and one
+    ``feature...`` for each.
     """
     name = _known_edge_type(schema, edge_type)
     whole("negatives", negatives, 1, SpecLimits.negatives)
@@ -177,10 +178,10 @@ def link_spec(
     negatives: NegativeLinks | None = None,
     tables: Mapping[str, Sequence[str]] | None = None,
 ) -> dag_pb2.DagSpec:
-    """Build the DAG whose seeds are edges of ``edge_type``: both ends, those of negative samples, and hops over all of
-    them.
+    """Build the DAG whose seeds are edges of ``edge_type``. It has both ends of each seed, the ends of negative
+    samples, and hops over all these vertices.
 
-    Other arguments and errors as in ``neighbor_spec``. Operators: ``seed``, ``negative``, ``nbr{h}`` and a
+    Other arguments and errors are those of ``neighbor_spec``. Operators: ``seed``, ``negative``, ``nbr{h}`` and one
     ``feature...`` for each.
     """
     name = _known_edge_type(schema, edge_type)
@@ -243,7 +244,8 @@ def _add_hops(
 def _add_feature(
     spec: dag_pb2.DagSpec, name: str, source: str, node_types: set[str], wanted: Mapping[str, Sequence[str]]
 ) -> None:
-    """A feature operator with the wanted tables of the types that ``source`` can add; none when there are no tables."""
+    """Add a feature operator with the wanted tables of the types that ``source`` can add. Without such tables add
+    none."""
     refs = [(node_type, table) for node_type, tables in wanted.items() if node_type in node_types for table in tables]
     if refs:
         op = spec.operators.add(id=name, inputs=[source])
@@ -261,7 +263,7 @@ def _wanted_tables(schema: SchemaLike, tables: Mapping[str, Sequence[str]] | Non
 
 
 def _by_hop(schema: SchemaLike, num_neighbors: FanOuts) -> list[dict[str, int]]:
-    """Fan-outs per hop and edge type, zeros left out."""
+    """Fan-outs per hop and edge type, without zeros."""
     if isinstance(num_neighbors, Mapping):
         given = {_edge_type_name(name): fan_outs_of(counts) for name, counts in num_neighbors.items()}
     else:
@@ -285,7 +287,7 @@ def _by_hop(schema: SchemaLike, num_neighbors: FanOuts) -> list[dict[str, int]]:
 
 
 def _edge_type_name(edge_type: EdgeType) -> str:
-    """``"src__rel__dst"`` of a name or a triple."""
+    """The name ``"src__rel__dst"`` of an edge type that is given by name or as a triple."""
     try:
         return edge_type if isinstance(edge_type, str) else "__".join(edge_type)
     except TypeError:
