@@ -1,23 +1,24 @@
-"""Which seeds each rank gets in which batch: pure planning, the same on every daemon (DistDGL §4.1, two-level split).
+"""Plan which seeds each rank gets in which batch. The plan is the same on every daemon (DistDGL §4.1, two-level split).
 
 GLOBAL: one permutation of all seeds per epoch; batch g is its g-th slice of ``batch_size`` and belongs to rank g mod W.
 It depends on the users' ids alone, so any partitioning gives the same batches.
 
 LOCAL: the seeds in internal order are cut into W ranges whose sizes differ by at most one, so a trainer's seeds lie
-with the daemon that serves it. The trainers of one machine share the union of their ranges by a random even split that
-stays the same for all epochs; each epoch permutes what a trainer has.
+with the daemon that serves it. The trainers of one machine split the union of their ranges evenly and at random. This
+split stays the same for all epochs. Each epoch permutes the seeds of each trainer.
 
-Padding gives all ranks the same number of batches with the fewest repeated seeds, and never a batch without seeds:
+Padding gives all ranks the same number of batches. It repeats as few seeds as possible and makes no batch without
+seeds:
 
-- GLOBAL: what is left for the last round of W batches is spread evenly over the ranks (sizes differ by at most one).
-  Only when fewer than W seeds are left does the permutation start again from its front.
-- LOCAL: a rank that would have one batch less than others repeats its first seed in one more batch. A rank without
-  seeds (fewer seeds than ranks) borrows one.
-- Batches cut by the user: a rank that would have one batch less repeats its own first batch; one without any borrows
-  another's.
+- GLOBAL: the seeds that are left for the last round of W batches are spread evenly over the ranks (sizes differ by at
+  most one). If fewer than W seeds are left, the permutation starts again from its front.
+- LOCAL: a rank with one batch less than others repeats its first seed in one more batch. A rank without seeds (fewer
+  seeds than ranks) borrows one.
+- Batches cut by the user: a rank with one batch less repeats its own first batch. A rank without batches borrows one of
+  another rank.
 
-With ``drop_last`` all batches are full; with padding, too, the ranks keep the number of batches that all of them can
-fill. How many batches a rank gets is a function of the number of seeds alone, so a client can tell it
+With ``drop_last`` all batches are full. With ``drop_last`` and padding each rank gets the number of batches that every
+rank can fill. How many batches a rank gets is a function of the number of seeds alone, so a client can compute it
 (``count_batches``).
 """
 
@@ -65,10 +66,10 @@ class SeedPlan:
     batches: int  # of this rank
     rank: int
     world: int
-    starts: Ints | None = None  # [batches + 1] where batches of given sizes begin in ``seeds``
+    starts: Ints | None = None  # [batches + 1] where batches begin in ``seeds``, if their sizes are given
 
     def batch_slice(self, index: int) -> slice:
-        """Where this rank's ``index``-th batch lies in ``seeds``; IndexError outside 0..batches-1."""
+        """Where this rank's ``index``-th batch lies in ``seeds``. Raises IndexError outside 0..batches-1."""
         if not 0 <= index < self.batches:
             raise IndexError(f"batch {index} of {self.batches}")
         if self.starts is not None:
@@ -81,7 +82,7 @@ class SeedPlan:
         return index * self.world + self.rank
 
     def batch_ids(self, first: int = 0) -> range:
-        """Global ids of this rank's batches from its ``first``-th on."""
+        """Global ids of this rank's batches, from its ``first``-th batch on."""
         return range(self.batch_id(first), self.batch_id(self.batches), self.world)
 
     def index_of(self, batch_id: int) -> int:
@@ -91,7 +92,7 @@ class SeedPlan:
 
 @dataclass(frozen=True)
 class _Request:
-    """The checked arguments of ``plan_seeds``: n seeds, soon in the order of the user's input."""
+    """The checked arguments of ``plan_seeds``: n seeds, sorted into the order of the user's input."""
 
     internal: Ints
     user_ids: Ints
@@ -112,12 +113,12 @@ def home_of(rank: int, world: int, parts: int) -> int:
 
 
 def local_count(seeds: int, rank: int, world: int) -> int:
-    """How many of ``seeds`` a rank has with the policy LOCAL, before padding."""
+    """How many of ``seeds`` a rank has under the policy LOCAL, before padding."""
     return seeds * (rank + 1) // world - seeds * rank // world
 
 
 def local_counts(seeds: int, world: int) -> list[int]:
-    """``local_count`` of each of ``world`` ranks: [W], they differ by at most one."""
+    """``local_count`` of each of ``world`` ranks: [W]. The counts differ by at most one."""
     return [local_count(seeds, rank, world) for rank in range(world)]
 
 
@@ -131,12 +132,13 @@ def count_batches(
     drop_last: bool = False,
     pad: bool = True,
 ) -> int:
-    """How many batches ``plan_seeds`` gives ``rank`` of ``world`` in every epoch; it raises the same errors."""
+    """How many batches ``plan_seeds`` gives ``rank`` of ``world`` in every epoch. Raises the errors of
+    ``plan_seeds``."""
     _check(seeds, batch_size, rank, world)
     local = policy is SeedPolicy.LOCAL
     mine, fewest, most = local_count(seeds, rank, world), seeds // world, -(-seeds // world)
     if drop_last:
-        richest = fewest if pad else most if local else seeds  # what fills the fullest of batches that all agree on
+        richest = fewest if pad else most if local else seeds  # number of seeds that a batch can be filled from
         if richest < batch_size:
             raise _nothing_left(seeds, world, batch_size, richest)
         if pad:
@@ -170,12 +172,12 @@ def plan_seeds(
 ) -> SeedPlan:
     """Plan one epoch of one rank; the module docstring has the rules.
 
-    internal: [n] int64 internal ids of the chosen seeds, in any order. user_ids: [n] int64 their user ids.
-    position: [n] int64 where each seed stood in the user's input; None for a named split, whose order is ascending user
+    internal: [n] int64 internal ids of the chosen seeds, in any order. user_ids: [n] int64 their user ids. position:
+    [n] int64 where each seed stands in the user's input; None for a named split, which is in ascending order of user
     ids. Without ``shuffle`` a rank's seeds come in that order. ``parts`` is the number of partitions.
 
-    Raises ConfigError for an empty choice of seeds, for ``drop_last`` that leaves no rank a batch, and for arguments
-    out of range. A rank by itself may have no batch when there is neither padding nor a seed for it.
+    Raises ConfigError if there are no seeds, if ``drop_last`` leaves no rank a batch, and for arguments out of range.
+    Without padding a rank that has no seeds has no batch.
     """
     n = len(internal)
     if len(user_ids) != n or (position is not None and len(position) != n):
@@ -186,7 +188,7 @@ def plan_seeds(
         n, batch_size=batch_size, policy=policy, rank=rank, world=world, drop_last=drop_last, pad=pad
     )
     request = _Request(internal, user_ids, batch_size, parts, rank, world, seed, epoch, shuffle, drop_last, pad)
-    # Ties of the hash (a seed given twice) are broken by the input order, which no partitioning changes.
+    # The input order breaks ties of the hash (a seed given twice). It is the same for any partitioning.
     order = np.argsort(user_ids if position is None else position, kind="stable")
     request = dataclasses.replace(request, internal=internal[order], user_ids=user_ids[order])
     plan = _plan_global if policy is SeedPolicy.GLOBAL else _plan_local
@@ -196,10 +198,10 @@ def plan_seeds(
 
 
 def plan_unseeded(batches: int, *, rank: int, world: int, pad: bool = True) -> SeedPlan:
-    """Plan ``batches`` without seeds, for operators that need none; it takes no memory, however many there are.
+    """Plan ``batches`` without seeds, for operators that need no seeds. The plan takes no memory per batch.
 
-    Rank r of W gets batches r, r + W, r + 2W, ...; with ``pad`` all ranks have equally many: a last round without a
-    batch for some is filled up. Raises ConfigError where there is no batch, and for a rank that does not exist.
+    Rank r of W gets batches r, r + W, r + 2W, ... With ``pad`` an incomplete last round is filled up, so that all ranks
+    have equally many. Raises ConfigError if there is no batch, and for a rank that does not exist.
     """
     if batches < 1:
         raise ConfigError(f"{batches} batches: must be at least 1")
@@ -209,23 +211,24 @@ def plan_unseeded(batches: int, *, rank: int, world: int, pad: bool = True) -> S
 
 
 def plan_sized(internal: Ints, sizes: Ints, *, rank: int, world: int, pad: bool = True) -> SeedPlan:
-    """Plan batches of given ``sizes`` [B], which cut ``internal`` [n] in order; rank r of W gets batches r, r + W, r +
+    """Plan batches of given ``sizes`` [B], which cut ``internal`` [n] in order. Rank r of W gets batches r, r + W, r +
     2W, ...
 
-    With ``pad``, a rank whose last round has no batch left repeats its own first one (or, if it has none, batch r mod
-    B), so that all have equally many. Sizes of 0 are fine: such batches are for operators that need no seeds.
+    With ``pad`` all ranks have equally many batches: a rank that misses one in the last round repeats its own first
+    batch, or, if it has none, takes batch r mod B. Sizes of 0 are allowed: such batches are for operators that need no
+    seeds.
 
-    Raises ConfigError for sizes that do not add up, and where there is no batch at all.
+    Raises ConfigError if the sizes do not add up to n, and if there is no batch.
     """
     count = len(sizes)
-    outside = (sizes < 0) | (sizes > len(internal))  # such ones could add up to anything
+    outside = (sizes < 0) | (sizes > len(internal))  # negative or huge sizes can have the right sum
     if count == 0 or outside.any() or int(sizes.sum()) != len(internal):
         raise ConfigError(f"sizes of batches: {count} of them for {len(internal)} seeds do not add up")
     _check_rank(rank, world)
     mine = np.arange(rank, rank + world * count_sized(count, rank=rank, world=world, pad=pad), world)
     mine[mine >= count] = rank % count
     starts = np.concatenate([[0], np.cumsum(sizes[mine])])
-    firsts = (np.cumsum(sizes) - sizes)[mine]  # in ``internal``
+    firsts = (np.cumsum(sizes) - sizes)[mine]  # where each batch begins in ``internal``
     chosen = np.arange(starts[-1]) + np.repeat(firsts - starts[:-1], sizes[mine])
     return SeedPlan(internal[chosen], chosen, int(sizes.max()), len(mine), rank, world, starts)
 
@@ -263,8 +266,8 @@ def _plan_global(request: _Request, batches: int) -> Ints:
 
 
 def _spread(rest: Ints, order: Ints, rank: int, world: int) -> Ints:
-    """The rank's share of the last round's seeds; at least one if there are any."""
-    if 0 < len(rest) < world:  # one each; who gets none begins again at the front
+    """The rank's share of the last round's seeds: at least one, if any seeds are left."""
+    if 0 < len(rest) < world:  # one each; further ranks start again at the front
         return rest[rank : rank + 1] if rank < len(rest) else order[[(rank - len(rest)) % len(order)]]
     return rest[len(rest) * rank // world : len(rest) * (rank + 1) // world]
 
@@ -274,7 +277,7 @@ def _plan_local(request: _Request, batches: int) -> Ints:
     mine, size = _local_share(request), request.batch_size
     if request.drop_last:
         return mine[: batches * size]
-    missing = (batches - 1) * size + 1 - len(mine)  # seeds that the last batch lacks to exist at all
+    missing = (batches - 1) * size + 1 - len(mine)  # at least 1: the last batch would be empty
     return np.concatenate([mine, mine[:1]]) if request.pad and missing > 0 else mine
 
 

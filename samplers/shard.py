@@ -242,8 +242,8 @@ def without_edges(answer: Answer, rows: np.ndarray, targets: np.ndarray, sources
 
 
 def places(groups: Sequence[tuple[np.ndarray, Answer]], start: int, stop: int) -> Iterator[tuple[np.ndarray, Answer]]:
-    """Yield each answer with the positions (int64) of its edges, if all edges are in the order of the frontier [start,
-    stop)."""
+    """Yield each answer with the positions (int64) that its edges have among all edges, in the order of the frontier
+    [start, stop)."""
     counts = np.zeros(stop - start, dtype=np.int64)
     for positions, answer in groups:
         counts[positions - start] = answer.counts

@@ -1,1 +1,1 @@
-"""One mini-batch while it is made, and where its arrays lie."""
+"""One mini-batch while it is made, and the layout of its arrays in memory."""

@@ -1,4 +1,4 @@
-"""What a batch starts from, what its tasks ask of owners, and what a join reports."""
+"""The values of a batch: what it starts from, what its tasks ask the owners, and what a join reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["BatchSeeds", "FeatureItem", "Joined", "PairItem", "SampleItem", "Str
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """What the sampled edges of a batch depend on besides the graph (architecture: determinism contract)."""
+    """What the sampled edges of a batch depend on besides the graph (docs/architecture.md, determinism contract)."""
 
     seed: int
     epoch: int
@@ -30,7 +30,7 @@ class SampleItem:
     """Part of a sampling request: expand ``rows`` of one owner for one edge type.
 
     ``rows`` int64 [n]: positions in the owner's core range. ``positions`` int64 [n]: local ids of the same vertices.
-    ``trees`` int32 [n] and ``times`` int64 [n]: None if the method does not need them. ``tables``: edge tables whose
+    ``trees`` int32 [n] and ``times`` int64 [n] are None if the method does not need them. ``tables``: edge tables whose
     rows are wanted too.
     """
 
@@ -48,7 +48,7 @@ class SampleItem:
 
 @dataclass(frozen=True, slots=True)
 class FeatureItem:
-    """Part of a pull: table rows of ``rows`` (int64 [n]) of one owner; they belong at ``positions`` (int64 [n]) of the
+    """Part of a pull: the table rows ``rows`` (int64 [n]) of one owner. They go to ``positions`` (int64 [n]) of the
     batch."""
 
     node_type: str
@@ -62,11 +62,12 @@ class BatchSeeds:
     """What a batch starts from.
 
     Attributes:
-        ids: int64 [S] internal ids; of targets where the seeds are edges.
+        ids: int64 [S] internal ids of the seeds; if the seeds are edges, of their targets.
         input_id: int64 [S], positions in the user's input.
-        sources: int64 [S], the sources of seed edges; None for vertices.
+        sources: int64 [S], the sources of the seed edges; None if the seeds are vertices.
         times: int64 [S], None without a temporal method.
-        exclude: edge types from which the seed edges are left out, and whether in reverse.
+        exclude: edge types from which the seed edges are left out, each with a flag: whether to leave out the reverse
+            edges instead.
     """
 
     ids: np.ndarray
@@ -87,7 +88,8 @@ class PairItem(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """The vertices that a join added, by owner; ``expand``: what the next hop expands, None where it is the same."""
+    """The vertices that a join added, by owner. ``expand``: what the next hop expands; None if it expands the added
+    vertices."""
 
     growth: Sequence[OwnedVertices]
     expand: Sequence[OwnedVertices] | None

@@ -1,8 +1,9 @@
-"""Where the arrays of a batch lie in its buffer.
+"""The layout of a batch's arrays in its buffer.
 
-A buffer (a shared-memory slot, or plain memory) is mapped once with room for the largest batch that the DAG can produce.
-Only the part that a batch fills is touched: pages of a reused buffer are already there, and fresh pages cost about
-eight times a copy. Every array has its own page-aligned region, so hops can append to all of them in any order.
+A buffer is a shared-memory slot or plain memory. It is mapped once, with room for the largest batch that the DAG can
+produce. A batch touches only the part that it fills. Buffers are reused because a fresh page costs about eight times a
+copy, and the pages of a reused buffer exist already. Every array has its own page-aligned region, so hops can append to
+all arrays in any order.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ __all__ = ["HEADER_BYTES", "BatchArrays", "Layout", "Region", "check_draws_alone
 
 PAGE = 4096
 _NO_BOUND = 1 << 31
-"""Local ids are int32: no batch holds more vertices, nor more edges, of one type."""
+"""At most this many vertices, or edges, of one type are in a batch: local ids are int32."""
 HEADER_BYTES = PAGE
-"""Start of every buffer, kept free for the owner of the buffer (a slot writes its nonce there)."""
+"""Number of bytes at the start of every buffer that are free for the buffer's owner (a slot writes its nonce there)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Room for up to ``rows`` rows of one array."""
+    """Room for at most ``rows`` rows of one array."""
 
     name: str
     dtype: np.dtype
@@ -50,7 +51,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """All regions of a batch buffer and the bytes that they span."""
+    """All regions of a batch buffer, and the number of bytes that they span."""
 
     regions: dict[str, Region]
     capacity: int
@@ -100,9 +101,9 @@ def pair_ops(plan: Plan) -> tuple[PlanOp, ...]:
 def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool, wide_ids: bool = False) -> Layout:
     """Lay out a buffer for any batch of ``plan`` with up to ``batch_size`` seeds.
 
-    The bounds follow the fan-outs, cut off at the number of vertices (edges) that exist: vertices of a batch are
-    unique, and without replacement one hop cannot deliver an edge twice. ``wide_ids``: ids of edges and of their ends
-    take 8 bytes, as PyTorch wants them, also where 4 would do.
+    The bounds follow from the fan-outs. They never exceed the number of vertices (edges) in the graph: the vertices of
+    a batch are unique, and without replacement one hop cannot deliver an edge twice. ``wide_ids``: ids of edges and of
+    their ends take 8 bytes, as PyTorch wants them, even if 4 bytes would be enough.
     """
     vertices, edges = _bounds(plan, schema, batch_size)
     seeds = _seed_bounds(plan, schema, batch_size, dict.fromkeys(schema.node_counts, _NO_BOUND))
@@ -142,7 +143,8 @@ def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool, wi
 
 
 def check_draws_alone(plan: Plan, schema: Schema) -> None:
-    """Raise ConfigError unless a plan's operator can sample batches without seeds: others find no vertex."""
+    """Raise ConfigError unless a plan's operator can sample batches without seeds. Other operators find no vertices
+    then."""
     for op in plan.ops:
         if op.operator is not None and _operator_bounds(op, schema, 0).vertices < 1:
             raise ConfigError(
@@ -152,7 +154,7 @@ def check_draws_alone(plan: Plan, schema: Schema) -> None:
 
 
 def _of_links(plan: Plan, batch_size: int) -> list[tuple[str, np.dtype, tuple[int, ...], int]]:
-    """Local ids of the ends of seed edges and of their negatives."""
+    """The arrays for the local ids of the ends of seed edges and of their negatives."""
     if not plan.links:
         return []
     ends: list[tuple[str, np.dtype, tuple[int, ...], int]] = []
@@ -176,7 +178,7 @@ def _operator_bounds(op: PlanOp, schema: Schema, batch_size: int) -> Bounds:
 
 
 def _bounds(plan: Plan, schema: Schema, batch_size: int) -> tuple[dict[str, int], dict[str, int]]:
-    # Trees may hold a vertex many times, otherwise there are no more than exist.
+    # Trees may hold a vertex many times. Other batches hold each vertex of the graph once at most.
     total = dict.fromkeys(schema.node_counts, _NO_BOUND) if plan.disjoint else schema.node_counts
     fresh = _seed_bounds(plan, schema, batch_size, total)
     known, edges = dict(fresh), dict.fromkeys(plan.edge_types, 0)
@@ -200,7 +202,7 @@ def _bounds(plan: Plan, schema: Schema, batch_size: int) -> tuple[dict[str, int]
 
 
 def _seed_bounds(plan: Plan, schema: Schema, batch_size: int, total: Mapping[str, int]) -> dict[str, int]:
-    """Vertices before the first hop."""
+    """At most this many vertices, by node type, are in the batch before the first hop."""
     fresh = dict.fromkeys(schema.node_types, 0)
     if plan.links:
         pairs = batch_size + sum(op.negatives.count(batch_size) for op in plan.ops if op.negatives is not None)

@@ -1,5 +1,5 @@
-"""Negative samples for edges: pairs that are (probably, or for certain) no edges, drawn for the positive ones of a
-batch."""
+"""Negative samples for edges: for the positive edges of a batch, pairs of vertices are drawn that are probably, or
+certainly, not edges."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from atta.samplers.requests import Contains, DegreeSums, Program
 __all__ = ["NegativeLinks", "NegativeStrategy", "Positives", "draw_negatives"]
 
 _ATTEMPTS = 64
-"""Number of draws per pair before all targets of its source are tried in turn."""
+"""At most this many draws per pair. After them all targets of the pair's source are tried in turn."""
 _TOGETHER = 1 << 16
-"""Number of targets that are tried at a time."""
+"""Number of targets that are tried at once."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -28,21 +28,21 @@ class NegativeStrategy(enum.Enum):
     """Where the ends of negative edges come from."""
 
     UNIFORM = "uniform"
-    """Any vertices, as PyG does; some pairs may be edges by chance."""
+    """Any vertices, as in PyG. Some pairs may be edges by chance."""
     DEGREE = "degree"
     """Sources of positives; targets in proportion to their in-degree to the power of 3/4 (word2vec's choice)."""
     IN_BATCH = "in_batch"
     """Sources of positives; targets of other positives of the batch, whose rows are needed anyway."""
     EXACT = "exact"
-    """As ``UNIFORM``, but never an edge of the graph, nor a vertex with itself."""
+    """As ``UNIFORM``, but a pair is never an edge of the graph, and never a vertex with itself."""
 
 
 @dataclass(frozen=True)
 class NegativeLinks:
-    """How many negatives a positive edge gets: ``amount`` pairs (binary), or as many other targets for its source
+    """How many negatives a positive edge gets: ``amount`` pairs (binary), or ``amount`` other targets for its source
     (triplet).
 
-    Raises ConfigError for an amount that is not above 0, or that is not whole with triplets.
+    Raises ConfigError if the amount is not above 0, or if it is not whole with triplets.
     """
 
     triplet: bool = False
@@ -76,12 +76,13 @@ class Positives:
 
 
 def draw_negatives(spec: NegativeLinks, given: Positives, key: int) -> Program[tuple[np.ndarray, np.ndarray]]:
-    """Draw negatives: int64 [count] sources and targets (internal ids); a triplet's stand next to each other.
+    """Draw negatives: int64 [count] sources and targets (internal ids). The negatives of one triplet stand next to each
+    other.
 
     The draws are a function of ``key`` and of the positives' order.
 
     Raises:
-        ConfigError: there is no vertex to draw, or (``EXACT``) a source has edges to all.
+        ConfigError: there is no vertex to draw, or (``EXACT``) a source has edges to all vertices.
     """
     count, positives = spec.count(len(given.sources)), len(given.sources)
     if positives == 0:
@@ -101,7 +102,8 @@ def draw_negatives(spec: NegativeLinks, given: Positives, key: int) -> Program[t
             ranks = np.searchsorted(sums, kernels.scaled(draws.bits(1), np.full(count, sums[-1])), side="right")
             return sources, given.by_rank[1][ranks].astype(np.int64)
         case NegativeStrategy.IN_BATCH:
-            # A shift of 1 to P - 1 places: never the positive itself. One positive alone has no others.
+            # Shift by 1 to P - 1 places: this never gives the positive itself. A single positive has no other to
+            # choose.
             shift = 1 + kernels.scaled(draws.bits(1), np.full(count, max(1, positives - 1)))
             return sources, given.targets[(of_positive + shift) % positives]
         case NegativeStrategy.EXACT:
@@ -111,7 +113,7 @@ def draw_negatives(spec: NegativeLinks, given: Positives, key: int) -> Program[t
 def _exact(
     sources: np.ndarray, given: Positives, draws: _Draws, *, free_source: bool
 ) -> Program[tuple[np.ndarray, np.ndarray]]:
-    """Reject pairs that are edges; where that takes too long, try the targets of a source one after another."""
+    """Reject pairs that are edges. If this takes too long, try the targets of a source one after another."""
     sources, targets = sources.copy(), draws.vertices(1, given.by_rank[1])
     open_pairs = np.arange(len(sources))
     for attempt in range(1, _ATTEMPTS):
@@ -124,13 +126,13 @@ def _exact(
         targets[open_pairs] = draws.vertices(2 * attempt + 1, given.by_rank[1])[open_pairs]
     everything = given.by_rank[1]
     start = kernels.scaled(draws.bits(2 * _ATTEMPTS), np.full(len(sources), len(everything)))
-    for pair in open_pairs.tolist():  # few: these sources have edges to nearly all vertices
+    for pair in open_pairs.tolist():  # few pairs: their sources have edges to nearly all vertices
         targets[pair] = yield from _first_free(int(sources[pair]), int(start[pair]), given)
     return sources, targets
 
 
 def _taken(sources: np.ndarray, targets: np.ndarray, given: Positives) -> Program[np.ndarray]:
-    """Whether pairs cannot be negatives."""
+    """Mark the pairs that cannot be negatives."""
     edges = yield Contains(targets, sources)
     return np.asarray(edges | (sources == targets) if given.same_type else edges, dtype=bool)
 
@@ -147,7 +149,7 @@ def _first_free(source: int, start: int, given: Positives) -> Program[int]:
 
 
 class _Draws:
-    """Random numbers of ``count`` pairs: draw i of a pair is a function of the key, the pair's position and i."""
+    """Random numbers of ``count`` pairs. Draw i of a pair is a function of the key, the pair's position and i."""
 
     def __init__(self, key: int, count: int) -> None:
         self._base = mix64(mix64(np.arange(count)) ^ np.uint64(key))

@@ -1,4 +1,4 @@
-"""The vertices that one operator added to a batch: whose they are, and what it costs to expand and fetch them."""
+"""The vertices that one operator added to a batch: their owners, and the cost of expanding and fetching them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Degree", "NewVertices", "by_owner", "concatenated"]
 
 Degree = Callable[[Sequence[str], np.ndarray], int]
-"""The total in-degree over some edge types of rows of the home partition."""
+"""A function that gives the total in-degree, over some edge types, of rows of the home partition."""
 
 
 @dataclass(slots=True)
@@ -46,11 +46,11 @@ def by_owner(
     home: int,
     degree: Degree,
 ) -> Iterator[OwnedVertices]:
-    """What each owner holds of ``growths`` (each by node type).
+    """Each owner's share of ``growths`` (each by node type).
 
-    ``op``: the hop that expands them, None if there is none. ``row_bytes``: fetched per vertex, by node type. Degrees
-    are exact for the partition ``home`` and the mean of the graph elsewhere: only an owner knows the degrees of its
-    vertices.
+    ``op``: the hop that expands them; None if no hop does. ``row_bytes``: bytes to fetch per vertex, by node type.
+    Degrees are exact for the partition ``home``. Elsewhere they are the mean of the graph, because only an owner knows
+    the degrees of its vertices.
     """
     schema = dataset.schema
     for owner in range(dataset.num_parts):
@@ -71,7 +71,7 @@ def by_owner(
 
 
 def concatenated(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """``parts`` one after another, without a copy of a single one; int64 [0] if there is none."""
+    """``parts`` one after another; int64 [0] if there are none. A single part is not copied."""
     if len(parts) == 1:
         return parts[0]
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)

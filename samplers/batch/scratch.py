@@ -1,4 +1,5 @@
-"""Memory for what a consumer makes of its batches (wider ids, edge lists): reused when the last view of it dies.
+"""Memory for arrays that a consumer makes from its batches (wider ids, edge lists). It is reused when its last view
+dies.
 
 A fresh page costs several times the copy that fills it, and every batch asks for the same few sizes again.
 """
@@ -16,11 +17,11 @@ from atta.samplers import kernels
 __all__ = ["Scratch", "widen_into"]
 
 _LEAST_BYTES = 64 << 10
-"""Smaller arrays come from the allocator, which keeps their pages by itself."""
+"""Number of bytes below which an array comes from the allocator, which keeps its pages by itself."""
 
 
 def widen_into(out: np.ndarray, array: np.ndarray) -> None:
-    """Copy integers of any width to ``out`` (int64, one dimension)."""
+    """Copy integers of any width into ``out`` (int64, one dimension)."""
     if array.dtype == np.int32 and array.flags.c_contiguous:
         kernels.widen_ids(array, out)
     else:
@@ -28,7 +29,7 @@ def widen_into(out: np.ndarray, array: np.ndarray) -> None:
 
 
 class _Loan:
-    """Memory of one array. Views keep it alive; when the last one dies, so does the loan."""
+    """Memory of one array. Views keep it alive. When the last view dies, the loan ends."""
 
     def __init__(self, memory: np.ndarray) -> None:
         self.memory = memory
@@ -36,15 +37,16 @@ class _Loan:
 
 
 class Scratch:
-    """Hands out uninitialised arrays. Safe to use from several threads; collection may end a loan anywhere."""
+    """Hands out uninitialised arrays. Safe to use from several threads. Garbage collection may end a loan at any
+    time."""
 
     def __init__(self, keep_bytes: int = 256 << 20) -> None:
-        """Up to ``keep_bytes`` of memory without views are kept for reuse."""
+        """Keep at most ``keep_bytes`` of memory without views for reuse."""
         self._keep_bytes, self._kept_bytes = keep_bytes, 0
         self._free: dict[int, list[np.ndarray]] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An array like ``numpy.empty``'s; its memory comes back when no view of it is left."""
+        """An array as from ``numpy.empty``. Its memory comes back when it has no views left."""
         dtype = np.dtype(dtype)
         nbytes = prod(shape) * dtype.itemsize
         if nbytes < _LEAST_BYTES:
@@ -67,13 +69,15 @@ class Scratch:
         return out
 
     def _back(self, memory: np.ndarray) -> None:
-        # Runs inside garbage collection: no locks. A lost update of the sum costs nothing but accuracy of the bound.
+        # This runs inside garbage collection, so it takes no locks. A lost update of the sum makes the bound less
+        # exact, nothing more.
         if self._kept_bytes + memory.nbytes <= self._keep_bytes:
             self._kept_bytes += memory.nbytes
             self._free.setdefault(memory.nbytes, []).append(memory)
 
 
 def _class_of(nbytes: int) -> int:
-    """The next of eight sizes per power of two: batches differ a little, their memory should fit all of them."""
+    """Round up to one of eight sizes per power of two. Batches differ a little in size, and the memory of one should
+    fit the next."""
     step = 1 << max(0, nbytes.bit_length() - 4)
     return -(-nbytes // step) * step

@@ -1,15 +1,16 @@
-"""One mini-batch while its DAG runs: the CPU steps between which daemons exchange rows.
+"""One mini-batch while its DAG runs: the CPU steps. Between these steps daemons exchange rows.
 
     seed() ──► growth of the seeds ──► sample_items(task) … accept(task, …) ──► join(op) ──► growth of the hop ──► …
                        └──► feature_items(task) … table_rows(…)                    └──► the same for the hop's vertices
     … ──► finish()
 
-Nothing here waits or communicates: the code that runs the DAG (daemon, test) moves the answers. Steps of different
-tasks may run on different threads at the same time. Each touches only the state of its own operator, and the DAG lets
-one join of a batch run at a time.
+Nothing here waits or communicates: the code that runs the DAG (a daemon, a test) moves the answers. Steps of different
+tasks may run on different threads at the same time. Each step touches only the state of its own operator, and the DAG
+runs one join of a batch at a time.
 
-Local ids number the vertices of a batch per node type in the order in which they are first reached. So the new vertices
-of a hop are a contiguous range, and everything of hop h lies behind everything of hop h-1 (as in PyG's NeighborLoader).
+Local ids number the vertices of a batch per node type, in the order in which they are first reached. So the new
+vertices of a hop are a contiguous range, and this range follows the range of the hop before (as in PyG's
+NeighborLoader).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class _Pending:
 
 
 class BatchState:
-    """The arrays of one batch in flight; see the module docstring for the order of calls."""
+    """The arrays of one batch in flight. The module docstring has the order of calls."""
 
     def __init__(
         self,
@@ -68,8 +69,8 @@ class BatchState:
         compactors: CompactorPool,
         degree: Degree,
     ) -> None:
-        """``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition (exact cost of local
-        tasks)."""
+        """``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition: the exact cost of local
+        tasks."""
         self.plan, self.dataset, self.home, self.at, self.out = plan, dataset, home, at, out
         self._seeds, self._degree = seeds, degree
         self._pool, self._known = compactors, compactors.take(trees=plan.disjoint)
@@ -81,7 +82,7 @@ class BatchState:
     # -- seeds and pairs -----------------------------------------------------------------------------------------------
 
     def seed(self) -> list[OwnedVertices]:
-        """Number the seeds (repeated ones once, unless trees are disjoint) and report them by owner."""
+        """Number the seeds and report them by owner. A repeated seed is numbered once, unless trees are disjoint."""
         if self.plan.links:
             self._seed_links()
             return self._grown(self.plan.seed.id, {})
@@ -107,8 +108,8 @@ class BatchState:
         self.out.append(f"{prefix}dst", len(targets))[:] = self._known[target].insert(targets, trees[len(sources) :])
 
     def _times_by_tree(self) -> np.ndarray | None:
-        """int64 [trees]: when each tree's seed happens. Ends of negative edges have the time of the positive that they
-        belong to."""
+        """int64 [trees]: the time of each tree's seed. The ends of a negative edge have the time of its positive
+        edge."""
         times = self._seeds.times
         if times is None:
             return None
@@ -137,7 +138,7 @@ class BatchState:
         return draw_negatives(op.negatives, given, self._key(0, f"negative:{op.edge_type}"))
 
     def accept_negatives(self, op_id: str, links: tuple[np.ndarray, np.ndarray]) -> None:
-        """Take what the program has returned."""
+        """Take the result of the program."""
         self._pending[op_id].links = links
 
     # -- whole batches -------------------------------------------------------------------------------------------------
@@ -152,10 +153,10 @@ class BatchState:
         return op.operator.run(Batch(seeds, keys, by_rank, self.at.seed, self.at.epoch, self.at.batch))
 
     def accept_sampled(self, op_id: str, sampled: Any) -> None:
-        """Take what the program has returned.
+        """Take the result of the program.
 
         Raises:
-            ConfigError: it is not what the operator has announced.
+            ConfigError: the result is not what the operator has announced.
         """
         op, arrays, node_type = self.plan.op(op_id), self.out.arrays, self.plan.seed.node_type
         known = self._known[node_type]
@@ -235,7 +236,7 @@ class BatchState:
             pending.groups.setdefault(item.edge_type, []).append((item.positions[first_row:stop], answer))
 
     def join(self, op_id: str) -> Joined:
-        """Merge the answers to an operator's tasks."""
+        """Merge the answers to an operator's tasks into the batch."""
         pending = self._pending.pop(op_id)
         before = {t: c.size for t, c in self._known.items()}
         op = self.plan.op(op_id)
@@ -249,7 +250,7 @@ class BatchState:
             self._join_pairs(op, pending)
         growth = self._grown(op_id, before)
         following = self._following(op_id)
-        # With several inputs (seed, positive, negative) their growths together are all there is to expand.
+        # An operator with several inputs (seed, positive, negative) expands the growths of all of them anyway.
         if following is None or not following.frontier_all or len(following.inputs) > 1:
             return Joined(growth, None)
         return Joined(growth, self._by_owner(list(self._growth.values()), following, {}))
@@ -258,7 +259,7 @@ class BatchState:
         source = self.dataset.schema.endpoints(op.edge_type)[0]
         stop = self._growth[self.plan.seed.id][self.plan.seed.node_type].stop
         seeds, _ = self._known[self.plan.seed.node_type].internal(0, stop)
-        drawn = np.repeat(seeds, op.count).reshape(len(seeds), op.count)  # where no such vertex exists: the seed itself
+        drawn = np.repeat(seeds, op.count).reshape(len(seeds), op.count)  # if no such vertex exists: the seed itself
         for positions, ids in pending.pairs:
             found = ids.reshape(len(positions), op.count)
             drawn[positions] = np.where(found >= 0, found, drawn[positions])
@@ -293,7 +294,7 @@ class BatchState:
                     kernels.scatter_rows(answer.tables[name], at, out)
 
     def _without_seeds(self, edge_type: str, positions: np.ndarray, answer: Answer) -> Answer:
-        """Leave out the batch's seed edges, so that what is to be predicted cannot be looked up."""
+        """Leave out the batch's seed edges, so that a model cannot look up what it is to predict."""
         for excluded, reverse in self._seeds.exclude:
             if excluded != edge_type:
                 continue
@@ -309,7 +310,7 @@ class BatchState:
     # -- features ------------------------------------------------------------------------------------------------------
 
     def feature_items(self, task: Task) -> list[FeatureItem]:
-        """What a FEATURE task moves: the rows of the vertices that the operator's input added, of one owner."""
+        """What a FEATURE task moves: one owner's rows of the vertices that the operator's input added."""
         op = self.plan.op(task.op)
         items = []
         for node_type, grown in self._growth[op.inputs[0]].items():
@@ -320,13 +321,13 @@ class BatchState:
         return items
 
     def table_rows(self, node_type: str, name: str) -> np.ndarray:
-        """The batch's rows of a table, by local id; feature tasks write disjoint positions of it."""
+        """The batch's rows of a table, by local id. Feature tasks write to disjoint positions."""
         return self.out.arrays[f"table/{node_type}/{name}"]
 
     # -- end -----------------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Close the batch: give each table its length, one row per vertex (or per seed)."""
+        """Close the batch: give each table its final length, one row per vertex (or per seed)."""
         seeds, of_seeds = self._growth[self.plan.seed.id], self.plan.tables_of_seeds
         for node_type, name in self.plan.tables:
             if (region := f"table/{node_type}/{name}") in self.out.used:
@@ -350,7 +351,7 @@ class BatchState:
         return sorted(found, key=lambda g: g.start)
 
     def _grown(self, op_id: str, before: dict[str, int]) -> list[OwnedVertices]:
-        """Record, name (user ids) and report the vertices added since ``before``."""
+        """Record the vertices added since ``before``, write their user ids, and report them by owner."""
         grown: dict[str, NewVertices] = {}
         for node_type, known in self._known.items():
             start, stop = before.get(node_type, 0), known.size
@@ -370,7 +371,7 @@ class BatchState:
         return self._by_owner([grown], self._following(op_id), self._row_bytes(op_id))
 
     def _row_bytes(self, op_id: str) -> dict[str, int]:
-        """Bytes that are fetched for each vertex that ``op_id`` adds, by node type."""
+        """Number of bytes to fetch for each vertex that ``op_id`` adds, by node type."""
         total: dict[str, int] = {}
         for child in self.plan.op(op_id).children:
             for node_type, name in self.plan.op(child).tables:

@@ -12,11 +12,11 @@ __all__ = ["CompactorPool", "Vertices"]
 
 
 class Vertices:
-    """Numbers internal ids; with ``trees`` it numbers pairs (tree, internal id), as tree x vertices of the type +
-    id."""
+    """Numbers internal ids. With ``trees`` it numbers pairs (tree, internal id), written as tree x (vertices of the
+    type) + id."""
 
     def __init__(self, compactor: kernels.Compactor, count: int, *, trees: bool) -> None:
-        """``count``: vertices of the type in the whole graph."""
+        """``count``: number of vertices of the type in the whole graph."""
         self.compactor, self.count, self.in_trees = compactor, count, trees
 
     @property
@@ -25,14 +25,15 @@ class Vertices:
         return self.compactor.size
 
     def insert(self, ids: np.ndarray, trees: np.ndarray | None = None) -> np.ndarray:
-        """int32 [len(ids)]: local ids of ``ids`` (int64 internal ids, of ``trees``); new ones are appended in order."""
+        """int32 [len(ids)]: local ids of ``ids`` (int64 internal ids, in ``trees`` if given). New vertices are appended
+        in order."""
         if not self.in_trees:
             return self.compactor.insert(ids)
         assert trees is not None
         return self.compactor.insert(trees.astype(np.int64) * self.count + ids)
 
     def internal(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """int64 [stop - start]: internal ids, and int32: the trees of the vertices with these local ids (None without
+        """int64 [stop - start]: internal ids of the vertices with these local ids; int32: their trees (None without
         trees)."""
         if self.in_trees:
             return self.compactor.in_trees(start, stop, self.count)
@@ -40,7 +41,7 @@ class Vertices:
 
 
 class CompactorPool:
-    """Compactors to be reused from batch to batch: the direct table of a large graph is megabytes to fill, little to
+    """Compactors that batches reuse. The direct table of a large graph takes megabytes to fill, but little work to
     clean."""
 
     def __init__(self, node_counts: Mapping[str, int]) -> None:
@@ -50,7 +51,7 @@ class CompactorPool:
         }
 
     def take(self, *, trees: bool = False) -> dict[str, Vertices]:
-        """No vertices yet, per node type."""
+        """Empty ``Vertices`` by node type."""
         return {t: self._one(t, trees=trees) for t in self._counts}
 
     def _one(self, node_type: str, *, trees: bool) -> Vertices:

@@ -174,8 +174,8 @@ def _check_plan(plan: Plan, schema: SchemaLike) -> None:
 
 
 def _check_features(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
-    """A table is fetched for every operator that can add vertices of its type, once each, or for the seeds alone. The
-    seeds come first.
+    """Either every operator that can add vertices of a table's type has its rows fetched, once, or only the seeds do.
+    The seeds are the first rows of a table.
 
     Otherwise a batch would hold rows that nothing has filled.
     """

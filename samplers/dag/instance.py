@@ -90,7 +90,7 @@ class DagInstance:
         self._issued: set[Task] = set()
         self._started = False
         self._finished = False
-        self._expand: dict[str, tuple[OwnedVertices, ...]] = {}  # by joined operator: the vertices that a child hop expands
+        self._expand: dict[str, tuple[OwnedVertices, ...]] = {}  # by joined operator: what a child hop expands
         self._left: dict[str, int] = {}  # by started operator: number of tasks before the join
         self._join_cost: dict[str, float] = {}
         self._order = tuple(op.id for op in plan.ops if op.kind is not Kind.FEATURE)
