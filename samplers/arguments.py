@@ -1,4 +1,4 @@
-"""Checks of what users pass in. Every complaint is a ConfigError that names the argument and its value."""
+"""Checks of users' arguments. Every check raises a ConfigError that names the argument and its value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INT64 = np.iinfo(np.int64)
 
 
 def whole(what: str, value: object, least: int, most: int | None = None) -> int:
-    """``value`` as an int, provided that it is a whole number (not a bool) from ``least`` to ``most`` (None: any)."""
+    """``value`` as an int. It must be a whole number (not a bool) from ``least`` to ``most`` (None: no upper bound)."""
     if not _is_a(value, Integral) or not least <= int(value) or (most is not None and int(value) > most):  # type: ignore[call-overload]
         bounds = f"at least {least}" if most is None else f"{least} to {_written(most)}"
         raise ConfigError(f"{what} {_plain(value)!r}: must be a whole number, {bounds}")
@@ -26,7 +26,7 @@ def whole(what: str, value: object, least: int, most: int | None = None) -> int:
 
 
 def number(what: str, value: object, words: str = "a number", *, above: float = -math.inf) -> float:
-    """``value`` as a float, provided that it is a finite number (not a bool) above ``above``; ``words`` say what it
+    """``value`` as a float. It must be a finite number (not a bool) above ``above``. ``words`` tell the user what it
     must be."""
     if not _is_a(value, Real) or not math.isfinite(value) or not value > above:  # type: ignore[arg-type, operator]
         raise ConfigError(f"{what} {_plain(value)!r}: must be {words}")
@@ -41,7 +41,7 @@ def flag(what: str, value: object) -> bool:
 
 
 def names(what: str, given: object) -> list[str]:
-    """``given`` as a list of names: several, or a string, which is one."""
+    """``given`` as a list of names. A string is a single name."""
     if isinstance(given, str):
         return [given]
     if not isinstance(given, Iterable) or isinstance(given, bytes):
@@ -54,17 +54,17 @@ def names(what: str, given: object) -> list[str]:
 
 
 def integers(what: str, given: Any) -> np.ndarray:
-    """``given`` as int64, contiguous, of the same shape; what has no elements may be of any type.
+    """``given`` as contiguous int64 of the same shape. An array without elements may be of any type.
 
     Raises:
-        ConfigError: other numbers than whole ones, or one that int64 cannot hold: it would become another.
+        ConfigError: a number is not whole, or int64 cannot hold it: the conversion would change it.
     """
     try:
         array = np.asarray(given)
     except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"{what}: must be integers: {error}") from None
     if array.size and array.dtype.kind not in "iu":
-        for value in np.asarray(given, dtype=object).flat:  # numpy makes floats of integers that no type of its holds
+        for value in np.asarray(given, dtype=object).flat:  # numpy turns integers that are too large into floats
             if _is_a(value, Integral):
                 _check_fits(what, int(value))
         odd = next((value for value in array.flat if not _is_whole(value)), array.flat[0])
@@ -75,7 +75,7 @@ def integers(what: str, given: Any) -> np.ndarray:
 
 
 def check_fan_out(where: str, edge_type: str, count: object, bound: int) -> int:
-    """``count``, provided that it is an integer in -1..bound; otherwise a ConfigError that begins with ``where``."""
+    """Return ``count`` if it is an integer in -1..bound. Otherwise raise a ConfigError that begins with ``where``."""
     if isinstance(count, bool) or not isinstance(count, Integral):
         raise ConfigError(f"{where}: fan-out {count!r} of edge type {edge_type!r} is not an integer")
     if not -1 <= int(count) <= bound:
@@ -86,7 +86,7 @@ def check_fan_out(where: str, edge_type: str, count: object, bound: int) -> int:
 
 
 def fan_outs_of(given: object) -> list[object]:
-    """The fan-outs of one edge type, hop by hop, unchecked; raises ConfigError for what is not a list of them."""
+    """The fan-outs of one edge type, hop by hop, unchecked. Raises ConfigError if ``given`` is not a list of them."""
     plain = given.tolist() if hasattr(given, "tolist") else given
     if isinstance(plain, str | bytes) or not isinstance(plain, Iterable):
         raise ConfigError(f"num_neighbors {plain!r}: must list a fan-out for every hop")
@@ -94,7 +94,7 @@ def fan_outs_of(given: object) -> list[object]:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """The end of a sentence about an unknown ``name``: the nearest of those that exist."""
+    """The end of a sentence about an unknown ``name``: the nearest known name."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 

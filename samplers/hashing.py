@@ -1,5 +1,5 @@
-"""Counter-based randomness: hashes instead of generators, the same in Python and in C++ (docs/architecture.md,
-determinism)."""
+"""Counter-based randomness: hashes instead of generators. Python and C++ compute the same numbers
+(docs/architecture.md, determinism)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def mix64(values: np.ndarray) -> np.ndarray:
 def permutation(user_ids: np.ndarray, key: int) -> np.ndarray:
     """A pseudo-random order of ``user_ids``: int64 positions sorted by the hash of the ids (ties by id).
 
-    Depends on the set of ids and the key only, not on the order in which the ids are given.
+    It depends on the set of ids and the key only, not on the order in which the ids are given.
     """
     ids = np.asarray(user_ids, dtype=np.int64)
     hashes = mix64(mix64(ids.view(np.uint64)) ^ np.uint64(key & _MASK))

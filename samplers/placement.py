@@ -1,4 +1,4 @@
-"""Which partition and which trainers each server has: what ``atta train --trainers-per-server`` is going to do."""
+"""The partition and the trainers of each server, as ``atta train --trainers-per-server`` will place them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from atta.samplers.seed_plan import home_of, local_counts
 __all__ = ["MOST_TRAINERS", "ServerPlace", "TrainerPlace", "placement"]
 
 MOST_TRAINERS = 1024
-"""At most this many trainers per server; a higher number is taken for a typing error."""
+"""At most this many trainers per server. A higher number is treated as a typing error."""
 
 
 @dataclass(frozen=True)
 class TrainerPlace:
-    """A trainer: its rank among all, and how many training vertices are its own with mini-batches (``--seed-policy
+    """A trainer: its rank among all trainers, and how many training vertices it has with mini-batches (``--seed-policy
     local``)."""
 
     rank: int
@@ -26,7 +26,8 @@ class TrainerPlace:
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """Server s has partition s: vertices, in-edges, training vertices and HALO vertices of it, and the trainers."""
+    """A server. Server s has partition s: its numbers of vertices, in-edges, training vertices and HALO vertices, and
+    the server's trainers."""
 
     server: int
     vertices: int
@@ -37,11 +38,11 @@ class ServerPlace:
 
 
 def placement(parts: Sequence[Mapping[str, Any]], trainers_per_server: int = 1) -> list[ServerPlace]:
-    """The servers of a dataset when every ``trainers_per_server`` consecutive ranks are one.
+    """The servers of a dataset, if every ``trainers_per_server`` consecutive ranks share a server.
 
-    parts: counts of each partition, as ``quality["parts"]`` of ``atta.partition.describe.describe`` has them; node and
-    edge types are added up. A trainer's training vertices are those before padding. They come from near its server, but
-    are shared out evenly, so where partitions are uneven some are another server's.
+    parts: counts of each partition, as in ``quality["parts"]`` of ``atta.partition.describe.describe``; node and edge
+    types are added up. A trainer's training vertices are counted before padding. They come from near its server, but
+    all trainers get equally many. So with uneven partitions some of them belong to another server.
 
     Raises:
         ConfigError: fewer than one trainer per server, or more than 1024.

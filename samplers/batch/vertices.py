@@ -41,7 +41,7 @@ class Vertices:
 
 
 class CompactorPool:
-    """Compactors that batches reuse. The direct table of a large graph takes megabytes to fill, but little work to
+    """Compactors that batches reuse. The direct table of a large graph has megabytes: it is slow to fill and fast to
     clean."""
 
     def __init__(self, node_counts: Mapping[str, int]) -> None:

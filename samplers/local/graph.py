@@ -22,7 +22,7 @@ __all__ = ["LocalGraph", "blaming"]
 
 @contextlib.contextmanager
 def blaming() -> Iterator[None]:
-    """Complaints of the native kernels as Atta's errors."""
+    """Turn errors of the native kernels into Atta's errors."""
     try:
         yield
     except ValueError as error:
@@ -31,17 +31,17 @@ def blaming() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LocalGraph:
-    """In-edges of all vertices (CSC). Rows are ordered by the source's key, so that results do not depend on how edges
-    came.
+    """In-edges of all vertices (CSC). Rows are ordered by the source's key, so that results do not depend on the order
+    in which the edges were given.
 
     Attributes:
         indptr: int64 [n + 1].
         indices: int32|int64 [E], sources.
-        keys: int64 [n], user ids: what randomness is a function of.
-        edge_ids: int32|int64 [E], positions of the edges as they were given; None: an edge's id is its position in
+        keys: int64 [n], user ids. Random draws are a function of them.
+        edge_ids: int32|int64 [E], positions of the edges in the user's input; None: an edge's id is its position in
             ``indices``.
-        source_keys: int64 [m], user ids of the sources where these are of another node type; None: they are of the
-            same.
+        source_keys: int64 [m], user ids of the sources if they are of another node type; None: sources and targets are
+            of the same type.
         weight, time: [E] in the order of ``indices``, for the methods that need them.
     """
 
@@ -65,7 +65,7 @@ class LocalGraph:
         weight: Any = None,
         time: Any = None,
     ) -> LocalGraph:
-        """Wrap arrays or tensors of the right dtypes without a copy; node2vec wants rows ordered by key.
+        """Wrap arrays or tensors of the right dtypes without a copy. node2vec needs rows ordered by key.
 
         Raises:
             ConfigError: the arrays contradict each other.
@@ -95,8 +95,8 @@ class LocalGraph:
     ) -> LocalGraph:
         """Build from edges ``src[i]`` → ``dst[i]``: arrays or tensors of ids, targets below ``num_nodes``.
 
-        Sources are vertices of the same type, or those that ``source_keys`` (int64 [m]) names. ``weight`` and ``time``:
-        [E].
+        Sources are vertices of the same type, or the vertices that ``source_keys`` (int64 [m]) names. ``weight`` and
+        ``time``: [E].
 
         Raises:
             ConfigError: an id is out of range, or lengths differ.
@@ -124,10 +124,10 @@ class LocalGraph:
 
     @classmethod
     def open(cls, path: str | Path, edge_type: str | None = None) -> LocalGraph:
-        """Load one edge type of a dataset of one partition; ``open_all`` loads every one.
+        """Load one edge type of a dataset of one partition. ``open_all`` loads all edge types.
 
         Raises:
-            ConfigError: several partitions, or several edge types and none named.
+            ConfigError: the dataset has several partitions, or several edge types and ``edge_type`` names none.
             DataError: the dataset is damaged.
         """
         graphs = cls.open_all(path)
@@ -139,7 +139,7 @@ class LocalGraph:
 
     @classmethod
     def open_all(cls, path: str | Path) -> dict[str, LocalGraph]:
-        """All edge types of a dataset of one partition; errors as for ``open``."""
+        """Load all edge types of a dataset of one partition. Errors as for ``open``."""
         from atta.partition.dataset import Dataset
 
         dataset = Dataset.open(path)

@@ -1,4 +1,4 @@
-"""A batch of a local graph while it grows, hop by hop, and what it is in the end."""
+"""A batch of a local graph: while it grows hop by hop, and when it is finished."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from atta.samplers.methods.base import Tables
 __all__ = ["EdgeType", "Growth", "HeteroBatch", "Keys", "LocalBatch", "keys_by_type"]
 
 _ROOM = 1 << 20
-"""Number of edges for which room is made at a time if fan-outs do not bound them."""
+"""Number of edges for which room is made at once if fan-outs do not bound them."""
 _MOST_ROOM = 1 << 28
-"""At most this many edges get room in advance; larger batches make room as they grow."""
+"""At most this many edges get room in advance. Larger batches make room as they grow."""
 _BLOCK_ROWS = 32
-"""Number of rows that the kernel draws together: a call needs room for all of them."""
+"""Number of rows that the kernel draws together. A call needs room for the edges of all of them."""
 
 
 @dataclass(frozen=True)
 class LocalBatch:
-    """A sampled subgraph; vertices are numbered in the order in which they were reached, seeds first.
+    """A sampled subgraph. Vertices are numbered in the order in which they were reached, seeds first.
 
     Attributes:
         n_id: int64 [nodes], user ids.
         row, col: int32 [edges], local ids of sources and targets.
-        e_id: int32|int64 [edges], as the graph's edge ids.
+        e_id: int32|int64 [edges], edge ids of the graph.
         num_sampled_nodes: new vertices per hop, the seeds first.
         num_sampled_edges: edges per hop.
         tree: int32 [nodes], the seed (by position) that a vertex was reached from; None unless trees are disjoint.
@@ -68,8 +68,7 @@ class HeteroBatch:
 
 
 class Keys:
-    """User ids of a node type; ``ids`` is None where vertices are their own: they need no second line of memory per
-    row."""
+    """User ids of a node type. ``ids`` is None if positions are the user ids: then no row costs a second cache line."""
 
     def __init__(self, ids: np.ndarray) -> None:
         self.count = len(ids)
@@ -142,7 +141,7 @@ class Growth:
             room.reserve(min(wanted[name], _MOST_ROOM))
 
     def hop(self, fan_outs: Mapping[str, int], keys: Mapping[str, int], *, replace: bool, everything: bool) -> None:
-        """Expand what the hop before has reached, or ``everything``."""
+        """Expand the vertices that the previous hop has reached, or all vertices (``everything``)."""
         high = {t: c.size for t, c in self._known.items()}
         for name in self._edges:
             count = 0
@@ -167,20 +166,20 @@ class Growth:
             )  # fmt: skip
             room.used += count
             first = stopped
-            if first < last:  # no fan-out bounds the edges: a row may bring as many as the graph has
+            if first < last:  # no fan-out bounds the edges: a row may have all edges of the graph
                 room.reserve(
                     max(2 * room.used, room.used + _ROOM, room.used + self._largest(name, first, last, fan_out))
                 )
         return room.used - before
 
     def _largest(self, name: str, first: int, last: int, fan_out: int) -> int:
-        """Edges of the next rows: enough for a block of them to fit."""
+        """Number of edges of the next rows: enough for one block of rows."""
         edge = self._edges[name]
         ids = self._known[edge.target].ids(first, min(last, first + _BLOCK_ROWS))
         return max(_BLOCK_ROWS * fan_out, kernels.degree_sum(edge.graph.indptr, ids % edge.graph.num_nodes))
 
     def batch(self, keys: Mapping[str, Keys]) -> HeteroBatch:
-        """What has grown, in user ids (``keys`` by node type)."""
+        """The finished batch, in user ids (``keys`` by node type)."""
         n_id, tree = {}, {}
         for node_type, compactor in self._known.items():
             of = keys[node_type]
@@ -195,7 +194,7 @@ class Growth:
 
 
 class _Room:
-    """Growing output arrays of one edge type over lent memory."""
+    """The output arrays of one edge type. They grow, and their memory is lent."""
 
     def __init__(self, scratch: Scratch, edge_dtype: np.dtype) -> None:
         self.used = 0
@@ -211,16 +210,16 @@ class _Room:
             self._arrays[i][: self.used] = old[: self.used]
 
     def rest(self) -> list[np.ndarray]:
-        """What is not used yet."""
+        """The unused part of the arrays."""
         return [array[self.used :] for array in self._arrays]
 
     def filled(self) -> list[np.ndarray]:
-        """What is used."""
+        """The used part of the arrays."""
         return [array[: self.used] for array in self._arrays]
 
 
 def keys_by_type(edges: Iterable[EdgeType]) -> dict[str, Keys]:
-    """User ids by node type; every edge type must mean the same vertices."""
+    """User ids by node type. Raises ConfigError if edge types disagree about the vertices of a node type."""
     found: dict[str, Keys] = {}
     for edge in edges:
         for node_type, keys in ((edge.source, edge.source_keys), (edge.target, edge.keys)):

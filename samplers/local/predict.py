@@ -1,4 +1,4 @@
-"""What batches will need from other partitions, found out by sampling some: a partitioning judged by its workload."""
+"""Judge a partitioning by its workload: sample some batches and count what they need from other partitions."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["Prediction", "predict"]
 
 @dataclass(frozen=True)
 class Prediction:
-    """Means over sampled batches with seeds of one partition, and their standard errors.
+    """Means over sampled batches with the seeds of one partition, and the standard errors of these means.
 
     Attributes:
-        part: whose seeds they are; batches: how many; seeds: per batch.
-        rows: vertices of a batch; remote_rows: those that other partitions own, whose table rows cross the network.
-        remote_bytes: of these table rows; remote_frontier: vertices expanded at other partitions.
-        contested_rows: those remote rows that some other partition's batches ask for at least as often: whoever owns
-            them, about as many are remote, so only other seeds per partition would help, not another place for the
-            rows.
-        halo_per_hop: vertices of other partitions that a hop reaches first, per vertex that it reaches first.
+        part: partition that the seeds belong to; batches: number of batches; seeds: number of seeds per batch.
+        rows: vertices of a batch; remote_rows: the vertices that other partitions own. Their table rows cross the
+            network.
+        remote_bytes: bytes of these table rows; remote_frontier: vertices expanded at other partitions.
+        contested_rows: the remote rows that batches of some other partition ask for at least as often. Moving such a
+            row gains nothing: it is then remote for the other partition. Only other seeds per partition would help.
+        halo_per_hop: share of other partitions' vertices among the vertices that a hop reaches first.
     """
 
     part: int
@@ -54,10 +54,10 @@ def predict(
     split: str = "train",
     seed: int = 0,
 ) -> list[Prediction]:
-    """Sample ``batches`` random batches per partition from the vertices of ``split`` (all vertices where there is
-    none).
+    """Sample ``batches`` random batches per partition from the vertices of ``split`` (all vertices if there is no such
+    split).
 
-    The seeds are those that a loader gives to one trainer per partition. All partitions must be on this machine.
+    The seeds are the same as a loader's with one trainer per partition. All partitions must be on this machine.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -73,7 +73,8 @@ def predict(
     if split in schema.splits[seed_type]:
         seeds = np.asarray(dataset.split(seed_type, split))
     found: list[tuple[int, int, list[_Figures]]] = []
-    # As loaders deal them out to one trainer per partition: equal numbers, so a few may be of a neighbouring partition.
+    # Loaders deal seeds out to one trainer per partition in the same way: in equal numbers, so a few may belong to a
+    # neighbouring partition.
     for part, mine in enumerate(np.array_split(seeds, dataset.num_parts)):
         if len(mine):
             takes = [rng.choice(mine, min(batch_size, len(mine)), replace=False) for _ in range(batches)]
@@ -97,7 +98,7 @@ class _Figures:
     remote_frontier: int
     fresh: tuple[int, ...]  # per hop
     remote_fresh: tuple[int, ...]
-    ids: np.ndarray  # of all rows; those of several node types follow one another
+    ids: np.ndarray  # of all rows, one node type after another
 
 
 def _batch(
@@ -158,18 +159,19 @@ def _all_ids(schema: Schema, known: Mapping[str, kernels.Compactor]) -> np.ndarr
 
 
 def _asked(batches: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Each vertex that batches ask for, and how many do."""
+    """Each vertex that some batch asks for, and the number of batches that ask for it."""
     return np.unique(np.concatenate(batches), return_counts=True)
 
 
 def _contested(asked: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[int]:
-    """Per partition the rows it would still ask others for if every vertex lay where most batches ask for it."""
+    """Per partition the number of rows that it would still ask others for, if every vertex lay where most batches ask
+    for it."""
     if not asked:
         return []
     ids = np.concatenate([ids for ids, _ in asked])
     times = np.concatenate([times for _, times in asked])
     whose = np.repeat(np.arange(len(asked)), [len(ids) for ids, _ in asked])
-    order = np.lexsort((whose, -times, ids))  # the first of each vertex asks most for it
+    order = np.lexsort((whose, -times, ids))  # the first entry of each vertex is the partition that asks most for it
     first = np.ones(len(ids), np.bool_)
     first[1:] = ids[order][1:] != ids[order][:-1]
     losers = order[~first]

@@ -1,6 +1,7 @@
-"""Neighbour sampling over a whole graph in this process: the core without daemons.
+"""Neighbour sampling over a whole graph in this process, without daemons.
 
-The draws are those of the distributed loader: the same seed, epoch, batch number and user ids give the same subgraph.
+The draws are the same as the distributed loader's: the same seed, epoch, batch number and user ids give the same
+subgraph.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _MOST_FAN_OUT = (1 << 31) - 1
 
 
 class LocalSampler:
-    """Samples batches from local graphs. Safe to use from several threads, each working on a batch of its own."""
+    """Samples batches from local graphs. Safe to use from several threads, if each works on a batch of its own."""
 
     def __init__(
         self,
@@ -47,13 +48,12 @@ class LocalSampler:
 
         Args:
             graph: batches are ``LocalBatch`` for one graph, ``HeteroBatch`` for a mapping.
-            edge_type: the name that the edges of a single graph have in a dataset; part of what draws are a function
-                of.
+            edge_type: the name that the edges of a single graph have in a dataset. The draws depend on it.
             method: how edges are drawn; see ``Method``.
-            threads: for making the method's tables.
+            threads: number of threads that make the method's tables.
 
         Raises:
-            ConfigError: unknown method, no weights or times to draw by, graphs that contradict each other.
+            ConfigError: the method is unknown, its weights or times are missing, or graphs contradict each other.
         """
         self._single = isinstance(graph, LocalGraph)
         graphs = {edge_type: graph} if isinstance(graph, LocalGraph) else dict(sorted(graph.items()))
@@ -88,20 +88,21 @@ class LocalSampler:
         replace: bool = False,
         frontier: str = "new",
     ) -> Any:
-        """Sample the neighbourhoods of ``seeds`` (positions in the graph, int [S], repeated ones count once).
+        """Sample the neighbourhoods of ``seeds`` (positions in the graph, int [S]; a repeated seed counts once).
 
         Args:
             seeds: of node type ``seed_type`` (the only one by default).
-            num_neighbors: in-neighbours per vertex and hop, from the seeds outward; -1 takes all; a mapping gives them
-                by edge type.
+            num_neighbors: in-neighbours per vertex and hop, from the seeds outward; -1 takes all. A mapping gives the
+                numbers by edge type.
             seed_type: node type of the seeds.
             input_time: int [S], the seeds' times for a temporal method: no edge of a seed's tree is later. Implies
                 ``disjoint``.
             disjoint: every seed grows a tree of its own, repeated seeds too.
-            seed, epoch, batch: what randomness is a function of, besides user ids; whole numbers, 0 to 2**64 - 1.
+            seed, epoch, batch: the draws are a function of these numbers and of user ids; whole numbers, 0 to 2**64 -
+                1.
             replace: draw with replacement.
-            frontier: a hop expands the vertices that the hop before has reached (``"new"``, PyG) or all known ones
-                (``"all"``, DGL).
+            frontier: a hop expands the vertices that the previous hop has reached (``"new"``, PyG) or all known
+                vertices (``"all"``, DGL).
 
         Raises:
             ConfigError: a seed outside the graph, a fan-out below -1, an unknown frontier, missing times, a number that
@@ -146,11 +147,11 @@ class LocalSampler:
         threads: int = 1,
         **options: Any,
     ) -> Iterator[Any]:
-        """Sample ``seeds`` in order, ``batch_size`` at a time; several ``threads`` work on two batches each, ahead of
-        the consumer.
+        """Sample ``seeds`` in order, ``batch_size`` at a time. Several ``threads`` work ahead of the consumer, on two
+        batches each.
 
-        ``options``: as for ``sample`` (``batch`` is the number of the first one, ``input_time`` belongs to all seeds).
-        Batches come in order whatever ``threads`` is.
+        ``options``: as for ``sample`` (``batch`` is the number of the first batch, ``input_time`` belongs to all
+        seeds). Batches come in order with any number of threads.
         """
         batch_size, threads = whole("batch_size", batch_size, 1), whole("threads", threads, 1)
         ids, times = integers("seeds", seeds), options.pop("input_time", None)
@@ -167,7 +168,7 @@ class LocalSampler:
                 made.append(self.sample(ids[part], num_neighbors, batch=first + i, input_time=of_seeds, **options))
             return made
 
-        if threads == 1:  # handing batches to a thread and back would take a tenth of a small one's time
+        if threads == 1:  # passing a small batch to a thread and back would take a tenth of its time
             yield from (batch for i in range(len(starts)) for batch in make(range(i, i + 1)))
             return
         waiting: deque[Future[list[Any]]] = deque()
@@ -184,7 +185,7 @@ class LocalSampler:
                     future.cancel()
 
     def _fan_outs(self, num_neighbors: Sequence[int] | Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
-        """Fan-outs per hop and edge type, zeros left out."""
+        """Fan-outs per hop and edge type, without zeros."""
         if isinstance(num_neighbors, Mapping):
             given = {name: fan_outs_of(counts) for name, counts in num_neighbors.items()}
         else:

@@ -1,5 +1,5 @@
-"""What a server, a machine with several trainers, computes on (GraNNDis, Song et al., PACT 2024), extracted from a
-local graph.
+"""Extract the graph that a server computes on from a local graph (GraNNDis, Song et al., PACT 2024). A server is a
+machine with several trainers.
 
 ``atta.server_subgraph`` extracts the same, bit for bit, from the daemons of a partitioned graph.
 """
@@ -22,9 +22,9 @@ from atta.samplers.requests import LocalAccess, run
 __all__ = ["DEFAULT_RULE", "Rule", "ServerGraph", "server_subgraph"]
 
 Rule = Closure | ExpansionAware
-"""Who joins a server's own vertices."""
+"""The rule that says which vertices join a server's own vertices."""
 DEFAULT_RULE = ExpansionAware()
-"""What the paper trains with: one hop, 15 neighbours."""
+"""The paper's choice for training: one hop, 15 neighbours."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class ServerGraph:
     """A server's subgraph: n vertices, numbered 0 ... n - 1, and the E edges among them.
 
     Attributes:
-        n_id: int64 [n], user ids: the inner vertices in the order in which they were given, then hop by hop what was
-            admitted, by ascending user id.
+        n_id: int64 [n], user ids: the inner vertices in the order in which they were given, then hop by hop the
+            admitted vertices, by ascending user id.
         hop: int32 [n], the hop that admitted a vertex; 0: inner. In a closure, its distance from the inner vertices.
         row, col: int32 [E], numbers of the edges' sources and targets, ordered by target, then by user id of the
             source.
-        e_id: int64 [E], the users' edge ids; None where they were left out.
+        e_id: int64 [E], the users' edge ids; None if they were left out.
         degree: int64 [n], in-degrees in the whole graph.
-        tables: rows of node tables by name, [n, *row shape]; none where a graph has no tables.
-        splits: by name which vertices belong to a split, bool [n].
+        tables: rows of node tables by name, [n, *row shape]; empty if the graph has no tables.
+        splits: by name of a split, which vertices belong to it, bool [n].
     """
 
     n_id: np.ndarray
@@ -68,20 +68,20 @@ class ServerGraph:
         return np.asarray(self.hop == 0)
 
     def graph(self) -> LocalGraph:
-        """The subgraph as a graph of its own, whose positions are the numbers of the vertices and whose keys are
-        ``n_id``."""
+        """The subgraph as a graph of its own. Its positions are the numbers of the vertices, its keys are ``n_id``."""
         indptr = np.zeros(self.num_nodes + 1, dtype=np.int64)
         np.cumsum(np.bincount(self.col, minlength=self.num_nodes), out=indptr[1:])
         return LocalGraph.from_csc(indptr, self.row, keys=self.n_id, edge_ids=self.e_id)
 
     def co_batch(self, targets: Any, hops: int) -> ServerGraph:
-        """What ``hops`` layers over ``targets`` (numbers of vertices, int [T]) depend on within this subgraph (section
-        4.4).
+        """The part of this subgraph that ``hops`` layers over ``targets`` (numbers of vertices, int [T]) depend on
+        (section 4.4).
 
-        Its inner vertices are the targets, its degrees still those of the whole graph; tables and splits come along.
+        Its inner vertices are the targets. Its degrees are still the degrees in the whole graph. It has the rows of
+        tables and splits too.
 
         Raises:
-            ConfigError: a target that is not a vertex here; ``hops`` out of range.
+            ConfigError: a target is not a vertex of this subgraph, or ``hops`` is out of range.
         """
         found = _extract(self.graph(), targets, Closure(hops), seed=0, threads=1)
         at = found.vertices
@@ -97,18 +97,18 @@ class ServerGraph:
 def server_subgraph(
     graph: LocalGraph, inner: Any, rule: Rule = DEFAULT_RULE, *, seed: int = 0, threads: int = 1
 ) -> ServerGraph:
-    """Extract what a server with the vertices ``inner`` computes on.
+    """Extract the graph that a server with the vertices ``inner`` computes on.
 
     Args:
-        graph: between vertices of one type.
-        inner: positions in the graph, int [m]; repeated ones count once.
-        rule: ``Closure(hops)`` or ``ExpansionAware(max_hop, fanout, select, resample)``; their docstrings define who is
-            admitted.
-        seed: of the uniform choice, 0 to 2**64 - 1. The result is a function of it, the rule and user ids.
-        threads: for reading edges; without effect on the result.
+        graph: a graph between vertices of one type.
+        inner: positions in the graph, int [m]; a repeated vertex counts once.
+        rule: ``Closure(hops)`` or ``ExpansionAware(max_hop, fanout, select, resample)``; their docstrings define which
+            vertices are admitted.
+        seed: seed of the uniform choice, 0 to 2**64 - 1. The result is a function of the seed, the rule and user ids.
+        threads: number of threads that read edges; without effect on the result.
 
     Raises:
-        ConfigError: an inner vertex outside the graph, a graph between two types.
+        ConfigError: an inner vertex is outside the graph, or the graph is between two types.
     """
     return _server_graph(graph.keys, _extract(graph, inner, rule, seed=seed, threads=threads))
 
@@ -123,7 +123,7 @@ def _extract(graph: LocalGraph, inner: Any, rule: Rule, *, seed: int, threads: i
         raise ConfigError("a server's subgraph needs edges between vertices of one type")
     different = kernels.Compactor()
     different.insert(ids.astype(np.int64))
-    by_rank = np.empty(0, dtype=np.int64)  # no rule looks at it, and sorting all user ids takes its time
+    by_rank = np.empty(0, dtype=np.int64)  # no rule reads it, and sorting all user ids is slow
     batch = Batch(different.ids(0, different.size), graph.keys, by_rank, seed)
     return run(rule.run(batch), LocalAccess(graph, threads=threads))
 

@@ -1,4 +1,4 @@
-"""Random walks over a local graph, and neighbourhoods made from them. A walker goes from a vertex to one of its
+"""Random walks over a local graph, and neighbourhoods made from them. A walker steps from a vertex to one of its
 in-neighbours.
 
 What a walker does is a function of the stream key, its number and the user id of its start: results do not depend on
@@ -31,9 +31,9 @@ def random_walks(
     """Walk ``length`` steps from each of ``starts`` (int [m]): int64 [m, length + 1], -1 after a vertex without
     in-edges.
 
-    ``p`` and ``q`` bias the walk as node2vec does (Grover and Leskovec, KDD 2016): stepping back weighs 1/p, to a
-    neighbour of the vertex before 1, further away 1/q. With probability ``restart`` a walker returns to its start
-    instead of stepping.
+    ``p`` and ``q`` bias the walk as node2vec does (Grover and Leskovec, KDD 2016): a step back has the weight 1/p, a
+    step to a neighbour of the previous vertex 1, and a step further away 1/q. With probability ``restart`` a walker
+    returns to its start instead of stepping.
 
     Raises:
         ConfigError: a start outside the graph, or an argument out of range.
@@ -59,8 +59,8 @@ def pinsage_neighbors(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The ``count`` vertices that short walks from each seed visit most (PinSAGE, Ying et al., KDD 2018, section 3.1).
 
-    Returns counts int32 [m], vertices int64 [sum(counts)] (most visited first, ties by user id) and their visits int64:
-    the importance weights. The seed itself does not count.
+    Returns counts int32 [m], vertices int64 [sum(counts)] (most visited first, ties by user id) and their visits int64,
+    which are the importance weights. The seed itself does not count.
 
     Raises:
         ConfigError: a seed outside the graph, or an argument out of range.
@@ -81,8 +81,8 @@ def pagerank(
     """The ``count`` vertices with the highest personalised PageRank of each seed, by forward pushes (Andersen et al.,
     FOCS 2006).
 
-    ``alpha``: probability of returning to the seed; ``epsilon``: mass per degree that is not pushed on, which bounds
-    the work by 1 / (alpha * epsilon). Returns counts int32 [m], vertices int64 and scores float64 [sum(counts)], best
+    ``alpha``: probability of returning to the seed; ``epsilon``: mass per degree that is not pushed on. It bounds the
+    work by 1 / (alpha * epsilon). Returns counts int32 [m], vertices int64 and scores float64 [sum(counts)], best
     first.
 
     Raises:
