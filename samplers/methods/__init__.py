@@ -1,8 +1,8 @@
 """Neighbour methods: how the in-edges of a vertex are drawn.
 
-A method looks at one vertex and its edges only, so the owner of a vertex can answer for it alone. Each method is
-described in a file of its own (``METHOD``, a ``NeighborMethod``), which has the name of the method. Everything else
-asks the description.
+A method reads one vertex and its edges only, so the owner of a vertex can answer without other daemons. Each method has
+a file of its name. The file describes the method (``METHOD``, a ``NeighborMethod``), and all other code reads this
+description.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ __all__ = ["BY_NUMBER", "Method", "tables_for"]
 
 
 class Method(enum.Enum):
-    """How a vertex of d in-edges gets ``fan_out`` of them. The value names the file that describes the method."""
+    """How ``fan_out`` of a vertex' d in-edges are drawn. The value is the name of the file that describes the
+    method."""
 
     UNIFORM = "uniform"
     WEIGHTED = "weighted"
@@ -32,7 +33,7 @@ class Method(enum.Enum):
 
     @property
     def number(self) -> int:
-        """The number that stands for the method in messages."""
+        """The method's number in messages."""
         return self.rules.number
 
     @property
@@ -42,7 +43,7 @@ class Method(enum.Enum):
 
     @property
     def needs_table(self) -> bool:
-        """Whether an edge type without this table is refused."""
+        """Whether the method refuses an edge type without this table."""
         return self.rules.needs_table
 
     @property
@@ -62,7 +63,7 @@ class Method(enum.Enum):
 
 
 BY_NUMBER = {method.number: method for method in Method}
-"""Methods by the number that stands for them in messages."""
+"""Methods by their numbers in messages."""
 
 
 def tables_for(
@@ -75,13 +76,13 @@ def tables_for(
     source_keys: np.ndarray | None = None,
     threads: int = 1,
 ) -> Tables | None:
-    """Prepare a method for the edges of a CSC. None means that they are drawn uniformly, which needs no preparation.
+    """Prepare a method for the edges of a CSC. None means that edges are drawn uniformly, which needs no preparation.
 
     ``weight`` and ``time`` [E] are in the order of ``indices``. ``source_keys`` int64 are the user ids of the sources;
-    None: ids are user ids. Costs 16 bytes per edge (weighted), 12 (temporal), 4 (LABOR).
+    None: ids are user ids. The tables take 16 bytes per edge (weighted), 12 (temporal) or 4 (LABOR).
 
     Raises:
-        ConfigError: the weights are missing, or one is NaN, infinite or negative; times are not integers.
+        ConfigError: the weights are missing, a weight is NaN, infinite or negative, or times are not integers.
     """
     try:
         return method.rules.tables(InEdges(indptr, indices, weight, time, source_keys, threads))

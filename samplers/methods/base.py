@@ -1,4 +1,4 @@
-"""What a neighbour method says about itself, and the edges that it is prepared for."""
+"""The description of a neighbour method, and the edges that a method is prepared for."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Tables = _native.Method | InNumpy
 
 @dataclass(frozen=True, eq=False)
 class InEdges:
-    """The in-edges of one edge type, and what a method may read of them.
+    """The in-edges of one edge type, with the data that a method may read.
 
     Attributes:
         indptr: int64 [n + 1]; the edges of vertex v are ``indptr[v]`` ... ``indptr[v + 1] - 1``.
-        indices: int32|int64 [E], internal ids of the sources. Those of one vertex are in ascending order of their user
-            ids.
-        weight: [E], or None where the edges have none.
-        time: [E], or None where the edges have none.
+        indices: int32|int64 [E], internal ids of the sources. The sources of one vertex are in ascending order of their
+            user ids.
+        weight: [E], or None if the edges have no weights.
+        time: [E], or None if the edges have no times.
         source_keys: int64, user ids by internal id of the source; None: an internal id is the user id.
-        threads: for the preparation.
+        threads: number of threads for the preparation.
     """
 
     indptr: np.ndarray
@@ -40,18 +40,20 @@ class InEdges:
 
 @dataclass(frozen=True, kw_only=True)
 class NeighborMethod:
-    """A description of a neighbour method; the rest of Atta knows no more of it.
+    """A description of a neighbour method. The rest of Atta knows a method by this description only.
 
     Attributes:
-        number: stands for the method in messages. No two methods share one, and it never changes.
-        prepare: makes the native tables for some edges; None where they are drawn uniformly. ValueError for bad edges.
-        draw: draws in numpy, for a method without native code. A method has ``prepare`` or ``draw``, or neither:
-            uniform.
+        number: the method's number in messages. No two methods share a number, and it never changes.
+        prepare: makes the native tables for some edges, or returns None to draw them uniformly. Raises ValueError for
+            bad edges.
+        draw: draws in numpy, for a method without native code. A method has ``prepare`` or ``draw``; with neither it
+            draws uniformly.
         table: the edge table that the method reads (``"weight"``, ``"time"``).
-        needs_table: refuse an edge type without this table. If not, such edges are drawn uniformly.
-        temporal: every seed has a time, and its tree holds no later edge. Implies disjoint trees.
-        bounded: a vertex gets at most ``fan_out`` edges. If not, messages and memory are planned for all its edges.
-        may_replace: the method can draw with replacement.
+        needs_table: whether to refuse an edge type without this table. If not, such edges are drawn uniformly.
+        temporal: whether every seed has a time, and its tree holds no later edge. Implies disjoint trees.
+        bounded: whether a vertex gets at most ``fan_out`` edges. If not, messages and memory are planned for all its
+            edges.
+        may_replace: whether the method can draw with replacement.
     """
 
     number: int
@@ -64,7 +66,7 @@ class NeighborMethod:
     may_replace: bool = True
 
     def tables(self, edges: InEdges) -> Tables | None:
-        """Prepare for ``edges``; None where they are drawn uniformly."""
+        """Prepare for ``edges``. None means that they are drawn uniformly."""
         if self.draw is not None:
             return InNumpy(self.draw, edges.indptr, edges.indices, may_replace=self.may_replace)
         return None if self.prepare is None else self.prepare(edges)

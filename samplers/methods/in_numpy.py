@@ -1,7 +1,7 @@
 """Neighbour methods that are written in numpy: one Python file, no C++.
 
-A call handles all vertices of a hop at once. It costs a few numpy passes over the vertices and over the edges drawn,
-where native code has one pass that hides the latency of memory (docs/contributing/add-a-neighbour-method.md).
+A call handles all vertices of a hop at once. It makes a few numpy passes over the vertices and over the drawn edges.
+Native code makes one pass, which hides the latency of memory (docs/contributing/add-a-neighbour-method.md).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _GOLDEN, _BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 @dataclass(frozen=True, eq=False)
 class Hop:
-    """The m vertices that a method is to expand.
+    """The m vertices that a method expands.
 
     Attributes:
         first: int64 [m], position of each vertex' first in-edge.
-        degree: int64 [m], its number of in-edges: they are ``first`` ... ``first + degree - 1``.
+        degree: int64 [m], its number of in-edges; their positions are ``first`` ... ``first + degree - 1``.
         keys: int64 [m], its user id.
         fan_out: edges wanted per vertex, -1 = all.
         replace: draw with replacement.
-        stream_key: of the hop's random numbers.
-        trees: int32 [m], which tree a vertex grows in; None where a batch has none.
-        times: int64 [m], no edge may be later; None where vertices have no times.
-        indices: int32|int64 [E], source of each edge: internal ids, ascending by user id within a vertex.
+        stream_key: key of the hop's random numbers.
+        trees: int32 [m], the tree that a vertex grows in; None if the batch has no trees.
+        times: int64 [m], the time of a vertex: no edge may be later; None if vertices have no times.
+        indices: int32|int64 [E], source of each edge: internal ids. The sources of one vertex are ascending by user id.
     """
 
     first: np.ndarray
@@ -46,9 +46,9 @@ class Hop:
     indices: np.ndarray
 
     def bits(self, index: int) -> np.ndarray:
-        """uint64 [m]: the random number ``index`` (0, 1, ...) of each vertex, as native methods draw them.
+        """uint64 [m]: the random number ``index`` (0, 1, ...) of each vertex. Native methods draw the same numbers.
 
-        ``kernels.scaled(bits, degree)`` makes a position below ``degree`` of it.
+        ``kernels.scaled(bits, degree)`` turns it into a position below ``degree``.
         """
         return mix64(self._streams + np.uint64(index * _GOLDEN & _BITS))
 
@@ -60,13 +60,13 @@ class Hop:
 
 @dataclass(frozen=True, eq=False)
 class Picks:
-    """The edges drawn: ``counts`` int [m] per vertex, ``positions`` int [sum(counts)], vertex after vertex."""
+    """The drawn edges: ``counts`` int [m] per vertex, ``positions`` int [sum(counts)], vertex after vertex."""
 
     counts: np.ndarray
     positions: np.ndarray
 
     def within(self, room: int) -> tuple[int, int]:
-        """How many vertices come first whose edges have ``room``, and how many edges those are."""
+        """How many of the first vertices have edges that fit into ``room``, and the number of these edges."""
         ends = np.cumsum(self.counts, dtype=np.int64)
         done = int(np.searchsorted(ends, room, side="right"))
         return done, int(ends[done - 1]) if done else 0
@@ -76,10 +76,10 @@ Draw = Callable[[Hop], Picks]
 
 
 class InNumpy:
-    """A method in numpy, ready for the edges of one type. Safe to use from several threads."""
+    """A method in numpy, prepared for the edges of one type. Safe to use from several threads."""
 
     nbytes = 0
-    """It makes no tables."""
+    """Number of bytes of tables: a method in numpy has none."""
 
     def __init__(self, draw: Draw, indptr: np.ndarray, indices: np.ndarray, *, may_replace: bool) -> None:
         self._draw, self._indptr, self._indices, self._may_replace = draw, indptr, indices, may_replace
@@ -97,10 +97,11 @@ class InNumpy:
     ) -> Picks:
         """Draw for ``rows`` (int [m], positions in the graph): int32 counts, int64 positions.
 
-        ``vertex_keys`` [n] are the user ids of all rows; None: a row is its own.
+        ``vertex_keys`` [n] are the user ids of all rows; None: a row number is the user id.
 
         Raises:
-            ValueError: a row outside the graph, an impossible fan-out, or the method drew what a vertex does not have.
+            ValueError: a row is outside the graph, the fan-out is impossible, or the method drew an edge that a vertex
+            does not have.
         """
         if fan_out < -1:
             raise ValueError(f"fan_out: {fan_out} must be -1 (all) or >= 0")

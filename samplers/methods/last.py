@@ -1,4 +1,4 @@
-"""The ``fan_out`` latest of the edges that are not later than the time of the vertex."""
+"""A vertex gets its ``fan_out`` latest edges, among the edges that are not later than the time of the vertex."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Uniform among the edges that are not later than the time of the vertex.
+"""Edges are drawn uniformly among the edges that are not later than the time of the vertex.
 
-InEdges without times have always been there: they are drawn uniformly.
+An edge type without times counts as always present: all its edges are drawn uniformly.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["METHOD", "sorted_by_time"]
 
 
 def sorted_by_time(edges: InEdges, *, last: bool) -> _native.Method | None:
-    """The native tables of both temporal methods; None where the edges have no times.
+    """The native tables of both temporal methods. None means that the edges have no times.
 
     Raises:
         ConfigError: the times are not integers.

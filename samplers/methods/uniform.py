@@ -1,4 +1,4 @@
-"""Each set of ``fan_out`` edges is equally likely; with replacement, ``fan_out`` independent draws."""
+"""Each set of ``fan_out`` edges is equally likely. With replacement a vertex gets ``fan_out`` independent draws."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""InEdges are drawn by weight; an edge of weight 0 never comes.
+"""Edges are drawn by weight. An edge of weight 0 is never drawn.
 
-With replacement the draws are independent. Without, one edge follows another, each by its weight among those left.
+With replacement the draws are independent. Without replacement edges are drawn one after another, each by its weight
+among the edges that are left.
 """
 
 from __future__ import annotations

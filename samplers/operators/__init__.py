@@ -1,8 +1,8 @@
-"""Samplers of whole batches, written as programs over ``atta.samplers.requests``. Each is a frozen dataclass of its
-options.
+"""Samplers of whole batches, written as programs over ``atta.samplers.requests``. Each operator is a frozen dataclass
+of its options.
 
-Their results are functions of a batch's stream and of user ids: any partitioning of the graph, and any process, gives
-the same. Everything that an operator of your own needs can be imported from here (docs/own-operator.md).
+A result is a function of the batch's seed, epoch and number and of user ids. So it is the same for any partitioning and
+in any process. Everything that an operator of your own needs can be imported from here (docs/own-operator.md).
 """
 
 from atta.samplers.operators.base import Batch, Bounds, Operator, Sampled
@@ -63,4 +63,4 @@ BUILT_IN: dict[str, type] = {
     "closure": Closure,
     "expansion-aware": ExpansionAware,
 }
-"""The operators that come with Atta, by the names under which daemons know them."""
+"""The operators that come with Atta, by the names that daemons know."""

@@ -16,14 +16,14 @@ __all__ = ["Batch", "Bounds", "Operator", "Sampled"]
 
 @dataclass(frozen=True)
 class Batch:
-    """What an operator is given for one batch of a graph with one node type and one edge type.
+    """The input of an operator for one batch of a graph with one node type and one edge type.
 
     Attributes:
         seeds: int64 [S], different internal ids.
-        keys: int64 [N], user ids of all vertices, by internal id. Order and randomness must depend on them, never on
-            internal ids: those differ between partitionings.
+        keys: int64 [N], user ids of all vertices, by internal id. Order and randomness must depend on user ids, never
+            on internal ids, which differ between partitionings.
         by_rank: int32|int64 [N], internal ids in ascending order of user ids.
-        seed, epoch, number: what randomness is a function of, besides user ids.
+        seed, epoch, number: the draws are a function of these numbers and of user ids.
     """
 
     seeds: np.ndarray
@@ -40,16 +40,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What an operator returns: a subgraph, or vertices alone.
+    """The output of an operator: a subgraph, or vertices alone.
 
     Attributes:
-        vertices: int64 [n] internal ids; the seeds come first, in their order. Different ones, unless ``trees`` is
-            given.
+        vertices: int64 [n] internal ids; the seeds come first, in their order. No vertex is repeated unless ``trees``
+            is given.
         row, col: int32 [E], positions in ``vertices`` of the edges' sources and targets.
         edge_ids: int64 [E], the users' edge ids.
-        trees: int32 [n], or None: which seed (by position) a vertex belongs to; one vertex may then stand in several
-            trees.
-        extra: further arrays, as declared in ``Bounds.extra``; vertices in them are positions in ``vertices``, -1 =
+        trees: int32 [n], or None: the seed (by position) that a vertex belongs to. With trees, one vertex may stand in
+            several of them.
+        extra: further arrays, as declared in ``Bounds.extra``. A vertex in them is a position in ``vertices``, -1 =
             none.
     """
 
@@ -66,8 +66,9 @@ class Bounds:
     """The largest size of a batch. Memory is reserved for it, but only the part that a batch fills is touched.
 
     Attributes:
-        vertices, edges: numbers of them.
-        extra: further arrays: name → (numpy dtype string, largest shape); the first dimension may come out shorter.
+        vertices, edges: largest number of each.
+        extra: further arrays: name → (numpy dtype string, largest shape). The first dimension of a result may be
+            shorter.
     """
 
     vertices: int
@@ -79,8 +80,8 @@ class Operator(Protocol):
     """A sampler of batches. Implementations are frozen dataclasses whose fields are their options (numbers, strings,
     lists).
 
-    A daemon makes one per session from options that came over the wire: ``__post_init__`` must refuse bad ones with
-    ConfigError. One whose results have ``trees`` says so by a class variable ``makes_trees = True``.
+    A daemon makes one operator per session from options that came over the wire: ``__post_init__`` must refuse bad
+    options with ConfigError. An operator whose results have ``trees`` sets a class variable ``makes_trees = True``.
     """
 
     def run(self, batch: Batch) -> Program[Sampled]:
@@ -89,5 +90,5 @@ class Operator(Protocol):
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
         """The largest batch of up to ``seeds`` seeds in a graph of ``nodes`` vertices and ``edges`` edges.
 
-        No vertices for 0 seeds means that the operator needs seeds: a session without seeds is refused.
+        If it returns no vertices for 0 seeds, the operator needs seeds: a session without seeds is refused.
         """

@@ -14,8 +14,8 @@ __all__ = ["Induced"]
 
 @dataclass(frozen=True)
 class Induced:
-    """The seeds and all edges among them: with the vertices of a few clusters as seeds, a batch of Cluster-GCN (section
-    3.2)."""
+    """The seeds and all edges among them. If the seeds are the vertices of a few clusters, this is a batch of
+    Cluster-GCN (section 3.2)."""
 
     def run(self, batch: Batch) -> Program[Sampled]:
         """See ``Operator``."""

@@ -1,9 +1,10 @@
-"""Layers of vertices that are drawn for all vertices above at once: LADIES and FastGCN.
+"""Layer-wise sampling: each layer is drawn for all known vertices at once (LADIES and FastGCN).
 
-A batch begins with the seeds; every layer adds what it draws. A layer's edges run from its drawn vertices to all
-vertices known before, and stand after those of the layers above; ``extra["layer_edges"]``, int64 [layers], counts them.
-So the edges of the last layer feed the first layer of a network, as with the blocks of DGL: what is known stays known.
-``extra["weight"]``, float32 [E], has weights that sum to 1 over the edges of a layer into one vertex.
+A batch begins with the seeds. Every layer adds the vertices that it draws, and no vertex is dropped. A layer's edges
+run from its drawn vertices to all vertices known before. They stand after the edges of the earlier layers, and
+``extra["layer_edges"]``, int64 [layers], counts them. So the edges of the last layer feed the first layer of a network,
+as with the blocks of DGL. ``extra["weight"]``, float32 [E], holds the weights: over the edges of a layer into one
+vertex they sum to 1.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ __all__ = ["FastGcn", "Ladies"]
 class Ladies:
     """Layer-dependent importance sampling (Zou et al., NeurIPS 2019, section 4, algorithm 1).
 
-    Layer i draws ``layers[i]`` different vertices u with probability ∝ the sum of 1 / D_v² over their edges to the
-    vertices v above, D being in-degrees: the squared norm of a column of the row-normalised adjacency matrix (parallel
-    edges add up). An edge u → v weighs 1 / (D_v p_u), normalised per target, as in the authors' code.
+    Layer i draws ``layers[i]`` different vertices. D_v is the in-degree of v. The probability p_u of a vertex u is ∝
+    the sum of 1 / D_v² over its edges to known vertices v. This is the squared norm of u's column of the row-normalised
+    adjacency matrix (parallel edges add up). An edge u → v has the weight 1 / (D_v p_u), normalised per target, as in
+    the authors' code.
     """
 
     layers: tuple[int, ...]
@@ -45,25 +47,25 @@ class Ladies:
             importance = np.bincount(at, 1.0 / degrees**2, len(candidates))
             chosen = _race(importance, batch.keys[candidates], size, batch.key("ladies", layer))
             kept = chosen[at]
-            # A factor that a whole row has in common, like 1 / D_v, vanishes when it is normalised.
+            # The factor 1 / D_v is left out: all edges of a row share it, so normalising the row removes it.
             drawn.add(candidates[chosen], _only(found, kept), 1.0 / importance[at[kept]])
         return drawn.sampled()
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
         """See ``Operator``."""
-        if not seeds:  # layers are drawn among the in-neighbours of those above: there are none
+        if not seeds:  # without seeds there are no in-neighbours to draw from
             nodes = 0
         return _bounds(self.layers, seeds, nodes, edges)
 
 
 @dataclass(frozen=True)
 class FastGcn:
-    """Importance sampling of each layer by itself (Chen et al., ICLR 2018, section 3.1).
+    """Importance sampling that draws each layer independently (Chen et al., ICLR 2018, section 3.1).
 
-    ``layers[i]`` draws of vertices with replacement, with probability ∝ the sum q of 1 / D_v² over all their edges,
-    whatever stands above. Many drawn vertices may thus have no edges to it. Edges of a target weigh the same: an
-    average over its drawn neighbours. The paper's unbiased estimator divides by q(u) instead, which nobody knows
-    without reading the whole graph.
+    Layer i makes ``layers[i]`` draws of vertices with replacement. The probability of a vertex u is ∝ q(u), the sum of
+    1 / D_v² over all its edges u → v, whether v is in the batch or not. So many drawn vertices may have no edges into
+    the batch. All edges of a target have the same weight: they average over its drawn neighbours. The paper's unbiased
+    estimator divides by q(u) instead, but q(u) needs a pass over the whole graph.
     """
 
     layers: tuple[int, ...]
@@ -95,7 +97,7 @@ class _Drawn:
         self._edges: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []  # row, col, edge_ids, weight
 
     def in_edges(self, within: np.ndarray | None = None) -> Program[Neighbors]:
-        """In-edges of all vertices so far, in their order."""
+        """Ask for the in-edges of all vertices so far, in their order."""
         targets = self._known.ids(0, self._known.size)
         if not len(targets):
             return Neighbors(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
@@ -103,7 +105,8 @@ class _Drawn:
         return found
 
     def add(self, chosen: np.ndarray, edges: Neighbors, weight: np.ndarray) -> None:
-        """Append a layer: its vertices, its edges into those so far (which come from ``chosen``), and their weights."""
+        """Append a layer: its vertices ``chosen``, its edges from them to the vertices so far, and the weights of these
+        edges."""
         self._known.insert(chosen)
         row = self._known.insert(edges.sources)
         col = np.repeat(np.arange(len(edges.counts), dtype=np.int32), edges.counts)
@@ -124,17 +127,19 @@ def _bounds(layers: tuple[int, ...], seeds: int, nodes: int, edges: int) -> Boun
 
 
 def _by_user_id(keys: np.ndarray, vertices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different ones of ``vertices`` (int64 [m]) by ascending user id, and where in them each one stands: int64
-    [m]."""
+    """``vertices`` (int64 [m]) without repeats, by ascending user id, and the position of each given vertex in this
+    list: int64 [m]."""
     _, first, at = np.unique(keys[vertices], return_index=True, return_inverse=True)
     return vertices[first], at
 
 
 def _race(importance: np.ndarray, keys: np.ndarray, count: int, stream_key: int) -> np.ndarray:
-    """Mark ``count`` candidates, drawn one after another ∝ ``importance`` (float64 [m]) among those left: bool [m].
+    """Mark ``count`` candidates: bool [m]. They are drawn one after another, ∝ ``importance`` (float64 [m]) among the
+    candidates that are left.
 
-    Candidate i arrives after an exponential time of rate ``importance[i]``, a function of its user id; the first ones
-    win (Efraimidis and Spirakis, 2006). Ties go to the candidate that stands first, i.e. the lowest user id.
+    Candidate i arrives after an exponential time of rate ``importance[i]``. Its random number is a function of its user
+    id. The first ``count`` candidates win (Efraimidis and Spirakis, 2006). Ties go to the candidate with the lowest
+    user id, which stands first.
     """
     times = -np.log1p(-unit(draw(streams(stream_key, keys), 0))) / importance
     chosen = np.zeros(len(times), dtype=bool)
@@ -143,7 +148,7 @@ def _race(importance: np.ndarray, keys: np.ndarray, count: int, stream_key: int)
 
 
 def _only(found: Neighbors, kept: np.ndarray) -> Neighbors:
-    """Some of the edges: ``kept`` is bool [edges]."""
+    """The edges of ``found`` that ``kept`` (bool [edges]) marks."""
     rows = np.repeat(np.arange(len(found.counts)), found.counts)
     counts = np.bincount(rows[kept], minlength=len(found.counts)).astype(np.int32)
     return Neighbors(counts, found.sources[kept], found.edge_ids[kept])

@@ -1,4 +1,4 @@
-"""Operators over a whole graph in this process, for trying one out or for graphs that fit."""
+"""Operators over a whole graph in this process: to try an operator out, or for graphs that fit into memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Subgraph:
-    """What an operator has sampled, in user ids; as ``Sampled`` otherwise."""
+    """What an operator has sampled, in user ids. Otherwise as ``Sampled``."""
 
     n_id: np.ndarray
     row: np.ndarray
@@ -38,7 +38,7 @@ def sample_locally(
     """The batch that ``atta.BatchLoader`` would deliver for the same ``seeds`` (positions in the graph), seed, epoch
     and number.
 
-    As there, a seed that is given twice counts once, unless every seed grows a tree of its own.
+    As in the loader, a repeated seed counts once, unless every seed grows a tree of its own.
 
     Raises:
         ConfigError: a seed outside the graph; seed, epoch or number is not a whole number from 0 to 2**64 - 1.

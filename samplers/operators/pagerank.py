@@ -1,4 +1,4 @@
-"""Personalised PageRank of all seeds of a batch at once, by forward pushes."""
+"""Personalised PageRank by forward pushes, for all seeds of a batch at once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class PageRank:
     3).
 
     ``alpha`` is the probability of returning to the seed. A vertex keeps back mass of at most ``epsilon`` times its
-    in-degree (at least 1), so a score is too low by at most the sum of that over all vertices, and never too high; a
-    seed costs at most 1 / (alpha * epsilon) edges. Each vertex found, be it the seed, is joined to the seed by an edge,
-    the highest score first, ties by user id. ``extra["weight"]``, float64 [E], has the scores. The edges are none of
-    the graph's, their ids are -1.
+    in-degree (at least 1). So a score is too low by at most the sum of these masses, and never too high. A seed costs
+    at most 1 / (alpha * epsilon) edges. An edge joins each vertex found (even the seed itself) to the seed, the highest
+    score first, ties by user id. ``extra["weight"]``, float64 [E], has the scores. The edges are not edges of the
+    graph, so their ids are -1.
     """
 
     count: int
@@ -43,16 +43,18 @@ class PageRank:
         return replace(sampled, extra={"weight": weight})
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """See ``Operator``. A vertex with a score was pushed, with a mass of more than epsilon, of 1 / alpha in all."""
+        """See ``Operator``. Each vertex with a score was pushed with a mass above epsilon, and all pushed mass is at
+        most 1 / alpha."""
         found = seeds * min(self.count, nodes, int(1 / (self.alpha * self.epsilon)) + 1)
         return Bounds(min(nodes, seeds + found), found, {"weight": ("float64", (found,))})
 
 
 def _push(batch: Batch, alpha: float, epsilon: float) -> Program[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Push in rounds: all pairs that hold back too much, with what they had when the round began.
+    """Push in rounds. A round pushes all pairs that hold too much mass, with the mass that they have when the round
+    begins.
 
     Returns seeds' positions, vertices (internal ids) and scores of all pairs with a score. Pairs are numbered in the
-    order in which mass first reached them, and mass is added up in the order in which it is sent, so rounding does not
+    order in which mass first reaches them, and mass is added up in the order in which it is sent. So rounding does not
     depend on internal ids.
     """
     pairs, rows = _Pairs(batch), _KnownInEdges()
@@ -64,7 +66,7 @@ def _push(batch: Batch, alpha: float, epsilon: float) -> Program[tuple[np.ndarra
         score[active] += alpha * mass
         of_seed, vertices = pairs.of_seed[active], pairs.vertices[active]
         counts, sources = yield from rows.of(vertices)
-        # Where a walker cannot go on, it returns to the seed.
+        # A walker at a vertex without in-edges returns to the seed.
         ends = counts == 0
         share = (1 - alpha) * mass / np.maximum(counts, 1)
         yield from pairs.insert(
@@ -79,8 +81,8 @@ def _push(batch: Batch, alpha: float, epsilon: float) -> Program[tuple[np.ndarra
 
 
 class _Pairs:
-    """Pairs of a seed (``of_seed``: its position) and a vertex that mass has reached; ``mass`` beyond ``limit`` is to
-    be pushed."""
+    """Pairs of a seed (``of_seed``: its position) and a vertex that mass has reached. ``mass`` beyond ``limit`` must be
+    pushed."""
 
     def __init__(self, batch: Batch) -> None:
         self._nodes, self._known = max(1, len(batch.keys)), kernels.Compactor()
@@ -88,7 +90,7 @@ class _Pairs:
         self.mass, self.limit = np.empty(0), np.empty(0)
 
     def insert(self, of_seed: np.ndarray, vertices: np.ndarray, mass: np.ndarray, epsilon: float) -> Program[None]:
-        """Add ``mass`` [m] to pairs, which may repeat."""
+        """Add ``mass`` [m] to pairs. A pair may be given several times."""
         before = self._known.size
         local = self._known.insert(of_seed * self._nodes + vertices)
         if self._known.size > before:
@@ -103,7 +105,7 @@ class _Pairs:
 
 
 class _KnownInEdges:
-    """In-edges that have been asked for: a vertex is pushed again and again, and for many seeds."""
+    """In-edges that have been asked for. They are kept because a vertex is pushed many times, and for many seeds."""
 
     def __init__(self) -> None:
         self._known = kernels.Compactor()

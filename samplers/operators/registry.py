@@ -1,4 +1,4 @@
-"""Operators by name: those of Atta, and those that installed packages announce as entry points ``atta.operators``.
+"""Operators by name: Atta's own, and the operators that installed packages announce as entry points ``atta.operators``.
 
 Only the name and the options travel: the operator must be installed on the daemon. Nothing from the wire is evaluated.
 """
@@ -19,7 +19,7 @@ __all__ = ["ENTRY_POINTS", "available", "make_operator"]
 
 ENTRY_POINTS = "atta.operators"
 MAX_OPTIONS = 64 << 10
-"""At most this many characters of options are read."""
+"""At most this many characters of options are accepted."""
 
 
 @cache
@@ -63,7 +63,7 @@ def make_operator(name: str, options: str) -> Operator:
 
 
 def _check_options(name: str, kind: Any, given: Mapping[str, object]) -> None:
-    """Refuse options that an operator does not have, and the lack of one that it needs."""
+    """Refuse options that an operator does not have, and a missing option that it needs."""
     if not dataclasses.is_dataclass(kind):
         return
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}

@@ -1,6 +1,7 @@
-"""GraphSAINT's three samplers (Zeng et al., ICLR 2020, section 3.4): some vertices, and all edges among them.
+"""GraphSAINT's three samplers (Zeng et al., ICLR 2020, section 3.4): they draw some vertices, and take all edges among
+them.
 
-A batch's vertices are its seeds, if it has any, then the drawn ones in the order in which they came.
+A batch's vertices are its seeds, if it has any, then the drawn vertices in the order in which they were drawn.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ __all__ = ["SaintEdges", "SaintNodes", "SaintWalks"]
 class SaintNodes:
     """``budget`` draws of vertices with replacement; each vertex drawn joins once.
 
-    The probability is ∝ the squared norm of a vertex' column in the row-normalised adjacency matrix: the sum of 1 /
-    D_v² over its edges to vertices v, D_v being their in-degrees. In graphs that make such draws hard there may be
-    fewer (``draw_edges``).
+    The probability of a vertex is ∝ the sum of 1 / D_v² over its edges to vertices v, where D_v is the in-degree of v.
+    This is the squared norm of its column in the row-normalised adjacency matrix. Graphs that make such draws hard may
+    give fewer draws (``draw_edges``).
     """
 
     budget: int
@@ -43,11 +44,11 @@ class SaintNodes:
 
 @dataclass(frozen=True)
 class SaintEdges:
-    """``budget`` draws of edges with replacement; the ends of each, source before target, join.
+    """``budget`` draws of edges with replacement. Both ends of each edge join, source before target.
 
-    An edge u → v is drawn with probability ∝ 1 / D_v. Where every edge is stored in both directions, its ends are
-    therefore drawn with probability ∝ 1 / deg(u) + 1 / deg(v), GraphSAINT's choice; in other graphs the sampler differs
-    from it.
+    An edge u → v is drawn with probability ∝ 1 / D_v. If every edge is stored in both directions, its two ends are
+    therefore drawn with probability ∝ 1 / deg(u) + 1 / deg(v). This is GraphSAINT's choice. In other graphs the sampler
+    differs from GraphSAINT.
     """
 
     budget: int
@@ -67,7 +68,7 @@ class SaintEdges:
 
 @dataclass(frozen=True)
 class SaintWalks:
-    """Everything that walks of ``length`` steps along in-edges, one from each seed, touch."""
+    """All vertices that walks touch. One walk of ``length`` steps along in-edges starts at each seed."""
 
     length: int
 
