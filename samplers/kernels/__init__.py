@@ -1,8 +1,8 @@
-"""The native kernels, typed and documented: numpy arrays in, numpy arrays out. They release the interpreter lock.
+"""The native kernels, typed and documented. They take and return numpy arrays, and release the interpreter lock.
 
-Ids and rows may be int32 or int64 unless a docstring says otherwise. Bad input raises ValueError that names the
-argument, and never reads out of bounds: a row outside its range, arrays that contradict each other, an impossible
-fan-out.
+Ids and rows may be int32 or int64 unless a docstring says otherwise. Bad input raises a ValueError that names the
+argument: a row outside its range, arrays that contradict each other, an impossible fan-out. It never causes a read out
+of bounds.
 """
 
 from atta.samplers.kernels.compactor import Compactor, admit

@@ -1,4 +1,4 @@
-"""How arrays are handed to native code: contiguous, of a type that it knows."""
+"""Prepare arrays for native code: contiguous, and of a type that it knows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def flat(array: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def ids_of(array: np.ndarray) -> np.ndarray:
-    """``array`` as contiguous int32 or int64; other integers become int64. ValueError for anything else."""
+    """``array`` as contiguous int32 or int64. Other integers become int64. Raises ValueError for any other type."""
     array = np.ascontiguousarray(array)
     return array if array.dtype in (np.int32, np.int64) else _refuse(array)
 

@@ -1,4 +1,5 @@
-"""Numbering vertices of a batch in the order in which they come, while its edges are drawn or stitched together."""
+"""Number the vertices of a batch in the order in which they first appear, while its edges are drawn or stitched
+together."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Compactor:
     """Maps internal ids to local ids 0, 1, 2, ... in the order in which they are first seen. Not thread-safe."""
 
     def __init__(self, num_ids: int = 0) -> None:
-        """``num_ids``: ids are below it (0 = unknown); for up to 2**24 a direct table replaces hashing."""
+        """``num_ids``: all ids are below this number (0 = unknown). Up to 2**24 a direct table replaces hashing."""
         self.native = _native.Compactor(num_ids)
 
     def reset(self) -> None:
@@ -33,12 +34,12 @@ class Compactor:
         return int(self.native.size)
 
     def insert(self, ids: np.ndarray) -> np.ndarray:
-        """int32 [len(ids)]: local ids; new ones are appended in order."""
+        """int32 [len(ids)]: local ids. New ids are appended in order."""
         local: np.ndarray = self.native.insert(ids_of(ids))
         return local
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """int32 [len(ids)]: local ids, -1 for those that were never inserted."""
+        """int32 [len(ids)]: local ids, -1 for ids that were never inserted."""
         local: np.ndarray = self.native.find(ids_of(ids))
         return local
 
@@ -48,7 +49,7 @@ class Compactor:
         return found
 
     def in_trees(self, start: int, stop: int, sources: int) -> tuple[np.ndarray, np.ndarray]:
-        """As ``ids`` where they are tree x ``sources`` + vertex: vertices int64 and trees int32, [stop - start]
+        """As ``ids``, for ids of the form tree x ``sources`` + vertex: vertices int64 and trees int32, [stop - start]
         each."""
         found: tuple[np.ndarray, np.ndarray] = self.native.in_trees(start, stop, max(1, sources))
         return found
@@ -74,15 +75,15 @@ class Compactor:
         trees: bool = False,
         tree_times: np.ndarray | None = None,
     ) -> tuple[int, int]:
-        """Expand the ids that ``targets`` numbers ``first`` ... ``last - 1``, in a graph that lies here as a whole.
+        """Expand the ids with local ids ``first`` ... ``last - 1`` in ``targets``, in a whole graph in this process.
 
-        Draws as ``sample_neighbors`` does and numbers the sources (ids below ``sources``) as ``stitch`` does, in one
-        pass; ``targets`` may be this compactor itself. The ``out`` arrays (int32, int32, the dtype of ``edge_ids``)
-        take what fits. Without ``edge_ids`` an edge's id is its position, without ``vertex_keys`` a vertex is its own
-        key. With ``trees`` ids are tree x number of vertices + vertex, and ``tree_times`` int64 has the time of each
-        tree.
+        It draws as ``sample_neighbors`` does, and numbers the sources (ids below ``sources``) as ``stitch`` does, in
+        one pass. ``targets`` may be this compactor itself. The ``out`` arrays (int32, int32, the dtype of ``edge_ids``)
+        take the edges that fit. Without ``edge_ids`` an edge's id is its position. Without ``vertex_keys`` a vertex is
+        its own key. With ``trees`` ids are tree x number of vertices + vertex, and ``tree_times`` int64 has the time of
+        each tree.
 
-        Returns the number of edges, and the first id for which there was no room (``last``: all are done).
+        Returns the number of edges, and the first id that had no room (``last``: all ids are done).
         """
         if isinstance(method, InNumpy):
             nodes = len(indptr) - 1
@@ -139,9 +140,9 @@ class Compactor:
         """Merge the answers of several owners in frontier order and number their sources.
 
         Every group is (positions int64 [m] in the frontier, counts int32 [m], neighbours, edge ids); ``frontier_local``
-        int32 [frontier] are the targets' local ids. Writes sources' and targets' local ids and edge ids, int32 or int64
-        as the outputs are; returns their number. With ``trees`` int32 [frontier] what is numbered is tree x ``sources``
-        + source.
+        int32 [frontier] are the targets' local ids. Writes local ids of sources and targets, and edge ids, as int32 or
+        int64 like the outputs. Returns the number of edges. With ``trees`` int32 [frontier] it numbers tree x
+        ``sources`` + source.
         """
         prepared = [
             (flat(p, np.int64), flat(c, np.int32), ids_of(n), None if e is None else ids_of(e)) for p, c, n, e in groups
@@ -162,16 +163,16 @@ def admit(
     stream_key: int = 0,
     scores: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which in-neighbours each of ``targets`` admits: the ``limit`` lowest of the different ones that are not
-    ``members`` yet.
+    """Choose the in-neighbours that each target admits: the ``limit`` lowest, without repeats, that are not in
+    ``members``.
 
     ``targets`` int64 [m], their in-edges ``counts`` int32 [m] and ``sources`` int64 [sum(counts)], ``keys`` int64 [N]
-    user ids of all vertices. They are ordered by ``scores`` (uint64, one per source), ties by user id; without scores
-    by a hash of (``stream_key``, user id of the target, user id of the source): every set of ``limit`` is as likely as
-    any other then.
+    user ids of all vertices. Sources are ordered by ``scores`` (uint64, one per source), ties by user id. Without
+    scores they are ordered by a hash of (``stream_key``, user id of the target, user id of the source). Then every set
+    of ``limit`` sources is equally likely.
 
-    Targets choose independently, so two may admit the same vertex. Returns how many each admits, int32 [m], and whom,
-    int64 [sum], the lowest first.
+    Targets choose independently, so two may admit the same vertex. Returns how many vertices each target admits, int32
+    [m], and these vertices, int64 [sum], the lowest first.
     """
     return _native.admit(
         members.native,

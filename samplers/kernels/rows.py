@@ -1,4 +1,4 @@
-"""Moving rows of tables, and the memory that they lie in."""
+"""Move rows of tables, and prepare the memory that they lie in."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def gather_rows(
 
 
 def pack_rows(prefix: bytes, tables: Sequence[np.ndarray], rows: np.ndarray) -> bytes:
-    """``prefix`` followed by the bytes of ``table[rows]`` for each table, put together with one copy; C-contiguous."""
+    """``prefix`` followed by the bytes of ``table[rows]`` for each table, made with one copy. Tables are
+    C-contiguous."""
     return _native.pack_rows(prefix, [as_bytes(table) for table in tables], ids_of(rows))
 
 
@@ -49,24 +50,24 @@ def gather_ids(table: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
 
 
 def count_ids(ids: np.ndarray, limit: int) -> np.ndarray:
-    """uint32 [limit]: how often each id occurs in ``ids``, all of which are below ``limit``."""
+    """uint32 [limit]: how often each id occurs in ``ids``. All ids are below ``limit``."""
     return _native.count_ids(ids_of(ids), limit)
 
 
 def split_cached(
     index: Compactor, present: np.ndarray, rows: np.ndarray, positions: np.ndarray, *, need: int, base: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Divide ``rows`` by whether ``base + row`` has a slot in ``index`` whose ``present`` byte has all bits of
-    ``need``.
+    """Divide ``rows`` into cached and missing ones. A row is cached if ``base + row`` has a slot in ``index`` whose
+    ``present`` byte has all bits of ``need``.
 
-    Returns slots (int32) and positions of those, then rows, positions and slots (-1: none) of the others; all in order.
+    Returns slots (int32) and positions of the cached rows, then rows, positions and slots (-1: none) of the missing
+    rows. All are in the order of ``rows``.
     """
     return _native.split_cached(index.native, present, need, base, flat(rows, np.int64), flat(positions, np.int64))
 
 
 def widen_ids(ids: np.ndarray, out: np.ndarray) -> None:
-    """Copy ``ids`` (int32 [n]) to ``out`` (int64 [n]), past the caches where there are many: ``out`` is not read
-    soon."""
+    """Copy ``ids`` (int32 [n]) to ``out`` (int64 [n]). Many ids bypass the caches: ``out`` is not read soon."""
     _native.widen_ids(ids, out)
 
 
@@ -76,9 +77,9 @@ def retain_heap() -> bool:
 
 
 def resident(array: np.ndarray) -> np.ndarray:
-    """A copy in this process's own memory, on huge pages where the system gives them.
+    """A copy in this process's own memory, on huge pages if the system gives them.
 
-    Random reads of a mapped file miss the TLB as well as the cache: they took up to half as long again when measured.
+    Random reads of a mapped file miss the TLB as well as the cache. In measurements they took up to 1.5 times as long.
     """
     copy = np.empty(array.shape, array.dtype)
     advise_huge(copy)
@@ -87,5 +88,5 @@ def resident(array: np.ndarray) -> np.ndarray:
 
 
 def advise_huge(array: np.ndarray) -> bool:
-    """Ask for huge pages under ``array``; False where the system does not give them."""
+    """Ask for huge pages under ``array``. Returns False if the system does not give them."""
     return bool(_native.advise_huge(as_bytes(array)))

@@ -1,4 +1,4 @@
-"""Drawing in-edges of rows, and other questions about the edges of one partition."""
+"""Draw in-edges of rows, and answer other questions about the edges of one partition."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["degree_sum", "has_edges", "sample_neighbors", "sample_pairs", "scale
 
 
 def validate_csc(indptr: np.ndarray, indices: np.ndarray, num_sources: int) -> None:
-    """Check once what every later call relies on: ``indptr`` int64 [n+1] ascends from 0 to len(indices), sources
-    exist."""
+    """Check once what every later call relies on: ``indptr`` int64 [n+1] ascends from 0 to len(indices), and all
+    sources exist."""
     _native.validate_csc(flat(indptr, np.int64), ids_of(indices), num_sources)
 
 
@@ -39,11 +39,12 @@ def sample_neighbors(
 
     ``indptr`` int64 [n+1], ``indices`` and ``edge_ids`` [E], ``vertex_keys`` int64 [n] (user ids of the rows), ``rows``
     [m].
-    ``method`` says how and brings the tables of these edges; None: uniformly (Floyd's algorithm). Rows of different
-    ``trees`` (int32 [m]) draw independently; ``times`` int64 [m] hides later edges from a temporal method.
-    Returns counts int32 [m], neighbours [sum(counts)] in the dtype of ``indices``, edge ids likewise (with
-    ``positions``, and without ``edge_ids``: the edges' positions, int64). What a row gets depends on (stream_key, its
-    tree and time, its vertex key, its edges) only (architecture: determinism contract).
+    ``method`` says how to draw and has the tables of these edges; None: uniformly (Floyd's algorithm). Rows of
+    different ``trees`` (int32 [m]) draw independently. ``times`` int64 [m] hides later edges from a temporal method.
+    Returns counts int32 [m], neighbours [sum(counts)] in the dtype of ``indices``, and edge ids in their own dtype.
+    With ``positions``, which is for calls without ``edge_ids``, the edges' positions (int64) come instead; without both
+    None. A row's result depends only on ``stream_key`` and on its tree, time, vertex key and edges (docs/architecture.md,
+    determinism contract).
     """
     if isinstance(method, InNumpy):
         found = method.picks(
@@ -69,15 +70,16 @@ def sample_neighbors(
 
 
 def scaled(bits: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """``bits * bounds >> 64`` of uint64 and int64 [m]: int64 [m], uniform below ``bounds`` when ``bits`` are random."""
+    """``bits * bounds >> 64`` of uint64 and int64 [m]: int64 [m]. It is uniform below ``bounds`` if ``bits`` are
+    random."""
     return _native.scaled(flat(bits, np.uint64), flat(bounds, np.int64))
 
 
 def has_edges(
     indptr: np.ndarray, indices: np.ndarray, source_keys: np.ndarray, rows: np.ndarray, sources: np.ndarray
 ) -> np.ndarray:
-    """bool [m]: whether ``rows[i]`` has an in-edge from ``sources[i]``; rows are ordered by the ``source_keys`` of
-    their sources."""
+    """bool [m]: whether ``rows[i]`` has an in-edge from ``sources[i]``. The in-edges of a row are ordered by the
+    ``source_keys`` of their sources."""
     found = _native.has_edges(
         flat(indptr, np.int64),
         ids_of(indices),
@@ -103,9 +105,9 @@ def sample_pairs(
     """``count`` in-neighbours (or, ``negative``, vertices that are neither in-neighbours nor the vertex itself) per
     row.
 
-    ``ids`` int64 [N] user ids of all source vertices, ``sorted_internal`` [N] internal ids by rank of user id; rows of
-    ``indices`` are ordered by user id. Returns int64 [m * count] internal ids, -1 where no such vertex exists; uniform,
-    with replacement.
+    ``ids`` int64 [N] are user ids of all source vertices, ``sorted_internal`` [N] internal ids by rank of user id. Rows
+    of ``indices`` are ordered by user id. Returns int64 [m * count] internal ids, drawn uniformly with replacement; -1
+    if no such vertex exists.
     """
     drawn: np.ndarray = _native.sample_pairs(
         flat(indptr, np.int64),

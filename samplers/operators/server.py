@@ -1,14 +1,14 @@
-"""What a server, a machine with several trainers, computes on: GraNNDis' shared preloading and expansion-aware
-sampling.
+"""The graph that a server computes on: GraNNDis' shared preloading and expansion-aware sampling. A server is a machine
+with several trainers.
 
-Both start from the batch's seeds, the server's *inner* vertices, admit others hop by hop along in-edges, and return the
-subgraph induced on all of them: an edge between two vertices of the batch is never left out. Its vertices are the seeds
-in their order, then hop by hop what was admitted, by ascending user id; edges are ordered by target and, for one
-target, by user id of the source.
+Both operators start from the batch's seeds, which are the server's *inner* vertices. They admit other vertices hop by
+hop along in-edges, and return the subgraph induced on all of them: it has every edge between two of its vertices. Its
+vertices are the seeds in their order, then hop by hop the admitted vertices, by ascending user id. Its edges are
+ordered by target and, for one target, by user id of the source.
 
-``extra["hop"]``, int32 [n], is the hop that admitted a vertex, 0 for the seeds; ``extra["degree"]``, int64 [n], its
-in-degree in the whole graph (parallel edges count), which a GCN normalises by: degrees within the subgraph would be
-wrong at its rim.
+``extra["hop"]``, int32 [n], is the hop that admitted a vertex, 0 for the seeds. ``extra["degree"]``, int64 [n], is its
+in-degree in the whole graph (parallel edges count). A GCN normalises by it: degrees within the subgraph would be wrong
+at its rim.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _SELECTIONS = ("uniform", "degree")
 
 @dataclass(frozen=True)
 class Closure:
-    """All that ``hops`` layers over the seeds depend on (shared preloading; GraNNDis, Song et al., PACT 2024, section
-    4.2).
+    """All vertices and edges that ``hops`` layers over the seeds depend on (shared preloading; GraNNDis, Song et al.,
+    PACT 2024, section 4.2).
 
-    Every vertex from which a path of at most ``hops`` edges leads to a seed; ``extra["hop"]`` is the length of the
-    shortest, so all in-edges of vertices with hop < ``hops`` are there, and layer l of L is exact for the vertices with
-    hop <= L - l.
+    It has every vertex from which a path of at most ``hops`` edges leads to a seed. ``extra["hop"]`` is the length of
+    the shortest such path. So all in-edges of vertices with hop < ``hops`` are there, and layer l of L is exact for the
+    vertices with hop <= L - l.
 
     Raises ConfigError for ``hops`` outside 0..1024.
     """
@@ -64,22 +64,22 @@ class ExpansionAware:
     """Expansion-aware sampling: few vertices from outside the server, all edges among them (section 4.3).
 
     Let A(0) be the seeds. In hop h = 1 ... ``max_hop`` each vertex v that hop h - 1 has admitted (in hop 1: each seed)
-    admits at most ``fanout`` of its candidates C(v), the different in-neighbours of v outside A(h - 1), and all of them
-    where they are no more; A(h) is A(h - 1) and all that any v has admitted. Candidates are relative to A(h - 1) and
-    the v choose independently: several may admit the same vertex, none sees what others of its hop admit, and so
-    nothing depends on an order. Edges between vertices of the result are never sampled. ``fanout`` -1 admits all: the
+    chooses among its candidates C(v): the different in-neighbours of v outside A(h - 1). It admits ``fanout`` of them,
+    or all if there are not more. A(h) is A(h - 1) and all vertices that hop h admits. The vertices of a hop choose
+    independently, and none sees the choice of another. So several may admit the same vertex, and the result does not
+    depend on an order. All edges between vertices of the result are kept. ``fanout`` -1 admits all candidates: the
     result is that of ``Closure(max_hop)``.
 
-    ``select`` says whom v admits:
+    ``select`` says which candidates v admits:
 
-    - ``"uniform"``: the lowest by a hash of (seed, ``resample``, user id of v, user id of the candidate). It gives
-      every candidate of v an independent number, so each set of ``fanout`` candidates is equally likely: C(v) is
-      sampled uniformly without replacement, a candidate with probability fanout / |C(v)|.
-    - ``"degree"``: those with the highest in-degrees in the whole graph, ties by the lower user id. An early version of
-      the paper is silent about the choice; the later one prefers candidates with many edges.
+    - ``"uniform"``: the candidates with the lowest hash of (seed, ``resample``, user id of v, user id of the
+      candidate). The hash gives every candidate of v an independent number, so each set of ``fanout`` candidates is
+      equally likely. C(v) is sampled uniformly without replacement, each candidate with probability fanout / |C(v)|.
+    - ``"degree"``: the candidates with the highest in-degrees in the whole graph, ties by the lower user id. An early
+      version of the paper does not say how to choose. The later version prefers candidates with many edges.
 
-    With one hop, a larger ``fanout`` admits all that a smaller one does. Epoch and number of the batch have no part in
-    the draws: as in the paper a server samples once, and ``resample`` = 1, 2, ... draws anew.
+    With one hop, a larger ``fanout`` admits all vertices that a smaller one admits. The draws do not depend on epoch
+    and number of the batch: as in the paper a server samples once. ``resample`` = 1, 2, ... draws anew.
 
     Raises ConfigError for ``max_hop`` outside 0..1024 or ``fanout`` outside -1..2**24, UnknownNameError for another
     ``select``.
@@ -125,7 +125,7 @@ class ExpansionAware:
 
 @dataclass
 class _Grown:
-    """The vertices so far, and the in-edges of those that have been expanded, hop by hop."""
+    """The vertices so far, hop by hop, and the in-edges of the vertices that have been expanded."""
 
     batch: Batch
     members: kernels.Compactor = field(default_factory=kernels.Compactor)
@@ -133,7 +133,7 @@ class _Grown:
     found: list[Neighbors] = field(default_factory=list)
 
     def admit(self, vertices: np.ndarray) -> None:
-        """Add a hop: different vertices that are not members yet."""
+        """Add a hop: vertices without repeats that are not members yet."""
         self.members.insert(vertices)
         self.ends.append(self.members.size)
 
@@ -142,7 +142,7 @@ class _Grown:
         return np.asarray(self.members.find(sources) < 0)
 
     def expand(self) -> Program[np.ndarray]:
-        """Ask for all in-edges of the last hop's vertices; returns these."""
+        """Ask for all in-edges of the last hop's vertices; return these vertices."""
         frontier = self.members.ids(self.ends[-2], self.ends[-1])
         if len(frontier):
             found: Neighbors = yield Expand(frontier)
@@ -150,7 +150,7 @@ class _Grown:
         return frontier
 
     def sampled(self) -> Sampled:
-        """The subgraph induced on the members, all of which have been expanded."""
+        """The subgraph induced on the members. All members have been expanded."""
         parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         degrees = [np.empty(0, dtype=np.int64)]
         first = 0
@@ -171,11 +171,11 @@ class _Grown:
 def _grow(
     batch: Batch, hops: int, choose: Callable[[_Grown, np.ndarray, Neighbors], Program[np.ndarray]]
 ) -> Program[Sampled]:
-    """Admit hop by hop what ``choose`` says of a frontier and its in-edges: vertices that are not members, repeats
-    allowed.
+    """Admit vertices hop by hop. ``choose`` gets a frontier and its in-edges, and says which vertices to admit:
+    vertices that are not members, repeats allowed.
 
-    Every member's in-edges are asked for once. Whom no vertex admits now may come in by another way later, so all are
-    kept until the members are known.
+    Every member's in-edges are asked for once. A vertex that is not admitted now may be admitted in a later hop. So all
+    in-edges are kept until the members are known.
     """
     grown = _Grown(batch)
     grown.admit(batch.seeds)
@@ -191,14 +191,14 @@ def _grow(
 
 
 def _everybody(grown: _Grown, frontier: np.ndarray, found: Neighbors) -> Program[np.ndarray]:
-    """All strangers among the in-neighbours."""
+    """All in-neighbours that are not members."""
     yield from ()  # nothing to ask
     return np.asarray(found.sources[grown.strangers(found.sources)])
 
 
 def _by_degree(strangers: np.ndarray, sources: np.ndarray) -> Program[np.ndarray]:
-    """Scores of ``sources`` (int64 [E]): uint64 [E], the lower the higher the in-degree; only those of ``strangers``
-    matter."""
+    """Scores of ``sources`` (int64 [E]): uint64 [E]. A higher in-degree gives a lower score. Only the scores of
+    ``strangers`` matter."""
     different = kernels.Compactor()
     at = different.insert(sources[strangers])
     scores = np.zeros(len(sources), dtype=np.uint64)

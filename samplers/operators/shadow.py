@@ -1,4 +1,4 @@
-"""ShaDow's subgraphs, one for every seed (Zeng et al., NeurIPS 2021)."""
+"""ShaDow's subgraphs: one for each seed (Zeng et al., NeurIPS 2021)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["Shadow"]
 
 _MAX_DEPTH = 32
 _TOGETHER = 1 << 21
-"""Number of edges that are processed together, unless one vertex has more."""
+"""At most this many edges are processed together, unless one vertex has more."""
 
 
 @dataclass(frozen=True)
 class Shadow:
     """Every seed's k-hop neighbourhood with all edges among its vertices (section 3.1; PyG's ``ShaDowKHopSampler``).
 
-    A tree holds what is reached from its seed in ``depth`` hops; from each vertex ``num_neighbors`` in-edges are
-    followed (-1: all), drawn for each tree anew. First come the seeds, tree i being that of seed i, then the others,
-    hop by hop.
+    A tree holds the vertices that its seed reaches in ``depth`` hops. From each vertex ``num_neighbors`` in-edges are
+    followed (-1: all). Each tree draws its own. The seeds come first, then the other vertices, hop by hop. Tree i is
+    the tree of seed i.
     """
 
     makes_trees: ClassVar[bool] = True
@@ -48,7 +48,7 @@ class Shadow:
     def run(self, batch: Batch) -> Program[Sampled]:
         """See ``Operator``."""
         nodes = max(1, len(batch.keys))
-        members = kernels.Compactor()  # of tree x nodes + vertex
+        members = kernels.Compactor()  # numbers pairs as tree x nodes + vertex
         members.insert(np.arange(len(batch.seeds)) * nodes + batch.seeds)
         begin = 0
         for hop in range(self.depth):
@@ -62,7 +62,7 @@ class Shadow:
         return (yield from _induced_in_trees(members.ids(0, members.size), nodes))
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """See ``Operator``. Parallel edges, which nothing limits, allow no better bound on the edges of a tree."""
+        """See ``Operator``. A tree may have any number of parallel edges, so there is no better bound on its edges."""
         reached = nodes if self.num_neighbors < 0 else sum(self.num_neighbors**hop for hop in range(self.depth + 1))
         return Bounds(min(seeds * min(nodes, reached), MAX_EDGES), min(seeds * edges, MAX_EDGES))
 
@@ -70,7 +70,7 @@ class Shadow:
 def _induced_in_trees(members: np.ndarray, nodes: int) -> Program[Sampled]:
     """All edges within each tree of ``members`` (int64 [n], tree x nodes + vertex).
 
-    A vertex' in-edges are asked for once, however many trees it stands in.
+    A vertex' in-edges are asked for once, even if it stands in many trees.
     """
     trees, vertices = np.divmod(members, nodes)
     different, place = np.unique(vertices, return_inverse=True)
@@ -96,8 +96,8 @@ def _induced_in_trees(members: np.ndarray, nodes: int) -> Program[Sampled]:
 
 
 def _blocks(counts: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Ranges of rows with about ``_TOGETHER`` edges each: the trees' copies of a hub's edges need not fit into memory
-    at once."""
+    """Ranges of rows with about ``_TOGETHER`` edges each. The copies of a hub's edges for all trees may not fit into
+    memory at once."""
     block = np.cumsum(counts) // _TOGETHER
     cuts = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), len(counts)]
     yield from itertools.pairwise(cuts)

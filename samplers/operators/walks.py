@@ -1,5 +1,5 @@
-"""Random walks of a batch, and what PinSAGE makes of them: the same, draw for draw, as ``atta.samplers.local.walks`` on
-a local graph."""
+"""Random walks of a batch, and PinSAGE's neighbourhoods from them. They are the same, draw for draw, as
+``atta.samplers.local.walks`` on a local graph."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _BIASES = 1e-9, 1e10
 
 @dataclass(frozen=True)
 class Walks:
-    """A walk of ``length`` steps along in-edges from each seed, biased by ``p`` and ``q`` as node2vec is (KDD 2016,
+    """A walk of ``length`` steps along in-edges from each seed, biased by ``p`` and ``q`` as in node2vec (KDD 2016,
     section 3.2).
 
-    With probability ``restart`` a walker returns to its seed instead of stepping. There are no edges;
-    ``extra["walks"]``, int64 [S, length + 1], has the positions in ``vertices`` that a walker comes by, -1 after a
+    With probability ``restart`` a walker returns to its seed instead of stepping. The batch has no edges.
+    ``extra["walks"]``, int64 [S, length + 1], has the vertices of each walk as positions in ``vertices``, -1 after a
     vertex without in-edges.
     """
 
@@ -70,9 +70,9 @@ class Walks:
 class PinSage:
     """The vertices that walks from each seed visit most (Ying et al., KDD 2018, section 3.1).
 
-    ``walks`` walks of ``length`` steps start at a seed; each of the ``count`` vertices is joined to it by an edge, most
-    visited first, ties by user id. The seed itself does not count. ``extra["weight"]``, int64 [E], has the visits. The
-    edges are none of the graph's, their ids are -1.
+    ``walks`` walks of ``length`` steps start at each seed. An edge joins each of the ``count`` vertices to the seed,
+    most visited first, ties by user id. The seed itself does not count. ``extra["weight"]``, int64 [E], has the visits.
+    The edges are not edges of the graph, so their ids are -1.
     """
 
     count: int

@@ -1,1 +1,1 @@
-"""What several operators share."""
+"""Functions that several operators share."""

@@ -1,4 +1,4 @@
-"""Whether what an operator has returned is a batch: operators are users' code, and a daemon must outlive their
+"""Check that the result of an operator is a valid batch. Operators are users' code, and a daemon must survive their
 mistakes."""
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ def checked(found: Any, *, seeds: np.ndarray, nodes: int, bounds: Bounds, trees:
     """``found`` as a ``Sampled`` with arrays of the documented types.
 
     Args:
-        seeds: int64 [S], what the batch was asked for.
-        nodes: vertices of the graph.
-        bounds: what the operator has announced.
-        trees: whether its vertices stand in trees.
+        seeds: int64 [S], the seeds of the batch.
+        nodes: number of vertices of the graph.
+        bounds: the bounds that the operator has announced.
+        trees: whether the operator's vertices stand in trees.
 
     Raises:
-        ConfigError: what is wrong with it.
+        ConfigError: the result is not valid; the message says why.
     """
     if not isinstance(found, Sampled):
         raise ConfigError(f"it returns {type(found).__name__}, not Sampled")

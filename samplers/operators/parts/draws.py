@@ -1,5 +1,4 @@
-"""Random draws for many things at once: the ``VertexStream`` of the native code in numpy, and edges drawn without
-global state."""
+"""Random draws in bulk: the ``VertexStream`` of the native code in numpy, and edges drawn without global state."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ __all__ = ["draw", "draw_edges", "streams", "unit"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ROUNDS = 64
-_FEWEST, _MOST = 64, 1 << 16  # candidates of one round
+_FEWEST, _MOST = 64, 1 << 16  # number of candidates of one round: at least, at most
 
 
 def streams(keys: int | np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -35,12 +34,13 @@ def unit(bits: np.ndarray) -> np.ndarray:
 
 
 def draw_edges(batch: Batch, count: int, key: int, *, power: int) -> Program[tuple[np.ndarray, np.ndarray]]:
-    """Draw ``count`` edges with replacement, u → v with probability ∝ 1 / D_v**power (1 or 2), D_v being v's in-degree.
+    """Draw ``count`` edges with replacement, u → v with probability ∝ 1 / D_v**power (1 or 2). D_v is the in-degree of
+    v.
 
-    Candidates for v are drawn uniformly, by rank of user id; for power 2 one is accepted with probability 1 / D_v. A
-    uniform in-neighbour of it is u. So nothing about the graph need be known beforehand. Vertices with many in-edges
-    make acceptance rare: after 64 rounds there may be fewer edges than asked for, and in a graph without edges there
-    are none.
+    Candidates for v are drawn uniformly, by rank of user id. For power 2 a candidate is accepted with probability 1 /
+    D_v. Then u is a uniform in-neighbour of v. So the sampler needs no statistics of the graph beforehand. If many
+    vertices have many in-edges, acceptance is rare: after 64 rounds there may be fewer edges than asked for. A graph
+    without edges gives none.
 
     Returns u and v, int64 [at most count] each.
     """
@@ -50,7 +50,7 @@ def draw_edges(batch: Batch, count: int, key: int, *, power: int) -> Program[tup
         missing = count - len(sources)
         if missing <= 0:
             break
-        # Only the size of a round follows from what was accepted so far; a candidate depends on its number alone.
+        # The accepted candidates decide only how large the next round is. A candidate depends on its number alone.
         wanted = min(most, max(_FEWEST, ceil(1.25 * missing * (tried + 1) / (len(sources) + 1))))
         found = yield from _candidates(batch, streams(key, np.arange(tried, tried + wanted)), power)
         sources, targets = np.concatenate([sources, found[0]]), np.concatenate([targets, found[1]])
@@ -59,7 +59,8 @@ def draw_edges(batch: Batch, count: int, key: int, *, power: int) -> Program[tup
 
 
 def _candidates(batch: Batch, numbers: np.ndarray, power: int) -> Program[tuple[np.ndarray, np.ndarray]]:
-    """The edges that candidates, given by their streams, lead to; none for one that is rejected."""
+    """The edges of the accepted candidates. Candidates are given by their streams (``numbers``), and a rejected one
+    gives no edge."""
     ranks = kernels.scaled(draw(numbers, 0), np.full(len(numbers), len(batch.by_rank)))
     targets = batch.by_rank[ranks].astype(np.int64)
     if power == 2:

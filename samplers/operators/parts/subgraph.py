@@ -1,4 +1,5 @@
-"""What several operators use: numbering vertices, the edges among them, the best vertices of each seed."""
+"""Functions that several operators use: number vertices, find the edges among them, choose the best vertices of each
+seed."""
 
 from __future__ import annotations
 
@@ -12,8 +13,7 @@ __all__ = ["best_of_seeds", "first_seen", "induced_subgraph", "spans"]
 
 
 def first_seen(*ids: np.ndarray) -> np.ndarray:
-    """The different ones among ``ids`` (int64 arrays), in the order in which they come first; negative ones are left
-    out."""
+    """``ids`` (int64 arrays) without repeats, in the order of their first occurrence. Negative ids are left out."""
     known = kernels.Compactor()
     for some in ids:
         known.insert(some[some >= 0])
@@ -44,10 +44,10 @@ def induced_subgraph(vertices: np.ndarray) -> Program[Sampled]:
 def best_of_seeds(
     batch: Batch, of_seed: np.ndarray, vertices: np.ndarray, weights: np.ndarray, count: int
 ) -> tuple[Sampled, np.ndarray]:
-    """An edge to each seed from the ``count`` vertices that weigh most for it, heaviest first, ties by user id.
+    """Edges to each seed from the ``count`` vertices with the largest weights for it, heaviest first, ties by user id.
 
-    ``of_seed`` [m] positions of seeds, ``vertices`` int64 [m] different ones for one seed, ``weights`` [m]. These edges
-    are none of the graph's: their ids are -1. Returns the weights [E], too.
+    ``of_seed`` [m] are positions of seeds, ``vertices`` int64 [m] (no repeats for one seed), ``weights`` [m]. The edges
+    are not edges of the graph, so their ids are -1. Returns the weights [E] too.
     """
     order = np.lexsort((batch.keys[vertices], -weights, of_seed))
     per_seed = np.bincount(of_seed, minlength=len(batch.seeds))

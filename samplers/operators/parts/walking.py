@@ -1,5 +1,4 @@
-"""Walkers that step together: the native ``random_walks``, draw for draw, as a program over questions about the
-graph."""
+"""Walkers that step together: the native ``random_walks`` as an operator program, with the same draws."""
 
 from __future__ import annotations
 
@@ -14,23 +13,24 @@ from atta.samplers.requests import Contains, Degrees, Expand, Program, Step
 __all__ = ["MAX_LENGTH", "walk"]
 
 MAX_LENGTH = 1 << 12
-"""At most this many steps are in a walk: each is at least one question to all owners."""
+"""At most this many steps are in a walk: each step is at least one question to all owners."""
 _REJECTIONS = 256
-"""How many proposals are rejected before node2vec weighs all neighbours. Native code has the same number."""
+"""Number of rejected proposals after which node2vec weighs all neighbours. Native code has the same number."""
 _TOGETHER = 1 << 20
-"""Number of neighbours that are weighed together, unless one vertex has more."""
+"""At most this many neighbours are weighed together, unless one vertex has more."""
 
 
 @dataclass(frozen=True)
 class _Bias:
-    """node2vec's weights of a step back to the vertex before (1/p) and of one to no neighbour of it (1/q)."""
+    """node2vec's weights of a step back to the previous vertex (1/p) and of a step to a vertex that is not its
+    neighbour (1/q)."""
 
     back: float
     out: float
 
 
 class _Walkers:
-    """Where walkers are (``at``, ``before``: int64 [m], -1 = nowhere), and their draws."""
+    """Where walkers are and were (``at``, ``before``: int64 [m], -1 = nowhere), and their draws."""
 
     def __init__(self, starts: np.ndarray, start_keys: np.ndarray, stream_key: int) -> None:
         self.at, self.before = starts.copy(), np.full(len(starts), -1)
@@ -87,7 +87,7 @@ def _steps(walkers: _Walkers, who: np.ndarray, bias: _Bias | None) -> Program[np
     then, left = np.full(len(who), -1), np.arange(len(who))
     for _ in range(_REJECTIONS):
         found = yield Step(walkers.at[who[left]], walkers.draw(who[left]))
-        fits = (found < 0) | (walkers.before[who[left]] < 0)  # at an end, or at the start, where nothing is biased
+        fits = (found < 0) | (walkers.before[who[left]] < 0)  # the walk ends, or this is its unbiased first step
         biased = np.flatnonzero(~fits)
         fits[biased] = yield from _fit(walkers, who[left[biased]], found[biased], bias)
         then[left[fits]] = found[fits]
@@ -103,7 +103,7 @@ def _fit(walkers: _Walkers, who: np.ndarray, found: np.ndarray, bias: _Bias) -> 
     marks = unit(walkers.draw(who)) * max(bias.back, 1.0, bias.out)
     returning = found == walkers.before[who]
     fits = marks < np.where(returning, bias.back, min(1.0, bias.out))
-    # Only where the mark lies between the two weights does it matter whether there is an edge.
+    # Whether there is an edge matters only if the mark lies between the two weights.
     unsure = np.flatnonzero(~returning & ~fits & (marks < max(1.0, bias.out)))
     if len(unsure):
         near = yield Contains(walkers.before[who[unsure]], found[unsure])
@@ -117,7 +117,8 @@ def _weigh_all(walkers: _Walkers, who: np.ndarray, bias: _Bias) -> Program[np.nd
     order = np.argsort(degrees, kind="stable")
     marks, then = unit(walkers.draw(who)), np.empty(len(who), dtype=np.int64)
     while len(order):
-        # A table of one row per walker, as wide as its longest row: similar degrees together waste little of it.
+        # The table has one row per walker and is as wide as its longest row. Walkers with similar degrees share a
+        # table, so little of it is wasted.
         fitting = np.arange(1, len(order) + 1) * degrees[order] <= _TOGETHER
         some = order[: max(1, int(fitting.sum()))]
         order = order[len(some) :]
