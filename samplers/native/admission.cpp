@@ -16,7 +16,7 @@ namespace {
 using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Scores = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-constexpr std::size_t kAhead = 16;  // sources whose lines are requested before they are looked at
+constexpr std::size_t kAhead = 16;  // number of sources whose cache lines are requested ahead
 
 void check_vertices(const char* name, const Longs& ids, std::size_t vertices) {
   for (std::size_t i = 0; i < ids.size(); ++i)
@@ -45,7 +45,8 @@ nb::tuple admit(const Compactor& members, Longs targets, Ints counts, Longs sour
     check_vertices("sources", sources, vertices);
     Lowest lowest(limit);
     for (std::size_t i = 0, edge = 0; i < m; ++i) {
-      // A number of its own for each pair of vertices: the draw of the target's stream that the source's user id names.
+      // Each pair of vertices has a number of its own: the source's user id says which draw of the target's stream it
+      // is.
       const VertexStream stream(stream_key, keys.data()[targets.data()[i]]);
       lowest.clear();
       for (const std::size_t end = edge + static_cast<std::size_t>(counts.data()[i]); edge < end; ++edge) {

@@ -1,5 +1,5 @@
-// Which of its in-neighbours a vertex admits to a server's subgraph (expansion-aware sampling): the best few of those that no
-// vertex has admitted yet.
+// The in-neighbours that a vertex admits to a server's subgraph (expansion-aware sampling): the best few that no vertex
+// has admitted yet.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace atta {
 
-// A neighbour that may be admitted; lower scores come first, and user ids decide between equal ones. Parallel edges make equal
-// candidates.
+// A neighbour that may be admitted. Lower scores come first, and user ids decide between equal scores. Parallel edges
+// make equal candidates.
 struct Candidate {
   std::uint64_t score;
   std::int64_t key;
@@ -22,8 +22,8 @@ struct Candidate {
   auto operator<=>(const Candidate&) const = default;
 };
 
-// The `limit` lowest of the different candidates offered. About twice as many are kept before they are sorted and cut, so a vertex
-// of degree d costs d comparisons and few sorts in any order of its edges.
+// The `limit` lowest of the candidates offered, without repeats. About twice as many are kept before they are sorted
+// and cut. So a vertex of degree d costs d comparisons and few sorts, in any order of its edges.
 class Lowest {
  public:
   explicit Lowest(std::int64_t limit)
@@ -53,7 +53,7 @@ class Lowest {
     kept_.erase(std::unique(kept_.begin(), kept_.end()), kept_.end());
     if (kept_.size() < limit_) return;
     kept_.resize(limit_);
-    full_ = true;  // kept_[limit_ - 1] stays the worst of the best: what follows stands behind it
+    full_ = true;  // kept_[limit_ - 1] stays the worst of the best: later candidates stand behind it
   }
 
   std::size_t limit_, room_;

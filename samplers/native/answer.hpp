@@ -1,4 +1,4 @@
-// Expanding some rows of a partition: the answer is new arrays, to be sent or stitched.
+// Expands some rows of a partition. The answer is new arrays, which are sent or stitched.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace atta {
 
-// An array that grows by realloc and gives its memory away at the end.
+// An array that grows by realloc and gives away its memory at the end.
 template <class T>
 class Growing {
  public:

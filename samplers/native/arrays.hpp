@@ -38,7 +38,7 @@ decltype(auto) with_ids(const char* name, const Vector& v, F f) {
   bad(name, "must be int32 or int64");
 }
 
-// A new array; malloc and not new[], because nothing needs to be zeroed.
+// A new array. It uses malloc and not new[], because the memory need not be zeroed.
 template <class T>
 struct Buffer {
   T* data;

@@ -12,14 +12,14 @@
 
 namespace atta {
 
-// Two tables behind one face: a direct one (4 bytes per vertex of the graph) where that is small enough to stay near the caches,
-// open addressing elsewhere. Both are reused from batch to batch and not even cleared: every batch counts on from where the one
-// before ended.
+// One of two tables: a direct one (4 bytes per vertex of the graph) if it is small enough to stay near the caches, else
+// one with open addressing. Both are reused from batch to batch and never cleared: each batch counts on from the end of
+// the previous one.
 class Compactor {
  public:
   static constexpr std::size_t kDirectLimit = std::size_t{1} << 24;  // vertices; 64 MiB
 
-  // `num_ids`: ids are below it; 0 = unknown.
+  // `num_ids`: all ids are below this number; 0 = unknown.
   explicit Compactor(std::size_t num_ids = 0) {
     if (num_ids > 0 && num_ids <= kDirectLimit)
       direct_.assign(num_ids, kNone);
@@ -28,7 +28,7 @@ class Compactor {
   }
 
   std::size_t size() const { return ids_.size(); }
-  std::size_t limit() const { return direct_.size(); }  // ids must be below it; 0: any will do
+  std::size_t limit() const { return direct_.size(); }  // ids must be below it; 0: no limit
   const std::vector<std::int64_t>& ids() const { return ids_; }
 
   void reset() {
@@ -54,7 +54,7 @@ class Compactor {
     }
   }
 
-  // Requests the line that `find(id)` reads first.
+  // Requests the cache line that `find(id)` reads first.
   void request(std::int64_t id) const {
     if (direct_.empty())
       __builtin_prefetch(&slots_[hash(id)]);
@@ -63,7 +63,7 @@ class Compactor {
     asm volatile("");  // else GCC takes this for a function without effects and drops it
   }
 
-  // Requests, in order to write, what `number` will touch for an id in range.
+  // Requests, for writing, the memory that `number` will touch for an id in range.
   void request_entry(std::int64_t id) {
     if (direct_.empty())
       __builtin_prefetch(&slots_[hash(id)], 1);
@@ -81,7 +81,7 @@ class Compactor {
         local[i] = place(static_cast<std::int64_t>(ids[i]), hash(static_cast<std::int64_t>(ids[i])));
       return;
     }
-    // Whether an id is new cannot be guessed, so nothing depends on guessing: its number is written in any case.
+    // The processor cannot predict whether an id is new, so there is no branch: its number is written in any case.
     std::size_t size = ids_.size();
     ids_.resize(size + count);
     for (std::size_t i = 0; i < count; ++i) {
@@ -97,7 +97,7 @@ class Compactor {
     ids_.resize(size);
   }
 
-  // Local ids of `ids`, new ones appended in order. `local` may be the memory of `ids` itself.
+  // Local ids of `ids`. New ids are appended in order. `local` may be the memory of `ids` itself.
   template <class Id>
   void insert(const Id* ids, std::size_t count, std::int32_t* local) {
     direct_.empty() ? insert_hashed(ids, count, local) : insert_direct(ids, count, local);
@@ -149,7 +149,7 @@ class Compactor {
     }
   }
 
-  // Three quarters full at most: probing stays short, and a batch's table no larger than the batch.
+  // The table is at most three quarters full. Probing stays short, and the table stays about as large as the batch.
   bool crowded(std::size_t ids) const { return 4 * ids > 3 * slots_.size(); }
 
   std::size_t hash(std::int64_t id) const { return static_cast<std::size_t>((static_cast<std::uint64_t>(id) * kGolden) >> shift_); }

@@ -23,7 +23,7 @@ nb::object compactor_insert(atta::Compactor& self, Vector ids) {
   return local.release();
 }
 
-// Local ids without inserting anything; -1: unknown.
+// Local ids, without inserting; -1: unknown.
 nb::object compactor_find(const atta::Compactor& self, Vector ids) {
   constexpr std::size_t kAhead = 16;
   Buffer<std::int32_t> local(ids.size());
@@ -45,7 +45,8 @@ nb::object compactor_ids(atta::Compactor& self, std::size_t start, std::size_t s
   return out.release();
 }
 
-// The same for ids that are tree * sources + vertex: vertices and trees. A multiplication and a correction instead of divisions.
+// The same for ids of the form tree * sources + vertex: returns vertices and trees. A multiplication and a correction
+// replace divisions.
 nb::tuple compactor_in_trees(atta::Compactor& self, std::size_t start, std::size_t stop, std::uint64_t sources) {
   if (start > stop || stop > self.size()) bad("stop", "passes the number of ids");
   if (sources == 0) bad("sources", "must be at least 1");
@@ -73,7 +74,8 @@ using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::devi
 
 constexpr std::size_t kStage = 4096;  // ids compacted at a time
 
-// What is staged. Whoever asks for room fills it: a few entries at a time come often, and a vector would clear them first.
+// Staged values. The caller fills the room that it asks for. Requests for a few entries are frequent, and a vector
+// would clear the entries first.
 template <class T>
 class Stage {
  public:
@@ -99,7 +101,8 @@ class Stage {
   std::unique_ptr<T[]> data_ = std::make_unique_for_overwrite<T[]>(room_);
 };
 
-// An output as it fills: a block at a time is staged, so that it stays in the cache, and leaves as int32 or int64.
+// An output while it fills. One block at a time is staged, so that it stays in the cache. Then it is written as int32
+// or int64.
 template <class Staged>
 class Column {
  public:
@@ -226,7 +229,8 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
   return total;
 }
 
-// The part whose range holds `id`. Which of a few it is cannot be guessed, so they are counted without a branch.
+// The part whose range holds `id`. The processor cannot predict which of the few parts it is, so they are counted
+// without a branch.
 std::uint16_t owner_of(std::int64_t id, std::span<const std::int64_t> offsets) {
   if (offsets.size() > 17) return static_cast<std::uint16_t>(std::ranges::upper_bound(offsets, id) - offsets.begin() - 1);
   std::uint16_t passed = 0;

@@ -1,5 +1,6 @@
-// Expanding rows in one pass: draw, read, hand over. Several blocks of rows are under way at a time, so that every random line (row
-// bounds, what the picker looks up, neighbours, the receiver's own) has been requested well before it is needed.
+// Expands rows in one pass: draw, read, hand over. Several blocks of rows are under way at a time. So every random
+// cache line (row bounds, the picker's tables, neighbours, the receiver's tables) is requested well before it is
+// needed.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +13,25 @@
 
 namespace atta {
 
-// The in-edges of some vertices; `edge_ids` null: an edge's id is its position.
+// The in-edges of some vertices. If `edge_ids` is null, an edge's id is its position.
 template <class Id, class Edge>
 struct InEdges {
   std::span<const std::int64_t> indptr;
   const Id* indices;
   std::size_t edges;
   const Edge* edge_ids;
-  const std::int64_t* keys;  // user ids of the rows; null: a row is its own
+  const std::int64_t* keys;  // user ids of the rows; null: the row number is the user id
   std::int64_t sources;      // source ids are below this
 };
 
-// Which row comes next: its number, the tree that it grows in (-1: none) and the latest time that it knows of.
+// A row to expand: its number, the tree that it grows in (-1: none) and its time. No edge may be later than this time.
 struct Row {
   std::int64_t row;
   std::int64_t tree = -1;
   std::int64_t time = kEndOfTime;
 };
 
-// What has been read for one block.
+// The data that has been read for one block.
 template <class Id, class Edge>
 struct Block {
   Picks picks;
@@ -54,9 +55,9 @@ Target target_of(const InEdges<Id, Edge>& graph, const SampleSpec& spec, const R
   return Target{at, begin, end - begin, VertexStream(spec.stream_key ^ salt, key), row.time, row.tree};
 }
 
-// Expands rows [first, last); `row_at(i)` names them. The sink is asked whether a block still fits (`reserve`), to request what it
-// will touch for a source (`request`) and to take the block (`take`). Returns where it stopped: `last`, or the first row for which
-// the sink had no room.
+// Expands rows [first, last); `row_at(i)` gives row i. The sink has three tasks: say whether a block still fits
+// (`reserve`), request the memory that it will touch for a source (`request`), and take the block (`take`). Returns
+// where it stopped: `last`, or the first row for which the sink had no room.
 template <class Id, class Edge, class Picker, class RowAt, class Sink>
 std::size_t expand(const InEdges<Id, Edge>& graph, const SampleSpec& spec, Picker& picker, std::size_t first, std::size_t last,
                    const RowAt& row_at, bool want_edges, Sink& sink) {
@@ -67,7 +68,7 @@ std::size_t expand(const InEdges<Id, Edge>& graph, const SampleSpec& spec, Picke
   const auto request = [&](std::size_t from) {
     for (std::size_t i = from; i < std::min(last, from + kBlock); ++i) {
       const auto row = static_cast<std::size_t>(row_at(i).row);
-      if (row >= graph.indptr.size() - 1) continue;  // also a negative one; `target_of` will complain
+      if (row >= graph.indptr.size() - 1) continue;  // a negative row too; `target_of` throws for it later
       __builtin_prefetch(&graph.indptr[row]);
       if (graph.keys != nullptr) __builtin_prefetch(&graph.keys[row]);
       picker.request(row);
@@ -114,7 +115,7 @@ std::size_t expand(const InEdges<Id, Edge>& graph, const SampleSpec& spec, Picke
       request(first + (b + 1) * kBlock);
       draw(blocks[b % kDepth], first + b * kBlock);
     }
-    // The stage in which positions are known for good: their lines are requested.
+    // In this stage the positions are final, so their lines are requested.
     const std::size_t known = Picker::kResolves ? b - 1 : b;
     if (known < total) {  // unsigned: false before there is such a block
       Block<Id, Edge>& block = blocks[known % kDepth];

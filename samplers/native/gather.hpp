@@ -1,4 +1,4 @@
-// Moving table rows: gather, scatter, and both at once, with the lines of coming rows requested ahead.
+// Moves table rows: gather, scatter, and both at once. The cache lines of the next rows are requested ahead.
 #pragma once
 
 #ifdef __SSE2__
@@ -35,7 +35,7 @@ void copy_fixed(std::byte* to, const std::byte* from) {
   std::memcpy(to, from, Bytes);
 }
 
-// How much is moved before the target is taken to be out of the caches.
+// Number of bytes from which a target is treated as not in the caches.
 inline constexpr std::size_t kColdBytes = std::size_t{1} << 20;
 
 inline constexpr std::size_t kWord = 16;  // bytes of one streaming store
@@ -44,8 +44,8 @@ inline bool in_words(const std::byte* to, std::size_t bytes) {
   return bytes % kWord == 0 && reinterpret_cast<std::uintptr_t>(to) % kWord == 0;
 }
 
-// Copies past the caches: a target that is not in them would otherwise be read before it is overwritten, which doubles the time
-// of a row. `stream_end` orders such stores before what follows. Both sizes are multiples of a word (`in_words`).
+// Copies past the caches. A normal store to a target outside the caches reads the target first, which doubles the time
+// of a row. `stream_end` orders these stores before later ones. Address and size are multiples of a word (`in_words`).
 inline void stream_words(std::byte* to, const std::byte* from, std::size_t bytes) {
 #ifdef __SSE2__
   for (std::size_t at = 0; at < bytes; at += kWord)
@@ -55,7 +55,8 @@ inline void stream_words(std::byte* to, const std::byte* from, std::size_t bytes
 #endif
 }
 
-// The same for rows that begin or end anywhere. The calls for both ends cost 10 ns per row, so aligned rows avoid them.
+// The same for rows that begin or end at any address. The calls for both ends cost 10 ns per row, so aligned rows avoid
+// them.
 inline void copy_streaming(std::byte* to, const std::byte* from, std::size_t bytes) {
   const std::size_t head = std::min(bytes, -reinterpret_cast<std::uintptr_t>(to) % kWord), words = (bytes - head) / kWord * kWord;
   std::memcpy(to, from, head);
@@ -69,8 +70,8 @@ inline void stream_end() {
 #endif
 }
 
-// out[i] = ids[i]. Twice as many bytes are written as read, so most of the time goes into lines that are read only to be
-// overwritten; streaming stores (`cold`) do without. `out` is aligned to its elements.
+// out[i] = ids[i]. It writes twice as many bytes as it reads. Normal stores read each line before they overwrite it,
+// which takes most of the time; streaming stores (`cold`) do not. `out` is aligned to its elements.
 inline void widen_ids(const std::int32_t* ids, std::int64_t* out, std::size_t count, bool cold) {
   std::size_t i = 0;
 #ifdef __SSE2__
@@ -87,7 +88,7 @@ inline void widen_ids(const std::int32_t* ids, std::int64_t* out, std::size_t co
   for (; i < count; ++i) out[i] = ids[i];
 }
 
-// The same for ids that are wide already.
+// The same for ids that are int64 already.
 inline void widen_ids(const std::int64_t* ids, std::int64_t* out, std::size_t count, bool cold) {
   const auto bytes = count * sizeof *out;
   if (!cold) return static_cast<void>(std::copy_n(ids, count, out));

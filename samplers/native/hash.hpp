@@ -1,5 +1,6 @@
-// Counter-based randomness: every draw is a pure function of (stream, vertex, index), so results depend on no order, thread or
-// placement. The mixer is the finaliser of splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+// Counter-based randomness: every draw is a pure function of (stream, vertex, index). So results do not depend on
+// order, threads or placement. The mixer is the finaliser of splitmix64 (Steele, Lea, Flood: "Fast splittable
+// pseudorandom number generators", 2014).
 #pragma once
 
 #include <cstdint>

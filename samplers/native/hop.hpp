@@ -1,4 +1,5 @@
-// One hop of a batch on a graph that lies here as a whole: sources are numbered as they are read, and nothing is written twice.
+// One hop of a batch on a whole graph in this process. Sources are numbered as they are read, and nothing is written
+// twice.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace atta {
 
-// Where a hop writes: local ids of sources and targets, edge ids; room for `capacity` edges.
+// The output of a hop: local ids of sources and targets, edge ids. It has room for `capacity` edges.
 template <class Edge>
 struct HopOut {
   std::int32_t* row;
@@ -18,8 +19,8 @@ struct HopOut {
   std::size_t capacity;
 };
 
-// Numbers new sources in the order in which their first edge is written, as `sample_neighbors` and `stitch` do. With trees, what is
-// numbered is tree x sources + source.
+// Numbers new sources in the order in which their first edge is written, as `sample_neighbors` and `stitch` do. With
+// trees it numbers tree x sources + source.
 template <class Id, class Edge>
 class HopSink {
  public:

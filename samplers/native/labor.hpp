@@ -1,5 +1,6 @@
-// LABOR-0 (Balin and Catalyurek, "Layer-neighbor sampling", NeurIPS 2023): a row of d in-edges takes each source whose number of
-// this stream is below fan_out / d. Rows share the numbers, so that they choose the same sources where they can.
+// LABOR-0 (Balin and Catalyurek, "Layer-neighbor sampling", NeurIPS 2023): a row of d in-edges takes each source whose
+// number in this stream is below fan_out / d. All rows share these numbers, so they choose the same sources if they
+// can.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@
 
 namespace atta {
 
-// Four bytes per edge, made once: what the numbers of its source are hashed from.
+// The source's numbers are hashed from this mark. It takes four bytes per edge and is made once.
 inline std::uint32_t mark_of(std::int64_t source_key) {
   return static_cast<std::uint32_t>(mix64(static_cast<std::uint64_t>(source_key)) >> 32);
 }

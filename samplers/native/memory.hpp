@@ -1,4 +1,5 @@
-// Memory that is read at random: on huge pages if the system gives them, because otherwise each cache miss would be a TLB miss too.
+// Memory for random reads. It is on huge pages if the system gives them. Otherwise each cache miss would be a TLB miss
+// too.
 #pragma once
 
 #include <sys/mman.h>
@@ -10,7 +11,7 @@
 
 namespace atta {
 
-// Uninitialised; freed by std::free.
+// Allocates uninitialised memory. std::free frees it.
 inline void* allocate_lines(std::size_t bytes) {
   constexpr std::size_t kPage = std::size_t{2} << 20;
   const std::size_t align = bytes < kPage ? 64 : kPage;
@@ -21,7 +22,7 @@ inline void* allocate_lines(std::size_t bytes) {
   return memory;
 }
 
-// For containers.
+// An allocator for containers.
 template <class T>
 struct LinesAllocator {
   using value_type = T;
@@ -33,7 +34,7 @@ struct LinesAllocator {
   bool operator==(const LinesAllocator& /*other*/) const { return true; }
 };
 
-// A fixed number of values, not initialised.
+// A fixed number of uninitialised values.
 template <class T>
 class Lines {
  public:

@@ -18,10 +18,10 @@
 
 namespace atta {
 
-// The registration: a new method is added here and nowhere else.
+// The list of all methods: a new method is registered here and nowhere else.
 using AnyMethod = std::variant<Weighted, Temporal, Labor>;
 
-// What Python holds. Uniform sampling needs no tables; it is a null pointer to one of these.
+// The object that Python holds. Uniform sampling needs no tables: it is a null pointer to a Method.
 class Method {
  public:
   template <class T>
@@ -48,7 +48,8 @@ class Method {
   AnyMethod any_;
 };
 
-// Calls f once with something that makes pickers of the method: the loops over rows are compiled for each kind of picker.
+// Calls f once with a function that makes pickers of the method. The loops over rows are compiled for each kind of
+// picker.
 template <class F>
 void with_picker(const Method* method, const SampleSpec& spec, F f) {
   if (method != nullptr) return method->with_picker(spec, f);

@@ -1,5 +1,5 @@
-// The extension module. Bindings (the .cpp files) know about Python, kernels (the .hpp files) do not: arrays come in as contiguous
-// CPU arrays, are checked by the binding and go to plain functions; the interpreter lock is released while those run.
+// The extension module. Bindings (the .cpp files) know about Python, kernels (the .hpp files) do not. A binding takes
+// contiguous CPU arrays, checks them and calls plain functions. It releases the interpreter lock while these run.
 #include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -92,7 +92,8 @@ std::int64_t degree_sum(Longs indptr, Vector rows) {
 // ---- memory
 // -----------------------------------------------------------------------------------------------------------------------
 
-// Freed blocks up to 32 MiB stay mapped: fresh pages cost about eight times a copy, and buffers of the same sizes come back anyway.
+// Keeps freed blocks up to 32 MiB mapped. A fresh page costs about eight times a copy, and buffers of the same sizes
+// are needed again.
 bool retain_heap() {
 #ifdef __GLIBC__
   return mallopt(M_MMAP_THRESHOLD, 32 << 20) == 1 && mallopt(M_TRIM_THRESHOLD, 1 << 30) == 1 && mallopt(M_ARENA_MAX, 4) == 1;
@@ -127,7 +128,8 @@ void bind_reference(nb::module_& m);
 
 NB_MODULE(_native, m) {
   m.doc() = "Atta's native kernels; typed and documented in atta.samplers.kernels.";
-  // Objects that threads hold at exit are not leaks; nanobind would print a page about each process that ends in mid-work.
+  // Objects that threads hold at exit are not leaks. nanobind would print a page for each process that ends during its
+  // work.
   nb::set_leak_warnings(false);
   m.def("mix64", &atta::mix64, "x"_a);
   m.def("stream_key", &stream_key, "seed"_a, "epoch"_a, "batch"_a, "hop"_a, "name"_a);

@@ -1,4 +1,5 @@
-// Positive and negative samples: direct in-neighbours of a vertex, and vertices that are none (ByteGNN's operators).
+// Positive and negative samples: in-neighbours of a vertex, and vertices that are not its in-neighbours (ByteGNN's
+// operators).
 #pragma once
 
 #include <algorithm>
@@ -36,8 +37,8 @@ void draw_neighbors(const Neighborhood<Id>& near, const VertexStream& stream, st
     out[i] = near.degree == 0 ? -1 : static_cast<std::int64_t>(near.sources[stream.below(i, near.degree)]);
 }
 
-// Rejection first (fast while neighbourhoods are small), then the next stranger by rank from a drawn start: never wrong, and
-// -1 only where every vertex is a neighbour.
+// Rejection comes first: it is fast if neighbourhoods are small. After it, the next non-neighbour by rank from a drawn
+// start is taken. The result is never a neighbour, and it is -1 only if every vertex is one.
 template <class Id, class Rank>
 void draw_strangers(const Neighborhood<Id>& near, const VertexStream& stream, const Rank* by_rank, std::size_t total,
                     std::size_t count, std::int64_t* out) {

@@ -1,5 +1,5 @@
-// Splitting a range among a few threads. Threads are short-lived on purpose: a call moves megabytes, starting one costs
-// microseconds.
+// Splits a range among a few threads. Threads are short-lived on purpose: a call moves megabytes, and starting a thread
+// costs microseconds.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace atta {
 // Consecutive ranges of [0, bounds.back()): part p is [bounds[p], bounds[p + 1]).
 using Bounds = std::vector<std::size_t>;
 
-// `parts` ranges of equally many things; a single one where there is little to divide.
+// `parts` ranges of equal length; a single range if there is little to divide.
 inline Bounds evenly(std::size_t count, std::size_t parts) {
   if (parts <= 1 || count < 2 * parts) return {0, count};
   Bounds bounds;
@@ -23,7 +23,7 @@ inline Bounds evenly(std::size_t count, std::size_t parts) {
   return bounds;
 }
 
-// `parts` ranges of rows with about equally many edges: a few rows of a power-law graph have most of them.
+// `parts` ranges of rows with about equally many edges. In a power-law graph a few rows have most of the edges.
 inline Bounds by_edges(std::span<const std::int64_t> indptr, std::size_t parts) {
   const std::size_t rows = indptr.size() - 1;
   if (parts <= 1 || rows < 2 * parts) return {0, rows};

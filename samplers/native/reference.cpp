@@ -1,5 +1,5 @@
-// The loops that `atta bench kv` holds the table store against: what moving rows costs with nothing around it. Written on their
-// own on purpose; nothing but the benchmark calls them.
+// The loops that `atta bench kv` compares the table store with: they move rows and do nothing else. They share no code
+// with the store, on purpose. Only the benchmark calls them.
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
@@ -31,7 +31,7 @@ void drain_stores() {
 #endif
 }
 
-// Whether whole rows can be streamed: 16 bytes at a time, to multiples of 16.
+// Whether whole rows can be streamed: 16 bytes at a time, to addresses that are multiples of 16.
 bool streams(const std::byte* to, std::size_t bytes) { return bytes % 16 == 0 && reinterpret_cast<std::uintptr_t>(to) % 16 == 0; }
 
 struct Rows {
@@ -59,7 +59,7 @@ void gather(const Rows& r, std::size_t begin, std::size_t end) {
   if constexpr (Stream) drain_stores();
 }
 
-// Calls body(begin, end) for equal shares of 0..count, one of them on this thread.
+// Calls body(begin, end) for equal shares of 0..count. One share runs on this thread.
 template <class Body>
 void share(std::size_t count, std::size_t threads, Body body) {
   std::vector<std::thread> others;
@@ -72,7 +72,7 @@ void check_threads(std::size_t threads) {
   if (threads < 1 || threads > 1024) bad("threads", "must be 1 to 1024");
 }
 
-// out[i] = table[rows[i]]. Rows are NOT checked: the caller has made sure that they exist.
+// out[i] = table[rows[i]]. Rows are NOT checked: the caller makes sure that they exist.
 void reference_gather(Table table, Longs rows, OutTable out, std::size_t ahead, bool stream, std::size_t threads) {
   check_threads(threads);
   if (table.ndim() < 1 || out.ndim() < 1) bad("table", "must have at least one dimension");
@@ -86,7 +86,7 @@ void reference_gather(Table table, Longs rows, OutTable out, std::size_t ahead, 
         [&](std::size_t a, std::size_t b) { return streamed ? gather<true>(all, a, b) : gather<false>(all, a, b); });
 }
 
-// out = source, of as many bytes.
+// out = source; both have the same number of bytes.
 void reference_copy(Table source, OutTable out, bool stream, std::size_t threads) {
   check_threads(threads);
   if (source.nbytes() != out.nbytes()) bad("out", "must have as many bytes as source");

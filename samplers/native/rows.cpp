@@ -1,4 +1,5 @@
-// Binding of what moves rows: gathering, messages, the cache of remote rows; typed and documented in atta.samplers.kernels.
+// Bindings of functions that move rows: gathering, messages, the cache of remote rows. Typed and documented in
+// atta.samplers.kernels.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -21,7 +22,7 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
   if (positions && positions->size() != n) bad("positions", "must be as long as rows");
   const auto* from = static_cast<const std::byte*>(table.data());
   auto* to = static_cast<std::byte*>(out.data());
-  // Several threads use up what the memory can take, and streaming stores get less out of it then (bench/results/kv.md).
+  // Several threads use the whole bandwidth of the memory, and streaming stores are slower then (bench/results/kv.md).
   const bool streamed = threads == 1;
   with_ids("rows", rows, [&](const auto* r) {
     nb::gil_scoped_release unlocked;
@@ -46,7 +47,7 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
   });
 }
 
-// `prefix` followed by the rows of each table, as a bytes object filled in place: a message is put together with one copy.
+// `prefix` followed by the rows of each table. The bytes object is filled in place, so a message is made with one copy.
 nb::bytes pack_rows(nb::bytes prefix, nb::list tables_in, Vector rows) {
   std::vector<Table> tables;
   std::size_t row_bytes = 0;
@@ -92,7 +93,7 @@ void scatter_rows(Table rows, Vector positions, OutTable out) {
   });
 }
 
-// Divides rows into those that are here (all bits of `need` present) and those to be fetched; see RowCache.
+// Divides rows into cached ones (all bits of `need` present) and missing ones, which must be fetched; see RowCache.
 nb::tuple split_cached(const atta::Compactor& index,
                        nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> present, std::uint8_t need,
                        std::int64_t base, Longs rows, Longs positions) {
@@ -107,7 +108,7 @@ nb::tuple split_cached(const atta::Compactor& index,
     for (std::size_t i = 0; i < n; ++i) {
       if (i + kAhead < n) index.request(base + rows.data()[i + kAhead]);
       slots[i] = index.find(base + rows.data()[i]);
-      // An entry is complemented when its row is here: hits become negative numbers below -1.
+      // Hits are marked by negative numbers below -1: a slot s becomes -2 - s.
       if (slots[i] >= 0 && (present.data()[slots[i]] & need) == need) slots[i] = -2 - slots[i], ++hits;
     }
   }

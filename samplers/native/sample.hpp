@@ -1,4 +1,4 @@
-// Which in-edges of a row are drawn: what all sampling methods share, and the uniform one.
+// Draws in-edges of rows: the parts that all methods share, and the uniform method.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace atta {
 
-inline constexpr std::size_t kBlock = 32;       // rows whose memory is requested together
-inline constexpr std::size_t kLinearScan = 64;  // up to this many picks, duplicates are found by scanning
+inline constexpr std::size_t kBlock = 32;       // number of rows whose memory is requested together
+inline constexpr std::size_t kLinearScan = 64;  // up to this many picks, a scan finds duplicates
 
 struct SampleSpec {
   std::int64_t fan_out;  // -1 = all
@@ -55,8 +55,8 @@ struct Picks {
   }
 };
 
-// Which positions of a row have been picked. A few picks are scanned. More picks set bits: these are exact for short rows, and only
-// say "perhaps" for long rows. Many picks from a long row get a hash table.
+// The positions of a row that have been picked. A few picks are scanned. More picks set bits. The bits are exact for
+// short rows, and only say "perhaps" for long rows. Many picks from a long row get a hash table.
 class Picked {
  public:
   void reset(std::int64_t degree, std::int64_t picks) {
@@ -141,8 +141,9 @@ inline void pick_positions(const VertexStream& stream, std::int64_t degree, std:
   }
 }
 
-// A picker turns the targets of a block into positions. `draw` may request memory only; `resolve` is called a block later and reads
-// it. `kResolves`: there is something to resolve. `kKnowsSources`: it gives the sources too. Each thread has its own picker.
+// A picker turns the targets of a block into positions. `draw` may only request memory; `resolve` is called a block
+// later and reads it. `kResolves`: whether the picker has a `resolve` step. `kKnowsSources`: whether it gives the
+// sources too. Each thread has its own picker.
 class UniformPicker {
  public:
   static constexpr bool kResolves = false, kKnowsSources = false;

@@ -48,7 +48,7 @@ struct Rows {
   }
 };
 
-// Ranges of rows that cost about the same: a row costs its picks, or all its edges where each is looked at.
+// Ranges of rows with about the same cost. A row costs its picks, or all its edges if the method reads each edge.
 template <class Id, class Edge>
 Bounds divided(const InEdges<Id, Edge>& graph, const Rows& rows, const Method* method, const SampleSpec& spec,
                std::size_t threads) {
@@ -59,7 +59,7 @@ Bounds divided(const InEdges<Id, Edge>& graph, const Rows& rows, const Method* m
   return with_ids("rows", rows.rows, [&](const auto* r) {
     return by_cost(m, threads, [&](std::size_t i) {
       const auto row = static_cast<std::size_t>(r[i]);
-      if (row >= graph.indptr.size() - 1) return 1.0;  // also a negative one; `target_of` will complain
+      if (row >= graph.indptr.size() - 1) return 1.0;  // a negative row too; `target_of` throws for it later
       return 1.0 + std::clamp(static_cast<double>(graph.indptr[row + 1]) - static_cast<double>(graph.indptr[row]), 0.0, most);
     });
   });
@@ -123,8 +123,8 @@ nb::tuple sample_neighbors(Longs indptr, Vector indices, std::optional<Vector> e
 
 // ---- hops of a whole graph ------------------------------------------------------------------------------------------------------
 
-// Expands the vertices that `targets` numbers [first, last) and lets `known` number their sources; the two may be one. Returns the
-// number of edges written and the first vertex for which there was no room.
+// Expands the vertices with local ids [first, last) in `targets`, and numbers their sources in `known`. Both may be the
+// same compactor. Returns the number of edges written and the first vertex that had no room.
 nb::tuple sample_hop(Compactor& known, const Compactor& targets, Longs indptr, Vector indices, std::optional<Vector> edge_ids,
                      std::optional<Longs> keys, std::size_t first, std::size_t last, std::int64_t fan_out, bool replace,
                      std::uint64_t stream_key, OutInts out_row, OutInts out_col, std::optional<OutVector> out_edges,
@@ -154,7 +154,7 @@ nb::tuple sample_hop(Compactor& known, const Compactor& targets, Longs indptr, V
   const auto row_at = [&](std::size_t i) {
     const std::int64_t id = targets.ids()[i];
     if (!trees) return Row{id};
-    auto tree = static_cast<std::int64_t>(static_cast<double>(id) * share);  // a division, but for the rounding
+    auto tree = static_cast<std::int64_t>(static_cast<double>(id) * share);  // a division, up to rounding
     while (tree * nodes > id) --tree;
     while (id - tree * nodes >= nodes) ++tree;
     return Row{id - tree * nodes, tree, tree_times ? tree_times->data()[tree] : kEndOfTime};
@@ -198,7 +198,7 @@ nb::object scaled(nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb
   return out.release();
 }
 
-// Whether rows[i] has an in-edge from sources[i], uint8; rows are ordered by the user id of the source.
+// Whether rows[i] has an in-edge from sources[i], uint8. The edges of a row are ordered by the user id of the source.
 nb::object has_edges(Longs indptr, Vector indices, Longs source_keys, Longs rows, Longs sources) {
   if (indptr.size() == 0) bad("indptr", "is empty");
   if (rows.size() != sources.size()) bad("sources", "must be as long as rows");

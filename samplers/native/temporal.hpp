@@ -17,9 +17,9 @@
 
 namespace atta {
 
-// The edges of each row in the order of their times, made once. Times count from the earliest one of the graph, so that four bytes
-// do where they span less than 2^32 (136 years of seconds): halvings touch half the lines. An edge's source stands beside its
-// position, so that a pick costs one line and not two.
+// The edges of each row in the order of their times. These tables are made once. Times count from the earliest time of
+// the graph. If they span less than 2^32 (136 years of seconds), they take four bytes, and a binary search touches half
+// as many lines. An edge's source stands beside its position, so a pick costs one line and not two.
 template <class Time>
 struct TemporalTables {
   const Time* times;           // ascending within a row
@@ -41,7 +41,8 @@ void sort_by_time(const std::int64_t* times, const Id* sources, std::size_t degr
   }
 }
 
-// Uniform among the edges up to the row's time, or the last `fan_out` of them. Picks come in the order of time where all are taken.
+// Picks uniformly among the edges up to the row's time, or picks the last `fan_out` of them. If all are taken, they
+// come in the order of time.
 template <class Time>
 class TemporalPicker {
  public:
@@ -83,8 +84,8 @@ class TemporalPicker {
   }
 
  private:
-  // known_[i]: how many edges of target i are not later than its time. All rows are searched in step, so that the lines of one
-  // halving are requested while the others are compared.
+  // known_[i]: how many edges of target i are not later than its time. The binary searches of all rows run in step: the
+  // line of one row is requested while other rows are compared.
   void search(const Picks& block) {
     const std::size_t n = block.targets.size();
     known_.assign(n, 0);
@@ -106,7 +107,7 @@ class TemporalPicker {
       for (std::size_t i = 0; i < n; ++i) {
         if (left_[i] == 0) continue;
         const Target& t = block.targets[i];
-        // No branch: which half it is cannot be guessed.
+        // There is no branch: the processor cannot predict the half.
         const std::int64_t half = left_[i] / 2, later = left_[i] - half - 1;
         const std::int64_t upper = -static_cast<std::int64_t>(tables_.times[t.begin + known_[i] + half] <= until_[i]);
         known_[i] += (half + 1) & upper;
@@ -130,7 +131,7 @@ class TemporalPicker {
   std::vector<Time> until_;
 };
 
-// The method, see method.hpp: uniform among the edges that exist, or the last ones.
+// The method, see method.hpp: uniform among the edges up to the row's time, or the last of them.
 class Temporal {
  public:
   static constexpr bool kReadsEveryEdge = false;

@@ -1,7 +1,7 @@
-// Random walks along in-edges, what PinSAGE makes of them, and personalised PageRank by local pushes.
+// Random walks along in-edges, PinSAGE's neighbourhoods from them, and personalised PageRank by local pushes.
 //
-// A walker's draws depend on (stream key, its number, the user id of its start) and the step alone, so walks come out the same in
-// any order and on any number of threads.
+// A walker's draws depend only on the stream key, its number, the user id of its start, and the step. So walks are the
+// same in any order and on any number of threads.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace atta {
 
 inline constexpr std::int64_t kNowhere = -1;       // a walk that cannot go on
-inline constexpr std::uint64_t kRejections = 256;  // before node2vec weighs all neighbours
+inline constexpr std::uint64_t kRejections = 256;  // rejections before node2vec weighs all neighbours
 
 // The in-edges of all vertices; rows are ordered by the user id of the source.
 template <class Id>
@@ -62,7 +62,7 @@ struct Bias {
 inline double unit(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1.0p-53; }  // [0, 1)
 
 // One step from `at`, reached from `before` (kNowhere at the start). Rejection against the largest weight keeps the distribution
-// exact (KnightKing, Yang et al., SOSP 2019, section 3); where it takes too long all neighbours are weighed.
+// exact (KnightKing, Yang et al., SOSP 2019, section 3); if it takes too long, all neighbours are weighed.
 template <class Id>
 std::int64_t step(const Graph<Id>& graph, std::int64_t before, std::int64_t at, const Bias& bias, const VertexStream& stream,
                   std::uint64_t& draws) {
@@ -86,8 +86,8 @@ std::int64_t step(const Graph<Id>& graph, std::int64_t before, std::int64_t at, 
   return static_cast<std::int64_t>(row[std::min(static_cast<std::size_t>(found - sums.begin()), row.size() - 1)]);
 }
 
-// Walkers [first, last): out[w * (length + 1) ...] holds the start and what follows. With probability `restart` a walker goes back
-// to its start before a step (PinSAGE); that takes a place in the walk, too.
+// Walkers [first, last): out[w * (length + 1) ...] holds the start and the later vertices. With probability `restart` a
+// walker returns to its start instead of a step (PinSAGE). The start then takes a place in the walk too.
 template <class Id>
 void walk(const Graph<Id>& graph, const std::int64_t* starts, std::size_t first, std::size_t last, std::size_t length,
           const Bias& bias, double restart, std::uint64_t stream_key, std::int64_t* out) {
@@ -134,8 +134,8 @@ std::size_t most_visited(const Graph<Id>& graph, std::int64_t start, std::span<c
 }
 
 // Personalised PageRank of one seed by forward pushes (Andersen, Chung, Lang: "Local graph partitioning using PageRank vectors",
-// FOCS 2006): until no vertex holds back more than `epsilon` x its degree. Mass that reaches a vertex without in-edges goes back to
-// the seed.
+// FOCS 2006): It ends when no vertex holds more than `epsilon` x its degree. Mass that reaches a vertex without
+// in-edges goes back to the seed.
 template <class Id>
 class Push {
  public:
@@ -144,7 +144,7 @@ class Push {
   // (score, vertex), best first, ties by user id.
   std::vector<std::pair<double, std::int64_t>> run(std::int64_t seed, double alpha, double epsilon, std::size_t most) {
     known_.reset();
-    graph_.neighbors(seed);  // complains about a seed that does not exist
+    graph_.neighbors(seed);  // throws for a seed that does not exist
     score_.clear(), residue_.clear(), queued_.clear();
     add(seed, 1.0, epsilon);
     while (!queue_.empty()) {

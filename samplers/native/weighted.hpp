@@ -57,12 +57,12 @@ inline std::int64_t build_alias(const double* weights, std::size_t degree, std::
     }
   }
   for (const std::uint32_t i : large) out[i] = Alias{1, i};
-  // Left over by rounding: a full slot, unless its edge must never be drawn.
+  // Rounding leaves these over. Each gets a full slot, unless its edge must never be drawn.
   for (const std::uint32_t i : small) out[i] = weights[i] > 0 ? Alias{1, i} : Alias{0, heaviest};
   return positive;
 }
 
-// What drawing by weight needs: 16 bytes per edge, made once.
+// The tables for drawing by weight: 16 bytes per edge, made once.
 struct WeightedTables {
   const double* weights;
   const Alias* alias;
@@ -72,8 +72,8 @@ struct WeightedTables {
 inline constexpr std::uint64_t kTriesPerPick = 16;
 
 // `fan_out` draws with replacement, or successive sampling without (each pick with probability proportional to its weight among
-// the edges left). Drawing again when an edge comes twice is exactly that; where a few edges hold nearly all the weight the rest is
-// drawn from running sums. An edge of weight 0 never comes.
+// the edges left). To draw again when an edge comes twice gives exactly this distribution. If a few edges hold nearly
+// all the weight, the rest is drawn from running sums. An edge of weight 0 is never drawn.
 class WeightedPicker {
  public:
   static constexpr bool kResolves = true, kKnowsSources = false;
@@ -158,7 +158,7 @@ class WeightedPicker {
     std::int64_t chosen = -1;
     for (std::int64_t i = 0; i < t.degree; ++i) {
       if (weights[i] <= 0 || picked_.holds(i, found_.data(), count)) continue;
-      chosen = i;  // the last one stays where rounding leaves a rest
+      chosen = i;  // if rounding leaves a rest, the last one stays chosen
       mark -= weights[i];
       if (mark < 0) break;
     }
