@@ -1,4 +1,4 @@
-// Bindings of the partitioning kernels; what they do stands in atta.partition.kernels.
+// Bindings of the partitioning kernels; documented in atta.partition.kernels.
 #include <nanobind/stl/vector.h>
 
 #include <numeric>
@@ -242,7 +242,7 @@ nb::object deal_blocks(Longs indptr, Vector indices, Longs block, std::size_t bl
 
 // ---- generated graphs
 
-constexpr std::int64_t kMostVertices = 3037000499;  // whose pairs can be counted in 63 bits
+constexpr std::int64_t kMostVertices = 3037000499;  // the number of their pairs fits into 63 bits
 
 template <class Id>
 nb::tuple planted_edges(const Wheel& wheel, const Longs& row_of, const Longs& bounds, const Longs& wants, std::uint64_t key,

@@ -1,4 +1,4 @@
-// ByteGNN's blocks (section 4.2 of its description): what is near a labelled vertex stays together.
+// ByteGNN's blocks (section 4.2 of its description): vertices near a labelled vertex stay together.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,10 @@
 namespace atta {
 
 inline constexpr std::size_t kLabels = 3;  // train, val, test
-inline constexpr double kRounding = 1e-9;  // smaller differences are none: a full partition has room 0, give or take one
+inline constexpr double kRounding = 1e-9;  // smaller differences count as 0: a full partition has room 0 up to rounding
 
-// Breadth first from all centres at once, one hop per round: a vertex keeps the first block that reaches it, the smallest number
-// among those of the same round. Returns the block of each vertex, -1 beyond `hops`.
+// Breadth-first search from all centres at once, one hop per round. A vertex keeps the first block that reaches it. If
+// several reach it in one round, the smallest number wins. Returns the block of each vertex, -1 beyond `hops`.
 template <class Id>
 std::vector<std::int64_t> grow_blocks(const Csr<Id>& graph, std::span<const std::int64_t> centres, std::int64_t hops) {
   std::vector<std::int64_t> block(graph.size(), -1), frontier, reached;
@@ -45,12 +45,12 @@ std::vector<std::int64_t> grow_blocks(const Csr<Id>& graph, std::span<const std:
 
 struct BlockRule {
   std::array<double, kLabels> share;  // alpha, beta, gamma: they sum to 1
-  double smooth;                      // added to the cross edges per vertex, so that a partition without any can win
+  double smooth;                      // added to the cross edges per vertex, so that a partition without cross edges can win
 };
 
-// Deals blocks out, those with the most labelled vertices first, then the largest: each to the partition with the largest product
-// of cross edges per vertex and free room for labelled vertices. A partition without room is out while another has some. Vertices
-// of no block keep -1.
+// Assigns blocks to partitions: blocks with the most labelled vertices first, ties by size. Each block goes to the
+// partition with the largest product of cross edges per vertex and free room for labelled vertices. A partition without
+// room gets no block while another has room. Vertices without a block keep -1.
 template <class Id>
 std::vector<std::int32_t> assign_blocks(const Csr<Id>& graph, std::span<const std::int64_t> block, std::size_t blocks,
                                         std::span<const std::int8_t> labels, std::size_t parts, const BlockRule& rule) {

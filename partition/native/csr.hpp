@@ -1,4 +1,4 @@
-// The undirected graph that partitioning works on: every vertex' neighbours, one after another.
+// The undirected graph that partitioning works on: the neighbours of each vertex, one vertex after another.
 #pragma once
 
 #include <algorithm>
@@ -43,8 +43,8 @@ struct EdgeList {
   }
 };
 
-// Of each vertex with more than `cap` neighbours, the `cap` of lowest degree (ties by a hash): an edge to a hub says least about
-// where a vertex belongs. Calls keep(v, u).
+// Calls keep(v, u) for the edges to keep. A vertex with more than `cap` neighbours keeps the `cap` of lowest degree
+// (ties by a hash): an edge to a hub says least about where a vertex belongs.
 template <class Id, class F>
 void sparsify(const Csr<Id>& graph, std::size_t cap, std::uint64_t seed, F keep) {
   std::vector<std::pair<std::uint64_t, Id>> ranked;
@@ -64,7 +64,7 @@ void sparsify(const Csr<Id>& graph, std::size_t cap, std::uint64_t seed, F keep)
   }
 }
 
-// All vertices, neighbours after neighbours, each component from its first vertex.
+// All vertices in breadth-first order. Each component starts at its first vertex.
 template <class Id>
 std::vector<std::int64_t> breadth_first(const Csr<Id>& graph) {
   std::vector<std::int64_t> order;

@@ -1,5 +1,5 @@
-// Random pairs of vertices, drawn in proportion to weights inside ranges of vertices: the edges of a graph with planted
-// communities.
+// Draws random pairs of vertices inside ranges of vertices, in proportion to weights. They are the edges of a graph
+// with planted communities.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 
 namespace atta {
 
-// Finds the vertex at a position of the cumulated weights. Entry b of the guide is the vertex at the b-th of n equal steps through
-// the weights, so that a search looks at a few neighbouring vertices instead of all.
+// Finds the vertex at a position of the cumulated weights. Entry b of the guide is the vertex at the b-th of n equal
+// steps through the weights. So a search looks at a few neighbouring vertices instead of all.
 class Wheel {
  public:
   explicit Wheel(std::span<const double> weights) : mass_(weights.size() + 1, 0.0), guide_(weights.size() + 1, weights.size() - 1) {
@@ -31,10 +31,10 @@ class Wheel {
   std::size_t size() const { return mass_.size() - 1; }
   double mass(std::size_t vertex) const { return mass_[vertex]; }
 
-  // The vertex whose share of the weights holds `position`; positions outside belong to the first or the last vertex.
+  // The vertex whose share of the weights holds `position`. Positions outside belong to the first or the last vertex.
   std::size_t at(double position) const {
     const auto bucket = std::min(size() - 1, static_cast<std::size_t>(std::max(0.0, position * scale_)));
-    // One bucket more on both sides: a product may be rounded across the border between two.
+    // Search one more bucket on both sides: rounding may move a product across the border between two buckets.
     const std::size_t low = guide_[bucket - (bucket > 0)], high = guide_[std::min(size(), bucket + 2)];
     const double* first = mass_.data() + low + 1;
     return static_cast<std::size_t>(std::upper_bound(first, mass_.data() + high + 1, position) - mass_.data()) - 1;
@@ -46,7 +46,7 @@ class Wheel {
   double scale_;
 };
 
-// Sorts keys of at most `bits` bits, lowest digits first; `spare` is memory that calls share.
+// Sorts keys of at most `bits` bits, lowest digits first. `spare` is memory that calls share.
 inline void radix_sort(std::vector<std::uint64_t>& keys, std::vector<std::uint64_t>& spare, int bits) {
   constexpr int kDigit = 11;
   if (keys.size() < 512) {
@@ -65,9 +65,9 @@ inline void radix_sort(std::vector<std::uint64_t>& keys, std::vector<std::uint64
   }
 }
 
-// Draws unordered pairs of different vertices of [low, high), each at most once, until about `want` are found or twenty attempts
-// are made. A candidate is a function of (stream, its number) alone. Pairs come as `low_vertex * (high - low) + high_vertex`,
-// ascending, both counted from `low`.
+// Draws unordered pairs of different vertices of [low, high), each at most once, until about `want` pairs are found or
+// twenty attempts are made. A candidate is a function of (stream, its number) alone. A pair is the number `low_vertex *
+// (high - low) + high_vertex`, with both vertices counted from `low`. Pairs are ascending.
 inline void draw_distinct(const Wheel& wheel, std::size_t low, std::size_t high, std::size_t want, const VertexStream& stream,
                           std::vector<std::uint64_t>& keys, std::vector<std::uint64_t>& spare) {
   constexpr int kAttempts = 20;

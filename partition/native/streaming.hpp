@@ -1,4 +1,4 @@
-// Assigning vertices one by one to the partition where their neighbours are, while every partition stays within its capacity.
+// Assigns vertices one by one to the partition with their neighbours, while every partition stays within its capacity.
 #pragma once
 
 #include <cmath>
@@ -11,9 +11,9 @@
 
 namespace atta {
 
-inline constexpr double kLenience = 0.005;  // of a capacity, where one thing can only be evened out at the cost of another
+inline constexpr double kLenience = 0.005;  // share of a capacity that may be exceeded to balance another thing
 
-// What partitions hold of each thing that is to be balanced, and how much they may hold.
+// How much the partitions hold of each thing to be balanced, and how much they may hold.
 class Loads {
  public:
   Loads(std::size_t parts, std::span<const std::int64_t> weights, std::span<const double> capacity)
@@ -22,8 +22,8 @@ class Loads {
   std::size_t parts() const { return parts_; }
   std::size_t things() const { return capacity_.size(); }
   double weight(std::size_t vertex, std::size_t c) const { return static_cast<double>(weights_[vertex * things() + c]); }
-  // Whether moving the vertex there leaves that partition with clearly more of something than it may hold and than its home holds
-  // then.
+  // Whether the move would leave partition `part` with too much of something: clearly more than it may hold, and more
+  // than the vertex' home holds then.
   bool worsens(std::size_t vertex, std::size_t home, std::size_t part) const {
     for (std::size_t c = 0; c < things(); ++c) {
       const double more = weight(vertex, c);
@@ -31,7 +31,7 @@ class Loads {
     }
     return false;
   }
-  // How much of thing `c` the partition holds beyond what it may.
+  // How much more of thing `c` the partition holds than it may.
   double excess(std::size_t part, std::size_t c) const { return loads_[part * things() + c] - capacity_[c]; }
   double of(std::size_t part) const { return loads_[part * things()]; }
 
@@ -39,7 +39,7 @@ class Loads {
     for (std::size_t c = 0; c < things(); ++c) loads_[part * things() + c] += sign * weight(vertex, c);
   }
 
-  // The smallest share of free room that the partition has left; below 0: the vertex does not fit.
+  // The smallest share of free room that the partition has left with the vertex; below 0: the vertex does not fit.
   double room(std::size_t vertex, std::size_t part) const {
     double least = 1.0;
     for (std::size_t c = 0; c < things(); ++c) {
@@ -57,7 +57,7 @@ class Loads {
   std::vector<double> loads_;
 };
 
-// Neighbours by partition; only what was counted is cleared.
+// Counts neighbours by partition. Only the counters in use are cleared.
 class Tally {
  public:
   explicit Tally(std::size_t parts) : counts_(parts, 0) {}
@@ -77,12 +77,14 @@ class Tally {
   std::vector<std::int32_t> touched_;
 };
 
-// Linear deterministic greedy (Stanton and Kliot, KDD 2012): neighbours there, times the share of room that is left.
+// Linear deterministic greedy (Stanton and Kliot, KDD 2012): number of neighbours there, times the share of room that
+// is left.
 struct Ldg {
   double operator()(std::int64_t neighbors, double room, double /*load*/) const { return static_cast<double>(neighbors) * room; }
 };
 
-// Fennel (Tsourakakis et al., WSDM 2014): neighbours there, less what one more vertex costs a partition of this size.
+// Fennel (Tsourakakis et al., WSDM 2014): number of neighbours there, less the cost of one more vertex in a partition
+// of this size.
 struct Fennel {
   double alpha, gamma;
   double operator()(std::int64_t neighbors, double /*room*/, double load) const {
@@ -90,9 +92,10 @@ struct Fennel {
   }
 };
 
-// Places the vertices of `order`; `owners[v]` < 0: not placed yet, others are there from the beginning. Where a neighbour is not
-// placed yet it counts for its partition of the pass before (`before`, may be empty): restreaming (Nishimura and Ugander, KDD
-// 2013). Ties go to the emptier partition, then to the smaller number. Where nothing fits, to the one that is overfilled least.
+// Places the vertices of `order`. `owners[v]` < 0: not placed yet; other vertices are placed from the beginning. A
+// neighbour that is not placed yet counts for its partition of the previous pass (`before`, may be empty): restreaming
+// (Nishimura and Ugander, KDD 2013). Ties go to the emptier partition, then to the smaller number. If a vertex fits
+// nowhere, it goes to the partition that it overfills least.
 template <class Id, class Score>
 void stream(const Csr<Id>& graph, std::span<const std::int64_t> order, std::span<const std::int32_t> before,
             std::span<std::int32_t> owners, Loads& loads, const Score& score) {
@@ -123,7 +126,7 @@ void stream(const Csr<Id>& graph, std::span<const std::int64_t> order, std::span
   }
 }
 
-// Moves vertices to the partition with most of their neighbours, if there is room; returns how many moved.
+// Moves vertices to the partition with most of their neighbours, if there is room. Returns how many moved.
 template <class Id>
 std::int64_t refine(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads& loads) {
   Tally tally(loads.parts());
@@ -148,14 +151,15 @@ std::int64_t refine(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads&
   return moved;
 }
 
-// Moves vertices out of partitions that hold too much of something, those first whose move costs the fewest cut edges, to where
-// they fit; where they fit nowhere, to a partition that is worse off in no respect than their home was. Returns how many moved.
+// Moves vertices out of partitions that hold too much of something. The vertices whose move costs the fewest cut edges
+// go first. A vertex goes to a partition where it fits. If it fits nowhere, it goes to a partition that is then no
+// worse in any respect than its home was. Returns how many moved.
 template <class Id>
 std::int64_t even_out(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads& loads) {
   Tally tally(loads.parts());
   for (std::size_t v = 0; v < owners.size(); ++v) loads.add(v, static_cast<std::size_t>(owners[v]), 1);
   std::int64_t moved = 0;
-  // The best target of v and what moving there gains; `strict`: it must fit in every respect.
+  // The best target of v and the gain of moving there. `strict`: v must fit in every respect.
   const auto target = [&](std::size_t v, std::size_t c, bool strict) {
     const auto home = static_cast<std::size_t>(owners[v]);
     for (const Id u : graph.row(v)) tally.count(owners[static_cast<std::size_t>(u)]);

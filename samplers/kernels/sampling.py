@@ -42,8 +42,8 @@ def sample_neighbors(
     ``method`` says how to draw and has the tables of these edges; None: uniformly (Floyd's algorithm). Rows of
     different ``trees`` (int32 [m]) draw independently. ``times`` int64 [m] hides later edges from a temporal method.
     Returns counts int32 [m], neighbours [sum(counts)] in the dtype of ``indices``, and edge ids in their own dtype.
-    With ``positions``, which is for calls without ``edge_ids``, the edges' positions (int64) come instead; without both
-    None. A row's result depends only on ``stream_key`` and on its tree, time, vertex key and edges (docs/architecture.md,
+    With ``positions`` (only without ``edge_ids``) these are the edges' positions, int64. Without both they are None. A
+    row's result depends only on ``stream_key`` and on its tree, time, vertex key and edges (docs/architecture.md,
     determinism contract).
     """
     if isinstance(method, InNumpy):

@@ -1,4 +1,4 @@
-// Bindings of the mutable tables' kernels; what they do stands in atta.kvstore.mutable.kernels.
+// Bindings of the mutable tables' kernels; documented in atta.kvstore.mutable.kernels.
 #include <cstring>
 #include <optional>
 #include <string>
@@ -24,7 +24,7 @@ using OutLongs = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device
 
 std::span<const std::int64_t> span_of(const Longs& rows) { return {rows.data(), rows.size()}; }
 
-// `values` has one row of the table's width for each of `rows`, and these lie in the table.
+// Checks that `values` has one row of the table's width for each of `rows`, and that `rows` lie in the table.
 void check_request(const auto& table, const Longs& rows, const auto& values) {
   if (values.shape(0) != rows.size()) bad("values", "must have one row per entry of rows");
   if (values.shape(1) != table.shape(1)) bad("values", "has rows of another size than the table");
@@ -48,7 +48,7 @@ void read_table(ByteTable table, Longs rows, OutByteTable out, RowLocks& locks, 
             span_of(rows), {reinterpret_cast<std::byte*>(out.data()), out_versions ? out_versions->data() : nullptr}, locks);
 }
 
-// A message put together in place: `head`, the rows, and for a table with versions `middle` and these.
+// A message made in place: `head`, the rows, and for a table with versions `middle` and the versions.
 nb::bytes pack_table(nb::bytes head, ByteTable table, Longs rows, RowLocks& locks, std::optional<Longs> versions,
                      nb::bytes middle) {
   check_versions(versions, table.shape(0));
@@ -62,7 +62,7 @@ nb::bytes pack_table(nb::bytes head, ByteTable table, Longs rows, RowLocks& lock
   to += head.size();
   {
     nb::gil_scoped_release unlocked;                    // no other thread knows the object yet
-    std::vector<std::int64_t> found(versions ? n : 0);  // numbers may not be written where they are not aligned
+    std::vector<std::int64_t> found(versions ? n : 0);  // the message's bytes may not be aligned for numbers
     read_rows({reinterpret_cast<const std::byte*>(table.data()), versions ? versions->data() : nullptr}, table.shape(1),
               span_of(rows), {to, versions ? found.data() : nullptr}, locks);
     if (between != 0) std::memcpy(to + values, middle.c_str(), between);
@@ -187,7 +187,7 @@ void fill_table(OutTable out, bool normal, std::int64_t first, std::uint64_t see
   if (out.ndim() != 2) bad("out", "must have two dimensions");
   const auto run = [&](auto* data) {
     nb::gil_scoped_release unlocked;
-    const std::uint64_t key = mix64(mix64(seed));  // mixed once more than rows are: seed 0, row 1 is not seed 1, row 0
+    const std::uint64_t key = mix64(mix64(seed));  // mixed once more than rows, so seed 0, row 1 differs from seed 1, row 0
     if (normal)
       fill_normal(data, out.shape(0), out.shape(1), first, key, a, b);
     else

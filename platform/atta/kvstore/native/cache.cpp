@@ -25,7 +25,7 @@ void make_index(RecentIndex* self, std::size_t slots, std::size_t window, std::s
   new (self) RecentIndex(slots, window, quiet, std::move(offsets));
 }
 
-// As split_cached, but `tickets` (int64: ids, or -1) in place of slots for what is missing.
+// As split_cached, but missing rows get `tickets` (int64: ids, or -1) in place of slots.
 nb::tuple look_up(RecentIndex& index, Longs rows, Longs positions, std::size_t owner, std::uint8_t need) {
   const std::size_t n = rows.size();
   if (positions.size() != n) bad("positions", "must be as long as rows");

@@ -36,8 +36,9 @@ struct HalfCodec {
 using HalfRows = HalfCodec<to_half, from_half>;
 using BrainRows = HalfCodec<to_brain, from_brain>;
 
-// A float32 scale, max|x| / 127, and one signed byte per number: x = scale * byte, at most half a scale wrong. There are no bytes
-// for infinity and NaN: a row that holds one gets the scale NaN and comes out as NaN altogether, instead of looking sane.
+// A float32 scale, max|x| / 127, and one signed byte per number: x = scale * byte, with an error of at most half a
+// scale. No byte stands for infinity or NaN. A row with one gets the scale NaN, so all its numbers are NaN when
+// decoded, and the error is visible.
 struct ByteRows {
   static constexpr float kSteps = 127.0F;
 
@@ -45,9 +46,9 @@ struct ByteRows {
 
   static float scale_of(float largest) {
     float scale = largest / kSteps;
-    // Subnormals are coarse: rounded down, the scale would leave the largest number out of reach.
+    // Subnormals are coarse: a scale that is rounded down could not reach the largest number.
     if (scale < FLT_MIN && scale * kSteps < largest) scale = std::nextafter(scale, FLT_MAX);
-    // Rounded up, it would take the largest of all floats to infinity.
+    // A scale that is rounded up would turn the largest float into infinity.
     if (std::isinf(scale * kSteps)) scale = std::nextafter(scale, 0.0F);
     return scale;
   }
@@ -67,7 +68,7 @@ struct ByteRows {
       std::memset(out, 0, width);
       return;
     }
-    // Adding and taking away 1.5 * 2^23 rounds a small float to an integer, ties to even.
+    // Adding and subtracting 1.5 * 2^23 rounds a small float to an integer, ties to even.
     constexpr float kRound = 12582912.0F;
     for (std::size_t j = 0; j < width; ++j) {
       const float steps = std::clamp(row[j] / scale, -kSteps, kSteps);

@@ -1,5 +1,5 @@
-// Random contents of a table: the number in (row, column) is a function of the seed, the row's place in the whole table and the
-// column, so it does not matter how the table is cut into shards.
+// Random contents of a table: the number in (row, column) is a function of the seed, the row's place in the whole table, and
+// the column. So it does not depend on how the table is cut into shards.
 #pragma once
 
 #include <cmath>
@@ -29,7 +29,7 @@ void fill_normal(T* out, std::size_t rows, std::size_t width, std::int64_t first
     const VertexStream stream(key, first + static_cast<std::int64_t>(i));
     T* row = out + i * width;
     for (std::size_t j = 0; j < width; j += 2) {
-      const double radius = std::sqrt(-2.0 * std::log(1.0 - unit(stream.draw(j))));  // of (0, 1]: the logarithm is finite
+      const double radius = std::sqrt(-2.0 * std::log(1.0 - unit(stream.draw(j))));  // argument in (0, 1]: the log is finite
       const double angle = 2.0 * std::numbers::pi * unit(stream.draw(j + 1));
       row[j] = static_cast<T>(mean + std * radius * std::cos(angle));
       if (j + 1 < width) row[j + 1] = static_cast<T>(mean + std * radius * std::sin(angle));

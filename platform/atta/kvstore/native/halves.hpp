@@ -1,5 +1,5 @@
-// 16-bit floats in plain integer and float32 arithmetic, rounded to nearest, ties to even: no processor extension is taken for
-// granted, and loops over these functions vectorise. NaNs become quiet NaNs.
+// 16-bit floats in plain integer and float32 arithmetic, rounded to nearest, ties to even. They need no processor
+// extension, and loops over these functions vectorise. NaNs become quiet NaNs.
 #pragma once
 
 #include <bit>
@@ -8,8 +8,8 @@
 
 namespace atta {
 
-// IEEE binary16. After the FP16 library (Maratyszcza, MIT licence): the float unit itself does the rounding, because adding a power
-// of two of the right size pushes out just the bits that a half has no room for.
+// IEEE binary16. After the FP16 library (Maratyszcza, MIT licence): the float unit does the rounding. Adding a power of
+// two of the right size removes exactly the bits that a half has no room for.
 inline std::uint16_t to_half(float value) {
   constexpr float kToInfinity = 0x1.0p+112F, kBack = 0x1.0p-110F;
   const float base = (std::fabs(value) * kToInfinity) * kBack;

@@ -11,9 +11,9 @@
 
 namespace atta {
 
-// Rows share a fixed number of locks ("striping"), so a table of any size pays four kilobytes for them. A lock is held while one
-// row is moved, well below a microsecond, and no thread holds two: waiting is spinning, and yielding in case the holder was
-// descheduled.
+// Rows share a fixed number of locks ("striping"), so the locks of a table of any size take four kilobytes. A lock is
+// held while one row is moved, which takes well below a microsecond. No thread holds two locks. A waiting thread spins,
+// and yields in case the holder was descheduled.
 class RowLocks {
  public:
   static constexpr int kBits = 12;
@@ -40,7 +40,7 @@ class RowLocks {
   };
 
  private:
-  // Multiplied, so that neighbouring rows lie on different cache lines.
+  // The multiplication puts the locks of neighbouring rows on different cache lines.
   std::atomic<std::uint8_t>& of(std::size_t row) { return locks_[(row * kGolden) >> (64 - kBits)]; }
 
   std::array<std::atomic<std::uint8_t>, std::size_t{1} << kBits> locks_{};

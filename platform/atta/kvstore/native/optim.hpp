@@ -1,5 +1,5 @@
-// Optimisers that step the rows of one request. Only rows that were asked for move, and each once: gradients of equal rows are
-// summed first, as torch does when it coalesces a sparse gradient.
+// Optimisers that step the rows of one request. Only the rows of the request change, each once. Gradients of equal rows
+// are summed first, as in torch when it coalesces a sparse gradient.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,8 @@
 
 namespace atta {
 
-// The positions of a request by row: rows in the order in which they first occur, positions of a row ascending.
+// The positions of a request by row. Rows are in the order in which they first occur. The positions of a row are
+// ascending.
 struct ByRow {
   std::vector<std::int64_t> rows;
   std::vector<std::size_t> begin;      // positions of rows[k]: begin[k] ... begin[k + 1] - 1
@@ -66,7 +67,7 @@ struct Sgd {
   }
 };
 
-// torch.optim.Adagrad on sparse gradients (Duchi, Hazan, Singer, 2011); `lr` is decayed already.
+// torch.optim.Adagrad on sparse gradients (Duchi, Hazan, Singer, 2011); `lr` is the rate after decay.
 struct Adagrad {
   float* table;
   float* sums;  // of squared gradients
@@ -82,8 +83,8 @@ struct Adagrad {
   }
 };
 
-// torch.optim.SparseAdam (Kingma, Ba, 2015, lazily): moments of rows without a gradient stay as they are. `size` is the step size,
-// corrected for the bias of the moments.
+// torch.optim.SparseAdam (Kingma, Ba, 2015, lazily): moments of rows without a gradient do not change. `size` is the
+// step size, corrected for the bias of the moments.
 struct SparseAdam {
   float* table;
   float* means;    // of gradients

@@ -1,5 +1,5 @@
-// Which remote rows are cached because they were asked for lately; the rows themselves lie in arrays of Python. See
-// atta.kvstore.cache.recent for the policy in words.
+// The index of the remote rows that are cached because they were asked for lately. The rows themselves lie in arrays of
+// Python. atta.kvstore.cache.recent describes the policy.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,8 @@
 
 namespace atta {
 
-// Which ids have been sighted, forgotten after `window` to 2 * `window` other ids: a bit per hashed id, in two generations.
+// Remembers which ids have been seen, and forgets them after `window` to 2 * `window` other ids. It keeps a bit per
+// hashed id, in two generations.
 class Sightings {
  public:
   explicit Sightings(std::size_t window)
@@ -23,7 +24,7 @@ class Sightings {
         now_(bits_ / 64),
         before_(bits_ / 64) {}
 
-  // Notes a sighting; whether it was not the first. Other ids may share the bit: at most about one in eight.
+  // Notes a sighting. Returns whether the id was seen before. Other ids may share the bit: at most about one in eight.
   bool again(std::int64_t id) {
     const std::uint64_t bit = mix64(static_cast<std::uint64_t>(id)) & (bits_ - 1), mask = std::uint64_t{1} << (bit % 64);
     if (now_[bit / 64] & mask) return true;
@@ -42,13 +43,15 @@ class Sightings {
   std::vector<std::uint64_t> now_, before_;
 };
 
-// Ids in a bounded number of slots. A slot with pins (rows being copied from it or into it) never changes its id. All methods may
-// be called by many threads: what one learns under the mutex, and the pins, order the copies that are made outside of it.
+// Ids in a bounded number of slots. A slot with pins (rows are being copied from it or into it) never changes its id.
+// Many threads may call all methods. Rows are copied outside the mutex; the state read under the mutex and the pins
+// keep these copies in order.
 class RecentIndex {
  public:
   static constexpr std::int32_t kNone = -1;
 
-  // `offsets`: the owners' ranges of ids; `quiet`: pulls from its owner that a row may miss before another may take its slot.
+  // `offsets`: the owners' ranges of ids. `quiet`: number of pulls from its owner after which a row that none of them
+  // asked for may lose its slot.
   RecentIndex(std::size_t slots, std::size_t window, std::size_t quiet, std::vector<std::int64_t> offsets)
       : quiet_(static_cast<std::uint32_t>(quiet)),
         offsets_(std::move(offsets)),
@@ -62,8 +65,9 @@ class RecentIndex {
   std::int64_t base(std::size_t owner) const { return offsets_[owner]; }
   std::int64_t end() const { return offsets_.back(); }
 
-  // One pull from `owner`: found[i] is the slot of base + rows[i], now pinned, if all bits of `need` are there, else kNone, and
-  // then tickets[i] is the id if the row should be kept when it comes, else kNone. Returns the number of rows found.
+  // One pull from `owner`. If all bits of `need` are there, found[i] is the slot of base + rows[i], and the slot is now
+  // pinned. Otherwise found[i] is kNone. Then tickets[i] is the id if the row should be kept when it comes, else kNone.
+  // Returns the number of rows found.
   std::size_t look_up(std::span<const std::int64_t> rows, std::size_t owner, std::uint8_t need, std::int32_t* found,
                       std::int64_t* tickets) {
     const std::lock_guard<std::mutex> held(mutex_);
@@ -90,7 +94,8 @@ class RecentIndex {
     return hits;
   }
 
-  // Slots for ids whose rows have come, with pins, and which of `bits` the caller is to write there; kNone: nothing.
+  // Gives pinned slots to ids whose rows have come, and says in `todo` which of `bits` the caller must write there. A
+  // slot kNone: write nothing.
   void reserve(std::span<const std::int64_t> ids, std::uint8_t bits, std::int32_t* slots, std::uint8_t* todo) {
     const std::lock_guard<std::mutex> held(mutex_);
     std::size_t looked_at = 0;
@@ -106,7 +111,8 @@ class RecentIndex {
     }
   }
 
-  // The rows of `reserve` have been written (or, unless `written`, could not be). Slots are in range or kNone.
+  // Call it after the rows of `reserve` are written; `written` is false if they could not be. Slots are in range or
+  // kNone.
   void publish(std::span<const std::int32_t> slots, const std::uint8_t* todo, bool written) {
     const std::lock_guard<std::mutex> held(mutex_);
     for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -118,13 +124,13 @@ class RecentIndex {
     }
   }
 
-  // The rows that `look_up` found have been copied. Slots are in range.
+  // Call it after the rows that `look_up` found are copied. Slots are in range.
   void unpin(std::span<const std::int32_t> slots) {
     const std::lock_guard<std::mutex> held(mutex_);
     for (const std::int32_t at : slots) --slots_[static_cast<std::size_t>(at)].pins;
   }
 
-  // Ids by slot, and the tables whose rows are there.
+  // The id of each slot, and the tables whose rows are there.
   std::vector<std::pair<std::int64_t, std::uint8_t>> content() {
     const std::lock_guard<std::mutex> held(mutex_);
     std::vector<std::pair<std::int64_t, std::uint8_t>> all;
@@ -151,8 +157,8 @@ class RecentIndex {
     }
   }
 
-  // A slot without an id: a fresh one, else the next that has no pins and that its owner's last pulls have not asked for. The hand
-  // goes round at most once per `looked_at`.
+  // A slot without an id: a fresh one, else the next one without pins that its owner's last pulls have not asked for.
+  // The search goes round all slots at most once per `looked_at`.
   std::int32_t take(std::size_t& looked_at) {
     if (used_ < slots_.size()) return static_cast<std::int32_t>(used_++);
     for (; looked_at < slots_.size(); ++looked_at) {
@@ -176,7 +182,7 @@ class RecentIndex {
     table_[place] = at;
   }
 
-  // Takes an id out of the hash table and moves later entries back, so that searches need no tombstones.
+  // Removes an id from the hash table and moves later entries back, so that searches need no tombstones.
   void forget(std::int64_t id) {
     const std::size_t mask = table_.size() - 1;
     std::size_t gap = home(id);

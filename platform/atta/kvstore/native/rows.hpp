@@ -1,4 +1,4 @@
-// Reading, overwriting and adding rows of a table that others read and write at the same time.
+// Reads, overwrites and adds rows of a table that other threads read and write at the same time.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ struct Half {  // what a float16 table holds
   std::uint16_t bits;
 };
 
-// A table's bytes and, where it has them, the versions of its rows, which change together with them.
+// A table's bytes and, if it has them, the versions of its rows. A row and its version change together.
 template <class Byte, class Version>
 struct Versioned {
   Byte* rows;
@@ -45,7 +45,8 @@ inline void read_rows(ConstRows table, std::size_t row_bytes, std::span<const st
   }
 }
 
-// table[rows[i]] = values[i], in order: of a repeated row the last counts. A row of a higher version stays as it is.
+// table[rows[i]] = values[i], in order: the last value of a repeated row wins. A row of a higher version does not
+// change.
 inline void write_rows(Rows table, std::size_t row_bytes, std::span<const std::int64_t> rows, const std::byte* values,
                        std::int64_t version, RowLocks& locks) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -65,14 +66,14 @@ void accumulate(T* to, const T* values, std::size_t n) {
   if constexpr (std::same_as<T, Half>) {
     for (std::size_t j = 0; j < n; ++j) to[j].bits = to_half(from_half(to[j].bits) + from_half(values[j].bits));
   } else if constexpr (std::integral<T>) {
-    using Unsigned = std::make_unsigned_t<T>;  // integers wrap as numpy's do
+    using Unsigned = std::make_unsigned_t<T>;  // integers wrap as in numpy
     for (std::size_t j = 0; j < n; ++j) to[j] = static_cast<T>(static_cast<Unsigned>(to[j]) + static_cast<Unsigned>(values[j]));
   } else {
     for (std::size_t j = 0; j < n; ++j) to[j] += values[j];
   }
 }
 
-// table[rows[i]] += values[i], in order; a repeated row takes all of its values.
+// table[rows[i]] += values[i], in order; all values of a repeated row are added.
 template <class T>
 void add_rows(T* table, std::size_t width, std::span<const std::int64_t> rows, const T* values, RowLocks& locks) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
