@@ -45,7 +45,7 @@ std::vector<std::int64_t> grow_blocks(const Csr<Id>& graph, std::span<const std:
 
 struct BlockRule {
   std::array<double, kLabels> share;  // alpha, beta, gamma: they sum to 1
-  double smooth;                      // added to the cross edges per vertex, so that a partition without cross edges can win
+  double smooth;                      // added to the cross edges per vertex: a partition without any can win too
 };
 
 // Assigns blocks to partitions: blocks with the most labelled vertices first, ties by size. Each block goes to the

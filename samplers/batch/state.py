@@ -1,4 +1,4 @@
-"""One mini-batch while its DAG runs: the CPU steps. Between these steps daemons exchange rows.
+"""The CPU steps of one mini-batch while its DAG runs. Between these steps daemons exchange rows.
 
     seed() ──► growth of the seeds ──► sample_items(task) … accept(task, …) ──► join(op) ──► growth of the hop ──► …
                        └──► feature_items(task) … table_rows(…)                    └──► the same for the hop's vertices

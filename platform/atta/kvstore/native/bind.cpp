@@ -187,7 +187,7 @@ void fill_table(OutTable out, bool normal, std::int64_t first, std::uint64_t see
   if (out.ndim() != 2) bad("out", "must have two dimensions");
   const auto run = [&](auto* data) {
     nb::gil_scoped_release unlocked;
-    const std::uint64_t key = mix64(mix64(seed));  // mixed once more than rows, so seed 0, row 1 differs from seed 1, row 0
+    const std::uint64_t key = mix64(mix64(seed));  // mixed twice: (seed 0, row 1) differs from (seed 1, row 0)
     if (normal)
       fill_normal(data, out.shape(0), out.shape(1), first, key, a, b);
     else

@@ -1,5 +1,5 @@
-// Random contents of a table: the number in (row, column) is a function of the seed, the row's place in the whole table, and
-// the column. So it does not depend on how the table is cut into shards.
+// Random contents of a table: the number in (row, column) is a function of the seed, the row's place in the whole
+// table, and the column. So it does not depend on how the table is cut into shards.
 #pragma once
 
 #include <cmath>
