@@ -65,8 +65,8 @@ def _describe_dataset(dataset: Dataset, parts: Sequence[int] | None) -> dict[str
 
 
 def _part_size(dataset: Dataset, index: int) -> dict[str, int]:
-    """Bytes of a part's own files, and bytes of all arrays, the part's and the shared ones, that its daemon holds or
-    maps."""
+    """``disk_bytes``: the part's own files. ``memory_bytes``: all arrays that its daemon holds or maps, including the
+    shared arrays."""
     own = [r for name, r in dataset.files.items() if name.startswith(f"{dataset_files.part_folder(index)}/")]
     shared = [r for name, r in dataset.files.items() if name.startswith("shared/")]
     arrays = sum(np.dtype(r.dtype).itemsize * prod(r.shape) for r in (*own, *shared))

@@ -201,8 +201,8 @@ class GraphWriter:
         return self._edges[edge_type]
 
     def add_edges(self, edge_type: str, src: npt.ArrayLike, dst: npt.ArrayLike, **tables: Array) -> None:
-        """Add a whole edge type. ``tables``: [E, *row_shape] each. ``weight`` and ``time`` have their meanings, others
-        any name."""
+        """Add a whole edge type. ``tables``: [E, *row_shape] each. ``weight`` and ``time`` have their usual meanings;
+        other names are free."""
         out = self.open_edges(
             edge_type, {n: TableSpec(values.dtype.str, values.shape[1:]) for n, values in tables.items()}
         )
