@@ -34,7 +34,7 @@ EdgeType = tuple[str, str, str]
 
 
 class RelationalSage(nn.Module):
-    """An input layer per vertex type, then one SAGEConv per relation and layer. Their results are summed over relations."""
+    """An input layer per vertex type, then one SAGEConv per relation and layer. Results are summed over relations."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class RelationalSage(nn.Module):
         layers: int = 2,
         dropout: float = 0.5,
     ) -> None:
-        """``counts``: number of vertices by type. ``widths``: number of features by type; without types that have none."""
+        """``counts``: number of vertices by type. ``widths``: number of features by type, for types with features."""
         super().__init__()
         self.target, self.dropout = target, dropout
         self.encoders = nn.ModuleDict({t: nn.Linear(width, hidden) for t, width in sorted(widths.items())})
@@ -86,7 +86,7 @@ class RelationalSage(nn.Module):
 
 
 def useful_relations(target: str, edge_types: Sequence[EdgeType], layers: int) -> list[list[EdgeType]]:
-    """Relations by layer, from the first layer on: only relations whose results reach the target type in the last layer.
+    """Relations by layer, from the first layer on. Only relations whose results reach the target type at the end.
 
     A batch has no edges of other relations: they are further from the seeds than it has hops.
     """

@@ -74,9 +74,9 @@ class Links:
 def read(data: Path, dimensions: int) -> tuple[Links, npt.NDArray[np.float32]]:
     """The divided edges and the features of the graph in ``data``.
 
-    Bags of words are divided by their sum. With ``dimensions`` they are multiplied by a fixed random matrix with that many
-    columns, which roughly keeps inner products. A batch of edges reaches a large part of a small graph, and thousands
-    of columns of zeros would be most of its bytes.
+    Bags of words are divided by their sum. If ``dimensions`` is set, they are multiplied by a fixed random matrix with
+    ``dimensions`` columns, which roughly keeps inner products. A batch of edges reaches a large part of a small graph,
+    and thousands of columns of zeros would be most of its bytes.
     """
     sparse = data / "x_sparse.npz"
     x = load_npz(sparse) if sparse.exists() else np.load(data / "x.npy")
@@ -193,13 +193,13 @@ def embed(model: LinkSage, cluster: atta.Cluster, nodes: int, layers: int) -> Te
     for batch in loader:
         z = model(batch.x, batch.edge_index)[: batch.batch_size]
         found = z.new_empty(nodes, z.shape[1]) if found is None else found
-        found[batch.input_id] = z  # batches do not come in the order of the input
+        found[batch.input_id] = z  # batches come in any order
     assert found is not None
     return found
 
 
 def auc(z: Tensor, edges: Pairs, non_edges: Pairs) -> float:
-    """Percent of (edge, non-edge) pairs that the dot product puts in the right order; a tie counts half."""
+    """Percent of (edge, non-edge) pairs that the dot product puts in the right order. A tie counts half."""
     rows = z.numpy()
     pairs = np.concatenate([edges, non_edges], axis=1)
     rank = rankdata((rows[pairs[0]] * rows[pairs[1]]).sum(axis=1))

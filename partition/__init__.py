@@ -21,7 +21,7 @@ __all__ = ["CSC", "Dataset", "Graph", "GraphWriter", "Part", "PartitionBook", "S
 
 
 def __getattr__(name: str) -> Any:
-    # Daemons read datasets and make none: what cuts graphs takes as long to import as all the rest.
+    # Daemons only read datasets. The modules that cut graphs take as long to import as all the others together.
     if name == "partition_graph":
         from atta.partition.cutting.run import partition_graph
 

@@ -1,7 +1,7 @@
 """The partitioned dataset, opened read-only: the schema, the partition book, ids and the parts of one machine.
 
-The layout on disk is described in ``docs/architecture.md``; ``writer.py`` writes it. A machine needs ``manifest.json``,
-``shared/`` and only those ``part-NNNN`` folders that it serves.
+``docs/architecture.md`` describes the layout on disk, and ``writer.py`` writes it. A machine needs ``manifest.json``,
+``shared/`` and the ``part-NNNN`` folders of the partitions that it serves.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CSC:
     """In-neighbours of a partition's core vertices for one edge type, memory-mapped.
 
     Attributes:
-        indptr: int64 [core+1]; the in-neighbours of core row i stand at ``indptr[i]:indptr[i+1]``.
+        indptr: int64 [core+1]; the in-neighbours of core row i are at ``indptr[i]:indptr[i+1]``.
         indices: int32 or int64 [E], internal ids of the sources, ordered by (user id, edge id) within a row.
         edge_ids: int32 or int64 [E], the users' edge ids.
         weight: [E] or None.
@@ -68,7 +68,7 @@ class CSC:
 
 @dataclass(frozen=True)
 class _OpenedFolder:
-    """A dataset's folder when it was opened. Files are mapped later, and another folder may have its name by then."""
+    """A dataset's folder as it was opened. Files are mapped later, when another dataset may lie in the folder."""
 
     path: Path
     manifest: tuple[int, ...]
@@ -82,18 +82,18 @@ class _OpenedFolder:
         """Memory-map one of the files read-only.
 
         Raises:
-            DataError: the file is missing or damaged, or another dataset has taken the place: their rows must not be
-                mixed.
+            DataError: the file is missing or damaged, or another dataset lies in the folder now. Rows of two datasets
+                must not be mixed.
         """
         array = map_array(path)
-        # Checked after the file was opened, so the file belongs to this dataset if nothing has changed.
+        # Check after the file was opened: if the manifest is still the same, the file belongs to this dataset.
         if _identity(self.path / MANIFEST) != self.manifest:
             raise DataError(self.path, "was replaced since it was opened; open it again")
         return array
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """What changes when another file takes this one's place; () if there is none."""
+    """Figures that change when another file replaces this one; () if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -102,7 +102,7 @@ def _identity(path: Path) -> tuple[int, ...]:
 
 
 class Part:
-    """One partition; arrays are memory-mapped on first use and kept."""
+    """One partition. Arrays are memory-mapped at their first use, and the mapping is kept."""
 
     def __init__(self, dataset: Dataset, index: int) -> None:
         self.index = index
@@ -158,7 +158,7 @@ class Dataset:
     """A partitioned dataset, opened read-only.
 
     Attributes:
-        path: its folder.
+        path: folder of the dataset.
         dataset_id: 16 hex digits; equal ids mean equal schema, ranges and file contents.
         schema: types, tables, splits.
         book: ranges of internal ids.
@@ -182,9 +182,9 @@ class Dataset:
 
     @classmethod
     def open(cls, path: str | Path, *, parts: Sequence[int] | None = None, verify: bool = True) -> Dataset:
-        """Open a dataset of which at least ``parts`` (None: all) lie on this machine.
+        """Open a dataset. At least ``parts`` (None: all partitions) must lie on this machine.
 
-        Sizes and array headers of the shared files and of those parts are always checked, checksums with ``verify``.
+        Sizes and array headers of the shared files and of ``parts`` are always checked, checksums with ``verify``.
 
         Raises:
             DataError: something is missing, truncated, altered or of another format; the message names the file.
@@ -253,7 +253,7 @@ class Dataset:
                 yield f"{folder}/edges/{e}/{name}.npy", (spec.dtype, (*shape, *spec.row_shape))
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        """Return the length of a vector that only the manifest knows."""
+        """Return the shape of a vector. Only the manifest knows its length."""
         record = self.files.get(name)
         return (record.shape[0] if record and record.shape else 0,)
 

@@ -1,5 +1,5 @@
-"""Copies out of a partitioned dataset what one daemon needs: the manifest, ``shared/`` and its own parts, each file
-verified."""
+"""Copies what one daemon needs from a partitioned dataset: the manifest, ``shared/`` and its own parts. Verifies each
+file."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def deploy(
 ) -> int:
     """Copy what the daemons of ``parts`` need from the dataset ``src`` to the folder ``dst``; returns the bytes copied.
 
-    ``dst`` appears when all of it is there, forced to disk, and every checksum is as the manifest says.
+    ``dst`` appears when it is complete, forced to disk, and has the checksums of the manifest.
 
     Raises:
-        DataError: a file of ``src`` is missing, truncated or altered, or came out different.
+        DataError: a file of ``src`` is missing, truncated or altered, or its copy differs.
         ConfigError: no such partition, or ``dst`` may not be written.
         QuotaExceededError: ``dst`` has not enough room.
     """

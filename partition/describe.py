@@ -28,12 +28,12 @@ def describe(path: str | Path, parts: Sequence[int] | None = None) -> dict[str, 
 
     Args:
         path: a graph folder or a dataset.
-        parts: the partitions that lie on this machine (None: all); only datasets have some.
+        parts: the partitions that lie on this machine (None: all); for datasets only.
 
     Returns:
-        ``kind`` ("graph" or "dataset"), sizes, tables, splits, and for datasets ``quality``: measured anew when all
-        partitions are here, otherwise as recorded; and ``parts``: ``disk_bytes`` and ``memory_bytes`` of each, caches
-        not counted.
+        ``kind`` ("graph" or "dataset"), sizes, tables and splits. Datasets also have ``quality`` and ``parts``.
+        ``quality`` is measured anew if all partitions are here, otherwise it is the recorded one. ``parts`` has
+        ``disk_bytes`` and ``memory_bytes`` of each partition, without caches.
 
     Raises:
         DataError: something is missing or altered; the message names the file.
@@ -65,8 +65,8 @@ def _describe_dataset(dataset: Dataset, parts: Sequence[int] | None) -> dict[str
 
 
 def _part_size(dataset: Dataset, index: int) -> dict[str, int]:
-    """Bytes of a part's own files, and of all arrays that a daemon serving it holds or maps: the part's and the shared
-    ones."""
+    """``disk_bytes``: the part's own files. ``memory_bytes``: all arrays that its daemon holds or maps, including the
+    shared arrays."""
     own = [r for name, r in dataset.files.items() if name.startswith(f"{dataset_files.part_folder(index)}/")]
     shared = [r for name, r in dataset.files.items() if name.startswith("shared/")]
     arrays = sum(np.dtype(r.dtype).itemsize * prod(r.shape) for r in (*own, *shared))

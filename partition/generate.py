@@ -1,9 +1,9 @@
 """Synthetic graphs that a GNN can learn, written in a stream: the same arguments always give the same files.
 
 ``sbm`` and ``powerlaw`` plant communities (a degree-corrected stochastic block model): most edges stay inside a
-community, every community belongs to one class, and features carry the class so weakly that a vertex needs its
-neighbours to find it. ``rmat`` draws the recursive matrix graph (Chakrabarti et al., 2004), whose edges know no
-classes; there the label of a vertex is the commonest hidden topic among its in-neighbours and features show the topics.
+community, and every community belongs to one class. Features show the class so weakly that a model needs a vertex's
+neighbours to find it. ``rmat`` draws the recursive matrix graph (Chakrabarti et al., 2004). Its edges do not depend on
+classes. The label of a vertex is the commonest hidden topic among its in-neighbours, and features show the topics.
 
 Every edge is stored in both directions. Vertex numbers are shuffled: neighbouring numbers say nothing.
 Memory: a few arrays per vertex plus a chunk of edges or features per thread.
@@ -49,15 +49,15 @@ class GenerateOptions:
 
     Attributes:
         nodes: number of vertices.
-        edges: stored directed edges, about: pairs drawn twice inside a community or a chunk are dropped after a few
-            further attempts.
-        features: columns of ``x`` (float32); 0: no features.
+        edges: number of stored directed edges, about. A pair that is drawn twice inside a community or a chunk is
+            dropped after a few further attempts.
+        features: number of columns of ``x`` (float32); 0: no features.
         classes: number of classes of ``y``.
-        seed: of everything.
+        seed: seed of everything.
         communities: planted communities, at least ``classes`` (default: one per class for sbm, about 2,000 vertices
             each for powerlaw). Ignored by rmat.
         inter: share of edges drawn without regard to communities. Ignored by rmat.
-        exponent: of the power law of degrees (powerlaw only).
+        exponent: exponent of the power law of degrees (powerlaw only).
         signal: strength of the class in one vertex's features, in standard deviations of their noise (times four for
             the topics of rmat).
         train, val, test: shares of the vertices in the splits.
@@ -126,7 +126,7 @@ def generate(
             labels[row_of] = model.labels(options)
         out.add_labels(labels)
         out.num_classes = options.classes
-        # A topic is not a class: shown plainly it still says nothing about the label of the vertex itself.
+        # A topic is not a class: a vertex's own topic does not tell its label, so features may show it plainly.
         strength = options.signal * (_TOPIC_SIGNAL if kind == "rmat" else 1)
         _write_features(out, topics, strength, options, progress=progress, threads=threads)
         _write_splits(out, options)
@@ -149,7 +149,7 @@ def _write_edges(
 
 
 def _in_order(jobs: Iterable[Callable[[], _T]], threads: int) -> Iterator[_T]:
-    """Run ``jobs`` on ``threads`` threads and yield their results in the order of the jobs, a bounded number of them
+    """Run ``jobs`` on ``threads`` threads and yield their results in the order of the jobs. A bounded number runs
     ahead."""
     pending: deque[Future[_T]] = deque()
     with ThreadPoolExecutor(threads) as pool:
@@ -166,7 +166,7 @@ def _in_order(jobs: Iterable[Callable[[], _T]], threads: int) -> Iterator[_T]:
 
 @dataclass(frozen=True)
 class _Communities:
-    """Vertices in hidden order, community by community, with the weights by which end points are drawn."""
+    """Vertices in hidden order, community by community, with their weights for drawing end points."""
 
     bounds: Ints  # [communities + 1], hidden vertex numbers
     weights: npt.NDArray[np.float64]  # [n]
@@ -178,7 +178,7 @@ class _Communities:
         count = options.communities or default
         weights = np.ones(n)
         if kind == "powerlaw":
-            # Inverse of the Pareto distribution, cut where two hubs would be joined more than once on average.
+            # Inverse of the Pareto distribution. It is cut where two hubs would share more than one edge on average.
             mean = max(options.edges / n, 1)
             uniform = 1 - _rng(options, _STREAM_WEIGHT).random(n)
             weights = uniform ** (-1 / (options.exponent - 1))
@@ -190,10 +190,10 @@ class _Communities:
         return np.repeat(np.arange(len(self.bounds) - 1) % options.classes, np.diff(self.bounds))
 
     def jobs(self, options: GenerateOptions, row_of: Ints) -> Iterator[Callable[[], Edges]]:
-        """Yield what draws the edges, chunk after chunk: first inside communities, then anywhere.
+        """Yield functions that draw the edges of one chunk each: first inside communities, then anywhere.
 
-        All pairs of a community lie in one chunk, so that none of them is drawn twice. A pair is a hash of the seed,
-        its community and its number there, so it depends neither on threads nor on the size of chunks.
+        All pairs of a community are in one chunk, so none of them is drawn twice. A pair is a hash of the seed, its
+        community and its number there, so it depends neither on threads nor on the size of chunks.
         """
         wheel, undirected = _native.Wheel(self.weights), options.edges // 2
         inside = round(undirected * (1 - options.inter))
@@ -223,7 +223,7 @@ def _write_rmat(out: GraphWriter, options: GenerateOptions, row_of: Ints, progre
     for src, dst in _write_edges(out, _rmat_edges(options, row_of), options, progress):
         np.add.at(votes, dst * classes + topics[src], 1)
     by_vertex = votes.reshape(n, classes)
-    # Ties, and vertices without neighbours, are settled by the vertex's own topic.
+    # The vertex's own topic decides ties, and is the label of vertices without neighbours.
     own = np.arange(n), topics
     best = by_vertex.argmax(axis=1)
     labels = np.where(by_vertex[own] == by_vertex[np.arange(n), best], topics, best)

@@ -1,4 +1,4 @@
-"""What a graph consists of: node types, edge types, their tables and splits. Shared by graph folders and datasets."""
+"""The schema of a graph: node types, edge types, their tables and splits. Graph folders and datasets share it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def split_edge_type(edge_type: str) -> tuple[str, str, str]:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """One row per vertex (or edge).
+    """Describes a table with one row per vertex (or edge).
 
     Attributes:
         dtype: numpy dtype string, little endian, such as ``"<f4"``.
@@ -77,7 +77,7 @@ class TableSpec:
 
 @dataclass(frozen=True)
 class Schema:
-    """The types of a graph and what is stored for each.
+    """The types of a graph, and the tables and splits of each.
 
     Attributes:
         node_types: names, sorted.
@@ -87,7 +87,7 @@ class Schema:
         node_tables: node type -> table name -> spec; every node type has an entry.
         edge_tables: edge type -> table name -> spec; every edge type has an entry. ``weight`` and ``time`` are scalars.
         splits: node type -> split name -> number of vertices; every node type has an entry.
-        num_classes: of the labels ``y``, None when there are none.
+        num_classes: number of classes of the labels ``y``; None: no labels.
     """
 
     node_types: tuple[str, ...]

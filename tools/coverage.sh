@@ -1,7 +1,7 @@
 #!/bin/sh
-# coverage.sh [TESTS...]: run the tests (default: those of `make test`) and report the lines that they cover, with those that
-# daemons and trainers run. Lists every module below 80 %. Processes that tests kill with SIGKILL do not count. It takes about
-# twice as long as `make test`.
+# coverage.sh [TESTS...]: run the tests (default: the tests of `make test`) and report the lines that they cover. Lines
+# that daemons and trainers run count, too. Processes that tests kill with SIGKILL do not count. Lists every module below
+# 80 %. It takes about twice as long as `make test`.
 set -eu
 cd "$(dirname "$0")/.."
 python="$PWD/.venv/bin/python"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The whole way: generate a graph, cut it in two, serve each half by a daemon, train GraphSAGE with two trainers.
+# Shows all steps: generate a graph, cut it in two, serve each half by a daemon, train GraphSAGE with two trainers.
 set -eu
 cd "$(dirname "$0")/.."
 graph=data/demo

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Generates protos/v1/*_pb2.py{,i} from protos/atta/v1/*.proto, importable as atta.protos.v1. With --check, only compares.
+# Generates protos/v1/*_pb2.py{,i} from protos/atta/v1/*.proto. They are imported as atta.protos.v1. With --check, only
+# compares.
 set -eu
 cd "$(dirname "$0")/.."
 python="${PYTHON:-.venv/bin/python}"

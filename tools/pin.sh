@@ -1,6 +1,6 @@
 #!/bin/sh
 # Rewrites constraints.txt: every package Atta needs, directly or not, pinned without local version suffixes.
-# Pins that still fit are kept; --upgrade resolves all of them anew.
+# Pins that still fit are kept. With --upgrade, all are resolved anew.
 set -eu
 cd "$(dirname "$0")/.."
 report=$(mktemp)

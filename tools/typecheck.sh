@@ -1,5 +1,5 @@
 #!/bin/sh
-# mypy --strict over the package as it is installed. Four folders make one import package: links put them together.
+# Runs mypy --strict on the package as it is installed. Its import package has four folders, so links join them.
 set -eu
 cd "$(dirname "$0")/.."
 tree=build/typing

@@ -12,7 +12,7 @@ from atta.samplers.operators import Batch, Bounds, Expand, Program, Sampled, fir
 
 @dataclass(frozen=True)
 class Snowball:
-    """Each of ``rounds`` rounds adds ``width`` vertices; ties go to the smaller user id. The batch is the induced subgraph."""
+    """Each of ``rounds`` rounds adds ``width`` vertices. Ties: the smaller user id. The batch is the induced subgraph."""
 
     rounds: int = 2
     width: int = 32

@@ -1,4 +1,4 @@
-"""What partitions get equal shares of: vertices, edges, splits, the vertices of each type."""
+"""The quantities that are balanced over partitions: vertices, edges, splits, the vertices of each type."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def known_balance(graph: Graph, balance: Sequence[str] | None) -> list[str]:
 
 
 def slacks(graph: Graph, balance: Sequence[str]) -> npt.NDArray[np.float64]:
-    """Return [C] by how much a partition may exceed its share, for the columns of ``constraints``.
+    """Return float64 [C]: how far a partition may exceed its share, for each column of ``constraints``.
 
-    Vertices and types 3 %, in-edges 8 %: a hub is hard to place; splits 2 %: they set the number of batches.
+    Vertices and types: 3 %. In-edges: 8 %, because a hub is hard to place. Splits: 2 %, because they set the number of
+    batches.
     """
     known = {"nodes": 0.03, "edges": 0.08, TYPES: 0.03}
     return np.array([known.get(name, 0.02) for name, _ in _columns(graph, balance)])
@@ -45,9 +46,9 @@ def slacks(graph: Graph, balance: Sequence[str]) -> npt.NDArray[np.float64]:
 def constraints(graph: Graph, balance: Sequence[str] = DEFAULT_BALANCE) -> Longs:
     """Return the vertex weights [N, C] of the union graph, one column per thing to balance.
 
-    ``nodes`` gives each vertex the weight 1, ``edges`` its in-degree, a split 1 to its vertices, ``types`` a column to
-    each node type. Columns that say nothing (no edges, an empty split) are left out. Raises UnknownNameError for a
-    split that no node type has.
+    ``nodes`` gives each vertex the weight 1. ``edges`` gives it its in-degree. A split gives the weight 1 to its
+    vertices. ``types`` makes one column per node type. Columns of zeros (no edges, an empty split) are left out. Raises
+    UnknownNameError for a split that no node type has.
     """
     return np.ascontiguousarray(np.stack([column for _, column in _columns(graph, balance)], axis=1))
 
@@ -61,8 +62,10 @@ def _columns(graph: Graph, balance: Sequence[str]) -> list[tuple[str, Longs]]:
 
 
 def capacities(weights: Longs, parts: int, slack: float | npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return [C] how much of each thing a partition may hold: its share and ``slack`` of it more, and room for one
-    vertex."""
+    """Return float64 [C]: how much of each column a partition may hold.
+
+    This is its share, plus the fraction ``slack`` of the share, plus room for one vertex.
+    """
     share = weights.sum(axis=0, dtype=np.float64) / parts
     room = np.maximum(share * (1 + slack), np.ceil(share))
     most: npt.NDArray[np.float64] = np.maximum(room, weights.max(axis=0, initial=0))

@@ -1,9 +1,8 @@
-"""What partitioning a graph of given size will take: memory, disk and time, by formulas that were fitted to
-measurements.
+"""Estimates the memory, disk and time to partition a graph of given size. The formulas were fitted to measurements.
 
-Memory is what all processes hold at once, pages of mapped files included; the system can take those back, so a run fits
-into somewhat less. Time was measured on graphs of 10 to 120 million edges on one machine
-(bench/results/partition-*.md); other machines differ by a factor. ``tests/unit/partition/test_plan.py`` compares the
+Memory is what all processes hold at once, pages of mapped files included. The system can take these pages back, so a
+run fits into somewhat less. Time was measured on graphs of 10 to 120 million edges on one machine
+(bench/results/partition-*.md). Other machines differ by a factor. ``tests/unit/partition/test_plan.py`` compares the
 formulas with the recorded figures.
 """
 
@@ -23,9 +22,9 @@ _PROCESS = 64 << 20  # Python and its libraries
 _PER_VERTEX = 60  # ids, ranks, owners, degrees, weights
 _BUCKET = 32 << 20  # edges sorted at a time
 _PER_SORTED_EDGE = 40
-_KEPT_PER_VERTEX = 1.22  # neighbours that a tamed METIS sees, by neighbour that a vertex may keep
+_KEPT_PER_VERTEX = 1.22  # neighbours that a tamed METIS sees, per neighbour that a vertex may keep
 _CAP = 8
-_THINGS = 3  # balanced at once
+_THINGS = 3  # number of quantities that are balanced at once
 _START_S = 1.0
 _FAR_EDGES = 120e6
 _WRITE_NS = 245  # per edge: numbering, moving, sorting, checksums
@@ -37,9 +36,10 @@ class GraphSize:
     """Counts of a graph.
 
     Attributes:
-        nodes, edges: stored ones (an undirected edge that is stored in both directions counts twice).
-        row_bytes, edge_bytes: of all node tables per vertex, of all edge tables per edge.
-        symmetric: both directions of every edge are stored.
+        nodes, edges: numbers of stored vertices and edges. An undirected edge stored in both directions counts twice.
+        row_bytes: bytes of all node tables per vertex.
+        edge_bytes: bytes of all edge tables per edge.
+        symmetric: whether both directions of every edge are stored.
         halo_ratio: HALO vertices per vertex, summed over partitions (1 to 2 with METIS on social graphs).
     """
 
@@ -56,18 +56,18 @@ class GraphSize:
 
     @property
     def neighbors(self) -> int:
-        """Neighbours in the union graph."""
+        """Number of neighbours in the union graph."""
         return self.edges if self.symmetric else 2 * self.edges
 
     @property
     def folder_bytes(self) -> int:
-        """The graph folder on disk."""
+        """Bytes of the graph folder on disk."""
         end = index_dtype(self.nodes).itemsize
         return self.edges * (2 * end + self.edge_bytes) + self.nodes * self.row_bytes
 
     @property
     def dataset_bytes(self) -> int:
-        """The partitioned dataset on disk; also what all daemons together load."""
+        """Bytes of the partitioned dataset on disk. All daemons together load as many."""
         source, edge = index_dtype(self.nodes).itemsize, index_dtype(self.edges).itemsize
         per_vertex = 8 + source + 8 + self.row_bytes + 8 * self.halo_ratio  # ids, order, row bounds, tables, HALO lists
         return self.edges * (source + edge + self.edge_bytes) + round(self.nodes * per_vertex)
@@ -75,8 +75,8 @@ class GraphSize:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one method takes: peak ``memory`` in bytes, ``seconds``, and which stage (``"assign"`` or ``"write"``) is
-    the peak."""
+    """What one method takes: ``memory`` in bytes at its peak, ``seconds``, and the stage with the ``peak``:
+    ``"assign"`` or ``"write"``."""
 
     method: str
     memory: int
@@ -85,7 +85,7 @@ class Estimate:
 
 
 def estimate(size: GraphSize, method: str, parts: int) -> Estimate:
-    """Estimate partitioning ``size`` into ``parts`` by ``method`` (one of ``METHODS``).
+    """Estimate what it takes to partition ``size`` into ``parts`` by ``method`` (one of ``METHODS``).
 
     Raises:
         UnknownNameError: no such method; ConfigError: fewer than one partition.

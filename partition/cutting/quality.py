@@ -24,7 +24,7 @@ class Counts:
         edges: edge type -> edges.
         splits: node type -> split -> vertices of the split.
         halo: node type -> HALO vertices.
-        cut: edges whose source another partition owns.
+        cut: edges with a source in another partition.
     """
 
     nodes: dict[str, PerPart]
@@ -35,7 +35,7 @@ class Counts:
 
     @classmethod
     def zero(cls, schema: Schema, parts: int) -> Counts:
-        """Return counts to be filled in."""
+        """Return counts of zero, to be filled in."""
 
         def zeros() -> PerPart:
             return np.zeros(parts, np.int64)
@@ -50,7 +50,7 @@ class Counts:
 
 
 def balance(counts: PerPart) -> float:
-    """Return maximum / mean over the partitions; 1 is perfect, also for nothing at all."""
+    """Return maximum / mean over the partitions. 1 is perfect, and the result if all counts are zero."""
     total = int(counts.sum())
     return float(counts.max() * len(counts) / total) if total else 1.0
 
@@ -58,8 +58,8 @@ def balance(counts: PerPart) -> float:
 def summarise(counts: Counts) -> dict[str, Any]:
     """Return the ``quality`` of a manifest: plain numbers.
 
-    ``edge_cut`` is the share of edges with a source elsewhere, ``halo_ratio`` HALO vertices per core vertex,
-    ``balance`` maximum / mean over the partitions for vertices, edges and each split.
+    ``edge_cut``: share of the edges with a source in another partition. ``halo_ratio``: HALO vertices per core vertex.
+    ``balance``: maximum / mean over the partitions, for vertices, edges and each split.
     """
     nodes, edges = _total(counts.nodes, counts.cut), _total(counts.edges, counts.cut)
     halo = _total(counts.halo, counts.cut)

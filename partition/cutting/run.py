@@ -36,14 +36,14 @@ def partition_graph(
         dst: folder to write, complete or not at all.
         parts: number of partitions, at least 1; more than vertices is allowed.
         method: a name in ``methods.METHODS``.
-        options: of the method: the fields of its class.
-        fallback: the method to use where the first one fails or would not fit into memory.
-        seed: of the method.
-        balance: what every partition should get an equal share of: ``nodes``, ``edges``, names of splits. None: what
+        options: options of the method, which are the fields of its class.
+        fallback: the method to use if the first one fails or would not fit into memory.
+        seed: seed of the method.
+        balance: every partition should get an equal share of these: ``nodes``, ``edges``, names of splits. None: what
             the method balances by itself (metis: nodes, edges, train).
         overwrite: replace an existing dataset.
         verify: check the graph folder's checksums first.
-        progress: told of the stages.
+        progress: receives the stages.
 
     Raises:
         ConfigError: an option is wrong or ``dst`` may not be written.

@@ -11,10 +11,10 @@ __all__ = ["stable_order"]
 
 
 def stable_order(keys: npt.NDArray[Any], bound: int) -> npt.NDArray[Any]:
-    """Return the permutation that sorts ``keys`` (integers in ``range(bound)``), equal keys in their old order.
+    """Return the permutation that sorts ``keys`` (integers in ``range(bound)``). Equal keys keep their order.
 
-    Turning a CSR matrix with one entry per row into CSC *is* a counting sort, in compiled code: O(len + bound), several
-    times faster than a comparison sort of the same keys.
+    Converting a CSR matrix with one entry per row into CSC is a counting sort in compiled code. It takes
+    O(len + bound), several times less than a comparison sort of the same keys.
     """
     from scipy.sparse import csr_array  # takes long to import, and daemons never sort
 

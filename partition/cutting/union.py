@@ -1,5 +1,5 @@
-"""The union graph: all node types together, edges without direction, no self-loops. What every method but the random
-one cuts."""
+"""The union graph: all node types together, edges without direction, no self-loops. Every method but ``random`` cuts
+it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Union:
 
     Attributes:
         indptr: int64 [N+1].
-        indices: int32|int64 [M]; a neighbour stands as often as there are edges to it. Where all edges are stored in
-            both directions, each pair counts once.
+        indices: int32|int64 [M]; a neighbour occurs once per edge to it. If all edges are stored in both directions,
+            each pair counts once.
         counts: vertices by node type, in their order.
     """
 
@@ -34,7 +34,7 @@ class Union:
 
     @classmethod
     def of(cls, graph: Graph) -> Union:
-        """Read all edges twice (more to find out whether both directions are stored); takes 4 or 8 bytes per
+        """Read all edges twice, and further times to see whether both directions are stored. Takes 4 or 8 bytes per
         neighbour."""
         counts = dict(graph.schema.node_counts)
         total = sum(counts.values())
@@ -49,7 +49,7 @@ class Union:
 
     @property
     def num_nodes(self) -> int:
-        """Vertices of all types."""
+        """Number of vertices of all types."""
         return len(self.indptr) - 1
 
     def by_type(self, owners: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[np.int32]]:
@@ -58,15 +58,15 @@ class Union:
         return {t: owners[lo:hi] for t, lo, hi in zip(self.counts, starts[:-1], starts[1:], strict=True)}
 
     def sparse(self, cap: int, seed: int) -> tuple[Longs, Longs, Longs]:
-        """As ``weighted_rows``, but of each vertex only the edges to its ``cap`` neighbours of lowest degree.
+        """As ``weighted_rows``, but each vertex keeps only the edges to its ``cap`` neighbours of lowest degree.
 
-        An edge that both its ends keep weighs twice as much.
+        An edge that both of its ends keep has twice the weight.
         """
         kept = _native.sparsify(self.indptr, self.indices, cap, seed % 2**64)
         return _native.merge_rows(*_native.union_rows([(*kept, 0, 0)], self.num_nodes, True))
 
 
 def weighted_rows(union: Union) -> tuple[Longs, Longs, Longs]:
-    """``indptr``, ``indices`` and ``weights`` (int64 each): rows in ascending order, each neighbour once, edges
-    counted."""
+    """``indptr``, ``indices`` and ``weights`` (int64 each). Each row is ascending and has each neighbour once; the
+    weight is the number of edges."""
     return _native.merge_rows(union.indptr, union.indices)

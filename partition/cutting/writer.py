@@ -1,8 +1,13 @@
 """Build a partitioned dataset from a graph folder and an assignment of vertices to partitions.
 
-Steps: number the vertices so that every (partition, node type) is one contiguous range, copy table rows part by part,
-move every edge to the owner of its destination (DistDGL's edge-cut placement, section 4.1 of its description: a core
-vertex sees all its in-neighbours), list HALO vertices, measure the quality, write the manifest.
+Steps:
+
+1. Number the vertices so that every (partition, node type) is one contiguous range.
+2. Copy table rows part by part.
+3. Move every edge to the owner of its destination (DistDGL's edge-cut placement, section 4.1 of its description), so
+   that a core vertex sees all its in-neighbours.
+4. List HALO vertices, measure the quality, write the manifest.
+
 The edges of a partition are sorted in buckets of bounded size, so memory depends on the vertices and the bucket.
 """
 
@@ -67,7 +72,7 @@ def number_vertices(user_ids: Ids | None, owners: npt.NDArray[np.int32], parts: 
     """Number the vertices of a type by (partition, user id).
 
     Args:
-        user_ids: int64 [n] by row, None when they are the rows.
+        user_ids: int64 [n] by row; None: each row's number is its id.
         owners: int32 [n], the partition of each row.
         parts: number of partitions, empty ones allowed.
     """
@@ -103,10 +108,10 @@ def write_dataset(
         assignment: node type -> int32 [n], the partition of each row.
         dst: folder to write; must not exist or be empty, unless ``overwrite``.
         parts: number of partitions.
-        provenance: free facts for the manifest.
+        provenance: any facts, for the manifest.
         overwrite: replace an existing dataset.
-        progress: told of the stages.
-        bucket_edges: edges sorted in memory at a time (about 40 bytes each).
+        progress: receives the stages.
+        bucket_edges: number of edges sorted in memory at a time (about 40 bytes each).
 
     Raises:
         ConfigError: ``dst`` may not be written, or the assignment does not fit the graph.
@@ -126,7 +131,7 @@ def write_dataset(
 
 
 class _Writer:
-    """The steps of one run and what they share."""
+    """The steps of one run, and their common data."""
 
     def __init__(self, graph: Graph, path: Path, parts: int, progress: Progress, bucket_edges: int) -> None:
         self.graph = graph
@@ -266,8 +271,8 @@ class _Writer:
 
 
 def _buckets(indptr: Ids, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows with at most ``limit`` edges, or one row that has more; rows without edges may be left
-    out."""
+    """Yield ranges of rows with at most ``limit`` edges, or one row that has more. Some rows without edges may be
+    left out."""
     first = 0
     while first < len(indptr) - 1 and indptr[-1] > indptr[first]:
         last = int(np.searchsorted(indptr, indptr[first] + limit, side="right")) - 1

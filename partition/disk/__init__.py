@@ -1,1 +1,1 @@
-"""Files and folders that appear whole or not at all."""
+"""Writes files and folders that appear complete or not at all."""

@@ -1,6 +1,7 @@
-"""Plain ``.npy`` files: written in a stream, described by size, checksum, dtype and shape, refused when altered.
+"""Plain ``.npy`` files, written in a stream. A record has the size, checksum, dtype and shape of a file; a file that
+differs from its record is refused.
 
-Nothing is ever pickled or unpickled; object arrays are refused when writing and when reading.
+Nothing is ever pickled or unpickled. Object arrays are refused when writing and when reading.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def chunks(total: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 class NpyAppender:
-    """Writes one ``.npy`` file row by row without holding it in memory; the header is completed by ``close``."""
+    """Writes one ``.npy`` file row by row without holding it in memory. ``close`` completes the header."""
 
     def __init__(self, path: Path, dtype: npt.DTypeLike, row_shape: tuple[int, ...] = ()) -> None:
         self.path = path
@@ -139,7 +140,7 @@ class NpyAppender:
             self.discard()
 
     def discard(self) -> None:
-        """Close the file as it is: an open file keeps its space on the disk, even when it has been removed."""
+        """Close the file as it is. An open file takes space on the disk even after it was removed."""
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):  # it could not be written before either
@@ -162,7 +163,7 @@ class NpyAppender:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse anything but a regular file or a link to one: opening a pipe would wait for ever, a device may react.
+    """Refuse anything but a regular file or a link to one. Opening a pipe would wait for ever, and a device may react.
 
     Raises DataError naming the file, also if it is missing.
     """
@@ -177,8 +178,7 @@ def check_regular(path: Path) -> None:
 
 
 def check_tree(source: Path) -> None:
-    """Refuse a file, or a folder that holds something, that is neither a regular file nor a folder; raises
-    DataError."""
+    """Check that ``source`` is a regular file, or a folder with only regular files and folders; raises DataError."""
     if not source.is_dir():
         check_regular(source)
     for folder, _, names in os.walk(source):
@@ -188,7 +188,7 @@ def check_tree(source: Path) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read; raises DataError as ``check_regular`` does, or because it may not be read."""
+    """Open a file to read; raises DataError if it is not a regular file or may not be read."""
     check_regular(path)
     try:
         return path.open("rb")
@@ -212,7 +212,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
-    """Write a manifest as readable JSON with a checksum of the whole file in front, and force it to disk."""
+    """Write a manifest as readable JSON that begins with a checksum of the whole file, and force it to disk."""
     text = json.dumps({_SEAL: _NO_SEAL, **value}, indent=1) + "\n"
     sealed = text.replace(_NO_SEAL, xxhash.xxh3_64(text.encode()).hexdigest(), 1)
     with path.open("w") as file:
@@ -222,9 +222,9 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]:
-    """Read what ``write_sealed`` wrote; raises DataError naming the file where any byte of it differs.
+    """Read what ``write_sealed`` wrote; raises DataError naming the file if any byte differs.
 
-    A replacement of its folder that was cut short is finished or undone first.
+    First finish or undo a replacement of the folder that was cut short.
     """
     recover(path.parent)
     if not path.parent.is_dir():
@@ -291,7 +291,7 @@ def map_array(path: Path) -> Array:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # see _read_header
         raise DataError(path, f"not a readable array: {error}") from None
-    return np.asarray(array)  # no np.memmap: every slice of that class costs microseconds
+    return np.asarray(array)  # not an np.memmap: every slice of that class costs microseconds
 
 
 def _read_header(path: Path, file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...]]:

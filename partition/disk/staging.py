@@ -1,9 +1,9 @@
-"""Folders and files appear whole or not at all: written as ``DST.partial``, forced to disk, then given their name.
+"""Folders and files that appear complete or not at all: written as ``DST.partial``, forced to disk, then renamed.
 
-A folder that is replaced changes places with the new one in a single step. Where the file system cannot do that, the
-old folder first steps aside as ``.DST.replaced``. If the writer dies before the new folder has the name, whoever comes
-next puts the old one back. A writer holds a lock on the folders that it works on. The kernel frees it when the writer
-dies, so a leftover is recognised by its free lock: the next writer, or the next reader (``recover``), removes it.
+A replaced folder changes places with the new one in a single step. If the file system cannot do that, the old folder
+is first renamed to ``.DST.replaced``. If the writer dies before the new folder has the name, the next writer or reader
+puts the old one back. A writer holds a lock on the folders that it works on. The kernel frees the lock when the writer
+dies, so a leftover has a free lock. The next writer, or the next reader (``recover``), removes it.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def disk_full(path: str | Path, error: BaseException | None) -> DiskFullError | 
 
 
 def _no_room(dst: Path, error: BaseException | None) -> DiskFullError | None:
-    """As ``disk_full`` for anything that happened while ``dst`` was written."""
+    """As ``disk_full``, for any error that occurred while ``dst`` was written."""
     if isinstance(error, Exception) and not isinstance(error, AttaError | OSError):
-        try:  # libraries in C++ do not say what stopped them: see what a write says
+        try:  # libraries in C++ do not name the cause: try a write and see its error
             with tempfile.TemporaryFile(dir=dst.parent) as file:
                 file.write(bytes(_PROBE))
                 file.flush()
@@ -62,15 +62,15 @@ def _unwritten(path: Path, error: OSError) -> DataError:
 
 
 class Staging:
-    """A folder under construction; leaving the block without an exception gives it its name, with one removes it.
+    """A folder under construction. Leaving the block gives it its name; an exception removes it.
 
     Args:
         dst: final path. It must not exist, or be an empty folder, or (with ``overwrite``) a folder holding ``marker``.
-        marker: the file whose presence says that an existing folder is one of ours and may be replaced.
+        marker: a file of Atta's folders. An existing folder may be replaced only if it has this file.
         overwrite: replace an existing folder.
 
     Attributes:
-        path: where to write meanwhile.
+        path: the folder to write to inside the block.
 
     Raises:
         ConfigError: ``dst`` exists and may not be replaced, or another process is writing it.
@@ -129,14 +129,14 @@ class Staging:
         _sync(self.dst.parent)
 
     def _replace(self) -> None:
-        # The old folder is about to have a name under which another writer would take it for a leftover.
+        # The old folder gets the name of a leftover, and another writer would remove it without this lock.
         self._locks.append(_take(self.dst, _open_folder))
         if not _exchange(self.path, self.dst):
             self.dst.rename(_replaced(self.dst))
             self.path.rename(self.dst)
 
     def _clean(self) -> None:
-        """Remove what does not have the name now: the old folder, or the new one that was not completed."""
+        """Remove the old folder, or the new one if it was not completed."""
         try:
             for left in (_replaced(self.dst), self.path):
                 if any(_same(left, lock) for lock in self._locks):  # else it is another writer's
@@ -147,8 +147,8 @@ class Staging:
 
 
 class StagedFile:
-    """A single file under construction; entering yields the path to write to, leaving without an exception gives it its
-    name.
+    """A single file under construction. Entering the block yields the path to write to. Leaving it without an
+    exception gives the file its name.
 
     Args:
         dst: final path. It must not exist, or (with ``overwrite``) be a file.
@@ -184,17 +184,17 @@ class StagedFile:
         except OSError as failed:
             raise _unwritten(self.dst, failed) from None
         finally:
-            if _same(self.path, self._lock):  # else it has its name, and this may be the next writer's
-                os.ftruncate(self._lock, 0)  # a library may keep it open, and with it its space
+            if _same(self.path, self._lock):  # otherwise it may be the next writer's
+                os.ftruncate(self._lock, 0)  # a library may keep the file open, which keeps its space taken
                 self.path.unlink()
             os.close(self._lock)
 
 
 def recover(dst: str | Path) -> None:
-    """Finish or undo what a writer of the folder ``dst`` began and did not live to finish.
+    """Finish or undo the work of a writer of the folder ``dst`` that died.
 
-    Readers call it before they open ``dst``. Nothing happens to what a living writer works on, to what does not look
-    like Atta's, or where this process may not write.
+    Readers call it before they open ``dst``. It leaves alone the folders of a living writer, folders that do not look
+    like Atta's, and places where this process may not write.
     """
     dst = _place(dst)
     if not dst.name:
@@ -206,7 +206,7 @@ def recover(dst: str | Path) -> None:
 
 
 def remove_partial_file(dst: str | Path) -> None:
-    """Remove what a writer of the file ``dst`` left that has died; the next writer of ``dst`` would do so too."""
+    """Remove the leftover of a writer of the file ``dst`` that died. The next writer of ``dst`` would do so too."""
     left = _partial(_place(dst))
     with contextlib.suppress(OSError):
         fd = os.open(left, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -230,7 +230,7 @@ def _recover(dst: Path, left: Path) -> None:
 
 
 def _await(dst: Path) -> None:
-    """Wait while a living writer is between two renames, which takes microseconds; not for longer than a second."""
+    """Wait while a living writer is between two renames. This takes microseconds; wait at most a second."""
     for _ in range(100):
         if not _vacant(dst) or not _replaced(dst).exists():
             break
@@ -238,7 +238,7 @@ def _await(dst: Path) -> None:
 
 
 def _settle(dst: Path, left: Path) -> None:
-    """Put the replaced folder back where nothing has its name; remove any other leftover. The caller holds its lock."""
+    """Put the replaced folder back if nothing has its name; remove any other leftover. The caller holds its lock."""
     if left == _replaced(dst) and _vacant(dst):
         left.rename(dst)
         _sync(dst.parent)
@@ -247,7 +247,7 @@ def _settle(dst: Path, left: Path) -> None:
 
 
 def _place(dst: str | Path) -> Path:
-    """The path itself, or what it is a symbolic link to: the link stays, its target is replaced."""
+    """The path itself, or the target if it is a symbolic link. The link stays and its target is replaced."""
     path = Path(dst)
     return path.resolve() if path.is_symlink() else path
 
@@ -261,7 +261,7 @@ def _replaced(dst: Path) -> Path:
 
 
 def _vacant(path: Path) -> bool:
-    """Whether a folder may get this name: nothing has it, or an empty folder."""
+    """Whether a folder may get this name: nothing has it, or an empty folder has it."""
     return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
@@ -289,12 +289,12 @@ def _make_file(path: Path) -> int:
 
 
 def _take(path: Path, make: Callable[[Path], int]) -> int:
-    """Open, by ``make``, and lock; returns the descriptor that holds the lock."""
+    """Open ``path`` by ``make`` and lock it; returns the descriptor that holds the lock."""
     while True:
         try:
             fd = make(path)
         except FileNotFoundError:
-            if path.parent.is_dir():  # made, and renamed or removed by another writer before it was opened
+            if path.parent.is_dir():  # another writer renamed or removed it before it was opened
                 continue
             raise ConfigError(f"{path}: cannot be written: its folder was removed") from None
         except OSError as error:
@@ -307,11 +307,11 @@ def _take(path: Path, make: Callable[[Path], int]) -> int:
         except BaseException:
             os.close(fd)
             raise
-        os.close(fd)  # its writer has given it its name meanwhile
+        os.close(fd)  # its writer renamed it in the meantime
 
 
 def _locked_soon(fd: int) -> bool:
-    """Lock, unless a writer holds it; a reader that removes leftovers does so for a moment."""
+    """Lock ``fd`` unless a writer holds it. A reader that removes leftovers holds it for a moment only, so retry."""
     for _ in range(_ATTEMPTS):
         if _lock(fd) is not False:
             return True
@@ -332,7 +332,7 @@ def _lock(fd: int) -> bool | None:
 
 
 def _same(path: Path, fd: int) -> bool:
-    """Whether an open file or folder is still the one of this name."""
+    """Whether ``path`` still leads to the open file or folder."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(fd))
     except FileNotFoundError:
@@ -340,7 +340,7 @@ def _same(path: Path, fd: int) -> bool:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two paths change places in one step; False: this system or file system cannot do that."""
+    """Exchange two paths in one step; False: this system or file system cannot do that."""
     rename = getattr(_libc, "renameat2", None)
     if rename is None:
         return False

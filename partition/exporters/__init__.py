@@ -1,6 +1,6 @@
 """Exporters: one file per format, found by name; each writes what the importer of the same name reads.
 
-User ids survive: vertex ids are written beside the vertices, and edges keep their order, which is their edge id.
+User ids are kept: vertex ids are written beside the vertices, and edges keep their order, which is their edge id.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Exporter(Protocol):
     """Writes one format.
 
     Attributes:
-        MARKER: a file by which a folder of this format is known, None when the format is a single file.
+        MARKER: a file that every folder of this format has; None if the format is a single file.
     """
 
     MARKER: str | None
@@ -51,18 +51,17 @@ PARTITIONED = {"pyg-parts": pyg_parts}
 def export_graph(
     fmt: str, src: str | Path, dst: str | Path, *, overwrite: bool = False, progress: Progress | None = None
 ) -> None:
-    """Write the graph folder (or partitioned dataset) ``src`` in the format ``fmt`` of EXPORTERS (or PARTITIONED) to
-    ``dst``.
+    """Write the graph folder or partitioned dataset ``src`` to ``dst`` in the format ``fmt``.
 
     Args:
-        fmt: name of the format.
-        src: what to read: a partitioned dataset for formats of partitions, otherwise a graph folder.
+        fmt: name of the format: a key of EXPORTERS or PARTITIONED.
+        src: a partitioned dataset for the formats in PARTITIONED, otherwise a graph folder.
         dst: folder (npz, ogb, table, pyg-parts) or file (pyg, dgl) to write, complete or not at all.
-        overwrite: replace what an earlier export has written there.
-        progress: told of the stages.
+        overwrite: replace an earlier export.
+        progress: receives the stages.
 
     Raises:
-        ConfigError: unknown format, a graph of which the format would lose something, or ``dst`` may not be written.
+        ConfigError: unknown format, the format cannot hold the whole graph, or ``dst`` may not be written.
         DataError: ``src`` is missing or damaged; the message names the file.
     """
     if fmt in PARTITIONED:

@@ -1,4 +1,4 @@
-"""What exporters share: what a format would lose, masks of splits, rows in chunks."""
+"""Helpers of the exporters: tables that a format would lose, masks of splits, rows in chunks."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _CHUNK_ROWS = 1 << 18
 
 
 def is_homogeneous(schema: Schema) -> bool:
-    """Whether there is just the node type ``node`` and the edge type ``node__to__node``."""
+    """Whether ``node`` is the only node type and ``node__to__node`` the only edge type."""
     return schema.node_types == (NODE_TYPE,) and schema.edge_types == (EDGE_TYPE,)
 
 
 def lost_tables(
     schema: Schema, node: Callable[[str, str, TableSpec], bool], edge: Callable[[str, str, TableSpec], bool]
 ) -> list[str]:
-    """Name the node and edge tables for which ``node`` or ``edge`` (given type, name and spec) says that they are not
-    held."""
+    """Name the node and edge tables that the format cannot hold. ``node`` and ``edge`` get type, name and spec and
+    decide."""
     return [
         f"the {kind} table {name!r} of {owner!r} ({spec.dtype}{list(spec.row_shape)})"
         for kind, held, owners in (("node", node, schema.node_tables), ("edge", edge, schema.edge_tables))
@@ -48,12 +48,12 @@ def lost_tables(
 
 
 def lost_edge_types(schema: Schema) -> list[str]:
-    """Name the lack of edge types, for formats that are made of edges."""
+    """Report a graph without edge types, for formats that need edges."""
     return [] if schema.edge_types else ["a graph without edge types"]
 
 
 def lost_classes(graph: Graph) -> list[str]:
-    """Name a number of classes that the labels alone do not tell, for formats that hold labels only."""
+    """Report a number of classes other than the highest label + 1, for formats that hold labels only."""
     schema, told = graph.schema, None
     for t in schema.node_types:
         spec = schema.node_tables[t].get("y")
@@ -65,7 +65,7 @@ def lost_classes(graph: Graph) -> list[str]:
 
 
 def row_chunks(rows: int, *tables: Array) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows that together take a bounded amount of memory in all ``tables``."""
+    """Yield ranges of rows. The rows of a range take a bounded amount of memory in all ``tables`` together."""
     row_bytes = sum(t.dtype.itemsize * prod(t.shape[1:]) for t in tables)
     yield from chunks(rows, min(_CHUNK_ROWS, max(1, _CHUNK_BYTES // max(1, row_bytes))))
 

@@ -29,7 +29,7 @@ _KEYS = {"x": "feat", "y": "label"}
 
 
 def lost(graph: Graph) -> list[str]:
-    """Name tables of a dtype that DGL's files lack, or of a name that would be taken for something else when read."""
+    """Name tables whose dtype DGL's files lack, or whose name the importer would read as something else."""
     _modules()
     return lost_edge_types(graph.schema) + lost_tables(
         graph.schema,
@@ -39,7 +39,7 @@ def lost(graph: Graph) -> list[str]:
 
 
 def _held(spec: TableSpec) -> bool:
-    """DGL writes truth values as uint8, and there are no tensors of long doubles."""
+    """Whether DGL keeps the dtype. It writes truth values as uint8, and has no tensors of long doubles."""
     dtype = np.dtype(spec.dtype)
     return dtype.kind != "b" and dtype.itemsize <= 8
 
@@ -85,7 +85,7 @@ def _tensor(array: Array) -> Any:
     import torch
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)  # it is only saved
+        warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)  # the tensors are only saved
         return torch.from_numpy(array)
 
 

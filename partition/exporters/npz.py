@@ -1,6 +1,6 @@
 """The neutral npz layout: a folder of plain numpy files, as ``importers/npz.py`` describes it.
 
-User ids that are not the row numbers stand in ``ids.npy`` or ``ids__TYPE.npy``.
+User ids that differ from the row numbers are in ``ids.npy`` or ``ids__TYPE.npy``.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _write_edges(graph: Graph, dst: Path, progress: Progress) -> None:
 def _write_member(
     archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], pieces: Iterable[Array]
 ) -> None:
-    """Write one array of an npz archive piece by piece; ``np.savez`` would want it whole."""
+    """Write one array of an npz archive piece by piece; ``np.savez`` needs it whole."""
     descr = np.lib.format.dtype_to_descr(dtype)
     with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as out:
         np.lib.format.write_array_header_1_0(out, {"descr": descr, "fortran_order": False, "shape": shape})

@@ -1,7 +1,7 @@
 """The raw layout of the Open Graph Benchmark's node property graphs (homogeneous), as ``importers/ogb.py`` describes
 it.
 
-User ids that are not the row numbers stand in ``mapping/nodeidx2id.csv.gz``: a heading, then a vertex and its id per
+User ids that differ from the row numbers are in ``mapping/nodeidx2id.csv.gz``: a heading, then a vertex and its id per
 line.
 """
 
@@ -26,8 +26,8 @@ __all__ = ["MARKER", "lost", "write"]
 Array = npt.NDArray[Any]
 MARKER: str | None = "raw/num-node-list.csv.gz"
 _SPLITS = {"train": "train", "val": "valid", "test": "test"}
-_VALUES = 1 << 18  # formatted at a time
-_LEVEL = 4  # of gzip: numbers hardly get smaller above
+_VALUES = 1 << 18  # number of values formatted at a time
+_LEVEL = 4  # of gzip; higher levels make files of numbers hardly smaller
 _DIGITS = {2: "%.5g", 4: "%.9g"}  # enough digits to tell any two floats of that many bytes apart
 
 
@@ -45,7 +45,8 @@ def lost(graph: Graph) -> list[str]:
 
 
 def _holds(name: str, spec: TableSpec) -> bool:
-    """Features are a matrix, labels whole numbers, one or more for a vertex, years one."""
+    """Whether the layout holds the table. Features are a matrix, labels one or more whole numbers per vertex, years one
+    whole number."""
     kind, shape = np.dtype(spec.dtype).kind, spec.row_shape
     if name == "x":
         return len(shape) == 1 and shape[0] > 0 and np.dtype(spec.dtype).itemsize <= 8
@@ -95,7 +96,7 @@ def _write(path: Path, pieces: Iterable[Array], progress: Progress | None = None
 
 
 def _text(rows: Array) -> str:
-    """Format rows [n, columns] in one go, which ``np.savetxt`` does line by line."""
+    """Format rows [n, columns] at once; ``np.savetxt`` does it line by line."""
     value = "%d" if rows.dtype.kind in "biu" else _DIGITS.get(rows.dtype.itemsize, "%.17g")
     line = ",".join([value] * rows.shape[1]) + "\n"
     return (line * len(rows)) % tuple(rows.ravel().tolist())

@@ -1,6 +1,6 @@
 """A file with a PyG ``Data`` or ``HeteroData`` object, written by ``torch.save``; user ids are the tensor ``n_id``.
 
-Tensors share the memory-mapped arrays of the graph folder, so that only edge indices and masks are held in memory.
+Tensors share the memory-mapped arrays of the graph folder, so memory holds only edge indices and masks.
 torch and PyG are imported only here, when such a file is written.
 """
 
@@ -27,7 +27,7 @@ MARKER: str | None = None
 
 
 def lost(graph: Graph) -> list[str]:
-    """Name tables whose dtype torch lacks, or whose name would be taken for something else when read."""
+    """Name tables whose dtype torch lacks, or whose name the importer would read as something else."""
     torch, _ = _modules()
     shared = is_homogeneous(graph.schema)
 
@@ -46,7 +46,7 @@ def lost(graph: Graph) -> list[str]:
 
 
 def _edge_key(table: str, shared: bool) -> str:
-    """The name of an edge table's tensor. Where vertices and edges share a store PyG goes by the prefix ``edge_``."""
+    """The name of an edge table's tensor. If vertices and edges share a store, PyG recognises edges by ``edge_``."""
     if table in ("weight", "edge_attr"):
         return "edge_weight" if table == "weight" else table
     return f"edge_{table}" if shared else table
@@ -89,7 +89,7 @@ def _tensor(array: Array) -> Any:
     import torch
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)  # it is only saved
+        warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)  # the tensors are only saved
         return torch.from_numpy(array)
 
 

@@ -1,5 +1,5 @@
-"""A folder as PyG's ``Partitioner`` writes it, from a partitioned dataset: ``torch_geometric.distributed`` on our
-partitions.
+"""A folder as PyG's ``Partitioner`` writes it, from a partitioned dataset. With it ``torch_geometric.distributed``
+runs on Atta's partitions.
 
     META.json, node_map.pt, edge_map.pt          or node_map/TYPE.pt, edge_map/SRC__REL__DST.pt
     part_P/graph.pt, node_feats.pt, edge_feats.pt
@@ -60,7 +60,7 @@ def write(dataset: Dataset, dst: Path, progress: Progress) -> None:
         edges = {e: _edges(dataset, part, e) for e in schema.edge_types}
         for e, (graph, _) in edges.items():
             owners[e][graph["edge_id"].numpy()] = part
-            graph["edge_id"] += 0 if single else starts[e]  # PyG numbers the edges of all types in one row
+            graph["edge_id"] += 0 if single else starts[e]  # PyG numbers the edges of all types together
         _save(folder / "node_feats.pt", nodes[NODE_TYPE] if single else nodes)
         for name, index in (("graph.pt", 0), ("edge_feats.pt", 1)):
             values = {split_edge_type(e): found[index] for e, found in edges.items()}
@@ -94,7 +94,7 @@ def _nodes(dataset: Dataset, part: int, node_type: str) -> dict[str, Any]:
 
 
 def _edges(dataset: Dataset, part: int, edge_type: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The graph and the features of a part's edges, by the number of their destination, as PyG wants them."""
+    """The graph and the features of a part's edges, ordered by the number of their destination, as PyG needs them."""
     schema, shard = dataset.schema, dataset.part(part)
     source, target = schema.endpoints(edge_type)
     lo, hi = dataset.book.range(target, part)
@@ -118,7 +118,7 @@ def _edges(dataset: Dataset, part: int, edge_type: str) -> tuple[dict[str, Any],
 
 
 def _tensor(array: Array) -> Any:
-    return _torch().from_numpy(np.array(array))  # a copy of its own: torch wants memory that may be written
+    return _torch().from_numpy(np.array(array))  # a copy, because torch needs writable memory
 
 
 def _save(path: Path, value: Any) -> None:

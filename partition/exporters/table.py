@@ -1,7 +1,7 @@
 """Tables: a Parquet file for every node and edge type and the ``schema.json`` that ``importers/table.py`` describes.
 
-Vertices are identified by the users' ids; by their names where the table ``name`` was made of string ids. Edges refer
-to these.
+The users' ids identify the vertices. If the table ``name`` was made from string ids, the names do. Edges refer to
+them.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _write_edges(graph: Graph, edge_type: str, ids: dict[str, _Ids], dst: Path, 
 
 
 class _Ids:
-    """What identifies the vertices of one type: their names, user ids or row numbers."""
+    """The identifiers of one type's vertices: their names, user ids or row numbers."""
 
     def __init__(self, graph: Graph, node_type: str) -> None:
         self._user = graph.user_ids(node_type)
@@ -121,7 +121,7 @@ class _Ids:
 
 
 def _strings(rows: Array) -> Any:
-    """Return the strings of a table ``name``; None unless it is exactly what the importer makes of distinct string
+    """Return the strings of a table ``name``. None unless the importer would make the same table from distinct string
     ids."""
     import pyarrow.compute as pc
 
@@ -165,7 +165,7 @@ def _split(name: str, chosen: Array) -> _Column:
 
 
 def _write(path: Path, columns: list[_Column], count: int, sized: list[Array], progress: Progress) -> None:
-    """Write ``count`` rows in groups whose length the tables ``sized`` bound."""
+    """Write ``count`` rows in groups. The row size of the tables ``sized`` bounds the length of a group."""
     from pyarrow import parquet
 
     pa = _arrow()

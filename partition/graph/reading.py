@@ -46,7 +46,7 @@ def index_dtype(bound: int) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class Edges:
-    """The edges of one type, memory-mapped; position = user's edge id.
+    """The edges of one type, memory-mapped. The position of an edge is the user's edge id.
 
     Attributes:
         src: [E] int32 or int64, rows of the sources.
@@ -63,7 +63,7 @@ class Edges:
 
 
 class Graph:
-    """A graph folder, opened read-only; arrays are memory-mapped when asked for."""
+    """A graph folder, opened read-only. Arrays are memory-mapped when they are needed."""
 
     def __init__(self, path: Path, schema: Schema, files: dict[str, FileRecord], provenance: dict[str, Any]) -> None:
         self.path = path
@@ -120,7 +120,7 @@ def read_records(manifest: Path, value: Any) -> dict[str, FileRecord]:
 
 
 def _check_files(manifest: Path, schema: Schema, files: dict[str, FileRecord]) -> None:
-    """Compare the listed files with those the schema asks for. Names outside the layout are refused."""
+    """Compare the listed files with the files that the schema needs. Refuse names outside the layout."""
     wanted: dict[str, tuple[str | None, tuple[int, ...]]] = {}
     for t in schema.node_types:
         n = schema.node_counts[t]

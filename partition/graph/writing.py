@@ -45,7 +45,7 @@ class EdgeAppender:
         return {name: TableSpec(t.dtype.str, t.row_shape) for name, t in self._tables.items()}
 
     def append(self, src: npt.ArrayLike, dst: npt.ArrayLike, **tables: npt.ArrayLike) -> None:
-        """Append edges given by the rows of their end points; raises ConfigError for a row that does not exist."""
+        """Append edges, given as rows of their end points; raises ConfigError for a row that does not exist."""
         ends = np.asarray(src), np.asarray(dst)
         if len(ends[0]) != len(ends[1]) or tables.keys() != self._tables.keys():
             raise ValueError("every edge needs a source, a destination and a value in each edge table")
@@ -63,7 +63,7 @@ class EdgeAppender:
             self._tables[name].append(values)
 
     def written(self) -> tuple[Array, Array, dict[str, Array]]:
-        """Memory-map what was appended so far: sources, destinations and edge tables."""
+        """Memory-map the edges appended so far: sources, destinations and edge tables."""
         return self._src.written(), self._dst.written(), {name: out.written() for name, out in self._tables.items()}
 
     def close(self) -> None:
@@ -89,9 +89,9 @@ def _integers(what: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 
 class GraphWriter:
-    """Writes a graph folder in a stream; it appears under its name only when complete.
+    """Writes a graph folder in a stream. It appears under its name only when complete.
 
-    Use as a context manager: declare node types first, then append. Leaving the block without an exception completes
+    Use it as a context manager: declare node types first, then append. Leaving the block without an exception completes
     the folder; an exception removes everything.
 
     Raises:
@@ -118,9 +118,9 @@ class GraphWriter:
         tables: Mapping[str, Array] | None = None,
         splits: Mapping[str, npt.ArrayLike] | None = None,
     ) -> None:
-        """Declare a node type of ``count`` vertices; ``ids`` are their distinct int64 user ids (default: rows).
+        """Declare a node type of ``count`` vertices. ``ids`` are their distinct int64 user ids (default: row numbers).
 
-        ``tables`` (``y``: labels) and ``splits`` are added as if by the methods below.
+        ``tables`` (``y``: labels) and ``splits`` are added as the methods below do it.
         """
         self._declare(node_type, count, ids)
         for name, rows in (tables or {}).items():
@@ -161,7 +161,7 @@ class GraphWriter:
         return out
 
     def add_table(self, name: str, rows: Array, node_type: str = NODE_TYPE) -> None:
-        """Add a whole node table, copied chunk by chunk (so that it may be memory-mapped)."""
+        """Add a whole node table. It is copied chunk by chunk, so it may be memory-mapped."""
         out = self.open_table(name, rows.dtype, rows.shape[1:], node_type)
         step = max(1, _CHUNK // max(1, int(np.prod(rows.shape[1:]))))
         for lo, hi in chunks(len(rows), step):
@@ -192,7 +192,7 @@ class GraphWriter:
         self._write(f"nodes/{node_type}/split_{name}.npy", chosen.astype(np.int64))
 
     def open_edges(self, edge_type: str = EDGE_TYPE, tables: Mapping[str, TableSpec] | None = None) -> EdgeAppender:
-        """Begin an edge type between declared node types, with the edge ``tables`` that every append will bring."""
+        """Begin an edge type between declared node types. Every append brings rows of the edge ``tables``."""
         source, _, destination = split_edge_type(edge_type)
         if edge_type in self._edges:
             raise ConfigError(f"edge type {edge_type!r} is declared twice")
@@ -201,8 +201,8 @@ class GraphWriter:
         return self._edges[edge_type]
 
     def add_edges(self, edge_type: str, src: npt.ArrayLike, dst: npt.ArrayLike, **tables: Array) -> None:
-        """Add a whole edge type; ``tables``: [E, *row_shape], ``weight`` and ``time`` with their meanings and any
-        others."""
+        """Add a whole edge type. ``tables``: [E, *row_shape] each. ``weight`` and ``time`` have their usual meanings;
+        other names are free."""
         out = self.open_edges(
             edge_type, {n: TableSpec(values.dtype.str, values.shape[1:]) for n, values in tables.items()}
         )

@@ -53,20 +53,20 @@ def import_graph(
 ) -> list[str]:
     """Read ``src`` in the format ``fmt`` (a name in IMPORTERS) and write the graph folder ``dst``.
 
-    What a graph folder cannot hold is refused by name, never left out silently; ``docs/importing.md`` lists what each
-    format brings along.
+    Data that a graph folder cannot hold is refused by name, never left out silently. ``docs/importing.md`` lists the
+    data of each format.
 
     Args:
         fmt: name of the format.
         src: file or folder to read.
         dst: graph folder to write, complete or not at all.
         undirected: add the missing reverse edges, once each (a reverse relation between different node types).
-        reverse: add the reverses of every edge type as a type of their own, ``rev_<relation>``: what sampling
-            out-neighbours needs.
+        reverse: add the reverses of every edge type as a type of their own, ``rev_<relation>``. Sampling
+            out-neighbours needs them.
         normalize_features: divide each row of ``x`` by the sum of its absolute values.
-        drop: names of things to leave out instead of refusing them.
+        drop: names of data to leave out instead of refusing it.
         overwrite: replace an existing graph folder.
-        progress: told of the stages.
+        progress: receives the stages.
 
     Returns:
         Sentences about the import that the user should read; usually none.
@@ -74,8 +74,8 @@ def import_graph(
     Raises:
         ConfigError: unknown format, a package that is not installed, a name in ``drop`` that is not refused, or ``dst``
             may not be written.
-        DataError: ``src`` is missing, malformed or holds what cannot be imported; the message names the file and what
-            it is.
+        DataError: ``src`` is missing, malformed or holds data that cannot be imported; the message names the file and
+            the data.
     """
     if fmt not in IMPORTERS:
         raise UnknownNameError.of("format", fmt, IMPORTERS)

@@ -1,13 +1,13 @@
 """Graphs of networkx: objects in memory (``atta.from_networkx``), GraphML and node-link JSON files.
 
-Labels of vertices that are integers become the users' ids. Where all labels are strings, vertices are numbered in their
-order, and the labels become the table ``name`` (UTF-8 bytes, padded with zeros); other labels are refused. GraphML
-knows strings only: if all of them are decimal numbers, they are taken for integers.
+Integer labels of vertices become the users' ids. If all labels are strings, vertices are numbered in their order, and
+the labels become the table ``name`` (UTF-8 bytes, padded with zeros). Other labels are refused. GraphML has only
+strings: if all of them are decimal numbers, they are read as integers.
 
 Attributes become tables: ``x`` features, ``y`` labels, ``NAME_mask`` splits, ``weight`` and ``time`` of edges with
-their meanings. Every vertex (edge) needs a value of each: a number, a truth value or equally many of them. An edge
-without direction is stored in both: edges keep their order and their reverses follow in the same order; a self-loop is
-stored once.
+their meanings. Every vertex (edge) needs a value of each attribute: a number, a truth value, or a fixed number of them.
+An edge without direction is stored in both directions. Edges keep their order, and their reverses follow in the same
+order. A self-loop is stored once.
 
 networkx is imported only here, when such a graph is read.
 """
@@ -56,18 +56,18 @@ def from_networkx(
     """Write a networkx graph of any class as the graph folder ``dst``.
 
     Args:
-        graph: labels that are integers become user ids, strings become the table ``name``; attributes become tables.
+        graph: integer labels become user ids, strings become the table ``name``; attributes become tables.
         dst: graph folder to write, complete or not at all.
         undirected: add the missing reverses to a directed graph; an undirected one is stored in both directions anyway.
         reverse: add the reverses of all edges as an edge type of their own.
         normalize_features: divide each row of ``x`` by the sum of its absolute values.
-        drop: names of attributes that are left out though they would be refused.
+        drop: names of attributes to leave out instead of refusing them.
         overwrite: replace an existing graph folder.
-        progress: told of the stages.
+        progress: receives the stages.
 
     Raises:
         ConfigError: ``dst`` may not be written, or a name in ``drop`` is not refused.
-        DataError: a label or an attribute cannot be carried over; the message names it.
+        DataError: a label or an attribute cannot be imported; the message names it.
     """
     options = ImportOptions(undirected, reverse, normalize_features, progress or Silent(), frozenset(drop))
     provenance = {"command": "from_networkx", "dropped": sorted(options.drop)}
@@ -105,12 +105,12 @@ def _node_link(source: Path) -> nx.Graph[Any]:
 
     try:
         value = json.loads(source.read_bytes())
-        if "edges" in value:  # what newer releases call "links"
+        if "edges" in value:  # newer releases write "edges" instead of "links"
             value = {**{k: v for k, v in value.items() if k != "edges"}, "links": value["edges"]}
         newer = {"edges": "links"} if "edges" in inspect.signature(nx.node_link_graph).parameters else {}
         graph: nx.Graph[Any] = nx.node_link_graph(value, **newer)
         named = [tuple(n["id"]) if isinstance(n["id"], list) else n["id"] for n in value["nodes"]]
-    except Exception as error:  # networkx looks things up unchecked
+    except Exception as error:  # networkx does not check what it looks up
         raise DataError(source, f"not readable as node-link JSON: {type(error).__name__}: {error}") from None
     if len(set(named)) != len(named):
         raise DataError(source, "a vertex occurs twice under 'nodes'")
@@ -165,7 +165,7 @@ def _write_edges(
 
 
 def _keys_are_numbers(graph: Any) -> bool:
-    """Whether keys only count the edges between two vertices, as networkx numbers them itself."""
+    """Whether keys only count the edges between two vertices, as networkx does by itself."""
     seen: dict[Any, int] = {}
     for u, v, key in graph.edges(keys=True):
         pair = (u, v) if graph.is_directed() else frozenset((u, v))
@@ -192,13 +192,13 @@ def _labels(where: str | Path, labels: Sequence[Any]) -> tuple[Array | None, lis
 
 
 class _Columns:
-    """Turns the attributes of vertices or edges into tables; refuses those that cannot be tables."""
+    """Turns the attributes of vertices or edges into tables. Refuses attributes that cannot be tables."""
 
     def __init__(self, where: str | Path, options: ImportOptions, what: str, default: Mapping[str, Any]) -> None:
         self._where, self._options, self._what, self._default = where, options, what, default
 
     def read(self, owners: Sequence[Any], attributes: Sequence[Mapping[Any, Any]]) -> dict[str, Array]:
-        """Tables by name; ``owners``: who has the attributes, for messages."""
+        """Tables by name. ``owners``: the vertices or edges with the attributes, for messages."""
         found = {}
         for name in dict.fromkeys(name for entry in attributes for name in entry):
             values = [entry.get(name, self._default.get(name, _MISSING)) for entry in attributes]
@@ -209,7 +209,7 @@ class _Columns:
         return found
 
     def _column(self, name: Any, owners: Sequence[Any], values: Sequence[Any]) -> Array:
-        """The rows of an attribute; raises ValueError saying why there are none."""
+        """The rows of an attribute; raises ValueError with the reason if it cannot be a table."""
         if not is_table_name(name):
             raise ValueError("tables cannot have this name")
         if any(value is _MISSING for value in values):

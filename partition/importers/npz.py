@@ -8,8 +8,8 @@ ids.npy                   int64 user ids of the vertices; ``ids__TYPE.npy`` with
 x.npy or x_sparse.npz     features; ``x__TYPE.npy`` / ``x_sparse__TYPE.npz`` with several node types
 y.npy                     labels of the target type
 train_mask.npy, split.npz splits of the target type: masks or vertex numbers
-meta.json                 ``num_nodes``, ``node_types``, ``target_type``, ``relations``, ``num_classes``; the rest only
-                          describes the data
+meta.json                 ``num_nodes``, ``node_types``, ``target_type``, ``relations``, ``num_classes``; other entries
+                          only describe the data
 
 Other arrays are refused by name.
 """
@@ -63,7 +63,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 
 def _refuse_other_files(folder: Path, counts: dict[str, int], options: ImportOptions) -> None:
-    """Refuse files of arrays that nothing reads; others, such as a README, say nothing about the graph."""
+    """Refuse files of arrays that nothing reads. Other files, such as a README, are not part of the graph."""
     suffixes = {s for t in counts for s in _suffixes(t)}
     known = {"graph.npz", "split.npz", "y.npy", *(f"{n}_mask.npy" for n in _MASKS), *(f"{n}.npy" for n in _EDGE_ARRAYS)}
     known |= {
@@ -154,7 +154,7 @@ def _node_types(relations: dict[str, Any]) -> list[str]:
 
 
 def _suffixes(node_type: str) -> tuple[str, ...]:
-    """What the names of a node type's files end with."""
+    """The endings of the names of a node type's files."""
     return ("", f"__{node_type}") if node_type == NODE_TYPE else (f"__{node_type}",)
 
 
@@ -181,7 +181,7 @@ def _features(folder: Path, node_type: str) -> Any:
 
 
 def _counts(folder: Path, relations: dict[str, Any], features: dict[str, Any], meta: dict[str, Any]) -> dict[str, int]:
-    """Find the number of vertices of each type: stated, or the rows of the features, or what the edges need."""
+    """Find the number of vertices of each type: the stated one, the rows of the features, or what the edges need."""
     counts: dict[str, int] = {t: int(n) for t, n in meta.get("node_types", {}).items()}
     for t in _node_types(relations):
         if t in counts:
@@ -208,8 +208,8 @@ def _target(folder: Path, counts: dict[str, int], meta: dict[str, Any]) -> str:
 
 
 def _add_splits(folder: Path, out: GraphWriter, target: str, options: ImportOptions, *, known: bool) -> None:
-    """Add the splits; ``known``: that they are of vertices is certain."""
-    splits: dict[str, tuple[str, Array]] = {}  # with the file
+    """Add the splits. ``known``: whether they are certain to be splits of vertices."""
+    splits: dict[str, tuple[str, Array]] = {}  # file and rows by name
     for name in _MASKS:
         if (path := folder / f"{name}_mask.npy").exists():
             splits[name] = path.name, as_mask(path, name, load_array(path))
@@ -239,7 +239,7 @@ def _add_splits(folder: Path, out: GraphWriter, target: str, options: ImportOpti
 
 
 def _columns(path: Path, name: str, values: Array) -> list[tuple[str, Array]]:
-    """The splits that an array of split.npz holds: masks (one, or several as rows), or the numbers of vertices."""
+    """The splits in an array of split.npz: masks (one, or several as rows), or the numbers of vertices."""
     stem = name.removesuffix("_masks").removesuffix("_mask").replace("__", "_")
     if values.ndim == 2:
         return [(f"{stem}_{i}", as_mask(path, name, row)) for i, row in enumerate(values)]

@@ -5,8 +5,8 @@ raw/edge.csv.gz, num-node-list.csv.gz, [num-edge-list.csv.gz]
 split/<scheme>/train.csv.gz, valid.csv.gz, test.csv.gz
 [mapping/nodeidx2id.csv.gz]      a heading, then each vertex with the user's id
 
-Features of edges become the edge table ``edge_attr``. Other files in ``raw`` and ``split`` are refused by name;
-``mapping`` may hold texts about papers and products, which are left alone.
+Features of edges become the edge table ``edge_attr``. Other files in ``raw`` and ``split`` are refused by name. Texts
+about papers and products in ``mapping`` are ignored.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Array = npt.NDArray[Any]
 
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
-    """Import the folder of one graph (that holds ``raw/`` and ``split/``)."""
+    """Import the folder of one graph, which has ``raw/`` and ``split/``."""
     raw = source / "raw"
     if (raw / "num-node-dict.csv.gz").exists():
         raise DataError(raw, "a heterogeneous OGB graph; only homogeneous ones are imported")
@@ -61,7 +61,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 
 def _stream_edges(raw: Path, out: GraphWriter, options: ImportOptions) -> None:
-    """Write the edges, beside them their features where there are some."""
+    """Write the edges, and their features if there are any."""
     path, beside = raw / "edge.csv.gz", raw / "edge-feat.csv.gz"
     features = _blocks(beside, np.dtype(np.float32)) if beside.exists() else None
     first = next(features, None) if features is not None else None
@@ -86,8 +86,8 @@ def _stream_edges(raw: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 
 def _ids(folder: Path, count: int) -> Array | None:
-    """The users' ids, where the mapping folder has them as numbers; other mappings (of papers, of products) are left
-    alone."""
+    """The users' ids, if the mapping folder has them as numbers. Other mappings (of papers, of products) are
+    ignored."""
     path = folder / "nodeidx2id.csv.gz"
     if not path.exists():
         return None
@@ -151,7 +151,7 @@ def _read(path: Path, dtype: Any) -> Array:
 
 
 def _blocks(path: Path, dtype: np.dtype[Any], *, skip: int = 0) -> Iterator[Array]:
-    """Yield rows [n, columns] of a gzipped csv file, its first ``skip`` lines left out; raises DataError."""
+    """Yield rows [n, columns] of a gzipped csv file without its first ``skip`` lines; raises DataError."""
     try:
         with gzip.open(path, "rb") as raw, io.TextIOWrapper(raw, "ascii") as text, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*input contained no data", category=UserWarning)

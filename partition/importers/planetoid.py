@@ -1,6 +1,6 @@
 """The Planetoid files ``ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}`` (Yang et al., 2016).
 
-They are pickles. ``inert_pickle`` reads them without running anything that they name. A folder in the neutral npz
+They are pickles. ``inert_pickle`` reads them without running the functions that they name. A folder in the neutral npz
 layout is accepted as well. Edges become undirected: both directions, each once, without self-loops.
 """
 
@@ -23,7 +23,7 @@ from atta.partition.importers.reading.options import ImportOptions
 
 __all__ = ["read"]
 
-# The public split: 500 vertices after the training ones are for validation.
+# The public split: the 500 vertices after the training vertices are for validation.
 _VAL = 500
 
 

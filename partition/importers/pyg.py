@@ -1,8 +1,8 @@
 """A file with a PyG ``Data`` or ``HeteroData`` object written by ``torch.save``.
 
-Read with ``weights_only=True``: only tensors and PyG's own data classes are admitted. torch and PyG are imported only
-here, when such a file is read. Tensors with a row for every vertex or edge become tables; distinct numbers ``n_id`` are
-the user ids. Everything else is refused by its name.
+It is read with ``weights_only=True``: only tensors and PyG's own data classes are admitted. torch and PyG are imported
+only here, when such a file is read. Tensors with a row for every vertex or edge become tables. ``n_id`` has the user
+ids if its numbers are distinct. Everything else is refused by its name.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 @dataclass(frozen=True)
 class _Source:
-    """A file and what the user wants of it: every value of a store is taken over, known to say nothing new, or
+    """A file and the import's options. Every value of a store is imported, skipped because it says nothing new, or
     refused."""
 
     path: Path
@@ -113,7 +113,7 @@ class _Source:
                 continue
             rows = self._rows(name, value, count, "edge", scalar=name in _SCALARS)
             if rows is None or (name == "e_id" and np.array_equal(rows, np.arange(count))):
-                continue  # positions say the same
+                continue  # the positions are these numbers already
             table = edge_table(name, shared=shared)
             if table is None:
                 self.options.refuse(self.path, name, _WHY.get(str(name), "tables cannot have this name"))
@@ -124,7 +124,7 @@ class _Source:
         return found
 
     def _rows(self, name: object, value: Any, count: int, what: str, *, scalar: bool = False) -> Array | None:
-        """A tensor with a row for everything that a store is about; None: refused, but the user does not want it."""
+        """A tensor with a row per vertex or edge of the store; None: it is refused, and the user said to drop it."""
         rows = _plain(value)
         if rows is None:
             self.options.refuse(self.path, name, f"it is {_kind(value)}, no dense tensor of numbers")
@@ -146,7 +146,7 @@ class _Source:
 
 
 def _says_nothing(name: object, value: Any) -> bool:
-    """Whether a value of a store is read elsewhere or absent."""
+    """Whether a value of a store is absent, or is read elsewhere."""
     return value is None or (name in ("num_nodes", "num_classes") and isinstance(value, int)) or name == "edge_index"
 
 
@@ -156,8 +156,8 @@ def _of_edges(name: object, value: Any) -> bool:
 
 
 def node_table(name: object, *, shared: bool) -> str | None:
-    """Return the node table that the tensor ``name`` is read as. ``shared``: edges lie in the same store, as in
-    ``Data``."""
+    """Return the name of the node table for the tensor ``name``. ``shared``: whether edges are in the same store, as
+    in ``Data``."""
     of_edges = shared and (name in _EDGE_TABLES or str(name).startswith("edge_"))
     if of_edges or name in _OTHER or str(name).endswith("_mask") or not is_table_name(name):
         return None
@@ -165,7 +165,7 @@ def node_table(name: object, *, shared: bool) -> str | None:
 
 
 def edge_table(name: object, *, shared: bool) -> str | None:
-    """Return the edge table that the tensor ``name`` is read as; in ``Data`` PyG knows them by the prefix ``edge_``."""
+    """Return the name of the edge table for the tensor ``name``. In ``Data`` its prefix is ``edge_``."""
     if name in _EDGE_TABLES:
         return _EDGE_TABLES[str(name)]
     if name in _OTHER or (shared and not str(name).startswith("edge_")):
@@ -198,7 +198,7 @@ def _load(source: Path) -> Any:
 
 
 def _split_stores(source: Path, stores: dict[Any, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the stores by node type and by edge type, and what lies beside them."""
+    """Return the stores by node type, the stores by edge type, and all other values."""
     edges = {"__".join(t): s for t, s in stores.items() if isinstance(t, tuple)}
     if not edges:
         if "edge_index" not in stores:
@@ -229,14 +229,14 @@ def _num_nodes(source: Path, node_type: str, store: Mapping[str, Any], indices: 
 
 
 def _kind(value: Any) -> str:
-    """What a value is, for people."""
+    """The kind of a value, for people."""
     if getattr(value, "is_sparse", False) or "sparse" in str(getattr(value, "layout", "")):
         return "a sparse tensor"
     return f"a tensor of {value.dtype}" if hasattr(value, "dtype") else f"a {type(value).__name__}"
 
 
 def _plain(value: Any) -> Array | None:
-    """Return a tensor that numpy can hold, None for everything else that a store may hold."""
+    """Return a tensor as a numpy array, None for every value that numpy cannot hold."""
     if getattr(value, "is_sparse", False) or not hasattr(value, "numpy"):
         return None
     try:

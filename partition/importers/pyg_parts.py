@@ -1,9 +1,9 @@
 """A folder of PyG's ``Partitioner``: ``META.json`` with ``part_*`` beside it.
 
 Vertices and edges keep the numbers they had before PyG partitioned the graph. The partition of each vertex becomes the
-node table ``part``: ``atta partition --method given --option table=part`` makes a dataset with the very same
-partitions. PyG's own folders have neither labels nor splits; those that ``atta export pyg-parts`` has written have them
-as features ``y`` and ``NAME_mask``.
+node table ``part``: ``atta partition --method given --option table=part`` makes a dataset with the same partitions.
+PyG's own folders have neither labels nor splits. Folders that ``atta export pyg-parts`` wrote have them as features
+``y`` and ``NAME_mask``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _Key = Any  # how PyG names a type: str, (source, relation, destination) or None
 
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
-    """Import the folder ``source`` (or its ``META.json``); features part after part, never all in memory twice."""
+    """Import the folder ``source`` (or its ``META.json``). Features are read part after part, never all in memory
+    twice."""
     load("importing PyG's partitions", "torch")
     folder = source.parent if source.is_file() else source
     meta = _meta(folder / "META.json")
@@ -47,7 +48,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         out.add_table("part", parts.astype(np.int32), node_type)
     for key in nodes:
         _add_tables(folder, meta["num_parts"], key, out, options)
-    offset = 0  # PyG numbers the edges of all types in one row
+    offset = 0  # PyG numbers the edges of all types together
     for key, edge_type in edges.items():
         total = len(_tensor(folder / ("edge_map.pt" if key is None else f"edge_map/{'__'.join(key)}.pt")))
         ends, tables = _edges(folder, meta["num_parts"], key, offset, total=total, options=options)
@@ -119,7 +120,7 @@ def _edges(
 
 
 def _value(folder: Path, part: int, name: str, key: _Key) -> tuple[Path, Mapping[str, Any]]:
-    """What a part's file says of one type."""
+    """The content of a part's file for one type, and the file."""
     path = folder / f"part_{part}" / name
     value = _load(path)
     found = value if key is None else value.get(key, {}) if isinstance(value, Mapping) else None
@@ -129,7 +130,7 @@ def _value(folder: Path, part: int, name: str, key: _Key) -> tuple[Path, Mapping
 
 
 def _features(path: Path, value: Mapping[str, Any], time: str = "") -> Iterator[tuple[str, Array]]:
-    """The tables of a part, by our names."""
+    """The tables of a part, by Atta's names."""
     for name, tensor in (value.get("feats") or {}).items():
         if tensor is not None:
             yield str(name), _array(path, tensor)
@@ -138,7 +139,7 @@ def _features(path: Path, value: Mapping[str, Any], time: str = "") -> Iterator[
 
 
 def _check_filled(folder: Path, filled: Mapping[str, int], total: int, what: str) -> None:
-    """Every row must come from some part, or rows of zeros would be taken for features."""
+    """Check that every row came from a part. Otherwise rows of zeros would pass for features."""
     for name, rows in filled.items():
         if rows != total:
             raise DataError(folder, f"the parts have {rows} rows of {name!r} for {total} {what}")
@@ -188,8 +189,8 @@ def _plain(*_: Any) -> dict[Any, Any]:
 
 
 def _without_defaultdict(path: Path) -> Path | io.BytesIO:
-    """PyG saves edge tables in a ``defaultdict``, which torch's safe reader refuses to fill: let it become a plain
-    dict."""
+    """Replace each ``defaultdict`` by a plain dict. PyG saves edge tables in one, and torch's safe reader refuses to
+    fill it."""
     with zipfile.ZipFile(path) as archive:
         name = next(n for n in archive.namelist() if n.endswith("/data.pkl"))
         if _DEFAULTDICT not in archive.read(name):

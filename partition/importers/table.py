@@ -5,11 +5,11 @@
      "edges": {"user__buys__item": {"files": "buys-*.csv", "src": "user", "dst": "item", "tables": {"weight":
      "amount"}}}}
 
-Ids may be integers, which stay the users' ids, or strings: then vertices are numbered in the order of the file, and
-their names become the table ``name`` (UTF-8 bytes, padded with zeros). A table is a column, several columns side by
-side, or a column of lists of equal length. Other columns are refused by name, unless the list ``ignore`` beside
-``files`` has them. ``num_classes`` beside ``nodes`` states how many classes labels have, where that is more than occur.
-Files are read in pieces; several are given by a pattern and read in the order of their names.
+Ids may be integers, which stay the users' ids, or strings. With strings, vertices are numbered in the order of the
+file, and the strings become the table ``name`` (UTF-8 bytes, padded with zeros). A table is a column, several columns
+side by side, or a column of lists of equal length. Other columns are refused by name, unless the list ``ignore`` beside
+``files`` has them. ``num_classes`` beside ``nodes`` states the number of classes if it is larger than the labels show.
+Files are read in pieces. A pattern names several files, which are read in the order of their names.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 
 def _refuse_other_files(folder: Path, schema: Mapping[str, Any], options: ImportOptions) -> None:
-    """Refuse tables in the folder that the schema does not name."""
+    """Refuse table files in the folder that the schema does not name."""
     known = {path for kind in ("nodes", "edges") for entry in schema[kind].values() for path in _paths(folder, entry)}
     places = {folder, *(path.parent for path in known)}
     for path in sorted(
@@ -244,7 +244,7 @@ def _positions(where: Path, name: str, column: Any, ids: Any) -> npt.NDArray[np.
         raise DataError(where, f"the column {name!r} holds {column.type}, the ids of vertices are {ids.type}")
     try:
         column = column.cast(ids.type)
-    except pa.ArrowInvalid as error:  # a number that no id of this width can be
+    except pa.ArrowInvalid as error:  # the number does not fit into the type of the ids
         raise DataError(where, f"the column {name!r} names a vertex which is in no node file: {error}") from None
     found = pc.index_in(column, value_set=ids)
     if found.null_count:

@@ -29,7 +29,7 @@ class PartitionMethod(Protocol):
     ) -> dict[str, npt.NDArray[np.int32]]:
         """Return the partition of each row per node type, int32 [n].
 
-        ``balance`` names what each partition should get an equal share of (``atta.partition.cutting.balance``); None
+        Each partition should get an equal share of everything in ``balance`` (``atta.partition.cutting.balance``). None
         leaves it to the method. A method may balance more.
         """
 
@@ -45,7 +45,7 @@ METHODS: dict[str, type] = {
 
 
 def make_method(name: str, options: Mapping[str, Any] | None = None) -> PartitionMethod:
-    """The method ``name`` with ``options``; strings are turned into what the option is.
+    """The method ``name`` with ``options``. Strings are converted to the types of the options.
 
     Raises:
         UnknownNameError: no such method or option.

@@ -1,5 +1,5 @@
-"""ByteGNN's workload-aware partitioning (section 4.2 of its description): what a labelled vertex samples stays with
-it."""
+"""ByteGNN's workload-aware partitioning (section 4.2 of its description): it keeps a labelled vertex and the vertices
+that it samples in one partition."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ CENTRES = ("labelled", "train")
 
 @dataclass(frozen=True)
 class Block:
-    """Blocks grown around labelled vertices, dealt out by cross edges and by room for labelled vertices.
+    """Grows blocks around labelled vertices, and assigns them by cross edges and by room for labelled vertices.
 
-    Vertices that no block reaches come last, each to the partition with most of its neighbours. A block has exactly one
-    labelled vertex, so where nearly all vertices are labelled every vertex is a block: use ``centres="train"`` or METIS
-    then.
+    Vertices that no block reaches come last. Each goes to the partition with most of its neighbours. A block has
+    exactly one labelled vertex. If nearly all vertices are labelled, every vertex is a block: use ``centres="train"``
+    or METIS in that case.
 
     Attributes:
-        hops: how far a block reaches.
+        hops: number of hops that a block reaches.
         centres: ``"labelled"`` (train, val and test) or ``"train"``.
         alpha, beta, gamma: weights of train, val and test vertices in a partition's room; scaled to sum to 1.
         smooth: added to the cross edges per vertex (1: NeutronBench's form; 0: the paper's).
-        slack: by how much a partition may exceed its share of vertices while vertices of no block are added.
-        passes: of moving vertices to where most of their neighbours are, splits kept even within 2 % (0: the paper's
-            form).
+        slack: how far a partition may exceed its share of vertices while vertices without a block are added.
+        passes: number of passes that move vertices to the partition with most of their neighbours. They keep splits
+            even within 2 %. 0: no passes, the paper's form.
     """
 
     hops: int = 2
@@ -67,7 +67,7 @@ class Block:
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """See ``PartitionMethod``; train, val and test vertices are balanced by the method itself."""
+        """See ``PartitionMethod``. The method itself balances train, val and test vertices."""
         if balance is not None:
             raise ConfigError(f"--balance {','.join(balance)}: the method block balances train, val and test vertices")
         progress.stage("union graph", None)

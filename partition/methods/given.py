@@ -1,4 +1,4 @@
-"""An assignment that somebody else has made."""
+"""Takes an assignment that exists already."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["Given"]
 
 @dataclass(frozen=True)
 class Given:
-    """Partitions that stand in a file or in the graph itself.
+    """Reads the partition of each vertex from a file or from the graph itself.
 
     Attributes:
         path: an npy file of integers, one per vertex, or a folder with ``TYPE.npy`` for every node type.
-        table: instead: a table that every node type has.
+        table: instead of a path, the name of a table that every node type has.
     """
 
     path: str = ""

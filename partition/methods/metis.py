@@ -3,9 +3,9 @@
 The constraints are those of DistDGL (section 4.1 of its description): vertices, in-edges and training vertices are
 balanced together.
 
-Tamed (DistDGL's remedy, by means that stock METIS allows): METIS sees of every vertex only a few edges and refines them
-once; then vertices move to where most of their neighbours are, by all edges. Edges to vertices of low degree are the
-ones kept, because they say most about where a vertex belongs.
+The tamed form is DistDGL's remedy, built with the options of stock METIS. METIS sees only a few edges of every vertex
+and refines once. Then vertices move to the partition with most of their neighbours, by all edges. The kept edges lead
+to vertices of low degree, because these say most about where a vertex belongs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["TAME_FROM", "Metis"]
 
 TAME = ("auto", "yes", "no")
 TAME_FROM = 20_000_000
-"""Neighbours in the union graph from which ``auto`` tames."""
+"""Number of neighbours in the union graph from which ``auto`` uses the tamed form."""
 _TAMED_ITERATIONS = 1
 
 
@@ -38,8 +38,8 @@ class Metis:
 
     Attributes:
         tame: ``"yes"``, ``"no"``, or ``"auto"``: from 20 million neighbours on.
-        cap: neighbours per vertex that the tamed form shows to METIS.
-        passes: of moving vertices by all edges, after the tamed form.
+        cap: number of neighbours per vertex that the tamed form shows to METIS.
+        passes: number of passes that move vertices by all edges, after the tamed form.
     """
 
     tame: str = "auto"
@@ -77,7 +77,7 @@ class Metis:
         progress.stage(f"metis, about {needed / 2**30:.1f} GiB", None)
         [owners] = metis_owners(rows, weights, parts=parts, seeds=[seed], iterations=iterations)
         del rows
-        # METIS is given 3 % for everything, because it gives up where a tighter bound is hard to keep.
+        # METIS gets 3 % for everything, because it fails if a tighter bound is hard to keep.
         progress.stage("refining", self.passes + 1)
         room = capacities(weights, parts, slack)
         _native.even_owners(union.indptr, union.indices, owners, parts, weights.reshape(-1), room)

@@ -1,9 +1,9 @@
 """The child process that runs METIS: ``python -m atta.partition.methods.metis_child SIZES... ITERATIONS SEED...``.
 
-SIZES are the numbers of vertices, neighbours and constraints, 1 where edges have weights, and the number of partitions.
-Standard input holds int64 ``xadj`` [vertices + 1], ``adjncy`` [neighbours], ``vwgt`` [vertices, constraints] and the
-weights of the edges; standard output takes int32 partitions [vertices] for the first seed, and so on. ITERATIONS may be
-empty. pymetis' own wrapper takes one weight per vertex only, so the METIS library that it bundles is called directly.
+SIZES are the numbers of vertices, neighbours and constraints, then 1 if edges have weights, then the number of
+partitions. Standard input has int64 ``xadj`` [vertices + 1], ``adjncy`` [neighbours], ``vwgt`` [vertices, constraints]
+and the weights of the edges. Standard output gets int32 partitions [vertices] for each seed in order. ITERATIONS may be
+empty. pymetis' own wrapper takes only one weight per vertex, so this calls the METIS library that it bundles.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def part_graph(
         vwgt: [n, C] vertex weights, one column per constraint.
         adjwgt: edge weights or None.
         parts: at least 2.
-        seed: of METIS' own generator.
-        iterations: of refinement at each level; None: METIS' default.
+        seed: seed of METIS' own generator.
+        iterations: number of refinement iterations at each level; None: METIS' default.
     """
     options = np.zeros(_NUM_OPTIONS, np.int64)
     library = _library()
@@ -91,9 +91,9 @@ def _read(file: BufferedReader, *shape: int) -> Longs:
 
 def main(sizes: Sequence[int], iterations: int | None, seeds: Sequence[int]) -> None:
     """Read a graph and write its partitions, one per seed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # nobody would read the answer
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # without the parent nobody reads the answer
     answer = os.dup(1)
-    os.dup2(2, 1)  # the library prints some of its errors
+    os.dup2(2, 1)  # the library prints some of its errors on standard output
     vertices, neighbors, constraints, weighted, parts = sizes
     with open(0, "rb") as graph:
         xadj, adjncy, vwgt = _read(graph, vertices + 1), _read(graph, neighbors), _read(graph, vertices, constraints)

@@ -1,8 +1,8 @@
-"""METIS in a process of its own.
+"""Runs METIS in a process of its own.
 
-Its memory is returned at once, a crash of the library becomes an error message, and its signal handlers (it answers
-SIGTERM by a jump back into its own call) stay away from daemons and trainers. Graph and answer go through pipes, so
-that nothing is left behind by a caller that is killed.
+So its memory is returned at once, and a crash of the library becomes an error message. Its signal handlers (it answers
+SIGTERM by a jump back into its own call) do not affect daemons and trainers. Graph and answer go through pipes, so a
+killed caller leaves no files behind.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Longs = npt.NDArray[np.int64]
 
 
 def metis_bytes(vertices: int, neighbors: int, things: int) -> int:
-    """About how much memory METIS takes: the graph it is given, and the coarser ones that it makes of it.
+    """About how many bytes METIS takes: for its input graph, and for the coarser graphs that it makes from it.
 
     Measured on power-law graphs, which METIS coarsens slowly (docs/partitioning.md).
     """
@@ -34,14 +34,14 @@ def metis_bytes(vertices: int, neighbors: int, things: int) -> int:
 def metis_owners(
     rows: tuple[Longs, Longs, Longs], weights: Longs, *, parts: int, seeds: Sequence[int], iterations: int | None = None
 ) -> list[npt.NDArray[np.int32]]:
-    """Partition of each vertex, int32 [n], for each of ``seeds``, which METIS tries one after the other.
+    """Partition of each vertex, int32 [n], for each of ``seeds``. METIS runs once per seed, one after another.
 
     Args:
         rows: starts of the rows [n+1], neighbours (both directions stored, no self-loops), weights of the edges.
-        weights: [n, C] of the vertices, one column per constraint.
+        weights: [n, C] vertex weights, one column per constraint.
         parts: at least 2.
-        seeds: of METIS' own generator.
-        iterations: of refinement at each level; None: METIS' default.
+        seeds: seeds of METIS' own generator.
+        iterations: number of refinement iterations at each level; None: METIS' default.
 
     Raises:
         QuotaExceededError: METIS would not fit into the memory that is free.
@@ -76,6 +76,6 @@ def metis_owners(
 
 def _send(child: subprocess.Popen[bytes], arrays: Sequence[Longs]) -> None:
     assert child.stdin is not None
-    with suppress(BrokenPipeError):  # its exit status and message tell more
+    with suppress(BrokenPipeError):  # the exit status and message of METIS tell more
         for array in arrays:
             child.stdin.write(np.ascontiguousarray(array, np.int64).data)

@@ -17,15 +17,14 @@ __all__ = ["Random"]
 
 @dataclass(frozen=True)
 class Random:
-    """Deals the vertices of each type out in the order of their hashes."""
+    """Deals out the vertices of each type in the order of their hashes."""
 
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
         """See ``PartitionMethod``.
 
-        Vertices are balanced exactly, everything else by chance; raises ConfigError for a ``balance`` that asks for
-        more.
+        Vertices are balanced exactly, everything else only by chance. Raises ConfigError if ``balance`` asks for more.
         """
         if balance is not None and set(balance) != {"nodes"}:
             raise ConfigError(f"--balance {','.join(balance)}: the method random balances nodes only")

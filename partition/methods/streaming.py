@@ -1,5 +1,5 @@
-"""Streaming partitioning: vertices arrive one by one and go to where their neighbours are, within every partition's
-capacity."""
+"""Streaming partitioning: vertices arrive one by one. Each goes to the partition with most of its neighbours that has
+room."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class Ldg:
     """Linear deterministic greedy (Stanton and Kliot, KDD 2012), restreamed (Nishimura and Ugander, KDD 2013).
 
     Attributes:
-        passes: over all vertices; from the second on a vertex sees where the pass before has put later ones.
-        order: ``"random"``, ``"given"`` (rows) or ``"bfs"`` (neighbours after neighbours).
-        slack: by how much a partition may exceed its share.
+        passes: number of passes over all vertices. From the second pass on, the partitions of later vertices are known
+            from the pass before.
+        order: ``"random"``, ``"given"`` (rows) or ``"bfs"`` (breadth first).
+        slack: how far a partition may exceed its share.
     """
 
     passes: int = 5
@@ -85,7 +86,7 @@ def _streamed(
     union = Union.of(graph)
     n = union.num_nodes
     weights, room = limits(graph, names, parts, method.slack)
-    # Fennel's alpha for which the cost of even partitions equals that of a random cut (section 3 of its paper).
+    # Fennel's alpha makes the cost of even partitions equal to the cost of a random cut (section 3 of its paper).
     alpha = np.sqrt(parts) * len(union.indices) / 2 / max(1.0, float(n) ** 1.5) if gamma else 0.0
     order = _order(union, method.order, seed)
     owners: npt.NDArray[np.int32] | None = None
@@ -98,7 +99,7 @@ def _streamed(
         owners = placed
         progress.advance(1)
     assert owners is not None
-    # The last vertices go where there is room, which may be far from their neighbours or too much of something else.
+    # The last vertices go where room is left. This may be far from their neighbours, or may unbalance another quantity.
     for settle in (_native.even_owners, _native.refine_owners):
         settle(union.indptr, union.indices, owners, parts, weights.reshape(-1), room)
     return union.by_type(owners)
@@ -107,7 +108,7 @@ def _streamed(
 def limits(
     graph: Graph, names: Sequence[str], parts: int, slack: float
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Vertex weights [N, C] whose first column counts vertices, and how much of each a partition may hold, [C]."""
+    """Vertex weights [N, C], with a first column that counts vertices, and how much a partition may hold, [C]."""
     weights = constraints(graph, ("nodes", *names))
     room = capacities(weights, parts, slack)
     if "nodes" not in names:

@@ -1,7 +1,7 @@
 """A ``.bin`` file of one graph that ``dgl.save_graphs`` wrote, or the ``NAME.json`` of DistDGL's partitions.
 
-Tensors ``feat``, ``label`` and ``NAME_mask`` become ``x``, ``y`` and splits, others tables of their own name. Distinct
-numbers ``ndata["_ID"]`` are the user ids.
+Tensors ``feat``, ``label`` and ``NAME_mask`` become ``x``, ``y`` and splits. Other tensors become tables of their own
+name. ``ndata["_ID"]`` has the user ids if its numbers are distinct.
 """
 
 from __future__ import annotations

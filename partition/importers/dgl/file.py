@@ -40,7 +40,7 @@ def read_file(dgl: Any, source: Path, out: GraphWriter, options: ImportOptions) 
         tables = {}
         for name, rows in arrays(source, graph.edges[relation].data, options).items():
             if name == "_ID" and np.array_equal(rows, np.arange(len(src))):
-                continue  # what the positions say already
+                continue  # the positions are these numbers already
             if (values := edge_tensor(source, name, rows, options)) is not None:
                 tables[name] = values
         add_edges(out, edge_type, (src, dst), options, tables)

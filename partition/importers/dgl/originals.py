@@ -1,10 +1,10 @@
-"""Where the original numbers of DistDGL's vertices and edges stand.
+"""Finds the original numbers of DistDGL's vertices and edges. They are in one of three places:
 
-- ``nid_map`` and ``eid_map`` beside the configuration (``.npy``, ``.npz``, ``.pt``, ``.dgl`` or ``.bin``): what
-  ``partition_graph(..., return_mapping=True)`` returns, saved by ``np.save``, ``np.savez``, ``torch.save`` or
-  ``dgl.data.utils.save_tensors``; by type in graphs of several types, edge types as tuples or as ``"a:r:b"``;
-- ``orig_nids.dgl`` and ``orig_eids.dgl`` in each part's folder, as DGL's distributed partitioning pipeline writes them;
-- ``orig_id`` in ``ndata`` and ``edata`` of each part's graph, as older releases leave them.
+- ``nid_map`` and ``eid_map`` beside the configuration (``.npy``, ``.npz``, ``.pt``, ``.dgl`` or ``.bin``). They hold
+  the result of ``partition_graph(..., return_mapping=True)``, saved by ``np.save``, ``np.savez``, ``torch.save`` or
+  ``dgl.data.utils.save_tensors``. In graphs of several types they are by type, edge types as tuples or as ``"a:r:b"``.
+- ``orig_nids.dgl`` and ``orig_eids.dgl`` in each part's folder. DGL's distributed partitioning pipeline writes them.
+- ``orig_id`` in ``ndata`` and ``edata`` of each part's graph. Older releases write them.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Folder(Protocol):
 
     @property
     def names(self) -> TypeNames:
-        """Its types."""
+        """Names of its types."""
 
     @property
     def num_parts(self) -> int:
         """Number of parts."""
 
     def starts(self, key: str) -> Array:
-        """Where the numbers of each part begin within a type [parts + 1]."""
+        """The first number of each part within a type, then the end: [parts + 1]."""
 
     def part_folder(self, part: int) -> Path:
         """The folder of a part's files."""
@@ -55,7 +55,7 @@ class Folder(Protocol):
 
 
 def original_nodes(folder: Folder, options: ImportOptions) -> dict[str, Ids] | None:
-    """Return the original number of every vertex by DGL's types, None where they are not stated; raises DataError."""
+    """Return the original number of every vertex by DGL's types, None if they are not stated; raises DataError."""
     where, found = _find(folder, "nid_map", "orig_nids.dgl", folder.names.nodes, options)
     if found is None:
         return None
@@ -66,9 +66,9 @@ def original_nodes(folder: Folder, options: ImportOptions) -> dict[str, Ids] | N
 
 
 def original_edges(folder: Folder, options: ImportOptions) -> dict[str, Ids] | None:
-    """Return the original number of every edge by DGL's types, None where they are not stated.
+    """Return the original number of every edge by DGL's types, None if they are not stated.
 
-    Raises DataError for numbers that are not positions, which is what identifies edges in graph folders.
+    Raises DataError for numbers that are not positions: edges in graph folders are identified by their positions.
     """
     where, found = _find(folder, "eid_map", "orig_eids.dgl", folder.names.edges, options)
     if found is None:
@@ -88,7 +88,7 @@ def original_edges(folder: Folder, options: ImportOptions) -> dict[str, Ids] | N
 def _find(
     folder: Folder, name: str, in_parts: str, known: Mapping[str, str], options: ImportOptions
 ) -> tuple[Path, dict[str, Array] | None]:
-    """Return where the original numbers stand, and they by DGL's types."""
+    """Return the place of the original numbers, and the numbers by DGL's types."""
     beside = [path for suffix in _SUFFIXES if (path := folder.path.parent / f"{name}{suffix}").exists()]
     parts = [path for p in range(folder.num_parts) if (path := folder.part_folder(p) / in_parts).exists()]
     if len(beside) > 1 or (beside and parts):
@@ -123,7 +123,7 @@ def _load(path: Path) -> Any:
 
 
 def _by_type(path: Path, value: Any, known: Iterable[str]) -> dict[str, Array]:
-    """Bring what a file holds under the names that the configuration has for types."""
+    """Return the arrays of a file by the type names of the configuration."""
     types = list(known)
     if not isinstance(value, Mapping):
         value = {types[0]: value} if len(types) == 1 else {}
@@ -141,7 +141,7 @@ def _by_type(path: Path, value: Any, known: Iterable[str]) -> dict[str, Array]:
 
 
 def _in_graphs(folder: Folder, known: Mapping[str, str], *, of_nodes: bool) -> dict[str, Array] | None:
-    """The tensors ``orig_id`` of the parts' graphs, in order of DistDGL's numbers."""
+    """The tensors ``orig_id`` of the parts' graphs, in the order of DistDGL's numbers."""
     numbers = {key: np.zeros(int(folder.starts(key)[-1]), np.int64) for key in known}
     for part in range(folder.num_parts):
         graph, book = folder.graph(part)
@@ -158,8 +158,7 @@ def _in_graphs(folder: Folder, known: Mapping[str, str], *, of_nodes: bool) -> d
 
 
 def _per_type(numbers: dict[str, Array]) -> dict[str, Array]:
-    """Count from 0 in each type: with several types DGL has counted the vertices (or edges) of all of them in one
-    row."""
+    """Count from 0 in each type. With several types, DGL numbers the vertices (or edges) of all types together."""
     starts = np.concatenate([[0], np.cumsum([len(values) for values in numbers.values()])])
     spans = list(zip(numbers.items(), starts, starts[1:], strict=False))
     if not all(((values >= lo) & (values < hi)).all() for (_, values), lo, hi in spans):

@@ -1,11 +1,11 @@
 """A folder of DistDGL: the ``NAME.json`` that ``dgl.distributed.partition_graph`` wrote, with its parts beside it.
 
-DistDGL renumbers vertices and edges. Their original numbers are the users' ids (``originals.py`` says where they
-stand); edges are put back into their original order, because their positions are the users' edge ids. Where nothing
-tells of the original numbers, DistDGL's (per type) are taken, and the user is told so.
+DistDGL renumbers vertices and edges. Their original numbers are the users' ids; ``originals.py`` finds them. Edges
+return to their original order, because their positions are the users' edge ids. If no file has the original numbers,
+the import takes DistDGL's numbers (per type) and tells the user.
 
 The partition of each vertex becomes the node table ``part``: ``atta partition --method given --option table=part``
-makes a dataset with the very same partitions.
+makes a dataset with the same partitions.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class _Folder:
 
     Attributes:
         path: the partition configuration.
-        config: what it says.
-        names: of its types.
+        config: content of the configuration.
+        names: names of its types.
     """
 
     path: Path
@@ -90,7 +90,7 @@ class _Folder:
         return int(self.config["num_parts"])
 
     def starts(self, key: str) -> Array:
-        """Where the numbers of each part begin within a node or edge type [parts + 1]."""
+        """The first number of each part within a node or edge type, then the end: [parts + 1]."""
         spans = self.config["node_map" if key in self.names.nodes else "edge_map"][key]
         try:
             table = np.array(spans, dtype=np.int64).reshape(self.num_parts, 2)
@@ -169,7 +169,7 @@ def _declare_nodes(folder: _Folder, out: GraphWriter, options: ImportOptions) ->
 
 
 class _Edges:
-    """Takes the edges of one type part after part and writes them in order of their original numbers, where these are
+    """Takes the edges of one type part after part. Writes them in the order of their original numbers, if these are
     known."""
 
     def __init__(self, path: Path, out: GraphWriter, edge_type: str, starts: Array, original: Array | None) -> None:
@@ -180,7 +180,7 @@ class _Edges:
         self._specs: dict[str, TableSpec] | None = None
 
     def add(self, part: int, numbers: Array, columns: dict[str, Array], rows_of: dict[str, Array]) -> None:
-        """Take a part's edges: their ``numbers`` within the type, ``src`` and ``dst`` by edge, tables by number."""
+        """Take a part's edges: their ``numbers`` within the type, ``src`` and ``dst`` by edge, and tables by number."""
         first, last = int(self._starts[part]), int(self._starts[part + 1])
         order = np.argsort(numbers, kind="stable")
         if not np.array_equal(numbers[order], np.arange(first, last)):
@@ -228,7 +228,7 @@ def _add_edges(
     sinks: Mapping[str, _Edges],
     options: ImportOptions,
 ) -> None:
-    """Give the edges that a part owns to the sinks of their types."""
+    """Pass the edges that a part owns to the sinks of their types."""
     graph, book = folder.graph(part)
     where = folder.part_folder(part)
     for name in sorted({*graph.ndata, *graph.edata} - _KNOWN):

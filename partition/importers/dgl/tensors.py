@@ -1,4 +1,4 @@
-"""What DGL's graphs are made of, and what Atta calls it: names of types, tensors of vertices and edges."""
+"""Atta's names for the types and tensors of DGL's graphs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_NAME = "tables cannot have this name"
 
 
 def node_table(name: str) -> str | None:
-    """Return the node table that the tensor ``name`` of a graph is read as."""
+    """Return the name of the node table for the tensor ``name`` of a graph."""
     if name.endswith("_mask"):
         return None
     table = _TABLES.get(name, name)
@@ -37,7 +37,7 @@ class TypeNames:
     """Atta's names of DGL's types, by DGL's names (``"a:r:b"`` for edges) and in the order of their numbers."""
 
     def __init__(self, path: Path, node_types: Mapping[str, int], edge_types: Mapping[str, int]) -> None:
-        """Raise DataError naming ``path`` where the types are not those of a graph."""
+        """Raise DataError naming ``path`` if these cannot be the types of a graph."""
         try:
             self._name(node_types, edge_types)
         except (AttributeError, ValueError, KeyError, TypeError) as error:
@@ -56,7 +56,7 @@ class TypeNames:
 
 
 def arrays(source: Path, frame: Mapping[str, Any], options: ImportOptions) -> dict[str, Array]:
-    """Return the tensors of a frame as numpy arrays; those of types that numpy lacks are refused."""
+    """Return the tensors of a frame as numpy arrays. Refuse tensors of dtypes that numpy lacks."""
     found = {}
     for name, rows in frame.items():
         try:
@@ -87,7 +87,7 @@ def add_tensor(
 
 
 def edge_tensor(where: Path, name: str, rows: Array, options: ImportOptions) -> Array | None:
-    """Return the rows of an edge table, None for a tensor that is left out; a weight or time in a column becomes a
+    """Return the rows of an edge table, None for a tensor that is left out. A weight or time in a column becomes a
     vector."""
     if not is_table_name(name):
         options.refuse(where, name, _NO_NAME if name != "_ID" else "edges are identified by their positions")

@@ -1,1 +1,1 @@
-"""What importers share."""
+"""Helpers of the importers."""

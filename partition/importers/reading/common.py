@@ -1,4 +1,4 @@
-"""What importers share: feature matrices dense or sparse, arrays read without pickles."""
+"""Helpers of the importers: dense and sparse feature matrices, arrays read without pickles."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def as_csr(arrays: Mapping[str, Array], path: Path) -> csr_array:
         if kind not in (b"csr", "csr"):
             raise DataError(path, f"a sparse matrix in the format {kind!r}; only csr is read")
         matrix = csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape)
-        # Indices are used unchecked by compiled code later on.
+        # Compiled code later uses the indices without checking them.
         matrix.check_format(full_check=True)
     except (KeyError, ValueError, TypeError) as error:
         raise DataError(path, f"not a sparse matrix: {error}") from None

@@ -1,5 +1,4 @@
-"""Edges on their way into a graph folder: chunk after chunk, made undirected or reversed without ever being all in
-memory."""
+"""Writes edges into a graph folder chunk by chunk, and adds reverses. The edges are never all in memory."""
 
 from __future__ import annotations
 
@@ -25,9 +24,10 @@ _BUCKET_EDGES = 16 << 20
 class EdgeStream:
     """Writes one edge type in chunks, and the reverses that the options ask for.
 
-    ``undirected``: edges inside one node type get their missing reverses appended at the end (so that the edge ids of
-    the stored ones stay); edges between two types get a second edge type with the relation ``rev_<relation>``.
-    ``reverse``: all get that. Use as a context manager; leaving it without an exception completes the edges.
+    With ``undirected``, the missing reverses of edges inside one node type are appended at the end, so the stored edges
+    keep their ids. Edges between two types get a second edge type with the relation ``rev_<relation>``. With
+    ``reverse``, all edges get this second type. Use it as a context manager; leaving the block without an exception
+    completes the edges.
     """
 
     def __init__(
@@ -39,8 +39,7 @@ class EdgeStream:
         *,
         total: int | None = None,
     ) -> None:
-        """``tables``: what every append brings along; ``total``: the number of edges, where it is known (for the
-        progress)."""
+        """``tables``: the edge tables of every append. ``total``: number of edges if it is known, for the progress."""
         source, _, target = split_edge_type(edge_type)
         self._options = options
         self._symmetric = options.undirected and source == target
@@ -51,7 +50,7 @@ class EdgeStream:
         options.progress.stage(f"edges {edge_type}", total)
 
     def append(self, src: Array, dst: Array, **tables: Array) -> None:
-        """Append edges given by the rows of their end points; raises ConfigError for a row that does not exist."""
+        """Append edges, given as rows of their end points; raises ConfigError for a row that does not exist."""
         self._forward.append(src, dst, **tables)
         if self._backward is not None:
             self._backward.append(dst, src, **tables)
@@ -98,10 +97,11 @@ def reverse_relation(edge_type: str) -> str:
 def missing_reverses(
     src: Array, dst: Array, time: Array | None = None, *, bucket_edges: int = _BUCKET_EDGES
 ) -> npt.NDArray[np.bool_]:
-    """Mark the edges whose reverse is stored nowhere, each missing reverse once.
+    """Mark the edges without a stored reverse. Edges with the same missing reverse are marked once.
 
-    An edge and its reverse have the same smaller end point, so ranges of that are looked at one after another: one pass
-    over the edges (which may be memory-mapped) per ``bucket_edges`` of them, and memory for one range at a time.
+    An edge and its reverse have the same smaller end point, so ranges of smaller end points are searched one after
+    another. This takes one pass over the edges (which may be memory-mapped) per ``bucket_edges`` edges, and memory for
+    one range at a time.
     """
     marked = np.zeros(len(src), np.bool_)
     for lo, hi in _ranges(src, dst, bucket_edges):
@@ -134,11 +134,10 @@ def _ranges(src: Array, dst: Array, limit: int) -> Iterator[tuple[int, int]]:
 
 
 def reverses_to_add(src: Array, dst: Array, time: Array | None = None) -> npt.NDArray[np.int64]:
-    """Return the ascending positions of edges whose reverse is stored nowhere, each missing reverse once.
+    """Return the ascending positions of edges without a stored reverse, each missing reverse once.
 
-    With ``time`` edges are told apart by time as well: an event counts as reversed only by one of the same instant.
-    Raises ConfigError where vertex numbers are too large for a pair of them to be compared as one number (about 3
-    billion).
+    With ``time``, an edge and its reverse must have the same time. Raises ConfigError if vertex numbers are too large
+    to compare a pair of them as one number (about 3 billion).
     """
     if len(src) == 0:
         return np.empty(0, np.int64)
@@ -155,7 +154,7 @@ def reverses_to_add(src: Array, dst: Array, time: Array | None = None) -> npt.ND
 
 
 def _with_time(forward: Array, backward: Array, time: Array) -> tuple[Array, Array]:
-    """Turn pairs of vertices into pairs at an instant; both are ranked first, so that the product always fits."""
+    """Combine pairs of vertices with times. Both are replaced by their ranks first, so that the product always fits."""
     instants, moment = np.unique(time, return_inverse=True)
     _, ranks = np.unique(np.concatenate([forward, backward]), return_inverse=True)
     there, back = np.split(ranks.astype(np.int64), 2)

@@ -1,8 +1,9 @@
-"""Read old pickles of numpy arrays, CSR matrices and adjacency lists without running what they name.
+"""Reads old pickles of numpy arrays, CSR matrices and adjacency lists without running the functions that they name.
 
-A pickle is a program that may call any function it names. Here every name is looked up in a short table, and the table
-holds only inert stand-ins of this file: no class or function of numpy, scipy or any other module is ever reached. The
-stand-ins collect the pickled fields, which are then checked and turned into real arrays. Other names end the reading.
+A pickle is a program that may call any function it names. Here every name is looked up in a short table of inert
+stand-ins from this file. No class or function of numpy, scipy or any other module is ever reached. The stand-ins
+collect the pickled fields, which are then checked and turned into real arrays. A name outside the table ends the
+reading.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class _InertUnpickler(pickle.Unpickler):
-    """Looks every name up in ``_ALLOWED`` and nowhere else; persistent ids and extension codes are refused too."""
+    """Looks up names only in ``_ALLOWED``. Refuses persistent ids and extension codes, too."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""What every importer is asked to do besides reading."""
+"""Options of all importers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["ImportOptions"]
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """Options of an import, and what it has to tell.
+    """Options of an import, and its notes for the user.
 
     Attributes:
         undirected: add the missing reverse edges, once each.
         reverse: add an edge type ``rev_<relation>`` with the reverses of every edge type.
         normalize_features: divide each row of ``x`` by the sum of its absolute values.
-        progress: told of the stages.
-        drop: names of what may be left out though a graph folder cannot hold it.
-        dropped: those of ``drop`` that were left out.
+        progress: receives the stages.
+        drop: names of data to leave out if a graph folder cannot hold it.
+        dropped: names in ``drop`` that were left out.
         notes: sentences that the user should read.
     """
 
@@ -39,8 +39,7 @@ class ImportOptions:
             raise ConfigError("undirected or reverse: not both, an undirected graph has its reverse edges already")
 
     def refuse(self, where: str | Path, name: object, why: str) -> None:
-        """Raise DataError: ``name`` of the source cannot be carried over. Return where the user has said to leave it
-        out."""
+        """Raise DataError: ``name`` of the source cannot be imported. Return if the user said to leave it out."""
         if str(name) not in self.drop:
             raise DataError(
                 where, f"{str(name)!r} is not imported: {why} (--drop {shlex.quote(str(name))} leaves it out)"
@@ -48,6 +47,6 @@ class ImportOptions:
         self.dropped.add(str(name))
 
     def check_dropped(self) -> None:
-        """Raise ConfigError if something that was to be left out is not there, or is imported."""
+        """Raise ConfigError if a name in ``drop`` is not there, or is imported."""
         if unused := sorted(self.drop - self.dropped):
             raise ConfigError(f"--drop {shlex.quote(unused[0])}: the source holds nothing of this name that is refused")

@@ -19,10 +19,10 @@ _LARGEST = 2**63 - 1
 
 
 def check_numbers(where: str | Path, what: str, values: Array, *, negative: bool = False) -> None:
-    """Check that ``values`` [n] are whole numbers that fit into int64; raises DataError naming the first other one and
+    """Check that ``values`` [n] are whole numbers that fit into int64; raises DataError naming the first bad value and
     its place.
 
-    ``negative``: whether numbers below 0 are admitted.
+    ``negative``: whether numbers below 0 are allowed.
     """
     if not values.size:
         return
@@ -57,7 +57,7 @@ def distinct_ids(where: str | Path, what: str, values: Array, count: int) -> npt
 def offered_ids(
     where: str | Path, name: str, values: Array | None, count: int, options: ImportOptions
 ) -> npt.NDArray[np.int64] | None:
-    """Return the tensor ``name`` as user ids, None if there is none; refuses it if it cannot be ids."""
+    """Return the tensor ``name`` as user ids, None if there is no such tensor. Refuse it if it cannot be ids."""
     if values is None:
         return None
     try:
@@ -68,13 +68,13 @@ def offered_ids(
 
 
 def as_mask(where: str | Path, what: str, values: Array) -> npt.NDArray[np.bool_]:
-    """Return ``values`` as booleans; raises DataError if they are neither that nor zeros and ones."""
+    """Return ``values`` as booleans; raises DataError if they are neither booleans nor zeros and ones."""
     if values.dtype.kind not in "biuf" or (values.dtype != bool and not np.isin(values, (0, 1)).all()):
         raise DataError(where, f"{what}: a mask holds truth values, or zeros and ones")
     return values.astype(bool)
 
 
 def state_classes(out: GraphWriter, stated: object) -> None:
-    """Raise the number of classes to what the file states: the highest ones may have no label."""
+    """Raise the number of classes to the stated number: no vertex may have a label of the highest classes."""
     if isinstance(stated, int) and not isinstance(stated, bool) and stated > (out.num_classes or 0):
         out.num_classes = stated

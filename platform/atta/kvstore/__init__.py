@@ -1,5 +1,5 @@
 """The distributed table store.
 
-Each daemon serves the rows of its own partition: those of the graph's tables straight from the mapped files (``store``,
-``cache``), and those of mutable tables, which clients pull and push while training goes on (``tables``, ``mutable``).
+Each daemon serves the rows of its own partition. Rows of the graph's tables come straight from the mapped files
+(``store``, ``cache``). Clients pull and push rows of mutable tables while training goes on (``tables``, ``mutable``).
 """

@@ -41,7 +41,7 @@ def decode(codec: str, encoded: np.ndarray, out: np.ndarray, positions: np.ndarr
     ``out`` float32 [m, d], C-contiguous; ``positions`` int64 [n].
 
     Raises:
-        ValueError: an unknown codec, rows of the wrong size, a position outside ``out``; nothing has been written then.
+        ValueError: an unknown codec, rows of the wrong size, or a position outside ``out``. Then nothing is written.
     """
     if out.dtype != np.float32 or not out.flags.carray:
         raise ValueError("out: must be a C-contiguous float32 array")

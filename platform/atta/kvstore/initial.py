@@ -1,5 +1,5 @@
-"""What the rows of a new table hold. Random contents are a function of (seed, row, column), so that they do not depend
-on how the table is cut into shards or in how many steps it has grown; see samplers/native/hash.hpp."""
+"""The initial contents of a table's rows. Random contents are a function of (seed, row, column), so they do not depend
+on the table's shards or on the steps in which it grew; see samplers/native/hash.hpp."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from atta.kvstore.mutable import kernels
 __all__ = ["Constant", "Initialiser", "Normal", "Uniform", "Zeros", "initialiser_from_dict", "initialiser_to_dict"]
 
 _BLOCK = 1 << 20
-"""How many numbers are made at once for float16 tables, which have no kernel of their own."""
+"""Number of values that are made at once for float16 tables, which have no kernel of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def initialiser_to_dict(init: Initialiser) -> dict[str, Any]:
 
 
 def initialiser_from_dict(value: object) -> Initialiser:
-    """The initialiser that ``initialiser_to_dict`` has described; raises ConfigError."""
+    """Read what ``initialiser_to_dict`` wrote; raises ConfigError."""
     if not isinstance(value, dict):
         raise ConfigError(f"init: {value!r} is not a description of an initialiser")
     fields = {str(key): v for key, v in value.items()}
@@ -149,7 +149,7 @@ def _check_finite(kind: str, **values: object) -> None:
 
 
 def _check_range(kind: str, dtype: np.dtype[Any], *values: float) -> None:
-    # A tenth, because a normal number lies up to nine deviations away, and a range is the difference of two bounds.
+    # A tenth of the largest number: a normal number is up to nine deviations away, and a range subtracts two bounds.
     limit = float(np.finfo(dtype).max) / 10
     for value in values:
         if abs(value) > limit:

@@ -1,4 +1,5 @@
-"""What a mutable table is: its rows, how they begin and how gradients change them. Plain values that travel as JSON."""
+"""Describes a mutable table: its rows, their initial contents and how gradients change them. Plain values, sent as
+JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _STATE = {"sgd": (), "adagrad": ("sum",), "adam": ("exp_avg", "exp_avg_sq")}
 
 @dataclass(frozen=True, slots=True)
 class OptimiserSpec:
-    """How a table's rows follow gradients.
+    """How gradients change a table's rows.
 
     Attributes:
         kind: ``"sgd"``, ``"adagrad"`` or ``"adam"``: torch.optim's SGD (no momentum), Adagrad and SparseAdam.
@@ -34,7 +35,7 @@ class OptimiserSpec:
         eps: added to denominators (Adagrad, Adam).
         betas: decay of the means of gradients and of their squares (Adam).
         lr_decay: the rate of step t is lr / (1 + (t - 1) lr_decay) (Adagrad).
-        initial_accumulator_value: what sums of squares begin with (Adagrad).
+        initial_accumulator_value: initial value of sums of squares (Adagrad).
     """
 
     kind: str
@@ -75,12 +76,12 @@ class OptimiserSpec:
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """Arrays of the table's shape that are kept besides it, named as torch names them."""
+        """Names, as in torch, of the arrays that the optimiser keeps. Each has the table's shape."""
         return _STATE[self.kind]
 
     @classmethod
     def from_dict(cls, value: object) -> OptimiserSpec:
-        """What ``dataclasses.asdict`` has made, perhaps by way of JSON; raises ConfigError."""
+        """Read what ``dataclasses.asdict`` made, perhaps after a trip through JSON; raises ConfigError."""
         fields = _fields("optimiser", cls, value, required=("kind", "lr"))
         if isinstance(fields.get("betas"), list):
             fields["betas"] = tuple(fields["betas"])
@@ -93,15 +94,15 @@ class MutableSpec:
 
     Attributes:
         name: letters, digits, dots, dashes and single underscores; at most 100 characters.
-        rows: rows of the whole table when it is created.
+        rows: number of rows of the whole table when it is created.
         dtype: numpy dtype string, little endian: bool, int, uint or float, such as ``"<f4"``.
         row_shape: shape of one row, ``()`` for scalars; a row has at most 1 MiB.
         optimiser: how "step" changes rows; float32 tables only. None: no steps.
-        init: what rows hold before they are written.
+        init: contents of rows before they are written.
         versioned: whether every row has a version (int64, -1: never written) that "write" sets.
-        max_rows: how far the table may grow; None: it stays as it is.
-        policy: which owner has which rows: ``"range"``: equal ranges; ``"nodes:TYPE"`` and ``"edges:TYPE"``: one row
-            per vertex or edge of a type, with the owner of the vertex or edge.
+        max_rows: number of rows to which the table may grow; None: it may not grow.
+        policy: which owner has which rows. ``"range"``: equal ranges. ``"nodes:TYPE"`` and ``"edges:TYPE"``: one row
+            per vertex or edge of a type, at the owner of the vertex or edge.
     """
 
     name: str
@@ -159,11 +160,11 @@ class MutableSpec:
 
     @property
     def limit(self) -> int:
-        """Most rows that the whole table may have."""
+        """Number of rows that the whole table may have at most."""
         return self.rows if self.max_rows is None else self.max_rows
 
     def nbytes(self, rows: int) -> int:
-        """Memory of ``rows`` rows: values, versions and the optimiser's state."""
+        """Bytes of ``rows`` rows: values, versions and the optimiser's state."""
         states = 0 if self.optimiser is None else len(self.optimiser.state_names)
         return rows * (self.row_bytes * (1 + states) + 8 * self.versioned)
 
@@ -180,7 +181,7 @@ class MutableSpec:
 
     @classmethod
     def from_dict(cls, value: object) -> MutableSpec:
-        """What ``to_dict`` has made, perhaps by way of JSON; raises ConfigError."""
+        """Read what ``to_dict`` made, perhaps after a trip through JSON; raises ConfigError."""
         fields = _fields("table", cls, value, required=("name", "rows"))
         if isinstance(fields.get("row_shape"), list):
             fields["row_shape"] = tuple(fields["row_shape"])
@@ -192,7 +193,7 @@ class MutableSpec:
 
 
 def check_name(name: object) -> None:
-    """Raise ConfigError unless a table may be called that; names become folders of a snapshot."""
+    """Raise ConfigError unless a table may have this name. Names become folders of a snapshot."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
             f"table name {name!r}: letters, digits, dots, dashes and single underscores, at most 100 characters"

@@ -1,4 +1,4 @@
-"""Tables of one partition: gather rows by position, bounded and checked."""
+"""Tables of one partition. Rows are gathered by their positions, which are checked."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def known_codec(codec: str) -> str:
 
 
 def wire_bytes(row: np.ndarray, codec: str) -> int:
-    """Bytes on the wire of one row, given by an array of its dtype and size; codecs are for float32, other rows
-    stay."""
+    """Bytes of one row on the wire. ``row``: an array of its dtype and size. Codecs change only float32 rows."""
     return codecs.encoded_bytes(codec, row.size) if codec and row.dtype == np.float32 else row.nbytes
 
 
@@ -65,14 +64,14 @@ class Store:
         return iter(self._tables.values())
 
     def table(self, node_type: str, name: str) -> Table:
-        """The table, or UnknownNameError with the nearest name that exists."""
+        """The table ``name``; raises UnknownNameError with the nearest name that exists."""
         found = self._tables.get((node_type, name))
         if found is None:
             raise UnknownNameError.of("table", f"{node_type}/{name}", (f"{t}/{n}" for t, n in self._tables))
         return found
 
     def gather_to(self, node_type: str, name: str, rows: np.ndarray, out: np.ndarray, positions: np.ndarray) -> None:
-        """``out[positions[i]] = table[rows[i]]``: rows of several owners interleave in a batch.
+        """``out[positions[i]] = table[rows[i]]``, because rows of several owners interleave in a batch.
 
         ``rows`` (int32|int64) are positions in this partition's range.
 
@@ -84,8 +83,7 @@ class Store:
             kernels.gather_rows(table.data, rows, out, positions=positions, threads=self.threads)
 
     def pack(self, tables: Sequence[Table], rows: np.ndarray, prefix: bytes, codec: str = "") -> bytes:
-        """``prefix`` followed by the bytes of ``rows`` of each table: a message, without a codec put together with one
-        copy.
+        """A message: ``prefix``, then the bytes of ``rows`` of each table. Without a codec it is made with one copy.
 
         Raises:
             ConfigError: a row outside the partition.
@@ -96,7 +94,7 @@ class Store:
             return kernels.pack_rows(prefix, [table.data for table in tables], rows)
 
     def _encoded(self, tables: Sequence[Table], rows: np.ndarray, codec: str) -> bytes:
-        """The bytes of ``rows`` of each table, float32 ones in ``codec``."""
+        """The bytes of ``rows`` of each table. float32 rows are encoded by ``codec``."""
         blocks = []
         for table in tables:
             found = np.empty((len(rows), *table.data.shape[1:]), dtype=table.data.dtype)

@@ -25,8 +25,9 @@ class Tables:
         """Hold no tables yet.
 
         Args:
-            quota_bytes: of all tables together; while a table grows, is copied or is restored, it is in memory twice.
-            free_bytes: memory that the process may still take; an eighth of it is left to everything else.
+            quota_bytes: limit for all tables together. While a table grows, is copied or is restored, it is in memory
+                twice.
+            free_bytes: returns how much memory the process may still take. Tables leave an eighth of it free.
         """
         self.quota_bytes = quota_bytes
         self._free_bytes = free_bytes
@@ -36,12 +37,12 @@ class Tables:
 
     @property
     def used_bytes(self) -> int:
-        """Memory of all tables."""
+        """Bytes of all tables."""
         return sum(table.nbytes for table in self._tables.values())
 
     @property
     def clients(self) -> int:
-        """Number of known clients; one of several tables counts several times."""
+        """Number of known clients. A client of several tables counts several times."""
         return sum(table.clients for table in self._tables.values())
 
     def create(
@@ -49,12 +50,12 @@ class Tables:
     ) -> MutableTable:
         """A new table with global rows ``first_row`` ... ``first_row + rows - 1`` (None: all rows of the spec).
 
-        Creating a table again as it was created returns it as it is now, with the id that it has. ``whole`` creates
+        If the table exists and was created in the same way, return it as it is now, with its own id. ``whole`` creates
         nothing, but notes that all shards of the table ``table_id`` have been created.
 
         Raises:
-            UnknownNameError: it is not here any more.
-            ConfigError: a table of that name was created otherwise, or the rows pass those of the spec.
+            UnknownNameError: with ``whole``: the table is not here any more.
+            ConfigError: a table of that name was created in another way, or the spec has fewer rows.
             QuotaExceededError: there is no room for it, or the tables are closed.
         """
         rows = spec.rows if rows is None else rows
@@ -65,7 +66,7 @@ class Tables:
                 existing.whole = existing.whole or (whole and existing.table_id == table_id)
                 return existing
             if whole:
-                return self.get(spec.name, table_id)  # says that it is not there
+                return self.get(spec.name, table_id)  # raises UnknownNameError if it is not there
             self._check_open()
             self._check_room(f"table {spec.name}", spec.nbytes(max(0, rows)))
             table = MutableTable(spec, first_row, rows, table_id=table_id)
@@ -73,11 +74,11 @@ class Tables:
             return table
 
     def get(self, name: str, table_id: int = 0) -> MutableTable:
-        """The table of that name, for a client that has opened it as ``table_id`` (0: for one that has not).
+        """The table of that name, for a client that opened it as ``table_id`` (0: the client has not opened it).
 
         Raises:
-            UnknownNameError: there is none, or it was created anew since. A table loaded from a snapshot passes for any
-                earlier one.
+            UnknownNameError: there is no such table, or it was created anew since then. A table that was loaded from a
+                snapshot is accepted for every earlier id.
         """
         table = self._tables.get(name)
         if table is None and table_id:
@@ -92,7 +93,7 @@ class Tables:
         return table
 
     def delete(self, name: str) -> bool:
-        """Drop a table; False: there was none. Its memory is freed when the last request on it is done.
+        """Drop a table; False: there was no such table. Its memory is freed after the last request on it.
 
         Raises:
             QuotaExceededError: the tables are closed.
@@ -109,25 +110,25 @@ class Tables:
         return tuple(table for _, table in sorted(self._tables.items()))
 
     def grow(self, name: str, rows: int, table_id: int = 0) -> MutableTable:
-        """Let a table's shard have ``rows`` rows.
+        """Grow a table's shard to ``rows`` rows.
 
         Raises:
             UnknownNameError: there is no such table; see ``get``.
-            ConfigError: it has more rows already, or may not have as many.
+            ConfigError: it has more rows already, or may not have this many.
             QuotaExceededError: there is no room for them, or the tables are closed.
         """
         with self._changing:
             self._check_open()
             table = self.get(name, table_id)
             if rows > table.rows:
-                # The new rows are made, then put behind a copy of the old ones.
+                # The new rows are made first, then appended to a copy of the old rows.
                 more, all_of_them = table.spec.nbytes(rows - table.rows), table.spec.nbytes(rows)
                 self._check_room(f"table {name}", more, for_a_while=all_of_them)
             table.grow(rows)
             return table
 
     def forget(self, client: Client) -> bool:
-        """Drop a client that will not come again, from all tables; returns whether a table knew it."""
+        """Drop a client that will not come again from all tables. Returns whether a table knew it."""
         return sum(table.forget(client) for table in self._tables.values()) > 0
 
     def expire(self, now: float, idle_s: float) -> int:
@@ -136,7 +137,7 @@ class Tables:
         return sum(table.expire(now, idle_s) for table in self._tables.values())
 
     def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold; of every table, too."""
+        """Raise AssertionError if an invariant of the tables, or of one table, does not hold."""
         tables = self._tables
         for name, table in tables.items():
             assert name == table.spec.name, f"table {table.spec.name} is held as {name}"
@@ -152,29 +153,29 @@ class Tables:
                 table.close()
 
     def snapshot(self, folder: str | Path, *, snapshot_id: str = "", overwrite: bool = False) -> None:
-        """Write all tables into ``folder``, which appears whole or not at all. No push to a table is half in the
-        snapshot.
+        """Write all tables into ``folder``, which appears complete or not at all. A push to a table is in the snapshot
+        completely or not at all.
 
         Raises:
             ConfigError: the folder exists and may not be replaced.
-            DataError: it cannot be written, for example because the disk is full. Names the file; nothing is left
+            DataError: it cannot be written, for example because the disk is full. Names the file; no files are left
                 behind.
         """
         with Staging(folder, MANIFEST, overwrite=overwrite) as staging:
             tables = self.list()
             for table in tables:
-                # A closed table takes no pushes, so writing it delays nobody and needs no copy; nor can it be copied
-                # without room.
+                # A closed table takes no pushes, so writing it delays no push and needs no copy. If there is no room,
+                # it cannot be copied either.
                 copy = not self._closed and table.nbytes <= self._room()
                 table.write_snapshot(table_folder(staging.path, table.spec.name, make=True), copy=copy)
             write_contents(staging.path, snapshot_id, [table.spec.name for table in tables])
 
     def prepare(self, folder: str | Path) -> dict[str, MutableTable]:
-        """Read and check the tables of a snapshot, while the present ones stay in use; ``adopt`` exchanges them.
+        """Read and check the tables of a snapshot while the present tables stay in use. ``adopt`` exchanges them.
 
         Raises:
-            DataError: it is damaged or is not a snapshot; names the file.
-            QuotaExceededError: its tables have no room.
+            DataError: the folder is damaged or is not a snapshot; names the file.
+            QuotaExceededError: there is no room for its tables.
         """
         folder = Path(folder)
         recover(folder)
@@ -190,10 +191,10 @@ class Tables:
         return {name: MutableTable.load(table_folder(folder, name)) for name in names}
 
     def adopt(self, tables: Mapping[str, MutableTable], load_id: int, steps: Mapping[str, int]) -> None:
-        """Replace all tables by these.
+        """Replace all tables by ``tables``.
 
-        ``steps``: the highest number of a step that any shard of each table has seen. Raises QuotaExceededError once
-        closed.
+        ``steps``: the highest step number that any shard of each table has seen. Raises QuotaExceededError if the
+        tables are closed.
         """
         with self._changing:
             self._check_open()
@@ -202,7 +203,7 @@ class Tables:
             self._tables = dict(tables)
 
     def restore(self, folder: str | Path) -> None:
-        """Replace all tables by those of a snapshot. Raises what ``prepare`` raises; then nothing has changed."""
+        """Replace all tables by the tables of a snapshot. Raises the errors of ``prepare`` and then changes nothing."""
         self.adopt(self.prepare(folder), 0, {})
 
     def _check_open(self) -> None:
@@ -230,7 +231,7 @@ class Tables:
 
 
 def table_folder(folder: Path, name: str, *, make: bool = False) -> Path:
-    """Where a snapshot has the table of that name."""
+    """The folder of the table ``name`` in a snapshot."""
     path = folder / "tables" / name
     if make:
         with writing(path):

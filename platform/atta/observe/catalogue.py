@@ -1,4 +1,4 @@
-"""What each of a daemon's figures means: its name in Prometheus, whether it only grows, and a sentence for people.
+"""Describes each of a daemon's figures: its name in Prometheus, whether it only grows, and a sentence for people.
 
 Daemons keep flat figures (``ControlService.Stats``). Some have labels in their name, such as ``tasks_join_cpu_total``.
 """
@@ -147,7 +147,7 @@ class Series:
 
 
 def family_of(figure: str) -> Series:
-    """The series of a figure. A figure that is not listed here is a gauge."""
+    """The series of a figure. A figure that is not in ``FIGURES`` is a gauge."""
     if figure in FIGURES:
         return Series(FIGURES[figure])
     for pattern, family in _LABELLED:

@@ -23,7 +23,7 @@ import structlog
 __all__ = ["LogSink", "configure", "drain", "dropped_lines"]
 
 LIMIT_BYTES = 4 << 20
-"""Most bytes of text that wait to be written."""
+"""At most this many bytes of text wait to be written."""
 ENTRY_BYTES = 64
 """Bytes that a write takes besides its text."""
 LAST_WORDS_S = 1.0
@@ -31,10 +31,10 @@ LAST_WORDS_S = 1.0
 
 
 class LogSink(io.TextIOBase):
-    """A text stream in front of the file descriptor ``fd``: ``write`` puts text into a bounded queue, a thread empties
-    it.
+    """A text stream in front of the file descriptor ``fd``. ``write`` puts text into a bounded queue, and a thread
+    writes it to ``fd``.
 
-    ``told``: makes the line that says how many lines were left out at this place.
+    ``told``: makes the line that tells how many lines were left out at its place.
     """
 
     def __init__(self, fd: int, *, told: Callable[[int], str], limit_bytes: int = LIMIT_BYTES) -> None:
@@ -67,7 +67,7 @@ class LogSink(io.TextIOBase):
         return self._fd
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait at most ``timeout_s`` until all text is written or dropped; returns whether it is."""
+        """Wait at most ``timeout_s`` until all text is written or dropped. Returns whether that has happened."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._bytes, timeout_s)
 
@@ -96,7 +96,7 @@ class LogSink(io.TextIOBase):
         while rest:
             try:
                 rest = rest[os.write(self._fd, rest) :]
-            except BlockingIOError:  # another process that shares the file has made it non-blocking
+            except BlockingIOError:  # another process that shares the file made it non-blocking
                 poll = select.poll()
                 poll.register(self._fd, select.POLLOUT)
                 poll.poll()

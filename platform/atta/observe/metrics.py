@@ -19,7 +19,7 @@ MAX_SESSIONS = 64
 """At most this many sessions, the longest open, have metrics of their own. ``atta_sessions`` counts all."""
 MAX_JOB_CHARS = 64
 SESSION_LABELS = ("atta_job", "session")
-"""Not ``job``, because Prometheus itself gives every series a label of that name."""
+"""Labels of a session's metrics. The first is not ``job``, because Prometheus gives every series a label ``job``."""
 
 
 @dataclass(frozen=True)

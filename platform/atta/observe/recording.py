@@ -1,9 +1,9 @@
-"""What a daemon records of its work: the kinds of entries, and how they travel to their readers.
+"""The entries that a daemon records of its work: their kinds, and their form on the wire.
 
-In the daemon's ring an entry is a plain tuple ``(kind, *fields)``, which is cheap to append and invisible to the
-garbage collector. On the wire it is one line of JSON. Readers get one of the types below, which are the only place that
-says what the fields are. All times are seconds of the daemon's monotonic clock. ``at`` is when the entry was recorded,
-or when what it describes ended.
+In the daemon's ring an entry is a plain tuple ``(kind, *fields)``, which is cheap to append and which the garbage
+collector does not track. On the wire it is one line of JSON. Readers get one of the types below. Only these types name
+the fields. All times are seconds of the daemon's monotonic clock. ``at`` is when the entry was recorded, or when its
+subject ended.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TaskSpan(NamedTuple):
     owner: int  # partition that holds the rows
     chunk: int
     chunks: int
-    cost: float  # by which the scheduler orders the tasks of a DAG
+    cost: float  # the scheduler orders the tasks of a DAG by it
     remote_rows: int
     remote_bytes: int
     cached_rows: int
@@ -56,7 +56,7 @@ class ServedSpan(NamedTuple):
     at: float  # when it ended
     started: float
     request: str
-    nbytes: int  # of an answer that is streamed or serialised already
+    nbytes: int  # size of the answer; known if it is streamed or already serialised
 
 
 class BatchMark(NamedTuple):
@@ -155,7 +155,7 @@ def from_lines(text: str) -> Iterator[Entry]:
     """Read a text of ``to_lines``. Kinds that only a newer daemon knows are left out.
 
     Raises:
-        ValueError: it is not such a text.
+        ValueError: the text does not come from ``to_lines``.
     """
     for line in text.splitlines():
         try:

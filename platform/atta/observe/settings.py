@@ -1,6 +1,6 @@
 """Fields of a settings dataclass that describe themselves, so that help, command line and TOML files say the same.
 
-A field is annotated with an ``Option``, and keeps its default where dataclasses have it:
+A field is annotated with an ``Option``. Its default is in its usual place:
 
     @dataclass(frozen=True)
     class DaemonConfig:
@@ -35,7 +35,7 @@ class Option:
 
     Attributes:
         help: one sentence for people.
-        name: of the option, without dashes; empty: the field's name.
+        name: name of the option, without dashes; empty: the field's name.
         unit: what the field's number counts. ``bytes`` and ``s`` accept units in text (``4GiB``, ``2ms``). ``percent``
             is given in percent and stored as a share: 50 is 0.5.
         choices: the only values allowed.
@@ -76,10 +76,10 @@ class SettingField:
 
     Attributes:
         field: its name in Python.
-        option: what it says about itself.
-        kind: type of the value; of each entry of a tuple.
+        option: the field's ``Option``.
+        kind: type of the value, or of each entry of a tuple.
         listed: whether the field is a tuple.
-        default: None where the field may be None or has no default; ``required`` tells which.
+        default: None if the field may be None or has no default; ``required`` tells which.
         required: whether the field has no default.
     """
 
@@ -99,7 +99,7 @@ class SettingField:
 
 @functools.cache
 def settings_of(config: type) -> tuple[SettingField, ...]:
-    """The fields of a settings dataclass, in their order; one without ``Option`` or ``NoOption`` is a TypeError."""
+    """The fields of a settings dataclass, in order. Raises TypeError for one without ``Option`` or ``NoOption``."""
     hints = typing.get_type_hints(config, include_extras=True)
     return tuple(_setting(config, field, hints[field.name]) for field in dataclasses.fields(config))
 
@@ -127,7 +127,7 @@ def check_bounds(config: object) -> None:
     """Refuse values of a settings dataclass that are outside the bounds or choices of their options.
 
     Raises:
-        UnknownNameError: a value is none of the choices; names the nearest one.
+        UnknownNameError: a value is not one of the choices; names the nearest choice.
         ConfigError: a number is too small or too large.
     """
     described: Any = type(config)

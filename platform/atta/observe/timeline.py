@@ -32,7 +32,7 @@ __all__ = ["covered_s", "document", "rows", "trace_events"]
 Event = dict[str, Any]
 ROWS = ("batches", "CPU", "network", "served")
 _ROWS_PER_DAEMON = 10_000
-"""Distance of the row numbers of two daemons. Viewers take a row's number for a thread id of the machine."""
+"""Distance of the row numbers of two daemons. Viewers read a row's number as a thread id of the machine."""
 
 
 @dataclass(slots=True)

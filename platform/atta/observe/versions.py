@@ -1,4 +1,4 @@
-"""What a result was measured with: the machine, and versions of packages. Every JSON that Atta writes has them."""
+"""The machine and the versions of packages behind a result. Every JSON file that Atta writes has them."""
 
 from __future__ import annotations
 

@@ -23,15 +23,15 @@ class Outcome:
     """Figures of one simulation; means are over machines, shares lie in [0, 1]."""
 
     seeds_per_s: float
-    """All machines together, from the first batch's launch to the last one's training."""
+    """Rate of all machines together, from the first batch's launch to the last batch's training."""
     batches_per_s: float
-    """Per machine."""
+    """Rate per machine."""
     duration_s: float
-    """Simulated, until every trainer has computed on its last batch."""
+    """Simulated time until every trainer has computed on its last batch."""
     epoch_s: float | None
-    """An epoch at this rate; None where the profile does not say how many seeds it has."""
+    """How long an epoch takes at this rate. None if the profile does not tell its number of seeds."""
     completion_ms_mean: float
-    """Launch to end of a DAG."""
+    """Time from launch to end of a DAG."""
     completion_ms_p95: float
     cores_busy: float
     trainer_busy: float
@@ -40,7 +40,7 @@ class Outcome:
     link_bytes_per_batch: float
     """Bytes that a machine sends per batch."""
     cpu_ms_per_batch: float
-    """CPU time on all cores, with serving others, without training."""
+    """CPU time on all cores, including answers to other machines, without training."""
     most_held: int
     """Largest number of batches in flight or waiting for the trainer, on the worst machine."""
     most_bytes: int
@@ -82,7 +82,7 @@ class SimulatedCluster:
             machine.stepped = self._stepped
 
     def _stepped(self, machine: Machine) -> None:
-        """A trainer has computed on a batch. It goes on at once; in lockstep, once all others have come as far."""
+        """A trainer has computed on a batch. It goes on at once; in lockstep, when all others have done so, too."""
         self._finished += machine.finished
         if self._finished == len(self.machines):
             self.clock.stop()
@@ -95,7 +95,7 @@ class SimulatedCluster:
     def run(self) -> Outcome:
         """Simulate until every trainer has had its batches."""
         collecting = gc.isenabled()
-        gc.disable()  # nothing here forms cycles, and looking for them takes a tenth of the time
+        gc.disable()  # no objects here form cycles, and the search for cycles takes a tenth of the time
         try:
             for machine in self.machines:
                 machine.start()

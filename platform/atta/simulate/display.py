@@ -1,4 +1,4 @@
-"""What ``atta simulate`` shows: the figures of one scenario, or of one option over several values."""
+"""Output of ``atta simulate``: the figures of one scenario, or of several values of one option."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def table(runs: Sequence[SimulatedRun], option: str = "") -> Table:
 
 
 def document(runs: Sequence[SimulatedRun], option: str, profile: str) -> dict[str, Any]:
-    """What ``--json`` writes. It has no date and no host name, so equal scenarios write equal files."""
+    """Output of ``--json``. It has no date and no host name, so equal scenarios give equal files."""
     return {
         "schema": 1,
         "simulate": option or None,

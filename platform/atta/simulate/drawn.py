@@ -1,4 +1,4 @@
-"""What the vertices of measured batches sampled: how many edges each, and how many of them lead to the own machine."""
+"""Counts the edges that the vertices of measured batches sampled, and how many of them lead to the own machine."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from atta.simulate.profile import Draw, Side
 __all__ = ["MOST_EDGES", "Expanded", "added", "draws_of", "expanded_by_hop", "together"]
 
 MOST_EDGES = 256
-"""Most sampled edges of a vertex that are counted one by one; vertices with more count as if they had this many."""
+"""At most this many sampled edges of a vertex are counted. A vertex with more counts as if it had this many."""
 
 
 @dataclass(frozen=True)
 class Expanded:
-    """Vertices of one hop that were expanded; entry 0: of others, entry 1: of the batch's own machine.
+    """The expanded vertices of one hop. Entry 0: of other machines. Entry 1: of the batch's own machine.
 
     Attributes:
-        counts: float64 [2, MOST_EDGES + 1], vertices (once per edge type) by their number of sampled edges.
-        edges: float64 [2], sampled edges.
-        home: float64 [2], those whose source is the machine's own.
-        vertices: float64 [2].
+        counts: float64 [2, MOST_EDGES + 1], number of vertices (once per edge type) by their number of sampled edges.
+        edges: float64 [2], number of sampled edges.
+        home: float64 [2], number of sampled edges with a source on the batch's own machine.
+        vertices: float64 [2], number of vertices.
     """
 
     counts: np.ndarray
@@ -34,7 +34,7 @@ class Expanded:
 
     @classmethod
     def none(cls) -> Expanded:
-        """Nothing so far."""
+        """Counts of zero."""
         return cls(np.zeros((2, MOST_EDGES + 1)), np.zeros(2), np.zeros(2), np.zeros(2))
 
     def __add__(self, other: Expanded) -> Expanded:
@@ -46,7 +46,7 @@ class Expanded:
         )
 
     def side(self, place: int, fan_out: int) -> Side:
-        """What a vertex of one side samples: of k edges asked for, it gets min(k, degree)."""
+        """The edges that a vertex of one side samples: min(k, degree) for a fan-out of k."""
         at_least = self.counts[place][::-1].cumsum()[::-1][1:]  # vertices with 1 edge or more, 2 or more, ...
         known = at_least.cumsum()[: fan_out if 0 < fan_out < MOST_EDGES else MOST_EDGES] / max(
             1.0, self.vertices[place]
@@ -58,7 +58,8 @@ class Expanded:
 
 
 def expanded_by_hop(batch: MiniBatch, mine: Mapping[str, np.ndarray]) -> list[Expanded]:
-    """Of one batch, by hop; ``mine``: float64 [nodes] by node type, 1 for vertices of the batch's own machine."""
+    """The expanded vertices of one batch, by hop. ``mine``: float64 [nodes] by node type, 1 for vertices of the batch's
+    own machine."""
     ends = {t: np.cumsum(batch.num_sampled_nodes(t)) for t in batch.node_types}
     hops = max((len(e) for e in ends.values()), default=1) - 1
     found = [Expanded.none() for _ in range(hops)]
@@ -88,7 +89,7 @@ def together(some: Sequence[Expanded], more: Sequence[Expanded]) -> list[Expande
 
 
 def added(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> np.ndarray:
-    """The sum of two rows of numbers; the shorter one goes on with zeros."""
+    """The sum of two rows of numbers. The shorter row is extended with zeros."""
     found = np.zeros(max(len(a), len(b)))
     found[: len(a)] += a
     found[: len(b)] += b
@@ -96,5 +97,5 @@ def added(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> n
 
 
 def draws_of(expanded: Sequence[Expanded], fan_outs: Sequence[int]) -> tuple[Draw, ...]:
-    """What a profile says of it."""
+    """The ``draws`` of a profile for these counts."""
     return tuple(Draw(e.side(1, k), e.side(0, k)) for e, k in zip(expanded, fan_outs, strict=False))

@@ -1,4 +1,4 @@
-"""From what runs measured to a profile: fits fixed costs and costs per unit. Pure; ``measure`` makes the runs."""
+"""Makes a profile from measured runs: fits fixed costs and costs per unit. Pure; ``measure`` makes the runs."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ MOST_REPEATS = 256
 
 @dataclass
 class Measurements:
-    """What consumers saw of one run's batches, and what its daemons counted meanwhile.
+    """Figures of one run: its batches as consumers saw them, and the counters of its daemons.
 
     ``home``, ``expanded``, ``owners`` and ``wanted`` are empty if owners are unknown.
     """
 
     batches: int = 0
     nbytes: float = 0.0
-    fresh: list[float] = field(default_factory=list)  # vertices by hop, seeds first
-    home: list[float] = field(default_factory=list)  # the part of them at home
+    fresh: list[float] = field(default_factory=list)  # number of new vertices by hop, seeds first
+    home: list[float] = field(default_factory=list)  # number of these vertices at home
     expanded: list[Expanded] = field(default_factory=list)  # by hop: what the vertices sampled
     sizes: list[float] = field(default_factory=list)  # vertices of each full batch
     owners: np.ndarray = field(default_factory=lambda: np.zeros(0))  # vertices by owner
     wanted: dict[str, np.ndarray] = field(default_factory=dict)  # full batches that had a remote vertex, by node type
-    by_rank: list[Measurements] = field(default_factory=list)  # what was added up
+    by_rank: list[Measurements] = field(default_factory=list)  # the ranks' figures, if these are their sum
     totals: dict[str, float] = field(default_factory=dict)  # counters of all daemons: growth in the measured epochs
-    cpu_s: float = 0.0  # of the consumers' waiting and taking
+    cpu_s: float = 0.0  # CPU seconds of the consumers for waiting and taking
 
     def of(self, kind: str, lane: str, name: str) -> float:
         """A sum over all tasks of a kind, see ``TaskCosts``."""
@@ -57,7 +57,7 @@ class Measurements:
         return self.of("neighborhood", "net", "n") + self.of("feature", "net", "n")
 
     def hit(self) -> float:
-        """Share of the remote rows that a cache had; only daemons that were running have one."""
+        """Share of the remote rows that a cache had. Only daemons that ran already have a cache."""
         rows, cached, shared = (self.totals.get(f"{name}_rows", 0.0) for name in ("remote", "cached", "shared"))
         return cached / (rows + cached + shared) if cached else 0.0
 
@@ -67,13 +67,13 @@ class Measurements:
         return (cached + shared) / (rows + cached + shared) if cached or shared else 0.0
 
     def moved(self) -> float:
-        """Bytes of the answers to them."""
+        """Bytes of the answers to these requests."""
         return self.of("neighborhood", "net", "y") + self.of("feature", "net", "y")
 
 
 @dataclass(frozen=True)
 class ServedDataset:
-    """What a cluster says of its dataset."""
+    """Facts that a cluster reports of its dataset."""
 
     dataset_id: str
     parts: int
@@ -83,13 +83,13 @@ class ServedDataset:
 
     @property
     def vertices(self) -> tuple[float, float]:
-        """Of a machine, and of all others."""
+        """Number of vertices of a machine, and of all others."""
         own = self.nodes / self.parts
         return own, self.nodes - own
 
     @classmethod
     def of(cls, cluster: Cluster, split: str) -> ServedDataset:
-        """Ask ``cluster``; ``split``: whose vertices are the seeds."""
+        """Ask ``cluster``. ``split``: the split of the seeds."""
         schema = cluster.schema
         edges, nodes = sum(schema.edge_counts.values()), sum(schema.node_counts.values())
         seeds = next((schema.splits[t][split] for t in schema.node_types if split in schema.splits[t]), 0)
@@ -169,7 +169,7 @@ def profile_of(
 
 
 def _placement(ranks: Sequence[Measurements]) -> tuple[tuple[float, ...], ...]:
-    """See ``Profile.placement``; empty where owners are unknown."""
+    """See ``Profile.placement``; empty if owners are unknown."""
     if len(ranks) < 2 or any(not len(seen.owners) for seen in ranks):
         return ()
     rows = np.array([seen.owners / max(1, seen.batches) for seen in ranks])
@@ -179,7 +179,7 @@ def _placement(ranks: Sequence[Measurements]) -> tuple[tuple[float, ...], ...]:
 
 
 def _repeats(ranks: Sequence[Measurements]) -> tuple[float, ...]:
-    """See ``Profile.repeats``: the mean over the ranks; empty where owners are unknown."""
+    """See ``Profile.repeats``: the mean over the ranks; empty if owners are unknown."""
     batches = min((min(MOST_REPEATS, len(seen.sizes)) for seen in ranks if seen.wanted), default=0)
     if batches < 2 or any(not seen.wanted for seen in ranks):
         return ()
@@ -190,7 +190,7 @@ def _repeats(ranks: Sequence[Measurements]) -> tuple[float, ...]:
 
 
 def _sum_of(runs: Sequence[Measurements]) -> Measurements:
-    """Counters of all runs: different sizes of tasks tell fixed costs from those per unit."""
+    """Sum of the counters of all runs. Different sizes of tasks tell fixed costs from costs per unit."""
     whole = Measurements()
     for run in runs:
         for name, value in run.totals.items():

@@ -33,7 +33,7 @@ __all__ = ["Machine", "Prices"]
 UTILISATION_PERIOD_S = 0.1
 """How often the CPU utilisation is sampled, in seconds, as in ``atta.daemon.engine.engine``."""
 LEAST_TRAIN_MS = 1e-3
-"""Least training time that a consumer reports, in milliseconds; 0 would mean that it does not know."""
+"""Least training time that a consumer reports, in milliseconds; 0 would mean an unknown time."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class _Asked:
 
     dag: int
     task: Task
-    units: float  # of cost that it is about
+    units: float  # units of cost that it asks for
     since: float  # when its batch was begun: older ones are answered first
     sent: float
     pull: _Pull | None = None
@@ -105,7 +105,7 @@ class _Pull:
 
     dag: int
     nbytes: float
-    earlier: dict[_Pull, None]  # pulls that began before it and have not come: it may wait for their rows
+    earlier: dict[_Pull, None]  # earlier pulls under way: this one may wait for their rows
     later: list[_Pull] = field(default_factory=list)
     answered: _Asked | None = None
 
@@ -146,7 +146,7 @@ class Machine:
         self._scales = model.scales(index, scenario.batches)
         self._dags: dict[int, tuple[int, float]] = {}  # batch, when launched
         self._pulls: dict[int, dict[_Pull, None]] = {}  # those under way, by owner
-        self._wake = 0  # of the tick that counts
+        self._wake = 0  # number of the latest planned tick; earlier ones are out of date
         self._queue: deque[int] = deque()
         self._training = False
         self._train_ms = self._started = 0.0

@@ -1,4 +1,4 @@
-"""Remote rows that batches have in common: while one waits for a row, others need not ask for it
+"""Remote rows that batches have in common. While one batch waits for a row, others need not ask for it
 (``daemon.peers.underway``)."""
 
 from __future__ import annotations

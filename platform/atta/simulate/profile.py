@@ -1,6 +1,6 @@
-"""What mini-batches cost on one machine: the input of a simulation, a JSON file that people can read and edit.
+"""The costs of mini-batches on one machine: the input of a simulation, a JSON file that people can read and edit.
 
-docs/simulator.md describes every field. ``load_profile`` names the field that is wrong; nothing is guessed.
+docs/simulator.md describes every field. ``load_profile`` names a wrong field and guesses nothing.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class HopSize:
 
 @dataclass(frozen=True)
 class Side:
-    """What expanded vertices sample, either those of the batch's own machine or those of others."""
+    """The edges that expanded vertices sample, either vertices of the batch's own machine or vertices of others."""
 
     edges: tuple[float, ...]
     """Entry i: mean edges per vertex for the fan-out i + 1; the last entry: as measured."""
@@ -83,47 +83,47 @@ class Draw:
 
 @dataclass(frozen=True)
 class Profile:
-    """Batches of one loader, and what their tasks take. Raises ConfigError where a figure makes no sense."""
+    """Batches of one loader, and the costs of their tasks. Raises ConfigError if a figure makes no sense."""
 
     batch_size: int
     fan_outs: tuple[int, ...]
     hops: tuple[HopSize, ...]
-    """Of the seeds (hop 0), then of every hop."""
+    """New vertices of the seeds (hop 0), then of every hop."""
     local: Mapping[str, Linear]
-    """By task kind (``LOCAL_KINDS``); kinds left out take no time."""
+    """CPU time by task kind (``LOCAL_KINDS``). Kinds left out take no time."""
     remote: Mapping[str, Remote] = field(default_factory=dict)
-    """By task kind (``REMOTE_KINDS``)."""
+    """Requests by task kind (``REMOTE_KINDS``)."""
     parts: int = 1
-    """Partitions of the dataset that the shares of ``hops`` hold for; 1: for any number."""
+    """Number of partitions for which the shares of ``hops`` hold; 1: for any number."""
     placement: tuple[tuple[float, ...], ...] = ()
-    """[parts][parts]: remote vertices of a batch of one machine that another holds, against the mean number of remote
-    vertices of a batch; empty: all alike. Counts where as many machines are simulated as were measured."""
+    """[parts][parts]: remote vertices of a batch of one machine that another machine holds, divided by the mean number
+    of remote vertices of a batch. Empty: all are equal. Used only for as many machines as were measured."""
     spread: float = 0.0
     """Standard deviation of the logarithm of a batch's size."""
     degree: float = 1.0
-    """Mean in-degree of a vertex that is expanded at home: costs of local tasks."""
+    """Mean in-degree of a vertex that is expanded at home, for the costs of local tasks."""
     mean_degree: float = 1.0
-    """Mean in-degree of the graph: what a daemon assumes for the vertices of others."""
+    """Mean in-degree of the graph. A daemon assumes it for the vertices of others."""
     row_bytes: float = 0.0
-    """Table rows fetched per vertex."""
+    """Bytes of table rows fetched per vertex."""
     batch_bytes: float = 0.0
-    """Size of a finished batch."""
+    """Size of a finished batch in bytes."""
     batch_us: float = 0.0
     """CPU microseconds per batch outside tasks: event loop, transport, hand-over."""
     cache_hit: float = 0.0
     """Share of the remote rows that the cache has answered."""
     repeats: tuple[float, ...] = ()
-    """Entry i: remote vertices that i + 1 of ``len(repeats)`` batches of one machine had; empty: unknown, batches share
-    nothing."""
+    """Entry i: number of remote vertices that i + 1 of ``len(repeats)`` batches of one machine had. Empty: unknown;
+    then batches share nothing."""
     draws: tuple[Draw, ...] = ()
-    """Hop by hop; with them other batch sizes and fan-outs are computed from how often vertices are met twice. Empty:
-    unknown."""
+    """Sampled edges hop by hop. With them other batch sizes and fan-outs are computed from how often vertices are
+    reached twice. Empty: unknown."""
     vertices: tuple[float, ...] = ()
-    """Of a machine, and of all others: goes with ``draws``."""
+    """Number of vertices of a machine, and of all others. It goes with ``draws``."""
     epoch_seeds: int = 0
-    """Seeds of an epoch, all machines together; 0 = unknown."""
+    """Number of seeds of an epoch, all machines together; 0 = unknown."""
     cores: int = 1
-    """Cores of the machine measured."""
+    """Number of cores of the machine measured."""
     measured: Mapping[str, Any] = field(default_factory=dict)
     """Where and how the profile was measured; for people."""
 
@@ -167,8 +167,8 @@ def load_profile(path: str | Path) -> Profile:
     """Read a profile.
 
     Raises:
-        DataError: the file is missing, is no profile, or a field is missing, unknown or makes no sense; names the
-        field.
+        DataError: the file is missing or is not a profile, or a field is missing, unknown or makes no sense; names the
+            field.
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -206,7 +206,7 @@ def _demand(holds: bool, name: str, value: object, rule: str) -> None:
 
 
 def _check_numbers(value: Any, name: str) -> None:
-    """No figure of a profile is negative or infinite, fan-outs excepted."""
+    """Check that no figure of a profile is negative or infinite, except fan-outs."""
     if isinstance(value, int | float):
         _demand(math.isfinite(value) and value >= 0, name, value, "must be finite and not negative")
     elif dataclasses.is_dataclass(value):
@@ -227,7 +227,7 @@ def _types(kind: type) -> dict[str, Any]:
 
 
 def _value(kind: Any, given: Any, name: str) -> Any:
-    """``given``, as JSON has it, as a value of type ``kind``; ``name`` says where it stands."""
+    """The JSON value ``given`` as a value of type ``kind``. ``name``: its place in the file."""
     origin = typing.get_origin(kind)
     if dataclasses.is_dataclass(kind):
         return _record(kind, given, name)

@@ -1,4 +1,4 @@
-"""What is simulated: a profile in a cluster of given size. ``BatchModel`` turns it into the sizes of every batch."""
+"""The simulated cluster: a profile and a number of machines. ``BatchModel`` computes the sizes of every batch."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Scenario:
     machines: int = 2
     cores: int = 2
     shared_cores: bool = False
-    """All machines run on one computer and share its cores, as network namespaces do."""
+    """Whether all machines run on one computer and share its cores, as network namespaces do."""
     link: float = math.inf
-    """Bytes per second, each way."""
+    """Rate of a machine's link in bytes per second, each way."""
     rtt_s: float = 0.0
     scheduler: SchedulerConfig = field(default_factory=lambda: SchedulerConfig(log_events=0))
     serve_threads: int = 2
-    """Threads of a daemon that answer others."""
+    """Number of threads of a daemon that answer others."""
     neighbours: int = 16
     """Largest number of other machines that hold a machine's remote vertices."""
     train_s: float = 0.0
@@ -44,17 +44,17 @@ class Scenario:
     train_threads: int = 0
     """Number of cores that training uses; 0 = training runs on a device."""
     lockstep: bool = True
-    """Trainers wait for each other after every batch, as under DDP; otherwise each goes on alone."""
+    """Whether trainers wait for each other after every batch, as under DDP. Otherwise each goes on alone."""
     batch_size: int = 0
-    """Seeds; 0 = the profile's."""
+    """Number of seeds of a batch; 0 = the profile's."""
     fan_outs: tuple[int, ...] = ()
-    """Hop by hop; empty = the profile's."""
+    """Fan-outs hop by hop; empty = the profile's."""
     cache_hit: float | None = None
     """Share of remote rows found in the cache; None = the profile's."""
     share_pulls: bool = True
-    """A row that another batch of the machine waits for is not asked for again. Needs a profile with ``repeats``."""
+    """Whether a batch shares the rows that another batch of the machine waits for. Needs a profile with ``repeats``."""
     batches: int = 50
-    """Per machine."""
+    """Number of batches per machine."""
     seed: int = 0
     known_batch_bytes: bool = False
     """Whether the scheduler is told the size of a batch. Otherwise it samples one alone first."""
@@ -76,7 +76,7 @@ class Scenario:
 
     @property
     def epoch_batches(self) -> int | None:
-        """Batches of a machine in an epoch; None where the profile does not say how many seeds there are."""
+        """Number of batches of a machine in an epoch; None if the profile does not tell the number of seeds."""
         seeds = self.profile.epoch_seeds
         if not seeds:
             return None
@@ -97,7 +97,7 @@ class _Schema:
 
 
 class BatchModel:
-    """A scenario's batches: their plan, the new vertices of each task, and what tasks cost."""
+    """A scenario's batches: their plan, the new vertices of each task, and the costs of tasks."""
 
     def __init__(self, scenario: Scenario) -> None:
         profile, schema = scenario.profile, _Schema()
@@ -152,7 +152,8 @@ class BatchModel:
         ]
 
     def under_way(self, machine: int, owner: int, nbytes: float) -> float:
-        """Share of an owner's rows not to ask for, while other batches of the machine wait for ``nbytes`` of them."""
+        """Share of an owner's rows that need no request while other batches of the machine wait for ``nbytes`` of its
+        rows."""
         if not nbytes:
             return 0.0
         usual = self._away.get((machine, owner))
@@ -173,7 +174,7 @@ class BatchModel:
         return _sampling(cost, self._edges_ratio["own"][hop]) if kind == "neighborhood" else cost
 
     def remote(self, kind: str, hop: int = 0) -> Remote:
-        """What a request to another daemon takes."""
+        """Bytes and CPU time of a request to another daemon."""
         cost = self.profile.remote.get(kind, Remote())
         if kind != "neighborhood":
             return cost
@@ -191,7 +192,8 @@ def _sampling(cost: Linear, ratio: float) -> Linear:
 
 
 def _fan_out_ratios(profile: Profile, fan_outs: tuple[int, ...], side: str) -> list[float]:
-    """Per hop (entry 0 is not used): sampled edges per vertex relative to the profile's hop; ``side``: who expands."""
+    """Sampled edges per vertex relative to the profile, by hop (entry 0 is not used). ``side``: whose vertices are
+    expanded."""
     if not profile.fan_outs:
         return [1.0] * (len(fan_outs) + 1)
 
@@ -241,6 +243,7 @@ def _home(share: float, parts: int, machines: int) -> float:
 
 
 def _ring(machines: int, neighbours: int) -> list[int]:
-    """Distances to the machines that hold a machine's remote vertices; on both sides, so that all serve alike."""
+    """Distances to the machines that hold a machine's remote vertices. They lie on both sides, so all machines serve
+    equally much."""
     reach = min(neighbours, machines - 1)
     return [(i // 2 + 1) * (1 if i % 2 == 0 else -1) for i in range(reach)]

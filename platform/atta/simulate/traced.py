@@ -1,4 +1,4 @@
-"""``atta simulate --trace``: a profile from what running daemons have recorded (a file of ``atta trace``).
+"""``atta simulate --trace``: a profile from the recordings of running daemons (a file of ``atta trace``).
 
 The trace has every task with its cost and its time, and the bytes of all answers, so sizes of batches are exact. Times
 are those of the wall clock: if all cores were busy, they are too long. Work outside tasks (transport, event loop) is
@@ -51,7 +51,7 @@ def profile_of_trace(path: str | Path, *, batch_size: int | None = None, fan_out
     the one with the most batches is taken.
 
     Raises:
-        DataError: the file is no trace, or has no whole batch of such a loader.
+        DataError: the file is not a trace, or has no whole batch of such a loader.
     """
     events, cores = _read(path)
     given = (batch_size, ",".join(map(str, fan_outs))) if batch_size and fan_outs else None
@@ -73,7 +73,7 @@ def profile_of_trace(path: str | Path, *, batch_size: int | None = None, fan_out
 
 
 def _shape(opened: dict[str, Any]) -> tuple[int, str]:
-    """Seeds of a batch and fan-outs, as the mark of a session has them."""
+    """Seeds of a batch and fan-outs, from the mark of a session."""
     return int(opened["batch size"]), str(opened["fan-outs"])
 
 
@@ -105,8 +105,8 @@ class _Sums:
     def __init__(self, dags: Sequence[_Dag]) -> None:
         self.home: _Table = defaultdict(float)  # cost
         self.away: _Table = defaultdict(float)
-        self.asked: _Table = defaultdict(float)  # rows of other owners that were asked for
-        self.cached: _Table = defaultdict(float)  # those that were at hand, or came for another batch
+        self.asked: _Table = defaultdict(float)  # rows that requests asked other owners for
+        self.cached: _Table = defaultdict(float)  # rows of other owners that were at hand, or came for another batch
         self.nbytes: _Table = defaultdict(float)  # of the answers
         self.lines = {kind: Line() for kind in LOCAL_KINDS}
         for task in (task for dag in dags for task in dag.tasks):
@@ -166,7 +166,7 @@ def _profile(
 
 
 def _remote(sums: _Sums, kind: str, home: Linear) -> Remote:
-    """What requests bring; serving one costs what the same task costs at home, and its transport."""
+    """The costs of requests. Answering one costs as much as the same task at home, plus its transport."""
     asked, cached = _of(sums.asked, kind), _of(sums.cached, kind)
     units = _of(sums.away, kind) * asked / (asked + cached) if asked else 0.0
     answer = _of(sums.nbytes, kind) / units if units else 0.0

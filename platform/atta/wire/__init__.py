@@ -1,1 +1,1 @@
-"""What crosses between processes: methods, addresses, identities, bulk messages and shared memory."""
+"""Communication between processes: methods, addresses, identities, bulk messages and shared memory."""

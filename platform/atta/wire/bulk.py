@@ -60,8 +60,8 @@ def bytes_fields(kind: type[Message], *names: str) -> tuple[int, ...]:
     return tuple(fields[name].number for name in names)
 
 
-# The large fields of each message that is packed here. Other modules name them by these constants, never by numbers, so
-# that a field that is renamed in a .proto file is an error when this module is imported.
+# The large fields of each message that is packed here. Other modules use these constants, never numbers, so renaming a
+# field in a .proto file causes an error when this module is imported.
 SAMPLE_CHUNK = SAMPLE_COUNTS, SAMPLE_NEIGHBORS, SAMPLE_EDGE_IDS, SAMPLE_TABLES = bytes_fields(
     graph_pb2.SampleChunk, "counts", "neighbors", "edge_ids", "tables"
 )
@@ -108,7 +108,7 @@ def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def unpack(kind: type[M], raw: bytes, fields: Collection[int]) -> tuple[M, dict[int, memoryview]]:
-    """Parse ``raw`` as ``kind``; the bytes fields whose numbers are in ``fields`` come back as views of ``raw``.
+    """Parse ``raw`` as ``kind``. The bytes fields with numbers in ``fields`` come back as views of ``raw``.
 
     Raises:
         ValueError: ``raw`` is not a valid message.

@@ -20,12 +20,12 @@ HEADER = "atta-to"
 
 
 class Bound(enum.Enum):
-    """What the answers of a method depend on, and therefore what its requests must name."""
+    """What the answers of a method depend on. Its requests must name that."""
 
     NOTHING = "nothing"
     """Any daemon may answer: this is how a client learns which daemon it talks to."""
     NAMED = "named"
-    """Figures and commands for operators. They may know only an address; what a request does name must be right."""
+    """Figures and commands for operators, who may know only an address. A name that a request gives must be right."""
     DATA = "data"
     """A partition of a dataset. Every process that serves it answers alike, or says which mutable table it lacks."""
     PROCESS = "process"
@@ -39,7 +39,7 @@ def new_incarnation() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is known of a daemon; None and "" stand for what is not."""
+    """The known facts of a daemon; None and "" are unknown."""
 
     part: int | None = None
     dataset_id: str = ""

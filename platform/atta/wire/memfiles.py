@@ -90,6 +90,6 @@ def _lock(fd: int, kind: int, start: int, nbytes: int) -> bool:
 
 
 def punch(fd: int, start: int, nbytes: int) -> None:
-    """Give the pages of a range back; it reads as zeros from then on. OSError."""
+    """Give the pages of a range back. It reads as zeros from then on. Raises OSError."""
     if _LIBC.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, start, nbytes):
         raise OSError(ctypes.get_errno(), "fallocate")

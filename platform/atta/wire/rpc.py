@@ -1,8 +1,8 @@
 """gRPC in one place: the table of methods, the options of channels, and how errors cross the wire.
 
-``METHODS`` names every remote procedure once. Handlers and stubs are both built from it. It also says what a request
-must tell of the daemon that it is meant for (see ``atta.wire.identity``). Methods with payload fields exchange ``Bulk``
-values, whose large fields are never copied through a protobuf message (see ``atta.wire.bulk``).
+``METHODS`` names every remote procedure once. Handlers and stubs are both built from it. It also says how a request
+must name its daemon (see ``atta.wire.identity``). Methods with payload fields exchange ``Bulk`` values. Their large
+fields are never copied through a protobuf message (see ``atta.wire.bulk``).
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class RpcMethod:
     """One remote procedure.
 
     Attributes:
-        path: as gRPC knows it.
-        bound: what its requests must say of the daemon that they are meant for.
+        path: its path in gRPC.
+        bound: how its requests must name the daemon that they are meant for.
         request, reply: message types.
         streams: whether it answers with many replies.
         payload, request_payload: numbers of the large fields of replies and of requests.
@@ -228,9 +228,9 @@ def client_options() -> list[tuple[str, Any]]:
 def handlers(
     service: str, methods: Mapping[str, Callable[..., Any]], *, raw: bool = False
 ) -> grpc.GenericRpcHandler[Any, Any]:
-    """What answers ``service``: a coroutine for each method, or an async generator where the method streams.
+    """The handlers of ``service``: a coroutine for each method, or an async generator if the method streams.
 
-    ``raw``: they take requests as bytes and parse them themselves.
+    ``raw``: whether they take requests as bytes and parse them themselves.
     """
     table = {}
     for name, function in methods.items():
@@ -245,7 +245,7 @@ def handlers(
 
 
 def stub(channel: Any, name: str) -> Any:
-    """What calls one method (``"KvService.Pull"``) over a sync or asyncio channel."""
+    """A callable for one method (``"KvService.Pull"``) over a sync or asyncio channel."""
     method = METHODS[name]
     make = channel.unary_stream if method.streams else channel.unary_unary
     return make(method.path, request_serializer=method.encode_request, response_deserializer=method.decode_reply)
@@ -259,7 +259,7 @@ _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
     errors.QuotaExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.WrongDatasetError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RestartedError: grpc.StatusCode.ABORTED,
-    # If a third daemon does not answer, it must not look as if this one did not: callers would retry in vain.
+    # A third daemon did not answer. The caller must not think that this one did not answer: it would retry in vain.
     errors.DeadlineError: grpc.StatusCode.INTERNAL,
     errors.UnavailableError: grpc.StatusCode.INTERNAL,
     errors.RemoteError: grpc.StatusCode.INTERNAL,

@@ -1,4 +1,4 @@
-"""Rows of other partitions that this partition's batches ask for most, kept at home."""
+"""Keeps rows of other partitions that this partition's batches ask for most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the policies of the row cache share: the rows of one node type that are cached, and look-ups in them."""
+"""The common part of the row cache's policies: the cached rows of one node type, and look-ups in them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["CachedRows", "Lookup", "Pins", "bits_of", "empty_rows"]
 
 
 class Pins:
-    """Keeps the slots of a look-up's hits from being reused, until ``release`` or until the look-up is dropped."""
+    """Keeps the slots of a look-up's hits from being reused until ``release``, or until the look-up is dropped."""
 
     def __init__(self, index: _native.RecentIndex, slots: np.ndarray) -> None:
         self._index, self._slots = index, slots
@@ -35,12 +35,13 @@ class Pins:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Which rows asked of a peer are cached and which are missing; positions are where the batch wants them.
+    """Which of a peer's rows are cached and which are missing. A position is the row's place in the batch.
 
-    ``slots`` int32 [hits] and ``positions`` int64 [hits]; ``missing_rows``, ``missing_positions`` int64 [misses] and
-    ``missing_slots`` int32 or int64 [misses]: what to pass to ``keep`` with the row when it comes, -1: do not keep it
-    (policies that choose beforehand give the slot, others the vertex's id). ``pins`` holds the slots of the hits until
-    they are filled.
+    Hits: ``slots`` int32 [hits] and ``positions`` int64 [hits]. ``pins`` holds the slots until the hits are filled.
+
+    Misses: ``missing_rows`` and ``missing_positions`` int64 [misses], ``missing_slots`` int32 or int64 [misses]. Pass
+    an entry of ``missing_slots`` to ``keep`` with the row when it comes; -1: do not keep the row. Policies that choose
+    beforehand give the slot, others the vertex's id.
     """
 
     slots: np.ndarray
@@ -52,23 +53,23 @@ class Lookup:
 
 
 class CachedRows(Protocol):
-    """Kept rows of one node type. Safe to use from many threads."""
+    """Cached rows of one node type. Safe to use from many threads."""
 
     tables: dict[str, np.ndarray]
     """The cached tables, [slots, *row shape] each."""
 
     def look_up(self, tables: Sequence[str], owner: int, rows: np.ndarray, positions: np.ndarray) -> Lookup:
-        """Which of ``owner``'s ``rows`` (int64, relative to its range) are here with all ``tables``."""
+        """Which of ``owner``'s ``rows`` (int64, relative to its range) are cached for all ``tables``."""
 
     def fill(self, tables: Sequence[str], found: Lookup, outs: Sequence[np.ndarray]) -> None:
-        """Copy the rows that are here to where the batch wants them; once per look-up."""
+        """Copy the cached rows to their positions in the batch. Call it once per look-up."""
 
     def keep(self, tables: Sequence[str], slots: np.ndarray, blocks: Sequence[np.ndarray]) -> None:
         """Keep rows that came from a peer; ``slots``: entries of ``missing_slots``."""
 
 
 def empty_rows(specs: Mapping[str, TableSpec], count: int) -> dict[str, np.ndarray]:
-    """Room for ``count`` rows of each table, on huge pages where the system gives them."""
+    """Arrays for ``count`` rows of each table, on huge pages if the system gives them."""
     rows = {name: np.empty((count, *spec.row_shape), dtype=spec.dtype) for name, spec in specs.items()}
     for array in rows.values():
         kernels.advise_huge(array)
@@ -76,5 +77,5 @@ def empty_rows(specs: Mapping[str, TableSpec], count: int) -> dict[str, np.ndarr
 
 
 def bits_of(kept: Mapping[str, np.ndarray], tables: Sequence[str]) -> int:
-    """A byte with bit i set for the i-th kept table, for those in ``tables``."""
+    """A byte with bit i set if the i-th kept table is in ``tables``."""
     return sum(1 << bit for bit, name in enumerate(kept) if name in tables)

@@ -1,4 +1,4 @@
-"""Cached rows of vertices that are chosen before the first batch. A row is kept when a batch first fetches it, and
+"""Cached rows of vertices that are chosen before the first batch. A row enters when a batch first fetches it, and
 stays."""
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["ChosenRows"]
 
 
 class ChosenRows:
-    """The rows of ``ids`` (int64, internal ids) and no others. ``offsets`` int64 [P+1]: the partitions' ranges of
-    ids."""
+    """Caches the rows of ``ids`` (int64, internal ids) and no others. ``offsets`` int64 [P+1]: the partitions' ranges
+    of ids."""
 
     def __init__(self, ids: np.ndarray, specs: Mapping[str, TableSpec], offsets: np.ndarray) -> None:
         self.index = kernels.Compactor(int(offsets[-1]))
@@ -31,8 +31,8 @@ class ChosenRows:
         self._present = np.zeros(len(ids), dtype=np.uint8)  # bit i: the row of table i is here
 
     def look_up(self, tables: Sequence[str], owner: int, rows: np.ndarray, positions: np.ndarray) -> Lookup:
-        """See ``CachedRows``; without a lock, because a slot always belongs to one vertex and its bits are only ever
-        set."""
+        """See ``CachedRows``. It needs no lock, because a slot always belongs to one vertex and its bits are never
+        cleared."""
         need, base = bits_of(self.tables, tables), int(self._offsets[owner])
         return Lookup(*kernels.split_cached(self.index, self._present, rows, positions, need=need, base=base))
 
@@ -50,5 +50,5 @@ class ChosenRows:
         with self._lock:
             for name, block in zip(tables, blocks, strict=True):
                 kernels.scatter_rows(block[chosen], at, self.tables[name])
-            # Rows first, then the word that they are here: lookups read without the lock.
+            # Write the rows first, then their bits: look-ups read without the lock.
             self._present[at] |= np.uint8(bits_of(self.tables, tables))

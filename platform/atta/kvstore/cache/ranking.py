@@ -1,4 +1,4 @@
-"""Which remote vertices batches will ask for most, estimated from the daemon's own partition."""
+"""Estimates from the daemon's own partition which remote vertices batches will ask for most."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ RANKS = ("degree", "access", "recent")
 
 
 def hottest(dataset: Dataset, part: int, node_type: str, count: int, visits: np.ndarray | None = None) -> np.ndarray:
-    """Internal ids (int64 [count], ascending) of the HALO vertices with the most visits, then most edges into the
-    partition.
+    """Internal ids (int64 [count], ascending) of the HALO vertices with the most visits, then with the most edges into
+    the partition.
 
-    Beyond the HALO vertices come other remote ones: batches reach those by way of other partitions, so nothing is known
-    of them here, and any are as good as any others.
+    If ``count`` exceeds the HALO vertices, other remote vertices follow. Batches reach them through other partitions,
+    so nothing is known of them here, and all are equally good.
 
-    ``visits`` float64 [vertices of the type], or None: edges only. Ties go to lower ids, so the choice depends on the
-    dataset alone, and a smaller ``count`` chooses a subset of a larger one's.
+    ``visits`` float64 [vertices of the type]; None: rank by edges only. Ties go to lower ids, so the choice depends
+    only on the dataset, and a smaller ``count`` chooses a subset of a larger one.
     """
     halo = np.asarray(dataset.part(part).halo(node_type))
     if count <= 0:
@@ -53,15 +53,15 @@ def visits_for(dataset: Dataset, part: int, rank: str, fan_outs: Sequence[int]) 
 
 
 def expected_visits(dataset: Dataset, part: int, fan_outs: Sequence[int]) -> dict[str, np.ndarray]:
-    """How often sampling from all training seeds of ``part`` is expected to come to each vertex: float64 [vertices] by
-    node type.
+    """The expected number of visits at each vertex when all training seeds of ``part`` are sampled: float64 [vertices]
+    by node type.
 
     Every seed is visited once. A visit at a vertex of the partition with d in-edges of a type goes on along each of
-    them with probability min(1, k / d), for the fan-out k of the hop (-1: all), and expectations add up, so one pass
-    over the edges per hop gives them exactly for trees that are sampled independently. Two things are left out.
-    Vertices of other partitions are not expanded, because their in-edges lie elsewhere: what is reached through them is
-    not counted. And a batch expands a vertex once even if it comes to it several times: the vertices behind hubs are
-    asked for somewhat less than this says.
+    them with probability min(1, k / d), for the fan-out k of the hop (-1: all). Expectations add up, so one pass over
+    the edges per hop gives them exactly for trees that are sampled independently. Two effects are left out. Vertices of
+    other partitions are not expanded, because their in-edges are elsewhere, so visits through them are not counted. A
+    batch expands a vertex once even if it reaches it several times, so batches ask for vertices behind hubs somewhat
+    less often than this says.
 
     Raises:
         ConfigError: no fan-outs, or one below -1.
@@ -85,7 +85,7 @@ def expected_visits(dataset: Dataset, part: int, fan_outs: Sequence[int]) -> dic
 
 
 def _taken(degrees: np.ndarray, fan_out: int) -> np.ndarray:
-    """The probability of each in-edge to be drawn, float64 [rows]."""
+    """The probability that an in-edge of each row is drawn, float64 [rows]."""
     if fan_out == -1:
         return np.ones(len(degrees))
     return np.asarray(np.minimum(1.0, fan_out / np.maximum(1, degrees)))
@@ -96,7 +96,7 @@ def _zeros(dataset: Dataset) -> dict[str, np.ndarray]:
 
 
 def _seeds(dataset: Dataset, part: int) -> dict[str, np.ndarray]:
-    """One visit at each of the partition's training vertices; without such a split at each vertex of the first type."""
+    """One visit at each of the partition's training vertices. Without that split, at each vertex of the first type."""
     schema, visits = dataset.schema, _zeros(dataset)
     seed_type = next((t for t in schema.node_types if "train" in schema.splits[t]), schema.node_types[0])
     lo, hi = dataset.book.range(seed_type, part)

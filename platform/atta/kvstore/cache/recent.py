@@ -1,15 +1,15 @@
 """Cached rows that were asked for lately: any remote row may enter, and is replaced when batches no longer ask for it.
 
-A batch asks for each row at most once. A cache that is smaller than a batch and keeps the latest rows would have
-dropped every row before the next batch asks for it. Therefore there are two rules. A row enters a full cache only when
-it is seen the second time (a sighting is forgotten after about as many others as there are HALO vertices), so that a
-scan leaves nothing behind. And a row is replaced only after ``QUIET_PULLS`` consecutive pulls from its owner have not
-asked for it. A hand goes round the slots to find such rows (CLOCK, with the number of the last pull in place of a
-reference bit). So rows that nearly every batch asks for stay.
+A batch asks for each row at most once. A cache that is smaller than a batch and keeps the latest rows would drop every
+row before the next batch asks for it. Therefore there are two rules. First, a row enters a full cache only when it is
+seen the second time, so a single scan over many rows changes nothing. A sighting is forgotten after about as many
+others as there are HALO vertices. Second, a row is replaced only after ``QUIET_PULLS`` consecutive pulls from its owner
+have not asked for it. A hand goes round the slots to find such rows (CLOCK, with the number of the last pull in place
+of a reference bit). So rows that nearly every batch asks for stay.
 
 A slot that is being read must not be given to another row. A look-up pins the slots of its hits; ``fill`` removes the
-pins (or the end of the look-up, if its task fails). A slot that is being written is pinned too, and its row is found
-only when it is complete. The native index holds its mutex only for its own data; rows are copied outside of it.
+pins (or the end of the look-up, if its task fails). A slot that is being written is pinned too, and look-ups find its
+row only when it is complete. The native index holds its mutex only for its own data; rows are copied outside of it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ workload sooner (`atta bench cache`)."""
 
 
 class RecentRows:
-    """``count`` slots. ``offsets`` int64 [P+1]: the partitions' ranges of ids; ``window``: sightings remembered."""
+    """``count`` slots. ``offsets`` int64 [P+1]: the partitions' ranges of ids. ``window``: number of remembered
+    sightings."""
 
     def __init__(self, count: int, specs: Mapping[str, TableSpec], offsets: np.ndarray, *, window: int) -> None:
         self.index = _native.RecentIndex(count, window, QUIET_PULLS, offsets.tolist())
         self.tables = empty_rows(specs, count)
 
     def look_up(self, tables: Sequence[str], owner: int, rows: np.ndarray, positions: np.ndarray) -> Lookup:
-        """See ``CachedRows``; ValueError: a row outside the owner's range."""
+        """See ``CachedRows``; raises ValueError for a row outside the owner's range."""
         rows, positions = (np.ascontiguousarray(a, dtype=np.int64) for a in (rows, positions))
         found = self.index.look_up(rows, positions, owner, bits_of(self.tables, tables))
         return Lookup(*found, Pins(self.index, found[0]))
@@ -56,7 +57,7 @@ class RecentRows:
                 found.pins.release()
 
     def keep(self, tables: Sequence[str], slots: np.ndarray, blocks: Sequence[np.ndarray]) -> None:
-        """See ``CachedRows``; here ``slots`` are ids, because a slot is chosen only when the row has come."""
+        """See ``CachedRows``. Here ``slots`` are ids, because a slot is chosen only when the row has come."""
         chosen = np.flatnonzero(slots >= 0)
         if not len(chosen):
             return

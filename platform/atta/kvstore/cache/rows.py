@@ -1,4 +1,4 @@
-"""A bounded cache of remote rows: which rows it keeps is up to its policy.
+"""A bounded cache of remote rows. Its policy decides which rows it keeps.
 
 Batches ask for the rows of the remote vertices that they sampled. Nothing is fetched in advance: a row that was fetched
 for a batch is kept if the policy wants it. Only tables of the dataset are cached. They are read-only, so a cached row
@@ -32,13 +32,14 @@ MAX_TABLES = 8
 class RowCache:
     """A bounded cache of remote rows. Safe to use from many threads.
 
-    Policies: ``degree`` keeps the HALO vertices with the most edges into the partition, ``access`` those that sampling
-    with ``fan_outs`` from the partition's training vertices is expected to visit most (``ranking.expected_visits``);
-    both go on to other remote vertices when there is room for more. ``recent`` keeps whatever batches have asked for
-    lately (``recent``).
+    Policies: ``degree`` keeps the HALO vertices with the most edges into the partition. ``access`` keeps the HALO
+    vertices that sampling with ``fan_outs`` from the partition's training vertices is expected to visit most
+    (``ranking.expected_visits``). If there is more room, both add other remote vertices. ``recent`` keeps the rows that
+    batches asked for lately (module ``recent``).
 
     Attributes:
-        rows_asked: rows that batches have wanted from peers so far; rows_hit: those that were here.
+        rows_asked: number of rows of peers that batches needed so far.
+        rows_hit: number of these rows that were cached.
     """
 
     def __init__(
@@ -51,8 +52,8 @@ class RowCache:
         rank: str = "degree",
         fan_outs: Sequence[int] = (15, 10, 5),
     ) -> None:
-        """Make room for as many remote rows as fit into ``limit_bytes``; with a ``share`` (0 to 1), of the HALO
-        vertices at most.
+        """Reserve slots for remote rows, as many as fit into ``limit_bytes``. A ``share`` (0 to 1) limits them to this
+        share of the HALO vertices.
 
         Raises:
             UnknownNameError: no such policy.
@@ -96,8 +97,8 @@ class RowCache:
     def look_up(
         self, node_type: str, tables: Sequence[str], owner: int, rows: np.ndarray, positions: np.ndarray
     ) -> Lookup | None:
-        """Which of ``owner``'s ``rows`` (int64, relative to its range) are here with all ``tables``; None: not cached
-        at all."""
+        """Which of ``owner``'s ``rows`` (int64, relative to its range) are cached for all ``tables``; None: the cache
+        does not hold these tables."""
         kept = self._kept.get(node_type)
         usable = kept is not None and all(name in kept.tables for name in tables)
         found = kept.look_up(tables, owner, rows, positions) if kept is not None and usable else None
@@ -107,7 +108,7 @@ class RowCache:
         return found
 
     def fill(self, node_type: str, tables: Sequence[str], found: Lookup, outs: Sequence[np.ndarray]) -> None:
-        """Copy the rows that are here to where the batch wants them; ``outs``: its arrays of the tables. Once per
+        """Copy the cached rows to their positions in ``outs``, the batch's arrays of the tables. Call it once per
         look-up."""
         self._kept[node_type].fill(tables, found, outs)
 
@@ -121,7 +122,7 @@ def _row_bytes(tables: Mapping[str, TableSpec]) -> int:
 
 
 def _most(dataset: Dataset, part: int, node_type: str, share: float | None) -> int:
-    """How many rows of a node type to keep where there is memory for all."""
+    """Number of rows of a node type to keep if memory suffices."""
     if share is not None:
         return int(share * len(dataset.part(part).halo(node_type)))
     low, high = dataset.book.range(node_type, part)

@@ -1,1 +1,1 @@
-"""Mutable tables: one owner's rows, and what clients ask of them."""
+"""Mutable tables: one owner's rows, and the requests of clients."""

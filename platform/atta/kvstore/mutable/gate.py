@@ -1,4 +1,4 @@
-"""A lock for many at once or one alone."""
+"""A lock that many threads share or one holds alone."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["Gate"]
 
 
 class Gate:
-    """Readers and a writer (Courtois, Heymans, Parnas, 1971, second problem): one who waits to be alone goes before
-    newcomers.
+    """A lock for readers and a writer (Courtois, Heymans, Parnas, 1971, second problem): a waiting writer goes before
+    new readers.
 
     Not re-entrant.
     """
@@ -20,11 +20,11 @@ class Gate:
         self._changed = threading.Condition(threading.Lock())
         self._inside = 0
         self._alone = False
-        self._waiting = 0  # to be alone
+        self._waiting = 0  # number of threads that wait to hold the lock alone
 
     @property
     def open(self) -> bool:
-        """Whether ``shared`` would not wait just now. Only a hint: it may change at any time."""
+        """Whether ``shared`` would not wait now. This is only a hint: it may change at any time."""
         return not self._alone and not self._waiting
 
     @contextlib.contextmanager

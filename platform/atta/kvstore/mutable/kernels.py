@@ -1,8 +1,7 @@
-"""The native kernels of mutable tables, typed and documented; the interpreter lock is released while they run.
+"""The native kernels of mutable tables, typed and documented. The interpreter lock is released while they run.
 
 Tables and values are C-contiguous arrays [n, *row shape]; rows are int64 positions in the table. Bad input (a row
-outside the table, arrays that contradict each other) raises ValueError naming the argument, before anything has
-changed.
+outside the table, arrays that contradict each other) raises ValueError naming the argument, before anything changes.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ def pack_table(
     versions: np.ndarray | None = None,
     middle: bytes = b"",
 ) -> bytes:
-    """``head`` and the bytes of ``table[rows]``; with ``versions`` also ``middle`` and theirs: a message made with one
-    copy."""
+    """``head`` and the bytes of ``table[rows]``; with ``versions`` also ``middle`` and the bytes of
+    ``versions[rows]``. The message is made with one copy."""
     return _native.pack_table(head, _bytes(table), rows, locks, versions, middle)
 
 
@@ -65,21 +64,22 @@ def write_rows(
     versions: np.ndarray | None = None,
     version: int = 0,
 ) -> None:
-    """``table[rows[i]] = values[i]`` in order (of a repeated row the last counts), and ``versions[rows[i]] = version``.
+    """``table[rows[i]] = values[i]`` in order, and ``versions[rows[i]] = version``. The last value of a repeated row
+    counts.
 
-    A row whose version is higher than ``version`` keeps both.
+    A row with a higher version than ``version`` keeps its values and its version.
     """
     _native.write_rows(_bytes(table), rows, _bytes(values), locks, versions, version)
 
 
 def add_rows(table: np.ndarray, rows: np.ndarray, values: np.ndarray, locks: RowLocks) -> None:
-    """``table[rows[i]] += values[i]`` in order; a repeated row takes all of its values, integers wrap. Any dtype but
+    """``table[rows[i]] += values[i]`` in order. All values of a repeated row are added. Integers wrap. Any dtype but
     bool."""
     _native.add_rows(_flat(table), rows, _flat(values), locks)
 
 
 def step_sgd(table: np.ndarray, rows: np.ndarray, grads: np.ndarray, locks: RowLocks, *, lr: float) -> None:
-    """Plain gradient descent on float32 rows; as in all steps, gradients of equal rows are summed before one step."""
+    """Plain gradient descent on float32 rows. As in all steps, gradients of equal rows are summed before one step."""
     _native.step_sgd(_flat(table), rows, _flat(grads), locks, lr)
 
 
@@ -133,5 +133,5 @@ def _flat(array: np.ndarray) -> np.ndarray:
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
-    """The same memory as uint8 [rows, row bytes]: kernels that move bytes do not know dtypes."""
+    """The same memory as uint8 [rows, row bytes], for kernels that move bytes and know no dtypes."""
     return _flat(array).view(np.uint8)

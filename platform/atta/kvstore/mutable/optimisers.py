@@ -1,4 +1,4 @@
-"""From the description of an optimiser to its arrays and kernels."""
+"""Makes the arrays of an optimiser and calls its kernels, as its description says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def initial_state(optimiser: OptimiserSpec | None, shape: tuple[int, ...]) -> di
     if optimiser is None:
         return {}
     begin = np.float32(optimiser.initial_accumulator_value if optimiser.kind == "adagrad" else 0.0)
-    # Zeros are written too: memory that is only reserved may turn out to be missing later.
+    # Write zeros, too: memory that is only reserved may be missing when it is first used.
     return {name: np.full(shape, begin, dtype=np.float32) for name in optimiser.state_names}
 
 
@@ -32,8 +32,8 @@ def apply_step(
     rows: np.ndarray,
     grads: np.ndarray,
 ) -> None:
-    """Step number ``step`` (from 1 on): ``rows`` (int64 [n], may repeat) of ``values`` along ``grads`` (float32 [n,
-    *row shape]).
+    """Make step number ``step`` (from 1 on): change ``rows`` (int64 [n], may repeat) of ``values`` by ``grads``
+    (float32 [n, *row shape]).
 
     The factors are computed in double precision, as torch computes them.
     """

@@ -1,4 +1,4 @@
-"""Pulls and pushes from clients, each checked completely before it changes anything."""
+"""Pulls and pushes of clients. Each is checked completely before it changes anything."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Push:
         version: int | None,
         step: int | None,
     ) -> Push:
-        """Check what a client asks of the shard that holds the rows ``span``; raises ConfigError."""
+        """Check a client's push to the shard with the rows ``span``; raises ConfigError."""
         _check_operation(spec, op, version)
         _check_step(spec, op, step)
         local = local_rows(spec, span, rows)
@@ -59,7 +59,7 @@ class Push:
 
 
 def local_rows(spec: MutableSpec, span: range, rows: np.ndarray) -> np.ndarray:
-    """int64 [n]: positions in the shard of the global ``rows``, any integers [n] within ``span``; raises
+    """Positions in the shard, int64 [n], of the global ``rows`` (integers [n] within ``span``); raises
     ConfigError."""
     rows = np.asarray(rows)
     if rows.ndim != 1 or (rows.dtype.kind not in "iu" and rows.size):
@@ -101,7 +101,8 @@ def _check_step(spec: MutableSpec, op: str, step: int | None) -> None:
 
 
 def _values_of(spec: MutableSpec, rows: int, values: Values) -> np.ndarray:
-    """[rows, *row shape] in the table's dtype, aligned and contiguous: an array that is just that, or its bytes."""
+    """``values`` as an aligned, contiguous array [rows, *row shape] in the table's dtype. They may be such an array, or
+    its bytes."""
     shape = (rows, *spec.row_shape)
     if isinstance(values, bytes | bytearray | memoryview):
         size = values.nbytes if isinstance(values, memoryview) else len(values)

@@ -1,13 +1,13 @@
-"""Which pushes have been applied: retries are recognised by the numbers that their clients give them.
+"""Remembers which pushes have been applied. Clients number their pushes, so a retry is recognised by its number.
 
 A client registers with one table of one owner, then numbers its pushes to it 0, 1, 2, ... They may arrive in any order
-and more than once; each is applied once. The number of a push that was refused is not used up: the client gives it to
-its next one, or says that all lower numbers are settled. Kept per client: the first number that has not come yet, and
-the later numbers that have.
+and more than once; each is applied once. The number of a refused push is still free: the client gives it to its next
+push, or says that all lower numbers are settled. For each client the table keeps the first number that has not come
+yet, and the later numbers that have come.
 
-A client that is not registered is refused: it is not known whether its push has been applied before. This is why
-clients may be forgotten. Clients from a snapshot are kept only to recognise retries. A client that goes on after a load
-registers anew, so that a late copy of a push from before the load does not change what was loaded.
+A client that is not registered is refused, because its push may have been applied before. This is why clients may be
+forgotten. Clients from a snapshot are kept only to recognise retries. A client that goes on after a load registers
+anew, so a late copy of a push from before the load does not change the loaded table.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _MAX_NAME = 256
 
 @dataclass(slots=True)
 class _ClientPushes:
-    """Numbers below ``expected`` and those in ``ahead`` have been applied, those in ``busy`` are being applied.
+    """The pushes of one client. Numbers below ``expected`` and numbers in ``ahead`` have been applied. Numbers in
+    ``busy`` are being applied.
 
-    ``over``: no new numbers are taken, because a snapshot was loaded. ``active``: the client was heard of since the
-    last ``expire``. ``heard``: when ``expire`` last saw it active, in seconds.
+    ``over``: whether new numbers are refused because a snapshot was loaded. ``active``: whether the client was active
+    since the last ``expire``. ``heard``: when ``expire`` last saw it active, in seconds.
     """
 
     expected: int = 0
@@ -94,10 +95,10 @@ class Sequences:
         return len(self._clients)
 
     def register(self, client: Client) -> None:
-        """Let a client push. A name may be registered once only, even if it is forgotten later.
+        """Let a client push. A name may be registered only once, even if it is forgotten later.
 
         Raises:
-            ConfigError: it is registered, or is not a name of a client.
+            ConfigError: the name is registered already, or is not a name of a client.
             QuotaExceededError: too many clients.
         """
         _check(client, 0)
@@ -110,10 +111,10 @@ class Sequences:
 
     @contextlib.contextmanager
     def once(self, client: Client, sequence: int, settled: int = 0) -> Iterator[bool]:
-        """Yields whether to apply this push now, in the body; an error there leaves its number unused.
+        """Yield whether to apply this push now, in the body. An error in the body leaves the number unused.
 
-        A retry waits while a push of the same number is being applied, so that its answer means the same. Numbers below
-        ``settled`` will not come any more; if some are missing, nothing waits for them.
+        A retry waits while a push of the same number is being applied, so both get the same answer. Numbers below
+        ``settled`` will not come any more; nothing waits for missing ones.
 
         Raises:
             ConfigError: not a valid client or number.
@@ -135,7 +136,7 @@ class Sequences:
         self._finish(sequence, seen, applied=True)
 
     def forget(self, client: Client) -> bool:
-        """Drop a client; later pushes of it are refused. Returns whether it was known."""
+        """Drop a client. Its later pushes are refused. Returns whether it was known."""
         with self._changed:
             return self._clients.pop(client, None) is not None
 

@@ -1,9 +1,8 @@
 """The shard of a mutable table that one owner holds: pulled and pushed by many clients at once.
 
-Every row is read and written as a whole, under its own lock; rows of one request are not locked together. Pushes go on
-in parallel, except while the table grows, is copied for a snapshot or is replaced by one. Pulls never wait for any of
-these, because arrays are exchanged, not resized. A closed table takes no more pushes, so a snapshot that is written
-then is complete.
+Every row is read and written as a whole, under its own lock; rows of one request are not locked together. Pushes run in
+parallel, except while the table grows, is copied for a snapshot or is replaced by one. Pulls never wait for any of
+these, because arrays are exchanged, not resized. A closed table takes no more pushes, so a later snapshot is complete.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class _Contents:
         return {"values": self.values, **versions, **self.state}
 
     def validate(self, spec: MutableSpec) -> None:
-        """Raise AssertionError where an invariant does not hold: all arrays have the same rows, as the spec describes
-        them."""
+        """Raise AssertionError if an invariant does not hold: all arrays have the same number of rows, and the shapes
+        and dtypes of the spec."""
         values = (len(self.values), *spec.row_shape)
         assert self.values.dtype.str == spec.dtype, f"values are {self.values.dtype.str}, not {spec.dtype}"
         assert self.values.shape == values, f"values are {self.values.shape}, not {values}"
@@ -81,7 +80,7 @@ class MutableTable:
         ``table_id``: the same for all shards of a table, different for every other table; 0: not used.
 
         Raises:
-            ConfigError: rows beyond those of the spec.
+            ConfigError: more rows than the spec has.
         """
         self.spec = spec
         self.first_row = first_row
@@ -108,7 +107,7 @@ class MutableTable:
         """The table whose snapshot lies in ``folder``.
 
         Raises:
-            DataError: the snapshot is damaged or is none; names the file.
+            DataError: the folder is not a snapshot, or is damaged; names the file.
         """
         recover(folder)
         saved, records = read_saved(Path(folder))
@@ -120,7 +119,7 @@ class MutableTable:
 
     @property
     def rows(self) -> int:
-        """Rows of the shard."""
+        """Number of rows of the shard."""
         return len(self._contents.values)
 
     @property
@@ -130,12 +129,12 @@ class MutableTable:
 
     @property
     def nbytes(self) -> int:
-        """Memory of values, versions and the optimiser's state."""
+        """Bytes of values, versions and the optimiser's state."""
         return self.spec.nbytes(self.rows)
 
     @property
     def takes_pushes(self) -> bool:
-        """Whether a push would start at once: it waits while the table grows or is copied. Only a hint."""
+        """Whether a push would start at once. It waits while the table grows or is copied. This is only a hint."""
         return self._gate.open
 
     @property
@@ -145,11 +144,11 @@ class MutableTable:
 
     @property
     def clients(self) -> int:
-        """Clients that are known."""
+        """Number of known clients."""
         return len(self._sequences)
 
     def validate(self) -> None:
-        """Raise AssertionError where an invariant of the table, its rows or its clients does not hold."""
+        """Raise AssertionError if an invariant of the table, its rows or its clients does not hold."""
         contents = self._contents
         contents.validate(self.spec)
         rows, last = len(contents.values), self.first_row + len(contents.values)
@@ -160,17 +159,17 @@ class MutableTable:
         self._sequences.validate()
 
     def close(self) -> None:
-        """Take no more pushes; those under way are waited for."""
+        """Take no more pushes. Waits for the pushes under way."""
         with self._gate.exclusive():
             self._closed = True
 
     def loaded(self, load_id: int, step: int) -> None:
-        """Record which load the table came with, and the highest step number that any of its shards has seen."""
+        """Record the load that brought the table, and the highest step number that any of its shards has seen."""
         with self._step_lock:
             self.load_id, self._step = load_id, max(self._step, step)
 
     def pull(self, rows: np.ndarray) -> Pulled:
-        """A copy of the rows with these global numbers (integers [n], may repeat), each with the version of its values.
+        """A copy of the rows with these global numbers (integers [n], may repeat), each with its version.
 
         Raises:
             ConfigError: a row outside the shard.
@@ -186,7 +185,8 @@ class MutableTable:
         return Pulled(values, versions)
 
     def pack(self, rows: np.ndarray, head: bytes, middle: bytes) -> bytes:
-        """A message: ``head``, the rows' values, and of a versioned table ``middle`` and the versions; see ``pull``."""
+        """A message: ``head`` and the rows' values; for a versioned table also ``middle`` and the versions. See
+        ``pull``."""
         contents = self._contents
         span = range(self.first_row, self.first_row + len(contents.values))
         local = local_rows(self.spec, span, rows)
@@ -204,29 +204,29 @@ class MutableTable:
         version: int | None = None,
         step: int | None = None,
     ) -> bool:
-        """Change rows, once per (client, sequence); False: this push has been applied before. See
+        """Change rows, once per (client, sequence). False: this push was applied before. See
         ``atta.kvstore.mutable.sequences``.
 
         Args:
             rows: global row numbers, integers [n]; may repeat.
-            values: [n, *row shape] in the table's dtype, or the bytes of that; NaN and infinities are values like
-                others.
-            op: "write" overwrites (of a repeated row the last counts; see ``version``), "add" accumulates, "step" takes
-                ``values`` for gradients: those of equal rows are summed, then the row is stepped once. A push without
-                rows counts as a step.
+            values: [n, *row shape] in the table's dtype, or the bytes of such an array. NaN and infinities are allowed.
+            op: "write" overwrites; the last value of a repeated row counts (see ``version``). "add" accumulates. "step"
+                uses ``values`` as gradients: gradients of equal rows are summed, then the row makes one step. A push
+                without rows counts as a step.
             client: the client that pushes, as registered.
             sequence: number of its earlier pushes to this shard.
             settled: no push of the client with a lower number will come again.
-            version: of rows written to a versioned table. Rows of a higher version stay as they are, those of the same
-                version are written once more. None: all are written and keep their versions.
-            step: the number, from 1, of the optimiser's step that a push with "step" belongs to, so that one step may
-                come in several pushes and touch several shards; None: one more than this shard has seen.
+            version: version of rows that are written to a versioned table. Rows of a higher version stay as they are.
+                Rows of the same version are written again. None: all rows are written and keep their versions.
+            step: number, from 1, of the optimiser's step for a push with "step". So one step may come in several pushes
+                and touch several shards. None: one more than this shard has seen.
+
+        After each of these errors nothing has changed, and the number is still unused.
 
         Raises:
-            ConfigError: the request contradicts the table; nothing has changed, and the number is still unused.
-            UnknownClientError: the client is not registered, or only with what was here before a snapshot was loaded;
-                likewise.
-            QuotaExceededError: too many earlier pushes of the client are missing, or the table is closed; likewise.
+            ConfigError: the request contradicts the table.
+            UnknownClientError: the client is not registered, or registered before a snapshot was loaded.
+            QuotaExceededError: too many earlier pushes of the client are missing, or the table is closed.
         """
         with self._gate.shared():
             if self._closed:
@@ -242,7 +242,7 @@ class MutableTable:
         self._sequences.register(client)
 
     def forget(self, client: Client) -> bool:
-        """Drop a client that will not come again; what it may have sent is refused. False: it was not known."""
+        """Drop a client that will not come again. Its pushes are refused from now on. False: it was not known."""
         return self._sequences.forget(client)
 
     def expire(self, now: float, idle_s: float) -> int:
@@ -251,9 +251,9 @@ class MutableTable:
         return self._sequences.expire(now, idle_s)
 
     def grow(self, rows: int) -> None:
-        """Let the shard have ``rows`` rows; new ones are initialised as if they had been there from the beginning.
+        """Grow the shard to ``rows`` rows. New rows get the contents that they would have had from the beginning.
 
-        Pushes wait while the rows are copied; old and new rows are in memory together meanwhile.
+        Pushes wait while the rows are copied. Old and new rows are in memory together during the copy.
 
         Raises:
             ConfigError: fewer rows than now, or more than the spec allows.
@@ -272,9 +272,9 @@ class MutableTable:
                 self._contents = self._contents.followed_by(more)
 
     def snapshot(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write the table into ``folder``, which appears whole or not at all, as it is between two pushes.
+        """Write the table, as it is between two pushes, into ``folder``, which appears complete or not at all.
 
-        Pushes wait while the arrays are copied in memory, not while they are written; the copy is as large as the
+        Pushes wait while the arrays are copied in memory, not while they are written. The copy is as large as the
         table.
 
         Raises:
@@ -284,12 +284,13 @@ class MutableTable:
             self.write_snapshot(staging.path)
 
     def write_snapshot(self, folder: Path, *, copy: bool = True) -> None:
-        """As ``snapshot``, into a folder that exists and is somebody else's to complete.
+        """As ``snapshot``, into a folder that exists. The caller completes the folder.
 
-        ``copy``: pushes wait for a copy in memory only; without, until everything is written.
+        ``copy``: pushes wait only while the arrays are copied in memory. Without it they wait until everything is
+        written.
 
         Raises:
-            DataError: it cannot be written; names the file.
+            DataError: the table cannot be written; names the file.
         """
         with self._gate.exclusive():
             saved = Saved(
@@ -303,10 +304,10 @@ class MutableTable:
         return write_saved(folder, saved, arrays)
 
     def restore(self, folder: str | Path) -> None:
-        """Become what a snapshot of this table was: rows, versions, optimiser and known pushes; later ones are undone.
+        """Return to a snapshot of this table: rows, versions, optimiser and known pushes. Later pushes are undone.
 
         Raises:
-            DataError: the snapshot is damaged or of another table; nothing has changed.
+            DataError: the snapshot is damaged or of another table. Then nothing has changed.
         """
         folder = Path(folder)
         recover(folder)

@@ -1,1 +1,1 @@
-"""Tables on disk."""
+"""Writes tables to disk and reads them."""

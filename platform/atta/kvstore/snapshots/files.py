@@ -1,7 +1,6 @@
-"""A table on disk: its arrays as ``.npy`` and ``table.json`` with everything else, sizes and checksums.
+"""A table on disk: its arrays as ``.npy`` files, and ``table.json`` with everything else, sizes and checksums.
 
-``table.json`` carries a checksum of its own, so that a changed number in it is noticed as a changed byte in an array
-is.
+``table.json`` has a checksum of its own, so a changed number in it is noticed, as a changed byte in an array is.
 """
 
 from __future__ import annotations
@@ -45,17 +44,17 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a snapshot says besides the arrays.
+    """A snapshot without its arrays.
 
     Attributes:
-        spec: of the table.
+        spec: spec of the table.
         first_row: the shard's first global row.
-        rows: in the shard.
-        created_rows: as many it had when it was created.
-        step: steps of the optimiser so far.
+        rows: number of rows in the shard.
+        created_rows: number of rows when the shard was created.
+        step: number of the optimiser's steps so far.
         clients: as ``Sequences.to_json`` describes them.
         table_id: the same in all shards of the table; 0 in snapshots of earlier versions.
-        whole: whether all shards were created.
+        whole: whether all shards are known to have been created.
     """
 
     spec: MutableSpec
@@ -80,10 +79,10 @@ def array_shapes(spec: MutableSpec, rows: int) -> dict[str, tuple[str, tuple[int
 
 
 def write_saved(folder: Path, saved: Saved, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a table into ``folder``, which exists; nothing is forced to disk but the manifest.
+    """Write a table into ``folder``, which exists. Only the manifest is forced to disk.
 
     Raises:
-        DataError: a file cannot be written, for want of space for one; names it.
+        DataError: a file cannot be written, for example because the disk is full; names the file.
     """
     records = {}
     for name, array in arrays.items():
@@ -99,9 +98,9 @@ def write_saved(folder: Path, saved: Saved, arrays: Mapping[str, np.ndarray]) ->
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns what the operating system says while ``path`` is written into a DataError that names it.
+    """Turn an error of the operating system while ``path`` is written into a DataError that names the path.
 
-    A full disk is left to ``Staging``, which names the snapshot: the file has only a passing name.
+    ``Staging`` handles a full disk. It names the snapshot, because the file has only a temporary name.
     """
     try:
         yield
@@ -112,7 +111,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def read_saved(folder: Path) -> tuple[Saved, dict[str, FileRecord]]:
-    """The manifest of a snapshot, checked in itself, and the records of its files; raises DataError naming it."""
+    """The manifest of a snapshot, after its own checks, and the records of its files; raises DataError naming it."""
     path = folder / MANIFEST
     value = read_sealed(path, "a snapshot of a mutable table", _FORMAT, _VERSION)
     try:
@@ -132,7 +131,7 @@ def read_saved(folder: Path) -> tuple[Saved, dict[str, FileRecord]]:
 
 
 def load_arrays(folder: Path, saved: Saved, records: Mapping[str, FileRecord]) -> dict[str, np.ndarray]:
-    """The arrays of a snapshot in this process's own memory; raises DataError naming the file that is damaged."""
+    """The arrays of a snapshot, read into the memory of this process; raises DataError naming a damaged file."""
     arrays = {}
     for name, (dtype, shape) in array_shapes(saved.spec, saved.rows).items():
         path = folder / f"{name}.npy"

@@ -1,9 +1,9 @@
 """One owner's part of the snapshots of one name: the part in use, and parts that wait beside it.
 
-A snapshot of a cluster has a part on every owner. Parts of one snapshot carry the same id. Each owner first writes its
+A snapshot of a cluster has a part on every owner. Parts of one snapshot have the same id. Each owner first writes its
 part beside the part in use (``part-0000.ID``). When all owners have done so, each renames the new part to
-``part-0000``. Until then every owner still has the older part; from then on every owner has the newer one. So the
-newest id that all owners have is always a whole snapshot, wherever this is broken off.
+``part-0000``. Until then every owner still has the older part; from then on every owner has the newer one. So at any
+interruption, the newest id that all owners have is a whole snapshot.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _REPLACED = "replaced"
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """``tables``: their names. ``snapshot_id``: "" in snapshots older than ids. ``written_ns``: by this owner's clock,
-    since 1970."""
+    """``tables``: names of the tables. ``snapshot_id``: "" in snapshots older than ids. ``written_ns``: time of writing
+    by this owner's clock, in nanoseconds since 1970."""
 
     tables: tuple[str, ...]
     snapshot_id: str
@@ -40,14 +40,14 @@ class Contents:
 
 
 def write_contents(folder: Path, snapshot_id: str, tables: list[str]) -> None:
-    """Write the manifest of a snapshot, which completes it; raises DataError."""
+    """Write the manifest of a snapshot. This completes the snapshot. Raises DataError."""
     content = {"tables": tables, "id": snapshot_id, "written_ns": time.time_ns()}
     with writing(folder / MANIFEST):
         write_sealed(folder / MANIFEST, {"format": _FORMAT, "version": _VERSION, **content})
 
 
 def read_contents(folder: Path) -> Contents:
-    """What the manifest of a snapshot says; raises DataError naming it."""
+    """Read the manifest of a snapshot; raises DataError naming it."""
     path = folder / MANIFEST
     value = read_sealed(path, "a snapshot of mutable tables", _FORMAT, _VERSION)
     names, snapshot_id, written = value.get("tables"), value.get("id", ""), value.get("written_ns", 0)
@@ -69,7 +69,7 @@ class SnapshotParts:
         self.place = place
 
     def beside(self, snapshot_id: str) -> Path:
-        """Where a part is written before it becomes the part in use.
+        """The folder in which a part is written before it becomes the part in use.
 
         Raises:
             ConfigError: the id is malformed, or the folder in use is not a snapshot.
@@ -84,11 +84,11 @@ class SnapshotParts:
         """The folders of complete parts by their ids, the newest first.
 
         Raises:
-            DataError: there is none. Names what is wrong with the part in use.
+            DataError: no part is complete. Names what is wrong with the part in use.
         """
         found: dict[Path, Contents] = {}
         damaged: DataError | None = None
-        # A .partial folder may not be on the disk completely.
+        # A .partial folder may be incomplete on the disk.
         for path in [self.place, *(other for other in self._others() if other.suffix != ".partial")]:
             try:
                 found[path] = read_contents(path)
@@ -101,21 +101,21 @@ class SnapshotParts:
         return dict(reversed({found[path].snapshot_id: path for path in oldest_first}.items()))
 
     def uses(self, snapshot_id: str) -> bool:
-        """Whether the part in use is of this id."""
+        """Whether the part in use has this id."""
         try:
             return read_contents(self.place).snapshot_id == snapshot_id
         except DataError:
             return False
 
     def folder(self, snapshot_id: str) -> Path:
-        """The complete part of this id; raises DataError if there is none."""
+        """The folder of the complete part with this id; raises DataError if there is none."""
         found = self.complete()
         if snapshot_id not in found:
             raise DataError(self.place, f"has no complete part of snapshot {snapshot_id or '(without id)'}")
         return found[snapshot_id]
 
     def commit(self, snapshot_id: str, *, keep: bool = False) -> None:
-        """Make the part of this id the part in use, unless it is that already.
+        """Make the part with this id the part in use, if it is not yet.
 
         ``keep``: do not remove the part that was in use, in case other owners fail to commit.
 
@@ -133,16 +133,16 @@ class SnapshotParts:
                 shutil.rmtree(other, ignore_errors=True)
 
     def abort(self, snapshot_id: str) -> None:
-        """Remove the part that was written beside the one in use, if it is there."""
+        """Remove the part with this id that was written beside the part in use, if it is there."""
         for path in self._others():
             if snapshot_id in path.name.split("."):
                 shutil.rmtree(path, ignore_errors=True)
 
     def validate(self) -> None:
-        """Raise AssertionError where an invariant of the folders does not hold.
+        """Raise AssertionError if an invariant of the folders does not hold.
 
-        A part that is complete beside the one in use has the id that its folder is named after; only the part that was
-        replaced has another. A folder that is still being written (``.partial``) may hold anything.
+        A complete part beside the part in use has the id in its folder's name. Only the replaced part has another id. A
+        folder that is still being written (``.partial``) may hold anything.
         """
         for path in self._others():
             named = path.name.removeprefix(f"{self.place.name}.")
