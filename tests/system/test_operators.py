@@ -101,7 +101,7 @@ def test_what_is_wrong_is_named(placements: dict[str, atta.LocalCluster], small_
     assert len(next(iter(atta.BatchLoader(cluster, "shadow", input_nodes=ids, batch_size=8))).n_id())
 
 
-# -- a user's package ----------------------------------------------------------------------------------------------------
+# -- a user's package --------------------------------------------------------------------------------------------------
 
 FAULTY = """
 from dataclasses import dataclass

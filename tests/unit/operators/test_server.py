@@ -191,7 +191,7 @@ def test_layers_over_a_closure_are_exact(seed: int) -> None:
     assert np.abs(layers(found.row, found.col, rim, x[found.vertices], weights)[:20] - whole[inner]).max() > 1e-6
 
 
-# -- the local function --------------------------------------------------------------------------------------------------
+# -- the local function ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule", [Closure(2), ExpansionAware(2, 2), ExpansionAware(1, 3, "degree")])

@@ -245,7 +245,7 @@ def test_requests_that_name_too_much(checks: Checks) -> None:
     run(work)
 
 
-# -- leases --------------------------------------------------------------------------------------------------------------
+# -- leases ------------------------------------------------------------------------------------------------------------
 
 
 def test_leases_by_a_clock(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:

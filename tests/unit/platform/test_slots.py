@@ -302,7 +302,7 @@ def test_a_client_forgets_files_that_the_daemon_has_closed() -> None:
     assert memory_files() == before - 2  # the last view's file: its own descriptor and that of its mapping
 
 
-# -- many slots ----------------------------------------------------------------------------------------------------------
+# -- many slots --------------------------------------------------------------------------------------------------------
 
 
 def test_few_files_hold_all_slots(pool: SlotPool) -> None:
