@@ -17,10 +17,10 @@ from hypothesis import settings
 ROOT = Path(__file__).parents[1]
 SEED = int(os.environ.setdefault("ATTA_SEED", str(random.SystemRandom().randrange(2**31))))  # workers inherit it
 
-# Tests run side by side, and with them the trainers that they start: threads of one must not spin while others could work.
+# Tests run side by side, and so do the trainers that they start. A thread that spins would take a core from others.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# A shell that starts the tests in the background has them ignore Ctrl-C, and with them the programs that they interrupt.
+# A shell that starts the tests in the background makes them ignore Ctrl-C. The programs that they interrupt would, too.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -29,26 +29,26 @@ settings.load_profile("atta")
 
 
 def pytest_report_header() -> str:
-    """Print how to replay this run."""
+    """Print the seed that replays this run."""
     return f"random tests use ATTA_SEED={SEED}; set it to replay this run"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Let hypothesis follow the same seed unless it was given its own."""
+    """Give hypothesis the same seed, unless it has one of its own."""
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
 
 
 @pytest.fixture
 def seed() -> int:
-    """Another number in every run, the same when ATTA_SEED is set."""
+    """A number that differs in every run, unless ATTA_SEED is set."""
     return SEED
 
 
 @pytest.fixture
 def rng(seed: int) -> np.random.Generator:
-    """A generator that follows the run's seed."""
+    """A generator with the run's seed."""
     return np.random.default_rng(seed)
 
 
@@ -58,7 +58,7 @@ def _shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder with the real graphs; the test is skipped where there is none."""
+    """The folder of real graphs. Without one, the test is skipped."""
     folder = _shared_data()
     if not folder.is_dir():
         pytest.skip(f"no real graphs at {folder}; set ATTA_SHARED_DATA")
@@ -81,7 +81,7 @@ def _no_namespaces() -> str | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip marked tests where what they need is missing."""
+    """Skip marked tests that cannot run here."""
     if item.get_closest_marker("netns") and (reason := _no_namespaces()):
         pytest.skip(reason)
     if item.get_closest_marker("shared_data") and not _shared_data().is_dir():

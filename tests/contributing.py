@@ -1,6 +1,6 @@
-"""A copy of the package with a guide's diff applied: what a newcomer has after following the guide.
+"""A copy of the package with a guide's diff applied: the state that a newcomer has after following the guide.
 
-The tests of ``docs/contributing`` run it in processes of its own, so that the code under test stays as it is.
+The tests of ``docs/contributing`` run the copy in separate processes, so the code under test stays as it is.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["GUIDES", "applied"]
 ROOT = Path(__file__).parents[1]
 GUIDES = ROOT / "docs/contributing"
 SOURCES = {"platform/atta": "", "samplers": "samplers", "partition": "partition", "protos": "protos"}
-"""Folders of the repository that hold Python sources, and where they lie inside the package ``atta``."""
+"""Folders of the repository with Python sources, and their places inside the package ``atta``."""
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "native")
 
-# An editable install finds ``atta`` through a finder of its own, before any path is searched. The copy does without it.
+# An editable install finds ``atta`` through its own finder, before any path is searched. The copy runs without it.
 FORGET_THE_INSTALLED = """\
 import sys
 
@@ -38,7 +38,7 @@ def applied(diff: Path, into: Path) -> dict[str, str]:
     Raises:
         AssertionError: the diff does not apply; the message is what git says.
     """
-    tree = into / "tree"  # laid out as the repository, which is what the diff names
+    tree = into / "tree"  # the layout of the repository, which the diff names
     for folder in SOURCES:
         shutil.copytree(ROOT / folder, tree / folder, ignore=_LEFT_OUT)
     shutil.copytree(ROOT / "tests", tree / "tests", ignore=shutil.ignore_patterns("__pycache__"))
@@ -55,7 +55,7 @@ def applied(diff: Path, into: Path) -> dict[str, str]:
 
 
 def _apply(diff: Path, tree: Path) -> None:
-    """``git apply``, told that the tree lies in no repository, or it would leave out what the repository ignores."""
+    """Run ``git apply`` as if outside any repository: inside one it would leave out ignored files."""
     found = subprocess.run(
         ["git", "apply", "--whitespace=nowarn", str(diff.resolve())],
         cwd=tree,

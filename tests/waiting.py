@@ -1,4 +1,4 @@
-"""Waiting for what another process does."""
+"""Waiting for the work of another process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def eventually(condition: Callable[[], T], seconds: float = 30) -> T:
-    """What ``condition`` returns as soon as that is true, or at last."""
+    """The value of ``condition`` as soon as it is true, or its last value."""
     deadline = time.monotonic() + seconds
     while not (found := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)

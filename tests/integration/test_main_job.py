@@ -1,4 +1,4 @@
-"""The main job by its commands, as a user types them: generate, partition, inspect, train, serve, status, stop."""
+"""The main job as a user types it: generate, partition, inspect, train, serve, status, stop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def daemons(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cluster file; its daemons were started by ``atta serve``, one per partition."""
+    """A cluster file. ``atta serve`` has started its daemons, one per partition."""
     cluster = tmp_path_factory.mktemp("cluster") / "cluster.toml"
     addresses = free_addresses(2)
     write_cluster(cluster, addresses)

@@ -1,5 +1,6 @@
-"""Trainers for tests from a process that has imported torch and PyG already: importing them takes longer than most tests train.
+"""Trainers for tests, forked from a process that has imported torch and PyG: the imports outlast most tests' training.
 
-``parent`` imports and forks, ``python`` stands for the interpreter: whoever runs ``python -m atta.train.launching.worker`` through
-it gets a child of ``parent`` with its own arguments, environment, folder and standard streams. Anything else it runs as usual.
+``parent`` imports and forks. ``python`` stands for the interpreter. ``python -m atta.train.launching.worker`` becomes a
+child of ``parent`` with the caller's arguments, environment, folder and standard streams. Other commands run as
+usual.
 """

@@ -1,4 +1,4 @@
-"""Stands for the interpreter in ``tests/preloaded``: hands a trainer over to ``parent.py``, runs anything else as usual."""
+"""Stands for the interpreter in ``tests/preloaded``: passes a trainer to ``parent.py``, runs the rest as usual."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MODULE = "atta.train.launching.worker"
 
 
 def main(interpreter: str, path: str, words: list[str]) -> None:
-    """``words``: what the interpreter was given. Ends as the trainer ends, by the same code or the same signal."""
+    """``words``: the interpreter's arguments. Ends with the trainer's exit code or signal."""
     if words[:2] != ["-m", MODULE]:
         os.execv(interpreter, [interpreter, *words])
     parent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

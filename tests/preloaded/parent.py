@@ -1,7 +1,8 @@
-"""Imports what trainers import, then forks a trainer for every caller: ``python parent.py SOCKET`` ends with its standard input.
+"""Imports the modules of trainers and forks a trainer for every caller: ``python parent.py SOCKET``.
 
-A caller sends its arguments, environment and folder with its standard streams, then the signals that it gets. It is sent the
-status of the trainer when that ends. A caller that goes away takes its trainer along.
+The process ends with its standard input. A caller sends its arguments, environment and folder with its standard
+streams, then the signals that it gets. It receives the trainer's exit status. If a caller goes away, its trainer
+is killed.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def main(path: str) -> None:
     wake.setblocking(False)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: callers pass it on
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group, and callers pass it on
     waiting = selectors.DefaultSelector()
     for file in (sys.stdin, listener, ended):
         waiting.register(file, selectors.EVENT_READ)
@@ -82,7 +83,7 @@ def start(caller: socket.socket, others: tuple[socket.socket, ...]) -> Trainer:
 
 
 def become(task: dict[str, Any], streams: array.array[int], sockets: tuple[socket.socket, ...]) -> NoReturn:
-    """Be the process that the caller wanted to start."""
+    """Become the process that the caller wanted to start."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -107,7 +108,7 @@ def become(task: dict[str, Any], streams: array.array[int], sockets: tuple[socke
 
 
 def reap(trainer: Trainer, waiting: selectors.BaseSelector) -> bool:
-    """Whether the trainer has ended; its caller is told how."""
+    """Whether the trainer has ended; if so, tell its caller the status."""
     pid, status = os.waitpid(trainer.pid, os.WNOHANG)
     if not pid:
         return False
@@ -119,7 +120,7 @@ def reap(trainer: Trainer, waiting: selectors.BaseSelector) -> bool:
 
 
 def pass_on(trainer: Trainer) -> None:
-    """Send the trainer the signal that its caller got, SIGKILL where the caller has gone."""
+    """Send the trainer the signal that its caller got, or SIGKILL if the caller has gone."""
     number = trainer.caller.recv(1)
     os.kill(trainer.pid, number[0] if number else signal.SIGKILL)
 

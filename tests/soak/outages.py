@@ -1,9 +1,9 @@
 """Outages of a daemon under load: batches stay the same, no session expires, nothing is pushed twice.
 
 Two daemons serve a small graph. Three loaders use the first one, and a client adds whole numbers to a table on both.
-Then the second daemon is gone for some seconds: killed and started again, stopped (SIGSTOP), or cut off by a proxy that
-drops its connections. There are two oracles: the digests of an undisturbed run, and the number of acknowledged pushes,
-which every row must show.
+Then the second daemon is gone for some seconds. It is killed and started again, stopped (SIGSTOP), or cut off by a
+proxy that drops its connections. There are two oracles: the digests of an undisturbed run, and the number of
+acknowledged pushes, which every row must show.
 
     python -m tests.soak.outages --rounds 100 --lanes 3 --json outages.json
 """
@@ -53,10 +53,10 @@ class Outage:
 
 @dataclass
 class Result:
-    """What a round has shown.
+    """Result of a round.
 
     Attributes:
-        outage: what happened in it.
+        outage: how the daemon went away.
         batches, wrong: delivered batches, and those that differ from the undisturbed run.
         expired: sessions that expired.
         acknowledged, unknown: pushes that were acknowledged, and pushes that failed.
@@ -77,12 +77,12 @@ class Result:
 
     @property
     def good(self) -> bool:
-        """Whether nothing went wrong, and there were batches."""
+        """Whether batches came and nothing went wrong."""
         return not (self.wrong or self.expired or self.twice_or_lost or self.errors) and self.batches > 0
 
 
 def make_dataset(folder: Path) -> Path:
-    """A graph of 400 vertices in two equal parts: a row number of one part is also one of the other."""
+    """A graph of 400 vertices in two equal parts, so each row number of one part also exists in the other."""
     rng, n, m = np.random.default_rng(5), 400, 6000
     with GraphWriter(folder / "graph") as out:
         x = rng.standard_normal((n, 32)).astype(np.float32)
@@ -93,7 +93,7 @@ def make_dataset(folder: Path) -> Path:
 
 
 class Daemons:
-    """Two daemons, the second of which can be taken away."""
+    """Two daemons. The test can take the second one away."""
 
     def __init__(self, data: Path, folder: Path, *, through_proxy: bool) -> None:
         self._data, self._folder = data, folder
@@ -114,7 +114,7 @@ class Daemons:
             return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log)
 
     def go_through(self, outage: Outage) -> None:
-        """Take the second daemon away for a while; returns when it is back, or starts again."""
+        """Take the second daemon away for a while. Returns when it is back, or when it starts again."""
         child = self._children[1]
         if outage.kind == "kill":
             child.kill()
@@ -142,7 +142,7 @@ class Daemons:
 
 
 def loaders(cluster: atta.Cluster) -> dict[str, Callable[[], Any]]:
-    """Three loaders that together ask the second daemon for all that batches need: samples, pairs, rows, single steps."""
+    """Three loaders. Together they ask the second daemon for everything: samples, pairs, rows, single steps."""
     ids = np.sort(np.concatenate([b.n_id()[: b.batch_size] for b in _all_ids(cluster)]))
     pairs = np.stack([ids, np.roll(ids, 7)])
     common: dict[str, Any] = {"rank": 0, "world_size": 1, "seed": 3}
@@ -160,7 +160,7 @@ def _all_ids(cluster: atta.Cluster) -> Any:
 
 
 def digest(batch: atta.MiniBatch) -> str:
-    """Digest of all arrays of a batch and its number."""
+    """Digest of all arrays of a batch, and the batch's number."""
     found = hashlib.sha256(str(batch.batch_id).encode())
     for array in (batch.n_id(), batch.edge_index(), batch.e_id(), batch.table("x")):
         found.update(np.ascontiguousarray(array).tobytes())
@@ -174,7 +174,7 @@ def digests(loader: Any) -> list[str]:
 
 
 class BackgroundLoad:
-    """Loaders and a table client at work; ``stop`` ends them after their present epoch or push."""
+    """Loaders and a table client at work. ``stop`` ends each after its current epoch or push."""
 
     def __init__(self, cluster: atta.Cluster, expected: Mapping[str, list[str]], result: Result) -> None:
         self._cluster, self._expected, self._result = cluster, expected, result
@@ -202,7 +202,7 @@ class BackgroundLoad:
                 self._result.wrong += sum(a != b for a, b in zip(found, self._expected[name], strict=True))
 
     def _seen(self, batch: atta.MiniBatch) -> str:
-        time.sleep(0.01)  # stands for a consumer that computes, so that epochs last until the outage
+        time.sleep(0.01)  # the consumer's computation: epochs must last until the outage
         return digest(batch)
 
     def _push(self) -> None:
@@ -219,7 +219,7 @@ class BackgroundLoad:
                 except AttaError as error:
                     if result.outage.kind != "kill":
                         raise
-                    # The rows of a killed daemon are lost. It has to say so, and must not make new ones silently.
+                    # The rows of a killed daemon are lost. It must say so and must not make new ones silently.
                     result.unknown += 1
                     result.table_lost = str(error)
                     break
@@ -236,7 +236,7 @@ class BackgroundLoad:
         return rows[:, 0].copy()
 
     def stop(self) -> None:
-        """Wait until all have ended; one that hangs is an error."""
+        """Wait until all have ended. Raise an error if one hangs."""
         self._ending.set()
         for thread in self._threads:
             thread.join(90)
@@ -245,7 +245,7 @@ class BackgroundLoad:
 
 
 class OutageTest:
-    """Two daemons, a client of theirs, and the batches that its loaders have to deliver."""
+    """Two daemons, their client, and the batches that its loaders have to deliver."""
 
     def __init__(self, cluster: atta.Cluster, daemons: Daemons) -> None:
         self._cluster, self._daemons = cluster, daemons
@@ -266,7 +266,7 @@ class OutageTest:
 
 @contextmanager
 def lane(data: Path, folder: Path, *, through_proxy: bool) -> Iterator[OutageTest]:
-    """Two daemons and a client of theirs; ``folder`` is made for them."""
+    """Two daemons and their client; ``folder`` is created for them."""
     folder.mkdir(parents=True)
     daemons = Daemons(data, folder, through_proxy=through_proxy)
     try:
@@ -277,7 +277,7 @@ def lane(data: Path, folder: Path, *, through_proxy: bool) -> Iterator[OutageTes
 
 
 def plan(rounds: int, seed: int, longest_s: float = 14.0) -> list[Outage]:
-    """Outages of all kinds in turn, each from one second to ``longest_s`` long."""
+    """Outages of all kinds in turn. Each lasts between one second and ``longest_s``."""
     rng = np.random.default_rng(seed)
     return [Outage(KINDS[i % len(KINDS)], round(float(rng.uniform(1, longest_s)), 1)) for i in range(rounds)]
 

@@ -1,4 +1,4 @@
-"""A TCP proxy whose connections a test can drop: it stands for the network between two processes."""
+"""A TCP proxy that stands for the network between two processes. A test can drop its connections."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 
 class Proxy:
-    """Forwards loopback connections to ``target`` until ``drop``; ``mend`` lets new ones through again.
+    """Forwards loopback connections to ``target`` until ``drop`` is called. ``mend`` lets new ones through again.
 
-    It runs on a thread of its own. After ``drop`` it closes new connections at once.
+    It has a thread of its own. After ``drop`` it closes new connections at once.
     """
 
     def __init__(self, target: str) -> None:

@@ -1,4 +1,4 @@
-"""A small graph with everything that can trip a sampler, partitioned on demand."""
+"""A small graph with everything that can confuse a sampler, partitioned on demand."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def small_graph(tmp_path_factory: pytest.TempPathFactory) -> SmallGraph:
 
 @pytest.fixture(scope="session")
 def placements(small_graph: SmallGraph) -> Iterator[dict[str, atta.LocalCluster]]:
-    """Clusters that differ in how the graph is cut and in threads, by what they are."""
+    """Clusters by description. They differ in how the graph is cut and in the number of threads."""
     with ExitStack() as stack:
         yield {
             f"{parts} parts by {method}, {threads} threads": stack.enter_context(
@@ -109,14 +109,14 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session")
 def preloaded_trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """From here on ``fit`` starts trainers from a process that has imported torch and PyG, see ``tests/preloaded``."""
+    """From here on ``fit`` forks trainers from a process that has imported torch and PyG, see ``tests/preloaded``."""
     here = Path(__file__).parents[1] / "preloaded"
     folder = tmp_path_factory.mktemp("preloaded")
     words = [sys.executable, str(folder / "socket")]
     python = folder / "python"
     python.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-IS", str(here / "caller.py"), *words])} "$@"\n')
     python.chmod(0o755)
-    quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # as trainers set it before they import torch
+    quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # trainers set it, too, before they import torch
     command = [words[0], str(here / "parent.py"), words[1]]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=quiet) as parent:
         assert parent.stdout is not None

@@ -1,6 +1,6 @@
-"""Shared by the tests of cooperative training: a small graph, subgraphs of it made by networkx, and what each trainer process runs.
+"""Shared by the tests of cooperative training: a small graph, its subgraphs by networkx, and each trainer's program.
 
-``python -m tests.system.cooperative FOLDER RANK`` is one of four trainers; it runs all cases and leaves ``RANK.pt``.
+``python -m tests.system.cooperative FOLDER RANK`` is one of four trainers. It runs all cases and writes ``RANK.pt``.
 """
 
 from __future__ import annotations
@@ -42,17 +42,19 @@ VERTICES, CHANNELS, CLASSES = 240, 5, 3
 
 @dataclass(frozen=True)
 class Case:
-    """One step, by ``4 / trainers`` servers.
+    """One step on ``4 / trainers`` servers.
 
     Attributes:
         model: a name in ``MODELS``.
-        layers: of the model.
-        trainers: per server.
-        missing: hops that the subgraph lacks.
+        layers: number of layers of the model.
+        trainers: number of trainers per server.
+        missing: number of hops that the subgraph lacks.
         degrees: ``subgraph`` gives the model degrees in the subgraph: a mistake.
-        loss: ``all`` takes the loss of all training vertices in the subgraph: a mistake; ``even`` is a co-batch: even ids.
-        owners: ``random`` (nearly every vertex reads remote rows), ``split``, or ``one``: a trainer of each server has no vertex.
-        steps: of Adam; 0: the gradient only.
+        loss: ``all`` takes the loss of all training vertices in the subgraph: a mistake. ``even`` is a co-batch of the
+            training vertices with even ids.
+        owners: ``random`` (nearly every vertex reads remote rows), ``split``, or ``one`` (one trainer of each server
+            has no vertex).
+        steps: number of steps of Adam; 0: the gradient only.
     """
 
     model: str
@@ -73,7 +75,7 @@ class Case:
 
 
 class OwnLayer(torch.nn.Module):
-    """A layer that PyG does not know, with no type annotation that tells what it takes."""
+    """A layer that PyG does not know. No type annotation says which arguments it takes."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -86,7 +88,7 @@ class OwnLayer(torch.nn.Module):
 
 
 class OwnModel(torch.nn.Module):
-    """A user's module: layers by hand, two branches side by side, one layer used twice, a normalisation of rows."""
+    """A user's module: layers by hand, two parallel branches, one layer used twice, normalised rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +112,7 @@ def deep(case: Case, kind: str, checkpointed: bool) -> DeepGNN:
 
 
 def reentrant(case: Case) -> DeepGNN:
-    """PyG's own checkpointing of the convolutions alone."""
+    """PyG's own checkpointing, of the convolutions only."""
     model = deep(case, "deepergcn", False)
     for layer in model.layers:
         layer.ckpt_grad = True
@@ -159,7 +161,7 @@ def build(case: Case) -> torch.nn.Module:
 
 @cache
 def whole() -> dict[str, np.ndarray]:
-    """A ring in which vertices read near ones, with some far edges, loops, parallel edges and vertices that read nothing."""
+    """A ring: vertices read near ones. Some edges are far, loops or parallel, and some vertices read nothing."""
     rng = np.random.default_rng(11)
     target = rng.integers(0, VERTICES, 3 * VERTICES)
     reach = np.where(rng.random(len(target)) < 0.02, VERTICES // 2, 5)
@@ -176,13 +178,13 @@ def whole() -> dict[str, np.ndarray]:
 
 
 def wanted(case: Case) -> np.ndarray:
-    """Training vertices of the step, all servers together."""
+    """Training vertices of the step, of all servers together."""
     graph = whole()
     return graph["train"] & (np.arange(VERTICES) % 2 == 0) if case.loss == "even" else graph["train"]
 
 
 def server_graph(case: Case, server: int) -> TrainingGraph:
-    """What the server needs, found by networkx: everything within as many in-hops as the model has layers."""
+    """The vertices that the server needs, by networkx: all within as many in-hops as the model has layers."""
     graph, servers = whole(), WORLD // case.trainers
     edges, train = graph["edges"], wanted(case)
     inner = np.arange(VERTICES) * servers // VERTICES == server
@@ -218,7 +220,7 @@ def owners(case: Case, graph: TrainingGraph, server: int) -> np.ndarray:
 
 
 def run_case(case: Case, groups: ServerGroups) -> dict[str, Any]:
-    """The step of this trainer: gradients (or weights after ``steps``), loss, bytes."""
+    """This trainer's step: gradients (or weights after ``steps``), loss, bytes."""
     place = groups.place
     graph = server_graph(case, place.server)
     view = worker_view(graph, owners(case, graph, place.server), place.local_rank, case.trainers)
@@ -226,7 +228,7 @@ def run_case(case: Case, groups: ServerGroups) -> dict[str, Any]:
     model = CooperativeModel(build(case), OWN_LAYERS if case.model == "own" else None)
     with torch.no_grad():
         for p in model.parameters():
-            p.add_(place.rank)  # what rank 0 holds is what counts
+            p.add_(place.rank)  # only the weights of rank 0 count
     broadcast_weights(model, groups)
     torch.manual_seed(place.rank)
     targets = count_targets(batch, groups)
@@ -243,7 +245,10 @@ def run_case(case: Case, groups: ServerGroups) -> dict[str, Any]:
 
 
 def check_exchange(groups: ServerGroups, transport: str) -> dict[str, Any]:
-    """Derivatives of a function of exchanged rows, by backward and by differences; all trainers move the same number at a time."""
+    """Derivatives of a function of exchanged rows, by backward and by differences.
+
+    All trainers vary the same number at the same time.
+    """
     case, place = Case("sage"), groups.place
     graph = server_graph(case, place.server)
     owner = owners(case, graph, place.server)
@@ -287,7 +292,10 @@ def check_exchange(groups: ServerGroups, transport: str) -> dict[str, Any]:
 
 
 def check_fixed(groups: ServerGroups) -> dict[str, bool]:
-    """Features travel once: a second step sends less by just them, its gradients are the same, and other rows still travel."""
+    """Features travel once: a second step sends exactly these bytes less.
+
+    Its gradients are the same, and all other rows travel again.
+    """
     case, place = Case("sage"), groups.place
     graph = server_graph(case, place.server)
     view = worker_view(graph, owners(case, graph, place.server), place.local_rank, 2)
@@ -311,7 +319,7 @@ def check_fixed(groups: ServerGroups) -> dict[str, bool]:
 
 
 def check_crossing(groups: ServerGroups) -> dict[str, Any]:
-    """Bytes of an exchange and its way back to trainers on the other machine, of four trainers on two."""
+    """Bytes that an exchange and its backward send to the other machine: four trainers on two machines."""
     graph = server_graph(Case("sage", trainers=4), 0)
     owner = np.random.default_rng(3).integers(0, 4, len(graph))
     view = worker_view(graph, owner, groups.place.local_rank, 4)
@@ -322,7 +330,7 @@ def check_crossing(groups: ServerGroups) -> dict[str, Any]:
 
 
 def halves(groups: ServerGroups) -> bool:
-    """Two exchanges under way at once, finished in the other order than they were started."""
+    """Two exchanges run at once and finish in the opposite order."""
     case, place = Case("sage"), groups.place
     graph = server_graph(case, place.server)
     view = worker_view(graph, owners(case, graph, place.server), place.local_rank, 2)

@@ -1,4 +1,4 @@
-"""A gRPC relay in front of a daemon: it passes every call on, byte for byte, and notes the messages."""
+"""A gRPC relay in front of a daemon: it passes every call on, byte for byte, and records the messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LENGTHS = [("grpc.max_send_message_length", MAX_MESSAGE_BYTES), ("grpc.max_rece
 
 @dataclass
 class Call:
-    """One call: to which partition's daemon, by which method (``Service.Name``), and the messages of both sides."""
+    """One call: the partition of its daemon, its method (``Service.Name``), and the messages of both sides."""
 
     part: int
     method: str
@@ -25,7 +25,7 @@ class Call:
 
 
 class Relay(grpc.GenericRpcHandler):
-    """Listens at ``address`` and passes calls on to the daemon of ``part`` at ``target``; ``calls`` is in order of arrival."""
+    """Listens at ``address`` and passes calls on to ``part``'s daemon at ``target``; ``calls``: in order of arrival."""
 
     def __init__(self, part: int, address: str, target: str, calls: list[Call]) -> None:
         self._part, self._calls = part, calls
@@ -35,7 +35,7 @@ class Relay(grpc.GenericRpcHandler):
         self._server.start()
 
     def service(self, details: Any) -> grpc.RpcMethodHandler:
-        """Every method is passed on: streams of bytes look the same whatever they carry."""
+        """Pass every method on as streams of bytes: the relay need not know the messages."""
         method = details.method
 
         def passed_on(requests: Iterable[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:

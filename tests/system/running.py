@@ -1,4 +1,4 @@
-"""Real daemons within the test's own process: started and killed in milliseconds, on ports that the test chooses."""
+"""Real daemons within the test's own process. They start and die in milliseconds, on ports that the test chooses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """One for all tests of the process, never closed: gRPC may still have events for it."""
+    """The event loop of all tests in this process. It is never closed: gRPC may still have events for it."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="daemons", daemon=True).start()
     return loop
@@ -43,16 +43,16 @@ class Running:
         return self._daemons[address]
 
     def kill(self, address: str) -> None:
-        """All connections break, and nobody listens there any more."""
+        """Break all connections of the daemon at ``address`` and stop listening there."""
         self.run(_end(self._daemons.pop(address)))
 
     def kill_all(self) -> None:
-        """The same for all."""
+        """Kill every daemon."""
         for address in list(self._daemons):
             self.kill(address)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` returns, which runs where the daemons do."""
+        """Run ``work`` on the daemons' event loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, _loop()).result(120)
 
 
@@ -66,7 +66,7 @@ async def _end(daemon: Daemon) -> None:
 
 @contextmanager
 def daemons() -> Iterator[Running]:
-    """Those that are running at the end are killed."""
+    """A ``Running`` whose daemons are killed at the end."""
     running = Running()
     try:
         yield running

@@ -1,4 +1,4 @@
-"""``bench/transport/bulk.py`` with tiny tables: every figure is there and every row is right; times do not matter."""
+"""``bench/transport/bulk.py`` with tiny tables: every figure is there and every row is right. Times do not matter."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ def test_wrong_rows_are_noticed() -> None:
     target.place(3, rows[3:].tobytes())
     target.wait()
     assert target.check(ids) == 4
-    with pytest.raises(AttaError, match="4 of 4 rows are wrong"):  # wiped out after the comparison
+    with pytest.raises(AttaError, match="4 of 4 rows are wrong"):  # the tables are wiped after the comparison
         target.check(ids)

@@ -1,4 +1,4 @@
-"""``atta bench kv`` as a whole, with tiny tables: nothing is said about time, only that every figure is there."""
+"""The whole ``atta bench kv`` with tiny tables: every figure is there. No time is checked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bench(folder: Path, *options: str) -> dict[str, Any]:
 
 
 def check(document: dict[str, Any]) -> None:
-    """Figures are positive, and with a single run ratios are plain quotients."""
+    """Figures are positive. With a single run, ratios are plain quotients."""
     results = {name: found for name, found in document["results"].items() if "error" not in found}
     for found in results.values():
         for name, value in found.items():
@@ -87,7 +87,7 @@ def test_interrupted_it_leaves_no_process_behind(tmp_path: Path) -> None:
     family: list[psutil.Process] = []
     deadline = time.monotonic() + 120
     try:
-        # the byte stream's two sides, beside a daemon
+        # the byte stream's two ends, and a daemon
         while len([p for p in family if "atta.bench.kv.pull" in " ".join(_words(p))]) < 2:
             assert time.monotonic() < deadline
             assert running.poll() is None

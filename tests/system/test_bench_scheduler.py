@@ -46,7 +46,7 @@ def test_policies_on_loopback(dataset: Path, tmp_path: Path) -> None:
     assert set(document["results"]) == {"two-level", "sequential", "prefetch-1", "prefetch-4"}
     assert document["config"]["rtt_ms"] == 4.0
     for figures in document["results"].values():
-        # The second hop and its rows wait for each other; seeds that lie elsewhere, as in most batches, cost a third
+        # The second hop and its rows wait for each other. In most batches some seeds lie elsewhere, which costs a third
         # round trip.
         assert figures["completion_ms"]["median"] > 2 * 4.0
         assert figures["completion_ms_p95"]["median"] >= figures["completion_ms"]["median"] / 2

@@ -1,4 +1,4 @@
-"""``atta bench train`` with daemons and trainers: every system learns, phases add up, nothing is left behind."""
+"""``atta bench train`` with daemons and trainers: every system learns, phases add up, no process is left behind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check(figures: dict[str, dict[str, float]]) -> None:
 
 @pytest.mark.slow
 def test_trainers_on_loopback(dataset: Path, tmp_path: Path) -> None:
-    """Twice: every round learns the same. DistDGL is asked for, but has no namespaces here."""
+    """Two rounds learn the same. The test asks for DistDGL, but there are no namespaces here."""
     pytest.importorskip("dgl")
     target = tmp_path / "train.json"
     options = {
@@ -99,8 +99,8 @@ def test_distdgl_learns_the_same(dataset: Path, tmp_path: Path) -> None:
     ratios = document["ratios"]
     for figure, tolerance in (("steps", 0), ("edges_per_seed", 0.1), ("vertices_per_seed", 0.1)):
         assert ratios[figure]["dgl"] == pytest.approx(1, abs=tolerance), figure
-    # DGL shuffles differently in every run, and a few batches are all that is learnt from: from ln 4 both come down to
-    # about 0.2.
+    # DGL shuffles differently in every run, and the training set is a few batches only. The loss falls from ln 4 to
+    # about 0.2 in both.
     losses = [document["results"][system]["loss"]["median"] for system in ("atta", "dgl")]
     assert abs(losses[0] - losses[1]) < 0.2, losses
     assert ratios["epoch_s"]["dgl"] > 0
@@ -134,13 +134,13 @@ def test_nothing_is_left_behind(dataset: Path, how: str) -> None:
 
 
 def wait_for_trainers(job: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Both trainers, by rank, once they talk with each other."""
+    """The processes of both trainers, in order of rank, once they talk to each other."""
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         time.sleep(0.2)
         assert job.poll() is None
         found = psutil.Process(job.pid).children()
-        with contextlib.suppress(psutil.Error):  # a process that probes the machine has just ended
+        with contextlib.suppress(psutil.Error):  # a process that probed the machine has just ended
             trainers = [c for c in found if "atta.bench.train.worker" in c.cmdline()]
             if len(trainers) == 2 and all(len(c.net_connections()) >= 2 for c in trainers):
                 return sorted(trainers, key=lambda c: c.create_time())

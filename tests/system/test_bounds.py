@@ -1,4 +1,4 @@
-"""Clients that do not read what they have asked for: the daemon's memory stays bounded, and others are served."""
+"""Clients that do not read their answers: the daemon's memory stays bounded, and other clients are served."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.system.conftest import SmallGraph
 
 STREAMS = 60
 ANSWER_BYTES = 100 << 20
-PER_STREAM = 20 << 20  # three chunks of 4 MiB: one made ahead, one handed over, one in gRPC's buffers
+PER_STREAM = 20 << 20  # three chunks of 4 MiB: one made ahead, one passed on, one in gRPC's buffers
 
 
 def test_streams_that_nobody_reads(small_graph: SmallGraph, tmp_path: Path) -> None:
-    """60 answers of 100 MiB each are asked for and left alone: no more than a few chunks of each is ever made."""
+    """Clients ask for 60 answers of 100 MiB and read none of them: the daemon makes only a few chunks of each."""
     with atta.local(small_graph.dataset(1, "random"), threads=2) as cluster:
         daemon = psutil.Process(cluster.pids[0])
         spec = MutableSpec("wide", 1000, row_shape=(1024,))
@@ -31,8 +31,8 @@ def test_streams_that_nobody_reads(small_graph: SmallGraph, tmp_path: Path) -> N
             request = table_pb2.PullRowsRequest(name="wide", rows=rows.astype(np.int64).tobytes())
             calls = [idle._connections[0].start("TableService.Pull", request) for _ in range(STREAMS)]
             for call in calls:
-                next(call)  # it has begun
-            for _ in range(20):  # another client goes on, and gets what is right
+                next(call)
+            for _ in range(20):  # another client works on and gets correct rows
                 values = table.pull(rows[:3000]).values
                 assert values.shape == (3000, 1024)
             held = daemon.memory_info().rss - before
@@ -43,7 +43,7 @@ def test_streams_that_nobody_reads(small_graph: SmallGraph, tmp_path: Path) -> N
 
 
 def test_a_consumer_that_stops_reading_holds_its_queue_only(small_graph: SmallGraph) -> None:
-    """Its session stays within the queue's bound while another session of the same daemon runs through epochs."""
+    """One session stays within the queue's bound while another session of the same daemon runs through epochs."""
     options = ("--queue", "1MiB", "--buffer", "64MiB")
     with atta.local(small_graph.dataset(1, "random"), threads=1, options=options) as cluster:
         stalled = iter(atta.NeighborLoader(cluster, [5, 5], "train", batch_size=4))

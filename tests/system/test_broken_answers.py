@@ -1,4 +1,4 @@
-"""Connections that break while a peer answers, and peers that are away for a while: batches are what they would have been."""
+"""Connections that break while a peer answers, and peers that are away for a while: the batches stay the same."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BROKEN = [
 
 
 class Breaks:
-    """Ends streams of daemons of this process after as many messages as ``plan`` says, None: not at all."""
+    """Ends streams of this process's daemons after the number of messages that ``plan`` gives; None: never."""
 
     def __init__(self) -> None:
         self.plan: Callable[[], int | None] = lambda: None
@@ -62,7 +62,7 @@ class Breaks:
 
 @pytest.fixture(scope="module")
 def breaks() -> Iterator[Breaks]:
-    """Daemons that answer in many small messages, which may break off."""
+    """Daemons that answer in many small messages. The stream may break off."""
     breaks = Breaks()
     with pytest.MonkeyPatch.context() as patch:
         for module in (chunks, data_services):
@@ -76,7 +76,7 @@ def breaks() -> Iterator[Breaks]:
 
 @pytest.fixture(scope="module")
 def pair(small_graph: SmallGraph, breaks: Breaks) -> Iterator[tuple[Path, list[str], Running]]:
-    """Two daemons, each the other's peer; no rows are cached."""
+    """Two daemons that are peers of each other. They cache no rows."""
     data, addresses = small_graph.dataset(2, "random"), free_addresses(2)
     with daemons() as running:
         for part, address in enumerate(addresses):
@@ -85,7 +85,7 @@ def pair(small_graph: SmallGraph, breaks: Breaks) -> Iterator[tuple[Path, list[s
 
 
 def sample_items(dataset: Dataset) -> list[SampleItem]:
-    """What can be asked for, each of all rows of partition 1 in some order."""
+    """One item of each kind, each with all rows of partition 1 in some order."""
     rng, count = np.random.default_rng(3), int(np.diff(dataset.book.offsets["node"])[1])
     rows = [rng.permutation(count) for _ in range(4)]
     trees = rng.integers(0, 9, count).astype(np.int32)
@@ -100,7 +100,7 @@ def sample_items(dataset: Dataset) -> list[SampleItem]:
 
 
 async def sampled(peer: Peer, items: list[SampleItem]) -> list[tuple[Any, ...]]:
-    """Per item its rows' answers, in one piece."""
+    """The answers of each item's rows, in one piece."""
     pieces: dict[int, list[Any]] = {id(item): [] for item in items}
     async for item, first_row, answer, _ in peer.sample(items):
         assert first_row == sum(len(piece.counts) for piece in pieces[id(item)])
@@ -126,7 +126,7 @@ async def pulled(peer: Peer, items: list[FeatureItem], codec: str) -> list[bytes
 
 
 def test_answers_that_break_off_are_continued(pair: Any, breaks: Breaks, rng: np.random.Generator) -> None:
-    """After any number of messages, again and again; every method, several items at once."""
+    """The stream breaks after any number of messages, repeatedly, for every method and several items at once."""
     data, addresses, running = pair
     dataset = Dataset.open(data, parts=[], verify=False)
     items = sample_items(dataset)
@@ -209,7 +209,7 @@ def later(seconds: float, function: Callable[..., Any], *args: Any) -> threading
 
 
 def test_a_peer_that_comes_back_is_seen_at_once(small_graph: SmallGraph, running: Running) -> None:
-    """It is away for three of the four seconds that it is waited for; nobody notices but the log, which says it in two lines."""
+    """The peer is away for three seconds of a deadline of four. No caller sees it. The log says it in two lines."""
     (address,) = free_addresses(1)
     data = small_graph.dataset(2, "random")
     dataset = Dataset.open(data, parts=[], verify=False)
@@ -238,7 +238,7 @@ def test_a_peer_that_comes_back_is_seen_at_once(small_graph: SmallGraph, running
 
 
 def test_a_daemon_is_killed_and_started_again(small_graph: SmallGraph) -> None:
-    """A process of its own, by SIGKILL: its peer waits, and the batches are the same."""
+    """A separate process is killed by SIGKILL. Its peer waits, and the batches are the same."""
 
     def epoch(cluster: atta.Cluster) -> list[list[int]]:
         loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=8, seed=3, rank=0, world_size=1)
@@ -270,7 +270,7 @@ def test_a_peer_that_stays_away_fails_all_who_wait_after_the_same_while(
         peer = Peer(1, address, dataset, 20.0, connect_s=0.5)
         try:
             asked = [pulled(peer, items, "") for _ in range(40)]
-            errors = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)  # not one after another
+            errors = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)  # all at once
             assert all(isinstance(error, UnavailableError) and address in str(error) for error in errors)
         finally:
             await peer.close()
@@ -283,7 +283,7 @@ def test_a_peer_that_stays_away_fails_all_who_wait_after_the_same_while(
 def test_a_client_waits_for_a_daemon_that_it_has_met(small_graph: SmallGraph, running: Running) -> None:
     addresses, data = free_addresses(1), small_graph.dataset(1, "random")
     with pytest.raises(UnavailableError):
-        atta.connect(addresses)  # nobody was there ever: no reason to wait
+        atta.connect(addresses)  # nobody ever answered here: no reason to wait
     running.start(data, 0, addresses[0], {})
     with atta.connect(addresses) as cluster:
         loader = atta.NeighborLoader(cluster, [5], "train", batch_size=50)
@@ -312,7 +312,7 @@ def test_patience_ends(small_graph: SmallGraph, running: Running) -> None:
 def test_what_one_channel_has_tried_in_vain_does_not_keep_another_from_trying(
     small_graph: SmallGraph, running: Running
 ) -> None:
-    """gRPC would share the connections of one process to one address, and so the time that they wait between attempts."""
+    """By default, gRPC shares connections of one process to one address, and also the waits between attempts."""
     (address,) = free_addresses(1)
     vain = Connection(address, 5.0)
     for _ in range(4):
@@ -327,7 +327,7 @@ def test_what_one_channel_has_tried_in_vain_does_not_keep_another_from_trying(
 def test_a_daemon_that_stops_in_the_middle_of_an_answer_is_one_that_went_away(
     running: Running, small_graph: SmallGraph
 ) -> None:
-    """It cancels the calls that are under way: to their callers, the connection broke."""
+    """End the daemon. It cancels the calls under way: for their callers the connection breaks."""
     (address,) = free_addresses(1)
     daemon = running.start(small_graph.dataset(1, "random"), 0, address, {})
     hanging = threading.Event()

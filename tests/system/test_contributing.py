@@ -16,7 +16,7 @@ from tests.system.conftest import SmallGraph
 
 
 def run(env: dict[str, str], folder: Path, *arguments: str) -> str:
-    """What Python prints in ``folder``, where ``env`` imports the changed copy."""
+    """The output of a Python program in ``folder``, where ``env`` imports the changed copy."""
     found = subprocess.run(
         [sys.executable, *arguments], env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False
     )
@@ -85,5 +85,5 @@ def test_add_a_partition_method(tmp_path: Path, small_graph: SmallGraph, parts: 
     made = Dataset.open(out)
     assert made.num_parts == parts
     assert made.provenance["method"] == "chunks"
-    with pytest.raises(Exception, match="chunks"):  # what is installed does not know it
+    with pytest.raises(Exception, match="chunks"):  # the installed package does not know it
         partition_graph(graph, tmp_path / "other", parts=parts, method="chunks")

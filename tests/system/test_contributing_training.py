@@ -1,4 +1,4 @@
-"""The guides tell the truth: each diff is applied to a copy of the package, and what it adds is run."""
+"""The guides tell the truth: their diffs apply to a copy of the package, and the added code runs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_metric(dataset: Path, tmp_path: Path) -> None:
         shown = json.loads(subprocess.run(top, env=env, capture_output=True, timeout=60, check=True).stdout)
         assert abs(shown["daemons"][0]["counters"]["process_threads"] - threads) <= 5
     finally:
-        daemon.communicate(timeout=30)  # its standard input ends
+        daemon.communicate(timeout=30)  # ends the daemon's standard input
 
 
 def scraped(url: str) -> str:

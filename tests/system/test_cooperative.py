@@ -1,7 +1,7 @@
-"""Cooperative training by four trainer processes gives the gradient of the whole graph in one process, to the last digits.
+"""Cooperative training by four processes gives the gradient of the whole graph in one process, to the last digits.
 
-The other side of every comparison is PyG on the whole graph; subgraphs come from networkx. Mistakes that would go unnoticed in
-training are made on purpose, to see that the comparison finds them.
+The other side of every comparison is PyG on the whole graph. Subgraphs come from networkx. Some cases make a mistake on
+purpose, one that training would not notice, to show that the comparison finds it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.system.cooperative import EXACT, RECOMPUTED, SINGLE, WORLD, WRONG, Ca
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of the four trainers found, by case."""
+    """The results of each of the four trainers, by case."""
     folder = tmp_path_factory.mktemp("cooperative")
     command = [sys.executable, "-m", "tests.system.cooperative", str(folder)]
     root = Path(__file__).parents[2]
@@ -103,7 +103,7 @@ def test_a_subgraph_that_lacks_a_hop_says_so() -> None:
 def test_recomputed_activations_have_the_same_dropout(results: list[dict[str, Any]]) -> None:
     kept, recomputed = (results[0][case.name] for case in RECOMPUTED)
     assert error(recomputed["result"], kept["result"]) < 1e-12
-    assert error(kept["result"], reference(RECOMPUTED[0])[1]) > 1e-3  # dropout was at work
+    assert error(kept["result"], reference(RECOMPUTED[0])[1]) > 1e-3  # dropout changed something
 
 
 def test_recomputing_exchanges_once_more(results: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Real daemons from the operator's and the peers' side: health, reflection, metrics, bad files and bad requests."""
+"""Real daemons as operators and peers see them: health, reflection, metrics, bad files and bad requests."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_random_bytes_do_not_bring_the_daemon_down(daemon: Any) -> None:
         make = channel.unary_stream if method.streams else channel.unary_unary
         call = make(method.path, request_serializer=bytes, response_deserializer=bytes)
         for size in (1, 7, 40, 300):
-            try:  # bytes that happen to be a message may even get an answer
+            try:  # bytes that happen to be a valid message may get an answer
                 answer = call(rng.bytes(size), timeout=10, metadata=named.header(method.bound))
                 assert len(list(answer) if method.streams else [answer]) < 10
             except grpc.RpcError as error:
@@ -185,7 +185,10 @@ def test_damaged_datasets_are_refused_in_one_line(small_graph: SmallGraph, tmp_p
 
 
 def test_a_daemon_started_from_a_file(small_graph: SmallGraph, tmp_path: Path) -> None:
-    """The file fills what the command line leaves open. ``atta.local`` gives threads, so those of the file do not count."""
+    """The file fills in what the command line leaves open.
+
+    ``atta.local`` sets the threads, which override the file's.
+    """
     file = tmp_path / "daemon.toml"
     file.write_text('queue = "77MiB"\npolicy = "fifo"\nthreads = 7\nmax-sessions = 1\n')
     with atta.local(small_graph.dataset(1, "random"), threads=1, options=("--config", str(file))) as cluster:

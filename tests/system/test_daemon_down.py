@@ -1,4 +1,4 @@
-"""A cluster with a daemon that is down, as the command line shows it: each daemon for itself."""
+"""The command line with one daemon down: it reports on each daemon separately."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pair(small_graph: SmallGraph) -> Iterator[atta.LocalCluster]:
 
 @pytest.fixture(scope="module")
 def half(pair: atta.LocalCluster) -> tuple[str, str, str]:
-    """Partition 0 answers, nothing does where partition 1 should be: both addresses, and the target."""
+    """Partition 0 answers, partition 1 does not: both addresses, and the target."""
     silent = f"127.0.0.1:{free_port()}"
     return pair.addresses[0], silent, f"{pair.addresses[0]},{silent}"
 
@@ -112,7 +112,7 @@ def test_pictures_keep_to_the_columns(
 
 def test_stop_stops_those_that_answer(small_graph: SmallGraph) -> None:
     with socket.socket() as deaf, ExitStack() as stack:
-        deaf.bind(("127.0.0.1", 0))  # holds a port, so that no daemon gets it, and does not listen
+        deaf.bind(("127.0.0.1", 0))  # holds a port without listening, so that no daemon gets it
         cluster = stack.enter_context(atta.local(small_graph.dataset(2, "random"), threads=1))
         silent = "{}:{}".format(*deaf.getsockname())
         _, alive = cluster.addresses

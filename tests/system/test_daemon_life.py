@@ -1,4 +1,4 @@
-"""A daemon's life: logs that nobody takes, background tasks that die, and what it says of itself."""
+"""A daemon's life: logs that nobody reads, background tasks that die, and what the daemon reports of itself."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ Dataset._check_files = check
 def daemon(
     data: Path, *options: str, before: str = "", shell: str = "", stderr: int = subprocess.PIPE
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A daemon of partition 0, and its address; ``before``: Python that runs first, ``shell``: redirections."""
+    """A daemon of partition 0, and its address. ``before``: Python that runs first; ``shell``: redirections."""
     address = f"127.0.0.1:{free_port()}"
     command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-c", f"{before}\n{MAIN}", "serve"]
-    command += ["--part", "0", "--listen", address, *options]  # of options given twice the last counts
+    command += ["--part", "0", "--listen", address, *options]  # the last value of an option counts
     command += ["--data", str(data), "--threads", "1"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
     try:
@@ -61,7 +61,7 @@ def daemon(
 
 
 def refused(address: str, times: int) -> int:
-    """Have ``times`` requests refused: each is logged. Returns how many log lines the daemon has dropped."""
+    """Send ``times`` requests that are refused, and so logged. Return how many log lines the daemon has dropped."""
     connection, astray = Connection(address, 20.0), Connection(address, 20.0, part=7)
     try:
         connection.describe(wait=True)
@@ -79,7 +79,7 @@ def test_a_pipe_that_nobody_reads_stops_nobody(small_graph: SmallGraph) -> None:
     with daemon(small_graph.dataset(1, "random")) as (child, address):
         assert child.stderr is not None
         fcntl.fcntl(child.stderr.fileno(), fcntl.F_SETPIPE_SZ, 4096)
-        assert refused(address, 30) == 0  # they wait in the queue
+        assert refused(address, 30) == 0  # they stay in the queue
         with atta.connect(address) as cluster:
             assert len(list(atta.NeighborLoader(cluster, [2], batch_size=60))) == 2
         child.send_signal(signal.SIGTERM)

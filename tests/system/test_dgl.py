@@ -1,4 +1,4 @@
-"""DGL blocks of batches: layers over them compute what layers over the whole graph, or over the whole batch, compute."""
+"""DGL blocks of batches: layers over them compute the same as layers over the whole graph, or over the whole batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rows_of(graph: SmallGraph, ids: Any) -> np.ndarray:
 
 
 def layers(kind: str, count: int) -> list[Any]:
-    """As many layers of 16 columns, always the same weights."""
+    """Layers of 16 columns, always with the same weights."""
     from dgl.nn import GraphConv, SAGEConv
 
     torch.manual_seed(5)
@@ -79,7 +79,7 @@ def test_blocks_of_full_neighbourhoods_compute_as_the_whole_graph(
 def test_blocks_of_sampled_neighbourhoods_compute_as_the_batch(
     cluster: atta.LocalCluster, options: dict[str, Any]
 ) -> None:
-    """With ``frontier="new"``: every layer of PyG goes over all edges of the batch."""
+    """With ``frontier="new"``, every layer of PyG goes over all edges of the batch."""
     stack = layers("sage", 3)
     for batch in atta.NeighborLoader(cluster, [4, 3, 2], "train", batch_size=20, **options):
         row, col = torch.from_numpy(batch.edge_index())
@@ -103,7 +103,7 @@ def test_blocks_keep_the_contract_of_dgl(cluster: atta.LocalCluster, small_graph
             e_id = block.edata[dgl.EID].numpy()
             assert np.array_equal(small_graph.src_ids[e_id], source[row].numpy())
             assert np.array_equal(small_graph.dst_ids[e_id], target[col].numpy())
-        if frontier == "all":  # every hop draws anew for all that is known
+        if frontier == "all":  # every hop draws again for all known vertices
             assert [block.num_edges() for block in reversed(blocks)] == batch.num_sampled_edges()
             for fan_out, block in zip(fan_outs, reversed(blocks), strict=True):
                 assert int(block.in_degrees().max()) <= fan_out

@@ -1,7 +1,8 @@
-"""What stands in the documents runs, one block after another, as it stands there; what cannot run says that it is a fragment.
+"""The blocks of the documents run as they stand, one after another. A block that cannot run says that it is a fragment.
 
-A fragment is marked by ```` ```python fragment ````, or by ``<!-- fragment: why -->`` before indented commands. Commands get
-smaller figures appended (of an option given twice the last counts) and the folders that they name; all share two daemons.
+A fragment is marked by ```` ```python fragment ````, or by ``<!-- fragment: why -->`` before indented commands. The
+test appends smaller figures (the last value of an option counts) and creates the folders that commands name. All blocks
+share two daemons.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ PRINTED = {
 
 @dataclass(frozen=True)
 class Block:
-    """Lines of Python or commands; ``fragment``: it says that it is one."""
+    """Lines of Python or commands; ``fragment``: whether the block is marked as one."""
 
     text: str
     fragment: bool
@@ -62,7 +63,7 @@ def python_blocks(path: Path) -> list[Block]:
 
 
 def command_blocks(path: Path) -> list[Block]:
-    """Indented lines that begin with a command, together with what is said before them; a backslash continues a line."""
+    """Indented lines that begin with a command, and the text before them. A backslash continues a line."""
     found = []
     said = ""
     for paragraph in re.split(r"\n\s*\n", re.sub(r"\\\n +", "", path.read_text())):
@@ -84,7 +85,7 @@ def with_blocks(kind: str) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Graphs and datasets where the documents expect them."""
+    """Graphs and datasets under the names that the documents use."""
     folder, rng, n = tmp_path_factory.mktemp("documents"), np.random.default_rng(4), 400
     x, y = rng.random((n, 4), dtype=np.float32), rng.integers(0, 3, n)
     ends = rng.integers(0, n, (2, 4000))
@@ -124,7 +125,7 @@ def test_python_runs(
 ) -> None:
     pytest.importorskip("torch_geometric")
     monkeypatch.chdir(home)
-    if path.name != "README.md":  # one is enough to see that daemons start
+    if path.name != "README.md":  # one document is enough to test that daemons start
         monkeypatch.setattr(atta, "local", lambda *_, **__: atta.connect("cluster.toml"))
     names = {"__name__": "document"}
     try:

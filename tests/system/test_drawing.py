@@ -1,4 +1,4 @@
-"""A batch as a networkx graph: the neighbourhood that networkx itself finds."""
+"""A batch as a networkx graph shows the neighbourhood that networkx itself finds."""
 
 from __future__ import annotations
 

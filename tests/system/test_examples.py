@@ -1,4 +1,4 @@
-"""The examples run, and their models learn: small graphs in which the classes and the links are there to be found."""
+"""The examples run and their models learn. The small graphs have classes and links that a model can find."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(script: str, *arguments: str, cwd: Path) -> str:
 
 @pytest.fixture
 def hetero(tmp_path: Path) -> Path:
-    """Papers of three classes; authors, who have no features, write within one."""
+    """Papers of three classes, and authors without features who write within one class."""
     rng, papers, authors = np.random.default_rng(1), 240, 60
     y, folder = rng.integers(0, 3, papers), tmp_path / "bibliography"
     by = np.array([rng.choice(np.flatnonzero(np.arange(authors) % 3 == c)) for c in y.repeat(2)])
@@ -45,7 +45,7 @@ def test_hetero_nodes(hetero: Path, tmp_path: Path) -> None:
     options = ["--epochs", "15", "--work", str(tmp_path / "work"), "--json", str(out)]
     assert "bibliography:" in run("hetero_nodes.py", "--data", str(hetero), *options, cwd=tmp_path)
     (result,) = json.loads(out.read_text())["runs"]
-    assert result["test"] > 80  # the features say nothing, a third would be chance
+    assert result["test"] > 80  # chance is a third, and the features alone say nothing
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_link_prediction(tmp_path: Path) -> None:
     options = ["--epochs", "10", "--work", str(tmp_path / "work"), "--json", str(out)]
     assert "AUC" in run("link_prediction.py", "--data", str(folder), *options, cwd=tmp_path)
     (result,) = json.loads(out.read_text())["runs"]
-    assert result["test"] > 80  # of pairs, half lie in one order by chance
+    assert result["test"] > 80  # by chance, half of the pairs are in the right order
 
 
 def test_draw_batch(tmp_path: Path) -> None:

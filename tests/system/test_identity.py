@@ -39,7 +39,7 @@ REFUSED = {
     Bound.DATA: {"another partition", "another dataset", "nobody"},
     Bound.PROCESS: set(STRANGERS),
 }
-"""What a request may not mean, by what its method is bound to."""
+"""Wrong identities in a request, by what its method is bound to."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def one(small_graph: SmallGraph) -> Iterator[tuple[str, Identity, grpc.Channel]]
 
 
 def start(running: Running, data: Path, addresses: list[str], order: list[int] | None = None) -> None:
-    """A daemon of each partition; ``order``: the addresses where each believes its peers to be, by position."""
+    """A daemon of each partition; ``order``: which address each daemon takes for which peer, by position."""
     told = dict(enumerate(addresses if order is None else [addresses[i] for i in order]))
     for part, address in enumerate(addresses):
         running.start(data, part, address, told)
@@ -77,7 +77,7 @@ def ask(channel: grpc.Channel, name: str, metadata: Any, request: bytes = b"") -
 @pytest.mark.parametrize("stranger", STRANGERS)
 @pytest.mark.parametrize("name", rpc.METHODS)
 def test_every_method_refuses_what_is_meant_for_another(one: Any, name: str, stranger: str) -> None:
-    """With bytes that are no message: whom a request means is looked at first."""
+    """The request is not a valid message: the daemon checks whom it means before it reads it."""
     address, identity, channel = one
     bound = rpc.METHODS[name].bound
     meant = dataclasses.replace(identity, **STRANGERS[stranger])
@@ -119,7 +119,7 @@ def test_malformed_names_are_refused(one: Any, header: str) -> None:
 
 
 def test_only_describe_answers_anybody() -> None:
-    """The exemptions, by name: a new method must be put on this list on purpose."""
+    """The exemptions, by name: a new method gets onto this list only on purpose."""
     by_bound = {bound: [name for name, m in rpc.METHODS.items() if m.bound is bound] for bound in Bound}
     assert by_bound[Bound.NOTHING] == ["ControlService.Describe"]
     assert by_bound[Bound.NAMED] == [f"ControlService.{name}" for name in ("Stats", "Sessions", "Trace", "Stop")]
@@ -130,7 +130,7 @@ def test_only_describe_answers_anybody() -> None:
 
 
 def test_a_peers_file_that_has_changed_two_addresses(small_graph: SmallGraph, running: Running) -> None:
-    """Each partition has rows with the numbers that are asked for: before, other vertices' rows came without a word."""
+    """Each partition has rows with the requested numbers. Without the check, wrong rows would arrive silently."""
     addresses = free_addresses(PARTS)
     start(running, small_graph.dataset(PARTS, "random"), addresses, order=[0, 2, 1])
     with atta.connect(addresses) as cluster:
@@ -160,7 +160,7 @@ def test_a_peer_of_another_dataset(small_graph: SmallGraph, running: Running) ->
 
 
 def test_two_daemons_change_places_while_a_loader_runs(small_graph: SmallGraph, running: Running) -> None:
-    """Also those that the client talks to all the time; nothing that it asks is answered by the wrong one."""
+    """The client talks to both daemons all the time. The wrong one never answers its requests."""
     addresses, data = free_addresses(2), small_graph.dataset(2, "random")
     start(running, data, addresses)
     with atta.connect(addresses) as cluster:
@@ -189,7 +189,7 @@ def test_two_daemons_change_places_while_a_loader_runs(small_graph: SmallGraph, 
 
 
 def test_two_peers_change_places_between_two_epochs(small_graph: SmallGraph, running: Running) -> None:
-    """The daemon that the client talks to stays, and its connections to the others were good before."""
+    """The client's own daemon stays. That daemon's connections to its peers worked before."""
     addresses, data = free_addresses(PARTS), small_graph.dataset(PARTS, "random")
     for part, address in enumerate(addresses):
         running.start(data, part, address, dict(enumerate(addresses)), cache_bytes=0)

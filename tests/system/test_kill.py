@@ -48,7 +48,7 @@ def test_killed_at_random_times(graph: Path, tmp_path: Path, seed: int) -> None:
             break
         out = tmp_path / f"d{number % 2}"
         with start(graph, out, "--overwrite") as child:
-            # Most of a short run is starting Python: half of the shots wait until the first file is there.
+            # Starting Python takes most of a short run, so half of the kills wait until the first file exists.
             deadline = time.monotonic() + 60
             while number % 2 and not list(tmp_path.glob(f"{out.name}.partial/**/*.npy")) and child.poll() is None:
                 assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""What is left when a consumer or a daemon is killed, or memory runs out: nothing that grows, and the others are served on."""
+"""A killed consumer or daemon, or a lack of memory, leaves nothing that grows, and other clients are still served."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ print("up", flush=True)
 time.sleep(600)
 """
 
-# A daemon that believes as much memory to be available as a file says.
+# A daemon that reads the available memory from a file.
 SHORT_OF_MEMORY = """
 import pathlib, psutil, sys, types
 told = pathlib.Path(sys.argv.pop(1))
@@ -62,7 +62,7 @@ def epoch(cluster: atta.Cluster) -> list[list[int]]:
 
 
 def test_slots_of_killed_consumers_are_used_again(small_graph: SmallGraph) -> None:
-    """Three consumers are killed with batches in their hands: the slots are everybody's again, and no further ones are made."""
+    """Three consumers are killed while they hold batches: others reuse their slots, and no further slots are made."""
     with atta.local(small_graph.dataset(1, "random"), threads=1, options=("--lease", "1s")) as cluster:
         daemon = cluster.pids[0]
         for _ in range(3):
@@ -86,7 +86,7 @@ def test_slots_of_killed_consumers_are_used_again(small_graph: SmallGraph) -> No
 def daemon(
     data: Path, port: int, *options: str, program: tuple[str, ...], tmp: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A daemon of partition 0 of a process group of its own, with a folder of its own for temporary files."""
+    """A daemon of partition 0 in its own process group, with its own folder for temporary files."""
     command = [sys.executable, *program, "serve", "--data", str(data), "--part", "0", "--listen", f"127.0.0.1:{port}"]
     tmp.mkdir(exist_ok=True)
     started = subprocess.Popen(
@@ -100,7 +100,7 @@ def daemon(
 
 
 def test_a_killed_daemon_leaves_nothing(small_graph: SmallGraph, tmp_path: Path) -> None:
-    """No file is left, a batch that a consumer holds stays whole, and the next daemon on the address serves the same client."""
+    """No file is left, and a consumer's batch stays whole. The next daemon at the address serves the same client."""
     data, port, tmp = small_graph.dataset(1, "random"), free_port(), tmp_path / "tmp"
     program = ("-m", "atta.cli.main")
 
@@ -125,7 +125,7 @@ def test_a_killed_daemon_leaves_nothing(small_graph: SmallGraph, tmp_path: Path)
             with atta.connect(f"127.0.0.1:{port}", wait=True) as fresh:
                 assert work(fresh) == before
                 assert fresh.tables.delete("counts")
-            assert work(cluster) == before  # the client that was there before, without a word to it
+            assert work(cluster) == before  # the client from before, which was told nothing
             assert np.array_equal(held.table("x"), content)
             del held
             gc.collect()
@@ -135,7 +135,10 @@ def test_a_killed_daemon_leaves_nothing(small_graph: SmallGraph, tmp_path: Path)
 
 
 def test_too_little_memory(small_graph: SmallGraph, tmp_path: Path) -> None:
-    """A session that needs a new buffer ends with the reason. Sessions that can reuse buffers, and later ones, are served."""
+    """A session that needs a new buffer ends with the reason.
+
+    Sessions that can reuse buffers and later ones are served.
+    """
     data, port, told = small_graph.dataset(1, "random"), free_port(), tmp_path / "available"
     told.write_text(str(1 << 30))
     program = ("-c", SHORT_OF_MEMORY, str(told))
@@ -157,7 +160,7 @@ def test_too_little_memory(small_graph: SmallGraph, tmp_path: Path) -> None:
 
 
 def test_buffers_of_all_sessions_stay_within_the_quota(tmp_path: Path) -> None:
-    """Batches of 10 MiB that consumers keep: who comes when 64 MiB are full is told so."""
+    """Consumers keep batches of 10 MiB. Once 64 MiB are full, the next request is refused with the reason."""
     rng, n = np.random.default_rng(0), 600
     with GraphWriter(tmp_path / "graph") as graph:
         graph.add_nodes("node", n, tables={"x": rng.random((n, 4096), np.float32)}, splits={"train": np.arange(n)})
@@ -179,10 +182,10 @@ def test_buffers_of_all_sessions_stay_within_the_quota(tmp_path: Path) -> None:
         assert len(opened) >= 2
         occupied = sum(slots_of(cluster.pids[0]).values())
         assert 40 << 20 < occupied <= 64 << 20
-        # The session that has failed left room, so a batch may be under way between two looks.
+        # The failed session left room, so a batch may be made between two looks.
         assert eventually(lambda: cluster.stats()[0]["buffer_bytes"] == sum(slots_of(cluster.pids[0]).values()))
         assert [batch.batch_size for batch in kept] == [200] * len(kept)
         kept.clear()
-        assert [sum(1 for _ in batches) for batches in opened] == [2] * len(opened)  # they have lost nothing
+        assert [sum(1 for _ in batches) for batches in opened] == [2] * len(opened)  # nothing is lost
         assert sum(1 for _ in loader) == 3
         assert cluster.stats()[0]["buffer_bytes"] <= 64 << 20

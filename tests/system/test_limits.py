@@ -1,4 +1,4 @@
-"""Few descriptors, many sessions, large requests: everybody is served or told why not, and nothing piles up."""
+"""Few descriptors, many sessions, large requests: each client is served or told why not, and nothing piles up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.waiting import eventually
 SESSIONS = 256
 SHAPES = 50
 ROUNDS = int(os.environ.get("ATTA_SESSION_ROUNDS", "6"))
-"""Sessions of each shape; 20 make the thousand of the long version."""
+"""Number of sessions of each shape. The long version has 20, a thousand in all."""
 
 
 def command(data: Path, port: int, *options: str) -> list[str]:
@@ -38,7 +38,7 @@ def command(data: Path, port: int, *options: str) -> list[str]:
 
 @contextmanager
 def limited(data: Path, soft: int, hard: int) -> Iterator[tuple[psutil.Process, atta.Cluster]]:
-    """A daemon that is started with limits on its open files."""
+    """A daemon with limits on its open files."""
     port = free_port()
     limits = f"ulimit -Sn {soft} && ulimit -Hn {hard} && exec"
     started = subprocess.Popen(["sh", "-c", f'{limits} "$@"', "sh", *command(data, port)], stderr=subprocess.DEVNULL)
@@ -53,7 +53,7 @@ def limited(data: Path, soft: int, hard: int) -> Iterator[tuple[psutil.Process, 
 
 
 def test_many_sessions_with_few_descriptors(small_graph: SmallGraph) -> None:
-    """256 sessions at once, at most 1,024 files for the daemon and for the consumers: all of them read their epochs."""
+    """256 sessions run at once. The daemon and the consumers may have 1,024 files each. All read their epochs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with limited(small_graph.dataset(1, "random"), 128, 1024) as (daemon, cluster):
         assert daemon.rlimit(psutil.RLIMIT_NOFILE) == (1024, 1024)
@@ -61,7 +61,7 @@ def test_many_sessions_with_few_descriptors(small_graph: SmallGraph) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))
         try:
             running = [iter(loader) for loader in loaders]
-            # Nobody has read an answer yet: what keeps the sessions alive must not queue behind them.
+            # Nobody has read an answer yet. Renewals of sessions must not queue behind the unread answers.
             renewed = cluster._connections[0].call("SessionService.Renew", session_pb2.RenewRequest(), timeout=10)
             assert not renewed.unknown
             assert cluster.stats()[0]["sessions"] == SESSIONS
@@ -87,7 +87,7 @@ def test_a_daemon_does_not_start_with_too_few_descriptors(small_graph: SmallGrap
 
 
 def test_running_out_of_descriptors_is_an_error_of_that_session(small_graph: SmallGraph) -> None:
-    """And the daemon goes on answering those that are connected."""
+    """The daemon still answers clients that are connected."""
     with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster:
         pid, options = cluster.pids[0], {"batch_size": 20}
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -107,7 +107,7 @@ def test_running_out_of_descriptors_is_an_error_of_that_session(small_graph: Sma
 
 @pytest.fixture(scope="module")
 def wide_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """600 vertices with rows of a page each: every batch size needs buffers of another size."""
+    """600 vertices with rows of a page each, so every batch size needs buffers of a different size."""
     folder, rng, n = tmp_path_factory.mktemp("wide"), np.random.default_rng(0), 600
     with GraphWriter(folder / "graph") as graph:
         graph.add_nodes("node", n, tables={"x": rng.random((n, 1024), np.float32)}, splits={"train": np.arange(n)})
@@ -117,7 +117,7 @@ def wide_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_sessions_of_many_shapes_leave_nothing(wide_rows: Path) -> None:
-    """Memory and descriptors of a daemon after many sessions of 50 shapes are within 20 % of what they were."""
+    """After many sessions of 50 shapes, the daemon's memory and descriptors are within 20 % of what they were."""
     with atta.local(wide_rows, threads=1, options=("--trace-events", "0")) as cluster:
         daemon, shapes = psutil.Process(cluster.pids[0]), np.random.default_rng(3).permutation(SHAPES * ROUNDS) % SHAPES
 
@@ -222,7 +222,7 @@ def test_seeds_that_no_buffer_can_hold(tmp_path: Path) -> None:
             atta.QuotaExceededError, match="seeds of one batch take 93 MiB, all buffers together 64 MiB"
         ):
             iter(atta.NeighborLoader(cluster, [1], batch_size=n))
-        ids = np.repeat(np.arange(1000), 3)  # each of them counts once
+        ids = np.repeat(np.arange(1000), 3)  # repeated ids count once
         assert len(next(iter(atta.NeighborLoader(cluster, [1], ids, batch_size=n))).n_id()) >= 1000
         assert cluster.stats()[0]["sessions_opened"] == 1
 
@@ -231,7 +231,7 @@ def test_seeds_that_no_buffer_can_hold(tmp_path: Path) -> None:
 def test_a_session_whose_answer_was_lost_is_closed(
     placements: dict[str, Any], monkeypatch: pytest.MonkeyPatch, lost: type[BaseException]
 ) -> None:
-    """Not when its lease ends, and without a word from the program that gave up."""
+    """The session closes before its lease ends, and the program that gave up sends nothing."""
     cluster = placements["2 parts by random, 2 threads"]
     opened, call = cluster.stats()[0]["sessions_opened"], Connection.call
 

@@ -1,4 +1,4 @@
-"""Edges as seeds, through real daemons: PyG's attributes, negatives of every kind, and nothing to look up."""
+"""Edges as seeds, through real daemons: PyG's attributes, negatives of every kind, and no look-up by hand."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_negatives(cluster: atta.LocalCluster, small_graph: SmallGraph, mode: st
         if strategy == "in_batch":
             assert {t for _, t in pairs} <= set(links[1, batch.input_id].tolist())
         drawn += pairs
-        # What a model needs of a negative's ends is there, too.
+        # The batch also has everything that a model needs of a negative's ends.
         assert batch.num_sampled_nodes()[0] == len({v for p in pairs_of(batch, ends) for v in p} | set(
             links[:, batch.input_id].reshape(-1).tolist()
         ))  # fmt: skip
@@ -121,7 +121,7 @@ def test_seed_edges_cannot_be_looked_up(
         positives = {tuple(p) for p in links[:, batch.input_id].T.tolist()}
         hidden = positives | ({(t, s) for s, t in positives} if exclude == "reverse" else set())
         leaks += len(hidden & set(sampled))
-        # Whatever is not hidden is there as before: full neighbourhoods miss nothing else.
+        # All other edges are there as before: full neighbourhoods miss nothing else.
         reached = {int(n_id[c]) for c in col}
         expected = {p for p in by_pair if p[1] in reached and (exclude is None or p not in hidden)}
         assert set(sampled) == expected
@@ -132,7 +132,7 @@ def test_seed_edges_cannot_be_looked_up(
 def test_seed_edges_are_left_out_after_drawing(
     cluster: atta.LocalCluster, small_graph: SmallGraph, options: dict[str, Any]
 ) -> None:
-    """What documents say of the fan-out: a vertex gets what it draws, less what is left out, and on average c / d less."""
+    """The documents' rule for the fan-out: a vertex gets its draws less the edges left out, on average c / d fewer."""
     fan_out, epochs = 6, 150
     degree = np.bincount(small_graph.dst, minlength=300)
     hub, leaf = int(degree.argmax()), int(np.flatnonzero(degree == 3)[0])
@@ -152,7 +152,7 @@ def test_seed_edges_are_left_out_after_drawing(
         found = [pairs_of(batch, batch.edge_index()) for batch in (fewer, drawn)]
         assert found[0] == [pair for pair in found[1] if pair not in hidden]
         left.append(sum(target == small_graph.ids[hub] for _, target in found[0]))
-        if not options:  # all its three in-edges are drawn
+        if not options:  # all three in-edges are drawn
             assert sum(target == small_graph.ids[leaf] for _, target in found[0]) == 3 - gone[leaf]
     if options.get("weight_attr"):
         return

@@ -1,4 +1,4 @@
-"""What a loader says of itself and of its arguments: its length, the nearest name, and what it ignores."""
+"""What a loader reports: its length, the nearest name to a wrong one, and the arguments that it ignores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cluster(placements: dict[str, atta.LocalCluster]) -> atta.LocalCluster:
 
 @pytest.fixture
 def opened(cluster: atta.LocalCluster) -> Any:
-    """How many sessions have been opened since the test began."""
+    """Number of sessions opened since the test began."""
     before = sum(s["sessions_opened"] for s in cluster.stats())
     return lambda: sum(s["sessions_opened"] for s in cluster.stats()) - before
 
@@ -120,7 +120,7 @@ def test_resume_at_the_end_and_beyond(cluster: atta.LocalCluster) -> None:
             loader.resume(*arguments)
 
 
-# -- arguments -------------------------------------------------------------------------------------------------------------
+# -- arguments ---------------------------------------------------------------------------------------------------------
 
 BIG = 2**63 + 5
 
@@ -244,7 +244,7 @@ def test_mistakes_about_operators_are_named_at_once(
 def test_a_daemon_refuses_seedless_batches_too(
     cluster: atta.LocalCluster, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Operators of users are known to daemons only: here the client knows none."""
+    """Only daemons know operators of users: here the client knows none."""
     monkeypatch.setattr("atta.client.loaders.batch.BUILT_IN", {})
     with pytest.raises(atta.ConfigError, match="samples around seeds"):
         next(iter(atta.BatchLoader(cluster, "shadow", batches=3)))
@@ -306,7 +306,7 @@ def test_arguments_of_torch_are_ignored_with_one_warning(
         atta.BatchLoader(cluster, "induced", input_nodes="train", batchsize=3)
 
 
-# -- tensors on the daemons ------------------------------------------------------------------------------------------------
+# -- tensors on the daemons --------------------------------------------------------------------------------------------
 
 
 def test_ids_of_tensors_are_checked(cluster: atta.LocalCluster) -> None:

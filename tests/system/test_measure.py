@@ -1,4 +1,4 @@
-"""A profile measured by real daemons: what can be counted is exact; what takes time is only there."""
+"""A profile measured by real daemons: counts are exact, times are only present."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_cannot_be_measured_is_refused(data: Path) -> None:
 
 
 def test_a_trace_tells_the_same_sizes(data: Path, tmp_path: Path) -> None:
-    """What a job's daemons have recorded, beside what is measured and predicted."""
+    """The recordings of a job's daemons, next to measurement and prediction."""
     target = tmp_path / "trace.json"
     with atta.local(data, threads=1, options=("--cache-share", "0", "--no-share-pulls")) as cluster:
         for rank in range(2):

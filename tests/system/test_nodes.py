@@ -1,4 +1,7 @@
-"""``atta train`` and ``atta bench strategies`` on several machines: each gives the command, all get the figures of one machine."""
+"""``atta train`` and ``atta bench strategies`` on several machines give every machine the figures of a run on one.
+
+Every machine runs the command.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +161,7 @@ def test_only_gradients_cross_the_links(parts: Path, tmp_path: Path) -> None:
     results = bench(parts, tmp_path / "s.json", *words)["results"]
     cooperative, full = (results[name]["link_bytes"]["median"] for name in ("cooperative", "full"))
     weights = 2 * 6 * 64 + 64 + 2 * 64 * 3 + 3  # two layers of SAGE, from 6 features to 3 classes
-    # Sums over two servers cross each way once. Beside the weights there are a dozen single numbers, of which all trainers learn,
-    # in messages of about a hundred bytes each.
+    # Sums over two servers cross each way once. Besides the weights, about a dozen single numbers travel to all
+    # trainers, in messages of about a hundred bytes each.
     assert 4 * weights < cooperative < 4 * weights + 20_000
     assert full > 2 * cooperative

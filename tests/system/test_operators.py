@@ -1,4 +1,7 @@
-"""Batch operators inside daemons: every placement makes the local batch; a user's own operator, and what it may do wrong."""
+"""Batch operators in daemons: every placement makes the local batch.
+
+Users' operators work; their mistakes are named.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,7 @@ def test_what_is_wrong_is_named(placements: dict[str, atta.LocalCluster], small_
     assert len(next(iter(atta.BatchLoader(cluster, "shadow", input_nodes=ids, batch_size=8))).n_id())
 
 
-# -- a user's package ----------------------------------------------------------------------------------------------------
+# -- a user's package --------------------------------------------------------------------------------------------------
 
 FAULTY = """
 from dataclasses import dataclass
@@ -135,7 +138,7 @@ class Faulty:
 
 
 def install(folder: Path, name: str, points: dict[str, str]) -> None:
-    """What pip leaves behind for a package of one module that announces operators."""
+    """The files that pip leaves behind for a package of one module that announces operators."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -145,7 +148,7 @@ def install(folder: Path, name: str, points: dict[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def extended(small_graph: SmallGraph, tmp_path_factory: pytest.TempPathFactory) -> Iterator[atta.LocalCluster]:
-    """Daemons in whose environment the example of the documentation is installed, and a package that does everything wrong."""
+    """Daemons whose environment has the example of the documentation, and a package that does everything wrong."""
     folder = tmp_path_factory.mktemp("packages")
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())
     points = project["project"]["entry-points"]["atta.operators"]
@@ -224,4 +227,4 @@ def test_packages_that_do_not_load_and_names_that_are_taken(
     with pytest.raises(ConfigError, match=r"absent.*does not load: ModuleNotFoundError"):
         next(iter(atta.BatchLoader(extended, "absent", input_nodes=small_graph.train_ids)))
     batch = next(iter(atta.BatchLoader(extended, "shadow", input_nodes=small_graph.train_ids, batch_size=8)))
-    assert len(batch.tree()) > 8  # Atta's own, not the package's
+    assert len(batch.tree()) > 8  # Atta's own error, not the package's

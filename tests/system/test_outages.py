@@ -1,4 +1,4 @@
-"""A daemon that is away for a while, in each way that is possible: see ``tests.soak.outages``, which runs longer ones."""
+"""A daemon that is away for a while, in each possible way. ``tests.soak.outages`` runs longer ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The worked example of docs/path-of-a-mini-batch.md happens as the page says: two real daemons, ten vertices, one batch.
+"""The worked example of docs/path-of-a-mini-batch.md is true: two real daemons, ten vertices, one batch.
 
-A relay in front of each daemon notes every message. Each table of the page is written again from what was seen, and must be the
-one on the page.
+A relay in front of each daemon records every message. The test writes each table of the page again from the recording
+and compares it with the page.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TARGETS = np.array([12, 12, 12, 15, 15, 15, 13, 14, 14, 17, 17, 10, 11, 18, 16, 
 SEEDS, FAN_OUTS = [12, 15], [2, 2]
 EDGES = "node__to__node"
 VARYING = ("age_ms", "pid", "train_ms", "slot", "stats")
-"""Fields that differ from run to run: the page counts no bytes for them."""
+"""Fields that differ from run to run. The page does not count their bytes."""
 WAITS_FOR = {
     "seed": (),
     "feature0": ("seed",),
@@ -52,7 +52,7 @@ WAITS_FOR = {
 
 @dataclass(frozen=True)
 class Example:
-    """What was seen: the dataset, the messages, the tasks of daemon 0, what daemon 1 served, the batch."""
+    """The recording: the dataset, the messages, the tasks of daemon 0, the requests that daemon 1 served, the batch."""
 
     dataset: Dataset
     calls: list[Call]
@@ -61,19 +61,19 @@ class Example:
     batch: Any
 
     def of(self, *services: str) -> list[tuple[Call, Any, Any]]:
-        """Calls of some services, with the messages that went there and back."""
+        """Calls of some services, with the messages in both directions."""
         found = [call for call in self.calls if call.method.split(".")[0] in services]
         return [(call, *messages(call)) for call in found]
 
     @property
     def header(self) -> session_pb2.BatchHeader:
-        """What the client was told of the batch."""
+        """The description of the batch that the client received."""
         headers = [reply.header for call, _, reply in self.of("SessionService") if call.method.endswith("Next")]
         return next(header for header in headers if header.arrays)
 
 
 def messages(call: Call) -> tuple[Any, Any]:
-    """The request and the reply of a call, of which there was one each; without the fields that vary."""
+    """The request and the reply of a call that occurred once, without the fields that vary."""
     method = METHODS[call.method]
     (request,), (reply,) = call.requests, call.replies
     found = method.request.FromString(request), method.reply.FromString(reply)
@@ -87,7 +87,7 @@ def messages(call: Call) -> tuple[Any, Any]:
 
 
 def make_dataset(folder: Path) -> Path:
-    """The ten vertices, the even ones in partition 0 and the odd ones in partition 1."""
+    """The ten vertices: the even ones in partition 0, the odd ones in partition 1."""
     rows = np.arange(10)
     with GraphWriter(folder / "graph") as out:
         x = (10 * IDS[:, None] + np.arange(4)).astype(np.float32)
@@ -126,7 +126,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
 
 
 def table(*rows: Sequence[object]) -> list[str]:
-    """Rows of a table as they stand on the page."""
+    """Rows of a table as the page has them."""
     return ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
 
 
@@ -135,7 +135,7 @@ def listed(values: Iterable[Any]) -> str:
 
 
 def written(rows: Sequence[str]) -> list[str]:
-    """The rows of the page that stand in a table with the same heading."""
+    """The page's rows in the table with the same heading."""
     lines = PAGE.read_text().splitlines()
     start = lines.index(rows[0])
     return [rows[0], *takewhile(lambda line: line.startswith("|"), lines[start + 2 :])]

@@ -1,4 +1,4 @@
-"""What `atta inspect` predicts of batches is what daemons count."""
+"""The predictions of `atta inspect` for batches equal the daemons' counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from atta.samplers.local.predict import predict
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two types, 6,000 vertices in communities, few of them labelled."""
+    """Two types, 6,000 vertices in communities, few of them with labels."""
     rng, n, m = np.random.default_rng(3), 5000, 40_000
     folder = tmp_path_factory.mktemp("predict")
     with GraphWriter(folder / "graph") as out:

@@ -1,4 +1,4 @@
-"""PyG's own loaders over a cluster: the same batches as Atta's, one fetch each, and clear words for what is not possible."""
+"""PyG's own loaders over a cluster: the same batches as Atta's, one fetch each, clear errors for unsupported uses."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_weights_of_negatives_and_forks_are_refused(cluster: atta.LocalCluster, 
     loader = LinkLoader((features, graph), sampler, edge_label_index=label_index, neg_sampling=weighted)
     with pytest.raises(atta.ConfigError, match="weights of vertices"):
         next(iter(loader))
-    sampler._pid -= 1  # as it is in a forked worker
+    sampler._pid -= 1  # as in a forked worker
     with pytest.raises(atta.ConfigError, match="num_workers"):
         next(iter(NodeLoader((features, graph), sampler, input_nodes=torch.from_numpy(small_graph.ids[:4]))))
 
@@ -158,7 +158,7 @@ def test_all_vertices(cluster: atta.LocalCluster, small_graph: SmallGraph, tmp_p
 
 @pytest.mark.parametrize("node_type", ["author", "paper"])
 def test_every_type_is_there(typed: atta.LocalCluster, node_type: str) -> None:
-    """No edge ends at an author: its batches have no papers, but PyG's layers look for them."""
+    """No edge ends at an author, so its batches have no papers. PyG's layers still look for them."""
     features, graph, sampler = backends(typed, [3, 3])
     loader = NodeLoader((features, graph), sampler, input_nodes=(node_type, torch.arange(20)), batch_size=10)
     for data in loader:

@@ -1,4 +1,4 @@
-"""Real daemons: what a batch contains does not depend on how the graph is cut, and equals what independent code computes."""
+"""Real daemons: a batch does not depend on how the graph is cut, and equals the result of independent code."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ def test_bytes_over_grpc_equal_shared_memory(small_graph: SmallGraph, monkeypatc
 
 
 def test_edges_are_viewed_where_the_daemon_wrote_them(small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In shared memory ids are as wide as PyTorch wants them; over a network they are narrow, and become so here."""
+    """In shared memory, ids are as wide as PyTorch wants.
+
+    Over a network they are narrow, and the client widens them.
+    """
     with atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster:
         for shared in (True, False):
             batch = next(iter(atta.NeighborLoader(cluster, [4, 3], batch_size=16)))
@@ -179,7 +182,7 @@ def test_link_dag_draws_neighbours_and_strangers(small_graph: SmallGraph) -> Non
 
 
 def test_heterogeneous_neighbourhoods_equal_brute_force(tmp_path: Path) -> None:
-    """Two node types, three edge types, full fan-out; then sampled batches are the same for 1 and 3 partitions."""
+    """Two node types, three edge types: full fan-out, then sampled batches, the same for 1 and 3 partitions."""
     from atta.partition import partition_graph
     from atta.partition.graph import GraphWriter
 

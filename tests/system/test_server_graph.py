@@ -1,4 +1,4 @@
-"""Subgraphs of servers from real daemons: the local ones in every placement, with rows and splits."""
+"""Servers' subgraphs from real daemons equal the local ones in every placement, with rows and splits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real daemons: sessions survive what training scripts do to them, and bad input gets a clear answer."""
+"""Real daemons: sessions survive the habits of training scripts, and bad input gets a clear answer."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def test_the_next_epoch_is_prepared_while_one_ends(cluster: atta.Cluster) -> Non
     found[0] += [b.n_id().tolist() for b in first]
     found += [[b.n_id().tolist() for b in loader] for _ in range(3)]
     assert found == wanted
-    assert eventually_closed(cluster)  # none is prepared after the last epoch
+    assert eventually_closed(cluster)  # nothing is prepared after the last epoch
 
     loader.set_epoch(1)
     assert [b.n_id().tolist() for b in loader] == wanted[1]
-    loader.set_epoch(3)  # not the one that has been prepared
+    loader.set_epoch(3)  # not the prepared one
     assert [b.n_id().tolist() for b in loader] == wanted[3]
     assert eventually_closed(cluster)
     loader.set_epoch(0)
@@ -119,7 +119,7 @@ def test_iterator_collected_mid_epoch(cluster: atta.Cluster, machine: str, monke
     del iterator
     gc.collect()
     assert eventually_closed(cluster)
-    for _ in range(3):  # other sessions reuse slots, but never one that is still looked at
+    for _ in range(3):  # other sessions reuse slots, but never a slot that a consumer still reads
         list(atta.NeighborLoader(cluster, [3, 3], batch_size=4))
     assert np.array_equal(first.table("x"), content)
 
@@ -143,8 +143,8 @@ def test_the_last_batch_of_an_epoch_gives_its_slot_back(small_graph: SmallGraph)
                 for batch in loader:
                     assert batch.num_nodes > 0
                 time.sleep(0.05)
-                del batch  # the last one was still looked at when its session was closed
-                time.sleep(0.05)  # the word that it is free travels on a thread
+                del batch  # the consumer still held the last one when its session was closed
+                time.sleep(0.05)  # a thread sends the message that it is free
             return sum(s["slots_created"] for s in cluster.stats())
 
         before = epochs(4)
@@ -212,7 +212,7 @@ def test_pyg_data(cluster: atta.Cluster) -> None:
 def test_bad_arguments(cluster: atta.Cluster, options: dict[str, object], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         list(atta.NeighborLoader(cluster, **{"num_neighbors": [2], "batch_size": 4, **options}))  # type: ignore[arg-type]
-    assert len(list(atta.NeighborLoader(cluster, [2], batch_size=64))) > 0  # and the daemon goes on serving
+    assert len(list(atta.NeighborLoader(cluster, [2], batch_size=64))) > 0  # the daemon goes on serving
 
 
 def test_unreachable_daemon() -> None:
@@ -245,7 +245,7 @@ def test_dead_peer_reaches_the_iterator(small_graph: SmallGraph) -> None:
 
 @pytest.mark.parametrize("taken", [0, 1, 2])
 def test_dead_home_reaches_the_iterator(small_graph: SmallGraph, taken: int) -> None:
-    """Killed while the next batch has been asked for: the iterator ends with an error, and soon."""
+    """The daemon dies while the client waits for the next batch: the iterator soon ends with an error."""
     with atta.local(small_graph.dataset(2, "random"), threads=1) as cluster:
         batches = iter(atta.NeighborLoader(cluster, [3], "train", batch_size=4))
         for _ in range(taken):
@@ -265,7 +265,7 @@ def test_lease_of_a_killed_client_runs_out(small_graph: SmallGraph) -> None:
         client = subprocess.Popen([sys.executable, "-c", script, running.addresses[0]], stdout=subprocess.PIPE)
         assert client.stdout is not None
         assert client.stdout.readline() == b"up\n"
-        time.sleep(2.5)  # longer than the lease: an idle but living client keeps its session
+        time.sleep(2.5)  # longer than the lease: an idle client that is alive keeps its session
         assert open_sessions(running) == 1
         client.kill()
         client.wait()
@@ -303,7 +303,7 @@ def test_second_daemon_on_the_same_port(small_graph: SmallGraph) -> None:
 
 
 def rows_of(cluster: atta.Cluster, **options: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """Ids, rows and labels of an epoch, and the bytes that came from other daemons."""
+    """Ids, rows and labels of an epoch, and the number of bytes from other daemons."""
     batches = list(atta.NeighborLoader(cluster, [4, 4], "train", batch_size=32, **options))
     ids = np.concatenate([b.n_id() for b in batches])
     x, y = (np.concatenate([b.tables["node"][name] for b in batches]) for name in ("x", "y"))
@@ -313,7 +313,7 @@ def rows_of(cluster: atta.Cluster, **options: str) -> tuple[np.ndarray, np.ndarr
 @pytest.mark.parametrize("cache", ["0", "100"])
 @pytest.mark.parametrize(("codec", "share"), [("fp16", 2**-11), ("bf16", 2**-8), ("int8", 1 / 254)])
 def test_rows_in_a_codec(small_graph: SmallGraph, codec: str, share: float, cache: str) -> None:
-    """Remote rows lose what the codec says and no more, labels nothing; rows that are kept for all sessions stay exact."""
+    """Remote rows lose only what the codec loses, labels lose nothing. Rows kept for all sessions stay exact."""
     with atta.local(small_graph.dataset(3, "random"), threads=1, options=("--cache-share", cache)) as cluster:
         ids, coded, labels, coded_bytes = rows_of(cluster, codec=codec)
         same_ids, exact, same_labels, exact_bytes = rows_of(cluster)
@@ -330,7 +330,7 @@ def test_rows_in_a_codec(small_graph: SmallGraph, codec: str, share: float, cach
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("cache", ["0", "100"])
 def test_rows_of_several_messages_reach_their_places(tmp_path: Path, threads: int, cache: str) -> None:
-    """As long as two messages, moved by the event loop (one worker) or by threads, kept or not, as they are or in a codec."""
+    """Rows fill two messages. The event loop (one worker) or threads move them, with or without a cache and a codec."""
     generate("powerlaw", tmp_path / "g", GenerateOptions(nodes=3000, edges=30_000, features=600, classes=3))
     partition_graph(tmp_path / "g", tmp_path / "d", parts=2, method="random")
     table = np.load(tmp_path / "g" / "nodes" / "node" / "x.npy")
@@ -344,7 +344,7 @@ def test_rows_of_several_messages_reach_their_places(tmp_path: Path, threads: in
 
 
 def test_rows_that_batches_have_in_common_cross_once(tmp_path: Path) -> None:
-    """With slow answers batches in flight wait together: fewer bytes, the same rows."""
+    """With slow answers, batches in flight wait together: fewer bytes, the same rows."""
     generate("powerlaw", tmp_path / "g", GenerateOptions(nodes=4000, edges=80_000, features=64, classes=3))
     partition_graph(tmp_path / "g", tmp_path / "d", parts=2, method="random")
     found = {}

@@ -1,4 +1,4 @@
-"""Mutable tables on real daemons: rows by number and by users' ids, embeddings against torch, snapshots, lost answers, kills."""
+"""Mutable tables on real daemons: rows by number and user id, embeddings as torch's, snapshots, lost answers, kills."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_rows_by_the_ids_of_vertices_and_edges(small_graph: SmallGraph, cluster:
 
 
 def test_rows_lie_with_their_vertices(small_graph: SmallGraph, cluster: atta.Cluster) -> None:
-    """The daemon that owns a vertex owns its row: its range of rows is the partition book's."""
+    """A vertex's owner also owns its row: the row range is the partition book's."""
     from atta.partition import Dataset
 
     dataset = Dataset.open(small_graph.dataset(3, "random"))
@@ -108,7 +108,7 @@ def test_creating_again_opens(cluster: atta.Cluster) -> None:
         cluster.tables.open("agian")
     assert "again" in cluster.tables.specs()
     first.delete()
-    first.delete()  # twice is once
+    first.delete()  # deleting twice is the same as once
 
 
 def test_content_does_not_depend_on_the_number_of_daemons(small_graph: SmallGraph, cluster: atta.Cluster) -> None:
@@ -158,7 +158,7 @@ def test_bad_requests(cluster: atta.Cluster, make, error, words) -> None:  # typ
     with pytest.raises(error, match=words):
         make(cluster)
     cluster.tables.delete("t")
-    assert [len(c) > 0 for c in cluster.stats()] == [True] * 3  # all serve on
+    assert [len(c) > 0 for c in cluster.stats()] == [True] * 3  # all keep serving
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adagrad", "adam"])
@@ -176,7 +176,7 @@ def test_embedding_trains_as_torch_does(cluster: atta.Cluster, kind: str) -> Non
         more = torch.randint(0, 300, (9,))
         losses = []
         for embedding in (dense, remote):
-            # two uses of the embedding in one step, with rows in common
+            # one step uses the embedding twice, with rows in common
             out, out2 = embedding(ids), embedding(more)
             losses.append(((out - target[ids]) ** 2).sum() + (out2 * out2).sum())
         assert torch.allclose(losses[0], losses[1], rtol=1e-5)
@@ -198,7 +198,7 @@ def test_gradients_of_several_backward_passes(cluster: atta.Cluster) -> None:
     change = remote.state_dict()["weight"] - start
     assert torch.allclose(change[4], torch.tensor(-6.0))
     assert torch.allclose(change[5], torch.tensor(-3.0))
-    remote.step()  # nothing new
+    remote.step()  # no new gradients
     assert torch.allclose(remote.state_dict()["weight"] - start, change)
     remote.eval()
     assert not remote(torch.tensor([4])).requires_grad
@@ -226,7 +226,7 @@ def test_state_dict_round_trip(cluster: atta.Cluster, small_graph: SmallGraph) -
 
 
 def test_two_trainers_lose_no_step(cluster: atta.LocalCluster) -> None:
-    """SGD with a gradient of one: however steps of two clients interleave, each counts once."""
+    """SGD with a gradient of one: steps of two clients may interleave in any way, and each counts once."""
     start = atta.DistTensor(cluster, (64, 4), name="hog-view")
     atta.DistEmbedding(cluster, 64, 4, name="hog", optimizer="sgd", lr=1.0).eval()
     errors: list[BaseException] = []
@@ -261,7 +261,7 @@ def test_two_trainers_lose_no_step(cluster: atta.LocalCluster) -> None:
 
 
 def test_a_push_sent_again_is_applied_once(cluster: atta.Cluster) -> None:
-    """What a client does when an answer is lost: the very message once more; also late, and in another order."""
+    """A client whose answer is lost: it sends the very same message again, perhaps late or in another order."""
     table = cluster.tables.create(MutableSpec("once", 9, row_shape=(2,)))
     shard = table._shards[1]
     row = np.array([shard.first_row])
@@ -311,15 +311,15 @@ def test_snapshot_goes_back_and_clients_go_on(cluster: atta.Cluster) -> None:
     assert embedding.get_extra_state()["steps"] == 10
     assert torch.equal(train(1), once)  # rows, moments and the number of steps are those of the snapshot
     cluster.tables.load("first")
-    assert torch.equal(train(1), once)  # also for one who asks nothing before it goes on
+    assert torch.equal(train(1), once)  # also if the client asks nothing before it goes on
     with atta.connect(cluster.addresses) as other:
         other.tables.load("first")
-    assert torch.equal(train(1), once)  # and for one who did not load
+    assert torch.equal(train(1), once)  # also for a client that did not load
     cluster.tables.delete("snap")
 
 
 def test_a_step_that_meets_a_load_is_counted_from_the_snapshot(cluster: atta.Cluster) -> None:
-    """It was numbered before; here, on all owners at once."""
+    """The step got its number before the load. Here the load meets it on all owners at once."""
     for name in cluster.tables.specs():
         cluster.tables.delete(name)
     table = cluster.tables.create(MutableSpec("late", 9, optimiser=OptimiserSpec.adam(0.1)))
@@ -355,7 +355,7 @@ def test_what_a_forgotten_client_sends_late_is_refused(cluster: atta.Cluster) ->
         with pytest.raises(atta.UnknownClientError, match="not known, or not any more"):
             shard.connection.call("TableService.Push", push.bulk)
     assert table.pull(np.array([0])).values.tolist() == [2.0]
-    table.push(np.array([0]), np.ones(1, np.float32), "add").wait()  # who is alive registers again
+    table.push(np.array([0]), np.ones(1, np.float32), "add").wait()  # a client that is alive registers again
     assert table.pull(np.array([0])).values.tolist() == [3.0]
     stranger = table_pb2.PushRowsRequest(name="forgets", op="add", client=5, sequence=3)
     with pytest.raises(atta.UnknownClientError, match="client 5"):
@@ -372,14 +372,14 @@ class Lost(grpc.RpcError):
 
 
 class NoAnswer:
-    """A push whose answer was lost."""
+    """A push whose answer is lost."""
 
     def result(self) -> None:
         raise Lost
 
 
 def test_a_push_that_may_have_been_applied_is_not_sent_as_a_new_one(cluster: atta.Cluster) -> None:
-    """Its answer is lost, and when it is sent again the owner has forgotten the client: its caller is told."""
+    """The answer is lost. By the second try, the owner has forgotten the client, so the caller gets an error."""
 
     table = cluster.tables.create(MutableSpec("doubt", 9))
     ticket = table.push(np.array([0]), np.ones(1, np.float32), "add")
@@ -397,7 +397,7 @@ def test_a_push_that_may_have_been_applied_is_not_sent_as_a_new_one(cluster: att
 def test_a_push_whose_answer_is_lost_when_a_snapshot_is_loaded_is_applied_once(
     cluster: atta.Cluster, in_snapshot: bool
 ) -> None:
-    """Whether the snapshot has it or not: both can be told."""
+    """The push is in the snapshot or it is not: the client can tell both cases."""
     for name in cluster.tables.specs():
         cluster.tables.delete(name)
     table = cluster.tables.create(MutableSpec("once", 9))
@@ -445,7 +445,10 @@ def test_parts_that_were_not_saved_together_are_not_loaded(cluster: atta.Cluster
 
 
 def test_a_save_that_not_all_daemons_came_to_is_passed_over(cluster: atta.LocalCluster) -> None:
-    """Whoever saved was killed: the older snapshot, which all have, is loaded, and this is said."""
+    """The process that saved was killed.
+
+    The older snapshot, which all owners have, is loaded, and the error says so.
+    """
     table = atta.DistTensor(cluster, (30,), name="passed")
     table[:] = 1.0
     cluster.tables.save("half")
@@ -472,7 +475,7 @@ def test_a_save_that_one_daemon_cannot_do_leaves_the_old_snapshot(cluster: atta.
     cluster.tables.save("again")
     table[:] = 2.0
     manifest = snapshots / "again" / "part-0002" / "tables.json"
-    manifest.rename(manifest.with_name("moved"))  # now that folder is not ours to replace
+    manifest.rename(manifest.with_name("moved"))  # now Atta does not own that folder and must not replace it
     with pytest.raises(atta.ConfigError, match=r"part-0002: exists and holds no tables\.json"):
         cluster.tables.save("again")
     assert sorted(path.name for path in (snapshots / "again").iterdir()) == ["part-0000", "part-0001", "part-0002"]
@@ -480,7 +483,7 @@ def test_a_save_that_one_daemon_cannot_do_leaves_the_old_snapshot(cluster: atta.
     cluster.tables.load("again")
     assert table[:].tolist() == [1.0] * 30
     table[:] = 2.0
-    cluster.tables.save("again")  # an older one is replaced
+    cluster.tables.save("again")  # this replaces an older one
     table[:] = 3.0
     cluster.tables.load("again")
     assert table[:].tolist() == [2.0] * 30
@@ -488,7 +491,7 @@ def test_a_save_that_one_daemon_cannot_do_leaves_the_old_snapshot(cluster: atta.
 
 
 def test_tables_that_are_not_the_same_everywhere(cluster: atta.Cluster) -> None:
-    """One owner has lost its rows, or has other ones: nothing is made up for them."""
+    """One owner has lost its rows or has different ones: nobody makes up rows in their place."""
     spec = MutableSpec("torn", 30)
     table = cluster.tables.create(spec)
     second = cluster._connections[1]
@@ -530,7 +533,7 @@ def test_creating_goes_on_where_it_was_broken_off(cluster: atta.Cluster) -> None
 
 
 class Daemons:
-    """The daemons of a local cluster, ended and started again by hand."""
+    """The daemons of a local cluster, ended and started again by the test."""
 
     def __init__(self, cluster: atta.LocalCluster) -> None:
         self._cluster = cluster
@@ -552,7 +555,7 @@ class Daemons:
 
 
 def test_daemons_that_end_and_come_back(small_graph: SmallGraph, tmp_path: Path) -> None:
-    """Killed, what was saved comes back; asked to end, everything. Nothing is made up meanwhile."""
+    """After a kill, the saved rows come back; after a stop, all rows. Meanwhile no rows are made up."""
     data = small_graph.dataset(2, "random")
     options = ("--snapshots", str(tmp_path / "snapshots"))
     spec = MutableSpec("kept", 100, row_shape=(3,), init=Uniform(0, 1))
@@ -568,7 +571,7 @@ def test_daemons_that_end_and_come_back(small_graph: SmallGraph, tmp_path: Path)
             daemons.end(1, signal.SIGKILL)
             with pytest.raises(atta.RemoteError):
                 table[[99]]
-            assert table[[0]].tolist() == [[0.0, 1.0, 2.0]]  # the other part serves on
+            assert table[[0]].tolist() == [[0.0, 1.0, 2.0]]  # the other part keeps serving
             daemons.start(1)
             with atta.connect(cluster.addresses, wait=True) as fresh:
                 for ask in (lambda: fresh.tables.create(spec), lambda: fresh.tables.open("kept")):
@@ -580,7 +583,7 @@ def test_daemons_that_end_and_come_back(small_graph: SmallGraph, tmp_path: Path)
                 assert fresh.tables.load("kept") == ["adam", "kept"]
                 back = atta.DistTensor(fresh, (100, 3), name="kept", init=Uniform(0, 1))
                 assert np.array_equal(back[:], np.arange(300).reshape(100, 3))
-            assert table[[99]].tolist() == [[297.0, 298.0, 299.0]]  # and so for a client that was there before
+            assert table[[99]].tolist() == [[297.0, 298.0, 299.0]]  # also for a client that connected before
             table[[99]] = 1.0
             assert table[[99]].tolist() == [[1.0, 1.0, 1.0]]
             embedding(torch.arange(10)).sum().backward()

@@ -1,8 +1,9 @@
-"""Random histories of tables on real daemons, asked by three clients at the same time, against plain arrays.
+"""Random histories of tables on real daemons, with three clients at the same time, against plain arrays.
 
-Clients are forgotten, snapshots are loaded and found damaged, and copies of messages turn up late. What concurrent requests do
-depends on their order. Either the order does not matter (whole numbers are added), or every outcome is accepted that some order
-explains: a row as one of the clients has written it, a snapshot between two pushes of each client.
+Clients are forgotten, snapshots are loaded and found damaged, and copies of messages arrive late. The result of
+concurrent requests depends on their order. Either the order does not matter (whole numbers are added), or the test
+accepts every outcome that some order explains: a row as one of the clients has written it, a snapshot between two
+pushes of each client.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from tests.unit.kvstore.test_steps import coalesced, expected
 
 PARTS, CLIENTS, LIMIT = 2, 3, 20
 SPECS = {
-    # Rows so wide that requests are worked on by threads, as small ones are not.
+    # Rows so wide that threads handle requests for them; the event loop handles small ones.
     "sums": MutableSpec("sums", 12, row_shape=(9000,), max_rows=LIMIT),
     "marks": MutableSpec("marks", 12, "<i8", row_shape=(5000,), init=Constant(-1), versioned=True, max_rows=LIMIT),
     "sgd": MutableSpec("sgd", 12, row_shape=(3,), optimiser=OptimiserSpec.sgd(1.0)),
@@ -57,13 +58,16 @@ seeds = st.integers(0, 2**31)
 
 @dataclass
 class Sent:
-    """A message to one owner, as it went out, and what it means."""
+    """A message to one owner, as it was sent, and what it means."""
 
     shard: Any
     bulk: rpc.Bulk
 
     def again(self) -> bool | None:
-        """Send it once more; whether it has been applied, None: it was refused as of one whom the owner does not know."""
+        """Send it once more.
+
+        Returns whether it was applied; None: refused, because the owner does not know the client.
+        """
         try:
             return bool(self.shard.connection.call("TableService.Push", self.bulk).applied)
         except atta.UnknownClientError:
@@ -80,9 +84,9 @@ class Sent:
 
 @dataclass
 class Model:
-    """A table as plain arrays; of every (owner, client) that is known the numbers that are settled or have been applied.
+    """A table as plain arrays. For every known (owner, client): the push numbers that are settled or were applied.
 
-    ``over``: those that a snapshot was loaded with.
+    ``over``: the (owner, client) pairs that came with a loaded snapshot.
     """
 
     spec: MutableSpec
@@ -95,7 +99,7 @@ class Model:
     over: set[Any] = field(default_factory=set)
 
     def receive(self, sent: Sent) -> bool | None:
-        """What the owner does with a message; False: nothing, it is known; None: it refuses it."""
+        """How the owner treats a message. True: applied; False: known, so ignored; None: refused."""
         message = sent.bulk.message
         if sent.owner not in self.settled:
             return None
@@ -109,24 +113,24 @@ class Model:
         return True
 
     def receive_new(self, sent: Sent) -> bool | None:
-        """As ``receive``, of one who has just registered, or before."""
+        """As ``receive``, from a client that has registered just now or before."""
         self.settled.setdefault(sent.owner, 0)
         return self.receive(sent)
 
     def forget(self, owner: Any) -> None:
-        """Know somebody no more."""
+        """Forget a client."""
         self.settled.pop(owner, None)
         self.over.discard(owner)
         self.applied = {(who, number) for who, number in self.applied if who != owner}
 
     def apply(self, sent: Sent) -> None:
-        """The effect of a message on the rows."""
+        """Apply a message to the rows."""
         message, rows = sent.bulk.message, sent.rows
         values = np.frombuffer(sent.bulk.payloads[PUSH_VALUES], self.spec.dtype).reshape(
             len(rows), *self.spec.row_shape
         )
         if message.op == "write":
-            for row, value in zip(rows, values, strict=True):  # of a repeated row the last counts
+            for row, value in zip(rows, values, strict=True):  # the last value of a repeated row counts
                 if message.versioned and self.versions[row] > message.version:
                     continue
                 self.values[row] = value
@@ -169,7 +173,7 @@ class Machine(RuleBasedStateMachine):
             self.create(name)
 
     def each(self, body: Callable[[int], object], *more: Callable[[], object]) -> None:
-        """``body(client)`` of all clients, and more, at the same time."""
+        """Run ``body(client)`` of all clients, and ``more``, at the same time."""
         together(*(lambda c=c: body(c) for c in range(CLIENTS)), *more)  # type: ignore[misc]
 
     # -- one client after another --------------------------------------------------------------------------------------
@@ -183,7 +187,7 @@ class Machine(RuleBasedStateMachine):
         rows = rng.integers(0, len(model.values), rng.integers(1, 9))
         values = rng.integers(-9, 10, (len(rows), *model.spec.row_shape)).astype(model.spec.dtype)
         version = int(rng.integers(100)) if model.spec.versioned and op == "write" else None
-        if name == "marks":  # rows of one number everywhere: half a row of another would show
+        if name == "marks":  # every element of a row has the same number, so a row of two halves would show
             op, version = "write", next(self.tags)
             values[:] = version
         model.steps += op == "step"
@@ -195,7 +199,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.sent.values()))
     @rule(pick=seeds)
     def send_again(self, pick: int) -> None:
-        """Any earlier message, also one that a restored snapshot does not know of."""
+        """Send any earlier message again, also one that a loaded snapshot does not know."""
         everything = [(name, sent) for name, all_of in self.sent.items() for sent in all_of]
         name, sent = everything[pick % len(everything)]
         if sent.rows.max() < len(self.models[name].values):
@@ -203,7 +207,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=names, client=clients, seed=seeds)
     def forget(self, name: str, client: int, seed: int) -> None:
-        """The client does not notice: what it pushes next is refused, so it registers and sends that as a new push."""
+        """The client does not notice. Its next push is refused, so it registers and sends that as a new push."""
         if name not in self.models:
             return
         model, table = self.models[name], self.table(client, name)
@@ -212,7 +216,7 @@ class Machine(RuleBasedStateMachine):
             who = shard.registration.client
             shard.connection.call("TableService.Forget", table_pb2.ForgetClientRequest(clients=[who]))
             model.forget((shard.connection.address, who))
-        owned = [shard.first_row for shard in table._shards]  # all owners are to notice it now, none later
+        owned = [shard.first_row for shard in table._shards]  # all owners must notice the loss now, none later
         rows = np.append(np.random.default_rng(seed).integers(0, len(model.values), 4), owned)
         tag = next(self.tags)
         values = np.full((len(rows), *model.spec.row_shape), tag, model.spec.dtype)
@@ -243,7 +247,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.saved)
     @rule(client=clients, pick=seeds)
     def load_a_damaged_one(self, client: int, pick: int) -> None:
-        """Whichever part it is that is damaged: nothing changes on any daemon, see the invariant."""
+        """Any part may be damaged: nothing changes on any daemon, see the invariant."""
         files = sorted(path for path in (self.snapshots / "saved").rglob("*.npy") if path.stat().st_size > 200)
         path = files[pick % len(files)]
         with path.open("r+b") as file:
@@ -258,7 +262,7 @@ class Machine(RuleBasedStateMachine):
             file.write(bytes([was]))
 
     def back(self) -> None:
-        """The models that were saved."""
+        """The models of the saved tables."""
         self.models = copy.deepcopy(self.saved or {})
         self.end_registrations()
 
@@ -289,7 +293,7 @@ class Machine(RuleBasedStateMachine):
         wanted = np.random.default_rng(seed).integers(len(model.values), model.spec.limit + 1, CLIENTS)
 
         def body(client: int) -> None:
-            # It does not shrink: somebody else was quicker, and wanted more.
+            # A table does not shrink: another client was quicker and wanted more.
             with suppress(atta.ConfigError) if wanted[client] < wanted.max() else nullcontext():
                 self.table(client, name).grow(int(wanted[client]))
 
@@ -301,7 +305,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["sums", "sgd"]), seed=seeds)
     def add(self, name: str, seed: int) -> None:
-        """All clients add to the same rows, sending half of their messages twice; nothing is lost or counted twice."""
+        """All clients add to the same rows and send half of their messages twice. Nothing is lost or counted twice."""
         if name not in self.models:
             return
         model, op = self.models[name], "add" if name == "sums" else "step"
@@ -323,7 +327,7 @@ class Machine(RuleBasedStateMachine):
             low = before
             while not all(done):
                 values = self.table(0, name).pull(np.arange(len(before))).values
-                assert (sign * values >= sign * low).all()  # what has been seen stays
+                assert (sign * values >= sign * low).all()  # values never go back
                 low = values
 
         known = len(self.sent[name])
@@ -333,7 +337,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(seed=seeds)
     def write(self, seed: int) -> None:
-        """All clients write the same rows. A reader finds rows as one of them wrote them, never parts of two."""
+        """All clients write the same rows. A reader sees each row as one client wrote it, never a mix of two."""
         if "marks" not in self.models:
             return
         model, done = self.models["marks"], [False] * CLIENTS
@@ -373,7 +377,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(seed=seeds)
     def save_amid_additions(self, seed: int) -> None:
-        """A snapshot holds of every client's pushes to an owner the first ones, each as a whole; later ones are then refused."""
+        """A snapshot holds the first pushes of every client to an owner, each as a whole.
+
+        Later ones are then refused.
+        """
         if "sums" not in self.models:
             return
         model = self.models["sums"]
@@ -392,7 +399,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: "sums" in self.models and "sums" in (self.saved or ()))
     @rule(seed=seeds)
     def load_amid_additions(self, seed: int) -> None:
-        """Loading a snapshot undoes pushes that came before it, and no later ones."""
+        """Loading a snapshot undoes pushes that came before the load, and none that came later."""
         self.back()
         before = self.models["sums"].values.copy()
         sent = self.additions(seed, SPECS["sums"].rows, lambda: self.clusters[0].tables.load("saved"))
@@ -412,7 +419,10 @@ class Machine(RuleBasedStateMachine):
     def pushed(
         self, name: str, client: int, rows: np.ndarray, values: np.ndarray, *, times: int = 1, **options: Any
     ) -> list[tuple[Sent, int]]:
-        """Push, every message ``times`` times at once; the messages, and how often each was applied."""
+        """Push, with every message sent ``times`` times at once.
+
+        Returns the messages, and how often each was applied.
+        """
         ticket = self.table(client, name).push(rows, values, **options)
         sent = [Sent(push.shard, push.bulk) for push in ticket._sent]
         answers = [[push.future] for push in ticket._sent]
@@ -424,7 +434,7 @@ class Machine(RuleBasedStateMachine):
         return list(zip(sent, applied, strict=True))
 
     def whole_rows(self, before: np.ndarray, lowest: int) -> np.ndarray:
-        """The versions of "marks", after a look that every row is that number throughout, and old or new."""
+        """The versions of "marks". Checks that every row holds one number throughout, either old or new."""
         found = self.table(0, "marks").pull(np.arange(len(before)), versions=True)
         values, versions = found.values, found.versions
         assert versions is not None
@@ -433,7 +443,10 @@ class Machine(RuleBasedStateMachine):
         return versions
 
     def additions(self, seed: int, rows: int, amid: Callable[[], object]) -> list[list[tuple[int, Sent]]]:
-        """Every client adds powers of two of its own while ``amid`` runs; (power, message), by client and owner, in order."""
+        """Every client adds its own powers of two while ``amid`` runs.
+
+        Returns (power, message), by client and owner, in order.
+        """
         sent: dict[Any, list[tuple[int, Sent]]] = defaultdict(list)
 
         def body(client: int) -> None:
@@ -449,7 +462,7 @@ class Machine(RuleBasedStateMachine):
         return list(sent.values())
 
     def bits(self, messages: list[tuple[int, Sent]], before: np.ndarray) -> list[bool]:
-        """Which of the messages the table holds; each in all of its rows, or in none."""
+        """The messages that the table holds. Each must be in all of its rows, or in none."""
         values = self.table(1, "sums").pull(np.arange(len(before))).values
         more = (values - before).astype(np.int64)
         has = [more[message.rows] & power != 0 for power, message in messages]
@@ -475,7 +488,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def _applied(call: Any) -> bool:
-    """Whether a message was applied as it was sent at first; if it met a load, it was refused."""
+    """Whether a message was applied as first sent. If a load came between, it was refused."""
     try:
         return bool(call.result().applied)
     except grpc.RpcError as error:

@@ -1,4 +1,4 @@
-"""What real daemons did, as ``atta trace`` tells it: every task, in its batch, between launch and ready."""
+"""``atta trace`` tells what real daemons did: every task, in its batch, between launch and ready."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def cluster(small_graph: SmallGraph):  # type: ignore[no-untyped-def]
             assert len(list(loader)) == BATCHES
         deadline = time.monotonic() + 10
         while settled(cluster) != (EPOCHS, EPOCHS * BATCHES) and time.monotonic() < deadline:
-            time.sleep(0.05)  # a daemon notes that a batch is sent a moment after its consumer has all of it
+            time.sleep(0.05)  # a daemon records that a batch is sent a moment after its consumer has all of it
         yield cluster
 
 
 def settled(cluster: atta.Cluster) -> tuple[int, int]:
-    """Sessions closed and batches sent."""
+    """Number of sessions closed and of batches sent."""
     marks = Counter(e.what for e in cluster.trace()[0].entries if isinstance(e, SessionMark | BatchMark))
     return marks["closed"], marks["sent"]
 

@@ -60,7 +60,7 @@ def report(config: TrainConfig) -> TrainReport:
 
 
 def mlp_accuracy(graph: Path) -> float:
-    """What the features alone give: best test accuracy of a network that sees no edges."""
+    """Best test accuracy from the features alone: a network that sees no edges."""
     opened = Graph.open(graph)
     x = torch.from_numpy(np.array(opened.table("node", "x")))
     y = torch.from_numpy(np.array(opened.table("node", "y"))).long()
@@ -94,9 +94,9 @@ def test_figures_of_an_epoch(report: TrainReport) -> None:
         assert epoch.eval_seconds > 0
         spent = epoch.breakdown
         assert all(seconds >= 0 for seconds in spent.values())
-        # What one trainer does one thing after another fits into the time of the slowest.
+        # The sequential phases of one trainer fit into the time of the slowest one.
         assert sum(spent[p] for p in ("wait", "copy", "compute", "sync")) <= epoch.seconds * 1.01
-        # Accuracies are counts of 300 and 600 vertices: every one counted once, by one of the trainers.
+        # Accuracies are counts of 300 and 600 vertices. One of the trainers counts each vertex, once.
         assert epoch.val_accuracy is not None
         assert epoch.test_accuracy is not None
         assert epoch.val_accuracy * 300 == pytest.approx(round(epoch.val_accuracy * 300))
@@ -115,7 +115,7 @@ def test_a_resumed_run_repeats_the_curve(config: TrainConfig, report: TrainRepor
 
 @pytest.mark.slow
 def test_patience_ends_the_run(config: TrainConfig) -> None:
-    # With a learning rate of nothing no evaluation can be better than the first.
+    # With a learning rate of 0, no evaluation can be better than the first.
     assert len(fit(replace(config, epochs=50, lr=1e-30, patience=2)).epochs) == 3
 
 

@@ -1,4 +1,4 @@
-"""A disk that has no room for a checkpoint: said before the run where it can be, else in one line, and the earlier one stays."""
+"""A disk without room for a checkpoint: the error comes before the run where possible, and the old checkpoint stays."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_disk_is_full_in_the_middle_of_a_run(dataset: Path, small_disk: Path
     assert train(dataset, folder, "--epochs", "1").returncode == 0
     before = (folder / LAST).read_bytes()
     rest = (1 << 20) - sum(-(-p.stat().st_size // 4096) * 4096 for p in folder.iterdir())
-    (small_disk / "others").write_bytes(bytes(rest - 8192))  # room to try the folder, not for another checkpoint
+    (small_disk / "others").write_bytes(bytes(rest - 8192))  # room to test the folder, but not for another checkpoint
     done = train(dataset, folder, "--epochs", "3", "--resume")
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1

@@ -1,4 +1,7 @@
-"""A trainer is killed in mid-epoch: the job ends and names it, and goes on from its checkpoint as if it had not been."""
+"""A trainer is killed in mid-epoch: the job ends and names it.
+
+A new job goes on from the checkpoint as if nothing happened.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from atta.train.checkpoint import LAST
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
-WITHIN_S = 30  # what a job may take to end after one of its trainers was killed
+WITHIN_S = 30  # How long a job may take to end after one of its trainers was killed.
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Killed:
-    """What became of a job: its exit code, the lines that it wrote beside those of epochs, and which processes outlived it."""
+    """How a job ended: its exit code, its lines other than those of epochs, and the processes that outlived it."""
 
     exit_code: int
     said: list[str]
@@ -45,7 +48,7 @@ class Killed:
 
 
 def killed(settings: dict[str, Any], rank: int) -> Killed:
-    """Run ``atta train``, kill one trainer once the second epoch has been reported, and wait for the end."""
+    """Run ``atta train``, kill one trainer once the second epoch is reported, and wait for the end."""
     texts = {name: ",".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in settings.items()}
     options = [part for name, text in texts.items() for part in (f"--{name.replace('_', '-')}", text)]
     job = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Training vertices without a label, and labels that are no classes, in whole runs."""
+"""Whole runs with training vertices that have no label, and with labels that are not classes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNLABELLED = np.arange(0, TRAIN, 3)
 
 
 def made(path: Path, labels: np.ndarray, train: np.ndarray, classes: int | None = None) -> str:
-    """A random graph with features that tell the class, in two parts."""
+    """A random graph in two parts. Its features tell the class."""
     rng = np.random.default_rng(5)
     x = rng.normal(size=(VERTICES, 8)).astype(np.float32)
     with GraphWriter(path / "graph") as out:
@@ -36,7 +36,7 @@ def given() -> np.ndarray:
 
 
 def config(data: str, **options: object) -> TrainConfig:
-    """Nothing random: all neighbours, one step per epoch, no dropout."""
+    """Settings without randomness: all neighbours, one step per epoch, no dropout."""
     exact = {"epochs": 2, "hidden": 8, "dropout": 0.0, "device": "cpu", "threads": 1, "lr": 0.05}
     return TrainConfig(data=data, **{**exact, **options})  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""``full`` and ``cooperative`` with real daemons and trainers: losses of the whole graph, runs that repeat, named failures."""
+"""``full`` and ``cooperative`` with real daemons: the whole graph's losses, repeatable runs, named failures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(graph: Path) -> Iterator[str]:
-    """Two daemons for all runs; a run that starts its own is in ``test_train``."""
+    """Two daemons for all runs. ``test_train`` has a run that starts its own."""
     partition_graph(graph, graph.parent / "parts", parts=2, method="metis", seed=0)
     with atta.local(graph.parent / "parts", threads=1) as running:
         yield str(running.cluster_file)
@@ -70,7 +70,7 @@ def config(cluster: str) -> TrainConfig:
 
 
 def whole_graph(graph: Path, config: TrainConfig) -> tuple[list[float], list[float]]:
-    """Losses of each epoch and test accuracies after it, of PyG's model on the whole graph in this process."""
+    """Losses of each epoch, and test accuracies after it, of PyG's model on the whole graph in this process."""
     opened = Graph.open(graph)
     x = torch.from_numpy(np.array(opened.table("node", "x"))).float()
     y = torch.from_numpy(np.array(opened.table("node", "y"))).long().reshape(-1)
@@ -113,7 +113,7 @@ def test_full_is_the_whole_graph_in_one_process(config: TrainConfig, graph: Path
         assert epoch.steps == 1
         assert epoch.seeds_per_s * epoch.seconds == pytest.approx(TRAINING)
         assert epoch.exchanged_bytes > 0
-        assert epoch.crossed_bytes == 0  # servers are machines
+        assert epoch.crossed_bytes == 0  # a server is a machine
         assert len(epoch.peak_memory_bytes) == 4
         assert min(epoch.peak_memory_bytes) > 1 << 20
 
@@ -161,13 +161,13 @@ def test_expansion_aware_samples_in_co_batches(config: TrainConfig) -> None:
         round(accuracy * TRAINING)
     )  # 240 test vertices, each counted by one server
     assert report.to_json()["evaluation"] == "expansion-aware sample, as trained: max_hop 1, fanout 3"
-    assert [e.epoch for e in report.epochs if e.remote_bytes > 0] == [0, 6]  # drawn anew
+    assert [e.epoch for e in report.epochs if e.remote_bytes > 0] == [0, 6]  # drawn again
     assert [e.steps for e in report.epochs] == [2] * 12
 
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[None]:
-    """A process group of this process: what needs no second trainer is quicker to see here."""
+    """A process group of this process alone. Cases that need no second trainer run faster here."""
     dist.init_process_group("gloo", f"file://{tmp_path}/meeting", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
@@ -187,7 +187,7 @@ def test_one_server_with_all_partitions_and_little_memory(config: TrainConfig) -
     epochs = fitted(400_000)
     assert 1 < epochs[0].steps < TRAINING
     assert epochs[0].steps == epochs[1].steps
-    assert epochs[0].breakdown["external"] < 0.1 * epochs[0].seconds  # no other server to talk to
+    assert epochs[0].breakdown["external"] < 0.1 * epochs[0].seconds  # there is no other server
     assert epochs[-1].loss < math.log(CLASSES)
     assert epochs[-1].test_accuracy is not None
     assert epochs[-1].test_accuracy * TRAINING == pytest.approx(round(epochs[-1].test_accuracy * TRAINING))
@@ -219,7 +219,7 @@ def test_co_batches_handed_out_ahead_are_those_of_a_single_trainer(config: Train
 
 
 def train_until_a_share_is_wrong(rank: int, folder: str, port: int) -> None:
-    """A trainer process, whose third division of a co-batch fails."""
+    """A trainer process that fails when it divides a co-batch for the third time."""
     calls = itertools.count()
 
     def failing(*arguments: Any, **named: Any) -> Iterator[TrainerShare]:

@@ -1,4 +1,4 @@
-"""Batches of typed graphs as PyG's ``HeteroData``: every type is there, and PyG's layers compute what the whole graph gives."""
+"""Batches of typed graphs as PyG's ``HeteroData``: all types are there, PyG's layers compute as on the whole graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CITES, WRITES, IN = ("paper", "cites", "paper"), ("author", "writes", "paper"), 
 
 @pytest.fixture(scope="module")
 def graph() -> Any:
-    """As PyG holds it. No edge ends at an author, and nothing reaches a venue from a paper."""
+    """The graph as PyG holds it. No edge ends at an author. Samples around papers never reach a venue."""
     from torch_geometric.data import HeteroData
 
     rng, data = np.random.default_rng(8), HeteroData()
@@ -94,7 +94,7 @@ def test_layers_of_pyg_compute_as_over_the_whole_graph(cluster: atta.LocalCluste
     torch.manual_seed(1)
     widths = [{t: graph[t].x.shape[1] for t in graph.node_types}, dict.fromkeys(graph.node_types, 5)]
     stack = [HeteroConv({e: SAGEConv((width[e[0]], width[e[2]]), 5) for e in graph.edge_types}) for width in widths]
-    own = [{t: torch.rand(width[t], 5) for t in graph.node_types} for width in widths]  # types without in-edges remain
+    own = [{t: torch.rand(width[t], 5) for t in graph.node_types} for width in widths]  # also types without in-edges
 
     def compute(data: Any, trim: bool) -> Any:
         x, edges = data.x_dict, data.edge_index_dict
@@ -142,7 +142,7 @@ def test_what_operators_return_comes_along(cluster: atta.LocalCluster) -> None:
         assert data.walks.shape == (data["paper"].batch_size, 4)
         assert (
             data["paper"].n_id[data.walks[:, 0]] % 3 == 0
-        ).all()  # walks start at the seeds, which are of this split
+        ).all()  # walks start at the seeds, which are in this split
     (batch,) = atta.BatchLoader(cluster, "pinsage", {"count": 3}, batches=[[5, 6, 7]], edge_type=CITES)
     assert len(batch.to_pyg().weight) == batch.num_edges
 
@@ -171,7 +171,7 @@ def test_seeds_of_a_batch_operator_are_of_its_edges_type(cluster: atta.LocalClus
 def test_ids_without_a_type_are_refused(cluster: atta.LocalCluster) -> None:
     with pytest.raises(atta.ConfigError, match=r"name a node type.*author, paper, venue"):
         atta.NeighborLoader(cluster, [2], np.arange(5))
-    assert len(atta.NeighborLoader(cluster, [2], "train", batch_size=5)) == 4  # only papers have it
+    assert len(atta.NeighborLoader(cluster, [2], "train", batch_size=5)) == 4  # only papers have that split
     with pytest.raises(atta.UnknownNameError, match="train"):
         atta.NeighborLoader(cluster, [2], "tran")
 

@@ -1,4 +1,4 @@
-"""Watching real daemons: ``atta top``, the figures of sessions, and metrics that the dashboard finds."""
+"""Watching real daemons: ``atta top``, the figures of sessions, and the metrics that the dashboard reads."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def pair(small_graph: SmallGraph) -> Iterator[atta.LocalCluster]:
 
 def top(*options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "atta.cli.main", "top", "--interval", "200ms", *options]
-    environment = {**os.environ, "COLUMNS": "160"}  # readline, where a test has loaded it, sets that of the terminal
+    environment = {**os.environ, "COLUMNS": "160"}  # a loaded readline would set the terminal's width
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
 
 def scrape(port: int) -> dict[str, dict[str, Any]]:
-    """Samples by name: label values without the partition's -> value; and the types by name of the family."""
+    """Samples: (name, label values without the partition's) -> value. Also the types, by name of the family."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
         text = page.read().decode()
     found: dict[str, dict[str, Any]] = {"types": {}}
@@ -64,7 +64,7 @@ def test_every_metric_of_the_dashboard_is_exported(small_graph: SmallGraph) -> N
         (session,) = found["atta_session_batches"]
         assert found["atta_session_batches"] == {session: 30}
         taken = found["atta_session_batches_taken_total"][session]
-        assert 5 <= taken <= 6  # one is asked for ahead
+        assert 5 <= taken <= 6  # the client asks for one ahead
         assert found["atta_session_seeds_taken_total"] == {session: 4 * taken}
         assert found["atta_process_cpu_seconds_total"][""] > 0
         assert found["atta_buffer_limit_bytes"][""] == 4 << 30
@@ -98,7 +98,7 @@ def test_sessions_are_seen_with_what_they_do(pair: atta.LocalCluster) -> None:
             next(batches)
         first, second = watch.look()
         assert (first.sample.part, first.sessions) == (0, ())
-        (found,) = second.sessions  # at the home of rank 1
+        (found,) = second.sessions  # at rank 1's home
         figures = found.figures
         assert (figures.job, figures.rank, figures.world_size, figures.epoch, figures.error) == ("seen", 1, 2, 0, "")
         assert 6 <= figures.taken <= 7
@@ -167,7 +167,7 @@ def test_ctrl_c_ends_it_and_leaves_the_terminal_as_it_was(pair: atta.LocalCluste
     os.close(theirs)
     shown = b""
     try:
-        while shown.count(b"2 of 2 daemons answer") < 2:  # a second picture in place of the first
+        while shown.count(b"2 of 2 daemons answer") < 2:  # a second picture replaces the first
             shown += os.read(ours, 1 << 16)
         child.send_signal(signal.SIGINT)
         try:
@@ -180,8 +180,8 @@ def test_ctrl_c_ends_it_and_leaves_the_terminal_as_it_was(pair: atta.LocalCluste
         child.kill()
         child.wait()
         os.close(ours)
-    assert shown.count(b"\x1b[?1049h") == shown.count(b"\x1b[?1049l") == 1  # the alternate screen
-    assert shown.rindex(b"\x1b[?25h") > shown.index(b"\x1b[?25l")  # the cursor
+    assert shown.count(b"\x1b[?1049h") == shown.count(b"\x1b[?1049l") == 1  # enters and leaves the alternate screen
+    assert shown.rindex(b"\x1b[?25h") > shown.index(b"\x1b[?25l")  # the cursor is shown again
     assert shown.rstrip().endswith(b"atta: interrupted")
     assert b"Traceback" not in shown
 

@@ -1,6 +1,6 @@
-"""Switches on the checks of state machines: after every event, ``validate`` looks at all invariants.
+"""Switches on the checks of state machines: after every event, ``validate`` checks all invariants.
 
-Nothing of this is in the programs themselves, so it costs them nothing.
+The programs themselves have none of this, so it costs them nothing.
 """
 
 from __future__ import annotations

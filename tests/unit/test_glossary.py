@@ -1,4 +1,4 @@
-"""One meaning per word: the glossary is in order, and the sources keep to it."""
+"""One meaning per word: the glossary is in order, and the sources use its words."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ SERVER_MEANS_A_MACHINE = (
 )
 SERVER_OF_GRPC = {"server", "add_insecure_port", "ServerInterceptor", "ServicerContext", "server_pb2", "_server"}
 SERVER_NAMES = {
-    "ServerLoader", "server_subgraph",  # what atta exports of GraNNDis' servers
+    "ServerLoader", "server_subgraph",  # atta exports these of GraNNDis' servers
 }  # fmt: skip
 GROWTH_MEANS_VERTICES = (
     "samplers/",
     "platform/atta/daemon/engine/",
     "platform/atta/scheduler/events.py",
     "platform/atta/simulate/",
-    "platform/atta/train/planning/",  # D^alpha of the paper: vertices, too
+    "platform/atta/train/planning/",  # D^alpha of the paper: counts vertices, too
 )
 FANCIFUL = {"troupe", "lesson", "outlets", "outlet"}
 FANCIFUL_MODULES = {"beside"}
@@ -82,7 +82,7 @@ def identifiers(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def words(name: str) -> set[str]:
-    """``_ServerGraph`` and ``server_graph`` are made of server and graph."""
+    """``_ServerGraph`` and ``server_graph`` consist of server and graph."""
     return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 
 

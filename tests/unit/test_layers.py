@@ -1,4 +1,4 @@
-"""The walls of the architecture, read from the sources: layers, purity, no torch below training, nothing executed from outside."""
+"""Boundaries of the architecture, read from the sources: layers, purity, no torch below training, no foreign code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAYERS = (
     ("atta.wire",),
     ("atta.daemon",),
     ("atta.client",),
-    ("atta",),  # the front door, ``import atta``: its names come from below, those above may go through it
+    ("atta",),  # the front door, ``import atta``: its names come from below, and layers above may use it
     ("atta.train",),
     ("atta.bench", "atta.simulate"),
     ("atta.cli",),
@@ -66,7 +66,7 @@ def sources() -> dict[str, ast.Module]:
 
 
 def imports(tree: ast.Module) -> set[str]:
-    """Every module or member that the file imports anywhere, for type checking only or not."""
+    """Every module or member that the file imports anywhere, also for type checking only."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -77,7 +77,10 @@ def imports(tree: ast.Module) -> set[str]:
 
 
 def imported_modules(name: str) -> set[str]:
-    """The modules of Atta that a module imports: of ``from a.b import c`` it is ``a.b.c`` if there is one, else ``a.b``."""
+    """The modules of Atta that a module imports.
+
+    ``from a.b import c`` gives ``a.b.c`` if it is a module, else ``a.b``.
+    """
     named = {other for other in imports(sources()[name]) if not within(other, ("atta._native",))}
     return ({other if other in sources() else other.rpartition(".")[0] for other in named} & set(sources())) - {name}
 
@@ -87,7 +90,7 @@ def within(name: str, packages: tuple[str, ...]) -> bool:
 
 
 def layer(name: str) -> int | None:
-    """The layer whose package is the name itself or its longest prefix; ``atta`` stands for nothing but itself."""
+    """The layer whose package is the name itself or its longest prefix. ``atta`` stands only for itself."""
     found = [
         (len(p), i)
         for i, packages in enumerate(LAYERS)

@@ -1,4 +1,4 @@
-"""The DistDGL peer: a graph survives its conversion, from either form in which Atta holds it."""
+"""The DistDGL peer: a graph survives its conversion from either form that Atta has."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def parted(graph: Path) -> Path:
 
 
 def edges_by_features(graph: PlainGraph) -> list[tuple[bytes, bytes]]:
-    """The edges, their end points named by their feature rows: independent of any numbering."""
+    """The edges, each named by the feature rows of its ends: independent of any numbering."""
     x = np.ascontiguousarray(graph.tables["x"])
     return sorted((x[s].tobytes(), x[d].tobytes()) for s, d in zip(graph.src, graph.dst, strict=True))
 
@@ -97,7 +97,7 @@ def test_conversion_keeps_the_graph(graph: Path, partitions: Path) -> None:
         numbers = local.ndata[dgl.NID].numpy()
         stored_here = local.edata["inner_edge"].bool().numpy()
         ends = [numbers[e.numpy()[stored_here]] for e in local.edges()]
-        assert set(book.nid2partid(dgl.backend.tensor(ends[1])).tolist()) == {part}  # with the owner of the destination
+        assert set(book.nid2partid(dgl.backend.tensor(ends[1])).tolist()) == {part}  # with the destination's owner
         src.append(ends[0])
         dst.append(ends[1])
     assert seeds == len(plain.seeds)
@@ -143,7 +143,7 @@ def test_trainers_look_at_their_accuracy_outside_of_the_epochs(partitions: Path,
     with NetLab(2, shm_bytes=1 << 28) as lab:
         measured = run_distdgl(partitions, workload, lab.hosts, tmp_path, recipe=recipe, eval_every=2)
     assert [e["val_accuracy"] for e in measured.warm_ups] == [None, None]
-    for number, looked in ((0, True), (1, False), (2, True)):  # after two and four epochs, the last being the fourth
+    for number, looked in ((0, True), (1, False), (2, True)):  # after every second epoch and the last one
         ranks = [e for e in measured.epochs if e["epoch"] == number]
         for name, vertices in (("val_accuracy", 50), ("test_accuracy", 230)):
             assert ranks[0][name] == ranks[1][name]

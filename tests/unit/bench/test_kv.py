@@ -1,4 +1,4 @@
-"""``atta bench kv`` without daemons: settings, the generated table, the local gather, how rounds become a report."""
+"""``atta bench kv`` without daemons: settings, the generated table, the local gather, and the report of rounds."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_way_that_gathers_wrong_rows_is_found_out(small: KvBench, monkeypatch:
 
 
 class Measured:
-    """Stands in for the measuring processes; remembers in which order they ran."""
+    """Stands in for the measuring processes, and records the order in which they ran."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""Hosts on one machine: reachable, shaped, private, and gone without a trace however their owner ends."""
+"""Hosts on one machine: reachable, shaped and private. They vanish without a trace, however their owner ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ netns = pytest.mark.netns
 
 
 def namespaces() -> set[str]:
-    """Identities of all network namespaces that a process lives in."""
+    """Identities of a process's network namespaces."""
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,4 +1,4 @@
-"""How a benchmark talks with measured processes, with small scripts in place of systems."""
+"""How a benchmark talks to measured processes. Small scripts take the place of systems."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_ranks_run_together_and_report_every_epoch(tmp_path: Path) -> None:
     assert sorted((e["rank"], e["epoch"]) for e in measured.epochs) == [(r, e) for r in range(2) for e in range(3)]
     assert measured.total("seeds") == 600
     assert measured.window_s >= 0.3
-    # Both ranks were let go at the same moment: their epochs overlap.
+    # Both ranks started at the same moment, so their epochs overlap.
     starts = {r: min(e["start"] for e in measured.epochs if e["rank"] == r) for r in range(2)}
     ends = {r: max(e["stop"] for e in measured.epochs if e["rank"] == r) for r in range(2)}
     assert starts[0] < ends[1]
@@ -64,7 +64,7 @@ def test_as_many_epochs_as_fill_the_time(tmp_path: Path) -> None:
 def test_processes_end_with_the_block(tmp_path: Path) -> None:
     before = set(
         psutil.Process().children()
-    )  # of other tests: process numbers may wrap, so the newest need not be the last
+    )  # Processes of other tests. Process numbers may wrap, so the newest need not have the highest.
     with SystemProcesses("test", tmp_path) as processes:
         processes.start_support("daemon", HOST, [sys.executable, "-c", "import time; time.sleep(300)"])
         (child,) = set(psutil.Process().children()) - before
@@ -122,7 +122,7 @@ def test_figures_refer_to_the_whole_window() -> None:
         Usage(9.0, 5.0, 2.0, (5000, 2000)),
     )
     found = figures(measured)
-    assert found["seeds_per_s"] == 400 / 5  # from 2 to 7, although no rank worked all of it
+    assert found["seeds_per_s"] == 400 / 5  # from 2 to 7, although no single rank worked all that time
     assert found["edges_per_seed"] == 10
     assert found["remote_rows_per_seed"] == 40 / 200  # only the warm-up counted them
     assert found["link_bytes_per_seed"] == 20

@@ -49,10 +49,10 @@ def test_document_has_what_the_command_line_promises() -> None:
 
 
 def test_ratios_pair_the_figures_of_a_round() -> None:
-    # The machine slows down tenfold in the middle: every round still says 2.
+    # The machine becomes ten times slower in the middle: every round still gives 2.
     ratios = report_of([200.0, 20.0, 180.0], [100.0, 10.0, 90.0]).ratios()
     assert ratios["seeds_per_s"]["dgl"] == 2.0
-    # A ratio of medians would not notice that the rounds disagree; the median of ratios does.
+    # A ratio of medians would hide that the rounds disagree. The median of ratios shows it.
     assert report_of([1.0, 2.0, 30.0], [3.0, 2.0, 1.0]).ratios()["seeds_per_s"]["dgl"] == 1.0
     assert report_of([8.0, 9.0, 1.0], [1.0, 2.0, 1.0]).ratios()["seeds_per_s"]["dgl"] == 4.5
 

@@ -59,8 +59,8 @@ def test_the_busiest_resource_is_named() -> None:
     epochs = [
         epoch(r, n, make_ms=[1.0] * 9 + [11.0], queue_bytes=100.0 * r + n or None) for r in range(2) for n in range(2)
     ]
-    # Four seconds, two hosts: 125,000 bytes are a quarter of what a link of 1 Mbit/s takes, 20 batches of 50 ms each a
-    # quarter.
+    # Four seconds, two hosts. 125,000 bytes are a quarter of what a link of 1 Mbit/s carries.
+    # 20 batches of 50 ms each are a quarter of the four seconds.
     found = figures(
         Measured(epochs[:2], epochs, Usage(4.0, 2.0, 1.0, (130_000, 70_000)), Usage(4.0, 2.0, 1.0, (125_000, 60_000))),
         bench=bench,

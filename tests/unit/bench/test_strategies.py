@@ -43,7 +43,7 @@ def test_nonsense_is_refused(settings: dict[str, Any], word: str) -> None:
 def test_every_strategy_is_a_command() -> None:
     bench = StrategiesBench("d", strategies=STRATEGIES, num_neighbors=(5,))
     options = {name: " ".join(bench.options(name, 7)) for name in STRATEGIES}
-    assert "--strategy full --trainers-per-server 4" in options["full"]  # one group over both servers
+    assert "--strategy full --trainers-per-server 4" in options["full"]  # both servers are one group
     assert "--strategy full --trainers-per-server 2" in options["preload"]
     assert "--strategy cooperative --trainers-per-server 2 --eas 1,15 --co-batches 1" in options["cooperative"]
     assert "--strategy minibatch --num-neighbors 5,5,5 --batch-size 1024" in options["minibatch"]

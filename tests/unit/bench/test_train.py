@@ -1,4 +1,4 @@
-"""``atta bench train`` without daemons: settings, what a dataset must have, figures of epochs, the shared model."""
+"""``atta bench train`` without daemons: settings, requirements for a dataset, figures of epochs, the shared model."""
 
 from __future__ import annotations
 

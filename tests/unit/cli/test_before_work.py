@@ -1,4 +1,4 @@
-"""What a command needs or writes is checked before it works, and results are shown before anything can fail."""
+"""Commands check their inputs and outputs before they work, and show results before anything can fail."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_daemon_says_so_before_it_loads() -> None:
 
 
 class Measured:
-    """Stands for the report of hours of measuring."""
+    """Stands for the report of a measurement that took hours."""
 
     def show(self) -> str:
         return "the figures"

@@ -1,4 +1,4 @@
-"""The Grafana dashboard is one that Grafana takes, and asks for what daemons export in the way its type wants."""
+"""Grafana accepts the dashboard. Its queries name exported metrics and use each by its type."""
 
 from __future__ import annotations
 

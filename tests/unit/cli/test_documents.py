@@ -1,4 +1,4 @@
-"""The documents tell the truth: every command in them is accepted, every link leads somewhere."""
+"""The documents tell the truth: every command in them is accepted, and every link leads to something."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG
 
 WRAPPED = [*DOCUMENTS, ROOT / "bench/README.md"]
 SOURCE_ROOTS = (ROOT, ROOT / "platform", ROOT / "platform/atta")
-"""Where the paths of sources begin that documents name."""
-EARLIER = {"CHANGELOG.md", "001-one-wheel-four-folders.md"}  # tell of files that are not there
+"""The folders from which documents give the paths of sources."""
+EARLIER = {"CHANGELOG.md", "001-one-wheel-four-folders.md"}  # these documents name files that are not there
 
 NO_MODULES = ("atta.v1", "atta.operators", "atta._native")
-"""Services of gRPC, a group of entry points, and what is built from C++: they have no Python file."""
+"""Services of gRPC, a group of entry points, and modules built from C++: they have no Python file."""
 
 
 def joined(text: str) -> str:
-    """Commands that go on after a backslash, on one line."""
+    """Commands, with lines that a backslash continues joined."""
     return re.sub(r"\\\n +", "", text)
 
 
@@ -42,7 +42,7 @@ def commands() -> list[tuple[str, str]]:
 
 
 def settings_files() -> dict[str, str]:
-    """The TOML files that documents show: indented, with their name as a comment in the first line."""
+    """The TOML files in documents: indented, with the name as a comment in the first line."""
     texts = (path.read_text() for path in DOCUMENTS)
     return {
         name: textwrap.dedent(text)
@@ -64,7 +64,7 @@ def test_commands_are_accepted(document: str, line: str, tmp_path: Path, monkeyp
         inner = command.get_command(click.Context(command), name)
         assert inner is not None, f"{document}: {name}"
         command = inner
-    with command.make_context(name, arguments) as context:  # raises UsageError for what does not exist
+    with command.make_context(name, arguments) as context:  # raises UsageError for an unknown name
         assert context.params
 
 
@@ -91,7 +91,7 @@ def test_lines_have_at_most_120_characters(path: Path) -> None:
 def test_files_that_documents_name_exist(path: Path) -> None:
     named = set(re.findall(r"(?<![\w./-])((?:[\w-]+/)+[\w-]+\.(?:py|hpp|cpp|proto|sh))\b", path.read_text()))
     diffs = [diff.read_text() for diff in path.parent.glob("*.diff")]
-    named -= {name for diff in diffs for name in re.findall(r"^\+\+\+ b/(\S+)", diff, re.MULTILINE)}  # what guides add
+    named -= {name for diff in diffs for name in re.findall(r"^\+\+\+ b/(\S+)", diff, re.MULTILINE)}  # added by guides
     missing = [
         name for name in sorted(named) if not any((root / name).exists() for root in (*SOURCE_ROOTS, path.parent))
     ]
@@ -113,13 +113,13 @@ def test_modules_that_documents_name_exist(path: Path) -> None:
 
 
 def _exists(name: str) -> bool:
-    """Whether ``name`` is a module, or a name that the source of its module has."""
+    """Whether ``name`` is a module, or a name in the source of its module."""
     _, *parts = name.split(".")
     place = ROOT / parts[0] if parts[0] in ("samplers", "partition", "protos") else ROOT / "platform/atta" / parts[0]
     rest = parts[1:]
     while rest and ((place / rest[0]).is_dir() or (place / f"{rest[0]}.py").exists()):
         place, rest = place / rest[0], rest[1:]
     home = next((p for p in (place.with_suffix(".py"), place / "__init__.py") if p.exists()), None)
-    if home is None:  # a name that ``import atta`` gives
+    if home is None:  # a name in ``import atta``
         home, rest = ROOT / "platform/atta/__init__.py", parts
     return not rest or re.search(rf"\b{rest[0]}\b", home.read_text()) is not None

@@ -1,4 +1,4 @@
-"""What ``atta top`` draws."""
+"""The picture that ``atta top`` draws."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_daemons_their_sessions_and_silent_ones() -> None:
     assert line_with(lines, "train 1/4").split() == [
         "train", "1/4", "2", "10/100", "43.2", "4,321", "3", "2", "4", "MiB", "120", "80.2", "16.5", "8.2",
     ]  # fmt: skip
-    assert line_with(lines, "fit").split()[3:5] == ["-", "-"]  # no rates from one sample
+    assert line_with(lines, "fit").split()[3:5] == ["-", "-"]  # one sample gives no rates
     assert line_with(lines, "part 1").split() == ["part", "1", "b:2", "no", "daemon", "answers"]
 
 

@@ -1,4 +1,4 @@
-"""The options of ``atta serve`` are the fields of ``DaemonConfig``: names, defaults and bounds, on the command line and in TOML."""
+"""The options of ``atta serve`` are the fields of ``DaemonConfig``: names, defaults and bounds, also in TOML."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ OPTIONS = {
     "trace-events": "trace_events", "metrics": "metrics", "metrics-port": "metrics_port", "verify": "verify",
     "exit-with-parent": "exit_with_parent",
 }  # fmt: skip
-"""Names on the command line, which scripts use, and the fields that they fill."""
+"""Names on the command line, which scripts use, and the fields that they set."""
 MIB, GIB = 1 << 20, 1 << 30
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Run ``atta serve`` with words; the configuration that the daemon would have."""
+    """Run ``atta serve`` with ``words`` and return the configuration that the daemon would have."""
     served: list[DaemonConfig] = []
     monkeypatch.setattr("atta.daemon.daemon.serve", served.append)
     monkeypatch.setattr("atta.observe.logs.configure", lambda **_: None)

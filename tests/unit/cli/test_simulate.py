@@ -1,4 +1,4 @@
-"""``atta simulate`` as people call it."""
+"""``atta simulate`` on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DAG instances against a brute-force model: all tasks and dependencies written down in advance."""
+"""DAG instances against a brute-force model that lists all tasks and dependencies in advance."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def key(task: Task) -> tuple[str, str, int, int]:
 
 
 def model(plan: Plan, growth: Growth, expand: Growth, chunk_rows: int) -> dict[tuple[str, str, int, int], set]:
-    """Every task of the instance, with all tasks that must be done before it."""
+    """Every task of the instance, and the tasks that must be done before it."""
     tasks: dict[tuple[str, str, int, int], set] = {}
     end: set = set()
     joined: list[str] = []
@@ -71,7 +71,7 @@ def model(plan: Plan, growth: Growth, expand: Growth, chunk_rows: int) -> dict[t
 
 
 def run(plan: Plan, growth: Growth, expand: Growth, chunk_rows: int, pick: Callable[[list[Task]], Task]) -> list[Task]:
-    """Drive an instance to its end; after every step its running tasks are exactly those that the model allows."""
+    """Run an instance to its end. After every step, its running tasks are exactly those that the model allows."""
     dag = DagInstance(plan, HOME, chunk_rows)
     expected = model(plan, growth, expand, chunk_rows)
     done: set = set()
@@ -113,7 +113,7 @@ def test_ready_tasks_are_those_of_the_model(
         at_home = task.kind in (Kind.SEED, Kind.JOIN, Kind.END) or task.owner == HOME
         assert task.lane is (Lane.CPU if at_home else Lane.NET)
         assert 0 <= task.chunk < task.chunks
-    # Costs add up to what the joins reported, whatever the chunks.
+    # Costs add up to what the joins reported, for any chunks.
     fetched = sum(t.cost for t in history if t.kind is Kind.FEATURE)
     with_features = {op.inputs[0] for op in plan.ops if op.kind is Kind.FEATURE}
     assert fetched == pytest.approx(
@@ -137,7 +137,7 @@ def test_features_of_a_hop_do_not_wait_for_the_next_hop() -> None:
     assert (join.kind, join.op, join.cost) == (Kind.JOIN, "nbr1", min(50.0, 30.0) + min(20.0, 12.0))
     after_join = dag.done(join, [OwnedVertices(0, 7, 9.0, 70.0)])
     assert [(t.kind, t.op) for t in after_join] == [(Kind.FEATURE, "feature1"), (Kind.NEIGHBORHOOD, "nbr2")]
-    assert len(dag.issued) == 4  # both features of the seeds are still under way
+    assert len(dag.issued) == 4  # both features of the seeds are still running
 
 
 def test_nothing_grows_and_the_dag_still_ends() -> None:

@@ -1,4 +1,4 @@
-"""Seed plans: every seed in its place, equal counts, the same batches whatever the partitions."""
+"""Seed plans: every seed in its place, equal counts, the same batches for any partitioning."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_padding_gives_equal_counts_and_fewest_repeats(
     assert all(1 <= len(b) <= size for b in parts_)
     assert [s for p in plans for b in batches(p) for s in b] == [s for p in plans for s in p.seeds.tolist()]
     repeats = sum(seen.values()) - n
-    # A batch needs one seed at least, and the rounds before are full: no plan of this kind repeats fewer seeds.
+    # A batch needs at least one seed, and the earlier rounds are full. No plan of this kind repeats fewer seeds.
     if policy is GLOBAL:
         assert repeats == max(0, world - (n - (rounds - 1) * world * size))
     else:
@@ -109,7 +109,7 @@ def test_without_padding_ranks_partition_the_seeds(
 def test_drop_last_keeps_full_batches_only(n: int, world: int, size: int, policy: SeedPolicy, pad: bool) -> None:
     internal, user_ids = split(n, seed=2)
     options = {"batch_size": size, "policy": policy, "pad": pad, "drop_last": True}
-    richest = n // world if pad else n if policy is GLOBAL else -(-n // world)  # seeds that could fill one batch
+    richest = n // world if pad else n if policy is GLOBAL else -(-n // world)  # most seeds that one batch can get
     if richest < size:
         for rank in range(world):  # all ranks agree that there is nothing to do
             with pytest.raises(ConfigError, match="drop_last leaves no batch"):
@@ -129,7 +129,7 @@ def test_drop_last_keeps_full_batches_only(n: int, world: int, size: int, policy
 def test_global_batches_do_not_depend_on_the_partitions(
     n: int, world: int, shuffle: bool, pad: bool, seed: int
 ) -> None:
-    """Two partitionings: another relabelling and another number of parts give the same batches in user ids."""
+    """Two partitionings, with different relabellings and numbers of parts, give the same batches in user ids."""
     internal, user_ids = split(n, seed)
     rng = np.random.default_rng(seed + 100)
     other = rng.permutation(n)
@@ -191,7 +191,7 @@ def test_a_seed_given_twice_stays_twice() -> None:
 
 def test_local_shares_lie_near_home_and_stay_for_all_epochs() -> None:
     parts, world, n = 4, 8, 4000
-    internal = np.arange(n, dtype=np.int64)  # every partition has as many seeds
+    internal = np.arange(n, dtype=np.int64)  # all partitions have the same number of seeds
     user_ids = np.random.default_rng(0).permutation(n).astype(np.int64)
     first = ranks(internal, user_ids, world, parts=parts, epoch=0)
     later = ranks(internal, user_ids, world, parts=parts, epoch=1)
@@ -200,7 +200,7 @@ def test_local_shares_lie_near_home_and_stay_for_all_epochs() -> None:
         assert set(owners.tolist()) == {home_of(a.rank, world, parts)}
         assert set(a.seeds.tolist()) == set(b.seeds.tolist())
         assert a.seeds.tolist() != b.seeds.tolist()
-    # Within a machine the split is random: both trainers have about half of every stretch of ids.
+    # Within a machine the split is random: each trainer has about half of every range of ids.
     for stretch in range(0, n, 250):
         mine = np.count_nonzero((first[2 * (stretch // 1000)].seeds // 250) == stretch // 250)
         assert 75 < mine < 175
@@ -229,7 +229,7 @@ def test_epochs_and_seeds_differ_and_repeat() -> None:
 
 @pytest.mark.parametrize("policy", [LOCAL, GLOBAL])
 def test_permutations_are_uniform(policy: SeedPolicy) -> None:
-    """Over many epochs every seed is equally often in every position (chi-square on the whole table)."""
+    """Over many epochs, every seed is in every position equally often (chi-square on the whole table)."""
     n, epochs = 12, 3000
     internal, user_ids = split(n)
     counts = np.zeros((n, n))

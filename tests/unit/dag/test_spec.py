@@ -51,7 +51,7 @@ def test_fan_outs_per_edge_type_zero_skips_and_triples_work() -> None:
     counts = {("paper", "cites", "paper"): [5, 0], WRITES: [0, 7], HAS: [-1, -1]}
     plan = check_spec(neighbor_spec(TYPED, hops=Hops(counts), seed_type="paper"), TYPED)
     assert [dict(op.fan_outs) for op in plan.neighborhoods] == [{CITES: 5, HAS: -1}, {WRITES: 7, HAS: -1}]
-    # Features are fetched for the types that an operator can add: nothing but papers (cites, has) in hop 1.
+    # Features are fetched only for the types that an operator can add. In hop 1 (cites, has) these are papers alone.
     assert plan.op("feature1").tables == (("paper", "x"), ("paper", "y"))
     assert plan.op("feature2").tables == (("author", "x"), ("paper", "x"), ("paper", "y"))
 
@@ -277,7 +277,7 @@ def test_random_bytes_never_do_more_than_raise(data: bytes) -> None:
     except Exception:
         return
     spec.version = 1
-    with pytest.raises(ConfigError):  # a valid one would need names of the schema
+    with pytest.raises(ConfigError):  # a valid one would need names from the schema
         check_spec(spec, TYPED)
 
 

@@ -1,4 +1,4 @@
-"""Policies of the cache of remote rows: what is kept is right, within bounds, and ranked by what is really asked for."""
+"""Policies of the cache of remote rows: kept rows are right, within bounds, and ranked by real requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def true_rows(ids: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def ask(shelf: RecentRows, owner: int, rows: np.ndarray, tables: list[str]) -> int:
-    """What a batch does: take what is there, fetch and offer the rest. Returns the hits; every row that came must be right."""
+    """Do what a batch does: take cached rows, fetch and offer the rest. Returns the hits. Every row must be right."""
     positions = np.arange(len(rows))
     found = shelf.look_up(tables, owner, rows, positions)
     outs = [np.zeros((len(rows), *SPECS[t].row_shape), SPECS[t].dtype) for t in tables]
@@ -106,7 +106,7 @@ def test_readers_and_writers_at_once() -> None:
 
 @pytest.mark.parametrize("fan_outs", [(3,), (4, 2), (2, -1)])
 def test_expected_visits_are_what_sampling_comes_to(dataset: Dataset, fan_outs: tuple[int, ...]) -> None:
-    """Trees sampled again and again by hand, vertices of the other partition not expanded."""
+    """Trees sampled repeatedly by hand, without expanding vertices of the other partition."""
     expected = expected_visits(dataset, 0, fan_outs)["node"]
     rng, csc = np.random.default_rng(1), dataset.part(0).csc("node__to__node")
     lo, hi = dataset.book.range("node", 0)

@@ -1,4 +1,4 @@
-"""Codecs against numpy, bit for bit; what int8 loses, and what happens to numbers that are none."""
+"""Codecs against numpy, bit for bit; the loss of int8; NaN and infinities."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_half_is_decoded_as_by_numpy() -> None:
 
 
 def test_halves_are_encoded_as_by_numpy(rng: np.random.Generator) -> None:
-    """Random bits, all halves, and the numbers half-way between two of them with their neighbours."""
+    """Random bits, all halves, and the numbers half-way between two halves with their neighbours."""
     halves = np.arange(1 << 15, dtype=np.uint16).view(np.float16).astype(np.float32)
     halves = halves[np.isfinite(halves)]
     ties = (halves[:-1] + halves[1:]) / 2

@@ -1,4 +1,4 @@
-"""Snapshots that were damaged, mixed up or never ours are refused with the file's name, and nothing changes."""
+"""Snapshots that are damaged, mixed up or not Atta's are refused with the file's name, and nothing changes."""
 
 from __future__ import annotations
 

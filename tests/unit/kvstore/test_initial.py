@@ -1,4 +1,4 @@
-"""What new tables hold: the same however they are cut, and as random as they say."""
+"""Initial values of tables: the same for any cut, and as random as they should be."""
 
 from __future__ import annotations
 

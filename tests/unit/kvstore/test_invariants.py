@@ -1,4 +1,4 @@
-"""Every invariant of tables, clients and snapshots, broken by hand: ``validate`` says which one."""
+"""The tests break every invariant of tables, clients and snapshots by hand: ``validate`` says which one is broken."""
 
 from __future__ import annotations
 

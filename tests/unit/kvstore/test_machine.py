@@ -1,7 +1,7 @@
 """Random histories of tables with several clients, retries and reordering, against dictionaries of numpy arrays.
 
-Clients are forgotten, snapshots are loaded, and copies of pushes turn up late, from before either: whatever had been applied is
-never applied again, and what comes from a client that is not known is refused.
+Clients are forgotten, snapshots are loaded, and copies of pushes from before either event arrive late. A push that was
+applied is never applied again, and a push from an unknown client is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ seeds = st.integers(0, 2**31)
 
 @dataclass
 class Request:
-    """A push as it was sent: by whom, as registered, and with which number."""
+    """A push as it was sent: its client, as registered then, and its number."""
 
     who: str
     number: int
@@ -54,7 +54,10 @@ class Request:
 
 @dataclass
 class Model:
-    """A table as plain arrays, and whom it knows: the applied numbers of each, and from whom it takes nothing new."""
+    """A table as plain arrays, with the clients that it knows.
+
+    For each client: the applied numbers, and whether its new pushes are refused.
+    """
 
     spec: MutableSpec
     first: int
@@ -99,7 +102,7 @@ class Machine(RuleBasedStateMachine):
         self.tables = Tables(100_000)
         self.models: dict[str, Model] = {}
         self.sent: dict[str, list[Request]] = {name: [] for name in SPECS}
-        self.counts: dict[str, int] = defaultdict(int)  # of pushes by whoever was registered
+        self.counts: dict[str, int] = defaultdict(int)  # number of pushes, by client as registered
         self.saved: dict[str, Model] | None = None
 
     def teardown(self) -> None:
@@ -131,7 +134,7 @@ class Machine(RuleBasedStateMachine):
         model.state = {key: np.concatenate([array, added.state[key]]) for key, array in model.state.items()}
 
     def registered(self, name: str, client: str) -> str:
-        """Who the client is to the table: as registered now, or anew."""
+        """The client's name in the table: its current registration, or a new one."""
         model = self.models[name]
         for who in model.known:
             if who.startswith(client) and who not in model.over:
@@ -144,7 +147,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=names, client=clients, seed=seeds, lost=st.booleans(), version=st.none() | st.integers(0, 9))
     def push(self, name: str, client: str, seed: int, lost: bool, version: int | None) -> None:
-        """A new push; a lost one has its number but comes later, if at all."""
+        """A new push. A lost one has its number but arrives later, if ever."""
         if name not in self.models:
             return
         model, spec, rng = self.models[name], SPECS[name], np.random.default_rng(seed)
@@ -161,7 +164,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=names, pick=st.integers(0, 1000))
     def send_again(self, name: str, pick: int) -> None:
-        """Any earlier push: a retry, or one that was lost; perhaps to a table that was deleted, or loaded, since."""
+        """Any earlier push: a retry, or a lost one. The table may have been deleted or loaded since."""
         if name in self.models and self.sent[name]:
             self.send(name, self.sent[name][pick % len(self.sent[name])])
 

@@ -1,4 +1,4 @@
-"""One table: what requests it refuses, versions, growth, and snapshots while others push."""
+"""One table: the requests that it refuses, versions, growth, and snapshots while others push."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_versions_are_those_of_the_last_write() -> None:
 
 
 def test_an_older_version_does_not_replace_a_newer_one() -> None:
-    """Row by row; of equal versions the last write counts."""
+    """Row by row. Of equal versions, the last write counts."""
     table = knowing(MutableTable(MutableSpec("t", 4, "<i8", versioned=True)), 1)
     for number, (rows, value, version) in enumerate(
         [([1, 2], 10, 5), ([0, 1, 2, 3], 20, 3), ([2, 3], 30, 5), ([3], 40, 0), ([0, 0], 50, 4)]
@@ -122,7 +122,7 @@ def test_an_older_version_does_not_replace_a_newer_one() -> None:
     assert pulled.values.tolist() == [50, 10, 30, 30]
     assert pulled.versions is not None
     assert pulled.versions.tolist() == [4, 5, 5, 5]
-    table.push(np.arange(4), np.full(4, 60), "write", client=1, sequence=5)  # without a version: over all
+    table.push(np.arange(4), np.full(4, 60), "write", client=1, sequence=5)  # without a version: overwrites all
     pulled = table.pull(np.arange(4))
     assert pulled.values.tolist() == [60] * 4
     assert pulled.versions is not None
@@ -184,7 +184,7 @@ def test_a_table_without_rows_grows_from_nothing(tmp_path: Path) -> None:
 def test_growth_stays_within_the_spec() -> None:
     table = table_of()
     for rows, words in [
-        (19, "has 60 rows and does not shrink to 59"),  # in rows of the whole table
+        (19, "has 60 rows and does not shrink to 59"),  # row numbers of the whole table
         (-30, "has 60 rows and does not shrink to 10"),
         (81, "cannot grow to 121 rows; it may have 120"),
     ]:
@@ -203,7 +203,10 @@ def test_growth_stays_within_the_spec() -> None:
 
 
 def test_a_snapshot_is_a_cut_between_pushes(tmp_path: Path) -> None:
-    """Each push adds one to every row, so rows of a cut agree with each other and with the numbers of their clients."""
+    """Each push adds one to every row.
+
+    So the rows of a cut agree with each other and with the clients' push numbers.
+    """
     table = knowing(MutableTable(MutableSpec("t", 3000, "<i8", (50,), max_rows=3010)), 0, 1, 2)
     ones, rows = np.ones((3000, 50), np.int64), np.arange(3000)
     done = threading.Event()

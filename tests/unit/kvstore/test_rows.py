@@ -14,7 +14,7 @@ THREADS = 4
 
 
 def together(*bodies: Callable[[], None]) -> None:
-    """Run the bodies on threads of their own that begin together; the first error is raised."""
+    """Run the bodies on their own threads, which begin together. The first error is raised."""
     start, errors = threading.Barrier(len(bodies)), []
 
     def run(body: Callable[[], None]) -> None:
@@ -53,7 +53,7 @@ def test_reading_and_writing_equal_numpy(shape: tuple[int, ...], dtype: type, rn
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
 @pytest.mark.parametrize("shape", [(), (5,)])
 def test_adding_equals_numpy(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> None:
-    """Also where integers wrap and halves round."""
+    """Also for integers that wrap and halves that round."""
     big = np.dtype(dtype).kind in "iu"
     scale = float(np.iinfo(dtype).max) / 2 if big else 3.0
     table = (rng.random((20, *shape)) * scale).astype(dtype)
@@ -113,7 +113,7 @@ def test_bad_requests_change_nothing() -> None:
 
 @pytest.mark.parametrize("width", [3, 64, 1000])
 def test_no_row_is_ever_torn(width: int) -> None:
-    """Writers write constant rows with a matching version: whatever is read must be constant and match."""
+    """Writers write constant rows with a matching version. Every row that is read must be constant and match."""
     rows_of_table, rounds, many = 7, 100, max(50, 6000 // width)  # requests long enough to overlap
     table = np.zeros((rows_of_table, width), np.int64)
     versions, locks = np.zeros(rows_of_table, np.int64), kernels.RowLocks()

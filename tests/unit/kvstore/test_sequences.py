@@ -53,7 +53,7 @@ def test_what_comes_from_a_snapshot_recognises_retries_and_takes_nothing_new(app
                 apply(restored, "a", number)
     with pytest.raises(UnknownClientError, match="a snapshot was loaded"):
         apply(restored, "b", 0)
-    assert restored.to_json() == before.to_json()  # a snapshot of a restored table knows what the first one did
+    assert restored.to_json() == before.to_json()  # a snapshot of a restored table knows what the first snapshot knew
     restored.register("c")
     assert apply(restored, "c", 0)
 
@@ -113,13 +113,13 @@ def test_who_is_not_known_or_not_any_more_is_refused(number: int) -> None:
 def test_clients_that_went_silent_are_forgotten_also_restored_ones() -> None:
     sequences = Sequences.from_json([["old", 3, [5]], ["older", 1, []]])
     sequences.register("new")
-    assert sequences.expire(100.0, 10.0) == 0  # when they were last heard of is known from now on
+    assert sequences.expire(100.0, 10.0) == 0  # the table counts their silence from now on
     assert not apply(sequences, "old", 5)
     assert apply(sequences, "new", 0)
     assert sequences.expire(108.0, 10.0) == 0
     assert sequences.expire(111.0, 10.0) == 1  # "older"
     with sequences.once("new", 1):
-        assert sequences.expire(119.0, 10.0) == 1  # "old"; the push of the other is under way
+        assert sequences.expire(119.0, 10.0) == 1  # "old"; the other client's push is under way
     assert [client for client, *_ in sequences.to_json()] == ["new"]
     with pytest.raises(UnknownClientError):
         apply(sequences, "old", 5)
@@ -215,7 +215,7 @@ def test_the_gate_lets_in_many_or_one() -> None:
 
     def meet() -> None:
         with gate.shared():
-            together_inside.wait(30)  # two are inside at the same time
+            together_inside.wait(30)  # two at a time are inside
 
     together(shared, shared, exclusive, exclusive)
     together(meet, meet)
@@ -223,13 +223,13 @@ def test_the_gate_lets_in_many_or_one() -> None:
 
 def test_settled_numbers_are_not_waited_for() -> None:
     sequences = knowing("c")
-    assert settle(sequences, "c", 10_000, settled=10_000)  # far ahead of 0, which will not come
+    assert settle(sequences, "c", 10_000, settled=10_000)  # far ahead of 0, which will never come
     assert not settle(sequences, "c", 10_000, settled=10_000)
     assert not settle(sequences, "c", 5)  # settled: a stray copy of an old push
     assert settle(sequences, "c", 10_002, settled=10_001)
     assert settle(sequences, "c", 10_001, settled=10_001)
     assert sequences.to_json() == [["c", 10_003, []]]
-    assert settle(sequences, "c", 10_003, settled=99_999)  # a client cannot settle what it sends
+    assert settle(sequences, "c", 10_003, settled=99_999)  # a client cannot settle the number that it is sending
 
 
 def settle(sequences: Sequences, client: Client, sequence: int, settled: int = 0) -> bool:

@@ -1,4 +1,4 @@
-"""Descriptions of tables: through JSON and back, and what they refuse."""
+"""Descriptions of tables: through JSON and back, and the values that they refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The optimisers' kernels against the formulas, written down in numpy's float32."""
+"""The optimisers' kernels against the formulas in numpy's float32."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_the_quota_is_checked_before_anything_is_allocated() -> None:
     tables = Tables(200)
     tables.create(SPEC)
     assert tables.used_bytes == 160
-    huge = MutableSpec("huge", 2**40, row_shape=(1000,))  # could not even be allocated
+    huge = MutableSpec("huge", 2**40, row_shape=(1000,))  # too large to allocate
     for call in (lambda: tables.create(huge), lambda: tables.grow("users", 13)):
         with pytest.raises(QuotaExceededError, match="160 of 200"):
             call()
@@ -89,7 +89,7 @@ def test_a_client_is_forgotten_by_all_tables() -> None:
 
 
 def test_clients_that_went_silent_are_forgotten_by_all_tables(tmp_path: Path) -> None:
-    """Also those that only a snapshot knows of."""
+    """Also clients that only a snapshot knows."""
     tables = Tables(1000)
     tables.create(MutableSpec("a", 1)).register(7)
     tables.snapshot(tmp_path / "saved")
@@ -106,7 +106,7 @@ def test_a_table_that_was_opened_and_is_gone_or_another_is_an_error() -> None:
     tables = Tables(1000)
     tables.create(SPEC, table_id=5)
     assert tables.get("users", 5).table_id == 5
-    assert tables.create(SPEC, table_id=6).table_id == 5  # whoever comes second opens the first one's
+    assert tables.create(SPEC, table_id=6).table_id == 5  # a second creator opens the first one's table
     tables.delete("users")
     with pytest.raises(UnknownNameError, match=r"'users' is not here any more.*atta tables load"):
         tables.get("users", 5)
@@ -136,7 +136,7 @@ def test_a_loaded_table_takes_the_place_of_the_one_that_was_opened(tmp_path: Pat
 
 
 def test_tables_fit_into_the_memory_that_there_is() -> None:
-    """Whatever the quota says; an eighth of the free memory is left to other things."""
+    """Regardless of the quota. An eighth of the free memory is left for other uses."""
     free = 1000
     tables = Tables(1 << 40, free_bytes=lambda: free)
     with pytest.raises(QuotaExceededError, match="876 more bytes of memory; the daemon may take 875"):
@@ -156,7 +156,7 @@ def test_without_further_notice_it_is_the_memory_of_this_process() -> None:
 
 
 def test_memory_is_taken_when_a_table_is_created() -> None:
-    """Pages that are only promised would let one table after another pass the check."""
+    """If pages were only promised, one table after another would pass the check."""
     process = psutil.Process()
     before = process.memory_info().rss
     table = MutableTable(MutableSpec("t", 1 << 22, optimiser=OptimiserSpec.adam()))
@@ -201,11 +201,11 @@ def test_closed_tables_do_not_change(tmp_path: Path) -> None:
         with pytest.raises(QuotaExceededError, match="stopping"):
             change()
     tables.snapshot(tmp_path / "after")
-    assert tables.create(SPEC) is table  # opening is no change
+    assert tables.create(SPEC) is table  # opening changes nothing
 
 
 def test_a_snapshot_whose_replacement_was_killed_is_found_again(tmp_path: Path) -> None:
-    """Between two renames nothing had its name; what was there before is put back."""
+    """Between two renames, no folder has the snapshot's name. The old one is put back."""
     tables = Tables(1000)
     tables.create(dataclasses.replace(SPEC, init=Constant(4)))
     tables.snapshot(tmp_path / "saved")

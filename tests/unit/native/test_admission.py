@@ -1,4 +1,4 @@
-"""Which external neighbours a vertex admits: the kernel against plain Python, and against what uniform drawing must give."""
+"""Which external neighbours a vertex admits: the kernel against plain Python and against uniform drawing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pair_hash(stream_key: int, target_key: int, source_key: int) -> int:
 def admitted_by(
     row: list[int], scores: list[int] | None, target: int, known: set[int], keys: list[int], limit: int, stream_key: int
 ) -> list[int]:
-    """What one vertex admits of the sources in ``row``, best first."""
+    """The sources in ``row`` that one vertex admits, best first."""
     order = {}
     for i, source in enumerate(row):
         if source not in known:
@@ -76,7 +76,7 @@ def test_equals_plain_python(data: st.DataObject) -> None:
     known, limit, key = draw(st.sets(vertex)), draw(st.integers(0, 12)), draw(st.integers(0, MASK))
     expected = [admitted_by(row, None, t, known, keys, limit, key) for row, t in zip(rows, targets, strict=True)]
     assert admit(rows, targets, known, keys, limit, stream_key=key) == expected
-    # By degrees: equal scores are common, and sources of one vertex have one score.
+    # Scores by degree: equal scores are common, and each source has one score.
     degree = draw(st.lists(st.integers(MASK - 3, MASK), min_size=nodes, max_size=nodes))
     by_degree = [
         admitted_by(row, [degree[s] for s in row], t, known, keys, limit, key)

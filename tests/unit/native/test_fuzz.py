@@ -1,6 +1,6 @@
-"""Damaged arguments: a kernel either refuses them with a reason or returns what lies within its graph. It never reads elsewhere.
+"""Damaged arguments: a kernel refuses them with a reason, or returns values within its graph. It never reads elsewhere.
 
-Run under AddressSanitizer by ``make sanitize``; without it these tests see only what comes back.
+``make sanitize`` runs the tests under AddressSanitizer. Without it, they see only the returned values.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ KEYS = st.integers(0, (1 << 64) - 1)
 
 
 def reasoned(error: Exception) -> None:
-    """A refusal says why."""
+    """A refusal names its reason."""
     assert str(error)
 
 
 @dataclass
 class Csc:
-    """A graph of ``n`` rows whose sources are rows, too; perhaps no graph at all."""
+    """A graph of ``n`` rows, with sources that are rows, too. It may not be a graph at all."""
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -45,7 +45,7 @@ class Csc:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Csc:
-    """A sound graph with up to two damages: a number where it does not belong, or an array of another length."""
+    """A sound graph with up to two damages: a number in a wrong place, or an array of another length."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     n, dtype = draw(st.integers(0, 20)), draw(st.sampled_from([np.int32, np.int64]))
     degrees = rng.integers(0, 30, n) * (rng.random(n) < 0.8)
@@ -95,7 +95,7 @@ def method_of(draw: Callable[[Any], Any], graph: Csc) -> _native.Method | None:
 
 
 def some(draw: Callable[[Any], Any], count: int, dtype: Any, values: Any) -> np.ndarray | None:
-    """None, or an array of values that is mostly as long as it should be."""
+    """None, or an array of values that usually has the right length."""
     if draw(st.booleans()):
         return None
     length = count if draw(st.integers(0, 4)) else draw(st.integers(0, 80))

@@ -1,4 +1,4 @@
-"""Methods written in numpy: the same edges as a native method that draws the same way, wherever they are asked."""
+"""Methods written in numpy draw the same edges as native methods with the same rule, wherever they run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERTICES, EDGES = 200, 3000
 
 
 def with_replacement(hop: Hop) -> Picks:
-    """What the uniform method does, number by number."""
+    """The uniform method, number by number."""
     counts = np.where(hop.degree > 0, hop.fan_out, 0)
     drawn = [hop.first + kernels.scaled(hop.bits(i), hop.degree) for i in range(hop.fan_out)]
     return Picks(counts, np.stack(drawn, axis=1)[hop.degree > 0].reshape(-1))

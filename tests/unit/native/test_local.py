@@ -1,4 +1,4 @@
-"""The core without daemons: the same draws as the loader, exact neighbourhoods, any number of threads."""
+"""The core without daemons: the loader's draws, exact neighbourhoods, any number of threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def some_edges(seed: int, nodes: int = 60, count: int = 700) -> tuple[np.ndarray
 
 
 @pytest.mark.parametrize("frontier", ["new", "all"])
-@pytest.mark.parametrize("nodes", [60, (1 << 24) + 1])  # a direct table, and hashing
+@pytest.mark.parametrize("nodes", [60, (1 << 24) + 1])  # a direct table, then hashing
 def test_one_pass_equals_sampling_and_stitching(seed: int, frontier: str, nodes: int) -> None:
     src, dst = some_edges(seed)
     keys = np.random.default_rng(seed).permutation(nodes)[:nodes] if nodes < 1000 else None
@@ -181,7 +181,7 @@ def test_bad_input_is_refused() -> None:
     ]:
         with pytest.raises(ConfigError, match=words):
             call()
-    assert sampler.sample([1, 2], [2]).row.size > 0  # and goes on
+    assert sampler.sample([1, 2], [2]).row.size > 0  # the next batch works
 
 
 def test_seeds_given_twice_count_once_as_in_daemons() -> None:
@@ -189,4 +189,4 @@ def test_seeds_given_twice_count_once_as_in_daemons() -> None:
     once, twice = (sample_locally(graph, SaintWalks(3), seeds) for seeds in ([5, 9], [5, 9, 5]))
     assert once.n_id.tolist() == twice.n_id.tolist()
     assert twice.n_id[:2].tolist() == [5, 9]
-    assert sample_locally(graph, Shadow(depth=0), [5, 9, 5]).tree.tolist() == [0, 1, 2]  # a tree for each
+    assert sample_locally(graph, Shadow(depth=0), [5, 9, 5]).tree.tolist() == [0, 1, 2]  # a tree for each seed

@@ -1,4 +1,4 @@
-"""Temporal and LABOR sampling against brute force and exact probabilities; trees; what all methods share."""
+"""Temporal and LABOR sampling against brute force and exact probabilities; trees; rules of all methods."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def some_rows(seed: int, rows: int = 25, longest: int = 90) -> tuple[np.ndarray,
 def drawn(
     indptr: np.ndarray, sources: np.ndarray, rows: np.ndarray, method: Any = None, **options: Any
 ) -> list[np.ndarray]:
-    """Positions of the edges that each row gets."""
+    """Positions of the edges that each row draws."""
     given = {"replace": False, "stream_key": 3, **options}
     keys = np.arange(len(indptr) - 1)
     counts, _, positions = kernels.sample_neighbors(
@@ -66,7 +66,7 @@ def test_no_edge_comes_from_the_future(seed: int, fan_out: int, method: Method, 
             continue
         assert len(set(found)) == len(found) == (len(earlier) if fan_out < 0 else min(fan_out, len(earlier)))
         if method is Method.LAST and fan_out > 0:
-            # The latest, and of equally late ones those that come last.
+            # The latest edges. Of equally late ones, those that come last.
             assert found.tolist() == sorted(earlier, key=lambda e: (times[e], e))[-fan_out:]
 
 
@@ -80,7 +80,8 @@ def test_temporal_draws_are_uniform_among_earlier_edges() -> None:
     )
     seen = np.bincount(found % degree, minlength=degree)
     assert (seen[order >= known] == 0).all()
-    # Without replacement each edge is in with probability k / d: less spread than a chi-square statistic allows for.
+    # Without replacement, each edge is in with probability k / d.
+    # The spread is smaller than a chi-square statistic assumes.
     assert stats.chisquare(seen[order < known]).pvalue > 1e-6
 
 
@@ -98,14 +99,17 @@ def test_labor_takes_each_source_with_probability_k_over_d() -> None:
     chance = fan_out / degree
     spread = np.sqrt(chance * (1 - chance))
     assert np.abs(seen / batches - chance).max() < 5 * spread / np.sqrt(batches)
-    # Inclusions are independent of each other: the number of edges is binomial.
+    # Inclusions are independent of each other, so the number of edges is binomial.
     assert abs(np.var(sizes) - degree * chance * (1 - chance)) < 0.15 * degree * chance
     pairs = [np.corrcoef(rng.permutation(sizes), sizes)[0, 1] for _ in range(3)]
     assert max(map(abs, pairs)) < 0.1
 
 
 def test_labor_rows_share_their_sources() -> None:
-    """Rows of a hop use one number per source: of two rows with the same sources, the longer one's choice lies in the other's."""
+    """Rows of a hop use one number per source.
+
+    Of the sources that two rows share, the longer row chooses only some that the shorter row chooses, too.
+    """
     sources = np.concatenate([np.arange(50), np.arange(50), np.arange(20)]).astype(np.int32)
     indptr, fan_out = np.array([0, 50, 100, 120]), 10
     tables = tables_for(Method.LABOR, indptr, sources)
@@ -114,12 +118,12 @@ def test_labor_rows_share_their_sources() -> None:
         assert np.array_equal(sources[a], sources[b])
         assert set(sources[a][sources[a] < 20]) <= set(sources[c])
     short = drawn(indptr, sources, np.arange(3), tables, fan_out=50, stream_key=1)
-    assert [len(found) for found in short] == [50, 50, 20]  # no more than there are: all of them
+    assert [len(found) for found in short] == [50, 50, 20]  # no more than there are: all edges
 
 
 @given(st.integers(0, 10_000), st.integers(0, 30))
 def test_labor_is_brute_force_in_any_lane(seed: int, fan_out: int) -> None:
-    """The vector code and plain arithmetic agree: a row alone, in pieces, gives what it gives as a whole."""
+    """The vector code and plain arithmetic agree. A row alone, or in pieces, gives the same as the whole."""
     indptr, sources = some_rows(seed)
     tables = tables_for(Method.LABOR, indptr, sources, source_keys=np.arange(1000) * 3)
     rows = np.arange(25)
@@ -165,7 +169,7 @@ def test_trees_draw_independently_and_repeatably(method: Method) -> None:
     assert (dst[batch.e_id] == batch.n_id[batch.col]).all()
     first = [batch.e_id[batch.tree[batch.col] == tree].tolist() for tree in range(4)]
     if method in (Method.UNIFORM, Method.WEIGHTED, Method.TEMPORAL):
-        assert first[0] != first[1]  # the same seed, but draws of its own
+        assert first[0] != first[1]  # the same seed, but its own draws
     if times is not None:
         assert graph.time is not None
         of_edge = np.empty(900, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The loops that benchmarks hold the store against must at least do the same work."""
+"""The benchmarks' reference loops do the same work as the store."""
 
 from __future__ import annotations
 

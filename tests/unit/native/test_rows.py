@@ -69,7 +69,7 @@ def test_stitch_equals_brute_force(seed: int, owners: int, wide: bool, outs: tup
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_long_stitch_in_wide_ids_equals_numpy(first: int) -> None:
-    """So many edges that they go past the caches, into arrays that begin in the middle of a word of 16 bytes or not."""
+    """More edges than fit into the caches. The arrays begin at a word of 16 bytes, or in the middle of one."""
     rng = np.random.default_rng(first)
     counts = rng.integers(0, 12, 60_000).astype(np.int32)
     edges = int(counts.sum())
@@ -161,7 +161,7 @@ def test_degree_sum() -> None:
 
 @pytest.mark.parametrize("width", [64, 100, 400, 401, 2407])
 def test_large_targets_are_filled_past_the_caches(width: int) -> None:
-    """Above a megabyte the copies take another path; every alignment of the target's rows must come out right."""
+    """Above a megabyte, copies take another path. They must be right for every alignment of the target's rows."""
     rng = np.random.default_rng(width)
     count = (1 << 20) // width + 50
     table = rng.integers(0, 256, (count, width), dtype=np.uint8)

@@ -15,7 +15,7 @@ Csc = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def random_csc(seed: int, n: int = 50, wide: bool = False) -> Csc:
-    """indptr, indices, edge ids, vertex keys of a graph with empty rows and one hub."""
+    """indptr, indices, edge ids and vertex keys of a graph with empty rows and one hub."""
     rng = np.random.default_rng(seed)
     degrees = rng.integers(0, 12, n)
     degrees[rng.integers(0, n)] = 400
@@ -78,7 +78,7 @@ def test_a_row_gets_the_same_whatever_else_is_asked(seed: int, fan_out: int, rep
 
 @pytest.mark.parametrize(("degree", "fan_out"), [(10, 3), (100, 99), (300, 70), (17, 1)])
 def test_every_neighbour_is_equally_likely(degree: int, fan_out: int) -> None:
-    """Chi-square on inclusion; draws of one sample exclude each other, hence the factors (1 - k/d) and (d-1)/d."""
+    """Chi-square on inclusion. Draws of one sample exclude each other, hence the factors (1 - k/d) and (d-1)/d."""
     n = 4000
     indptr = np.arange(n + 1, dtype=np.int64) * degree
     indices = np.tile(np.arange(degree, dtype=np.int32), n)
@@ -90,7 +90,7 @@ def test_every_neighbour_is_equally_likely(degree: int, fan_out: int) -> None:
 
 
 def test_draws_of_neighbouring_vertices_streams_and_indices_are_independent() -> None:
-    """Joint distribution of pairs of draws is flat: with replacement, degree 8, so 64 cells."""
+    """The joint distribution of pairs of draws is flat: with replacement, degree 8, so 64 cells."""
     n, degree = 20_000, 8
     indptr = np.arange(n + 1, dtype=np.int64) * degree
     indices = np.tile(np.arange(degree, dtype=np.int32), n)
@@ -113,7 +113,7 @@ def test_pairs() -> None:
     n = 60
     ids = rng.permutation(1000)[:n].astype(np.int64)
     rows_of = [np.unique(rng.integers(0, n, rng.integers(0, 40))) for _ in range(n)]
-    rows_of[7] = np.arange(n)  # a neighbour of everybody
+    rows_of[7] = np.arange(n)  # a neighbour of every vertex
     rows_of = [r[np.argsort(ids[r])] for r in rows_of]
     indptr = np.concatenate([[0], np.cumsum([len(r) for r in rows_of])]).astype(np.int64)
     indices = np.concatenate(rows_of).astype(np.int32)
@@ -128,7 +128,7 @@ def test_pairs() -> None:
         assert set(negative[row].tolist()) <= (strangers or {-1})
     strangers_of_0 = sorted(set(range(n)) - set(rows_of[0].tolist()) - {0})
     many = kernels.sample_pairs(indptr, indices, ids, np.zeros(400, int), count=500, negative=True, **common)  # type: ignore[arg-type]
-    assert np.array_equal(many[:500], many[500:1000])  # the same row gets the same
+    assert np.array_equal(many[:500], many[500:1000])  # the same row gets the same draws
     seen = np.bincount(negative[0], minlength=n)[strangers_of_0]
     assert stats.chisquare(seen).pvalue > 1e-4
 

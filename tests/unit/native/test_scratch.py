@@ -1,4 +1,4 @@
-"""Borrowed memory comes back with its last view, never earlier, and no more of it is kept than allowed."""
+"""Borrowed memory comes back with its last view, never earlier, and the pool keeps no more than allowed."""
 
 from __future__ import annotations
 

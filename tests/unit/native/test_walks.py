@@ -71,7 +71,7 @@ def test_second_step_has_node2vec_probabilities(p: float, q: float) -> None:
 
 
 def test_extreme_bias_falls_back_to_weighing_all() -> None:
-    # From 0 over 1: everything but going back weighs next to nothing, then everything but leaving does.
+    # From 0 over 1: first all steps but the way back have almost no weight, then all but the way out.
     star = LocalGraph.from_edges([0, 1, 1, 2, 1, 3], [1, 0, 2, 1, 3, 1], 4)
     back = random_walks(star, np.zeros(200, np.int64), 2, p=1e-9, stream_key=1)
     assert (back[:, 2] == 0).all()

@@ -18,7 +18,7 @@ from atta.samplers.methods import Method, tables_for
 WEIGHTS = [
     np.array([1.0, 2.0, 3.0, 4.0]),
     np.array([0.0, 5.0, 0.0, 1.0, 1.0, 0.5]),
-    np.array([1e-9, 1.0, 1e-9, 1e-9]),  # nearly all the weight in one edge: repeats until running sums take over
+    np.array([1e-9, 1.0, 1e-9, 1e-9]),  # nearly all weight is in one edge: draws repeat until running sums take over
     np.ones(7),
 ]
 
@@ -43,7 +43,7 @@ def pick(
 
 
 def draws(weights: np.ndarray, fan_out: int, count: int, *, replace: bool) -> np.ndarray:
-    """Positions that ``count`` rows with these weights get: [count, picks]."""
+    """Positions that ``count`` rows with these weights draw: [count, picks]."""
     degree = len(weights)
     indptr = np.arange(count + 1) * degree
     rows = np.arange(count)

@@ -1,4 +1,4 @@
-"""Graphs by user ids, an access that answers by brute force, and results translated to user ids."""
+"""Graphs by user ids, a brute-force access to them, and results in user ids."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from atta.samplers.requests import (
 
 @dataclass(frozen=True)
 class Graph:
-    """Edges between vertices that are named by internal ids; ``keys`` are their user ids."""
+    """Edges between vertices in internal ids; ``keys`` are the vertices' user ids."""
 
     src: np.ndarray
     dst: np.ndarray
@@ -66,7 +66,7 @@ class Graph:
         return Graph(new[self.src], new[self.dst], keys), new
 
     def sample(self, operator: Operator, seeds: Any, number: int = 0) -> Sampled:
-        """One batch, checked for what holds for every operator."""
+        """One batch. Checks the properties of every operator."""
         sampled = run(operator.run(self.batch(seeds, number)), LocalAccess(self.local))
         self.check(operator, np.asarray(seeds, dtype=np.int64), sampled)
         return sampled
@@ -120,7 +120,7 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 
 class PlainAccess(Access):
-    """Answers vertex by vertex, with Python's integers; it cannot draw, so it expands with -1 only."""
+    """Answers vertex by vertex, with Python's integers. It cannot draw, so it expands only with -1."""
 
     def __init__(self, graph: Graph) -> None:
         edges = enumerate(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
@@ -158,7 +158,7 @@ class PlainAccess(Access):
 
 
 def in_user_ids(graph: Graph, sampled: Sampled) -> list[Any]:
-    """Everything that an operator returns, without internal ids and bit for bit."""
+    """All that an operator returns, in user ids and bit for bit."""
     return [
         graph.keys[sampled.vertices].tolist(),
         sampled.row.tolist(),

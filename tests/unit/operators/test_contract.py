@@ -1,4 +1,4 @@
-"""What holds for every operator: it is a function of user ids, whatever the internal ids are and whoever answers."""
+"""Rules for every operator: it is a function of user ids. Internal ids and the answering side make no difference."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 SEEDLESS = ("saint-nodes", "saint-edges")
 SETTLED = ("induced", "pagerank", "closure", "expansion-aware")
-"""The same batch whatever its number."""
+"""Operators whose batch is the same for every batch number."""
 
 
 def some_seeds(graph: Graph, rng: np.random.Generator) -> np.ndarray:
@@ -52,7 +52,7 @@ def test_results_depend_on_user_ids_only(name: str, options: dict[str, Any], gra
     other, new = graph.relabelled(rng)
     sampled = graph.sample(operator, seeds, seed)
     assert in_user_ids(graph, sampled) == in_user_ids(other, other.sample(operator, new[seeds], seed))
-    if options.get("num_neighbors", -1) == -1:  # the oracle draws no neighbours
+    if options.get("num_neighbors", -1) == -1:  # the oracle does not draw neighbours
         plain = run(operator.run(graph.batch(seeds, seed)), PlainAccess(graph))
         assert in_user_ids(graph, plain) == in_user_ids(graph, sampled)
 
@@ -66,7 +66,7 @@ def test_larger_graphs_relabelled(name: str, options: dict[str, Any], seed: int)
     assert in_user_ids(graph, sampled) == in_user_ids(other, other.sample(operator, new[seeds]))
     again = in_user_ids(graph, graph.sample(operator, seeds, 1))
     if name not in SETTLED and options.get("num_neighbors") != -1:
-        assert again != in_user_ids(graph, sampled)  # every batch draws anew
+        assert again != in_user_ids(graph, sampled)  # every batch draws again
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIONS)

@@ -1,4 +1,4 @@
-"""LADIES and FastGCN against brute force: which vertices are drawn, how often, and what edges and weights come of it."""
+"""LADIES and FastGCN against brute force: the drawn vertices, how often they are drawn, and their edges and weights."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_ladies_by_brute_force(graph: Graph, sizes: list[int], seed: int) -> Non
 
 
 def successive(weight: dict[int, float], count: int) -> dict[frozenset[int], float]:
-    """Probabilities of the sets that drawing one after another, ∝ weight among those left, gives."""
+    """Probabilities of the sets that come from drawing one after another, ∝ weight among the rest."""
     found: defaultdict[frozenset[int], float] = defaultdict(float)
     for order in itertools.permutations(weight, count):
         left, chance = sum(weight.values()), 1.0
@@ -84,7 +84,7 @@ def test_ladies_draws_by_importance_without_replacement() -> None:
 
 
 def test_ladies_estimates_without_bias() -> None:
-    """One vertex drawn with probability p, its edges weighted by A / p: on average that is A, whose rows sum to 1."""
+    """One vertex is drawn with probability p, its edges have weight A / p. The average is A, whose rows sum to 1."""
     graph, targets, rounds = random_graph(2, 8, 26), [0, 3, 4], 6000
     weight = importances(graph, targets)
     total, found = sum(weight.values()), np.zeros((rounds, 3))

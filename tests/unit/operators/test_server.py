@@ -1,4 +1,4 @@
-"""What servers compute on, against networkx, brute force and the layers of a network over the whole graph."""
+"""Servers' graphs against networkx, brute force, and the layers of a network over the whole graph."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def hops_of(sampled: Sampled) -> dict[int, int]:
 
 
 def check_subgraph(graph: Graph, seeds: list[int], sampled: Sampled) -> None:
-    """What closures and samples have in common."""
+    """Properties of closures and samples."""
     vertices, hop = sampled.vertices.tolist(), sampled.extra["hop"].tolist()
     assert vertices[: len(seeds)] == seeds
     assert [h == 0 for h in hop] == [i < len(seeds) for i in range(len(vertices))]
@@ -70,7 +70,7 @@ def test_closure_is_a_breadth_first_search(graph: Graph, hops: int, seed: int) -
 
 
 def candidates(graph: Graph, vertex: int, known: set[int]) -> set[int]:
-    """Different in-neighbours that are not known, edge by edge."""
+    """Distinct unknown in-neighbours, edge by edge."""
     pairs = zip(graph.src.tolist(), graph.dst.tolist(), strict=True)
     return {s for s, d in pairs if d == vertex and s not in known}
 
@@ -87,14 +87,14 @@ def test_expansion_by_brute_force(graph: Graph, rule: ExpansionAware, seed: int)
         known = {v for v, at in hop.items() if at < h}
         frontier = [v for v, at in hop.items() if at == h - 1]
         fresh = {v for v, at in hop.items() if at == h}
-        # Somebody in the frontier admitted each of them, and nobody more than `fanout`: an assignment exists.
+        # A vertex of the frontier admitted each of them, none more than `fanout`: such an assignment exists.
         flow = nx.DiGraph()
         flow.add_nodes_from(["start", "end"])
         for v in frontier:
             mine = candidates(graph, v, known)
             flow.add_edge("start", (h - 1, v), capacity=rule.fanout)
             flow.add_edges_from(((h - 1, v), (h, u), {"capacity": 1}) for u in mine & fresh)
-            # Each admits as many as it may.
+            # Each admits as many as allowed.
             assert len(mine & fresh) >= min(rule.fanout, len(mine))
             if rule.select == "degree":
                 best = sorted(mine, key=lambda u: (-int(graph.degree[u]), int(graph.keys[u])))[: rule.fanout]
@@ -135,13 +135,16 @@ def test_draws_are_a_function_of_seed_and_round(seed: int) -> None:
     assert drawn(rule) == drawn(rule, epoch=5, number=9) == first
     assert drawn(replace(rule, resample=1)) != first
     assert drawn(rule, seed=8) != first
-    # The order of the seeds changes their numbers, not what is admitted.
+    # The order of the seeds changes the vertices' numbers, not the admitted vertices.
     other = run(rule.run(replace(graph.batch(seeds[::-1]))), LocalAccess(graph.local))
     assert graph.keys[other.vertices[30:]].tolist() == first[0][30:]
 
 
 def test_candidates_are_admitted_uniformly() -> None:
-    """Vertex 0 has twelve external in-neighbours, one of them twice, besides an inner one: each comes with probability k/12."""
+    """Vertex 0 has an inner in-neighbour and twelve external ones, one of them twice.
+
+    Each comes with probability k/12.
+    """
     src, dst = np.array([*range(2, 14), 5, 1]), np.zeros(14, dtype=np.int64)
     graph = Graph(src, dst, np.random.default_rng(1).permutation(1000)[:14])
     rounds = 4000
@@ -152,7 +155,7 @@ def test_candidates_are_admitted_uniformly() -> None:
             assert len(vertices) == 2 + fanout
             seen[vertices[2:]] += 1
         share = fanout / 12
-        # Without replacement: counts vary by less than a multinomial's, by the factor (1 - share) * 12 / 11.
+        # Without replacement, counts vary less than a multinomial's, by the factor (1 - share) * 12 / 11.
         spread = ((seen[2:] - rounds * share) ** 2).sum() / (rounds * share * (1 - share)) * 11 / 12
         assert stats.chi2.sf(spread, 11) > 1e-6
         assert seen[2:].mean() == rounds * share
@@ -182,13 +185,13 @@ def test_layers_over_a_closure_are_exact(seed: int) -> None:
         mine = layers(found.row, found.col, found.extra["degree"], x[found.vertices], weights)
         errors.append(np.abs(mine[:20] - whole[inner]).max())
     assert errors[0] < 1e-12
-    assert errors[1] > 1e-6  # so the test would notice a hop too few
+    assert errors[1] > 1e-6  # so the test would notice one hop too few
     found = graph.sample(Closure(depth), inner)
     rim = np.bincount(found.col, minlength=len(found.vertices))
     assert np.abs(layers(found.row, found.col, rim, x[found.vertices], weights)[:20] - whole[inner]).max() > 1e-6
 
 
-# -- the local function --------------------------------------------------------------------------------------------------
+# -- the local function ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule", [Closure(2), ExpansionAware(2, 2), ExpansionAware(1, 3, "degree")])

@@ -1,4 +1,4 @@
-"""Induced subgraphs, GraphSAINT's and ShaDow's, against brute force, networkx and exact probabilities."""
+"""Induced subgraphs, and those of GraphSAINT and ShaDow, against brute force, networkx and exact probabilities."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_shadow_follows_the_neighbours_that_each_tree_draws(seed: int) -> None:
 
 
 def test_shadow_draws_uniformly_and_for_each_tree_anew() -> None:
-    # Vertex 0 has ten in-neighbours and is the only in-neighbour of 11 ... 210: their trees all pass through it.
+    # Vertex 0 has ten in-neighbours and is the only in-neighbour of 11 ... 210, so all their trees pass through it.
     others = np.arange(11, 211)
     src = np.concatenate([np.arange(1, 11), np.zeros(200, np.int64)])
     dst = np.concatenate([np.zeros(10, np.int64), others])
@@ -95,7 +95,7 @@ def test_edges_are_drawn_with_their_probabilities(power: int) -> None:
     expected = np.array(list(chance.values())) / total * count
     assert stats.chisquare([seen[edge] for edge in chance], expected).pvalue > 1e-6
     few, _ = run(draw_edges(batch, 100, 99, power=power), LocalAccess(graph.local))
-    assert np.array_equal(few, sources[:100])  # draws do not depend on how many are wanted
+    assert np.array_equal(few, sources[:100])  # draws do not depend on the requested number
 
 
 def test_saint_nodes_join_by_column_norms() -> None:

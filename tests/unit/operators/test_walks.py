@@ -24,7 +24,7 @@ BIASES: list[dict[str, Any]] = [
     {"p": 0.25, "q": 4.0},
     {"p": 4.0, "q": 0.25, "restart": 0.2},
     {"p": 3.0, "q": 1.0},
-    {"p": 1e-9, "q": 1e8},  # hardly anything is accepted: neighbours are weighed
+    {"p": 1e-9, "q": 1e8},  # almost every proposal is rejected, so neighbours are weighed
     {"p": 1e8, "q": 1e8},
 ]
 
@@ -56,7 +56,7 @@ def test_neighbours_are_weighed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> No
     access = PlainAccess(graph)
     mine = run(walk(starts, graph.keys[starts], 4, stream_key=5, p=1e-9, q=1e8), access)
     assert np.array_equal(mine, native)
-    assert access.asked[Degrees] > 0  # few edges lead back, and anything else is hardly ever accepted
+    assert access.asked[Degrees] > 0  # few edges lead back, and almost all other proposals are rejected
     assert access.asked[Expand] > 4 * access.asked[Degrees]
 
 
@@ -82,7 +82,7 @@ def test_walks_are_positions_of_vertices(seed: int) -> None:
     assert np.array_equal(np.where(walks >= 0, sampled.vertices[walks], -1), native)
     assert set(sampled.vertices.tolist()) == set(native[native >= 0].tolist())
     assert walks[:, 0].tolist() == [0, 1, 2]
-    assert (walks[0, 1:] <= 0).all()  # 29 has no in-edges: it can only restart
+    assert (walks[0, 1:] <= 0).all()  # 29 has no in-edges: its walkers can only restart
 
 
 @pytest.mark.parametrize("options", [{"count": 3}, {"count": 50, "walks": 30, "length": 4, "restart": 0.1}])
@@ -105,7 +105,7 @@ def test_pagerank_is_within_its_bound_of_networkx(seed: int) -> None:
     against.add_edges_from(zip(graph.dst.tolist(), graph.src.tolist(), strict=True))
     exact = np.zeros((30, 30))
     for s in range(30):
-        # Where a walker cannot go on, networkx lets it return by the same personalisation.
+        # Where a walker is stuck, networkx lets it return by the same personalisation.
         found = nx.pagerank(against, alpha=0.8, personalization={s: 1.0}, tol=1e-13, max_iter=1000)
         exact[s, list(found)] = list(found.values())
     for epsilon in (1e-2, 1e-4, 1e-11):

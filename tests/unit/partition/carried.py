@@ -1,4 +1,4 @@
-"""One small graph in every format that is imported, with the things that a test asks for."""
+"""One small graph in every imported format, with the parts that a test asks for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IDS = np.array([70, 10, 2**40, -3, 5, 11])
 ATTR = np.arange(18, dtype=np.float32).reshape(M, 2) / 4
 WEIGHT = np.arange(M, dtype=np.float32) / 2 + 1
 TIME = np.arange(M) * 10 + 2**33
-ORDER = np.array([4, 0, 8, 1, 2, 3, 5, 7, 6])  # edge ids that are not the positions
+ORDER = np.array([4, 0, 8, 1, 2, 3, 5, 7, 6])  # edge ids that differ from the positions
 BUYS = np.array([[0, 5, 2], [1, 0, 3]])  # from six nodes to four items
 
 Write = Callable[[Path, set[str]], Path]
@@ -121,7 +121,7 @@ def pyg(folder: Path, things: set[str]) -> Path:
 
 
 def pyg_parts(folder: Path, things: set[str]) -> Path:
-    """As PyG's ``Partitioner`` writes two parts, written out here: a vertex belongs to the part of its number's parity."""
+    """Two parts as PyG's ``Partitioner`` writes them, made by hand. Odd and even numbers go to different parts."""
     import torch
 
     part_of, typed = np.arange(N) % 2, "types" in things
@@ -133,7 +133,7 @@ def pyg_parts(folder: Path, things: set[str]) -> Path:
     }
     edge_feats = {"edge features": {"edge_attr": ATTR}, "weights": {"weight": WEIGHT}}
     key = ("node", "to", "node")
-    shift = BUYS.shape[1] if typed else 0  # PyG numbers the edges of all types in one row
+    shift = BUYS.shape[1] if typed else 0  # PyG numbers the edges of all types in one sequence
     for part in range(2):
         mine, edges = np.flatnonzero(part_of == part), np.flatnonzero(part_of[DST] == part)
         graph = {"edge_id": edges + shift, "row": SRC[edges], "col": DST[edges], "size": (N, N)}
@@ -299,7 +299,7 @@ def networkx(folder: Path, things: set[str]) -> Path:
 
 FORMATS: dict[
     str, tuple[str, Write, str]
-] = {  # the row of the document: the format, its writer, the package that it needs
+] = {  # the row of the document: the format, its writer, and the package that it needs
     "`npz`": ("npz", npz, ""),
     "`planetoid`": ("planetoid", planetoid, ""),
     "`ogb`": ("ogb", ogb, ""),

@@ -14,7 +14,7 @@ from tests.unit.partition.oracles import write_graph
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_forcing_to_disk():
-    """Waiting for the disk after each of thousands of tiny files would take minutes."""
+    """Skip the waits for the disk: thousands of tiny files would take minutes."""
     patch = pytest.MonkeyPatch()
     patch.setattr("atta.partition.disk.staging._sync", lambda path: None)
     patch.setattr("atta.partition.disk.files.os.fsync", lambda fd: None)

@@ -1,9 +1,9 @@
-"""Writes folders of DistDGL for the tests; run in a process of its own, because DGL prints and keeps its memory.
+"""Writes folders of DistDGL for the tests. It runs in its own process, because DGL prints and keeps its memory.
 
     python -m tests.unit.partition.distdgl FOLDER
 
-FOLDER gets ``truth.pt`` (the graphs as dictionaries of tensors) and, for every graph, number of parts and format, a folder of
-partitions with the original numbers in ``nodes.pt`` and ``edges.pt``.
+FOLDER gets ``truth.pt`` (the graphs as dictionaries of tensors). For every graph, number of parts and format, it gets a
+folder of partitions with the original numbers in ``nodes.pt`` and ``edges.pt``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMATS = ("coo", "csc", "csr")
 
 
 def plain(rng: np.random.Generator) -> dgl.DGLGraph:
-    """Self-loops, multi-edges, vertices without edges; tensors of many kinds."""
+    """Self-loops, multi-edges, vertices without edges, and tensors of many kinds."""
     n, m = 90, 500
     src, dst = rng.integers(0, n - 5, m), rng.integers(0, n - 5, m)
     src[:10], src[10:20], dst[10:20] = dst[:10], src[20:30], dst[20:30]

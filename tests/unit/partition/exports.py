@@ -1,4 +1,4 @@
-"""What the tests of exporters share: graphs that formats can hold, random and given, and how two graph folders are compared."""
+"""Shared by the tests of exporters: random and given graphs for the formats, and a comparison of graph folders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEEDS = {"pyg": "torch_geometric", "dgl": "dgl", "table": "pyarrow"}
 
 @dataclass(frozen=True)
 class Can:
-    """What a format holds, as the tests below draw it."""
+    """What a format can hold, as far as the tests below draw it."""
 
     typed: bool = True
     extra: bool = True  # node tables besides x and y
@@ -28,7 +28,7 @@ class Can:
     edge_tables: tuple[str, ...] = ("weight", "time", "edge_attr", "colour")
     dtypes: str = "i2 u8 f2 f8 ?"  # of node tables
     empty: bool = True  # types without vertices
-    classes: bool = True  # more than the labels reach
+    classes: bool = True  # more classes than the labels use
 
 
 CAN = {

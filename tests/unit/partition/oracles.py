@@ -26,7 +26,7 @@ def in_neighbours(graph: Graph, edge_type: str) -> dict[int, list[tuple[int, int
 
 
 def stored_in_neighbours(dataset: Dataset, edge_type: str) -> dict[int, list[tuple[int, int]]]:
-    """The same from a dataset, in stored order; checks that no destination is stored twice."""
+    """The same from a dataset, in stored order. Checks that no destination is stored twice."""
     source, target = edge_type.split("__", maxsplit=1)[0], edge_type.split("__")[2]
     found: dict[int, list[tuple[int, int]]] = {}
     for part in range(dataset.num_parts):
@@ -43,7 +43,7 @@ def stored_in_neighbours(dataset: Dataset, edge_type: str) -> dict[int, list[tup
 
 
 def check_dataset(graph: Graph, dataset: Dataset) -> None:
-    """All oracles of an edge-cut partition."""
+    """All checks of an edge-cut partition."""
     schema = graph.schema
     assert dataset.schema == schema
     for t in schema.node_types:
@@ -57,7 +57,7 @@ def check_dataset(graph: Graph, dataset: Dataset) -> None:
 
 def check_ids(graph: Graph, dataset: Dataset, node_type: str) -> None:
     users, internal = user_ids(graph, node_type), list(dataset.ids(node_type))
-    assert sorted(internal) == sorted(users)  # the cores partition V
+    assert sorted(internal) == sorted(users)  # the core vertices partition V
     assert dataset.to_internal(node_type, users).tolist() == [internal.index(u) for u in users]
     ordered = np.arange(len(users))
     assert dataset.ids(node_type)[dataset.from_rank(node_type, ordered)].tolist() == sorted(users)
@@ -119,7 +119,7 @@ def write_graph(path: Path, ids: list[int] | None, src: list[int], dst: list[int
 
 
 class Runs:
-    """Pickles as a call: what a hostile file holds."""
+    """An object that pickles as a call, as in a hostile file."""
 
     def __init__(self, call, *args):
         self.call = (call, args)

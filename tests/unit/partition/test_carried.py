@@ -1,4 +1,4 @@
-"""Every cell of the table in ``docs/importing.md``: what comes along is found again, what does not is refused by its name."""
+"""Every cell of the table in ``docs/importing.md``: imported parts are found again, and the rest is refused by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ PAGE = Path(__file__).parents[3] / "docs/importing.md"
 
 
 def document() -> tuple[list[str], dict[str, list[str]]]:
-    """What may come along, and the cells of each format: the page has them in several tables, each with a column FORMAT."""
+    """The parts that a format may carry, and the cells of each format.
+
+    The page has several tables, each with a column FORMAT.
+    """
     things: list[str] = []
     cells: dict[str, list[str]] = {}
     for table in re.findall(r"(?:^\|.*\n)+", PAGE.read_text(), re.MULTILINE):
@@ -35,7 +38,7 @@ def document() -> tuple[list[str], dict[str, list[str]]]:
 
 THINGS, ROWS = document()
 CELLS = [(row, thing, cell) for row, cells in ROWS.items() for thing, cell in zip(THINGS, cells, strict=True)]
-# What a refusal names.
+# The name in the error message when a part is refused.
 NAMES = {
     "`npz`": {"other node tables": r"'age\.npy'", "edge ids": "'e_id'"},
     "`ogb`": {"other node tables": r"'node_species\.csv\.gz'", "weights": r"'edge_weight\.csv\.gz'",
@@ -75,7 +78,7 @@ def assert_carried(graph: Graph, thing: str) -> None:
             assert graph.schema.num_classes == 3
         case "splits":
             found = {name: graph.split("node", name).tolist() for name in graph.schema.splits["node"]}
-            public = {"train": [0, 1], "val": [2, 3], "test": [4, 5]}  # which is all that Planetoid's files tell
+            public = {"train": [0, 1], "val": [2, 3], "test": [4, 5]}  # Planetoid's files tell no more
             assert found == (public if "test" in found else {"train": [0, 3], "val": [1]})
         case "other node tables":
             assert np.array_equal(graph.table("node", "age"), c.AGE)
@@ -98,7 +101,7 @@ def test_it_comes_along(row: str, thing: str, tmp_path: Path) -> None:
     graph = imported(row, {thing, "features"}, tmp_path)
     edges, place = graph.edges(ETYPE), slice(None)
     if thing == "edge ids":
-        # The edge whose id is ORDER[i] was written as the i-th; pyg-parts has its edges under their numbers.
+        # The edge with id ORDER[i] was written as the i-th. pyg-parts keeps its edges under their numbers.
         place = np.argsort(c.ORDER) if row == "`dgl`: partitions" else place
     if row != "`planetoid`":
         assert np.array_equal(np.stack([edges.src, edges.dst]), np.stack([c.SRC, c.DST])[:, place])
@@ -122,7 +125,7 @@ def test_planetoid_merges_edges(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_everything_together(row: str, tmp_path: Path) -> None:
-    """What comes along comes along beside everything else, and nothing besides it appears."""
+    """Each part comes along with all others, and nothing else appears."""
     things = {t for r, t, cell in CELLS if r == row and cell == "yes" and t not in ("types", "edge ids")}
     graph = imported(row, things, tmp_path)
     for thing in things:

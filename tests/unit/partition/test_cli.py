@@ -1,4 +1,4 @@
-"""The data commands, through the command line."""
+"""The data commands on the command line."""
 
 from __future__ import annotations
 

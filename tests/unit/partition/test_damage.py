@@ -1,4 +1,4 @@
-"""Every damage to a graph folder or a dataset is refused with the name of the file."""
+"""Every damage to a graph folder or a dataset is refused, and the error names the file."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def flip(path: Path) -> None:
 
 
 def retype(path: Path) -> None:
-    """Same size, other dtype: only the header tells."""
+    """Same size, other dtype: only the header shows it."""
     raw = path.read_bytes()
     swapped = raw.replace(b"'<f4'", b"'<i4'") if b"'<f4'" in raw else raw.replace(b"'<i", b"'<u")
     assert swapped != raw
@@ -87,7 +87,7 @@ def test_damaged_arrays(folder, kind, name, damage):
         opener(folder / kind)
     assert caught.value.path == str(folder / kind / name)
     assert name in str(caught.value)
-    if damage is not flip:  # everything but flipped bits shows without reading the whole file
+    if damage is not flip:  # all damages but flipped bits show without reading the whole file
         with pytest.raises(DataError):
             opener(folder / kind, verify=False)
 
@@ -98,7 +98,7 @@ def test_the_list_of_files_is_complete(pristine):
 
 
 def edit(path: Path, change) -> None:
-    """Alter a manifest on purpose, so that its own checksum fits again."""
+    """Change a manifest on purpose and make its checksum fit again."""
     value = json.loads(path.read_text())
     value.pop("checksum")
     change(value)
@@ -107,7 +107,7 @@ def edit(path: Path, change) -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [("graph", "graph.json"), ("data", "manifest.json")])
 def test_any_byte_of_a_manifest(folder, kind, name):
-    """Every single byte, also in what nothing else depends on: provenance, figures, spaces."""
+    """Every single byte counts, also in unused places: provenance, figures, spaces."""
     path, opener = folder / kind / name, Graph.open if kind == "graph" else Dataset.open
     whole = path.read_bytes()
     for at in range(len(whole)):

@@ -1,4 +1,4 @@
-"""What one daemon needs, copied: all of it and no more, whole or not at all."""
+"""Copying what one daemon needs: all of it, nothing else, whole or not at all."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_exactly_what_is_needed_is_there(whole: Path, tmp_path: Path, parts: lis
     assert Dataset.open(tmp_path / "there", parts=parts).dataset_id == Dataset.open(whole).dataset_id
     with pytest.raises(DataError, match="part-"):
         Dataset.open(tmp_path / "there")
-    again = tmp_path / "again"  # from a deployed folder, to the next machine
+    again = tmp_path / "again"  # from a deployed folder to the next machine
     deploy(tmp_path / "there", again, parts[:1])
     assert (again / "manifest.json").exists()
 
@@ -72,7 +72,7 @@ def test_damage_is_named_and_leaves_nothing(whole: Path, tmp_path: Path) -> None
     with pytest.raises(DataError, match=r"bad/part-0001/nodes/node/x\.npy: altered"):
         deploy(bad, tmp_path / "there", [1])
     assert {p.name for p in tmp_path.iterdir()} == {"bad"}
-    deploy(bad, tmp_path / "there", [0])  # what it does not need does not matter
+    deploy(bad, tmp_path / "there", [0])  # damage to unneeded files does not matter
     with pytest.raises(DataError, match="altered"):
         deploy(bad, tmp_path / "there", [1], overwrite=True)
     assert (tmp_path / "there/part-0000").exists()

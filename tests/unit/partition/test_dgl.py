@@ -1,4 +1,4 @@
-"""DistDGL's partitions, opened: the graph that was partitioned, with its ids and tensors, and on request the same partitions."""
+"""DistDGL's partitions as Atta opens them: the original graph, ids and tensors, on request the same partitions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def as_dgl(folder: Path) -> None:
 
 
 def in_parts(folder: Path) -> None:
-    """As DGL's distributed partitioning pipeline writes them."""
+    """Partitions as DGL's distributed partitioning pipeline writes them."""
     config = json.loads((folder / "g.json").read_text())
     for theirs, ours in (("nodes", "orig_nids"), ("edges", "orig_eids")):
         spans = config["node_map" if theirs == "nodes" else "edge_map"]
@@ -74,7 +74,7 @@ def in_parts(folder: Path) -> None:
 
 
 def in_graphs(folder: Path) -> None:
-    """As older releases of DGL leave them: ``orig_id``, counted over all types in one row."""
+    """Partitions of older DGL releases: ``orig_id``, counted over all types in one sequence."""
     config = json.loads((folder / "g.json").read_text())
     for part in range(config["num_parts"]):
         path = folder / f"part{part}/graph.dgl"
@@ -97,7 +97,7 @@ def copied(made: Path, name: str, tmp_path: Path) -> Path:
 
 
 def assert_is_the_original(graph: Graph, truth: dict, *, ids: dict[str, np.ndarray] | None = None) -> None:
-    """Compare with the graph before it was partitioned; ``ids``: the original number of each row, if it is not the user id."""
+    """Compare with the graph before partitioning; ``ids``: each row's original number, unless it is the user id."""
     place = {}
     for theirs, tensors in truth["nodes"].items():
         t = "node" if theirs == "_N" else theirs
@@ -120,14 +120,14 @@ def assert_is_the_original(graph: Graph, truth: dict, *, ids: dict[str, np.ndarr
         want = {"src": tensors["ends"][0].numpy(), "dst": tensors["ends"][1].numpy()}
         want |= {k: v.numpy().reshape(-1) if k == "weight" else v.numpy() for k, v in tensors.items() if k != "ends"}
         assert have.keys() == want.keys()
-        if ids is None:  # the very same edges at the very same places
+        if ids is None:  # the very same edges at the very same positions
             assert all(np.array_equal(have[k], want[k]) for k in want)
         else:
             assert sorted(rows_of(have)) == sorted(rows_of(want))
 
 
 def rows_of(columns: dict[str, np.ndarray]) -> list[list]:
-    """The edges one by one: all their numbers in a row."""
+    """The edges one by one: all numbers of each edge in a row."""
     flat = [columns[name].reshape(len(columns["src"]), -1).astype(np.float64) for name in sorted(columns)]
     return np.concatenate(flat, axis=1).tolist()
 

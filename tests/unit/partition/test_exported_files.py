@@ -1,4 +1,4 @@
-"""Exported files as their own libraries read them, and what the importers make of files with ids."""
+"""Exported files as their own libraries read them, and importers on files with ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graph folders written in the formats of others: what comes back is what was there, and nothing is lost in silence."""
+"""Graph folders written in other formats: reading them gives the same graph, and nothing is lost silently."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_more_rows_than_one_chunk(fmt: str, tmp_path: Path, monkeypatch: pytest.
 
 
 def lossy(path: Path, fmt: str) -> str:
-    """Write a graph of which the format would lose something and return what."""
+    """Write a graph that does not fit the format and return the parts that would be lost."""
     with GraphWriter(path) as out:
         tables = {"x": np.zeros((2, 2, 2), np.float32), "y": np.array([0, 1]), "feat": np.zeros((2, 1))}
         names = {"n_id": np.arange(2)} if fmt == "pyg" else {}

@@ -1,4 +1,4 @@
-"""A disk that fills up while something is written: an error that names it, nothing is left, the old one is untouched."""
+"""A disk fills up during writing: the error names it, nothing is left, and the old file is untouched."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = ["graph", "dataset", "snapshot", "figure", "profile", *sorted(EXPORTERS)
 
 @contextlib.contextmanager
 def files_up_to(size: int) -> Iterator[None]:
-    """Writing more into one file fails, as it does on a file system with such a limit (EFBIG)."""
+    """Writing past a limit in one file fails, as on a file system with such a limit (EFBIG)."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
     try:
@@ -58,7 +58,7 @@ def write_graph(path: Path, n: int) -> None:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``few`` fits on the small disk in any format, ``many`` in none."""
+    """``few`` fits on the small disk in every format, ``many`` in none."""
     folder = tmp_path_factory.mktemp("sources")
     for name, count in (("few", 60), ("many", 20_000)):
         write_graph(folder / name, count)
@@ -68,7 +68,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Canvas:
-    """A figure of given size."""
+    """A figure of the given size."""
 
     size: int
 
@@ -77,7 +77,7 @@ class Canvas:
 
 
 def writer(name: str, sources: Path) -> Callable[[str, Path], object]:
-    """What writes ``few`` or ``many`` to a path, replacing what is there."""
+    """A function that writes ``few`` or ``many`` to a path and replaces what is there."""
     if name == "graph":
         return lambda size, dst: write_graph(dst, Graph.open(sources / size).schema.node_counts["node"])
     if name == "dataset":
@@ -120,7 +120,7 @@ def test_the_disk_is_full(name: str, sources: Path, small_disk: Path) -> None:
             write("many", dst)
         assert content(small_disk) == before
         assert [p.name for p in small_disk.iterdir()] == [dst.name]
-        gc.collect()  # torch's writer is in the error's traceback and keeps its removed file open
+        gc.collect()  # the error's traceback holds torch's writer, which keeps its removed file open
         write("few", dst)
     finally:
         subprocess.run(["rm", "-rf", *small_disk.iterdir()], check=True)

@@ -1,4 +1,7 @@
-"""Generated graphs: same seed same files, sizes as asked, symmetric, and a class that only neighbours reveal."""
+"""Generated graphs: the same seed gives the same files.
+
+Sizes are as asked, graphs are symmetric, only neighbours tell classes.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def test_edges_are_symmetric_without_loops(graph):
 
 
 def nearest_class(rows, y, train):
-    """A plain classifier: the nearest class mean of the training rows."""
+    """A plain classifier: the nearest mean of a class in the training rows."""
     means = np.stack([rows[train][y[train] == c].mean(0) for c in range(6)])
     return (rows @ means.T - (means**2).sum(1) / 2).argmax(1)
 
@@ -101,7 +104,7 @@ def test_power_law(tmp_path):
         options = GenerateOptions(nodes=20_000, edges=200_000, features=0, classes=4, exponent=exponent)
         generate("powerlaw", tmp_path / str(exponent), options)
     degrees = [np.bincount(arrays_dst(tmp_path / str(e)), minlength=20_000) for e in (2.2, 3.5)]
-    share = [np.sort(d)[-200:].sum() / d.sum() for d in degrees]  # of the top percent
+    share = [np.sort(d)[-200:].sum() / d.sum() for d in degrees]  # share of the top percent
     assert share[0] > 1.5 * share[1]
     # Slope of the tail: P(degree > d) falls like d^-(exponent - 1).
     tail = [(degrees[0] > d).mean() for d in (20, 80)]
@@ -113,7 +116,7 @@ def arrays_dst(path):
 
 
 def model_degrees(options: GenerateOptions, communities: int, rng: np.random.Generator):
-    """Degrees and classes of the model, drawn the plain way: pairs in proportion to weights, once each."""
+    """Degrees and classes of the model, drawn the simple way: pairs in proportion to weights, once each."""
     n, pairs = options.nodes, options.edges // 2
     weight = _Communities.plant("powerlaw", options).weights
     community = np.arange(n) * communities // n
@@ -196,7 +199,7 @@ def test_vertices_are_drawn_in_proportion_to_their_weights():
     weights = rng.pareto(1.2, 300) + 0.01
     wheel, rows = _native.Wheel(weights), np.arange(300)
     seen = np.zeros(300)
-    for key in range(3000):  # few pairs at a time: duplicates and self-loops hardly distort
+    for key in range(3000):  # few pairs at a time: duplicates and self-loops change little
         src, dst = _native.draw_planted(wheel, rows, np.array([0, 100, 300]), np.array([1, 2]), key, 0)
         assert ((src < 100) == (dst < 100)).all()
         seen += np.bincount(src, minlength=300)
@@ -204,7 +207,7 @@ def test_vertices_are_drawn_in_proportion_to_their_weights():
         w = weights[low:high] / weights[low:high].sum()
         expected = w * (1 - w)  # not joined to itself
         expected = expected / expected.sum() * seen[low:high].sum()
-        # Two ends of a pair depend on each other a little, so the bound is generous.
+        # The two ends of a pair depend on each other a little, so the bound is generous.
         assert (((seen[low:high] - expected) ** 2 / expected).sum()) < 1.5 * (high - low)
 
 

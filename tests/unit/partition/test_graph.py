@@ -1,4 +1,4 @@
-"""Writing graph folders: what is refused, what is derived, and that a folder appears whole or not at all."""
+"""Writing graph folders: refused input, derived values, and folders that appear whole or not at all."""
 
 from __future__ import annotations
 

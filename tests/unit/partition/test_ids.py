@@ -1,4 +1,4 @@
-"""Numbers that cannot be ids are refused with their value and place: too large for int64, fractions, NaN, negative rows."""
+"""Numbers that cannot be ids are refused with value and place: too large for int64, fractions, NaN, negative rows."""
 
 from __future__ import annotations
 

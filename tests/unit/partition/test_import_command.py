@@ -1,4 +1,4 @@
-"""``atta import`` and ``atta export`` as commands: what they say, what they need, and how they end."""
+"""``atta import`` and ``atta export`` as commands: their output, their requirements, and how they end."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_notes_are_shown(tmp_path: Path) -> None:
     ]
 
 
-NEEDS = {  # format: what it cannot do without, and the extra that brings it
+NEEDS = {  # format: the package that it needs, and the extra that installs it
     "dgl": ("dgl", "dgl"), "pyg": ("torch_geometric.data", "train"), "pyg-parts": ("torch", "train"), "table": ("pyarrow", "table"),
 }  # fmt: skip
 
@@ -65,7 +65,7 @@ def test_a_missing_package_is_named_with_its_extra_before_the_source_is_read(
 ) -> None:
     package, extra = NEEDS[fmt]
     (tmp_path / "source.json").write_text("this is no source of any format")
-    monkeypatch.setitem(sys.modules, package, None)  # what Python does for a package that is not there
+    monkeypatch.setitem(sys.modules, package, None)  # Python does this for a missing package
     with pytest.raises(ConfigError, match=rf"needs .*: install atta\[{extra}\]"):
         import_graph(fmt, tmp_path / "source.json", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["source.json"]
@@ -93,7 +93,7 @@ def test_formats_that_need_nothing_more() -> None:
 
 
 def test_interrupting_an_import_leaves_nothing(tmp_path: Path) -> None:
-    source, many = tmp_path / "s", 4_000_000  # edges enough to be interrupted while they are written
+    source, many = tmp_path / "s", 4_000_000  # enough edges to interrupt the writing
     source.mkdir()
     ends = np.random.default_rng(1).integers(0, 1000, (2, many))
     np.savez(source / "graph.npz", edge_index=ends)
@@ -116,7 +116,7 @@ def test_interrupting_an_import_leaves_nothing(tmp_path: Path) -> None:
         130,
         "",
         ["", "atta: interrupted", ""],
-    )  # ^C gets a line of its own
+    )  # ^C gets its own line
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 

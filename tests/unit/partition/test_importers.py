@@ -1,4 +1,4 @@
-"""Importers on small files written here, on damaged ones and on the real graphs."""
+"""Importers on small files made here, on damaged ones, and on the real graphs."""
 
 from __future__ import annotations
 

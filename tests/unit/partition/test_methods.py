@@ -1,4 +1,4 @@
-"""Partitioning methods against plain Python that follows their papers, on graphs of one and of several types."""
+"""Partitioning methods against plain Python from their papers, on graphs of one and of several types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from atta.partition.methods.block import label_columns
 
 @st.composite
 def graphs(draw: st.DrawFn, folder: Path) -> Graph:
-    """One or two node types, perhaps empty ones; isolated vertices, self-loops, multi-edges."""
+    """One or two node types, possibly empty; isolated vertices, self-loops, multi-edges."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     counts = {"a": draw(st.integers(1, 25))}
     if draw(st.booleans()):
@@ -100,7 +100,7 @@ def test_blocks_equal_breadth_first_search_with_ties(data: st.DataObject) -> Non
         near, hops = neighbors(union), draw(st.integers(0, 3))
         centres = np.flatnonzero(label_columns(graph).any(axis=1))
         block = _native.grow_blocks(union.indptr, union.indices, centres, hops)
-        # Brute force: the distance to every centre, then the nearest of them that reaches v through its own block.
+        # Brute force: the distance to every centre, then the nearest centre that reaches v through its own block.
         expected = np.full(union.num_nodes, -1)
         expected[centres] = np.arange(len(centres))
         for _ in range(hops):
@@ -114,7 +114,7 @@ def test_blocks_equal_breadth_first_search_with_ties(data: st.DataObject) -> Non
         assert block.tolist() == expected.tolist()
         for number, centre in enumerate(
             centres.tolist()
-        ):  # one labelled vertex each; all within reach inside the block
+        ):  # one labelled vertex each; all vertices are within reach inside the block
             inside = set(np.flatnonzero(block == number).tolist())
             assert inside & set(centres.tolist()) == {centre}
             reached, frontier = {centre}, {centre}
@@ -171,7 +171,7 @@ def test_every_method_gives_every_vertex_an_owner(name: str, data: st.DataObject
     draw = data.draw
     with tempfile.TemporaryDirectory() as folder:
         graph = draw(graphs(Path(folder)))
-        parts = draw(st.integers(1, 40))  # perhaps more than vertices
+        parts = draw(st.integers(1, 40))  # possibly more than there are vertices
         owners, again = (make_method(name).assign(graph, parts, seed=3, progress=Silent()) for _ in range(2))
         assert {t: len(o) for t, o in owners.items()} == graph.schema.node_counts
         for t, values in owners.items():
@@ -181,7 +181,7 @@ def test_every_method_gives_every_vertex_an_owner(name: str, data: st.DataObject
 
 
 def planted(path: Path, *, train: np.ndarray) -> Graph:
-    """Four communities of 250 vertices; a tenth of the edges leave theirs."""
+    """Four communities of 250 vertices. A tenth of the edges leave their community."""
     rng, n = np.random.default_rng(5), 1000
     src = rng.integers(0, n, 8000)
     inside = (src // 250) * 250 + rng.integers(0, 250, 8000)

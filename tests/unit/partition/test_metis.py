@@ -1,4 +1,4 @@
-"""METIS: small cut, all constraints balanced, failures of the child readable."""
+"""METIS: small cut, all constraints balanced, readable failures of the child process."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_finds_planted_cliques(tmp_path):
 
 
 def test_balances_vertices_edges_and_training_vertices(tmp_path):
-    # All training vertices lie in one corner of a grid; a cut by vertices alone would give them to few parts.
+    # All training vertices lie in one corner of a grid. Balancing vertices alone would give them to few parts.
     grid = nx.convert_node_labels_to_integers(nx.grid_2d_graph(40, 40), ordering="sorted")
     pairs = np.array(grid.edges)
     with GraphWriter(tmp_path / "g") as out:
@@ -135,7 +135,7 @@ def test_a_killed_caller_leaves_nothing_behind(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     with subprocess.Popen([sys.executable, "-c", IN_A_THREAD], env={**os.environ, "TMPDIR": str(tmp_path)}) as caller:
         [child] = eventually(psutil.Process(caller.pid).children)
-        assert eventually(lambda: child.cpu_times().user > 0.5)  # it runs METIS by now
+        assert eventually(lambda: child.cpu_times().user > 0.5)  # METIS runs in it by now
         caller.kill()
     assert eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Graphs of networkx: what is written is what networkx holds, and what cannot be written is named."""
+"""Graphs of networkx: the written graph is the one in networkx, and the error names what cannot be written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph]
 
 
 def back(graph: Graph) -> nx.MultiDiGraph:
-    """A graph folder as networkx: user ids, every table as an attribute."""
+    """A graph folder as a networkx graph: user ids, every table as an attribute."""
     ids = graph.user_ids("node")
     rows = np.arange(graph.schema.node_counts["node"]) if ids is None else ids
     names = sorted(graph.schema.node_tables["node"])
@@ -40,7 +40,7 @@ def back(graph: Graph) -> nx.MultiDiGraph:
 
 
 def both_directions(graph: nx.Graph) -> nx.MultiDiGraph:
-    """What an undirected graph is stored as, by networkx' own conversion; a self-loop of it is one edge."""
+    """The stored edges of an undirected graph, by networkx' own conversion. A self-loop is one edge."""
     made = nx.MultiDiGraph()
     made.add_nodes_from(graph.nodes(data=True))
     for u, v, data in graph.edges(data=True):
@@ -96,7 +96,7 @@ def test_features_labels_and_splits(tmp_path: Path) -> None:
     assert stored.split("node", "train").tolist() == [0, 1]
     assert stored.schema.num_classes == 5
     assert stored.provenance["name"] == "a path"
-    assert len(stored.edges(ETYPE)) == 6  # the reverses that were missing
+    assert len(stored.edges(ETYPE)) == 6  # the missing reverse edges
 
 
 def test_strings_become_names(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Partitions that other systems wrote: PyG's ``Partitioner`` and Dorylus' binary files."""
+"""Partitions of other systems: PyG's ``Partitioner`` and Dorylus' binary files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def pyg_graph(vertices: int = 60, edges: int = 300) -> tuple[np.ndarray, np.ndar
 
 @pytest.fixture(autouse=True)
 def _without_metis(monkeypatch):
-    """PyG asks METIS through extensions that need not be installed: every second vertex goes to the second part instead."""
+    """PyG calls METIS through extensions that may be missing.
+
+    Here every second vertex goes to the second part instead.
+    """
     from torch_geometric.loader.cluster import ClusterData
 
     monkeypatch.setattr(ClusterData, "_metis", lambda self, edge_index, num_nodes: torch.arange(num_nodes) % 2)

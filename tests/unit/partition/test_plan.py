@@ -1,4 +1,4 @@
-"""The formulas of ``atta plan`` against what was measured (bench/results) and against datasets made here."""
+"""The formulas of ``atta plan`` against measurements (bench/results) and against datasets made here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planetoid files are pickles: they must be read without running what they name, whatever they name."""
+"""Planetoid files are pickles. Reading them must not run what they name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.partition.oracles import Runs, edge_pairs
 
 
 def write_planetoid(folder, protocol=2):
-    """Seven vertices: 2 training, 2 more with labels, test rows 6 and 4; row 5 is missing, as in citeseer."""
+    """Seven vertices: 2 training vertices, 2 more with labels, test rows 6 and 4. Row 5 is missing, as in citeseer."""
     folder.mkdir(exist_ok=True)
     one_hot = np.eye(3, dtype=np.int32)
     dense = np.arange(28, dtype=np.float32).reshape(7, 4)
@@ -51,7 +51,7 @@ def test_planetoid(tmp_path, protocol, source):
 
 
 def test_pickles_of_python_2(tmp_path):
-    # What Python 2 wrote for numpy.array([1, 2], "<i4"): names of its modules, bytes as 8-bit strings.
+    # Python 2's pickle of numpy.array([1, 2], "<i4"): names of its modules, bytes as 8-bit strings.
     raw = (
         b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
         b"(K\x01K\x02\x85cnumpy\ndtype\nU\x02i4K\x00K\x01\x87R(K\x03U\x01<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
@@ -98,7 +98,7 @@ def test_hostile_pickles_are_refused(tmp_path, hostile, protocol):
         b"\x80\x02ccollections\ndefaultdict\nN}U\x08__init__Ns\x86b.",  # sets an attribute of an admitted class
         b"\x80\x02U\x02id\x51.",  # persistent id
         b"\x80\x02\x82\x01.",  # extension code
-        b"\x80\x02]K\x01a.",  # a list is no dictionary of lists
+        b"\x80\x02]K\x01a.",  # a list is not a dictionary of lists
         b"\x80\x02cnumpy\nndarray\n.",
         b"\x80\x02cnumpy\nndarray\n)\x81.",  # an array without a state
     ],

@@ -1,4 +1,4 @@
-"""Pipes, devices and folders in place of files are refused by name; nothing waits for a pipe that nobody writes to."""
+"""Pipes, devices and folders in place of files are refused by name. No read waits for a pipe without a writer."""
 
 from __future__ import annotations
 

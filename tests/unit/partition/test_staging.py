@@ -1,4 +1,7 @@
-"""Folders and files that replace others: whatever kills their writer, and whenever, the old one or the new one is there, whole."""
+"""Folders and files that replace others.
+
+If the writer dies at any moment, the old one or the new one is there, whole.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ STATE_CHANGES = ("os.", "shutil.", "fcntl.", "open", "pathlib.")
 
 
 def write(dst: Path, value: int) -> None:
-    """A folder that says by itself whether it is whole: 3 files, and their checksums in the marker."""
+    """A folder that shows whether it is whole: 3 files, and their checksums in the marker."""
     with Staging(dst, MARKER, overwrite=True) as folder:
         sums = []
         for name in ("a.npy", "nodes/b.npy", "nodes/c.npy"):
@@ -38,7 +41,7 @@ def write(dst: Path, value: int) -> None:
 
 
 def read(dst: Path) -> int | None:
-    """The value written, None: nothing of that name; fails where the folder is not whole."""
+    """The value in the folder; None: there is no such folder. Fails if the folder is not whole."""
     recover(dst)
     if not dst.exists():
         return None
@@ -51,7 +54,7 @@ def read(dst: Path) -> int | None:
 
 
 def in_child(work: Callable[[], None]) -> int:
-    """Run in a forked process; its id."""
+    """Run in a forked process. Returns its id."""
     pid = os.fork()
     if pid:
         return pid
@@ -80,7 +83,7 @@ def dying_at(step: int) -> None:
 
 
 def died_at_each_step(work: Callable[[int], None]) -> Iterator[int]:
-    """Run in a child that dies at its first call, its second one ... until it lives to the end."""
+    """Run in a child that dies at its first call, in one that dies at its second, until a child lives to the end."""
     for step in range(1000):
 
         def dying(step: int = step) -> None:
@@ -101,7 +104,7 @@ def no_exchange(one: Path, other: Path) -> bool:
 
 @pytest.fixture(params=["exchanged", "renamed twice"])
 def both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With and without a file system that lets two folders change places."""
+    """With and without a file system that can swap two folders."""
     if request.param == "renamed twice":
         monkeypatch.setattr(staging, "_exchange", no_exchange)
 
@@ -159,7 +162,7 @@ def test_killed_at_random_times(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("both")
 def test_interrupted_or_failed_at_every_step_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failures and Ctrl-C leave the old folder, or the new one, and nothing else, at once."""
+    """Failures and Ctrl-C leave the old folder or the new one, and nothing else, at once."""
     dst = tmp_path / "g"
     write(dst, 0)
     for name in ("_sync", "_exchange", "_vacant", "_take", "_same", "Path.rename"):
@@ -217,7 +220,7 @@ def test_a_living_writer_is_left_alone(tmp_path: Path) -> None:
     write(dst, 1)
     with Staging(dst, MARKER, overwrite=True) as folder:
         (folder.path / MARKER).write_text("2")
-        assert read(dst) == 1  # in a process of its own it would see the same
+        assert read(dst) == 1  # a separate process would see the same
         assert (folder.path / MARKER).exists()
         with pytest.raises(ConfigError, match="another process"):
             write(dst, 3)

@@ -1,4 +1,4 @@
-"""Parquet and CSV tables with a schema: what comes out is what was written, and what is wrong is named."""
+"""Parquet and CSV tables with a schema: reading gives back what was written, and errors name the fault."""
 
 from __future__ import annotations
 

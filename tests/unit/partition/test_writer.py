@@ -1,4 +1,4 @@
-"""Partitioned datasets against brute force: cores, edges, orders, ids, HALO lists, whatever the graph and the parts."""
+"""Partitioned datasets against brute force: core vertices, edges, orders, ids, HALO lists, for any graph and parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ETYPE = "node__to__node"
 
 @st.composite
 def cut_graphs(draw):
-    """A small multigraph with scattered user ids, and an assignment in which parts may be empty."""
+    """A small multigraph with scattered user ids, and an assignment that may leave parts empty."""
     n = draw(st.integers(0, 12))
     ids = draw(st.none() | st.lists(st.integers(-50, 10**12), min_size=n, max_size=n, unique=True))
     vertex = st.integers(0, max(0, n - 1))
@@ -125,7 +125,7 @@ def test_existing_folder_is_kept_unless_overwritten(messy_graph, tmp_path):
     out = tmp_path / "data"
     out.mkdir()
     (out / "mine.txt").write_text("precious")
-    for overwrite in (False, True):  # not even --overwrite removes what Atta did not write
+    for overwrite in (False, True):  # even --overwrite does not remove files that Atta did not write
         with pytest.raises(ConfigError, match="data"):
             partition_graph(messy_graph.path, out, parts=2, method="random", overwrite=overwrite)
     assert (out / "mine.txt").read_text() == "precious"

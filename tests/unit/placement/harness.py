@@ -1,4 +1,4 @@
-"""A cluster without processes: every partition in one place, and the daemon's own functions run the tasks in any order."""
+"""A cluster without processes: every partition in one place. The daemon's own functions run the tasks in any order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ POOL = ThreadPoolExecutor(1)
 
 @dataclass
 class Typed:
-    """A graph as its user knows it: user ids by node type, edges by edge type, in user ids."""
+    """A graph as its user knows it: user ids by node type, and edges in user ids by edge type."""
 
     ids: dict[str, np.ndarray]
     edges: dict[str, tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]
@@ -64,7 +64,7 @@ class Typed:
 
 
 class Neighbour:
-    """Answers what tasks ask of a peer (``AskedPeer``) from a partition's shard and tables, without a wire, in small pieces."""
+    """Answers a task's requests to a peer (``AskedPeer``) from a partition's shard and tables, in small pieces."""
 
     address = "nowhere"
 
@@ -104,7 +104,7 @@ class Neighbour:
 
 
 class Placed:
-    """All partitions of a dataset. Tasks are run by the functions that daemons run them by, in any order."""
+    """All partitions of a dataset. The daemons' own functions run the tasks, in any order."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
@@ -115,7 +115,7 @@ class Placed:
         return Neighbour(self.shards[part], self.stores[part])
 
     def run(self, plan: Plan, seeds: BatchSeeds, at: StreamPosition, *, home: int, order: random.Random) -> BatchArrays:
-        """One batch, its ready tasks run in the order that ``order`` shuffles them into; from what is cached, the same again."""
+        """One batch. ``order`` shuffles its ready tasks. A second run with cached rows must give the same batch."""
         cache = RowCache(
             self.dataset, home, limit_bytes=order.choice([0, 50, 10_000]), rank=order.choice(["degree", "recent"])
         )
@@ -160,7 +160,7 @@ class Placed:
 
 
 def ask(shard: Shard, item: SampleItem, part: slice) -> Answer:
-    """What a shard answers to a part of a request."""
+    """A shard's answer to a part of a request."""
     return shard.sample(
         item.edge_type,
         item.rows[part],

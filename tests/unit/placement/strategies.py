@@ -15,7 +15,7 @@ ONE = ("b__to__b",)
 
 @st.composite
 def graphs(draw: st.DrawFn, kinds: Sequence[tuple[str, ...]] = (ONE, TWO)) -> Typed:
-    """Few vertices with scattered ids; isolated ones, self-loops and multi-edges come by themselves."""
+    """Few vertices with scattered ids. Isolated vertices, self-loops and multi-edges occur by chance."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     edge_types = draw(st.sampled_from(kinds))
     node_types = sorted({t for e in edge_types for t in (e.split("__")[0], e.split("__")[2])})

@@ -1,4 +1,4 @@
-"""Link batches with negatives are the same on any number of partitions as on one, whatever runs first."""
+"""Link batches with negatives are the same on any number of partitions as on one, in any order of tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_placement_changes_nothing(data: st.DataObject) -> None:
     ends = rng.choice(graph.ids[source], count), rng.choice(graph.ids[target], count)
     if len(graph.edges[edge_type][0]) and draw(
         st.booleans()
-    ):  # edges that are there, so that there is something to leave out
+    ):  # existing edges, so that there is something to leave out
         picks = rng.integers(0, len(graph.edges[edge_type][0]), count)
         ends = graph.edges[edge_type][0][picks], graph.edges[edge_type][1][picks]
     method = draw(st.sampled_from([Method.UNIFORM, Method.WEIGHTED, Method.TEMPORAL]))

@@ -1,5 +1,4 @@
-"""However a graph is cut, a batch is the one that the local sampler makes, bit for bit: any method, types, trees, order of
-tasks."""
+"""A batch equals the local sampler's batch, bit for bit, for any cut, method, types, trees and order of tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from tests.unit.placement.strategies import assigned, graphs
 
 
 def local(graph: Typed) -> dict[str, LocalGraph]:
-    """The same graph in this process; internal ids are positions."""
+    """The same graph in this process. Internal ids are positions."""
     found = {}
     for edge_type, (src, dst, tables) in graph.edges.items():
         source, _, target = edge_type.split("__")

@@ -1,4 +1,4 @@
-"""Batch operators make the same batch in every placement, the one that they make over a local graph."""
+"""Batch operators make the same batch in every placement: the one over a local graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``atta plan --strategy auto`` on a small dataset with a short probe, and what it refuses."""
+"""``atta plan --strategy auto`` on a small dataset with a short probe, and the input that it refuses."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_deep_model_on_one_server(data: Path) -> None:
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)
     assert {f["kind"] for f in found["strategies"]} == {"mini-batch", "preloading", "expansion-aware", "cooperative"}
-    assert found["rates"]["internal"] is None  # one trainer has nobody to ask
+    assert found["rates"]["internal"] is None  # one trainer has no peers
     assert [(s["max_hop"], s["fanout"]) for s in found["sizes"]["sampled"]] == [(1, 3)]
 
 

@@ -36,7 +36,7 @@ def ask(graph: Graph, servers: int, trainers: int = 1, layers: int = 2, **more: 
 
 
 def reached(graph: Graph, inner: range, hops: int) -> set[int]:
-    """Everybody within ``hops`` in-edges, by networkx."""
+    """All vertices within ``hops`` in-edges, by networkx."""
     against = nx.DiGraph()
     against.add_nodes_from(range(graph.nodes))
     against.add_edges_from(zip(graph.dst.tolist(), graph.src.tolist(), strict=True))
@@ -114,7 +114,7 @@ def test_rows_that_trainers_exchange(seen: int) -> None:
 
 
 def test_external_rows_go_to_each_trainer_that_reads_them() -> None:
-    # Vertex 3 is of the other server and read by both trainers of the first, whatever the split: 0 and 1 are one each.
+    # Vertex 3 belongs to the other server. Each trainer of the first one has vertex 0 or 1, so both read it.
     graph = Graph(np.array([2, 2, 3, 3]), np.array([0, 1, 0, 1]), np.arange(4))
     found = count_sizes(Servers(graph.local, np.array([0, 2, 4]), np.arange(4)), Question(2, 2, 1, settings=()))
     assert found.exchanged.external == 4

@@ -1,4 +1,4 @@
-"""Predictions against sums worked out by hand; what more link and more memory may never do; the sentences."""
+"""Predictions against sums worked out by hand; the effect of a faster link and of more memory; printed sentences."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def by_kind(
 
 def test_exchange_by_hand() -> None:
     found = by_kind()["exchange"]
-    # A row travels there and back before layers 2 and 3; features, of twice the width, only before the first epoch.
+    # A row travels there and back before layers 2 and 3. Features, twice as wide, travel only before the first epoch.
     assert MODEL.exchanges == 4
     assert found.compute == pytest.approx(3 * (250 / 100 + 2000 / 1000))
-    gradients = 40 / 10  # rows; half of a sum goes each way, between two
+    gradients = 40 / 10  # rows; between two servers, half of a sum goes each way
     assert found.internal == pytest.approx((60 * 4 + gradients) / 200)
     assert found.external == pytest.approx((150 * 4 + gradients) / 50)
     assert found.preload == pytest.approx(150 * 2 / 50)
@@ -90,10 +90,10 @@ def test_a_gcn_computes_whole_mini_batches() -> None:
 
 def test_memory_is_that_of_the_formula_of_training() -> None:
     found = by_kind()
-    # A trainer has 250 rows, receives 60 of its server and half of 150 others, and has 2000 edges; 40 weights.
+    # A trainer has 250 rows, 2000 edges and 40 weights. It receives 60 rows of its server and half of 150 others.
     numbers = 250 * 20 + 3 * (250 * 5 + 135) * 10 + (250 + 135) * 10
     assert found["exchange"].memory == int(1.3 * (4 * numbers + 64 * 2000 + 16 * 40))
-    # Layers of a mini-batch compute 350, 150 and 50 rows; the first one reads all 750.
+    # A mini-batch's layers compute 350, 150 and 50 rows. The first one reads all 750.
     numbers = 750 * 20 + (350 + 150 + 50) * 5 * 10 + 750 * 10
     assert found["mini-batch"].memory == pytest.approx(1.3 * (4 * numbers + 64 * 770 + 16 * 40), abs=1)
     on_gpu = by_kind(machines=replace(MACHINES, device="cuda"))["exchange"].memory
@@ -183,7 +183,7 @@ def test_what_memory_keeps_out() -> None:
 
 @pytest.mark.parametrize("kind", ["mini-batch", "exchange", "preloading", "expansion-aware", "cooperative"])
 def test_options_are_those_of_training(kind: str) -> None:
-    """``--co-batches 4`` and the like are settings that a run accepts together."""
+    """The options (such as ``--co-batches 4``) are settings that a run accepts together."""
     options = by_kind()[kind].options
     names = [name.removeprefix("--").replace("-", "_") for name in options[::2]]
     values = [tuple(map(int, v.split(","))) if "," in v else int(v) if v.isdigit() else v for v in options[1::2]]

@@ -44,7 +44,7 @@ def test_growth_takes_the_exponent_and_the_printed_form_the_product() -> None:
 
 
 def test_the_example_of_equation_7() -> None:
-    """D^alpha = 2, D = 10, L = 3: "at least half" of the link's speed, with the printed product; 0.7 with the exponent."""
+    """D^alpha = 2, D = 10, L = 3: "at least half" of the link's speed, by the printed product; 0.7 by the exponent."""
     half = PaperCluster(1000, 10_000, servers=8, devices=8, compute=50, internal=1e9, external=100)
     assert speed_gap(half, 6) == pytest.approx(0)
     assert speed_gap(half, 8) == pytest.approx(0.5 - 0.7)

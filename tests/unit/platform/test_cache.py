@@ -1,4 +1,4 @@
-"""The cache of hot remote rows: which vertices, which rows, and never a wrong one."""
+"""The cache of hot remote rows: the right vertices, the right rows, and never a wrong one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cluster files: what is written can be read, and every mistake is named."""
+"""Cluster files: a written file can be read, and every mistake is named."""
 
 from __future__ import annotations
 

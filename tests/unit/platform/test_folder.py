@@ -1,4 +1,4 @@
-"""Temporary folders: gone with their process, or removed by the next one."""
+"""Temporary folders: they disappear with their process, or the next process removes them."""
 
 from __future__ import annotations
 

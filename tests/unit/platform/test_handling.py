@@ -1,4 +1,4 @@
-"""Requests are admitted, counted and answered in one place, and errors become statuses there."""
+"""One place admits, counts and answers requests, and turns errors into statuses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Context:
 
 
 class Service:
-    """Notes what reaches it; fails as it is told."""
+    """Records the requests that reach it, and fails on demand."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
@@ -117,7 +117,7 @@ def test_requests_errors_and_bulk_bytes_are_counted_by_method() -> None:
         (
             WrongDatasetError("here:1", "serves another"),
             "FAILED_PRECONDITION: serves another",
-        ),  # asked as something else
+        ),  # asked for as another type
     ],
 )
 def test_errors_become_statuses(error: Exception, status: str) -> None:

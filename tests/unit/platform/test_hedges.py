@@ -1,4 +1,4 @@
-"""Late requests to peers are sent twice, rarely, and whichever answer comes first is taken."""
+"""Late requests to peers are sent twice, rarely, and the first answer counts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_patience_is_a_multiple_of_what_most_of_the_latest_answers_took(times: l
 
 @given(st.lists(st.booleans(), max_size=600))
 def test_second_requests_are_few_whatever_happens(events: list[bool]) -> None:
-    """True: somebody wants a second request; False: an answer has come."""
+    """True: a request asks for a second one; False: an answer has come."""
     policy, answers = Hedges(), 0
     for wants in events:
         if wants:
@@ -62,7 +62,7 @@ def test_second_requests_are_few_whatever_happens(events: list[bool]) -> None:
 
 
 class Owner:
-    """A daemon that answers pulls as ``plan`` says: a function of the number of the request."""
+    """A daemon that answers pulls by ``plan``, a function of the request's number."""
 
     def __init__(self, plan: Callable[[int], str]) -> None:
         self.plan, self.connections, self.cancelled = plan, [], 0

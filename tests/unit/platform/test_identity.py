@@ -1,4 +1,4 @@
-"""Whom a request means, and who may answer it."""
+"""Which daemon a request means, and which one may answer it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_name_is_understood_as_it_was_meant(part: int | None, dataset_id: str,
     st.sampled_from(["", "aa", "bb"]),
 )
 def test_who_is_refused(bound: Bound, part: int | None, dataset_id: str, incarnation: str) -> None:
-    """Against the rules as the documentation puts them."""
+    """Against the rules of the documentation."""
     outcome: type[Exception] | None = None
     try:
         check(ME, Identity(part, dataset_id, incarnation), bound, "here:1")

@@ -1,4 +1,7 @@
-"""``validate`` of the daemon's state machines finds every invariant that is broken by hand; reprs leave out arrays."""
+"""``validate`` of the daemon's state machines finds every invariant that a test breaks by hand.
+
+Reprs leave out arrays.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def delivery(number: int, **state: Any) -> Delivery:
 
 
 async def opened() -> Session:
-    """A session of which batch 1 is current, both taken ones are held, and batch 2 waits."""
+    """A session: batch 1 is the current one, the consumer holds both taken batches, and batch 2 waits."""
     pool: Any = SimpleNamespace(lend=lambda *_: None, release=lambda *_: None, abandon=lambda *_: None)
     request: Any = SimpleNamespace(shared_memory=True)
     session = Session("s", request, pool, 0.0)

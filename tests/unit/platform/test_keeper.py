@@ -1,4 +1,4 @@
-"""Leases are renewed by the clock, also while the keeper does other things and while a daemon does not answer."""
+"""Leases are renewed on time, also while the keeper does other work and while a daemon does not answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PERIOD = LEASE / PER_LEASE
 @settings(deadline=None)
 @given(steps=st.lists(st.integers(1, 50), min_size=1, max_size=200), daemons=st.integers(1, 3))
 def test_no_lease_waits_longer_than_a_period_and_a_step(steps: list[int], daemons: int) -> None:
-    """Renewals follow the clock, however often the keeper looks at it."""
+    """Renewals follow the clock, no matter how often the keeper looks at it."""
     renewals: Renewals[int] = Renewals()
     now, latest = 0.0, {}
     for daemon in range(daemons):
@@ -85,7 +85,7 @@ class Call:
 
 
 class Daemon:
-    """Counts what it is asked; ``answers`` says whether anything comes back."""
+    """Counts the requests; ``answers``: whether it answers them."""
 
     def __init__(self, answers: bool = True) -> None:
         self.answers = answers
@@ -117,7 +117,7 @@ def keeper() -> Any:
 
 
 def test_sessions_that_come_and_go_do_not_keep_a_lease_from_being_renewed(keeper: SessionKeeper) -> None:
-    """A training iterator pauses while loops over other loaders leave a note far more often than leases are renewed."""
+    """A training iterator pauses while loops over other loaders leave notes far more often than leases are renewed."""
     daemon, over = Daemon(), threading.Event()
     training = state(daemon, "training")
     keeper.keep(training, 0.3)
@@ -138,7 +138,7 @@ def test_sessions_that_come_and_go_do_not_keep_a_lease_from_being_renewed(keeper
 
 
 def test_a_daemon_that_does_not_answer_delays_nobody_else(keeper: SessionKeeper) -> None:
-    """Neither its renewals nor the closing of its sessions."""
+    """A silent daemon delays neither the renewals of others nor the closing of their sessions."""
     silent, other = Daemon(answers=False), Daemon()
     kept = [state(silent, "a"), state(other, "b")]
     for one in kept:
@@ -168,6 +168,6 @@ def test_what_was_released_is_told_until_a_request_that_says_so_is_answered() ->
     one._released.extend([0, 1])
     assert one.released() == [0, 1]
     one._released.append(2)
-    assert one.released() == [0, 1, 2]  # the request before has been lost
+    assert one.released() == [0, 1, 2]  # the earlier request was lost
     one.answered()
     assert one.released() == []

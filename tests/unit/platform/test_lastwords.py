@@ -1,4 +1,4 @@
-"""Errors that processes hand over: types, fields and messages survive, nonsense does not become an error."""
+"""Errors that one process passes to another: types, fields and messages survive. Nonsense does not become an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments by their earlier names mean the same, with a warning that says the present ones."""
+"""Arguments under their earlier names mean the same, with a warning that gives the present names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_earlier_name_warns_and_does_the_same(make: Any, old: str, new: str, 
     with pytest.warns(DeprecationWarning, match=f"^{old} is now {new}; the old name goes with version 0.2$") as found:
         earlier = make(**{old: value})
     assert earlier._request == present._request
-    assert [warning.filename for warning in found] == [__file__]  # the line that called, not one of Atta's
+    assert [warning.filename for warning in found] == [__file__]  # the calling line, not one of Atta's
 
 
 @pytest.mark.parametrize("make", [neighbors, links, operator, dag, server])

@@ -44,7 +44,7 @@ def test_a_pipe_that_nobody_reads_costs_lines_and_not_time() -> None:
         written: list[str] = []
 
         def fill() -> bool:
-            """More lines than the queue holds, until the pipe is full and keeps the rest waiting."""
+            """Write more lines than the queue holds, until the pipe is full and the rest must wait."""
             for _ in range(1000):
                 written.append(f"{len(written):07d}\n")
                 sink.write(written[-1])
@@ -66,7 +66,7 @@ def test_a_pipe_that_nobody_reads_costs_lines_and_not_time() -> None:
         assert eventually(read_all)
         lost = sink.dropped
         sink.write("the last\n")
-        assert sink.drain(10)  # with it, how many were left out before
+        assert sink.drain(10)  # and the number of lines that were left out before it
         found += os.read(ours, 1 << 16).decode()
         lines = found.splitlines()
         kept = [line for line in lines if line.isdecimal()]

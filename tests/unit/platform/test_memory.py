@@ -1,4 +1,4 @@
-"""Free memory in containers: groups of both versions, made up in a folder."""
+"""Free memory in containers: control groups of both versions, imitated in a folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def figures(folder: Path, group: str, files: dict[str, str]) -> tuple[int, int]:
-    """What is available and what there is in all, for a process in ``group``."""
+    """Available and total memory of a process in ``group``."""
     for path, text in {"proc/self/cgroup": group, **{f"groups/{name}": text for name, text in files.items()}}.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)

@@ -1,4 +1,7 @@
-"""Metrics for Prometheus: right types, one name for one thing, labels, bounded numbers, and sessions that leave nothing behind."""
+"""Metrics for Prometheus: right types, one name per figure, labels, bounded numbers.
+
+Closed sessions leave nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def test_counters_gauges_and_unknown_figures() -> None:
     assert (found["atta_buffer_bytes"].type, values(found["atta_buffer_bytes"])) == ("gauge", {(): 7.0})
     assert values(found["atta_tasks"]) == {("join", "cpu"): 2.0, ("end", "cpu"): 3.0}
     assert values(found["atta_odd_one"]) == {(): 1.0}
-    assert values(found["atta_task_errors"]) == {(): 0.0}  # counters are there before they first count
+    assert values(found["atta_task_errors"]) == {(): 0.0}  # counters exist before they first count
     assert {s.labels["part"] for metric in found.values() for s in metric.samples} == {"3"}
     assert found["atta_daemon"].samples[0].labels["dataset"] == "beef"
 
@@ -66,7 +69,7 @@ def test_counters_gauges_and_unknown_figures() -> None:
 def test_sessions_have_series_while_they_are_open() -> None:
     found = scrape({}, session(session="a", job="x"), session(session="b", job='y"\n', queued=9, sigma=None))
     assert values(found["atta_session_queued"]) == {("x", "a"): 3, ('y"\n', "b"): 9}
-    assert values(found["atta_session_launch_sigma"]) == {("x", "a"): 80.25}  # what is not known yet is absent
+    assert values(found["atta_session_launch_sigma"]) == {("x", "a"): 80.25}  # unknown figures are absent
     assert found["atta_session_batches_taken"].type == "counter"
     assert {f"atta_{family.name}" for family in SESSION_FIGURES.values()} <= set(found)
     assert not any(name.startswith("atta_session_") for name in scrape({}))

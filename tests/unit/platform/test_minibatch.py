@@ -1,4 +1,4 @@
-"""What a batch's arrays become, without a daemon."""
+"""The arrays of a batch become a mini-batch, without a daemon."""
 
 from __future__ import annotations
 

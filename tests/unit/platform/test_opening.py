@@ -1,4 +1,4 @@
-"""``Open`` is idempotent and bounded; leases end by the daemon's clock, but not while the daemon itself was stopped."""
+"""``Open`` is idempotent and bounded. Leases end by the daemon's clock, but not while the daemon itself was stopped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Context:
 
 
 class Engine:
-    """Notes what is opened and closed."""
+    """Records the sessions that are opened and closed."""
 
     dataset = None
 
@@ -48,7 +48,7 @@ class Engine:
 
 
 class Checks:
-    """Stands for the check of a request: it lasts until it is told to end."""
+    """Stands for the check of a request. It lasts until the test ends it."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -133,7 +133,7 @@ def test_a_client_that_gave_up_closes_what_it_has_asked_for(checks: Checks) -> N
         checks.go.set()
         with pytest.raises(UnknownNameError, match="session a does not exist"):
             await waiting
-        await service.close(CloseRequest(session="b"), Context())  # overtakes its Open
+        await service.close(CloseRequest(session="b"), Context())  # arrives before its Open
         with pytest.raises(UnknownNameError, match="session b does not exist"):
             await asked(service, "b")
         assert engine.opened == []
@@ -148,7 +148,7 @@ def test_a_client_that_gave_up_closes_what_it_has_asked_for(checks: Checks) -> N
 
 
 def test_nobody_waits_any_more(checks: Checks) -> None:
-    """A consumer that died while its request was being checked gets no session; one that asks again later does."""
+    """A consumer that died during the check of its request gets no session. One that asks again later does."""
 
     async def work(service: SessionService, engine: Engine) -> None:
         gone = asked(service, "a")
@@ -183,7 +183,7 @@ def test_requests_that_are_being_checked_have_their_places(checks: Checks) -> No
             await asked(service, "e")
         checks.go.set()
         await asyncio.gather(*waiting)
-        assert (await asked(service, "a")).session == "a"  # a repeated one needs no place
+        assert (await asked(service, "a")).session == "a"  # a repeated request needs no place
         with pytest.raises(QuotaExceededError, match=r"4 sessions are open and 0 being opened.*--max-sessions 4"):
             await asked(service, "e")
 
@@ -245,7 +245,7 @@ def test_requests_that_name_too_much(checks: Checks) -> None:
     run(work)
 
 
-# -- leases --------------------------------------------------------------------------------------------------------------
+# -- leases ------------------------------------------------------------------------------------------------------------
 
 
 def test_leases_by_a_clock(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +294,7 @@ def test_time_in_which_the_daemon_was_stopped_ends_no_lease(checks: Checks, monk
 
 
 def test_more_seeds_than_there_is_memory_to_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few bytes may ask for all vertices of a type."""
+    """A request of a few bytes may ask for all vertices of a type."""
     schema = SimpleNamespace(node_types=["node"], node_counts={"node": 10_000_000})
     dataset: Any = SimpleNamespace(schema=schema, split=lambda *_: range(10_000_000))
     monkeypatch.setattr("atta.daemon.services.seed_ids.available_bytes", lambda: 500 << 20)

@@ -1,4 +1,4 @@
-"""The consumer's time per batch, on the host's clock and on that of a GPU whose work is queued."""
+"""The consumer's time per batch, on the host's clock and on that of a GPU with queued work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atta.client.sessions.pace import ConsumerPace, cuda_event
 
 @dataclass
 class Machine:
-    """A host and a GPU that works off what the host has queued; times in seconds."""
+    """A host, and a GPU that works through the host's queue; times in seconds."""
 
     now: float = 0.0
     gpu_free: float = 0.0
@@ -64,7 +64,7 @@ def test_without_a_gpu_the_host_counts_and_waiting_for_batches_does_not() -> Non
 def test_with_a_gpu_the_slower_of_the_two_counts(host: float, gpu: float) -> None:
     machine = Machine()
     pace = ConsumerPace(machine.clock, machine.event)
-    # The host may run ahead of the GPU by a batch or two, as training loops that read their loss do.
+    # The host may be a batch or two ahead of the GPU, as in training loops that read their loss.
     for _ in range(40):
         pace.done()
         machine.host(0.004)

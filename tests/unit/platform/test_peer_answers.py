@@ -1,4 +1,4 @@
-"""Answers of peers are taken in one message ahead of whoever reads them."""
+"""Answers of peers are taken one message ahead of their reader."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ITEM = FeatureItem("node", ("x",), np.arange(3), np.arange(3))
 
 
 class Stream:
-    """A call that brings one row per message, then its end or ``failure``; notes what happens to it."""
+    """A call that brings one row per message, then its end or ``failure``. It records what happens to it."""
 
     def __init__(self, rows: int, failure: BaseException | None = None) -> None:
         self.log: list[str] = []
@@ -70,7 +70,7 @@ def test_the_next_message_is_asked_for_before_this_one_has_been_put_into_place(m
     asyncio.run(read(stream, monkeypatch))
     assert stream.log == [
         *("asked for 1", "placed 0", "asked for 2", "placed 1", "asked for 3", "placed 2"),
-        "cancelled",  # which does nothing to a call that has ended
+        "cancelled",  # cancelling does nothing to a call that has ended
     ]
 
 

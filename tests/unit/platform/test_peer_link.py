@@ -1,4 +1,4 @@
-"""Before a peer is asked for anything, it is asked who it is."""
+"""A peer must say who it is before any other request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ ITEM = FeatureItem("node", ("x",), np.arange(5), np.arange(5))
 
 
 class Owner:
-    """A daemon of an older version: it answers whatever it is asked. Notes what that was, and whom it was meant for."""
+    """A daemon of an older version: it answers every request.
+
+    Records each request and the daemon that it was meant for.
+    """
 
     def __init__(self, part: int, dataset_id: str) -> None:
         self.part, self.dataset_id, self.asked = part, dataset_id, []
@@ -53,7 +56,7 @@ class Owner:
 
 
 async def ask(owner: Owner, *requests: Any) -> list[Any]:
-    """What a peer of partition 1 of dataset "d" gets that asks all at once."""
+    """The answers that a peer of partition 1 of dataset "d" gets when it sends all requests at once."""
     server = grpc.aio.server()
     services = {
         "ControlService": {"Describe": owner.describe},

@@ -1,4 +1,4 @@
-"""What is said of a peer that comes and goes."""
+"""Log messages about a peer that comes and goes."""
 
 from __future__ import annotations
 

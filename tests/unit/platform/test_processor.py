@@ -1,4 +1,4 @@
-"""Utilisation in containers: groups of both versions, made up in a folder."""
+"""Utilisation in containers: control groups of both versions, imitated in a folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Machine:
 
 @pytest.fixture
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All cores of the machine stand still."""
+    """All cores of the machine are idle."""
     import psutil
 
     times = psutil.cpu_times(percpu=True)

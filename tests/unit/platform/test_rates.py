@@ -1,4 +1,4 @@
-"""Rates are differences of counters over the daemon's own clock, and nothing where two samples do not belong together."""
+"""Rates are differences of counters over the daemon's own clock. Samples that do not belong together give none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_daemon_between_two_samples() -> None:
     assert found.batches_per_s == 50
     assert found.remote_bytes_per_s == 2000
     assert found.cache_hit_rate == 0.75
-    assert found.served_requests_per_s == 12  # of peers alone; a method that was never called before counts from 0
+    assert found.served_requests_per_s == 12  # of peers alone; a method without earlier calls counts from 0
     assert found.served_bytes_per_s == 100
 
 
@@ -49,7 +49,7 @@ def test_a_session_between_two_samples() -> None:
     [
         None,
         Sample(0, "a:1", error="no daemon answers"),
-        sample({**AFTER, "uptime_seconds": 5000.0}, at=5000.0),  # it has been restarted since
+        sample({**AFTER, "uptime_seconds": 5000.0}, at=5000.0),  # the daemon has restarted since
         sample(AFTER, at=54.0),  # no time has passed
     ],
 )

@@ -1,4 +1,4 @@
-"""The daemon's ring: bounded, in order, of the last seconds when asked, and silent when it is switched off."""
+"""The daemon's ring: bounded, in order, limited to the last seconds on request, and silent when it is off."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_every_kind_comes_back_as_its_type() -> None:
 
 
 def test_entries_are_flat_and_short() -> None:
-    """No array, no list of ids, no object of the scheduler ends up in the ring."""
+    """The ring never holds arrays, lists of ids or objects of the scheduler."""
     recorder = Recorder(100, Clock())
     fill(recorder)
     for entry in recorder._ring:
@@ -93,8 +93,8 @@ def test_the_ring_is_bounded_and_keeps_the_newest(capacity: int) -> None:
 def test_only_the_last_seconds() -> None:
     recorder = Recorder(100, Clock())
     for batch in range(10):
-        recorder.batch("ready", "s", batch)  # at 1, 2, ..., 10
-    assert [e.at for e in entries(recorder, 3.0)] == [8.0, 9.0, 10.0]  # it is 11 now
+        recorder.batch("ready", "s", batch)  # recorded at 1, 2, ..., 10
+    assert [e.at for e in entries(recorder, 3.0)] == [8.0, 9.0, 10.0]  # the time is 11 now
 
 
 def test_served_requests_are_recorded_also_when_they_fail() -> None:

@@ -1,4 +1,4 @@
-"""An answer that breaks off is continued with the rows that are missing."""
+"""An answer that breaks off is continued with the missing rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def feature_items(rows: list[int]) -> list[FeatureItem]:
 
 
 def chunks_of(items: list[Any], step: int) -> list[tuple[int, int, list[int]]]:
-    """What a daemon answers: (item, first row, the rows themselves), counted from the request's beginning."""
+    """A daemon's answer: (item, first row, the rows themselves), counted from the start of the request."""
     return [
         (i, at, list(item.rows[at : at + step]))
         for i, item in enumerate(items)

@@ -1,4 +1,4 @@
-"""Errors keep their type and their cause on the way over the wire."""
+"""Errors keep their type and their cause across the wire."""
 
 from __future__ import annotations
 

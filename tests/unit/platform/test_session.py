@@ -1,4 +1,4 @@
-"""A session on the daemon: every request is answered with its own batch or refused, whatever order requests come in."""
+"""A session on the daemon: every request gets its own batch or is refused, in any order of requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCHES = 6
 
 
 class Pool:
-    """Notes which slots came back; a slot is the number of the batch in it."""
+    """Records the slots that came back. A slot is the number of the batch in it."""
 
     def __init__(self) -> None:
         self.released: list[int] = []
@@ -49,13 +49,13 @@ async def settle() -> None:
 
 
 def test_a_waiter_that_was_overtaken_is_refused() -> None:
-    """Two requests wait for batch 0; before the second one runs again the consumer has gone on to batch 1."""
+    """Two requests wait for batch 0. Before the second one runs again, the consumer has gone on to batch 1."""
 
     async def run() -> None:
         session, _ = opened()
         stale = asyncio.ensure_future(session.batch(0, 5.0))
         await settle()
-        session.deliver(delivery(0))  # wakes it, but others run first
+        session.deliver(delivery(0))  # wakes it, but other tasks run first
         session.deliver(delivery(1))
         for number in (0, 1):
             found, fresh = await session.batch(number, 0.0)
@@ -105,7 +105,7 @@ def test_requests_in_any_order_get_their_own_batch(steps: list[Any], shared: boo
 
 
 def test_bytes_that_are_being_sent_stay_as_they_are() -> None:
-    """A repeated request still reads batch 0 while the consumer, who has it already, asks for the next ones."""
+    """A repeated request still reads batch 0 while the consumer, which has it already, asks for the next batches."""
 
     async def run() -> None:
         session, pool = opened()

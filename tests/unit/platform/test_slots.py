@@ -1,4 +1,4 @@
-"""Shared-memory slots: both sides see one memory, what is looked at is never written, few files hold all, quotas hold."""
+"""Shared-memory slots: both sides see one memory, a slot in use is never written, few files hold all, quotas hold."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def pool() -> Iterator[SlotPool]:
 
 
 def told(slot: Slot, **other: Any) -> SharedSlot:
-    """What a consumer hears of a slot."""
+    """The description of a slot that a consumer gets."""
     of = {"path": slot.path, "capacity": slot.capacity, "offset": slot.offset, "nonce": slot.nonce}
     return SharedSlot(**{**of, "inode": slot.arena.inode, **other})
 
 
 def memory_files() -> int:
-    """Descriptors of memory files."""
+    """Number of descriptors of memory files."""
     links = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
             links.append(os.readlink(entry))
-        except OSError:  # the one of the listing
+        except OSError:  # the descriptor of the listing itself
             continue
     return sum("memfd:atta-slots" in link for link in links)
 
@@ -61,7 +61,7 @@ def test_both_sides_see_one_memory(pool: SlotPool) -> None:
     first.buffer[5000] = 66
     assert view[5000] == 77
     pool.close()
-    assert view[5000] == 77  # the daemon's end does not take memory away from a reader
+    assert view[5000] == 77  # when the daemon ends, a reader keeps its memory
 
 
 def test_slots_are_as_large_as_asked_for_and_share_no_page(pool: SlotPool) -> None:
@@ -115,7 +115,7 @@ def test_what_is_no_sealed_memory_file_is_not_mapped(tmp_path: Path, make: Calla
 
 def test_another_path_is_not_opened(pool: SlotPool, tmp_path: Path) -> None:
     slot = pool.acquire(CAPACITY)
-    os.mkfifo(tmp_path / "fifo")  # whoever opens it waits for ever
+    os.mkfifo(tmp_path / "fifo")  # opening it would wait for ever
     name = slot.path.removeprefix(f"/proc/{PID}")
     for path in (
         str(tmp_path / "fifo"),
@@ -158,7 +158,7 @@ def test_another_batch_in_the_slot_is_noticed(pool: SlotPool) -> None:
 
 
 def test_a_released_slot_is_used_again_but_not_while_it_is_looked_at(pool: SlotPool) -> None:
-    """Whatever a session believes: the kernel knows better."""
+    """The kernel decides whether a slot is in use, not the session."""
     first = pool.acquire(CAPACITY)
     pool.release(first)
     assert pool.acquire(CAPACITY) is first
@@ -216,7 +216,7 @@ def test_a_killed_consumer_looks_at_nothing(pool: SlotPool) -> None:
 
 
 def test_quota_counts_what_is_touched() -> None:
-    """Also slots that have never come back count, and untouched pages do not."""
+    """Slots that never came back count, too. Untouched pages do not."""
     pool = SlotPool(100_000)
     slots = [pool.acquire(1 << 20) for _ in range(2)]
     assert pool.resident_bytes < 10_000
@@ -261,7 +261,7 @@ def test_memory_that_batches_will_take_is_not_promised_twice(pool: SlotPool, mon
     monkeypatch.setattr("atta.daemon.engine.slots.available_bytes", lambda: 100 << 20)
     with pytest.raises(QuotaExceededError, match="no memory left for another batch buffer: 60 MiB available"):
         pool.acquire(1 << 30)
-    making.buffer[: 20 << 20] = 1  # it has taken a part of them
+    making.buffer[: 20 << 20] = 1  # the batch has filled a part of them
     monkeypatch.setattr("atta.daemon.engine.slots.available_bytes", lambda: 85 << 20)
     pool.acquire(1 << 30)
 
@@ -281,11 +281,11 @@ def test_free_memory_must_do_for_a_batch_like_those_before(
     with pytest.raises(QuotaExceededError, match=f"no memory left for another batch buffer: {free >> 20} MiB"):
         pool.acquire(100 << 20)
     pool.release(first)
-    assert pool.acquire(100 << 20) is first  # its pages are there
+    assert pool.acquire(100 << 20) is first  # its pages are in memory
 
 
 def test_a_client_forgets_files_that_the_daemon_has_closed() -> None:
-    """Else what is in them would stay in memory because a consumer has once mapped it."""
+    """Otherwise a consumer's old mapping would keep the contents in memory."""
     pool, maps = SlotPool(1 << 30), SlotMaps()
     slot = pool.acquire(CAPACITY)
     view = maps.lease(told(slot), PID)
@@ -299,10 +299,10 @@ def test_a_client_forgets_files_that_the_daemon_has_closed() -> None:
     before = memory_files()
     del view
     gc.collect()
-    assert memory_files() == before - 2  # the last view's file: its descriptor and its mapping's
+    assert memory_files() == before - 2  # the last view's file: its own descriptor and that of its mapping
 
 
-# -- many slots ----------------------------------------------------------------------------------------------------------
+# -- many slots --------------------------------------------------------------------------------------------------------
 
 
 def test_few_files_hold_all_slots(pool: SlotPool) -> None:
@@ -350,7 +350,7 @@ def test_sizes_that_no_session_uses_are_given_back() -> None:
 
 
 def test_sessions_of_many_sizes_leave_little(pool: SlotPool) -> None:
-    """Memory and descriptors after 300 sessions of 50 sizes are those of the few sizes that were used last."""
+    """After 300 sessions of 50 sizes, only the few most recent sizes still hold memory and descriptors."""
     rng, most = random.Random(1), 0
     for number in range(300):
         capacity = 4096 * (10 + rng.randrange(50))
@@ -368,7 +368,7 @@ def test_sessions_of_many_sizes_leave_little(pool: SlotPool) -> None:
 
 
 def test_slots_of_running_sessions_are_kept(pool: SlotPool) -> None:
-    """However many sizes there are at once, and however long they pause: fresh pages cost more than a copy."""
+    """They stay for any number of sizes and any length of pause: fresh pages cost more than a copy."""
     sizes = [4096 * n for n in range(1, 20)]
     for size in sizes:
         pool.opened(size)

@@ -1,4 +1,7 @@
-"""Batches that come over a network are taken in while the consumer computes; those in shared memory need not be."""
+"""Batches that come over a network are received while the consumer computes.
+
+Those in shared memory need no such step.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class Failure(grpc.RpcError):
 
 
 class Daemon:
-    """Serves a session whose batches hold their own number, and notes which have been read to the end."""
+    """Serves a session whose batches hold their own number, and records which ones are read to the end."""
 
     address = "daemon:1"
 

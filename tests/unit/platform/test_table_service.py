@@ -1,4 +1,4 @@
-"""While tables are copied and written to disk, the daemon answers everybody who does not push."""
+"""While tables are copied and written to disk, the daemon answers every request but pushes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def started(tables: Tables, folder: Path) -> TableService:
 
 
 async def pulled(service: TableService, count: int) -> float:
-    """The sum of the first values of as many rows."""
+    """The sum of the first values of ``count`` rows."""
     request = table_pb2.PullRowsRequest(name="rows", rows=np.arange(count).tobytes())
     chunks = [len(chunk) async for chunk in service.pull(request, CONTEXT)]
     assert sum(chunks) >= count * SPEC.row_bytes
@@ -50,7 +50,7 @@ def added(service: TableService, sequence: int, count: int) -> Any:
 
 
 def test_pushes_wait_for_a_copy_and_nobody_else_does(tmp_path: Path) -> None:
-    """Small pushes are worked on by the event loop, large ones by threads: neither may be kept."""
+    """The event loop handles small pushes, threads handle large ones. A waiting push must block neither."""
 
     async def story() -> None:
         service = await started(Tables(1 << 20), tmp_path)
@@ -88,7 +88,7 @@ def test_saving_keeps_no_thread_from_pulls(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_daemon_that_ends_takes_no_more_pushes_and_keeps_its_tables(tmp_path: Path) -> None:
-    """What was acknowledged is in the snapshot, what comes later is refused: here, pushes that go on all the time."""
+    """The snapshot has every acknowledged push, and later pushes are refused. Here pushes never pause."""
 
     async def story() -> int:
         service, number = await started(Tables(1 << 20), tmp_path), 0
@@ -104,7 +104,7 @@ def test_a_daemon_that_ends_takes_no_more_pushes_and_keeps_its_tables(tmp_path: 
         with pytest.raises(QuotaExceededError, match="stopping"):
             await push_on()
         await asyncio.gather(*finishing)
-        assert await pulled(service, 10) == 10 * number  # it answers as long as it is there
+        assert await pulled(service, 10) == 10 * number  # the service answers until it ends
         return number
 
     number = asyncio.run(story())
@@ -140,7 +140,7 @@ def test_a_disk_that_hangs_does_not_keep_a_daemon_from_ending(tmp_path: Path, mo
 
 
 def test_edges_are_counted_in_their_files(tmp_path: Path) -> None:
-    """The report of the partitioning is not read: it may be wrong or missing."""
+    """The report of the partitioning is not used: it may be wrong or missing."""
     sizes = [3, 0, 5]
     files = {f"part-{part:04d}/edges/e/indices.npy": SimpleNamespace(shape=(size,)) for part, size in enumerate(sizes)}
     schema = SimpleNamespace(check_edge_type=lambda name: name)

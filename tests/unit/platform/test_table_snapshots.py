@@ -1,4 +1,7 @@
-"""Snapshots of several owners: wherever a save is broken off, the old one or the new one is whole; loads change all or nothing."""
+"""Snapshots of several owners: if a save breaks off anywhere, the old or the new one is whole.
+
+Loads change all or nothing.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def save(of: list[Owner], snapshot_id: str) -> None:
 
 
 def common(of: list[Owner]) -> str:
-    """The id that is loaded: the newest that all have."""
+    """The id that is loaded: the newest one that all owners have."""
     ids = [owner.snapshots.ids("s") for owner in of]
     return next(one for one in ids[0] if all(one in others for others in ids))
 
@@ -81,13 +84,13 @@ def test_a_save_that_is_broken_off_leaves_the_old_or_the_new_one(tmp_path: Path,
     save(owners(tmp_path, 1), OLD)
     for step in saving(owners(tmp_path, 2), NEW)[:done]:
         step()
-    again = owners(tmp_path)  # all have been killed
+    again = owners(tmp_path)  # all owners were killed
     assert load(again) == [1.0 if done < PARTS else 2.0] * PARTS
     for owner in again:
         owner.hold(3)
     save(again, OTHER)
     assert load(owners(tmp_path)) == [3.0] * PARTS
-    assert folders(tmp_path) == ["part-0000", "part-0001"]  # nothing is left of what was broken off
+    assert folders(tmp_path) == ["part-0000", "part-0001"]  # the broken save leaves nothing behind
 
 
 def test_a_save_that_dies_at_any_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +138,7 @@ def test_an_aborted_save_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_steps_of_a_save_may_come_twice(tmp_path: Path) -> None:
-    """As they do when an answer is lost."""
+    """Clients do this when an answer is lost."""
     of = owners(tmp_path, 1)
     for step in saving(of, OLD):
         step(), step()
@@ -191,7 +194,7 @@ def test_a_damaged_snapshot_can_be_saved_anew(tmp_path: Path) -> None:
 def test_what_was_read_waits_for_the_others_and_is_dropped(tmp_path: Path) -> None:
     save(owners(tmp_path, 1), OLD)
     owner = owners(tmp_path, 2)[0]
-    for load_id in (1, 1):  # twice is once
+    for load_id in (1, 1):  # twice is the same as once
         owner.snapshots.prepare_load("s", OLD, load_id, 60.0)
     with pytest.raises(QuotaExceededError, match="another load"):
         owner.snapshots.prepare_load("s", OLD, 2, 60.0)
@@ -201,7 +204,7 @@ def test_what_was_read_waits_for_the_others_and_is_dropped(tmp_path: Path) -> No
     with pytest.raises(AttaError, match="load again"):
         owner.snapshots.commit_load(1, {})
     owner.snapshots.prepare_load("s", OLD, 2, 60.0)
-    owner.snapshots.abort_load(1)  # somebody else's
+    owner.snapshots.abort_load(1)  # another owner's
     owner.snapshots.commit_load(2, {"t": 7})
     owner.snapshots.commit_load(2, {"t": 7})
     assert (owner.value, owner.tables.get("t").step, owner.tables.get("t").load_id) == (1.0, 7, 2)
@@ -212,7 +215,7 @@ def test_what_was_read_waits_for_the_others_and_is_dropped(tmp_path: Path) -> No
 
 
 def test_daemons_that_end_leave_parts_that_belong_together(tmp_path: Path) -> None:
-    """By the ids that tables were created and loaded with; without anybody who tells them what to call it."""
+    """They match by the ids that tables were created and loaded with. Nobody gives the daemons a common name."""
     first, second = owners(tmp_path, 1), owners(tmp_path, 2)
     for owner in first:
         owner.snapshots.finish()
@@ -225,7 +228,7 @@ def test_daemons_that_end_leave_parts_that_belong_together(tmp_path: Path) -> No
     second[0].snapshots.finish()  # the other one is killed
     later = [owner.snapshots.ids("shutdown") for owner in second]
     assert later[0] == [lineage(second[0].tables.list()), *ids[0]]
-    assert later[1] == ids[1]  # so that the older one is there, as a whole
+    assert later[1] == ids[1]  # so that the older one is there as a whole
     with pytest.raises(QuotaExceededError, match="stopping"):
         second[0].tables.create(MutableSpec("late", 1))
 

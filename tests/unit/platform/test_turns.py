@@ -57,7 +57,7 @@ def test_an_age_counts_back_from_now() -> None:
 def test_every_connection_sends_the_oldest_next_and_never_more_than_its_width(
     messages: list[tuple[str, int, bool]], width: int
 ) -> None:
-    """Each message: its connection, its age, and whether its receiver goes away before its turn."""
+    """For each message: its connection, its age, and whether its receiver goes away before its turn."""
 
     async def play() -> None:
         turns, sending, order = MessageTurns(width), {"a": 0, "b": 0}, {"a": [], "b": []}
@@ -106,7 +106,7 @@ def test_a_place_that_was_handed_to_one_who_has_just_left_goes_on_to_the_next() 
         async with turns.turn("a", 0.0):
             leaving, staying = asyncio.create_task(send("leaving")), asyncio.create_task(send("staying"))
             await asyncio.sleep(0)
-        leaving.cancel()  # its turn has come, but it has not run since
+        leaving.cancel()  # its turn has come, but it has not run yet
         await asyncio.gather(leaving, staying, return_exceptions=True)
         assert len(turns) == 0
         return seen

@@ -1,4 +1,4 @@
-"""Pulls that rely on each other, as daemons make them: the rows of every batch against the table that they come from."""
+"""Pulls that rely on each other, as daemons make them: the rows of every batch against their table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from atta.samplers.batch.items import FeatureItem
 TABLES = {name: np.random.default_rng(seed).random((60, 3)).astype(np.float32) for seed, name in enumerate("xy")}
 KEY = (1, "node", ("x",), "")
 FAILS = 4
-"""A peer that is to wait this many turns (modulo 5) fails instead of answering."""
+"""A peer with this number of turns to wait (modulo 5) fails instead of answering."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,10 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 class Owner:
-    """A peer that answers in chunks, each after some turns of the event loop, or fails; notes the rows that it sends."""
+    """A peer that answers in chunks, each after some turns of the event loop, or fails.
+
+    It records the rows that it sends.
+    """
 
     address = "owner"
 
@@ -59,14 +62,14 @@ class Owner:
 
 
 class Batches:
-    """Batches of a daemon that pull from one owner."""
+    """Batches of one daemon that pull from one owner."""
 
     def __init__(self, pool: ThreadPoolExecutor, *, at_once: int = 1 << 20) -> None:
         self.pulls, self.sent = PullsUnderWay(pool), list[int]()
         self._pool, self._at_once = pool, at_once
 
     async def make(self, rows: np.ndarray, start: int, turns: int, tables: str = "x") -> tuple[PullCounts, Any] | None:
-        """A batch that begins after ``start`` turns; None: the owner has failed it. Afterwards its memory is overwritten."""
+        """A batch that begins after ``start`` turns; None: its owner failed. Afterwards its memory is overwritten."""
         for _ in range(start):
             await asyncio.sleep(0)
         positions = np.random.default_rng(start).permutation(len(rows) + 5)[: len(rows)]
@@ -123,13 +126,13 @@ def test_every_batch_has_its_rows(
             assert pulled.nbytes == pulled.remote * 12 * len(tables)
             sent += pulled.remote
         assert sent <= len(daemon.sent)
-        assert not daemon.pulls._last  # nothing is kept beyond the last pull
+        assert not daemon.pulls._last  # nothing remains after the last pull
 
     asyncio.run(run())
 
 
 def test_a_batch_fails_only_with_its_own_request(pool: ThreadPoolExecutor) -> None:
-    """The second batch asks for the rows itself that the first one did not bring."""
+    """The first batch fails to bring some rows. The second batch then asks for them itself."""
 
     async def run() -> None:
         daemon = Batches(pool)
@@ -150,7 +153,7 @@ def test_a_row_under_way_is_sent_once(pool: ThreadPoolExecutor) -> None:
         first, second, third = np.arange(0, 20), np.arange(10, 30), np.arange(5, 35)
         made = await asyncio.gather(daemon.make(first, 0, 8), daemon.make(second, 1, 3), daemon.make(third, 2, 3))
         assert [m and (m[0].remote, m[0].shared) for m in made] == [(20, 0), (10, 10), (5, 25)]
-        await daemon.make(first, 0, 1)  # no other batch waits for these any more
+        await daemon.make(first, 0, 1)  # no other batch waits for these now
         return daemon.sent
 
     assert sorted(asyncio.run(run())) == sorted([*range(35), *range(20)])

@@ -1,4 +1,4 @@
-"""A shell for tests: carries out the scheduler's actions and checks every decision against its own books."""
+"""A shell for tests: it carries out the scheduler's actions and checks every decision against its own books."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PLANS = {
 
 @dataclass
 class Book:
-    """What the shell knows of a session."""
+    """The shell's record of a session."""
 
     plan: Plan
     batches: list[int]
@@ -55,7 +55,7 @@ class Book:
 
 @dataclass
 class Mirror:
-    """An instance of its own for every DAG, so that the set of ready tasks is known independently."""
+    """Each DAG has its own instance, so the shell knows the set of ready tasks independently."""
 
     session: str
     batch: int
@@ -67,7 +67,7 @@ class Mirror:
 
 
 class Shell:
-    """Holds a scheduler, feeds it events, checks the answers. ``size`` bounds batch sizes: they lie in [size/1.1, size]."""
+    """Holds a scheduler, feeds it events and checks its answers. Batch sizes lie in [size/1.1, size]."""
 
     def __init__(self, config: SchedulerConfig, seed: int = 0, size: int = 1000) -> None:
         self.config = config
@@ -83,7 +83,7 @@ class Shell:
         self.running: list[tuple[int, Task]] = []
         self.arrivals = 0
         self.launches: list[tuple[float, str, int]] = []
-        self.lent = 0  # bytes of batches that consumers look at
+        self.lent = 0  # bytes of batches that consumers hold
 
     # -- what a test does -----------------------------------------------------------------------------------------
 
@@ -135,18 +135,18 @@ class Shell:
         return self.send(BatchTaken(name, batch, train_ms))
 
     def give_back(self) -> list[Action]:
-        """Consumers let go of everything that they have taken."""
+        """Consumers give back everything that they have taken."""
         self.lent = 0
         return self.send(ConsumersHold(0))
 
     def tick(self) -> list[Action]:
-        """The pending wake-up."""
+        """Perform the pending wake-up."""
         assert self.wake is not None
         self.now, self.wake = max(self.now, self.wake), None
         return self.send(Tick())
 
     def drain(self, trained: dict[str, float] | None = None) -> None:
-        """Run everything to its end, in random order."""
+        """Run all work to its end, in random order."""
         for _ in range(100_000):
             takable = [n for n, b in self.books.items() if b.taken < len(b.ready)]
             if self.running:
@@ -166,7 +166,7 @@ class Shell:
 
     @property
     def saturated(self) -> bool:
-        """Whether, by the shell's own books, a launch must wait: another task for every worker, or many bytes to come."""
+        """Whether the shell's own books make a launch wait: each worker has another task, or many bytes are to come."""
         if self.config.policy != "two-level":
             return False
         idle = self.config.workers - sum(task.lane is Lane.CPU for _, task in self.running)
@@ -186,7 +186,7 @@ class Shell:
     def send(self, event: Event) -> list[Action]:
         actions = self.scheduler.on(event, self.now)
         if self.wake is not None and self.wake <= self.now:
-            self.wake = None  # its tick is on the way; the scheduler may count on that but must not need it
+            self.wake = None  # its tick is on the way: the scheduler may count on that but must not need it
         for action in actions:
             self._perform(action)
         self._check_bounds()
@@ -236,9 +236,9 @@ class Shell:
                 self.closed[name] = self.books.pop(name)
 
     def _check_buffers(self, launching: Book) -> None:
-        """A session that holds something leaves at least as much as it will hold itself."""
+        """A session that holds something leaves at least as much free as it will hold itself."""
         least = self.size / 1.1
-        # Of a session that has finished no batch, the sizes of those in flight are not known.
+        # For a session without a finished batch, the sizes of its batches in flight are unknown.
         known = {id(b): b.in_flight * least if b.sizes or b.ready else 0.0 for b in self.books.values()}
         held = {id(b): sum(b.sizes.values()) + known[id(b)] for b in self.books.values()}
         left = self.config.buffer_bytes - self.lent - sum(held.values())
@@ -270,11 +270,11 @@ class Shell:
             assert held <= self.config.dag_cap
             assert sum(book.sizes.values()) <= max(self.config.queue_bytes, self.size)
             if self.saturated:
-                continue  # sessions wait for their turns; whenever a task is done, they are considered
+                continue  # sessions wait for their turns: the scheduler considers them whenever a task ends
             if held == 0 and not self.config.buffer_bytes:
                 assert book.launched == len(book.batches), "nothing in flight, nothing finished, and no launch"
             elif book.launched < len(book.batches) and book.in_flight == 0 and held < self.config.dag_cap:
-                # Batches wait, room is left: there must be a next look, unless bytes or the policy forbid a launch.
+                # Batches wait and there is room: another look must follow, unless bytes or the policy forbid a launch.
                 roomy = sum(book.sizes.values()) + 1.3 * self.size <= self.config.queue_bytes
                 if self.config.policy == "two-level" and roomy and not self.config.buffer_bytes:
                     assert self.wake is not None

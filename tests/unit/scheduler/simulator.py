@@ -1,4 +1,4 @@
-"""Workloads of one machine whose vertices lie half with another: made for comparing policies with ``atta.simulate``."""
+"""Workloads of one machine, with half of its vertices at another. They compare policies with ``atta.simulate``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from atta.scheduler import SchedulerConfig
 from atta.simulate import HopSize, Linear, Outcome, Profile, Scenario, simulate
 
 ROWS = 200.0
-"""Vertices per hop; requests for them take a round trip and nothing else."""
+"""Vertices per hop. Requests for them take a round trip and nothing else."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """``sample_ms``: CPU time to make a batch; ``train_ms``: time per batch on ``train_threads`` cores (0 = elsewhere)."""
+    """``sample_ms``: CPU time of a batch. ``train_ms``: time per batch on ``train_threads`` cores (0 = elsewhere)."""
 
     cores: int
     sample_ms: float
@@ -23,7 +23,7 @@ class Workload:
     spread: float = 0.3  # of batch sizes, log-normal
 
     def profile(self) -> Profile:
-        """The CPU time goes to hops, joins and features in equal parts, all of it for the vertices at home."""
+        """Hops, joins and features take equal parts of the CPU time, all of it for the vertices at home."""
         third_us = 1e3 * self.sample_ms / 3
         return Profile(
             batch_size=round(ROWS),

@@ -1,4 +1,4 @@
-"""The cost model against numpy's weighted least squares, and what it is for: comparing tasks of different kinds."""
+"""The cost model against numpy's weighted least squares, and its purpose: comparing tasks of different kinds."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def test_the_line_is_the_weighted_least_squares_one(points: list[tuple[float, fl
     assert fixed >= 0
     assert slope >= 0
     if np.ptp(x) < 1 or np.ptp(x) < 1e-3 * x.max():
-        return  # nearly one cost: any line through the mean will do
+        return  # nearly one cost: any line through the mean is good enough
     slope_wanted, fixed_wanted = np.polyfit(x, y, 1, w=np.sqrt(weights))
     scale = max(1.0, y.max())
     if slope_wanted > 1e-9 and fixed_wanted > 1e-9 * scale:
         assert fixed + slope * x == pytest.approx(fixed_wanted + slope_wanted * x, abs=1e-4 * scale)
-    # Whatever bounds forbid, no flat line through zero or the mean does better.
+    # For any bounds, no flat line through zero or the mean fits better.
     error = weights @ (fixed + slope * x - y) ** 2
     mean = weights @ y / weights.sum()
     assert error <= weights @ (mean - y) ** 2 * (1 + 1e-6) + 1e-3 * scale

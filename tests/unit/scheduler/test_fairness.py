@@ -1,4 +1,4 @@
-"""Sessions that could use all of the workers share them by weight, however heavy their batches are."""
+"""Sessions that could each use all workers share them by weight, no matter how heavy their batches are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.scheduler.harness import PLANS
 
 
 def worked(seconds: dict[str, float], weights: dict[str, float], *, until: float = 60.0) -> dict[str, float]:
-    """Seconds that one worker spends on each session's tasks, which take ``seconds`` each; consumers take batches at once."""
+    """Seconds of one worker on each session's tasks of ``seconds`` each. Consumers take batches at once."""
     scheduler = Scheduler(SchedulerConfig(workers=1), 0)
     spent, of_dag = dict.fromkeys(seconds, 0.0), dict[int, str]()
     running: deque[tuple[int, Task]] = deque()
@@ -61,7 +61,7 @@ def worked(seconds: dict[str, float], weights: dict[str, float], *, until: float
 )
 def test_workers_are_shared_by_weight(seconds: dict[str, float], weights: dict[str, float]) -> None:
     spent = worked(seconds, weights)
-    assert sum(spent.values()) == pytest.approx(60, rel=0.01)  # nothing idles
+    assert sum(spent.values()) == pytest.approx(60, rel=0.01)  # no worker is idle
     for name, share in spent.items():
         assert share / 60 == pytest.approx(weights[name] / sum(weights.values()), rel=0.2), spent
 

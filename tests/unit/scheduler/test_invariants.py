@@ -1,4 +1,4 @@
-"""``validate`` finds every invariant that is broken by hand, and logged events leave out bulk."""
+"""``validate`` finds every invariant that a test breaks by hand. Logged events leave out large data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAITING = {99: (0, 7)}
 
 
 def busy() -> Scheduler:
-    """Two sessions: one with running and waiting tasks and a batch in its queue, one that waits for its next check."""
+    """Two sessions: one with running and waiting tasks and a finished batch, one that waits for its next check."""
     shell = Shell(SchedulerConfig(workers=1, net_in_flight=1, max_dags=3, policy="fifo"), seed=3)
     shell.open("a", "two", batches=9, batch_bytes=1000)
     while not shell.books["a"].ready:

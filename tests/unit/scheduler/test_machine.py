@@ -1,4 +1,4 @@
-"""Random event orders: every decision is checked by the harness against the rules of the two levels."""
+"""Random orders of events: the harness checks every decision against the rules of the two levels."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([0.01, 1.0, 20.0, 1000.0]))
     def time_passes(self, ms: float) -> None:
-        """Time passes up to the next wake-up, which comes in time."""
+        """Time passes until the next wake-up, which comes in time."""
         target = self.shell.now + ms / 1e3
         while self.shell.wake is not None and self.shell.wake <= target:
             self.shell.tick()

@@ -1,4 +1,4 @@
-"""The table of launch policies, and the doors that read it."""
+"""The table of launch policies, and the places that read it."""
 
 from __future__ import annotations
 

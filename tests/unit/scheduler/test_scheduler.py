@@ -1,4 +1,4 @@
-"""Stories told event by event."""
+"""Examples of scheduling, event by event."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def runs(actions: list[Action]) -> list[tuple[int, Task]]:
 
 
 def end(scheduler: Scheduler, dag: int, task: Task, nbytes: int = 10, now: float = 0.0) -> list[Action]:
-    """Drive one DAG that adds no vertices to its end; all other RunTasks are left alone."""
+    """Run one DAG that adds no vertices to its end. All other RunTasks stay untouched."""
     while True:
         actions = scheduler.on(TaskDone(dag, task, nbytes=nbytes), now)
         following = [t for d, t in runs(actions) if d == dag]
@@ -83,7 +83,7 @@ def test_a_batch_from_launch_to_queue() -> None:
 def test_what_tasks_took_decides_which_is_cheapest() -> None:
     scheduler, actions = opened("sequential", batches=2, workers=1)
     ((_, seed),) = runs(actions)
-    for _ in range(40):  # fetching turns out to be slow here
+    for _ in range(40):  # here fetching is slow
         fetch = Task(Kind.FEATURE, "x", 0, 0, 1, Lane.CPU, 70.0)
         scheduler.costs.observe(fetch, 0.5)
     ready = runs(scheduler.on(TaskDone(0, seed, [OwnedVertices(0, 5, 9.0, 70.0)]), 0.001))
@@ -101,7 +101,7 @@ def test_finished_batches_come_out_in_order() -> None:
 
 
 def test_a_late_small_dag_does_not_overtake() -> None:
-    """DAG 1's cheap task is ready before DAG 0's expensive one; still DAG 0 goes first on the only worker."""
+    """DAG 1's cheap task is ready before DAG 0's expensive one, but DAG 0 still goes first on the only worker."""
     scheduler = Scheduler(SchedulerConfig(workers=1, policy="prefetch", prefetch=2), 0)
     actions = scheduler.on(SessionOpened("s", PLANS["one"], range(2), batch_bytes=10), 0.0)
     assert kinds(actions) == ["LaunchDag", "LaunchDag", "RunTask"]
@@ -110,7 +110,7 @@ def test_a_late_small_dag_does_not_overtake() -> None:
     ((dag, first),) = runs(scheduler.on(TaskDone(0, seed, [OwnedVertices(0, 9, 1e6, 1e6)]), 0.0))
     assert (dag, first.kind) == (0, Kind.FEATURE)
     ((dag, second),) = runs(scheduler.on(TaskDone(0, first), 0.0))
-    assert (dag, second.kind) == (0, Kind.NEIGHBORHOOD)  # although DAG 1's seed, cost 0, waits since the start
+    assert (dag, second.kind) == (0, Kind.NEIGHBORHOOD)  # although DAG 1's seed, cost 0, has waited since the start
     ((dag, join),) = runs(scheduler.on(TaskDone(0, second), 0.0))
     assert (dag, join.kind) == (0, Kind.JOIN)
 
@@ -141,7 +141,8 @@ def test_two_level_launches_by_score_and_asks_to_be_woken() -> None:
     ((_, task),) = runs(actions)
     scheduler.on(Utilisation(95.0), 0.0)
     actions = end(scheduler, 0, task, now=0.040)
-    # Q = 1, C = C*, T_sample = 40 ms, T_train unknown (ratio 1): sigma / (f(C*) * 1 / 1) = 40 / 4 = 10 ms since the launch
+    # Q = 1, C = C*, T_sample = 40 ms, T_train unknown (ratio 1).
+    # The score reaches sigma at sigma / (f(C*) * 1 / 1) = 40 / 4 = 10 ms after the launch.
     assert kinds(actions) == ["BatchReady", "LaunchDag", "RunTask", "WakeAt"]
     assert actions[-1] == WakeAt(pytest.approx(0.045))  # type: ignore[arg-type]
     assert kinds(scheduler.on(Tick(), 0.045)) == ["WakeAt"]
@@ -257,7 +258,7 @@ def test_stalled_sessions_leave_room_for_later_ones() -> None:
     assert held[0] > held[1] > held[2] > held[3] > 0  # half of what is left, and so on
     assert sum(held) < 20_000
     assert held[0] <= 10_000
-    for _ in range(len(shell.books["s0"].ready)):  # what a consumer looks at still counts; then it lets go
+    for _ in range(len(shell.books["s0"].ready)):  # what a consumer holds still counts; then it gives that back
         shell.take("s0")
     launched = shell.books["s3"].launched
     shell.give_back()
@@ -266,7 +267,7 @@ def test_stalled_sessions_leave_room_for_later_ones() -> None:
 
 
 def test_who_takes_batches_of_the_later_session_does_not_wait_for_the_earlier_one() -> None:
-    """Somebody has left an epoch in the middle, and keeps its iterator."""
+    """A consumer has stopped in mid-epoch and keeps its iterator."""
     shell = Shell(SchedulerConfig(workers=2), seed=1)
     shell.open("left", "one", batches=40, loader="a", batch_bytes=1000)
     shell.open("new", "one", batches=40, loader="a", batch_bytes=1000)

@@ -1,4 +1,4 @@
-"""Policies compared on a simulated machine: deterministic, no clock is read."""
+"""Policies compared on a simulated machine: deterministic, without a clock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_two_level_is_as_good_as_the_best_fixed_depth(workload: str) -> None:
 
 
 def test_no_fixed_depth_fits_all_workloads_as_well() -> None:
-    """The worst case of small depths is bad; that of the launch score is not."""
+    """Small depths have a bad worst case, the launch score does not."""
     worst = {
         depth: min(
             simulated(w, "prefetch", depth).batches_per_s / simulated(w, "prefetch", 16).batches_per_s
@@ -71,7 +71,7 @@ def test_batches_are_made_sooner_than_by_launching_as_many_as_allowed(workload: 
 
 
 def test_oldest_first_shortens_dags() -> None:
-    """32 DAGs of mixed sizes at once: mean time to completion against first come, first served."""
+    """32 DAGs of mixed sizes at once: mean time to completion, compared with first come, first served."""
     work = Workload(cores=2, sample_ms=20, rtt_ms=1, train_ms=0.1, spread=0.8)
     means = {}
     for policy in ("prefetch", "fifo"):

@@ -1,4 +1,4 @@
-"""What the scheduler shows of its sessions, and since when tasks are ready."""
+"""The scheduler's view of its sessions, and the time since which tasks are ready."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.scheduler.harness import PLANS
 
 
 def drive(scheduler: Scheduler, actions: list, now: float, nbytes: int = 100) -> list:
-    """Carry out one DAG at a time, each task in 10 ms, until nothing runs; return the last actions."""
+    """Carry out one DAG at a time, each task in 10 ms, until nothing runs. Return the last actions."""
     while runs := [a for a in actions if isinstance(a, RunTask)]:
         actions = scheduler.on(TaskDone(runs[0].dag, runs[0].task, nbytes=nbytes), now)
         now += 0.01
@@ -69,4 +69,4 @@ def test_a_task_says_since_when_it_could_have_run() -> None:
     assert seed.ready == 1.0
     (second,) = [a for a in scheduler.on(TaskDone(seed.dag, seed.task), 5.0) if isinstance(a, RunTask)]
     assert second.dag == 1
-    assert second.ready == 1.0  # ready since its launch, the only worker was busy
+    assert second.ready == 1.0  # ready since its launch: the only worker was busy

@@ -33,11 +33,11 @@ PROFILE = Profile(
     epoch_seeds=1_000_000,
     cores=2,
 )
-"""Batches of about 60 ms of CPU, a third of it for remote rows."""
+"""Batches with about 60 ms of CPU time, a third of it for remote rows."""
 
 
 REPEATS = dataclasses.replace(PROFILE, repeats=(30_000.0, 10_000.0, 5_000.0, 3_000.0, 2_000.0, 10_000.0))
-"""The same; what their batches have in common is known."""
+"""The same profile, with known rows that batches have in common."""
 
 
 def scenario(profile: Profile = PROFILE, *, policy: str = "two-level", workers: int = 4, **options: Any) -> Scenario:

@@ -62,7 +62,7 @@ def test_work_and_bytes_are_conserved(policy: str, seed: int, **options: Any) ->
 
 
 def test_cpu_is_the_sum_of_the_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every task that a scheduler hands out is paid for at the prices of the profile, and nothing else is."""
+    """The profile's prices are paid for every task that a scheduler hands out, and for nothing else."""
     tasks = []
     original = Scheduler.on
 
@@ -117,7 +117,7 @@ def test_one_core_and_no_network_does_one_batch_per_batch_of_cpu() -> None:
 
 
 def test_waiting_alone_takes_the_time_that_one_computes() -> None:
-    """No CPU cost, one batch at a time: hops 2 and 3 and the last features are a round trip each, hop 1 is at home."""
+    """No CPU cost, one batch at a time. Hops 2 and 3 and the last features take a round trip each. Hop 1 is at home."""
     free = replace(PROFILE, local={}, remote={}, batch_us=0.0)
     outcome = simulate(scenario(free, policy="sequential", machines=2, batches=10, rtt_s=10e-3, train_s=0.0))
     assert outcome.completion_ms_mean == pytest.approx(30.0)
@@ -125,8 +125,10 @@ def test_waiting_alone_takes_the_time_that_one_computes() -> None:
 
 
 def test_bytes_take_their_time() -> None:
-    """One remote hop: request and answer of its features pass a link that is full with 1 MB/s of them; two machines do that at
-    once, full duplex."""
+    """One remote hop. Request and answer of its features pass a link that carries 1 MB/s.
+
+    Two machines do that at once, full duplex.
+    """
     small = Profile(
         batch_size=100,
         fan_outs=(5,),
@@ -182,7 +184,7 @@ def test_owners_of_a_hop_are_no_more_than_its_vertices_and_neighbours(monkeypatc
     few = replace(PROFILE, hops=(HopSize(8, 1.0), HopSize(10, 0.8), HopSize(100, 0.0), HopSize(100, 0.0)), spread=0.0)
     simulate(scenario(replace(few, batch_size=8), machines=30, neighbours=6, batches=2))
     owners = {op: {len(found) for (_, _, o), found in asked.items() if o == op} for op in ("feature1", "feature2")}
-    assert owners == {"feature1": {4}, "feature2": {6}}  # at 30 machines the 2 of 10 remote vertices have become 3.9
+    assert owners == {"feature1": {4}, "feature2": {6}}  # with 30 machines, the 2 of 10 remote vertices have become 3.9
     served = [sum(i in found for found in asked.values()) for i in range(30)]
     assert max(served) - min(served) <= 4
 
@@ -217,7 +219,7 @@ def test_measured_owners_are_asked_as_much_as_they_were() -> None:
         assert sum(shares.values()) == pytest.approx(hop.new, abs=2)
         for owner, factor in enumerate(row):
             assert shares.get(owner, 0) == pytest.approx(away * factor, abs=1) or owner == machine
-    # Another number of machines has no such owners: all are asked alike.
+    # Another number of machines has no such owners, so all get equal shares.
     others = SimulatedCluster(scenario(replace(PROFILE, parts=3, placement=placement), machines=4)).model.growth(
         0, 0, 2, 1.0
     )

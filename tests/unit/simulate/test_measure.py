@@ -1,4 +1,4 @@
-"""From counters to a profile, without running anything."""
+"""From counters to a profile, without any run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_daemons_sum_by_kind_and_lane() -> None:
 
 
 def seen(batches: int, requests: int, nbytes: float, *, hops: int = 2) -> Measurements:
-    """A run on a machine where a batch takes 3 ms beside its tasks, a request 1 ms and a byte 2 ns."""
+    """A run on a machine where a batch takes 3 ms besides its tasks, a request 1 ms, and a byte 2 ns."""
     run = Measurements(
         batches, fresh=[100.0 * batches] * (hops + 1), home=[50.0 * batches] * (hops + 1), sizes=[300.0] * batches
     )

@@ -1,4 +1,4 @@
-"""Rows that batches have in common: against all choices of other batches, and what a cluster makes of them."""
+"""Rows that batches have in common: against all choices of other batches, and their effect in a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def histogram(batches: list[set[int]]) -> list[int]:
 
 
 def in_common(batches: list[set[int]], others: int) -> float:
-    """Of the rows of a batch those in the union of ``others`` different ones, over every batch and every choice."""
+    """Share of a batch's rows in the union of ``others`` different batches, over every batch and every choice."""
     found = total = 0
     for mine in batches:
         rest = [batch for batch in batches if batch is not mine]
@@ -56,7 +56,7 @@ def test_rows_of_a_cache_are_not_pulled() -> None:
 
 
 def test_batches_in_flight_ask_once() -> None:
-    """Fewer bytes where the link is what everybody waits for; the more batches in flight, the fewer."""
+    """If the link is the bottleneck, more batches in flight send fewer bytes."""
 
     def sent(*, share: bool, prefetch: int) -> float:
         run = scenario(
@@ -77,7 +77,7 @@ def test_batches_in_flight_ask_once() -> None:
 
 
 def test_a_batch_shares_nothing_with_itself() -> None:
-    """One batch at a time asks for all of its rows, although the pulls of its hops are under way together."""
+    """A batch alone asks for all of its rows, although the pulls of its hops run together."""
     outcomes = [
         simulate(scenario(REPEATS, policy="sequential", machines=2, link=2e7, share_pulls=share))
         for share in (True, False)

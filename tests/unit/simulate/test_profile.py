@@ -1,4 +1,4 @@
-"""Profiles on disk: what was written is read, what is wrong is named."""
+"""Profiles on disk: reading gives back what was written, and errors name the fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of other sizes and fan-outs than those measured, beside batches that the sampler really draws."""
+"""Predicted batches of sizes and fan-outs other than the measured ones, against batches that the sampler draws."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODES, EDGES, GROUPS, SEEDS = 40_000, 400_000, 20, 4096
 
 @dataclass
 class AsMiniBatch:
-    """A local batch with the names of one from a daemon."""
+    """A local batch with the array names of a daemon's batch."""
 
     batch: LocalBatch
     node_types: tuple[str, ...] = ("node",)
@@ -35,7 +35,10 @@ class AsMiniBatch:
 
 @cache
 def graph(kind: str) -> tuple[LocalSampler, np.ndarray]:
-    """In-edges, and whether a vertex is of the first of two parts. Nine of ten edges stay within a group of vertices."""
+    """In-edges, and whether a vertex is in the first of two parts.
+
+    Nine of ten edges stay within a group of vertices.
+    """
     rng = np.random.default_rng(7)
     popularity = np.ones(NODES) if kind == "even" else rng.pareto(1.3, NODES) + 0.2
     group = np.sort(rng.integers(0, GROUPS, NODES))
@@ -51,7 +54,7 @@ def graph(kind: str) -> tuple[LocalSampler, np.ndarray]:
 
 
 def sampled(kind: str, batch_size: int, fan_outs: tuple[int, ...]) -> tuple[list[HopSize], list[Expanded], int]:
-    """Mean sizes of an epoch's batches of the first part's machine, what they sampled in sum, and how many they are."""
+    """Mean sizes of an epoch's batches at the first part's machine, their total sampled edges, and their number."""
     sampler, mine = graph(kind)
     seeds = np.random.default_rng(3).permutation(np.flatnonzero(mine))[:SEEDS]
     sizes, expanded = np.zeros((2, len(fan_outs) + 1)), [Expanded.none() for _ in fan_outs]
@@ -93,7 +96,7 @@ def remote(hops: list[HopSize]) -> float:
 def test_smaller_batches_are_as_the_sampler_draws_them(kind: str, batch_size: int, fan_outs: tuple[int, ...]) -> None:
     true, expanded, batches = sampled(kind, batch_size, fan_outs)
     found = scaled(profile(kind), batch_size, fan_outs)
-    # Rows that are fetched from others, and edges that others sample: the traffic.
+    # The traffic: rows that are fetched from others, and edges that others sample.
     assert remote(found) == pytest.approx(remote(true), rel=0.05)
     others = [hop.new * (1 - hop.home) for hop in found]
     made = draws_of(expanded, fan_outs)
@@ -112,7 +115,7 @@ def test_what_was_measured_comes_back(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["hubs", "even"])
 def test_edges_of_smaller_fan_outs_are_those_of_the_sampler(kind: str) -> None:
-    """A sample of k edges holds the smaller of k and the degree, so larger samples tell it."""
+    """A sample of k edges holds min(k, degree) edges, so larger samples give the figures of smaller ones."""
     draw = profile(kind).draws[0]
     _, expanded, _ = sampled(kind, 1024, (4,))
     assert draw.own.edges[3] == pytest.approx(expanded[0].side(1, 4).edges[-1], rel=1e-9)

@@ -1,4 +1,4 @@
-"""Cores, pools and links alone: times by hand, and nothing lost or made."""
+"""Cores, pools and links alone: times worked out by hand, and nothing lost or made."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_work_is_conserved(jobs: list[tuple[float, float]], count: int, threads:
     clock.run()
     total = sum(work for _, work in jobs)
     assert len(ended) == len(jobs)
-    assert min(ended) >= -1e-6  # nobody is faster than a core of his own
+    assert min(ended) >= -1e-6  # no work is faster than on a core of its own
     assert cores.used() == pytest.approx(total, abs=1e-6)
     assert clock.now <= max(start for start, _ in jobs) + total + 1e-6
 

@@ -1,4 +1,4 @@
-"""A profile from a trace: sizes and costs of a cluster that is made up, and what is wrong with a file."""
+"""A profile from a trace: sizes and costs of an invented cluster, and faults of a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from atta.simulate import Scenario, simulate
 from atta.simulate.traced import TRANSPORT, profile_of_trace
 
 ROW = 40.0
-"""Bytes of a row. Per batch: 10 seeds at home, then 20 vertices at home and 30 of the other owner, 12 of these in the cache."""
+"""Number of bytes of a row.
+
+Each batch has 10 seeds at home, then 20 vertices at home and 30 of the other owner. Of these 30, 12 are in the cache.
+"""
 
 
 def task(

@@ -1,4 +1,4 @@
-"""Checkpoints: everything comes back, nothing else is read, the old one survives a crash."""
+"""Checkpoints: everything comes back, nothing else is read, and the old one survives a crash."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path, seed: int) -> None:
     save_checkpoint(tmp_path, CONFIG, *trained(2), [EPOCH])
     whole = (tmp_path / LAST).read_bytes()
     bits = random.Random(seed).sample(range(8 * len(whole)), 300)
-    # The checksum itself and the mark before it, which tell files with a checksum from others.
+    # The checksum itself, and the mark before it that tells files with a checksum from others.
     bits += range(8 * (len(whole) - 30), 8 * len(whole))
     fresh = trained(0)
     for bit in bits:
@@ -191,6 +191,6 @@ def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path, monkeypatch: pytes
 def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
     for name in (LAST, BEST):
         (tmp_path / f"{name}.partial").write_bytes(b"half")
-    with StagedFile(tmp_path / BEST):  # somebody writes this one
+    with StagedFile(tmp_path / BEST):  # another process is writing this one
         check_folder(tmp_path)
         assert [p.name for p in tmp_path.iterdir()] == [f"{BEST}.partial"]

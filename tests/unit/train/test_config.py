@@ -1,4 +1,4 @@
-"""Settings: what is refused and how it is named, fan-outs per layer, the round trip to the trainer processes."""
+"""Settings: refused values and their names, fan-outs per layer, the round trip to the trainer processes."""
 
 from __future__ import annotations
 

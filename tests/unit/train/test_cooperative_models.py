@@ -1,4 +1,7 @@
-"""Models for cooperative training in one process: what is accepted, what is refused and why, and that nothing else changes."""
+"""Models for cooperative training in one process: which are accepted, which are refused and why.
+
+Nothing else changes.
+"""
 
 from __future__ import annotations
 
@@ -84,14 +87,17 @@ def test_a_single_trainer_computes_what_the_model_does(model: torch.nn.Module, b
     torch.testing.assert_close(loss, expected.detach())
     for (name, mine), theirs in zip(model.named_parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, msg=name)
-    # The model itself is as it was: same names, and it still runs without any of this.
+    # The model itself is unchanged: it has the same names and still runs on its own.
     assert list(model.state_dict()) == names
     torch.testing.assert_close(model(x, edges), plain(x, edges))
 
 
 @pytest.mark.parametrize("kind", [pyg.GCN, pyg.GAT, pyg.GraphSAGE])
 def test_an_extracted_closure_gives_the_gradient_of_the_whole_graph(rng: np.random.Generator, kind: Any) -> None:
-    """Loops among the edges, of inner vertices and of others; targets are inner training vertices, and a co-batch of them."""
+    """Loops among the edges, of inner and of other vertices.
+
+    Targets: inner training vertices, then a co-batch of them.
+    """
     n = 400
     target = np.sort(rng.integers(0, n, 900))
     source = (target + rng.integers(-3, 4, len(target))) % n
@@ -156,7 +162,7 @@ def test_interior_rows_are_computed_while_others_travel(
 
     monkeypatch.setattr(batch.graph, "group", object())
     monkeypatch.setattr(batch.graph, "send", send)
-    # All rows are interior here; the other half has none.
+    # All rows are interior here. The other half of the layer has none.
     layer = kind(5, 3).double()
     layer.register_propagate_forward_hook(lambda m, i, out: computed(m, i, out) if len(out) else None)
     Exchanged(layer)(batch.x.requires_grad_(), batch.graph).sum().backward()
@@ -184,7 +190,7 @@ def test_nothing_of_an_exchange_is_left_to_the_garbage_collector(
 
 
 def test_layers_of_ones_own(batch: TrainerBatch) -> None:
-    """Both ways to write a module by hand give what wrapping gives."""
+    """Both ways to write a module by hand give the result of wrapping."""
 
     class Wrapped(torch.nn.Module):
         def __init__(self) -> None:
@@ -197,7 +203,7 @@ def test_layers_of_ones_own(batch: TrainerBatch) -> None:
     module = Wrapped().double()
     by_hand = module.layer.layer(batch.graph.exchange(batch.x), batch.graph.edge_index)
     assert torch.equal(CooperativeModel(module)(batch.x, batch.graph), by_hand)
-    on_the_whole = module(batch.x, batch.graph.edge_index)  # no cooperative graph: the layer as it is
+    on_the_whole = module(batch.x, batch.graph.edge_index)  # no cooperative graph: the plain layer
     torch.testing.assert_close(on_the_whole, by_hand)
 
 

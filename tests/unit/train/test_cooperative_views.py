@@ -1,4 +1,7 @@
-"""Who computes which vertex of a server's subgraph, and what trainers read and send: no processes, no torch."""
+"""Which trainer computes which vertex of a server's subgraph, and what trainers read and send.
+
+No processes, no torch.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def subgraph(vertices: int, edges: np.ndarray, rng: np.random.Generator) -> Trai
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[TrainingGraph, int, int]:
-    """A graph of any shape, a number of trainers, a seed."""
+    """A graph of any shape, a number of trainers, and a seed."""
     vertices, trainers, seed = draw(st.integers(0, 90)), draw(st.integers(1, 5)), draw(st.integers(0, 1000))
     rng = np.random.default_rng(seed)
     count = draw(st.integers(0, 6 * vertices))
@@ -40,7 +43,7 @@ def graphs(draw: st.DrawFn) -> tuple[TrainingGraph, int, int]:
 
 
 def communities(rng: np.random.Generator) -> TrainingGraph:
-    """2,000 vertices in 20 communities, ids shuffled, with in-degrees that differ widely."""
+    """2,000 vertices in 20 communities with shuffled ids. In-degrees differ widely."""
     target = (rng.random(24_000) ** 2 * 2000).astype(np.int64)
     near = (target // 100) * 100 + rng.integers(0, 100, len(target))
     source = np.where(rng.random(len(target)) < 0.9, near, rng.integers(0, 2000, len(target)))
@@ -72,7 +75,10 @@ def test_shares_are_even_and_boundaries_small(rng: np.random.Generator, trainers
 
 
 def crossing(graph: TrainingGraph, machine: np.ndarray) -> int:
-    """Rows that the busiest machine reads of others or is read of: each once per reading machine."""
+    """Rows that the busiest machine reads from others, or that others read from it.
+
+    Each counts once per reading machine.
+    """
     ends = zip(*graph.edges.tolist(), strict=True)
     read = {(s, machine[d]) for s, d in ends if machine[s] != machine[d]}
     return max(Counter(m for s, reader in read for m in (reader, machine[s])).values())
@@ -119,7 +125,7 @@ def test_more_tries_do_not_make_it_worse(rng: np.random.Generator) -> None:
 @given(graphs(), st.booleans())
 @settings(max_examples=80)
 def test_views_fit_together(drawn: tuple[TrainingGraph, int, int], split: bool) -> None:
-    """Against sets and loops over edges: what is computed, read and sent, by whom."""
+    """Computed, read and sent vertices of each trainer, against sets and loops over edges."""
     graph, trainers, seed = drawn
     arbitrary = np.random.default_rng(seed).integers(0, trainers, len(graph))
     owner = split_vertices(graph, trainers) if split else arbitrary

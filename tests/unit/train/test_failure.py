@@ -1,4 +1,4 @@
-"""Several trainers fail at once: the message must name the one that began."""
+"""Several trainers fail at once: the message must name the first one."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_earliest_of_other_errors(tmp_path: Path) -> None:
 
 
 def test_without_a_word(tmp_path: Path) -> None:
-    (tmp_path / "failure-0.json").write_text('{"kind": "Val')  # stopped while it wrote
+    (tmp_path / "failure-0.json").write_text('{"kind": "Val')  # stopped while it was writing
     assert str(first_cause(tmp_path, {3: 7})) == "trainer 3 ended with exit code 7"
 
 

@@ -1,4 +1,4 @@
-"""Freed memory goes back to the kernel, also where something that lives on lies above it."""
+"""Freed memory goes back to the kernel, even if an object that lives on lies above it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels before training: what is refused, what is left out, and the loss of what is left."""
+"""Labels before training: which are refused, which are left out, and the loss of the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many co-batches fit into how much memory: the arithmetic."""
+"""The arithmetic of how many co-batches fit into memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def config(**settings: Any) -> TrainConfig:
 
 def test_the_documented_formula() -> None:
     size = Size(own=100, remote=20, edges=1000)
-    # sage: 5 rows of 10 per own vertex and layer, each remote row once; the first layer reads 6 more channels twice.
+    # sage: 5 rows of 10 per own vertex and layer, each remote row once. The first layer reads 6 more channels twice.
     numbers = 100 * 16 + 3 * (100 * 5 + 20) * 10 + (100 + 20) * 6
     assert estimate(config(), size, 16, 50) == int(1.3 * (4 * numbers + 16 * 50 + 64 * 1000))
     on_gpu = numbers + 2 * 1000 * 16  # there the widest layer makes a row per edge
@@ -41,7 +41,7 @@ def test_recomputed_layers_keep_their_input_only() -> None:
 
 
 def kept_for_backward(settings: TrainConfig, batch: TrainerBatch) -> int:
-    """Bytes that autograd holds on to after forward, weights apart."""
+    """Bytes that autograd keeps after forward, without weights."""
     torch.manual_seed(0)
     model = CooperativeModel(whole_model(settings, batch.x.shape[1], 4)).train()
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
@@ -53,7 +53,7 @@ def kept_for_backward(settings: TrainConfig, batch: TrainerBatch) -> int:
             storage = part.untyped_storage()
             if storage.data_ptr() not in weights:
                 held[storage.data_ptr()] = storage.nbytes()
-        alive.append(tensor)  # or its address could be given to another one
+        alive.append(tensor)  # otherwise another tensor could get its address
         return tensor
 
     alive: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""Computing only the rows that are needed gives PyG's own result, forwards and backwards."""
+"""Computing only the needed rows gives PyG's own result, forwards and backwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atta.train.models import SampledModel, build_model
 
 
 def batch(rng: np.random.Generator, seeds: int, fan_outs: tuple[int, ...]) -> tuple[torch.Tensor, list[int], list[int]]:
-    """Random edges in a loader's order: hop by hop, targets ascending; new sources numbered as they appear."""
+    """Random edges in a loader's order: hop by hop, targets ascending. New sources get numbers as they appear."""
     nodes, edges, columns = [seeds], [], []
     first, total = 0, seeds
     for fan_out in fan_outs:

@@ -1,4 +1,4 @@
-"""On which machines a run's trainers are: what is refused, and by which interface gloo is to talk."""
+"""The machines of a run's trainers: refused arguments, and the interface that gloo uses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_gloo_is_told_the_interface_for_the_time_being(monkeypatch: pytest.Monke
     assert "GLOO_SOCKET_IFNAME" not in os.environ
     with Nodes().interface_named():
         assert "GLOO_SOCKET_IFNAME" not in os.environ
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")  # the user knows better
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")  # the user's choice wins
     with NODE.interface_named():
         assert os.environ["GLOO_SOCKET_IFNAME"] == "ib0"
 

@@ -1,4 +1,4 @@
-"""The arithmetic of reports: best epoch, patience, what the JSON holds."""
+"""The arithmetic of reports: best epoch, patience, contents of the JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each trainer of a server gets, and that messages carry it unchanged."""
+"""The share of each trainer of a server, and messages that carry it unchanged."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_messages_carry_shares_unchanged(found: ServerGraph) -> None:
     for share in divide(found, 2):
         sent = arrays_of(share)
         received = room_for(header_of(sent), "trainer 0")
-        for name, array in sent.items():  # what sending does: bytes, array by array
+        for name, array in sent.items():  # the bytes that are sent, array by array
             received[name].reshape(-1).view(np.uint8)[:] = np.frombuffer(array.tobytes(), np.uint8)
         again = share_of(received)
         for field in fields(share.view):
@@ -97,7 +97,7 @@ def test_headers_that_are_not_of_a_share_are_refused(found: ServerGraph) -> None
 @pytest.mark.parametrize("length", [0, -1, 1 << 40])
 def test_headers_of_absurd_length_are_refused(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
     def receive(into: torch.Tensor, source: int, group: object) -> None:
-        assert (into.numel(), source, group) == (8, 2, None)  # a length, and nothing after it
+        assert (into.numel(), source, group) == (8, 2, None)  # a length with nothing after it
         into.copy_(torch.tensor([length]).view(torch.uint8))
 
     monkeypatch.setattr(torch.distributed, "recv", receive)

@@ -1,4 +1,4 @@
-"""The table of strategies: what each record says is what configuration, command line and planner make of it."""
+"""The table of strategies: configuration, command line and planner follow each record."""
 
 from __future__ import annotations
 

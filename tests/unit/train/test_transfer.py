@@ -1,4 +1,4 @@
-"""Batches on the way to the device, and the clock beside them."""
+"""Batches on the way to the device, and the clock of the transfer."""
 
 from __future__ import annotations
 
