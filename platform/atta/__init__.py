@@ -31,7 +31,6 @@ from atta.errors import (
     UnknownNameError,
     WrongDatasetError,
 )
-from atta.observe.version import __version__
 
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster, connect
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from atta.client.tables.embedding import DistEmbedding
     from atta.client.tables.tensor import DistTensor
     from atta.kvstore.spec import OptimiserSpec
+    from atta.observe.version import __version__
     from atta.partition.importers.networkx import from_networkx
 
 __all__ = [
@@ -92,6 +92,7 @@ _HOMES = {
     "NeighborLoader": "atta.client.loaders.neighbor",
     "OptimiserSpec": "atta.kvstore.spec",
     "ServerLoader": "atta.client.loaders.server",
+    "__version__": "atta.observe.version",
     "connect": "atta.client.cluster",
     "from_networkx": "atta.partition.importers.networkx",
     "local": "atta.client.local",

@@ -10,7 +10,6 @@ from importlib import import_module
 import click
 
 from atta.errors import AttaError, ConfigError, DataError, DiskFullError
-from atta.observe.version import __version__
 
 __all__ = ["cli", "main"]
 
@@ -70,7 +69,7 @@ class _LazyGroup(click.Group):
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="atta")
+@click.version_option(package_name="atta", prog_name="atta")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def cli(debug: bool) -> None:
     """Sampled mini-batches for graph neural networks, from graphs that outgrow one machine.
