@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.progress import Progress
+from atta.observe.settings import earlier_classes
 from atta.partition.graph import Graph
 from atta.partition.methods.block import Block
 from atta.partition.methods.given import Given
@@ -33,6 +34,8 @@ class PartitionMethod(Protocol):
         leaves it to the method. A method may balance more.
         """
 
+
+__getattr__ = earlier_classes(__name__, {"Method": PartitionMethod})  # goes with version 0.2
 
 METHODS: dict[str, type] = {
     "metis": Metis,

@@ -18,12 +18,13 @@ import functools
 import types
 import typing
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, TypeVar
 
 from atta.errors import ConfigError, UnknownNameError
 
-__all__ = ["NoOption", "Option", "SettingField", "check_bounds", "renamed", "settings_of"]
+__all__ = ["NoOption", "Option", "SettingField", "check_bounds", "earlier_classes", "renamed", "settings_of"]
 
 Unit = Literal["", "bytes", "s", "percent"]
 Class = TypeVar("Class", bound=type)
@@ -173,6 +174,18 @@ def renamed(config: Class) -> Class:
     for name, value in {"__init__": init, **{was: reader(was) for was in now}}.items():
         setattr(config, name, value)
     return config
+
+
+def earlier_classes(module: str, now: Mapping[str, type]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module whose classes have new names: finds them by the old ones, with a warning."""
+
+    def find(name: str) -> Any:
+        if name not in now:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        _warn_of(f"{module}.{name}", now[name].__name__)
+        return now[name]
+
+    return find
 
 
 def _warn_of(was: str, now: str) -> None:

@@ -9,8 +9,7 @@ sentences), ``count`` and ``boundary`` (sizes of a dataset), ``probe`` and ``loo
 ``sizes``, ``rates``, ``forecast``, ``explain`` and ``paper`` are pure: no files, no clock, no torch.
 """
 
-from typing import Any
-
+from atta.observe.settings import earlier_classes
 from atta.train.planning.count import Question, Servers, count_sizes, open_servers
 from atta.train.planning.explain import Advice, advise
 from atta.train.planning.forecast import Forecast
@@ -37,20 +36,6 @@ __all__ = [
 ]
 
 # Names of earlier versions. They go with version 0.2.
-_RENAMED: dict[str, type] = {
-    "MiniBatch": MeanBatch,
-    "Network": PlannedModel,
-    "Setting": Expansion,
-    "Share": ServerWork,
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import warnings
-
-    new = _RENAMED[name]
-    message = f"{__name__}.{name} is now {new.__name__}; the old name goes with version 0.2"
-    warnings.warn(message, DeprecationWarning, stacklevel=2)
-    return new
+__getattr__ = earlier_classes(
+    __name__, {"MiniBatch": MeanBatch, "Network": PlannedModel, "Setting": Expansion, "Share": ServerWork}
+)
