@@ -113,7 +113,8 @@ def test_any_graph_is_divided_among_machines(drawn: tuple[TrainingGraph, int, in
     assert owner.dtype == np.int32
     assert set(owner.tolist()) <= set(range(each * machines))
     if len(graph):
-        assert np.bincount(owner).max() <= 1.031 * len(graph) / (each * machines) + 2  # one more in either step
+        # METIS aims at a surplus of 3 % and may miss it by a vertex or two in either step where parts are small.
+        assert np.bincount(owner).max() <= 1.031 * len(graph) / (each * machines) + 4
 
 
 def test_more_tries_do_not_make_it_worse(rng: np.random.Generator) -> None:
