@@ -16,6 +16,7 @@ from atta.daemon.engine.session import Session
 from atta.daemon.engine.slots import Slot
 from atta.daemon.engine.task_costs import TaskCosts
 from atta.daemon.engine.tasks import TaskResult, is_program, run_local, run_program, run_remote
+from atta.daemon.links.links import DaemonLinks
 from atta.daemon.peers.chunks import moved_at_once
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.underway import PullsUnderWay
@@ -80,6 +81,7 @@ class TaskRunner:
         peers: Peers,
         *,
         cache: RowCache,
+        links: DaemonLinks | None = None,
         done: Callable[[int, RunningDag, Task, TaskResult | BaseException, TaskTimes], None],
     ) -> None:
         self._shard, self._store, self._peers, self._cache, self._done = shard, store, peers, cache, done
