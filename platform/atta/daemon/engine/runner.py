@@ -17,6 +17,7 @@ from atta.daemon.engine.slots import Slot
 from atta.daemon.engine.task_costs import TaskCosts
 from atta.daemon.engine.tasks import TaskResult, is_program, run_local, run_program, run_remote
 from atta.daemon.links.links import DaemonLinks
+from atta.daemon.peers.answers import AskedOwners
 from atta.daemon.peers.chunks import moved_at_once
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.peers import Peers
@@ -91,7 +92,8 @@ class TaskRunner:
         self._workers = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-worker")
         self._copiers = ThreadPoolExecutor(max(1, config.threads // 2), thread_name_prefix="atta-copy")
         self._at_once = moved_at_once(config.threads)
-        self._owners = Owners(peers, shard.dataset, self._copiers, at_once=self._at_once)
+        messages = Owners(peers, shard.dataset, self._copiers, at_once=self._at_once)
+        self._owners: AskedOwners = messages if links is None else links.owners(messages)
         self._underway = PullsUnderWay(self._copiers) if config.share_pulls else None
         self._access = ClusterAccess(shard, peers, self._workers)
         self._talks: set[asyncio.Task[None]] = set()
