@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from atta.daemon.config import DaemonConfig
@@ -24,6 +23,7 @@ from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.underway import PullsUnderWay
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
+from atta.observe.machine.threads import named_threads
 from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import Kind, Lane, Task
 from atta.samplers.shard import Shard
@@ -89,8 +89,8 @@ class TaskRunner:
         self._shard, self._store, self._peers, self._cache, self._done = shard, store, peers, cache, done
         self.costs = TaskCosts()
         self._oldest_first = policy_named(config.policy).oldest_first
-        self._workers = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-worker")
-        self._copiers = ThreadPoolExecutor(max(1, config.threads // 2), thread_name_prefix="atta-copy")
+        self._workers = named_threads(config.threads, "atta-worker")
+        self._copiers = named_threads(max(1, config.threads // 2), "atta-copy")
         self._at_once = moved_at_once(config.threads)
         messages = Owners(peers, shard.dataset, self._copiers, at_once=self._at_once)
         self._owners: AskedOwners = messages if links is None else links.owners(messages)
