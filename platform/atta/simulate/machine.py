@@ -60,7 +60,6 @@ class Prices:
         loop = model.profile.loop
         self.loop_batch_s, self.loop_task_s = 1e-6 * loop.batch_us, 1e-6 * loop.task_us
         self.loop_request_s, self.loop_answer_s = 1e-6 * loop.request_us, 1e-6 * loop.answer_us
-        self.hit = model.cache_hit
         self._local: dict[tuple[Kind, int], _TaskPrice] = {}
         self._remote: dict[tuple[Kind, int], _RequestPrice] = {}
         for hop in range(len(model.hops)):
@@ -80,10 +79,6 @@ class Prices:
         """One owner's part of the cost of a task of other owners."""
         return share.feature_bytes if kind is Kind.FEATURE else share.degree
 
-    def units(self, kind: Kind, cost: float) -> float:
-        """Units of cost that a request asks for, after the cache."""
-        return cost * (1.0 - self.hit) if kind is Kind.FEATURE else cost
-
     def remote(self, task: Task) -> _RequestPrice:
         """The cost of a request that a task of other owners sends."""
         return self._remote[task.kind, self.hop[task.op]]
@@ -95,7 +90,10 @@ class Prices:
 
 @dataclass(eq=False, slots=True)
 class _RemoteTask:
-    """A task of other owners that is under way. It is done when the parts of all owners are here."""
+    """A task of other owners that is under way. It is done when all owners have answered.
+
+    Of a FEATURE task the rows that it leaves to earlier tasks must have come, too, see ``atta.daemon.peers.underway``.
+    """
 
     dag: int
     task: Task
@@ -103,29 +101,20 @@ class _RemoteTask:
     since: float  # when its batch was begun: owners answer older ones first
     sent: float
     stands_for: float  # number of requests that each of its requests stands for
-    left: int  # owners whose parts are not here
+    left: int  # owners that have not answered
+    asked: float = 1.0  # share of the cost that it asks for: neither in the cache nor under way
+    earlier: dict[_RemoteTask, None] = field(default_factory=dict)  # tasks under way that bring some of its rows
+    later: list[_RemoteTask] = field(default_factory=list)
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True, slots=True)
 class _OwnersPart:
-    """What a remote task wants from one owner."""
+    """What a remote task asks one owner for."""
 
     of: _RemoteTask
     owner: int
     cost: float
     units: float  # those of the cost that the request asks for
-    pull: _Pull | None = None
-
-
-@dataclass(eq=False, slots=True)
-class _Pull:
-    """Rows of one owner that a batch waits for, see ``atta.daemon.peers.underway``."""
-
-    dag: int
-    nbytes: float
-    earlier: dict[_Pull, None]  # earlier pulls under way: this one may wait for their rows
-    later: list[_Pull] = field(default_factory=list)
-    answered: _OwnersPart | None = None
 
 
 def _seconds(cost: Linear) -> _TaskPrice:
@@ -165,7 +154,7 @@ class Machine:
         self._clock, self._switch = clock, switch
         self._scales = model.scales(index, scenario.batches)
         self._dags: dict[int, tuple[int, float]] = {}  # batch, when launched
-        self._pulls: dict[int, dict[_Pull, None]] = {}  # those under way, by owner
+        self._pulls: dict[_RemoteTask, None] = {}  # FEATURE tasks under way
         self._wake = 0  # number of the latest planned tick; earlier ones are out of date
         self._queue: deque[int] = deque()
         self._training = False
@@ -248,35 +237,36 @@ class Machine:
         since = self._dags[dag][1] if self._oldest_first else now
         price, stands_for = self._prices.remote(task), self._model.requests(owners)
         remote = _RemoteTask(dag, task, price, since, now, stands_for, len(owners))
+        if task.kind is Kind.FEATURE:
+            self._leave_out(remote)
         for share in owners:
-            self._ask_owner(remote, share)
+            cost = self._prices.cost(task.kind, share)
+            self._ask_owner(_OwnersPart(remote, share.owner, cost, remote.asked * cost))
 
-    def _ask_owner(self, remote: _RemoteTask, share: OwnedVertices) -> None:
-        kind, owner = remote.task.kind, share.owner
-        cost = self._prices.cost(kind, share)
-        part = _OwnersPart(remote, owner, cost, self._prices.units(kind, cost))
-        if kind is Kind.FEATURE and self._model.shares_pulls:
-            self._share(part)
-        if part.units <= 0 < cost:  # everything is at hand
-            self.cores.run(self._prices.copied(kind, cost, 0.0), self._answered, part)
+    def _leave_out(self, remote: _RemoteTask) -> None:
+        """Do not ask for rows that are in the cache, or that tasks of other batches bring."""
+        remote.asked = 1.0 - self._model.cache_hit
+        if not self._model.shares_pulls:
+            return
+        others = [other for other in self._pulls if other.dag != remote.dag]
+        if share := self._model.under_way(self.index, sum(other.task.cost for other in others)):
+            remote.asked *= 1.0 - share
+            remote.earlier = dict.fromkeys(others)
+            for other in others:
+                other.later.append(remote)
+        self._pulls[remote] = None
+
+    def _ask_owner(self, part: _OwnersPart) -> None:
+        remote = part.of
+        if part.units <= 0 < part.cost:  # everything is at hand
+            copying = self._prices.copied(remote.task.kind, part.cost, 0.0)
+            self.cores.run(copying, self._answered, remote)
             return
         self.requests += remote.stands_for
-        peer = self.peers[owner]
+        peer = self.peers[part.owner]
         nbytes = part.units * remote.price.request
         # Requests overtake answers: a request is only a few packets.
         self._switch.send(-math.inf, self.port, peer.port, nbytes, peer.serve, self, part)
-
-    def _share(self, part: _OwnersPart) -> None:
-        """Leave out the rows that pulls of other batches bring."""
-        dag, owner = part.of.dag, part.owner
-        pulls = self._pulls.setdefault(owner, {})
-        earlier = {p: None for p in pulls if p.dag != dag}
-        share = self._model.under_way(self.index, owner, sum(p.nbytes for p in earlier))
-        part.units *= 1.0 - share
-        part.pull = _Pull(dag, part.cost, earlier if share else {})
-        pulls[part.pull] = None
-        for other in part.pull.earlier:
-            other.later.append(part.pull)
 
     def serve(self, other: Machine, part: _OwnersPart) -> None:
         """A request of another machine has arrived."""
@@ -297,33 +287,22 @@ class Machine:
         price, requests = part.of.price.receive, part.of.stands_for
         seconds = price.fixed_s * requests + price.per_unit_s * part.units
         seconds += self._prices.copied(part.of.task.kind, part.cost, part.units)
-        self._on_loop(self._prices.loop_answer_s * requests, self.cores.run, seconds, self._answered, part)
+        self._on_loop(self._prices.loop_answer_s * requests, self.cores.run, seconds, self._answered, part.of)
 
-    def _answered(self, part: _OwnersPart) -> None:
-        """The answer is here; rows that earlier pulls bring may not be."""
-        if part.pull is None:
-            self._part_is_here(part)
-            return
-        part.pull.answered = part
-        if not part.pull.earlier:
-            self._pulled(part.pull)
-
-    def _pulled(self, pull: _Pull) -> None:
-        """All rows of a pull are here, also those that later pulls wait for."""
-        part = pull.answered
-        assert part is not None
-        del self._pulls[part.owner][pull]
-        self._part_is_here(part)
-        for later in pull.later:
-            del later.earlier[pull]
-            if later.answered is not None and not later.earlier:
-                self._pulled(later)
-
-    def _part_is_here(self, part: _OwnersPart) -> None:
-        remote = part.of
+    def _answered(self, remote: _RemoteTask) -> None:
+        """An owner's answer is here; rows that earlier tasks bring may not be."""
         remote.left -= 1
-        if not remote.left:
-            self._ran(remote.dag, remote.task, remote.sent)
+        if not remote.left and not remote.earlier:
+            self._is_here(remote)
+
+    def _is_here(self, remote: _RemoteTask) -> None:
+        """All that a remote task wants is here, also the rows that later tasks wait for."""
+        self._pulls.pop(remote, None)
+        self._ran(remote.dag, remote.task, remote.sent)
+        for later in remote.later:
+            del later.earlier[remote]
+            if not later.left and not later.earlier:
+                self._is_here(later)
 
     # -- the trainer ---------------------------------------------------------------------------------------------------
 

@@ -122,7 +122,7 @@ class BatchModel:
         self._measured_vertices = sum(hop.new for hop in profile.hops)
         self.shares_pulls = scenario.share_pulls and len(profile.repeats) > 1
         self._overlap = Overlap(profile.repeats, self.cache_hit)
-        self._away: dict[tuple[int, int], float] = {}
+        self._away: dict[int, float] = {}  # bytes of a batch's remote rows, by machine
 
     def scales(self, machine: int, batches: int) -> list[float]:
         """Size of each batch of a machine relative to the mean: log-normal with mean 1, independent of timing."""
@@ -168,20 +168,15 @@ class BatchModel:
             return 1.0
         return max(1.0, self._touched(sum(share.rows for share in owners)) / len(owners))
 
-    def under_way(self, machine: int, owner: int, nbytes: float) -> float:
-        """Share of an owner's rows that need no request while other batches of the machine wait for ``nbytes`` of its
-        rows."""
+    def under_way(self, machine: int, nbytes: float) -> float:
+        """Share of a batch's remote rows that need no request while other batches of the machine wait for ``nbytes`` of
+        such rows."""
         if not nbytes:
             return 0.0
-        usual = self._away.get((machine, owner))
+        usual = self._away.get(machine)
         if usual is None:
             shares = [share for hop in range(len(self.hops)) for share in self.growth(machine, 0, hop, 1.0)]
-            others = [share for share in shares if share.owner != machine]
-            if self._placed:
-                usual = sum(share.feature_bytes for share in others if share.owner == owner)
-            else:
-                usual = sum(share.feature_bytes for share in others) / len(self._around)
-            self._away[machine, owner] = usual
+            usual = self._away[machine] = sum(s.feature_bytes for s in shares if s.owner != machine)
         # A batch with more vertices than the measured ones stands for several of them.
         batches = nbytes / max(1.0, usual) * self._new_vertices / max(1.0, self._measured_vertices)
         return self._overlap.share(batches)
