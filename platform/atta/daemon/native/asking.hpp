@@ -1,6 +1,8 @@
 // The end of a link that asks. Python's threads add requests; the loop's thread takes the answers in.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -21,31 +23,25 @@ class AskingEnd final : public Endpoint {
 
   std::int64_t owner() const { return owner_; }
 
-  bool alive() {
-    const std::lock_guard<std::mutex> held(mutex_);
-    return why_.empty();
-  }
-  std::string why() {
-    const std::lock_guard<std::mutex> held(mutex_);
-    return why_;
-  }
+  bool alive() const { return alive_.load(std::memory_order_acquire); }
 
   // Adds a request; `write(out, number)` writes its frame. It is sent by the next `flush`. Returns its number; 0: the
-  // link is down.
+  // link is down, or its owner has not read for long.
   template <class Write>
   std::uint64_t ask(std::shared_ptr<StepRequests> step, Asked* asked, Write write) {
     const std::lock_guard<std::mutex> held(mutex_);
-    if (!why_.empty()) return 0;
+    if (!why_.empty() || out_.size() - sent_ > kMaxUnsent) return 0;
     const std::uint64_t number = ++numbers_;
     write(out_, number);
     waiting_.emplace(number, Waiting{std::move(step), asked});
+    most_row_bytes_ = std::max(most_row_bytes_, asked->most_row_bytes());
     counters_->asked.fetch_add(1, std::memory_order_relaxed);
     return number;
   }
 
   void flush() {
     const std::lock_guard<std::mutex> held(mutex_);
-    if (why_.empty() && !writable_ && out_.size() > 0) send();
+    if (why_.empty() && !writable_ && out_.size() > 0 && !send()) close();
   }
 
   // Gives a request up. When this returns, nobody writes into its memory any more.
@@ -78,15 +74,14 @@ class AskingEnd final : public Endpoint {
       if (reader_.malformed || misfit_ != nullptr) counters_->malformed.fetch_add(1, std::memory_order_relaxed);
       if (why != nullptr) return broke(why);
     }
-    if (events & EPOLLOUT) send();
-    return true;
+    return events & EPOLLOUT ? send() : true;
   }
 
   void on_end() override {
     std::unordered_map<std::uint64_t, Waiting> lost;
     {
       const std::lock_guard<std::mutex> held(mutex_);
-      if (why_.empty()) why_ = "the link was closed";
+      if (why_.empty()) broke("the link was closed");
       for (auto& [number, waiting] : waiting_) waiting.asked->state = Asked::State::kLost, waiting.asked->why = why_;
       lost.swap(waiting_);
       out_.clear(), sent_ = 0;
@@ -101,16 +96,19 @@ class AskingEnd final : public Endpoint {
     Asked* asked;
   };
 
+  static constexpr std::size_t kMaxUnsent = std::size_t{64} << 20;  // bytes of requests
+
   bool broke(const char* why) {
     why_ = why;
+    alive_.store(false, std::memory_order_release);
     return false;
   }
 
-  // Checks the size of an answer before memory is taken for it.
+  // Checks the size of an answer before memory is taken for it. Requests that were given up are answered all the same.
   const char* wrong(const FrameHeader& head) const {
     if (const char* why = wrong_answer(head)) return why;
     const auto found = waiting_.find(head.request);
-    const std::uint64_t row_bytes = found == waiting_.end() ? kPieceBytes : found->second.asked->most_row_bytes();
+    const std::uint64_t row_bytes = found == waiting_.end() ? most_row_bytes_ : found->second.asked->most_row_bytes();
     return head.bytes > 4 * kPieceBytes + row_bytes ? "an answer that is too large" : nullptr;
   }
 
@@ -129,23 +127,26 @@ class AskingEnd final : public Endpoint {
     return true;
   }
 
-  void send() {
-    if (!send_bytes(fd(), out_, sent_)) return;  // the loop hears of a broken connection
+  bool send() {
+    if (!send_bytes(fd(), out_, sent_)) return broke("the connection broke");
     const bool writable = out_.size() > 0;
-    if (writable == writable_) return;
+    if (writable == writable_) return true;
     writable_ = writable;
     loop_.wait_for(fd(), true, writable);
+    return true;
   }
 
   std::int64_t owner_;
   Loop& loop_;
   std::shared_ptr<LinkCounters> counters_;
   std::mutex mutex_;
-  std::string why_;  // it ended; empty: it lives
+  std::string why_;                // it ended; empty: it lives
+  std::atomic<bool> alive_{true};  // whether `why_` is empty, for those who need not be exact
   const char* misfit_ = nullptr;
   FrameReader reader_;
   std::uint64_t numbers_ = 0;
   std::unordered_map<std::uint64_t, Waiting> waiting_;
+  std::uint64_t most_row_bytes_ = 0;  // of all requests so far
   Piece out_;
   std::size_t sent_ = 0;
   bool writable_ = false;

@@ -27,6 +27,8 @@ struct ByOwner {
     if (k > 0 && (starts.data()[0] < 0 || !std::is_sorted(starts.data(), starts.data() + k + 1) ||
                   static_cast<std::size_t>(starts.data()[k]) > ids.size()))
       bad("starts", "must ascend within the ids");
+    for (std::size_t i = 0; i < k; ++i)
+      if (firsts.data()[i] < 0) bad("firsts", "must not be negative");
   }
 };
 
@@ -107,6 +109,7 @@ class Step {
                      std::uint64_t most_edges) {
     if (edge_type > UINT16_MAX) bad("edge_type", "is too large");
     if (fan_out < -1 || fan_out > kMaxFanOut) bad("fan_out", "must be -1 or 0 to 2**20");
+    if (most_edges >= std::uint64_t{1} << 40) bad("most_edges", "must be below 2**40");
     if (trees && trees->size() != ids.size()) bad("trees", "must be as long as ids");
     if (times && times->size() != ids.size()) bad("times", "must be as long as ids");
     Item item({ids, owners, starts, firsts}, false);
@@ -223,23 +226,21 @@ class Step {
 
   template <class T>
   static nb::object array_of(const std::vector<const Asked*>& run, std::vector<std::byte> Asked::* part) {
-    std::size_t bytes = 0, at = 0;
-    for (const Asked* asked : run) bytes += (asked->*part).size();
-    Buffer<T> out(bytes / sizeof(T));
+    std::size_t edges = 0, at = 0;
+    for (const Asked* asked : run) edges += asked->edges;
+    Buffer<T> out(edges);
     for (const Asked* asked : run) {
-      if (!(asked->*part).empty())
-        std::memcpy(reinterpret_cast<std::byte*>(out.data) + at, (asked->*part).data(), (asked->*part).size());
-      at += (asked->*part).size();
+      if (asked->edges > 0) std::memcpy(out.data + at, (asked->*part).data(), asked->edges * sizeof(T));
+      at += asked->edges;
     }
     return out.release();
   }
 
   static nb::tuple joined(const std::vector<const Asked*>& run) {
     std::size_t rows = 0, at = 0;
-    for (const Asked* asked : run) rows += asked->counts.size();
+    for (const Asked* asked : run) rows += asked->done;
     Buffer<std::int32_t> counts(rows);
-    for (const Asked* asked : run)
-      at = static_cast<std::size_t>(std::copy(asked->counts.begin(), asked->counts.end(), counts.data + at) - counts.data);
+    for (const Asked* asked : run) std::copy_n(asked->counts.begin(), asked->done, counts.data + at), at += asked->done;
     nb::object neighbors =
         run[0]->wide_neighbors ? array_of<std::int64_t>(run, &Asked::neighbors) : array_of<std::int32_t>(run, &Asked::neighbors);
     nb::object edge_ids =
@@ -259,20 +260,17 @@ class Step {
 // All links of a daemon: the data that it serves, and the peers that it asks.
 class Links {
  public:
-  explicit Links(std::size_t threads) : counters_(std::make_shared<LinkCounters>()), data_(std::make_shared<ServedData>()) {
+  explicit Links(std::size_t threads)
+      : counters_(std::make_shared<LinkCounters>()),
+        finished_(std::make_shared<Finished>()),
+        data_(std::make_shared<ServedData>()) {
     if (threads < 1 || threads > 64) bad("threads", "must be 1 to 64");
-    wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (wake_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
-    finished_ = std::make_shared<Finished>(wake_);
     for (std::size_t i = 0; i < threads; ++i) loops_.push_back(std::make_unique<Loop>("atta-link-" + std::to_string(i)));
   }
   Links(const Links&) = delete;
-  ~Links() {
-    close();
-    ::close(wake_);
-  }
+  ~Links() { close(); }
 
-  int fd() const { return wake_; }
+  int fd() const { return finished_->fd(); }
 
   std::size_t add_edges(Longs indptr, Vector indices, Vector edge_ids, Longs keys) {
     if (serving_) bad("edges", "must be added before the first link");
@@ -304,7 +302,9 @@ class Links {
   void add_table(std::size_t node_type, Table rows) {
     if (serving_) bad("table", "must be added before the first link");
     if (rows.ndim() < 1) bad("table", "must have at least one dimension");
+    if (node_type > UINT16_MAX) bad("node_type", "is too large");
     if (data_->tables.size() <= node_type) data_->tables.resize(node_type + 1);
+    if (data_->tables[node_type].size() == 64) bad("table", "a node type has 64 tables at most");
     data_->tables[node_type].push_back({static_cast<const std::byte*>(rows.data()), rows.shape(0), row_bytes_of(rows)});
     kept_tables_.push_back(std::move(rows));
   }
@@ -355,7 +355,7 @@ class Links {
         number = link->ask(step.requests_, asked,
                            [&](Piece& out, std::uint64_t n) { write_request(item, *asked, step.firsts_[i], n, age_ms, out); });
       if (number == 0) {
-        asked->state = Asked::State::kLost, asked->why = "there is no link";
+        asked->state = Asked::State::kLost, asked->why = "there is no link that takes it";
         of.ended();
         continue;
       }
@@ -382,8 +382,10 @@ class Links {
   }
 
   void close() {
-    nb::gil_scoped_release unlocked;
-    for (const auto& loop : loops_) loop->stop();
+    {
+      nb::gil_scoped_release unlocked;
+      for (const auto& loop : loops_) loop->stop();
+    }
     links_.clear(), dirty_.clear();
   }
 
@@ -400,7 +402,6 @@ class Links {
     return nullptr;
   }
 
-  int wake_;
   std::shared_ptr<LinkCounters> counters_;
   std::shared_ptr<Finished> finished_;
   std::shared_ptr<ServedData> data_;

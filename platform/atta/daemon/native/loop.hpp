@@ -6,8 +6,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -63,8 +65,11 @@ class Loop {
       endpoint->on_end();
       return;
     }
+    if (!watch(fd, EPOLLIN, EPOLL_CTL_ADD)) {  // it is no socket, or the system has no room for it
+      endpoint->on_end();
+      return;
+    }
     endpoints_.emplace(fd, std::move(endpoint));
-    watch(fd, EPOLLIN, EPOLL_CTL_ADD);
   }
 
   // Any thread may call it, as long as the endpoint is of this loop and has not ended.
@@ -87,11 +92,20 @@ class Loop {
  private:
   static constexpr int kEvents = 64;
 
-  void watch(int fd, std::uint32_t events, int how) const {
+  bool watch(int fd, std::uint32_t events, int how) const {
     epoll_event event{};
     event.events = events;
     event.data.fd = fd;
-    ::epoll_ctl(epoll_, how, fd, &event);  // it fails only for a connection that has ended meanwhile
+    return ::epoll_ctl(epoll_, how, fd, &event) == 0;
+  }
+
+  // What cannot be done for want of memory ends the connection, not the daemon.
+  static bool goes_on(Endpoint& endpoint, std::uint32_t events) {
+    try {
+      return endpoint.on_events(events);
+    } catch (const std::exception&) {
+      return false;
+    }
   }
 
   void run() {
@@ -103,7 +117,7 @@ class Loop {
         if (events[i].data.fd == wake_) continue;
         const std::shared_ptr<Endpoint> endpoint = find(events[i].data.fd);
         if (endpoint == nullptr) continue;
-        if (!endpoint->on_events(events[i].events)) {
+        if (!goes_on(*endpoint, events[i].events)) {
           end(endpoint, turns);
         } else if (endpoint->waits_for_turn && std::find(turns.begin(), turns.end(), endpoint) == turns.end()) {
           turns.push_back(endpoint);

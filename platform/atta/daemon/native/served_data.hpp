@@ -56,10 +56,17 @@ class Piece {
     head.bytes = bytes_.size() - head_at_ - sizeof head;
     head.seal();
     std::memcpy(bytes_.data() + head_at_, &head, sizeof head);
-    bytes_.resize(head_at_ + sizeof head + padded(head.bytes));
+    const std::size_t padding = padded(head.bytes) - head.bytes;
+    if (padding > 0) std::memset(more(padding), 0, padding);
   }
   void undo() { bytes_.resize(head_at_); }
-  void clear() { bytes_.clear(); }
+  // A buffer of the usual size is kept for the next answer.
+  void clear() {
+    if (bytes_.capacity() > 4 * kPieceBytes)
+      bytes_ = {};
+    else
+      bytes_.clear();
+  }
   void drop(std::size_t count) { bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(count)); }
   const std::byte* data() const { return bytes_.data(); }
   std::size_t size() const { return bytes_.size(); }
@@ -99,7 +106,7 @@ class Request {
 
   bool pulls() const { return head_.kind == FrameKind::kPull; }
   bool done() const { return done_ == head_.rows; }
-  std::size_t nbytes() const { return 8 * (rows_.size() + times_.size()) + 4 * trees_.size(); }
+  std::size_t nbytes() const { return sizeof *this + 8 * (rows_.size() + times_.size()) + 4 * trees_.size(); }
   // Expansions come before rows, since more work waits for them. Then the oldest batch is first.
   bool before(const Request& other) const { return pulls() != other.pulls() ? other.pulls() : since_us_ < other.since_us_; }
 

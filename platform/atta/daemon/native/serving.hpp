@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <vector>
 
@@ -27,7 +28,10 @@ inline bool send_bytes(int fd, Piece& out, std::size_t& sent) {
   while (sent < out.size()) {
     const ssize_t count = ::send(fd, out.data() + sent, out.size() - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
+    if (count < 0) {
+      if (sent > out.size() / 2) out.drop(sent), sent = 0;  // else a busy connection keeps all that it has ever sent
+      return errno == EAGAIN || errno == EWOULDBLOCK;
+    }
     sent += static_cast<std::size_t>(count);
   }
   out.clear(), sent = 0;
@@ -50,16 +54,7 @@ class ServingEnd final : public Endpoint {
   // Answers the most urgent requests. It stops after one piece, or after several small ones that share a call: so a
   // large pull never holds up an expansion.
   bool on_turn() override {
-    do {
-      const auto next = first();
-      next->answer(*data_, out_);
-      if (!next->done()) continue;
-      waiting_ -= next->nbytes();
-      requests_.erase(next);
-      counters_->served.fetch_add(1, std::memory_order_relaxed);
-    } while (!requests_.empty() && out_.size() < kPieceBytes / 2);
-    counters_->served_bytes.fetch_add(out_.size(), std::memory_order_relaxed);
-    if (!send()) {
+    if (!serve()) {
       requests_.clear(), waiting_ = 0, out_.clear(), sent_ = 0;
       ::shutdown(fd(), SHUT_RDWR);  // the loop hears of it and ends the connection
     }
@@ -69,7 +64,7 @@ class ServingEnd final : public Endpoint {
 
   bool before(const Endpoint& other) const override {
     const auto& that = static_cast<const ServingEnd&>(other);  // only this kind of endpoint takes turns
-    return first()->before(*that.first());
+    return requests_.front().before(that.requests_.front());
   }
 
   void on_end() override {
@@ -80,10 +75,31 @@ class ServingEnd final : public Endpoint {
  private:
   static constexpr std::size_t kMaxWaiting = std::size_t{32} << 20;  // bytes of requests; then no more are read
 
+  static bool later(const Request& a, const Request& b) { return b.before(a); }
+
+  bool serve() {
+    try {
+      do {
+        requests_.front().answer(*data_, out_);
+        if (!requests_.front().done()) continue;
+        std::pop_heap(requests_.begin(), requests_.end(), later);
+        waiting_ -= requests_.back().nbytes();
+        requests_.pop_back();
+        counters_->served.fetch_add(1, std::memory_order_relaxed);
+      } while (!requests_.empty() && out_.size() < kPieceBytes / 2);
+      counters_->served_bytes.fetch_add(out_.size(), std::memory_order_relaxed);
+      // Requests that had no place have come already, so the socket does not tell of them.
+      return send() && (!reader_.paused() || waiting_ >= kMaxWaiting || receive());
+    } catch (const std::exception&) {  // there is no memory for an answer
+      return false;
+    }
+  }
+
   bool receive() {
     const char* why = reader_.read(fd(), wrong_request, [&](const FrameHeader& head, const std::byte* arrays) {
       requests_.emplace_back(head, arrays, now_us() - std::int64_t{1000} * head.age_ms);
       waiting_ += requests_.back().nbytes();
+      std::push_heap(requests_.begin(), requests_.end(), later);
       return waiting_ < kMaxWaiting;
     });
     if (why != nullptr && reader_.malformed) counters_->malformed.fetch_add(1, std::memory_order_relaxed);
@@ -101,16 +117,11 @@ class ServingEnd final : public Endpoint {
     loop_.wait_for(fd(), readable, writable);
   }
 
-  std::vector<Request>::iterator first() {
-    return std::min_element(requests_.begin(), requests_.end(), [](const Request& a, const Request& b) { return a.before(b); });
-  }
-  std::vector<Request>::const_iterator first() const { return const_cast<ServingEnd*>(this)->first(); }
-
   Loop& loop_;
   std::shared_ptr<const ServedData> data_;
   std::shared_ptr<LinkCounters> counters_;
   FrameReader reader_;
-  std::vector<Request> requests_;  // none is done
+  std::vector<Request> requests_;  // a heap: the most urgent is at the front; none is done
   std::size_t waiting_ = 0;        // their bytes
   Piece out_;                      // empty, or what the socket has not taken yet
   std::size_t sent_ = 0;           // of it

@@ -1,11 +1,17 @@
 // What a step of a batch asks other daemons, and where their answers go.
 #pragma once
 
-#include <condition_variable>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "frames.hpp"
@@ -14,10 +20,16 @@
 
 namespace atta {
 
-// Where steps go when all their requests have ended.
+// Where steps go when all their requests have ended. `fd` is readable while there are some.
 class Finished {
  public:
-  explicit Finished(int wake) : wake_(wake) {}
+  Finished() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (wake_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+  }
+  Finished(const Finished&) = delete;
+  ~Finished() { ::close(wake_); }
+
+  int fd() const { return wake_; }
   void add(std::uint64_t step) {
     const std::lock_guard<std::mutex> held(mutex_);
     if (steps_.empty()) {
@@ -58,6 +70,7 @@ struct Asked {
 
   // SAMPLE
   std::uint64_t most_edges = 0;  // of one row
+  std::size_t edges = 0;         // of the rows that are done
   std::vector<std::int32_t> counts;
   std::vector<std::byte> neighbors, edge_ids;
   bool wide_neighbors = false, wide_edge_ids = false;
@@ -76,6 +89,8 @@ struct Asked {
     if (head.kind == FrameKind::kRefused) {
       state = State::kRefused;
       why.assign(reinterpret_cast<const char*>(arrays), static_cast<std::size_t>(head.bytes));
+      for (char& letter : why)
+        if (letter < ' ' || letter > '~') letter = '?';  // Python takes it as UTF-8
       return nullptr;
     }
     if (head.first_row != done || head.rows > rows - done) return "an answer for other rows";
@@ -103,20 +118,22 @@ struct Asked {
     const bool wide = head.flags & kWideNeighbors, wide_ids = head.flags & kWideEdgeIds;
     if (head.kind != FrameKind::kSampled) return "not edges";
     if (done > 0 && (wide != wide_neighbors || wide_ids != wide_edge_ids)) return "ids of another width";
-    const std::size_t before = counts.size();
-    counts.resize(before + head.rows);
-    std::memcpy(counts.data() + before, arrays, 4 * std::size_t{head.rows});
     std::uint64_t total = 0;
-    for (std::size_t i = before; i < counts.size(); ++i) {
-      if (counts[i] < 0 || static_cast<std::uint64_t>(counts[i]) > most_edges) return "an impossible number of edges";
-      total += static_cast<std::uint64_t>(counts[i]);
+    for (std::size_t i = 0; i < head.rows; ++i) {
+      std::int32_t count;
+      std::memcpy(&count, arrays + 4 * i, sizeof count);
+      if (count < 0 || static_cast<std::uint64_t>(count) > most_edges) return "an impossible number of edges";
+      total += static_cast<std::uint64_t>(count);
     }
     if (total != head.edges) return "counts and edges that do not match";
+    counts.resize(done + head.rows);
+    std::memcpy(counts.data() + done, arrays, 4 * std::size_t{head.rows});
     arrays += 4 * std::size_t{head.rows};
     const std::size_t bytes = head.edges * (wide ? 8 : 4);
     neighbors.insert(neighbors.end(), arrays, arrays + bytes);
     edge_ids.insert(edge_ids.end(), arrays + bytes, arrays + bytes + head.edges * (wide_ids ? 8 : 4));
     wide_neighbors = wide, wide_edge_ids = wide_ids;
+    edges += head.edges;
     return nullptr;
   }
 };
