@@ -240,11 +240,16 @@ def _overheads(runs: Sequence[Measurements], per_unit: Mapping[str, float]) -> l
 
 
 def _explained(counts: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Seconds per count of each column, none negative, that explain the seconds of each row best."""
-    table = np.array(counts)
+    """Seconds per count of each column, none negative, that explain the seconds of each row best.
+
+    A row's error counts relative to its seconds, so a long run does not matter more than a short one.
+    """
+    known = np.array(seconds)
+    weight = np.where(known > 0, 1.0 / np.maximum(known, 1e-9), 1.0)
+    table = np.array(counts) * weight[:, None]
     largest = table.max(axis=0)
     scale = np.where(largest > 0, largest, 1.0)  # columns of like size: bytes outnumber batches by millions
-    found, _ = nnls(table / scale, np.array(seconds))
+    found, _ = nnls(table / scale, known * weight)
     return [float(value) for value in found / scale]
 
 

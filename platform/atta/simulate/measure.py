@@ -44,7 +44,7 @@ costs per batch, per request and per byte can be told apart."""
 FEWEST = 256
 """Factor by which batches of the third run are smaller. Their vertices lie with few owners, so they have as many tasks,
 but fewer requests."""
-MOST_FEW = 1000
+MOST_FEW = 300
 """Most batches of that run, per rank and epoch."""
 MOST_COUNTED = 1 << 22
 """Largest number of counters per node type and rank."""
