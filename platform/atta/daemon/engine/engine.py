@@ -226,7 +226,7 @@ class Engine:
             self.post(sched.TaskFailed(dag, task))
             return
         self.recorder.task(task, of, times, result, owners=owners)
-        self._runner.costs.answered(task, result.remote_bytes)
+        self._runner.costs.answered(task, result.remote_bytes, result.requests)
         seconds = times[2] - times[1]
         running.count(task, result, seconds)
         self.post(sched.TaskDone(dag, task, result.growth, result.expand, result.nbytes, seconds))
@@ -279,6 +279,7 @@ class Engine:
             **self._runner.costs.stats(),
             **self.peers.stats(),
             "cpu_s": time.process_time(),
+            "loop_cpu_s": time.thread_time(),  # figures are asked for on the event loop
             **{f"scheduler_{k}": v for k, v in self._scheduler.stats().items()},
             "sessions": float(len(self._sessions)),
             "dags_in_flight": float(len(self._dags)),
