@@ -21,7 +21,7 @@ from atta.bench.scale.cell import Batches, check_seeds, epochs_for
 from atta.bench.scale.clocks import ProcessorTime, parse_stat, read_times, role_of, total
 from atta.bench.scale.figures import Stretch, counted, figures_of, first_batches, seeds_per_s, split_by_code
 from atta.bench.scale.graphs import GraphSource, graph_folder, partitioned
-from atta.bench.scale.profile import CODE, code_of, count_samples
+from atta.bench.scale.profile import CODE, code_of, count_samples, no_perf, sampled
 from atta.bench.scale.report import ScaleReport, SystemRound, increase, quotients
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.machine.threads import named_threads
@@ -135,6 +135,18 @@ def test_division_by_code_adds_up_to_the_time(counts: dict[str, int], seconds: f
     assert sum(found.values()) == pytest.approx(seconds)
     for kind, count in counts.items():
         assert found[f"daemon_{kind}"] == pytest.approx(seconds * count / sum(counts.values()))
+
+
+def test_perf_finds_where_this_process_spends_its_time() -> None:
+    if why := no_perf():
+        pytest.skip(why)
+    with sampled({"me": [os.getpid()], "nobody": []}) as found:
+        begun = time.process_time()
+        while time.process_time() - begun < 0.5:
+            pass
+    assert found["me"].total() > 20
+    assert found["me"]["interpreter"] + found["me"]["kernel"] > found["me"].total() / 2
+    assert found["nobody"].total() == 0
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
