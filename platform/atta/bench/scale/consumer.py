@@ -71,7 +71,7 @@ def _loader(cluster: Any, given: dict[str, Any], batch_size: int) -> Any:
 
 def _take(loader: Any, epochs: int, deliver: Callable[[Any], Any]) -> dict[str, Any]:
     """Take whole epochs. Daemons make no batch beyond them."""
-    found = dict.fromkeys(("seeds", "nodes", "edges", "feature_bytes", "remote_rows", "remote_bytes", "make_ms"), 0.0)
+    found = dict.fromkeys(("seeds", "nodes", "edges", "remote_rows", "make_ms"), 0.0)
     times = []
     loader.epochs += epochs
     start = time.monotonic()
@@ -82,8 +82,7 @@ def _take(loader: Any, epochs: int, deliver: Callable[[Any], Any]) -> dict[str, 
             found["seeds"] += batch.batch_size
             found["nodes"] += batch.num_nodes
             found["edges"] += batch.num_edges
-            found["feature_bytes"] += sum(r.nbytes for tables in batch.tables.values() for r in tables.values())
-            for name in ("remote_rows", "remote_bytes", "make_ms"):
+            for name in ("remote_rows", "make_ms"):
                 found[name] += batch.stats.get(name, 0.0)
     return {"start": start, "times": times, **found}
 
