@@ -37,4 +37,7 @@ def test_a_tiny_graph_on_two_partitions(tmp_path: Path) -> None:
         # Half of all vertices lie elsewhere and nothing is cached. Each hop asks the other daemon.
         assert of["vertices_per_seed"] / 4 < of["remote_rows_per_seed"] < of["vertices_per_seed"]
         assert of["remote_tasks_per_batch"] > 1
+        assert of["remote_requests_per_batch"] > 1
+        # The rows of the vertices that lie elsewhere: 8 float32 features and a label.
+        assert of["answer_bytes_per_batch"] > of["remote_rows_per_seed"] * size * 40
         assert {f"threads/{role}_us_per_seed" for role in ("event_loop", "worker", "grpc")} <= of.keys()

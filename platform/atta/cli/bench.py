@@ -100,6 +100,13 @@ def bench() -> None:
     "--seconds", type=DURATION, default="10s", show_default=True, help="At least this much is measured per round."
 )
 @split_option
+@click.option(
+    "--seeds",
+    type=click.Choice(["local", "global"]),
+    default="local",
+    show_default=True,
+    help="local: a consumer gets the seeds near it; global: any of them.",
+)
 @click.option("--threads", type=int, default=1, show_default=True, help="Threads of every daemon and peer process.")
 @netns_option
 @link_option

@@ -21,7 +21,7 @@ from atta.bench.scale.cell import Batches, check_seeds, epochs_for
 from atta.bench.scale.clocks import ProcessorTime, parse_stat, read_times, role_of, total
 from atta.bench.scale.figures import Stretch, counted, figures_of, first_batches, seeds_per_s, split_by_code
 from atta.bench.scale.graphs import GraphSource, graph_folder, partitioned
-from atta.bench.scale.profile import CODE, code_of, count_samples
+from atta.bench.scale.profile import CODE, code_of, count_samples, no_perf, sampled
 from atta.bench.scale.report import ScaleReport, SystemRound, increase, quotients
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.machine.threads import named_threads
@@ -29,7 +29,7 @@ from atta.partition.dataset import Dataset
 
 
 def answer(start: float, times: list[float], **figures: float) -> dict[str, Any]:
-    names = ("seeds", "nodes", "edges", "feature_bytes", "remote_rows", "remote_bytes", "make_ms")
+    names = ("seeds", "nodes", "edges", "remote_rows", "make_ms")
     return {"start": start, "times": times, **dict.fromkeys(names, 0.0), **figures}
 
 
@@ -137,17 +137,33 @@ def test_division_by_code_adds_up_to_the_time(counts: dict[str, int], seconds: f
         assert found[f"daemon_{kind}"] == pytest.approx(seconds * count / sum(counts.values()))
 
 
+def test_perf_finds_where_this_process_spends_its_time() -> None:
+    if why := no_perf():
+        pytest.skip(why)
+    with sampled({"me": [os.getpid()], "nobody": []}) as found:
+        begun = time.process_time()
+        while time.process_time() - begun < 0.5:
+            pass
+    assert found["me"].total() > 20
+    assert found["me"]["interpreter"] + found["me"]["kernel"] > found["me"].total() / 2
+    assert found["nobody"].total() == 0
+
+
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
 def test_figures_of_a_stretch() -> None:
     taken = [
-        answer(10.0, [11.0, 12.0], seeds=20, nodes=200, edges=400, remote_rows=60, remote_bytes=800, make_ms=6),
-        answer(10.5, [11.0, 14.0], seeds=20, nodes=240, edges=400, remote_rows=20, remote_bytes=0, make_ms=2),
+        answer(10.0, [11.0, 12.0], seeds=20, nodes=200, edges=400, remote_rows=60, make_ms=6),
+        answer(10.5, [11.0, 14.0], seeds=20, nodes=240, edges=400, remote_rows=20, make_ms=2),
     ]
     daemons = ProcessorTime(3e-3, 1e-3, {(1, 1): ("event_loop", 1e-3), (1, 2): ("worker", 3e-3)})
     consumers = ProcessorTime(4e-3, 0.0, {(5, 5): ("event_loop", 4e-3)})
-    counters = {"tasks_feature_net_total": 12.0, "tasks_join_cpu_total": 99.0, "link_messages_sent_total": 8.0}
+    counters = {
+        "tasks_feature_net_total": 12.0, "tasks_join_cpu_total": 99.0, "requests_SessionService.Next": 77.0,
+        "requests_KvService.Pull": 8.0, "link_requests_served": 4.0, "link_requests_asked": 4.0,
+        "sent_bytes_KvService.Pull": 600.0, "link_sent_bytes": 200.0, "sent_bytes_SessionService.Next": 5000.0,
+    }  # fmt: skip
     samples = {"daemon": Counter(kernel=1, grpc=3), "consumer": Counter(interpreter=2)}
     found = figures_of(Stretch(taken, daemons, consumers, counters, (4000, 40), samples))
     assert found["seeds_per_s"] == 40 / 4
@@ -157,8 +173,8 @@ def test_figures_of_a_stretch() -> None:
     assert found["edges_per_seed"] == 20
     assert found["remote_rows_per_seed"] == 2
     assert found["make_ms"] == 2
-    assert (found["remote_tasks_per_batch"], found["remote_bytes_per_batch"]) == (3, 200)
-    assert found["link_messages_sent_per_batch"] == 2
+    assert (found["remote_tasks_per_batch"], found["remote_requests_per_batch"]) == (3, 3)
+    assert found["answer_bytes_per_batch"] == 200
     assert (found["link_bytes_per_batch"], found["link_packets_per_batch"]) == (1000, 10)
     assert found["processes/daemon_user_us_per_seed"] == pytest.approx(75)
     assert found["processes/consumer_system_us_per_seed"] == 0

@@ -21,6 +21,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import atta
@@ -71,7 +72,7 @@ def _loader(cluster: Any, given: dict[str, Any], batch_size: int) -> Any:
 
 def _take(loader: Any, epochs: int, deliver: Callable[[Any], Any]) -> dict[str, Any]:
     """Take whole epochs. Daemons make no batch beyond them."""
-    found = dict.fromkeys(("seeds", "nodes", "edges", "feature_bytes", "remote_rows", "remote_bytes", "make_ms"), 0.0)
+    found = dict.fromkeys(("seeds", "nodes", "edges", "remote_rows", "make_ms"), 0.0)
     times = []
     loader.epochs += epochs
     start = time.monotonic()
@@ -82,22 +83,23 @@ def _take(loader: Any, epochs: int, deliver: Callable[[Any], Any]) -> dict[str, 
             found["seeds"] += batch.batch_size
             found["nodes"] += batch.num_nodes
             found["edges"] += batch.num_edges
-            found["feature_bytes"] += sum(r.nbytes for tables in batch.tables.values() for r in tables.values())
-            for name in ("remote_rows", "remote_bytes", "make_ms"):
+            for name in ("remote_rows", "make_ms"):
                 found[name] += batch.stats.get(name, 0.0)
     return {"start": start, "times": times, **found}
 
 
 def _delivery(form: str, threads: int) -> Callable[[Any], Any]:
-    """The form in which batches are taken."""
+    """The form in which batches are taken. What it needs is imported now: the first batch is measured, too."""
     if form == "arrays":
         return lambda batch: batch
     import torch
 
     torch.set_num_threads(threads)
     if form == "pyg":
+        import_module("torch_geometric.data")
         return lambda batch: batch.to_pyg()
     if form == "dgl":
+        import_module("dgl")
         return lambda batch: (
             batch.to_dgl(),
             [torch.from_numpy(rows) for tables in batch.tables.values() for rows in tables.values()],

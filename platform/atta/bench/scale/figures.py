@@ -25,7 +25,9 @@ __all__ = [
 FIRST = (10, 50)
 """How many batches of fresh daemons are compared with the steady rate."""
 _REMOTE_TASKS = re.compile(r"tasks_\w+_net_total")
-_MESSAGES = re.compile(r"(link|peer)_\w*(messages|frames)\w*")
+_OTHERS = r"(?!Session|Control|Table|Link)\w+Service\.\w+"  # what daemons ask each other for batches
+_REQUESTS = re.compile(rf"requests_{_OTHERS}|link_requests_served")
+_SENT = re.compile(rf"sent_bytes_{_OTHERS}|link_sent_bytes")
 
 Figures = dict[str, float]
 
@@ -133,12 +135,10 @@ def figures_of(stretch: Stretch) -> Figures:
 
 def _messages(stretch: Stretch, batches: int) -> Figures:
     """What crosses between daemons for a batch, as far as it is counted."""
-    tasks = sum(value for name, value in stretch.counters.items() if _REMOTE_TASKS.fullmatch(name))
-    found = {"remote_tasks_per_batch": tasks / batches, "remote_bytes_per_batch": stretch.sum("remote_bytes") / batches}
-    found |= {
-        f"{name.removesuffix('_total')}_per_batch": value / batches
-        for name, value in stretch.counters.items()
-        if _MESSAGES.fullmatch(name)
+    named = {"remote_tasks": _REMOTE_TASKS, "remote_requests": _REQUESTS, "answer_bytes": _SENT}
+    found = {
+        f"{figure}_per_batch": sum(v for name, v in stretch.counters.items() if pattern.fullmatch(name)) / batches
+        for figure, pattern in named.items()
     }
     if any(stretch.sent):
         found |= {f"link_{n}_per_batch": v / batches for n, v in zip(("bytes", "packets"), stretch.sent, strict=True)}
