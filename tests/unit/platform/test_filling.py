@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.filling.filler import Filler
-from atta.daemon.filling.pieces import FIRST_RETRY_S, LAST_RETRY_S, Piece, PieceQueue
+from atta.daemon.filling import filler as filler_module
+from atta.daemon.filling.filler import MANY_MISSES, Filler, connections, pieces_by_owner
+from atta.daemon.filling.pieces import FIRST_RETRY_S, LAST_RETRY_S, FillPiece, PieceQueue
 from atta.errors import UnavailableError
 from tests.unit.invariants import watch
 
@@ -21,9 +22,9 @@ def _watched(monkeypatch: pytest.MonkeyPatch) -> None:
     watch(monkeypatch, PieceQueue, "next", "came", "failed")
 
 
-def pieces(counts: dict[int, int]) -> dict[int, list[Piece]]:
+def pieces(counts: dict[int, int]) -> dict[int, list[FillPiece]]:
     """So many different pieces by owner."""
-    return {owner: [Piece(owner, Named(owner, i)) for i in range(count)] for owner, count in counts.items()}
+    return {owner: [FillPiece(owner, Named(owner, i)) for i in range(count)] for owner, count in counts.items()}
 
 
 class Named:
@@ -41,7 +42,7 @@ def test_owners_take_turns() -> None:
     found = []
     for now in range(6):
         piece = queue.next(float(now))
-        assert isinstance(piece, Piece)
+        assert isinstance(piece, FillPiece)
         found.append(piece.fetch.name)  # type: ignore[attr-defined]
         queue.came(1)
     assert found == [(2, 0), (0, 0), (1, 0), (2, 1), (1, 1), (2, 2)]
@@ -77,7 +78,7 @@ def test_every_piece_comes_once_in_its_owners_order_and_within_the_rate(
     queue = PieceQueue(pieces(counts), bytes_per_s=rate)
     steps = iter(outcomes)
     while (following := queue.next(now)) is not None:
-        if not isinstance(following, Piece):
+        if not isinstance(following, FillPiece):
             assert following > 0
             now += following * (1 + 1e-9) + 1e-9
             continue
@@ -126,11 +127,41 @@ def test_the_filler_tries_again_what_fails_and_waits_for_nobody() -> None:
     async def reached(owner: int) -> bool:
         return there[owner]
 
-    by_owner = {2: [Piece(2, fetch("late"))], 1: [Piece(1, fetch("a")), Piece(1, fetch("b"))]}
-    filler = Filler(PieceQueue(by_owner, bytes_per_s=1e9), reached)
+    by_owner = {2: [FillPiece(2, fetch("late"))], 1: [FillPiece(1, fetch("a")), FillPiece(1, fetch("b"))]}
+    filler = Filler(reached, PieceQueue(by_owner, bytes_per_s=1e9), PieceQueue({}, bytes_per_s=1.0), int)
     asyncio.run(run_until(filler, lambda: len(fetched) == 3))
     assert fetched == ["a", "b", "late"]
     assert filler.stats() == {"filled_bytes": 30.0, "fill_failures": 1.0, "fill_pieces_left": 0.0}
+
+
+def test_the_second_queue_waits_until_batches_miss_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filler_module, "LOOK_S", 0.001)
+    fetched, missed = [], [5_000]
+
+    async def one() -> int:
+        fetched.append(missed[0])
+        return 1
+
+    async def reached(_owner: int) -> bool:
+        return True
+
+    first, then = (PieceQueue({0: [FillPiece(0, one)]}, bytes_per_s=1e9) for _ in range(2))
+
+    async def check() -> None:
+        filler = asyncio.ensure_future(Filler(reached, first, then, lambda: missed[0]).run())
+        await asyncio.sleep(0.05)
+        missed[0] += MANY_MISSES - 1
+        await asyncio.sleep(0.05)
+        assert (first.left, then.left) == (0, 1)
+        missed[0] += 1
+        async with asyncio.timeout(20):
+            while then.left:
+                await asyncio.sleep(0.001)
+        assert not filler.done()
+        filler.cancel()
+
+    asyncio.run(check())
+    assert fetched == [5_000, 5_000 + MANY_MISSES]
 
 
 def test_a_filler_with_nothing_to_do_rests() -> None:
@@ -138,9 +169,18 @@ def test_a_filler_with_nothing_to_do_rests() -> None:
         raise AssertionError("nobody is to be asked")
 
     async def check() -> None:
-        filler = asyncio.ensure_future(Filler(PieceQueue({}, bytes_per_s=1.0), never).run())
+        empty = PieceQueue({}, bytes_per_s=1.0)
+        filler = asyncio.ensure_future(Filler(never, empty, empty, int).run())
         await asyncio.sleep(0.02)
         assert not filler.done()
         filler.cancel()
 
     asyncio.run(check())
+
+
+@given(owners=st.lists(st.integers(0, 9), max_size=20), home=st.integers(0, 9))
+def test_every_daemon_begins_with_the_owner_after_its_own_partition(owners: list[int], home: int) -> None:
+    found = pieces_by_owner(connections(owners), home)
+    assert [*found] == [owner % 10 for owner in range(home, home + 10) if owner % 10 in owners]
+    assert sorted(piece.owner for of in found.values() for piece in of) == sorted(owners)
+    assert all(piece.owner == owner for owner, of in found.items() for piece in of)

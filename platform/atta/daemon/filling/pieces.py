@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Piece", "PieceQueue"]
+__all__ = ["FillPiece", "PieceQueue"]
 
 FIRST_RETRY_S = 0.05
 """How long an owner is left alone that is away, the first time. Daemons of a cluster start at about the same time."""
@@ -21,7 +21,7 @@ LAST_RETRY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FillPiece:
     """A part of what is to be filled in that its owner answers with one message or a few.
 
     ``fetch`` asks the owner and puts the answer into place. It returns the bytes that came: 0 if the piece is here by
@@ -34,7 +34,7 @@ class Piece:
 
 @dataclass(slots=True)
 class _Owner:
-    pieces: deque[Piece]
+    pieces: deque[FillPiece]
     due: float = -math.inf  # when it may be asked
     retry_s: float = FIRST_RETRY_S  # from FIRST_RETRY_S to LAST_RETRY_S
 
@@ -45,20 +45,20 @@ class PieceQueue:
     ``next`` names a piece. ``came`` or ``failed`` says what became of it before ``next`` is called again.
     """
 
-    def __init__(self, pieces: Mapping[int, Iterable[Piece]], *, bytes_per_s: float) -> None:
+    def __init__(self, pieces: Mapping[int, Iterable[FillPiece]], *, bytes_per_s: float) -> None:
         """``pieces`` by owner, in the order in which the owners are asked first. ``bytes_per_s``: above 0."""
         self._owners = {owner: _Owner(deque(of)) for owner, of in pieces.items()}
         self._turns = deque(owner for owner, state in self._owners.items() if state.pieces)  # those with pieces left
         self._bytes_per_s = bytes_per_s
         self._due = -math.inf  # when the rate allows another piece
-        self._asked: tuple[Piece, float] | None = None  # named by ``next``, and when: the first piece of its owner
+        self._asked: tuple[FillPiece, float] | None = None  # named by ``next``, and when: the first piece of its owner
 
     @property
     def left(self) -> int:
         """Number of pieces that are not here."""
         return sum(len(state.pieces) for state in self._owners.values())
 
-    def next(self, now: float) -> Piece | float | None:
+    def next(self, now: float) -> FillPiece | float | None:
         """The piece to fetch now, or the seconds until there may be one; None: nothing is left."""
         if not self._turns:
             return None
