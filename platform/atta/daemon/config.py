@@ -77,6 +77,14 @@ class DaemonConfig:
         ),
     ] = "degree"
     cache_fanouts: Annotated[tuple[int, ...], Option("Fan-outs, hop by hop, that `access` expects.")] = (15, 10, 5)
+    cache_fill: Annotated[
+        int,
+        Option(
+            "Most bytes per second that fill the cache before batches ask for them; 0: only batches fill it.",
+            unit="bytes",
+        ),
+    ] = 256 * MIB
+    """It begins when the daemon serves."""
     share_pulls: Annotated[bool, Option("Pull rows that several batches in flight want only once.")] = True
     table_bytes: Annotated[
         int, Option("Memory for mutable tables (embeddings, states).", name="tables", unit="bytes")

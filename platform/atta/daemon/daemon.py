@@ -8,9 +8,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from grpc_reflection.v1alpha import reflection
 from atta.daemon.config import DaemonConfig
 from atta.daemon.descriptors import ensure_descriptors
 from atta.daemon.engine.engine import Engine
+from atta.daemon.filling.filler import Filler, connections, pieces_by_owner
+from atta.daemon.filling.pieces import FillPiece, PieceQueue
+from atta.daemon.filling.rows import row_pieces
 from atta.daemon.links.links import DaemonLinks
 from atta.daemon.peers.chunks import moved_at_once
 from atta.daemon.peers.peers import Peers
@@ -90,6 +94,7 @@ class Daemon:
         with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s
         self._links = DaemonLinks(config, self._dataset, shard, store, peers) if with_links else None
         self._engine = Engine(config, self._dataset, shard, store, peers, cache=self._cache, links=self._links)
+        self._filler = _filler(config, self._dataset, self._cache, peers)
         self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
         self._sessions = SessionService(config, self._engine, config.listen)
         self._graph = GraphService(shard, self._serving, turns, config.listen)
@@ -163,6 +168,7 @@ class Daemon:
         for name in ("", *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         chores = {
+            "fill": self._filler.run(),
             "watch_utilisation": self._engine.watch_utilisation(),
             "expire_sessions": self._sessions.expire(),
             "forget_idle_clients": self._tables.forget_idle(),
@@ -207,7 +213,7 @@ class Daemon:
 
     def _stats(self) -> dict[str, float]:
         links = {} if self._links is None else self._links.stats()
-        parts = (self._engine, self._sessions, self._tables, self._cache, self._handling, self._process)
+        parts = (self._engine, self._sessions, self._tables, self._cache, self._filler, self._handling, self._process)
         return {
             "queue_limit_bytes": float(self.config.queue_bytes),
             "log_lines_dropped": float(logs.dropped_lines()),
@@ -281,6 +287,21 @@ def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], DaemonFigures]
 
     loop.call_soon_threadsafe(ask)
     return answer.result(SCRAPE_S)
+
+
+def _filler(config: DaemonConfig, dataset: Dataset, cache: RowCache, peers: Peers) -> Filler:
+    """What fills the cache in the background and connects the peers; without a rate it only connects them."""
+    rate, others = config.cache_fill, sorted({*config.peers} - {config.part})
+
+    def rows(*, halo: bool) -> Iterable[FillPiece]:
+        found = row_pieces(cache, dataset, config.part, peers, halo=halo) if rate else ()
+        return (piece for piece in found if piece.owner in config.peers)
+
+    def queue(*sources: Iterable[FillPiece]) -> PieceQueue:
+        return PieceQueue(pieces_by_owner(chain(*sources), config.part), bytes_per_s=rate or 1)
+
+    first, then = queue(connections(others), rows(halo=True)), queue(rows(halo=False))
+    return Filler(peers.reached, first, then, lambda: cache.rows_missed)
 
 
 def _open(config: DaemonConfig) -> Dataset:

@@ -280,6 +280,10 @@ class Peer:
             await asyncio.sleep(self._delay_s)
         await self._link.ready()
 
+    async def reached(self) -> bool:
+        """See ``PeerLink.reached``."""
+        return await self._link.reached()
+
     async def close(self) -> None:
         """Close the connections."""
         await self._link.close()
@@ -317,6 +321,10 @@ class Peers:
                 raise ConfigError(f"no address is known for the daemon of partition {part}: give it with --peers")
             peer = self._peers[part] = Peer(part, address, self._dataset, self._deadline_s, delay_s=self._delay_s)
         return peer
+
+    async def reached(self, part: int) -> bool:
+        """See ``PeerLink.reached``."""
+        return await self[part].reached()
 
     def stats(self) -> dict[str, float]:
         """Counters."""
