@@ -8,9 +8,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ from grpc_reflection.v1alpha import reflection
 from atta.daemon.config import DaemonConfig
 from atta.daemon.descriptors import ensure_descriptors
 from atta.daemon.engine.engine import Engine
+from atta.daemon.filling.filler import Filler, connections, pieces_by_owner
+from atta.daemon.filling.pieces import FillPiece, PieceQueue
+from atta.daemon.filling.rows import row_pieces
+from atta.daemon.links.links import DaemonLinks
 from atta.daemon.peers.chunks import moved_at_once
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.turns import MessageTurns, TurnPool
@@ -86,7 +91,10 @@ class Daemon:
             rank=config.cache_rank,
             fan_outs=config.cache_fanouts,
         )
-        self._engine = Engine(config, self._dataset, shard, store, peers, cache=self._cache)
+        with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s
+        self._links = DaemonLinks(config, self._dataset, shard, store, peers) if with_links else None
+        self._engine = Engine(config, self._dataset, shard, store, peers, cache=self._cache, links=self._links)
+        self._filler = _filler(config, self._dataset, self._cache, peers)
         self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
         self._sessions = SessionService(config, self._engine, config.listen)
         self._graph = GraphService(shard, self._serving, turns, config.listen)
@@ -139,6 +147,8 @@ class Daemon:
             "SessionService": self._sessions.methods(),
             "ControlService": control.methods(),
         }
+        if self._links is not None:
+            handlers["LinkService"] = self._links.service.methods()
         self._server.add_generic_rpc_handlers([self._handling.service(*service) for service in handlers.items()])
         names = [f"atta.v1.{service}" for service in handlers]
         reflection.enable_server_reflection(
@@ -152,14 +162,20 @@ class Daemon:
                 f"cannot listen on {self.config.listen}: the address is in use or not of this machine"
             ) from error
         self.address = f"{host}:{port}"
+        if self._links is not None:
+            self._links.listen()
         await self._server.start()
         for name in ("", *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        self._begin_chores(
-            watch_utilisation=self._engine.watch_utilisation(),
-            expire_sessions=self._sessions.expire(),
-            forget_idle_clients=self._tables.forget_idle(),
-        )
+        chores = {
+            "fill": self._filler.run(),
+            "watch_utilisation": self._engine.watch_utilisation(),
+            "expire_sessions": self._sessions.expire(),
+            "forget_idle_clients": self._tables.forget_idle(),
+        }
+        if self._links is not None:
+            chores["accept_links"] = self._links.service.accept()
+        self._begin_chores(**chores)
         log.info(
             "serving",
             address=self.address,
@@ -196,11 +212,13 @@ class Daemon:
         self._failure = self._failure or AttaError(f"the daemon's task {task.get_name()} died: {cause}")
 
     def _stats(self) -> dict[str, float]:
-        parts = (self._engine, self._sessions, self._tables, self._cache, self._handling, self._process)
+        links = {} if self._links is None else self._links.stats()
+        parts = (self._engine, self._sessions, self._tables, self._cache, self._filler, self._handling, self._process)
         return {
             "queue_limit_bytes": float(self.config.queue_bytes),
             "log_lines_dropped": float(logs.dropped_lines()),
             **{name: value for part in parts for name, value in part.stats().items()},
+            **links,
         }
 
     def _figures(self) -> DaemonFigures:
@@ -251,6 +269,8 @@ class Daemon:
         await saving
         await self._server.stop(grace=1.0)
         await self._engine.shutdown()
+        if self._links is not None:
+            await self._links.close()
         self._serving.shutdown()
         log.info("stopped")
 
@@ -267,6 +287,21 @@ def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], DaemonFigures]
 
     loop.call_soon_threadsafe(ask)
     return answer.result(SCRAPE_S)
+
+
+def _filler(config: DaemonConfig, dataset: Dataset, cache: RowCache, peers: Peers) -> Filler:
+    """What fills the cache in the background and connects the peers; without a rate it only connects them."""
+    rate, others = config.cache_fill, sorted({*config.peers} - {config.part})
+
+    def rows(*, halo: bool) -> Iterable[FillPiece]:
+        found = row_pieces(cache, dataset, config.part, peers, halo=halo) if rate else ()
+        return (piece for piece in found if piece.owner in config.peers)
+
+    def queue(*sources: Iterable[FillPiece]) -> PieceQueue:
+        return PieceQueue(pieces_by_owner(chain(*sources), config.part), bytes_per_s=rate or 1)
+
+    first, then = queue(connections(others), rows(halo=True)), queue(rows(halo=False))
+    return Filler(peers.reached, first, then, lambda: cache.rows_missed)
 
 
 def _open(config: DaemonConfig) -> Dataset:

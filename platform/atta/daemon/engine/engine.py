@@ -21,6 +21,7 @@ from atta.daemon.engine.session import Delivery, Session
 from atta.daemon.engine.session_figures import session_figures
 from atta.daemon.engine.slots import SlotPool
 from atta.daemon.engine.tasks import TaskResult
+from atta.daemon.links.links import DaemonLinks
 from atta.daemon.peers.peers import Peers
 from atta.errors import AttaError
 from atta.kvstore.cache import RowCache
@@ -46,7 +47,15 @@ class Engine:
     """Runs the DAGs of all sessions of a daemon."""
 
     def __init__(
-        self, config: DaemonConfig, dataset: Dataset, shard: Shard, store: Store, peers: Peers, *, cache: RowCache
+        self,
+        config: DaemonConfig,
+        dataset: Dataset,
+        shard: Shard,
+        store: Store,
+        peers: Peers,
+        *,
+        cache: RowCache,
+        links: DaemonLinks | None = None,
     ) -> None:
         self.dataset, self.shard, self.store, self.peers, self.cache = dataset, shard, store, peers, cache
         self.slots = SlotPool(config.buffer_bytes, self._report_lent)
@@ -63,7 +72,7 @@ class Engine:
             ),
             shard.part,
         )
-        self._runner = TaskRunner(config, shard, store, peers, cache=cache, done=self._done)
+        self._runner = TaskRunner(config, shard, store, peers, cache=cache, links=links, done=self._done)
         self._compactors = CompactorPool(dataset.schema.node_counts)
         self._dags: dict[int, RunningDag] = {}
         self._sessions: dict[str, Session] = {}

@@ -79,6 +79,18 @@ class PeerLink:
             self._meeting.add_done_callback(self._has_met)
         await asyncio.shield(self._meeting)
 
+    async def reached(self) -> bool:
+        """Whether the peer is there now and known to be the right one. Begins to connect, and does not wait for one
+        that is away.
+
+        Raises:
+            AttaError: as ``ready``.
+        """
+        if self._is_connected():
+            await self.ready()
+            return True
+        return False
+
     def broke(self, error: AttaError) -> None:
         """A call has ended as if the peer were gone."""
         self._known = False
