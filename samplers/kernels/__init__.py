@@ -20,6 +20,7 @@ from atta.samplers.kernels.rows import (
 )
 from atta.samplers.kernels.sampling import (
     degree_sum,
+    edge_digests,
     has_edges,
     sample_neighbors,
     sample_pairs,
@@ -34,6 +35,7 @@ __all__ = [
     "advise_huge",
     "count_ids",
     "degree_sum",
+    "edge_digests",
     "gather_ids",
     "gather_rows",
     "has_edges",

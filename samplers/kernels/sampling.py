@@ -9,7 +9,16 @@ from atta.samplers.kernels.arrays import flat, ids_of
 from atta.samplers.methods.base import Tables
 from atta.samplers.methods.in_numpy import InNumpy
 
-__all__ = ["degree_sum", "has_edges", "sample_neighbors", "sample_pairs", "scaled", "split_by_owner", "validate_csc"]
+__all__ = [
+    "degree_sum",
+    "edge_digests",
+    "has_edges",
+    "sample_neighbors",
+    "sample_pairs",
+    "scaled",
+    "split_by_owner",
+    "validate_csc",
+]
 
 
 def validate_csc(indptr: np.ndarray, indices: np.ndarray, num_sources: int) -> None:
@@ -88,6 +97,30 @@ def has_edges(
         flat(sources, np.int64),
     )
     return found.view(np.bool_)
+
+
+def edge_digests(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    edge_ids: np.ndarray,
+    *,
+    vertex_keys: np.ndarray,
+    source_keys: np.ndarray,
+    rows: np.ndarray,
+) -> np.ndarray:
+    """A digest of each row's in-edges, int64 [rows]. It depends on the user ids of the vertex and of its sources
+    (``vertex_keys`` int64 [n], ``source_keys`` int64), on the edge ids and on their order, and on nothing else.
+
+    It finds damage and mistakes. It is no protection against a daemon that means harm.
+    """
+    return _native.edge_digests(
+        flat(indptr, np.int64),
+        ids_of(indices),
+        ids_of(edge_ids),
+        flat(vertex_keys, np.int64),
+        flat(source_keys, np.int64),
+        ids_of(rows),
+    )
 
 
 def sample_pairs(
