@@ -67,6 +67,7 @@ class Neighbour:
     """Answers a task's requests to a peer (``AskedPeer``) from a partition's shard and tables, in small pieces."""
 
     address = "nowhere"
+    connected = True
 
     def __init__(self, shard: Shard, store: Store) -> None:
         self._shard, self._store = shard, store
@@ -97,6 +98,8 @@ class Neighbour:
     ) -> np.ndarray:
         if question == graph_pb2.ProbeRequest.DEGREE:
             return self._shard.degrees(edge_type, rows)
+        if question == graph_pb2.ProbeRequest.DIGEST:
+            return self._shard.digests(edge_type, rows)
         assert operands is not None
         if question == graph_pb2.ProbeRequest.STEP:
             return self._shard.step(edge_type, rows, operands)
