@@ -21,6 +21,7 @@ from atta.samplers.kernels.rows import (
 from atta.samplers.kernels.sampling import (
     degree_sum,
     edge_digests,
+    group_by_owner,
     has_edges,
     sample_neighbors,
     sample_pairs,
@@ -38,6 +39,7 @@ __all__ = [
     "edge_digests",
     "gather_ids",
     "gather_rows",
+    "group_by_owner",
     "has_edges",
     "pack_rows",
     "resident",

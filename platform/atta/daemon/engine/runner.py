@@ -17,6 +17,7 @@ from atta.daemon.engine.slots import Slot
 from atta.daemon.engine.task_costs import TaskCosts
 from atta.daemon.engine.tasks import TaskResult, is_program, run_local, run_program, run_remote
 from atta.daemon.peers.chunks import moved_at_once
+from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.underway import PullsUnderWay
 from atta.kvstore.cache import RowCache
@@ -88,6 +89,7 @@ class TaskRunner:
         self._workers = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-worker")
         self._copiers = ThreadPoolExecutor(max(1, config.threads // 2), thread_name_prefix="atta-copy")
         self._at_once = moved_at_once(config.threads)
+        self._owners = Owners(peers, shard.dataset, self._copiers, at_once=self._at_once)
         self._underway = PullsUnderWay(self._copiers) if config.share_pulls else None
         self._access = ClusterAccess(shard, peers, self._workers)
         self._talks: set[asyncio.Task[None]] = set()
@@ -122,9 +124,15 @@ class TaskRunner:
                 result = await run_program(running.state, task, self._access, self._workers)
             else:
                 age_ms = math.ceil(1e3 * (started - running.launched)) if self._oldest_first else 0
-                codec = running.session.request.codec
                 context = RemoteContext(
-                    self._peers[task.owner], self._cache, self._copiers, self._underway, codec, age_ms, self._at_once
+                    self._peers,
+                    self._owners,
+                    self._cache,
+                    self._copiers,
+                    self._underway,
+                    running.session.request.codec,
+                    age_ms,
+                    self._at_once,
                 )
                 result = await run_remote(running.state, task, context)
         except asyncio.CancelledError:
