@@ -25,13 +25,14 @@ from atta.daemon.engine.engine import Engine
 from atta.daemon.peers.chunks import moved_at_once
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.turns import MessageTurns, TurnPool
+from atta.daemon.replication import EdgeReplication
 from atta.daemon.services.control import ControlService
 from atta.daemon.services.data import GraphService, KvService
 from atta.daemon.services.handling import Handling
 from atta.daemon.services.sessions import SessionService
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError
-from atta.kvstore.cache import RowCache
+from atta.kvstore.cache import Division, EdgeCache, RowCache, divide
 from atta.kvstore.store import Store
 from atta.kvstore.tables import Tables
 from atta.observe import logs
@@ -78,15 +79,26 @@ class Daemon:
         shard = Shard(self._dataset, config.part, resident=resident)
         store = Store(self._dataset, config.part, resident=resident)
         peers = Peers(config.peers, self._dataset, config.peer_deadline_s, config.peer_delay_s)
+        memory = _cache_memory(config, self._dataset)
         self._cache = RowCache(
             self._dataset,
             config.part,
             share=config.cache_share,
-            limit_bytes=config.cache_bytes,
+            limit_bytes=memory.rows,
             rank=config.cache_rank,
             fan_outs=config.cache_fanouts,
         )
-        self._engine = Engine(config, self._dataset, shard, store, peers, cache=self._cache)
+        self._edges = EdgeCache(self._dataset, config.part, limit_bytes=memory.edges)
+        self._engine = Engine(config, self._dataset, shard, store, peers, cache=self._cache, edges=self._edges)
+        self._replication = EdgeReplication(
+            self._dataset,
+            self._edges,
+            peers,
+            share=config.cache_share,
+            rank=config.cache_rank,
+            fan_outs=config.cache_fanouts,
+            busy=self._engine.is_busy,
+        )
         self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
         self._sessions = SessionService(config, self._engine, config.listen)
         self._graph = GraphService(shard, self._serving, turns, config.listen)
@@ -159,6 +171,7 @@ class Daemon:
             watch_utilisation=self._engine.watch_utilisation(),
             expire_sessions=self._sessions.expire(),
             forget_idle_clients=self._tables.forget_idle(),
+            replicate_edges=self._replication.run(),
         )
         log.info(
             "serving",
@@ -196,7 +209,8 @@ class Daemon:
         self._failure = self._failure or AttaError(f"the daemon's task {task.get_name()} died: {cause}")
 
     def _stats(self) -> dict[str, float]:
-        parts = (self._engine, self._sessions, self._tables, self._cache, self._handling, self._process)
+        caches = (self._cache, self._edges)
+        parts = (self._engine, self._sessions, self._tables, *caches, self._handling, self._process)
         return {
             "queue_limit_bytes": float(self.config.queue_bytes),
             "log_lines_dropped": float(logs.dropped_lines()),
@@ -274,6 +288,20 @@ def _open(config: DaemonConfig) -> Dataset:
     dataset = Dataset.open(config.data, parts=[config.part], verify=False)
     log.info("loading", data=config.data, part=config.part, mbytes=_part_bytes(dataset, config.part) // 1_000_000)
     return Dataset.open(config.data, parts=[config.part]) if config.verify else dataset
+
+
+def _cache_memory(config: DaemonConfig, dataset: Dataset) -> Division:
+    """How much memory of the cache is for rows, and how much for in-edges."""
+    if not config.cache_edges:
+        return Division(config.cache_bytes, 0)
+    return divide(
+        dataset,
+        config.part,
+        limit_bytes=config.cache_bytes,
+        share=config.cache_share,
+        rank=config.cache_rank,
+        fan_outs=config.cache_fanouts,
+    )
 
 
 def _resident(config: DaemonConfig, dataset: Dataset) -> bool:

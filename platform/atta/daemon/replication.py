@@ -31,7 +31,7 @@ from atta.samplers.batch.items import SampleItem
 from atta.samplers.methods import Method
 from atta.samplers.shard import Answer
 
-__all__ = ["EdgeReplication", "Pace", "ReplicatedPeer", "ReplicatedPeers"]
+__all__ = ["EdgeReplication", "ReplicatedPeer", "ReplicatedPeers", "ReplicationPace"]
 
 _QUESTION = graph_pb2.ProbeRequest
 log = structlog.get_logger("atta.replication")
@@ -53,7 +53,7 @@ class ReplicatedPeers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReplicationPace:
     """How fast in-edges come, and how long to wait for peers.
 
     Attributes:
@@ -84,11 +84,11 @@ class EdgeReplication:
         rank: str,
         fan_outs: Sequence[int],
         busy: Callable[[], bool],
-        pace: Pace | None = None,
+        pace: ReplicationPace | None = None,
     ) -> None:
         """``share``, ``rank`` and ``fan_outs`` as for ``candidates``. ``busy``: whether batches are being made."""
         self._dataset, self._cache, self._peers, self._busy = dataset, cache, peers, busy
-        self._pace = pace or Pace()
+        self._pace = pace or ReplicationPace()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="atta-edges")
         self._ask_for = partial(
             candidates, dataset, cache.part, limit_bytes=cache.limit_bytes, share=share, rank=rank, fan_outs=fan_outs

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.daemon.peers.answers import SampledRows
-from atta.daemon.replication import EdgeReplication, Pace
+from atta.daemon.replication import EdgeReplication, ReplicationPace
 from atta.errors import RemoteError, UnavailableError, WrongDatasetError
 from atta.kvstore.cache import EdgeCache
 from atta.kvstore.cache.choice import HotVertices
@@ -24,7 +24,7 @@ from atta.samplers.batch.items import SampleItem
 from atta.samplers.shard import Answer
 from tests.unit.placement.harness import Neighbour, Placed, Typed
 
-QUICK = Pace(first_s=0.001, most_s=0.002, patience_s=0.05, idle_bytes_s=1e12, busy_bytes_s=1e12)
+QUICK = ReplicationPace(first_s=0.001, most_s=0.002, patience_s=0.05, idle_bytes_s=1e12, busy_bytes_s=1e12)
 EDGE_TYPES = ("a__likes__b", "b__in__a", "b__to__b")
 
 
@@ -74,7 +74,9 @@ class Faulty(Neighbour):
         return await super().probe(edge_type, question, rows, operands)
 
 
-def replicate(placed: Placed, peers: dict[int, Neighbour], *, limit: int = 1 << 20, pace: Pace = QUICK) -> EdgeCache:
+def replicate(
+    placed: Placed, peers: dict[int, Neighbour], *, limit: int = 1 << 20, pace: ReplicationPace = QUICK
+) -> EdgeCache:
     cache = EdgeCache(placed.dataset, 0, limit_bytes=limit)
 
     async def run() -> None:
@@ -98,7 +100,7 @@ def kept(placed: Placed, cache: EdgeCache) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for node_type in placed.dataset.schema.node_types:
         everything = np.arange(placed.dataset.schema.node_counts[node_type])
-        split = cache.split(node_type, everything, everything)
+        split = cache.split(node_type, everything, everything, np.array([0, len(everything)]))
         if split is None:
             found[node_type] = set()
             continue

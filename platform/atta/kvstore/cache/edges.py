@@ -159,28 +159,18 @@ class EdgeCache:
         return method is Method.UNIFORM
 
     def split(
-        self, node_type: str, ids: np.ndarray, positions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-        """Divide remote vertices (``ids`` int64 [n], internal) into those that are here and the others; None: no
-        vertex of the type is here.
-
-        Returns rows of ``sample`` (int32) and ``positions`` (int64) of the first, then ids and positions (int64) of the
-        others. The order of ``ids`` is kept.
-        """
+        self, node_type: str, ids: np.ndarray, positions: np.ndarray, starts: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+        """See ``KeptEdges``. Rows are int32, everything else is int64; the order of ``ids`` is kept."""
         vertices = self._vertices.get(node_type)
         if vertices is None:
             return None
-        rows, here, missing, elsewhere, _ = kernels.split_cached(
-            vertices.index, vertices.present, ids, positions, need=1, base=0
-        )
+        *found, _ = kernels.split_cached(vertices.index, vertices.present, ids, positions, starts, need=1)
+        rows, here, missing, elsewhere, bounds = found
         with self._lock:
             self.rows_asked += len(ids)
             self.rows_hit += len(rows)
-        return rows, here, missing, elsewhere
-
-    def degree(self, edge_types: Sequence[str], rows: np.ndarray) -> int:
-        """Total in-degree of ``rows`` over ``edge_types``, all into one node type."""
-        return sum(kernels.degree_sum(self._edges(e)[1].indptr, rows) for e in edge_types)
+        return rows, here, missing, elsewhere, bounds
 
     def sample(
         self,
