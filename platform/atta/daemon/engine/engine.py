@@ -150,8 +150,8 @@ class Engine:
 
     def _perform(self, action: sched.Action, now: float) -> None:
         match action:
-            case sched.RunTask(dag, task, ready):
-                self._run(dag, task, ready)
+            case sched.RunTask():
+                self._run(action)
             case sched.LaunchDag(dag, session_id, batch):
                 self.recorder.batch("launched", session_id, batch, dag=dag, at=now)
                 self._launch(dag, self._sessions[session_id], batch)
@@ -195,29 +195,32 @@ class Engine:
             raise
         return RunningDag(session, batch, state, slot, time.monotonic())
 
-    def _run(self, dag: int, task: Task, ready: float) -> None:
+    def _run(self, action: sched.RunTask) -> None:
+        dag, task = action.dag, action.task
         running = self._dags.get(dag)
         if running is None:  # its launch failed: the session is being closed
             self.post(sched.TaskFailed(dag, task))
             return
         running.running += 1
+        if action.owners:
+            running.owners[task.op] = action.owners
         name = f"tasks_{task.kind.value}_{task.lane.value}_total"
         self.counters[name] = self.counters.get(name, 0.0) + 1
-        self._runner.run(dag, running, task, ready)
+        self._runner.run(dag, running, task, action.ready)
 
     def _done(
         self, dag: int, running: RunningDag, task: Task, result: TaskResult | BaseException, times: TaskTimes
     ) -> None:
         running.running -= 1
-        of = running.session.id, running.batch, dag
+        of, owners = (running.session.id, running.batch, dag), running.owners_of(task)
         if running.cancelled:
-            self.recorder.task(task, of, times, outcome="cancelled")
+            self.recorder.task(task, of, times, outcome="cancelled", owners=owners)
             if running.running == 0:
                 self._drop(running)
             self.post(sched.TaskFailed(dag, task))  # the result is not wanted, but its lane is free
             return
         if isinstance(result, BaseException):
-            self.recorder.task(task, of, times, outcome="failed")
+            self.recorder.task(task, of, times, outcome="failed", owners=owners)
             if not isinstance(result, AttaError):
                 log.error("task failed", task=str(task), session=running.session.id, exc_info=result)
                 result = AttaError(
@@ -227,7 +230,7 @@ class Engine:
             running.session.fail(result)
             self.post(sched.TaskFailed(dag, task))
             return
-        self.recorder.task(task, of, times, result)
+        self.recorder.task(task, of, times, result, owners=owners)
         self._runner.costs.answered(task, result.remote_bytes)
         seconds = times[2] - times[1]
         running.count(task, result, seconds)

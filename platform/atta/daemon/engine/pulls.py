@@ -96,8 +96,8 @@ async def pull_rows(state: BatchState, task: Task, context: RemoteContext) -> Pu
                 cached += hits
             if len(found.missing_ids):
                 missing = found.missing_ids, found.missing_positions, found.missing_starts
-                rows = FeatureItem(item.node_type, item.tables, *missing)
-                wanted.append(WantedRows(rows, outs, None if context.codec else found.missing_slots))
+                slots = None if context.codec else found.missing_slots
+                wanted.append(WantedRows(FeatureItem(item.node_type, item.tables, *missing), outs, slots))
         pulled = await pull_jointly(wanted, context)
         for rows in wanted:
             if rows.slots is not None:

@@ -23,7 +23,7 @@ from atta.daemon.peers.underway import PullsUnderWay
 from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.store import Store
 from atta.samplers.batch.state import BatchState
-from atta.samplers.dag.instance import Kind, Lane, Task
+from atta.samplers.dag.instance import OTHERS, Kind, Lane, OwnedVertices, Task
 from atta.samplers.shard import Shard
 from atta.scheduler import policy_named
 
@@ -57,6 +57,8 @@ class RunningDag:
     running: int = 0
     cancelled: bool = False
     stats: dict[str, float] = field(default_factory=dict)
+    owners: dict[str, tuple[OwnedVertices, ...]] = field(default_factory=dict)
+    """By operator: each owner's part of its running task of OTHERS."""
 
     def count(self, task: Task, result: TaskResult, seconds: float) -> None:
         """Add a task that has ended to the batch's figures."""
@@ -65,6 +67,10 @@ class RunningDag:
         self._add("remote_bytes", result.remote_bytes)
         self._add("cached_rows" if task.kind is Kind.FEATURE else "cached_frontier", result.cached_rows)
         self._add("shared_rows", result.shared_rows)
+
+    def owners_of(self, task: Task) -> tuple[OwnedVertices, ...]:
+        """The owners of a task that has ended."""
+        return self.owners.pop(task.op) if task.owner == OTHERS else ()
 
     def _add(self, name: str, value: float) -> None:
         self.stats[name] = self.stats.get(name, 0.0) + value

@@ -75,7 +75,8 @@ class AskedPeers(Protocol):
 
 
 class AskedOwners(Protocol):
-    """All owners of a task's rows at once. The items have ``starts``, and their rows are internal ids.
+    """All owners of a task's rows at once. The items have ``starts`` and at least one row each, and their rows are internal
+    ids.
 
     When a method returns or raises, nothing writes into the batch any more. Errors name the peer that is to blame.
     """

@@ -23,6 +23,9 @@ from atta.samplers.shard import Answer
 
 __all__ = ["Owners", "all_settled"]
 
+REQUEST_ROWS = 1 << 20
+"""Largest number of rows of one request to a peer, all items together: at most 20 MiB."""
+
 Item = TypeVar("Item", SampleItem, FeatureItem)
 Result = TypeVar("Result")
 Outs = Sequence[np.ndarray]
@@ -73,20 +76,22 @@ class Owners:
         return sum(await _all(talks))
 
     async def _pull(self, peer: AskedPeer, wanted: Sequence[tuple[FeatureItem, Outs]], codec: str, age_ms: int) -> int:
-        loop, items = asyncio.get_running_loop(), [item for item, _ in wanted]
+        loop = asyncio.get_running_loop()
         copies: list[asyncio.Future[None]] = []
-        due, got, received = sum(len(item.rows) for item in items), 0, 0
+        due, got, received = sum(len(item.rows) for item, _ in wanted), 0, 0
         try:
-            async for index, first, count, data in peer.pull(items, codec, age_ms=age_ms):
-                item, outs = wanted[index]
-                if len(data) != (nbytes := count * sum(wire_bytes(out[:1], codec) for out in outs)):
-                    raise RemoteError(peer.address, f"sends {len(data)} bytes for {count} rows of {nbytes} bytes")
-                scatter = partial(_scatter, outs, item.positions[first : first + count], data, codec)
-                if len(data) <= (SMALL_BYTES if codec else self._at_once):
-                    scatter()
-                else:
-                    copies.append(loop.run_in_executor(self._pool, scatter))
-                got, received = got + count, received + len(data)
+            for request in _requests([item for item, _ in wanted]):
+                async for index, first, count, data in peer.pull([item for _, item in request], codec, age_ms=age_ms):
+                    number, item = request[index]
+                    outs = wanted[number][1]
+                    if len(data) != (nbytes := count * sum(wire_bytes(out[:1], codec) for out in outs)):
+                        raise RemoteError(peer.address, f"sends {len(data)} bytes for {count} rows of {nbytes} bytes")
+                    scatter = partial(_scatter, outs, item.positions[first : first + count], data, codec)
+                    if len(data) <= (SMALL_BYTES if codec else self._at_once):
+                        scatter()
+                    else:
+                        copies.append(loop.run_in_executor(self._pool, scatter))
+                    got, received = got + count, received + len(data)
         finally:
             await all_settled(copies)
         if got != due:
@@ -138,7 +143,8 @@ def _parts(item: Item, offsets: np.ndarray) -> dict[int, Item]:
     }
 
 
-def _part(item: Item, at: slice, first: int) -> Item:
+def _part(item: Item, at: slice, first: int = 0) -> Item:
+    """Some rows of an item, less the id ``first``."""
     rows, positions = item.rows[at] - first, item.positions[at]
     if isinstance(item, FeatureItem):
         return replace(item, rows=rows, positions=positions, starts=None)
@@ -146,23 +152,44 @@ def _part(item: Item, at: slice, first: int) -> Item:
     return replace(item, rows=rows, positions=positions, trees=trees, times=times, starts=None)
 
 
+def _requests(items: Sequence[Item]) -> list[list[tuple[int, Item]]]:
+    """The rows of ``items`` (of one owner) in requests of bounded size. Each piece comes with its item's number."""
+    if sum(len(item.rows) for item in items) <= REQUEST_ROWS:
+        return [list(enumerate(items))]
+    requests: list[list[tuple[int, Item]]] = [[]]
+    room = REQUEST_ROWS
+    for number, item in enumerate(items):
+        at = 0
+        while at < len(item.rows):
+            if room == 0:
+                requests.append([])
+                room = REQUEST_ROWS
+            stop = min(len(item.rows), at + room)
+            requests[-1].append((number, _part(item, slice(at, stop))))
+            room -= stop - at
+            at = stop
+    return requests
+
+
 async def _sample(peer: AskedPeer, items: Sequence[SampleItem], age_ms: int) -> list[list[tuple[Answer, int]]]:
     """By item, a peer's answers to its rows in order, and their bytes."""
-    found: dict[int, list[tuple[Answer, int]]] = {id(item): [] for item in items}
-    async for item, first_row, answer, nbytes in peer.sample(items, age_ms=age_ms):
-        pieces = found[id(item)]
-        edges = len(answer.neighbors)
-        if first_row != sum(len(piece.counts) for piece, _ in pieces):
-            raise RemoteError(peer.address, f"answers row {first_row} of edge type {item.edge_type} out of turn")
-        if int(answer.counts.sum()) != edges or len(answer.edge_ids) != edges:
-            raise RemoteError(
-                peer.address, f"malformed answer for edge type {item.edge_type}: counts and neighbours do not match"
-            )
-        pieces.append((answer, nbytes))
-    answered = {key: sum(len(answer.counts) for answer, _ in pieces) for key, pieces in found.items()}
-    if missing := [item.edge_type for item in items if answered[id(item)] != len(item.rows)]:
-        raise RemoteError(peer.address, f"left rows of {', '.join(missing)} unanswered")
-    return [found[id(item)] for item in items]
+    found: list[list[tuple[Answer, int]]] = [[] for _ in items]
+    answered = [0] * len(items)
+    for request in _requests(items):
+        numbers, due = {id(item): number for number, item in request}, answered.copy()
+        async for item, first_row, answer, nbytes in peer.sample([item for _, item in request], age_ms=age_ms):
+            number, edges = numbers[id(item)], len(answer.neighbors)
+            if due[number] + first_row != answered[number]:
+                raise RemoteError(peer.address, f"answers row {first_row} of edge type {item.edge_type} out of turn")
+            if int(answer.counts.sum()) != edges or len(answer.edge_ids) != edges:
+                why = f"malformed answer for edge type {item.edge_type}: counts and neighbours do not match"
+                raise RemoteError(peer.address, why)
+            answered[number] += len(answer.counts)
+            found[number].append((answer, nbytes))
+    left = [item.edge_type for item, rows in zip(items, answered, strict=True) if rows != len(item.rows)]
+    if left:
+        raise RemoteError(peer.address, f"left rows of {', '.join(left)} unanswered")
+    return found
 
 
 def _joined(item: SampleItem, pieces: Sequence[tuple[Answer, int]]) -> SampledItem:
