@@ -24,7 +24,7 @@ from atta.daemon.engine.tasks import TaskResult
 from atta.daemon.links.links import DaemonLinks
 from atta.daemon.peers.peers import Peers
 from atta.errors import AttaError
-from atta.kvstore.cache import RowCache
+from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.store import Store
 from atta.observe.figures import SessionFigures
 from atta.observe.machine.processor import ProcessorLoad
@@ -55,9 +55,11 @@ class Engine:
         peers: Peers,
         *,
         cache: RowCache,
+        edges: EdgeCache,
         links: DaemonLinks | None = None,
     ) -> None:
         self.dataset, self.shard, self.store, self.peers, self.cache = dataset, shard, store, peers, cache
+        self._edges = edges
         self.slots = SlotPool(config.buffer_bytes, self._report_lent)
         self.counters: dict[str, float] = {}
         self.recorder = Recorder(config.trace_events)
@@ -72,7 +74,7 @@ class Engine:
             ),
             shard.part,
         )
-        self._runner = TaskRunner(config, shard, store, peers, cache=cache, links=links, done=self._done)
+        self._runner = TaskRunner(config, shard, store, peers, cache=cache, edges=edges, links=links, done=self._done)
         self._compactors = CompactorPool(dataset.schema.node_counts)
         self._dags: dict[int, RunningDag] = {}
         self._sessions: dict[str, Session] = {}
@@ -115,6 +117,10 @@ class Engine:
     def waits_for_room(self, session: Session) -> bool:
         """Whether the session has no batch, because others leave it no memory to make one."""
         return self._scheduler.waits_for_room(session.id)
+
+    def is_busy(self) -> bool:
+        """Whether a session is open."""
+        return bool(self._sessions)
 
     def unlaunched(self, session: Session) -> int:
         """Number of the session's batches that have not been launched."""
@@ -184,6 +190,7 @@ class Engine:
                 out=BatchArrays.over(request.layout, slot.buffer),
                 compactors=self._compactors,
                 degree=self.shard.degree,
+                kept=self._edges,
             )
         except BaseException:
             self.slots.release(slot)

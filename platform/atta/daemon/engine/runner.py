@@ -21,7 +21,7 @@ from atta.daemon.peers.chunks import moved_at_once
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.underway import PullsUnderWay
-from atta.kvstore.cache import RowCache
+from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.store import Store
 from atta.observe.machine.threads import named_threads
 from atta.samplers.batch.state import BatchState
@@ -67,7 +67,7 @@ class RunningDag:
         self._add("network_ms" if task.lane is Lane.NET else _PHASE[task.kind], 1e3 * seconds)
         self._add("remote_rows" if task.kind is Kind.FEATURE else "remote_frontier", result.remote_rows)
         self._add("remote_bytes", result.remote_bytes)
-        self._add("cached_rows", result.cached_rows)
+        self._add("cached_rows" if task.kind is Kind.FEATURE else "cached_frontier", result.cached_rows)
         self._add("shared_rows", result.shared_rows)
 
     def owners_of(self, task: Task) -> tuple[OwnedVertices, ...]:
@@ -89,10 +89,12 @@ class TaskRunner:
         peers: Peers,
         *,
         cache: RowCache,
+        edges: EdgeCache,
         links: DaemonLinks | None = None,
         done: Callable[[int, RunningDag, Task, TaskResult | BaseException, TaskTimes], None],
     ) -> None:
         self._shard, self._store, self._peers, self._cache, self._done = shard, store, peers, cache, done
+        self._edges = edges
         self.costs = TaskCosts()
         self._oldest_first = policy_named(config.policy).oldest_first
         self._workers = named_threads(config.threads, "atta-worker")
@@ -117,7 +119,7 @@ class TaskRunner:
             started, cpu = time.monotonic(), time.thread_time()
             result: TaskResult | BaseException
             try:
-                result = run_local(running.state, task, self._shard, self._store)
+                result = run_local(running.state, task, self._shard, self._store, self._edges)
                 self.costs.ran(task, time.thread_time() - cpu)
             except BaseException as error:
                 result = error
