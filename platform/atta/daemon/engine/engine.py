@@ -33,7 +33,7 @@ from atta.samplers.batch.items import StreamPosition
 from atta.samplers.batch.layout import BatchArrays
 from atta.samplers.batch.state import BatchState
 from atta.samplers.batch.vertices import CompactorPool
-from atta.samplers.dag.instance import Task
+from atta.samplers.dag.instance import Kind, Lane, Task
 from atta.samplers.shard import Shard
 
 __all__ = ["Engine"]
@@ -41,6 +41,7 @@ __all__ = ["Engine"]
 log = structlog.get_logger("atta.engine")
 UTILISATION_PERIOD_S = 0.1
 """How often the CPU utilisation is sampled, in seconds."""
+_COUNTERS = {(kind, lane): f"tasks_{kind.value}_{lane.value}_total" for kind in Kind for lane in Lane}
 
 
 class Engine:
@@ -206,7 +207,7 @@ class Engine:
         running.running += 1
         if action.owners:
             running.owners[task.op] = action.owners
-        name = f"tasks_{task.kind.value}_{task.lane.value}_total"
+        name = _COUNTERS[task.kind, task.lane]
         self.counters[name] = self.counters.get(name, 0.0) + 1
         self._runner.run(dag, running, task, action.ready)
 
