@@ -39,7 +39,7 @@ class ChosenRows:
     def absent(self, slots: np.ndarray) -> np.ndarray:
         """Those of ``slots`` that lack a row."""
         every = np.uint8(bits_of(self.tables, list(self.tables)))
-        return slots[self._present[slots] != every]
+        return np.asarray(slots[self._present[slots] != every])
 
     def look_up(self, tables: Sequence[str], owner: int, rows: np.ndarray, positions: np.ndarray) -> Lookup:
         """See ``CachedRows``. It needs no lock, because a slot always belongs to one vertex and its bits are never
