@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
@@ -49,7 +50,8 @@ class Engine:
         self, config: DaemonConfig, dataset: Dataset, shard: Shard, store: Store, peers: Peers, *, cache: RowCache
     ) -> None:
         self.dataset, self.shard, self.store, self.peers, self.cache = dataset, shard, store, peers, cache
-        self.slots = SlotPool(config.buffer_bytes, self._report_lent)
+        self._pages = ThreadPoolExecutor(1, thread_name_prefix="atta-pages")
+        self.slots = SlotPool(config.buffer_bytes, self._report_lent, self._pages.submit)
         self.counters: dict[str, float] = {}
         self.recorder = Recorder(config.trace_events)
         self._scheduler = sched.Scheduler(
@@ -290,5 +292,6 @@ class Engine:
         if self._wake is not None:
             self._wake.cancel()
         await self._runner.close()
+        self._pages.shutdown(wait=True, cancel_futures=True)
         self.slots.close()
         await self.peers.close()
