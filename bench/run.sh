@@ -31,6 +31,10 @@ if [ "$(id -u)" -eq 0 ]; then
     python -m bench.record "$name.json" --command "$bench"
   done
 fi
+say "processor time of a seed over the number of partitions (long: 5 numbers of partitions)"
+bench="atta bench scale --parts 1,2,4,8,16 --graph $graph --vs dgl --rounds $runs"
+$bench --work data/peers --json "$results/scale.json" --plot "$results/scale.png"
+python -m bench.record "$results/scale.json" --command "$bench"
 say "launch policies: bound by latency, then by a link of 1 Gbit/s"
 bench="atta bench scheduler --data $graph-2p --num-neighbors 10,10 --batch-size 128 --rtt 10ms --depths 1,2,4,8 --runs $runs"
 $bench --json "$results/scheduler-latency.json" --plot "$results/scheduler-latency.png"
@@ -55,8 +59,11 @@ if [ "$(id -u)" -eq 0 ]; then
   if [ ! -e "$graph-4p/manifest.json" ]; then
     atta partition "$graph" "$graph-4p" --parts 4 --method metis
   fi
+  if [ ! -e "$graph-8p/manifest.json" ]; then
+    atta partition "$graph" "$graph-8p" --parts 8 --method metis
+  fi
   say "the simulator beside real daemons"
-  python -m bench.scheduling.simulated --data "$graph-2p" --data4 "$graph-4p"
+  python -m bench.scheduling.simulated --data "$graph-2p" --data4 "$graph-4p" --data8 "$graph-8p"
 fi
 say "branches of a DAG at once"
 python -m bench.scheduling.branches --data "$graph-2p" --rounds "$runs"

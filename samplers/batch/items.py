@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from atta.samplers.dag.spec import PlanOp
     from atta.samplers.methods import Method
 
-__all__ = ["BatchSeeds", "FeatureItem", "Joined", "PairItem", "SampleItem", "StreamPosition"]
+__all__ = ["BatchSeeds", "FeatureItem", "Joined", "PairItem", "SampleItem", "StreamPosition", "owners_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class StreamPosition:
 
 @dataclass(frozen=True, slots=True)
 class SampleItem:
-    """Part of a sampling request: expand ``rows`` of one owner for one edge type.
+    """Part of a sampling request: expand ``rows`` for one edge type.
 
-    ``rows`` int64 [n]: positions in the owner's core range. ``positions`` int64 [n]: local ids of the same vertices.
-    ``trees`` int32 [n] and ``times`` int64 [n] are None if the method does not need them. ``tables``: edge tables whose
-    rows are wanted too.
+    ``rows`` int64 [n] and ``starts`` as in ``TaskRows``: positions in the core range of one owner, or internal ids of
+    several owners with ``starts``. ``positions`` int64 [n]: local ids of the same vertices. ``trees`` int32 [n] and
+    ``times`` int64 [n] are None if the method does not need them. ``tables``: edge tables whose rows are wanted too.
     """
 
     edge_type: str
@@ -44,17 +44,25 @@ class SampleItem:
     trees: np.ndarray | None = None
     times: np.ndarray | None = None
     tables: tuple[str, ...] = ()
+    starts: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureItem:
-    """Part of a pull: the table rows ``rows`` (int64 [n]) of one owner. They go to ``positions`` (int64 [n]) of the
-    batch."""
+    """Part of a pull: the table rows ``rows`` (int64 [n], with ``starts`` as in ``TaskRows``). They go to ``positions``
+    (int64 [n]) of the batch."""
 
     node_type: str
     tables: tuple[str, ...]
     rows: np.ndarray
     positions: np.ndarray
+    starts: np.ndarray | None = None
+
+
+def owners_of(items: Sequence[SampleItem] | Sequence[FeatureItem]) -> int:
+    """Number of owners that have rows of ``items``, which have ``starts``."""
+    rows = [np.diff(item.starts) for item in items if item.starts is not None]
+    return int(np.count_nonzero(sum(rows))) if rows else 0
 
 
 @dataclass(frozen=True, slots=True)

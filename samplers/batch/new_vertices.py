@@ -1,77 +1,135 @@
-"""The vertices that one operator added to a batch: their owners, and the cost of expanding and fetching them."""
+"""Vertices of a batch grouped by owner, and the cost of expanding and fetching them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atta.samplers.dag.instance import OwnedVertices, Task, chunk_range
+from atta.samplers import kernels
+from atta.samplers.dag.instance import OTHERS, OwnedVertices, Task, chunk_range
 
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
     from atta.samplers.dag.spec import PlanOp
 
-__all__ = ["Degree", "NewVertices", "by_owner", "concatenated"]
+__all__ = ["Degree", "NewVertices", "TaskRows", "by_owner", "grouped"]
 
 Degree = Callable[[Sequence[str], np.ndarray], int]
 """A function that gives the total in-degree, over some edge types, of rows of the home partition."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class TaskRows:
+    """The vertices that a task is about.
+
+    Attributes:
+        rows: int64 [n]. For a task of one owner, positions in the owner's range. For a task of ``OTHERS``, internal
+            ids, grouped by owner.
+        positions: int64 [n], local ids of the same vertices.
+        starts: int64 [parts + 1] for a task of ``OTHERS``: partition p owns the entries ``starts[p]`` to ``starts[p +
+            1]``. None for a task of one owner.
+    """
+
+    rows: np.ndarray
+    positions: np.ndarray
+    starts: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NewVertices:
-    """The vertices of one node type that one operator added: local ids [start, stop), grouped by owner."""
+    """Vertices of one node type with local ids in [start, stop), grouped by owner; home's come last.
+
+    Attributes:
+        rows: int64 [n]: internal ids of other owners' vertices, then positions in the home range.
+        positions: int64 [n]: local ids of the same vertices.
+        starts: int64 [parts + 1]: partition p, except ``home``, owns the entries ``starts[p]`` to ``starts[p + 1]``.
+            Home's begin at ``starts[parts]``, and ``starts[home]`` to ``starts[home + 1]`` is empty.
+        trees: int32 [stop - start], by local id; None without trees.
+        home: the home partition.
+    """
 
     start: int
     stop: int
-    rows: list[np.ndarray]  # per owner: positions in the owner's range
-    positions: list[np.ndarray]  # per owner: local ids
-    trees: np.ndarray | None  # int32 [stop - start]
+    rows: np.ndarray
+    positions: np.ndarray
+    starts: np.ndarray
+    trees: np.ndarray | None
+    home: int
 
-    def of_task(self, task: Task) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and positions (int64 [n] each) of the chunk that a task is about."""
-        rows, positions = self.rows[task.owner], self.positions[task.owner]
-        part = chunk_range(len(rows), task.chunk, task.chunks)
-        return rows[part.start : part.stop], positions[part.start : part.stop]
+    @property
+    def at_home(self) -> np.ndarray:
+        """int64 [n]: home's vertices, as positions in its range."""
+        return self.rows[self.starts[-1] :]
+
+    def counts(self) -> np.ndarray:
+        """int64 [parts]: number of vertices of each partition."""
+        counts = np.diff(self.starts)
+        counts[self.home] = len(self.rows) - self.starts[-1]
+        return counts
+
+    def within(self, growths: Sequence[NewVertices]) -> NewVertices:
+        """Those of the vertices that are in ``growths``, which are disjoint."""
+        if sum(growth.stop - growth.start for growth in growths) == len(self.rows):
+            return self
+        chosen = np.zeros(self.stop - self.start, dtype=bool)
+        for growth in growths:
+            chosen[growth.start - self.start : growth.stop - self.start] = True
+        kept = chosen[self.positions - self.start]
+        starts = np.concatenate([[0], np.cumsum(kept)])[self.starts]
+        return replace(self, rows=self.rows[kept], positions=self.positions[kept], starts=starts)
+
+    def of_task(self, task: Task, offsets: np.ndarray) -> TaskRows:
+        """The vertices that a task is about. ``offsets`` int64 [parts + 1]: the partitions' ranges of internal ids."""
+        if task.owner == OTHERS:
+            others = int(self.starts[-1])
+            return TaskRows(self.rows[:others], self.positions[:others], self.starts)
+        first, stop = int(self.starts[-1]), len(self.rows)
+        if task.owner != self.home:
+            first, stop = int(self.starts[task.owner]), int(self.starts[task.owner + 1])
+        chunk = chunk_range(stop - first, task.chunk, task.chunks)
+        part = slice(first + chunk.start, first + chunk.stop)
+        rows = self.rows[part] if task.owner == self.home else self.rows[part] - offsets[task.owner]
+        return TaskRows(rows, self.positions[part])
+
+
+def grouped(ids: np.ndarray, trees: np.ndarray | None, *, start: int, offsets: np.ndarray, home: int) -> NewVertices:
+    """The vertices ``ids`` (int64 [n], internal) with the local ids from ``start`` on."""
+    rows, positions, starts = kernels.group_by_owner(ids, offsets, home, first=start)
+    return NewVertices(start, start + len(ids), rows, positions, starts, trees, home)
 
 
 def by_owner(
-    growths: Iterable[Mapping[str, NewVertices]],
+    grown: Mapping[str, NewVertices],
     op: PlanOp | None,
     row_bytes: Mapping[str, int],
     *,
     dataset: Dataset,
     home: int,
     degree: Degree,
-) -> Iterator[OwnedVertices]:
-    """Each owner's share of ``growths`` (each by node type).
+) -> list[OwnedVertices]:
+    """Each owner's share of ``grown`` (by node type).
 
     ``op``: the hop that expands them; None if no hop does. ``row_bytes``: bytes to fetch per vertex, by node type.
     Degrees are exact for the partition ``home``. Elsewhere they are the mean of the graph, because only an owner knows
     the degrees of its vertices.
     """
     schema = dataset.schema
-    for owner in range(dataset.num_parts):
-        rows, degrees, nbytes = 0, 0.0, 0.0
-        for growth in growths:
-            for node_type, new in growth.items():
-                count = len(new.rows[owner])
-                rows += count
-                nbytes += count * row_bytes.get(node_type, 0)
-                into = [e for e, _ in op.fan_outs if schema.endpoints(e)[1] == node_type] if op is not None else []
-                if into and count and owner == home:
-                    degrees += float(degree(into, new.rows[owner]))
-                elif into and count:
-                    edges = sum(schema.edge_counts[e] for e in into)
-                    degrees += count * edges / max(1, schema.node_counts[node_type])
-        if rows:
-            yield OwnedVertices(owner, rows, degrees, nbytes)
-
-
-def concatenated(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """``parts`` one after another; int64 [0] if there are none. A single part is not copied."""
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    rows = np.zeros(dataset.num_parts, dtype=np.int64)
+    degrees, nbytes = np.zeros((2, dataset.num_parts))
+    at_home = 0.0
+    for node_type, new in grown.items():
+        counts = new.counts()
+        rows += counts
+        nbytes += counts * row_bytes.get(node_type, 0)
+        into = [e for e, _ in op.fan_outs if schema.endpoints(e)[1] == node_type] if op is not None else []
+        if into:
+            edges = sum(schema.edge_counts[e] for e in into)
+            degrees += counts * (edges / max(1, schema.node_counts[node_type]))
+            at_home += float(degree(into, new.at_home)) if counts[home] else 0.0
+    degrees[home] = at_home
+    owners = np.flatnonzero(rows)
+    shares = zip(owners.tolist(), rows[owners].tolist(), degrees[owners].tolist(), nbytes[owners].tolist(), strict=True)
+    return [OwnedVertices(*share) for share in shares]

@@ -26,7 +26,7 @@ from atta.errors import ConfigError
 from atta.samplers import kernels
 from atta.samplers.batch.items import BatchSeeds, FeatureItem, Joined, PairItem, SampleItem, StreamPosition
 from atta.samplers.batch.negatives import Positives, draw_negatives
-from atta.samplers.batch.new_vertices import Degree, NewVertices, by_owner, concatenated
+from atta.samplers.batch.new_vertices import Degree, NewVertices, TaskRows, by_owner, grouped
 from atta.samplers.batch.vertices import CompactorPool
 from atta.samplers.dag.instance import Kind, OwnedVertices, Task
 from atta.samplers.hashing import hash_string, stream_key
@@ -75,7 +75,8 @@ class BatchState:
         self._seeds, self._degree = seeds, degree
         self._pool, self._known = compactors, compactors.take(trees=plan.disjoint)
         self._tree_times = self._times_by_tree()
-        self._growth: dict[str, dict[str, NewVertices]] = {}
+        self._growth: dict[str, dict[str, NewVertices]] = {}  # by operator and node type
+        self._frontiers: dict[str, dict[str, NewVertices]] = {}  # by hop and node type: what it expands
         self._pending = {op.id: _Pending() for op in plan.ops}
         self.stats: dict[str, float] = {}
 
@@ -191,8 +192,8 @@ class BatchState:
         """What a POSITIVE or NEGATIVE task asks its owner."""
         op = self.plan.op(task.op)
         grown = self._growth[self.plan.seed.id][self.plan.seed.node_type]
-        rows, positions = grown.of_task(task)
-        return PairItem(op, rows, positions, self._key(0, f"{op.kind.value}:{op.edge_type}"))
+        asked = self._of_task(self.plan.seed.node_type, grown, task)
+        return PairItem(op, asked.rows, asked.positions, self._key(0, f"{op.kind.value}:{op.edge_type}"))
 
     def accept_pairs(self, task: Task, positions: np.ndarray, ids: np.ndarray) -> None:
         """Take the answer to a pair task: internal ids int64 [n * count], -1 where no such vertex exists."""
@@ -203,37 +204,34 @@ class BatchState:
     # -- neighbourhoods ------------------------------------------------------------------------------------------------
 
     def sample_items(self, task: Task) -> list[SampleItem]:
-        """What a NEIGHBORHOOD task asks its owner: one item per edge type with vertices to expand."""
+        """What a NEIGHBORHOOD task asks: one item per edge type with vertices to expand."""
         op = self.plan.op(task.op)
-        items = []
+        frontier, items = self._frontiers[op.id], []
         for edge_type, fan_out in op.fan_outs:
             target = self.dataset.schema.endpoints(edge_type)[1]
-            growths = self._frontier(op, target)
-            parts = [g.of_task(task) for g in growths]
-            rows = concatenated([p[0] for p in parts])
-            if len(rows):
-                trees = concatenated([g.trees[p[1] - g.start] for g, p in zip(growths, parts, strict=True)
-                                 if g.trees is not None]) if self.plan.disjoint else None  # fmt: skip
+            if target not in frontier:
+                continue
+            found = frontier[target]
+            asked = self._of_task(target, found, task)
+            if len(asked.rows):
+                trees = None if found.trees is None else found.trees[asked.positions - found.start]
                 times = None if trees is None or self._tree_times is None else self._tree_times[trees]
                 key, tables = self._key(op.hop, edge_type), self.plan.tables_of(edge_type)
-                positions = concatenated([p[1] for p in parts])
-                items.append(
-                    SampleItem(edge_type, rows, positions, fan_out, op.replace, op.method, key, trees, times, tables)
-                )
+                what = edge_type, asked.rows, asked.positions, fan_out, op.replace, op.method, key
+                items.append(SampleItem(*what, trees, times, tables, asked.starts))
         return items
 
-    def accept(self, task: Task, item: SampleItem, first_row: int, answer: Answer) -> None:
-        """Take (part of) the answer to ``item``: its rows ``first_row`` … ``first_row + len(answer.counts)``.
+    def accept(self, task: Task, item: SampleItem, answer: Answer) -> None:
+        """Take the answer to ``item``.
 
         Raises:
             ValueError: the answer does not fit the question.
         """
-        stop = first_row + len(answer.counts)
-        if stop > len(item.rows) or int(answer.counts.sum()) != len(answer.neighbors):
+        if len(answer.counts) != len(item.rows) or int(answer.counts.sum()) != len(answer.neighbors):
             raise ValueError(f"malformed answer for edge type {item.edge_type}: counts and neighbours do not match")
         pending = self._pending[task.op]
         with pending.lock:
-            pending.groups.setdefault(item.edge_type, []).append((item.positions[first_row:stop], answer))
+            pending.groups.setdefault(item.edge_type, []).append((item.positions, answer))
 
     def join(self, op_id: str) -> Joined:
         """Merge the answers to an operator's tasks into the batch."""
@@ -253,7 +251,7 @@ class BatchState:
         # An operator with several inputs (seed, positive, negative) expands the growths of all of them anyway.
         if following is None or not following.frontier_all or len(following.inputs) > 1:
             return Joined(growth, None)
-        return Joined(growth, self._by_owner(list(self._growth.values()), following, {}))
+        return Joined(growth, self._by_owner(self._frontiers[following.id], following, {}))
 
     def _join_pairs(self, op: PlanOp, pending: _Pending) -> None:
         source = self.dataset.schema.endpoints(op.edge_type)[0]
@@ -274,18 +272,17 @@ class BatchState:
             if not count:
                 continue
             source, target = self.dataset.schema.endpoints(edge_type)
-            ranges = self._frontier(op, target)
-            start, stop = ranges[0].start, ranges[-1].stop
+            frontier = self._frontiers[op.id][target]
+            start, stop = frontier.start, frontier.stop
             row, col = self.out.append(f"row/{edge_type}", count), self.out.append(f"col/{edge_type}", count)
             with_ids = f"e_id/{edge_type}" in self.out.arrays
-            _, trees = self._known[target].internal(start, stop) if self.plan.disjoint else (None, None)
             self._known[source].compactor.stitch(
                 [(p - start, a.counts, a.neighbors, a.edge_ids) for p, a in groups],
                 np.arange(start, stop, dtype=np.int32),
                 row,
                 col,
                 self.out.append(f"e_id/{edge_type}", count) if with_ids else None,
-                trees=trees,
+                trees=frontier.trees,
                 sources=self._known[source].count,
             )
             for name in self.plan.tables_of(edge_type):
@@ -310,14 +307,14 @@ class BatchState:
     # -- features ------------------------------------------------------------------------------------------------------
 
     def feature_items(self, task: Task) -> list[FeatureItem]:
-        """What a FEATURE task moves: one owner's rows of the vertices that the operator's input added."""
+        """What a FEATURE task moves: rows of the vertices that the operator's input added."""
         op = self.plan.op(task.op)
         items = []
         for node_type, grown in self._growth[op.inputs[0]].items():
             tables = tuple(name for owner, name in op.tables if owner == node_type)
-            rows, positions = grown.of_task(task)
-            if tables and len(rows):
-                items.append(FeatureItem(node_type, tables, rows, positions))
+            asked = self._of_task(node_type, grown, task)
+            if tables and len(asked.rows):
+                items.append(FeatureItem(node_type, tables, asked.rows, asked.positions, asked.starts))
         return items
 
     def table_rows(self, node_type: str, name: str) -> np.ndarray:
@@ -344,11 +341,24 @@ class BatchState:
     def _key(self, hop: int, name: str) -> int:
         return stream_key(self.at.seed, self.at.epoch, self.at.batch, hop, hash_string(name))
 
-    def _frontier(self, op: PlanOp, node_type: str) -> list[NewVertices]:
-        """The growths that ``op`` expands for one node type, in local id order."""
-        chosen = self._growth if op.frontier_all else {i: self._growth[i] for i in op.inputs}
-        found = (g[node_type] for g in chosen.values() if node_type in g)
-        return sorted(found, key=lambda g: g.start)
+    def _of_task(self, node_type: str, grown: NewVertices, task: Task) -> TaskRows:
+        return grown.of_task(task, self.dataset.book.offsets[node_type])
+
+    def _grouped(self, node_type: str, ids: np.ndarray, trees: np.ndarray | None, start: int) -> NewVertices:
+        return grouped(ids, trees, start=start, offsets=self.dataset.book.offsets[node_type], home=self.home)
+
+    def _note_frontier(self, op: PlanOp) -> None:
+        """Group what ``op`` expands. All of its inputs are joined."""
+        chosen = [*self._growth.values()] if op.frontier_all else [self._growth[i] for i in op.inputs]
+        frontier = self._frontiers[op.id] = {}
+        for node_type, known in self._known.items():
+            growths = sorted((g[node_type] for g in chosen if node_type in g), key=lambda g: g.start)
+            if len(growths) > 1:
+                start = growths[0].start
+                ids, trees = known.internal(start, growths[-1].stop)
+                frontier[node_type] = self._grouped(node_type, ids, trees, start).within(growths)
+            elif growths:
+                frontier[node_type] = growths[0]
 
     def _grown(self, op_id: str, before: dict[str, int]) -> list[OwnedVertices]:
         """Record the vertices added since ``before``, write their user ids, and report them by owner."""
@@ -359,16 +369,16 @@ class BatchState:
                 self.out.append(f"hops/{node_type}", 1)[:] = stop - start
             if stop == start:
                 continue
-            internal, trees = known.internal(start, stop)
+            ids, trees = known.internal(start, stop)
             if trees is not None:
                 self.out.append(f"tree/{node_type}", stop - start)[:] = trees
-            kernels.gather_ids(
-                self.dataset.ids(node_type), internal, self.out.append(f"n_id/{node_type}", stop - start)
-            )
-            rows, positions = kernels.split_by_owner(internal, self.dataset.book.offsets[node_type])
-            grown[node_type] = NewVertices(start, stop, rows, [p + start for p in positions], trees)
+            kernels.gather_ids(self.dataset.ids(node_type), ids, self.out.append(f"n_id/{node_type}", stop - start))
+            grown[node_type] = self._grouped(node_type, ids, trees, start)
         self._growth[op_id] = grown
-        return self._by_owner([grown], self._following(op_id), self._row_bytes(op_id))
+        following = self._following(op_id)
+        if following is not None and all(i in self._growth for i in following.inputs):
+            self._note_frontier(following)
+        return self._by_owner(grown, following, self._row_bytes(op_id))
 
     def _row_bytes(self, op_id: str) -> dict[str, int]:
         """Number of bytes to fetch for each vertex that ``op_id`` adds, by node type."""
@@ -385,6 +395,6 @@ class BatchState:
         return next((c for c in children if c.kind is Kind.NEIGHBORHOOD), None)
 
     def _by_owner(
-        self, growths: list[dict[str, NewVertices]], following: PlanOp | None, row_bytes: Mapping[str, int]
+        self, grown: Mapping[str, NewVertices], following: PlanOp | None, row_bytes: Mapping[str, int]
     ) -> list[OwnedVertices]:
-        return list(by_owner(growths, following, row_bytes, dataset=self.dataset, home=self.home, degree=self._degree))
+        return by_owner(grown, following, row_bytes, dataset=self.dataset, home=self.home, degree=self._degree)

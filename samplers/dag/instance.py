@@ -2,12 +2,13 @@
 
 ::
 
-    SEED ──┬─> FEATURE x owner x chunk ───────────────────────────────┐
-           └─> NEIGHBORHOOD x owner x chunk ──> JOIN ──┬─> FEATURE ... ┼─> END
-                                                       └─> next hop ... ┘
+    SEED ──┬─> FEATURE x (home's chunks, others) ─────────────────────────────┐
+           └─> NEIGHBORHOOD x (home's chunks, others) ──> JOIN ──┬─> FEATURE ... ┼─> END
+                                                                 └─> next hop ... ┘
 
-Neighbourhood construction and feature fetching are split by hop and by owner of the vertices. An owner with many rows
-gets several chunks. The JOIN of a hop stitches the owners' answers together and gives local ids to new vertices. Their
+Neighbourhood construction and feature fetching are split by hop, and into work at home and work at other owners. Many
+rows at home are several chunks. All other owners together are one task, so the number of tasks does not grow with the
+number of partitions. The JOIN of a hop stitches the owners' answers together and gives local ids to new vertices. Their
 features are fetched at once, while the next hop is sampled.
 
 This module has no clock, no threads and no arrays. The caller says which task is done and how many vertices a join
@@ -24,7 +25,10 @@ from typing import NamedTuple
 
 from atta.samplers.dag.spec import Kind, Plan, PlanOp
 
-__all__ = ["DagError", "DagInstance", "Kind", "Lane", "OwnedVertices", "Task", "chunk_range"]
+__all__ = ["OTHERS", "DagError", "DagInstance", "Kind", "Lane", "OwnedVertices", "Task", "chunk_range"]
+
+OTHERS = -1
+"""In place of an owner: all partitions but home together."""
 
 
 class DagError(AssertionError):
@@ -43,14 +47,15 @@ class Lane(enum.Enum):
 class Task(NamedTuple):
     """One physical task. It is a plain value: two tasks with equal fields are the same task of a DAG.
 
-    SEED, JOIN, END, whole batches and negative links run at home as a single chunk. Every other task concerns the
-    vertices of one owner. Chunk ``c`` of ``chunks`` covers the rows ``chunk_range(rows, c, chunks)`` of that owner's
-    share.
+    SEED, JOIN, END, whole batches and negative links run at home as a single chunk. A NEIGHBORHOOD or FEATURE task
+    concerns vertices of the home partition, or all of ``OTHERS`` as a single chunk. A POSITIVE or NEGATIVE task
+    concerns the vertices of one owner. Chunk ``c`` of ``chunks`` covers the rows ``chunk_range(rows, c, chunks)`` of
+    that owner's share.
     """
 
     kind: Kind
     op: str  # operator id; a JOIN carries the id of the operator it joins, END the empty string
-    owner: int  # partition that holds the rows
+    owner: int  # partition that holds the rows, or OTHERS
     chunk: int
     chunks: int
     lane: Lane
@@ -75,7 +80,7 @@ def chunk_range(rows: int, chunk: int, chunks: int) -> range:
 class DagInstance:
     """The running state of one DAG.
 
-    ``home`` is the partition of this daemon. A task has at most ``chunk_rows`` rows.
+    ``home`` is the partition of this daemon. A task that concerns one owner has at most ``chunk_rows`` rows.
 
     >>> for task in dag.start(): ...       # the SEED task
     >>> ready = dag.done(task, growth)     # tasks that its completion makes ready
@@ -91,6 +96,7 @@ class DagInstance:
         self._started = False
         self._finished = False
         self._expand: dict[str, tuple[OwnedVertices, ...]] = {}  # by joined operator: what a child hop expands
+        self._others: dict[str, tuple[OwnedVertices, ...]] = {}  # by started operator: what its OTHERS task is about
         self._left: dict[str, int] = {}  # by started operator: number of tasks before the join
         self._join_cost: dict[str, float] = {}
         self._order = tuple(op.id for op in plan.ops if op.kind is not Kind.FEATURE)
@@ -108,6 +114,10 @@ class DagInstance:
     def issued(self) -> frozenset[Task]:
         """Tasks handed out and not yet done."""
         return frozenset(self._issued)
+
+    def owners_of(self, task: Task) -> tuple[OwnedVertices, ...]:
+        """Each owner's part of a task of ``OTHERS``, in ascending order of owners; empty for any other task."""
+        return self._others[task.op] if task.owner == OTHERS else ()
 
     def start(self) -> list[Task]:
         """The SEED task; called once."""
@@ -161,7 +171,7 @@ class DagInstance:
         for name in op.children:
             child = self._plan.op(name)
             if child.kind is Kind.FEATURE:
-                tasks = self._split(Kind.FEATURE, name, new, [share.feature_bytes for share in new])
+                tasks = self._at_owners(Kind.FEATURE, name, new, [share.feature_bytes for share in new])
                 self._features += len(tasks)
                 ready += tasks
             elif all(source in self._expand for source in child.inputs):
@@ -177,7 +187,7 @@ class DagInstance:
             rows = float(sum(share.rows for share in shares))
             tasks = [Task(op.kind, op.id, self._home, 0, 1, Lane.NET, rows)]
         elif op.kind is Kind.NEIGHBORHOOD:
-            tasks = self._split(op.kind, op.id, shares, [share.degree for share in shares])
+            tasks = self._at_owners(op.kind, op.id, shares, [share.degree for share in shares])
         else:
             tasks = self._split(op.kind, op.id, shares, [float(share.rows * op.count) for share in shares])
         self._left[op.id] = len(tasks)
@@ -193,7 +203,19 @@ class DagInstance:
             self._joining = True
             ready.append(self._at_home(Kind.JOIN, name, self._join_cost[name]))
 
+    def _at_owners(self, kind: Kind, op: str, shares: Sequence[OwnedVertices], costs: Sequence[float]) -> list[Task]:
+        """Tasks for the rows at home, and one for all other owners."""
+        costed = list(zip(shares, costs, strict=True))
+        home = [(share, cost) for share, cost in costed if share.owner == self._home]
+        tasks = self._split(kind, op, [share for share, _ in home], [cost for _, cost in home])
+        others = self._others[op] = tuple(share for share in shares if share.owner != self._home)
+        if others:
+            cost = sum(cost for share, cost in costed if share.owner != self._home)
+            tasks.append(Task(kind, op, OTHERS, 0, 1, Lane.NET, cost))
+        return tasks
+
     def _split(self, kind: Kind, op: str, shares: Sequence[OwnedVertices], costs: Sequence[float]) -> list[Task]:
+        """Tasks for each owner by itself."""
         tasks: list[Task] = []
         for share, cost in zip(shares, costs, strict=True):
             lane = Lane.CPU if share.owner == self._home else Lane.NET

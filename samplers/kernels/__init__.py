@@ -20,6 +20,7 @@ from atta.samplers.kernels.rows import (
 )
 from atta.samplers.kernels.sampling import (
     degree_sum,
+    group_by_owner,
     has_edges,
     sample_neighbors,
     sample_pairs,
@@ -36,6 +37,7 @@ __all__ = [
     "degree_sum",
     "gather_ids",
     "gather_rows",
+    "group_by_owner",
     "has_edges",
     "pack_rows",
     "resident",

@@ -55,15 +55,17 @@ def count_ids(ids: np.ndarray, limit: int) -> np.ndarray:
 
 
 def split_cached(
-    index: Compactor, present: np.ndarray, rows: np.ndarray, positions: np.ndarray, *, need: int, base: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Divide ``rows`` into cached and missing ones. A row is cached if ``base + row`` has a slot in ``index`` whose
-    ``present`` byte has all bits of ``need``.
+    index: Compactor, present: np.ndarray, ids: np.ndarray, positions: np.ndarray, starts: np.ndarray, *, need: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Divide ``ids`` into cached and missing ones. An id is cached if it has a slot in ``index`` whose ``present`` byte
+    has all bits of ``need``.
 
-    Returns slots (int32) and positions of the cached rows, then rows, positions and slots (-1: none) of the missing
-    rows. All are in the order of ``rows``.
+    ``starts`` int64 are bounds of groups of ``ids``. Returns slots (int32) and positions of the cached ids, then ids,
+    positions, bounds of the groups and slots (-1: none) of the missing ids. All are in the order of ``ids``.
     """
-    return _native.split_cached(index.native, present, need, base, flat(rows, np.int64), flat(positions, np.int64))
+    return _native.split_cached(
+        index.native, present, need, flat(ids, np.int64), flat(positions, np.int64), flat(starts, np.int64)
+    )
 
 
 def widen_ids(ids: np.ndarray, out: np.ndarray) -> None:

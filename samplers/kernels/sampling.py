@@ -9,7 +9,16 @@ from atta.samplers.kernels.arrays import flat, ids_of
 from atta.samplers.methods.base import Tables
 from atta.samplers.methods.in_numpy import InNumpy
 
-__all__ = ["degree_sum", "has_edges", "sample_neighbors", "sample_pairs", "scaled", "split_by_owner", "validate_csc"]
+__all__ = [
+    "degree_sum",
+    "group_by_owner",
+    "has_edges",
+    "sample_neighbors",
+    "sample_pairs",
+    "scaled",
+    "split_by_owner",
+    "validate_csc",
+]
 
 
 def validate_csc(indptr: np.ndarray, indices: np.ndarray, num_sources: int) -> None:
@@ -128,10 +137,27 @@ def degree_sum(indptr: np.ndarray, rows: np.ndarray) -> int:
     return int(_native.degree_sum(flat(indptr, np.int64), ids_of(rows)))
 
 
+def group_by_owner(
+    ids: np.ndarray, offsets: np.ndarray, home: int, *, first: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Group internal ``ids`` int64 [m] by the ranges ``offsets`` int64 [P+1]. Those of part ``home`` come last.
+
+    Returns rows int64 [m], positions int64 [m] and starts int64 [P+1]. Part p, except ``home``, has the entries
+    ``starts[p]`` to ``starts[p + 1]`` of rows, which are ids. Home has none there. It has the entries from
+    ``starts[P]`` on, which are positions in its range. The position of ``ids[i]`` is ``first + i``. The order of
+    ``ids`` is kept within a part.
+    """
+    return _native.group_by_owner(flat(ids, np.int64), flat(offsets, np.int64), home, first)
+
+
 def split_by_owner(ids: np.ndarray, offsets: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Group internal ``ids`` int64 [m] by the ranges ``offsets`` int64 [P+1]: rows in the range, positions in ``ids``.
+    """Internal ``ids`` int64 [m] by the ranges ``offsets`` int64 [P+1]: rows in each part's range, positions in
+    ``ids``.
 
     Both int64; the order of ``ids`` is kept within a part.
     """
-    rows, positions = _native.split_by_owner(flat(ids, np.int64), flat(offsets, np.int64))
-    return rows, positions
+    last = max(0, len(offsets) - 2)
+    rows, positions, starts = group_by_owner(ids, offsets, last)
+    rows[: starts[-1]] -= np.repeat(offsets[:last], np.diff(starts[:-1]))
+    cuts = starts[1:-1]
+    return np.split(rows, cuts), np.split(positions, cuts)

@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arrays.hpp"
@@ -229,57 +230,57 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
   return total;
 }
 
-// The part whose range holds `id`. The processor cannot predict which of the few parts it is, so they are counted
-// without a branch.
+// The part whose range holds `id`: the number of later parts that begin at or before it, found without branches, because
+// the processor cannot predict them.
 std::uint16_t owner_of(std::int64_t id, std::span<const std::int64_t> offsets) {
-  if (offsets.size() > 17) return static_cast<std::uint16_t>(std::ranges::upper_bound(offsets, id) - offsets.begin() - 1);
-  std::uint16_t passed = 0;
-  for (const std::int64_t first : offsets.subspan(1)) passed += first <= id;
-  return passed;
+  std::size_t owner = 0;
+  for (std::size_t left = offsets.size() - 1; left > 1;) {
+    const std::size_t half = left / 2;
+    owner += (offsets[owner + half] <= id) * half;
+    left -= half;
+  }
+  return static_cast<std::uint16_t>(owner);
 }
 
-nb::tuple split_by_owner(Longs ids, Longs offsets) {
+// Ids by owner, those of `home` last. Returns rows (ids, but positions in the home range for home), positions
+// (`first` + index), and starts[p] = first entry of part p, where home counts as empty.
+nb::tuple group_by_owner(Longs ids, Longs offsets, std::size_t home, std::int64_t first) {
   if (offsets.size() < 2) bad("offsets", "must have at least two entries");
   const std::size_t n = ids.size(), parts = offsets.size() - 1;
-  std::vector<std::size_t> counts(parts, 0);
-  std::vector<std::uint16_t> owner(n);
   if (parts > 65535) bad("offsets", "at most 65535 parts");
+  if (home >= parts) bad("home", "is not a part");
+  Buffer<std::int64_t> rows(n), positions(n), starts(parts + 1);
   {
     nb::gil_scoped_release unlocked;
     const std::int64_t* o = offsets.data();
+    const auto owner = std::make_unique_for_overwrite<std::uint16_t[]>(n);
+    std::vector<std::size_t> at(parts, 0);
     for (std::size_t i = 0; i < n; ++i) {
       const std::int64_t id = ids.data()[i];
       if (id < o[0] || id >= o[parts]) bad("ids", ("id " + std::to_string(id) + " belongs to no part").c_str());
       owner[i] = owner_of(id, {o, parts + 1});
-      ++counts[owner[i]];
+      ++at[owner[i]];
     }
-  }
-  std::vector<Buffer<std::int64_t>> rows, positions;
-  for (std::size_t p = 0; p < parts; ++p) {
-    rows.emplace_back(counts[p]);
-    positions.emplace_back(counts[p]);
-  }
-  {
-    nb::gil_scoped_release unlocked;
-    std::vector<std::size_t> at(parts, 0);
+    std::size_t begin = 0;
+    for (std::size_t p = 0; p < parts; ++p) {
+      starts.data[p] = static_cast<std::int64_t>(begin);
+      if (p != home) begin += std::exchange(at[p], begin);
+    }
+    starts.data[parts] = static_cast<std::int64_t>(begin);
+    at[home] = begin;
     for (std::size_t i = 0; i < n; ++i) {
-      const std::size_t p = owner[i];
-      rows[p].data[at[p]] = ids.data()[i] - offsets.data()[p];
-      positions[p].data[at[p]++] = static_cast<std::int64_t>(i);
+      const std::size_t p = owner[i], to = at[p]++;
+      rows.data[to] = p == home ? ids.data()[i] - o[home] : ids.data()[i];
+      positions.data[to] = first + static_cast<std::int64_t>(i);
     }
   }
-  nb::list row_list, position_list;
-  for (std::size_t p = 0; p < parts; ++p) {
-    row_list.append(rows[p].release());
-    position_list.append(positions[p].release());
-  }
-  return nb::make_tuple(row_list, position_list);
+  return nb::make_tuple(rows.release(), positions.release(), starts.release());
 }
 
 }  // namespace
 
 void bind_compaction(nb::module_& m, nb::class_<Compactor>& compactor) {
-  m.def("split_by_owner", &split_by_owner, "ids"_a, "offsets"_a);
+  m.def("group_by_owner", &group_by_owner, "ids"_a, "offsets"_a, "home"_a, "first"_a);
   compactor.def(nb::init<std::size_t>(), "num_ids"_a = 0)
       .def_prop_ro("size", &Compactor::size)
       .def("reset", &Compactor::reset)

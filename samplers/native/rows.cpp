@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "arrays.hpp"
+#include "checks.hpp"
 #include "compact.hpp"
 #include "gather.hpp"
 #include "parallel.hpp"
@@ -22,27 +23,23 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
   if (positions && positions->size() != n) bad("positions", "must be as long as rows");
   const auto* from = static_cast<const std::byte*>(table.data());
   auto* to = static_cast<std::byte*>(out.data());
-  // Several threads use the whole bandwidth of the memory, and streaming stores are slower then (bench/results/kv.md).
-  const bool streamed = threads == 1;
+  StoreChoice& choice = threads == 1 ? one_mover() : several_movers();
+  const std::size_t step = kColdBytes / std::max<std::size_t>(1, bytes) + 1;
+  const auto move = [&](auto source, auto target) {
+    atta::share(n, step, threads, [&](std::size_t a, std::size_t b) {
+      atta::move_rows(
+          from, to, bytes, b - a, true, [&, a](std::size_t i) { return source(a + i); },
+          [&, a](std::size_t i) { return target(a + i); }, choice);
+    });
+  };
   with_ids("rows", rows, [&](const auto* r) {
     nb::gil_scoped_release unlocked;
     atta::check_rows("rows", r, n, table.shape(0));
     const auto source = [r](std::size_t i) { return static_cast<std::size_t>(r[i]); };
-    if (!positions) {
-      atta::split(atta::evenly(n, threads), [&](std::size_t, std::size_t a, std::size_t b) {
-        atta::move_rows(
-            from, to + a * bytes, bytes, b - a, streamed, [&, a](std::size_t i) { return source(a + i); },
-            [](std::size_t i) { return i; });
-      });
-      return;
-    }
+    if (!positions) return move(source, [](std::size_t i) { return i; });
     with_ids("positions", *positions, [&](const auto* p) {
       atta::check_rows("positions", p, n, out.shape(0));
-      atta::split(atta::evenly(n, threads), [&](std::size_t, std::size_t a, std::size_t b) {
-        atta::move_rows(
-            from, to, bytes, b - a, streamed, [&, a](std::size_t i) { return source(a + i); },
-            [p, a](std::size_t i) { return static_cast<std::size_t>(p[a + i]); });
-      });
+      move(source, [p](std::size_t i) { return static_cast<std::size_t>(p[i]); });
     });
   });
 }
@@ -93,43 +90,47 @@ void scatter_rows(Table rows, Vector positions, OutTable out) {
   });
 }
 
-// Divides rows into cached ones (all bits of `need` present) and missing ones, which must be fetched; see RowCache.
+// Divides ids into cached ones (all bits of `need` present) and missing ones, which must be fetched; see RowCache.
 nb::tuple split_cached(const atta::Compactor& index,
                        nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> present, std::uint8_t need,
-                       std::int64_t base, Longs rows, Longs positions) {
-  const std::size_t n = rows.size();
-  if (positions.size() != n) bad("positions", "must be as long as rows");
+                       Longs ids, Longs positions, Longs starts) {
+  const std::size_t n = ids.size();
+  if (positions.size() != n) bad("positions", "must be as long as ids");
   if (present.size() != index.size()) bad("present", "must have one entry per indexed id");
   std::vector<std::int32_t> slots(n);
   std::size_t hits = 0;
   {
     nb::gil_scoped_release unlocked;
+    atta::check_starts(starts, n);
     constexpr std::size_t kAhead = 16;
     for (std::size_t i = 0; i < n; ++i) {
-      if (i + kAhead < n) index.request(base + rows.data()[i + kAhead]);
-      slots[i] = index.find(base + rows.data()[i]);
+      if (i + kAhead < n) index.request(ids.data()[i + kAhead]);
+      slots[i] = index.find(ids.data()[i]);
       // Hits are marked by negative numbers below -1: a slot s becomes -2 - s.
       if (slots[i] >= 0 && (present.data()[slots[i]] & need) == need) slots[i] = -2 - slots[i], ++hits;
     }
   }
   Buffer<std::int32_t> hit_slots(hits), miss_slots(n - hits);
-  Buffer<std::int64_t> hit_positions(hits), miss_rows(n - hits), miss_positions(n - hits);
+  Buffer<std::int64_t> hit_positions(hits), miss_ids(n - hits), miss_positions(n - hits), miss_starts(starts.size());
   {
     nb::gil_scoped_release unlocked;
-    std::size_t hit = 0, miss = 0;
-    for (std::size_t i = 0; i < n; ++i) {
-      if (slots[i] < -1) {
-        hit_slots.data[hit] = -2 - slots[i];
-        hit_positions.data[hit++] = positions.data()[i];
-      } else {
-        miss_slots.data[miss] = slots[i];
-        miss_rows.data[miss] = rows.data()[i];
-        miss_positions.data[miss++] = positions.data()[i];
+    std::size_t hit = 0, miss = 0, i = 0;
+    for (std::size_t p = 0; p < starts.size(); ++p) {
+      for (; i < static_cast<std::size_t>(starts.data()[p]); ++i) {
+        if (slots[i] < -1) {
+          hit_slots.data[hit] = -2 - slots[i];
+          hit_positions.data[hit++] = positions.data()[i];
+        } else {
+          miss_slots.data[miss] = slots[i];
+          miss_ids.data[miss] = ids.data()[i];
+          miss_positions.data[miss++] = positions.data()[i];
+        }
       }
+      miss_starts.data[p] = static_cast<std::int64_t>(miss);
     }
   }
-  return nb::make_tuple(hit_slots.release(), hit_positions.release(), miss_rows.release(), miss_positions.release(),
-                        miss_slots.release());
+  return nb::make_tuple(hit_slots.release(), hit_positions.release(), miss_ids.release(), miss_positions.release(),
+                        miss_starts.release(), miss_slots.release());
 }
 
 // How often each id below `limit` occurs.
@@ -157,7 +158,7 @@ void bind_rows(nb::module_& m) {
   m.def("gather_rows", &gather_rows, "table"_a, "rows"_a, "out"_a, "positions"_a.none(), "threads"_a);
   m.def("pack_rows", &pack_rows, "prefix"_a, "tables"_a, "rows"_a);
   m.def("scatter_rows", &scatter_rows, "rows"_a, "positions"_a, "out"_a);
-  m.def("split_cached", &split_cached, "index"_a, "present"_a, "need"_a, "base"_a, "rows"_a, "positions"_a);
+  m.def("split_cached", &split_cached, "index"_a, "present"_a, "need"_a, "ids"_a, "positions"_a, "starts"_a);
   m.def("count_ids", &count_ids, "ids"_a, "limit"_a);
   m.def("widen_ids", &widen_array, "ids"_a, "out"_a);
 }

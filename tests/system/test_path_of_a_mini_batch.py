@@ -24,6 +24,7 @@ from atta.observe.recording import ServedSpan, TaskSpan
 from atta.partition import Dataset, partition_graph
 from atta.partition.graph import GraphWriter
 from atta.protos.v1 import session_pb2
+from atta.samplers.dag.instance import OTHERS
 from atta.wire.clusterfile import write_cluster
 from atta.wire.rpc import METHODS
 from tests.system.relay import Call, Relay
@@ -161,10 +162,12 @@ def test_the_graph_is_partitioned_as_written(example: Example) -> None:
 def test_the_tasks_are_those_of_the_page_and_wait_for_each_other(example: Example) -> None:
     rows: list[Sequence[object]] = [("task", "operator", "lane", "owner", "cost", "rows from there", "waits for")]
     order = list(WAITS_FOR)
-    for task in sorted(example.tasks, key=lambda t: (order.index(name_of(t)), t.owner)):
+    for task in sorted(example.tasks, key=lambda t: (order.index(name_of(t)), t.lane)):
         waits = listed(WAITS_FOR[name_of(task)]) or "-"
         remote = task.remote_rows if task.lane == "net" else "-"
-        rows.append((task.kind.upper(), task.op or "-", task.lane.upper(), task.owner, f"{task.cost:g}", remote, waits))
+        owner = "others" if task.owner == OTHERS else task.owner
+        assert task.owners == ("1" if task.owner == OTHERS else "")
+        rows.append((task.kind.upper(), task.op or "-", task.lane.upper(), owner, f"{task.cost:g}", remote, waits))
     assert written(table(*rows)) == table(*rows)
     for task in example.tasks:
         before = [other for other in example.tasks if name_of(other) in WAITS_FOR[name_of(task)]]

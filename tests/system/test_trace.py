@@ -72,7 +72,8 @@ def test_every_task_is_recorded_between_its_launch_and_its_batch(cluster: atta.L
         if what == "sent":
             times = [marks[session, batch, name].at for name in ("launched", "ready", "taken", "sent")]
             assert times == sorted(times)
-    assert {span.owner for span in spans if span.lane == "net"} == {1}
+    assert {(span.owner, span.owners) for span in spans if span.lane == "net"} == {(-1, "1")}
+    assert {(span.owner, span.owners) for span in spans if span.lane == "cpu"} == {(0, "")}
     assert all(
         span.remote_rows + span.cached_rows > 0 for span in spans if span.kind == "feature" and span.lane == "net"
     )

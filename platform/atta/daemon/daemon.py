@@ -26,6 +26,7 @@ from atta.daemon.engine.engine import Engine
 from atta.daemon.filling.filler import Filler, connections, pieces_by_owner
 from atta.daemon.filling.pieces import FillPiece, PieceQueue
 from atta.daemon.filling.rows import row_pieces
+from atta.daemon.links.links import DaemonLinks
 from atta.daemon.peers.chunks import moved_at_once
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.turns import MessageTurns, TurnPool
@@ -90,7 +91,9 @@ class Daemon:
             rank=config.cache_rank,
             fan_outs=config.cache_fanouts,
         )
-        self._engine = Engine(config, self._dataset, shard, store, peers, cache=self._cache)
+        with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s
+        self._links = DaemonLinks(config, self._dataset, shard, store, peers) if with_links else None
+        self._engine = Engine(config, self._dataset, shard, store, peers, cache=self._cache, links=self._links)
         self._filler = _filler(config, self._dataset, self._cache, peers)
         self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
         self._sessions = SessionService(config, self._engine, config.listen)
@@ -144,6 +147,8 @@ class Daemon:
             "SessionService": self._sessions.methods(),
             "ControlService": control.methods(),
         }
+        if self._links is not None:
+            handlers["LinkService"] = self._links.service.methods()
         self._server.add_generic_rpc_handlers([self._handling.service(*service) for service in handlers.items()])
         names = [f"atta.v1.{service}" for service in handlers]
         reflection.enable_server_reflection(
@@ -157,15 +162,20 @@ class Daemon:
                 f"cannot listen on {self.config.listen}: the address is in use or not of this machine"
             ) from error
         self.address = f"{host}:{port}"
+        if self._links is not None:
+            self._links.listen()
         await self._server.start()
         for name in ("", *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        self._begin_chores(
-            fill=self._filler.run(),
-            watch_utilisation=self._engine.watch_utilisation(),
-            expire_sessions=self._sessions.expire(),
-            forget_idle_clients=self._tables.forget_idle(),
-        )
+        chores = {
+            "fill": self._filler.run(),
+            "watch_utilisation": self._engine.watch_utilisation(),
+            "expire_sessions": self._sessions.expire(),
+            "forget_idle_clients": self._tables.forget_idle(),
+        }
+        if self._links is not None:
+            chores["accept_links"] = self._links.service.accept()
+        self._begin_chores(**chores)
         log.info(
             "serving",
             address=self.address,
@@ -202,11 +212,13 @@ class Daemon:
         self._failure = self._failure or AttaError(f"the daemon's task {task.get_name()} died: {cause}")
 
     def _stats(self) -> dict[str, float]:
+        links = {} if self._links is None else self._links.stats()
         parts = (self._engine, self._sessions, self._tables, self._cache, self._filler, self._handling, self._process)
         return {
             "queue_limit_bytes": float(self.config.queue_bytes),
             "log_lines_dropped": float(logs.dropped_lines()),
             **{name: value for part in parts for name, value in part.stats().items()},
+            **links,
         }
 
     def _figures(self) -> DaemonFigures:
@@ -257,6 +269,8 @@ class Daemon:
         await saving
         await self._server.stop(grace=1.0)
         await self._engine.shutdown()
+        if self._links is not None:
+            await self._links.close()
         self._serving.shutdown()
         log.info("stopped")
 

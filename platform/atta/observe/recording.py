@@ -39,7 +39,7 @@ class TaskSpan(NamedTuple):
     kind: str
     op: str  # operator of the DAG's specification; empty: END
     lane: str  # "cpu", "net"
-    owner: int  # partition that holds the rows
+    owner: int  # partition that holds the rows; -1: several, see ``owners``
     chunk: int
     chunks: int
     cost: float  # the scheduler orders the tasks of a DAG by it
@@ -48,6 +48,7 @@ class TaskSpan(NamedTuple):
     cached_rows: int
     shared_rows: int
     outcome: str  # "done", "failed", or "cancelled": the result was not wanted any more
+    owners: str = ""  # of a task of several partitions: "1,2,5", or how many they are
 
 
 class ServedSpan(NamedTuple):

@@ -163,13 +163,13 @@ class _Daemon:
     def _task(self, span: TaskSpan) -> _Bar:
         bar = _Bar("CPU" if span.lane == "cpu" else "network", self.ns(span.started), self.ns(span.at))
         bar.end = max(bar.end, bar.start)
-        where = f" from part {span.owner}" if span.owner != self._recording.part else ""
+        where = "" if span.owner == self._recording.part else f" from {_owners(span)}"
         args: Event = {
             "session": self.label(span.session),
             "batch": span.batch,
             "dag": span.dag,
             "operator": span.op,
-            "owner": span.owner,
+            "owner": span.owners or span.owner,
             "chunk": f"{span.chunk + 1}/{span.chunks}",
             "cost": span.cost,
             "waited_ms": max(0.0, round(1e3 * (span.started - span.ready), 4)),
@@ -220,6 +220,15 @@ class _Daemon:
 
     def _meta(self, what: str, tid: int = 0, **args: Any) -> Event:
         return {"ph": "M", "name": what, "pid": self._pid, "tid": tid, "args": args}
+
+
+def _owners(span: TaskSpan) -> str:
+    """Whose rows a remote task is about, for people."""
+    if not span.owners:
+        return f"part {span.owner}"
+    if not span.owners.replace(",", "").isdigit():
+        return span.owners
+    return f"parts {span.owners}" if "," in span.owners else f"part {span.owners}"
 
 
 STAGES = (("", "launched", "ready"), (" waits", "ready", "taken"), (" is sent", "taken", "sent"))

@@ -143,6 +143,8 @@ class RunTask:
     dag: int
     task: Task
     ready: float = field(default=0.0, compare=False)  # since when it could have run, seconds
+    owners: tuple[OwnedVertices, ...] = field(default=(), repr=False, compare=False)
+    """Each owner's part of a task of OTHERS, in ascending order of owners; empty for other tasks."""
 
 
 @dataclass(frozen=True, slots=True)

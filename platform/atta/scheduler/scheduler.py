@@ -383,4 +383,4 @@ class Scheduler:
         for lane in self._lanes.values():
             while (taken := lane.take()) is not None:
                 dag, task, ready = taken
-                actions.append(RunTask(dag.id, task, ready))
+                actions.append(RunTask(dag.id, task, ready, dag.instance.owners_of(task)))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.samplers.dag.check import check_spec
-from atta.samplers.dag.instance import DagError, DagInstance, Kind, Lane, OwnedVertices, Task, chunk_range
+from atta.samplers.dag.instance import OTHERS, DagError, DagInstance, Kind, Lane, OwnedVertices, Task, chunk_range
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
 from tests.unit.dag.schemas import CITES, PLAIN, TYPED
@@ -42,7 +42,10 @@ def model(plan: Plan, growth: Growth, expand: Growth, chunk_rows: int) -> dict[t
         return ("SEED" if op == plan.seed.id else "JOIN", op, HOME, 0)
 
     def chunks(kind: str, op: str, rows: dict[int, int], after: set) -> set:
-        made = {(kind, op, owner, c) for owner, n in rows.items() for c in range((n + chunk_rows - 1) // chunk_rows)}
+        alone = rows if kind in ("POSITIVE", "NEGATIVE") else {HOME: rows.get(HOME, 0)}
+        made = {(kind, op, owner, c) for owner, n in alone.items() for c in range((n + chunk_rows - 1) // chunk_rows)}
+        if any(n for owner, n in rows.items() if owner not in alone):
+            made.add((kind, op, OTHERS, 0))
         tasks.update({t: set(after) for t in made})
         return made
 
@@ -121,6 +124,33 @@ def test_ready_tasks_are_those_of_the_model(
     )
 
 
+@settings(deadline=None)
+@given(grown=shares, chunk_rows=st.integers(1, 25))
+def test_a_task_of_others_knows_each_owners_part(grown: list[OwnedVertices], chunk_rows: int) -> None:
+    dag = DagInstance(plan_of(1), HOME, chunk_rows)
+    (seed,) = dag.start()
+    assert dag.owners_of(seed) == ()
+    tasks = dag.done(seed, grown)
+    away = {share.owner for share in grown if share.rows and share.owner != HOME}
+    assert {task.kind for task in tasks if task.owner == OTHERS} == (
+        {Kind.FEATURE, Kind.NEIGHBORHOOD} if away else set()
+    )
+    for task in tasks:
+        parts = dag.owners_of(task)
+        if task.owner == HOME:
+            assert parts == ()
+            continue
+        assert (task.owner, task.chunk, task.chunks, task.lane) == (OTHERS, 0, 1, Lane.NET)
+        assert [part.owner for part in parts] == sorted(away)
+        for part in parts:
+            mine = [share for share in grown if share.owner == part.owner and share.rows]
+            assert part.rows == sum(share.rows for share in mine)
+            assert part.degree == pytest.approx(sum(share.degree for share in mine))
+            assert part.feature_bytes == pytest.approx(sum(share.feature_bytes for share in mine))
+        costs = [part.degree if task.kind is Kind.NEIGHBORHOOD else part.feature_bytes for part in parts]
+        assert task.cost == pytest.approx(sum(costs))
+
+
 def test_features_of_a_hop_do_not_wait_for_the_next_hop() -> None:
     plan = plan_of(2)
     dag = DagInstance(plan, 0, 1000)
@@ -128,9 +158,9 @@ def test_features_of_a_hop_do_not_wait_for_the_next_hop() -> None:
     after_seed = dag.done(seed, [OwnedVertices(0, 10, 50.0, 400.0), OwnedVertices(1, 4, 20.0, 160.0)])
     assert [(t.kind, t.op, t.owner, t.lane, t.cost) for t in after_seed] == [
         (Kind.FEATURE, "feature0", 0, Lane.CPU, 400.0),
-        (Kind.FEATURE, "feature0", 1, Lane.NET, 160.0),
+        (Kind.FEATURE, "feature0", OTHERS, Lane.NET, 160.0),
         (Kind.NEIGHBORHOOD, "nbr1", 0, Lane.CPU, 50.0),
-        (Kind.NEIGHBORHOOD, "nbr1", 1, Lane.NET, 20.0),
+        (Kind.NEIGHBORHOOD, "nbr1", OTHERS, Lane.NET, 20.0),
     ]
     assert dag.done(after_seed[2]) == []
     (join,) = dag.done(after_seed[3])
@@ -175,7 +205,7 @@ def test_a_hop_over_several_inputs_expands_their_union() -> None:
     }
     history = run(plan, growth, {}, 100, lambda tasks: tasks[-1])
     hops = {t.owner: t.cost for t in history if t.kind is Kind.NEIGHBORHOOD}
-    assert hops == {0: 13.0, 2: 10.0}
+    assert hops == {OTHERS: 23.0}  # owners 0 and 2, home is 1
 
 
 def test_frontier_all_expands_more_than_it_fetches() -> None:

@@ -41,19 +41,28 @@ def true_rows(ids: np.ndarray) -> dict[str, np.ndarray]:
     return {"x": np.stack([ids, ids * 2, ids * 3], axis=1).astype(np.float32), "y": ids.astype(np.int64) * 7}
 
 
-def ask(shelf: RecentRows, owner: int, rows: np.ndarray, tables: list[str]) -> int:
-    """Do what a batch does: take cached rows, fetch and offer the rest. Returns the hits. Every row must be right."""
-    positions = np.arange(len(rows))
-    found = shelf.look_up(tables, owner, rows, positions)
-    outs = [np.zeros((len(rows), *SPECS[t].row_shape), SPECS[t].dtype) for t in tables]
+def ask(shelf: RecentRows, rows: dict[int, np.ndarray], tables: list[str]) -> int:
+    """Do what a batch does: take cached rows, fetch and offer the rest. Returns the hits. Every row must be right.
+
+    ``rows``: by owner, positions in its range.
+    """
+    ids = np.concatenate([OFFSETS[owner] + rows[owner] for owner in sorted(rows)]).astype(np.int64)
+    starts = np.cumsum([0, *(len(rows.get(owner, ())) for owner in range(3))])
+    positions = np.arange(len(ids))[::-1].copy()
+    found = shelf.look_up(tables, ids, positions, starts)
+    outs = [np.zeros((len(ids), *SPECS[t].row_shape), SPECS[t].dtype) for t in tables]
     shelf.fill(tables, found, outs)
-    ids = rows + OFFSETS[owner]
+    at = ids[::-1]  # by position
+    assert sorted([*found.positions, *found.missing_positions]) == list(range(len(ids)))
+    assert np.array_equal(at[found.missing_positions], found.missing_ids)
+    for owner in range(3):
+        mine = found.missing_ids[found.missing_starts[owner] : found.missing_starts[owner + 1]]
+        assert ((mine >= OFFSETS[owner]) & (mine < OFFSETS[owner + 1])).all()
+    assert found.missing_starts[-1] == len(found.missing_ids)
     for table, out in zip(tables, outs, strict=True):
-        assert np.array_equal(out[found.positions], true_rows(ids[found.positions])[table])
-    assert sorted([*found.positions, *found.missing_positions]) == list(range(len(rows)))
-    missing = true_rows(found.missing_rows + OFFSETS[owner])
-    blocks = [missing[t].reshape(-1).view(np.uint8).reshape(-1, SPECS[t].row_bytes) for t in tables]
-    shelf.keep(tables, found.missing_slots, blocks)
+        assert np.array_equal(out[found.positions], true_rows(at[found.positions])[table])
+        out[found.missing_positions] = true_rows(found.missing_ids)[table]
+    shelf.keep(tables, found.missing_slots, found.missing_positions, outs)
     return len(found.positions)
 
 
@@ -62,15 +71,18 @@ def ask(shelf: RecentRows, owner: int, rows: np.ndarray, tables: list[str]) -> i
     st.integers(1, 30),
     st.lists(
         st.tuples(
-            st.integers(1, 2), st.lists(st.integers(0, 99), unique=True, max_size=40), st.sampled_from(["x", "y", "xy"])
+            st.dictionaries(
+                st.integers(0, 2), st.lists(st.integers(0, 99), unique=True, max_size=40), min_size=1, max_size=3
+            ),
+            st.sampled_from(["x", "y", "xy"]),
         ),
         max_size=25,
     ),
 )
-def test_recent_rows_are_never_wrong(count: int, asked: list[tuple[int, list[int], str]]) -> None:
+def test_recent_rows_are_never_wrong(count: int, asked: list[tuple[dict[int, list[int]], str]]) -> None:
     shelf = RecentRows(count, SPECS, OFFSETS, window=50)
-    for owner, rows, tables in asked:
-        hits = ask(shelf, owner, np.array(rows, dtype=np.int64), list(tables))
+    for rows, tables in asked:
+        hits = ask(shelf, {owner: np.array(mine, dtype=np.int64) for owner, mine in rows.items()}, list(tables))
         assert hits <= count
 
 
@@ -78,10 +90,24 @@ def test_a_small_set_of_rows_stays_and_a_scan_leaves_nothing_behind() -> None:
     shelf = RecentRows(20, SPECS, OFFSETS, window=60)
     favourites = np.arange(20)
     for _ in range(3):
-        ask(shelf, 1, favourites, ["x", "y"])
-    assert ask(shelf, 1, favourites, ["x", "y"]) == 20
-    assert ask(shelf, 2, np.arange(100), ["x", "y"]) == 0  # once only
-    assert ask(shelf, 1, favourites, ["x", "y"]) == 20
+        ask(shelf, {1: favourites}, ["x", "y"])
+    assert ask(shelf, {1: favourites}, ["x", "y"]) == 20
+    assert ask(shelf, {2: np.arange(100)}, ["x", "y"]) == 0  # once only
+    assert ask(shelf, {1: favourites}, ["x", "y"]) == 20
+
+
+def test_ids_of_another_owner_and_impossible_bounds_are_refused() -> None:
+    shelf, ids, positions = RecentRows(20, SPECS, OFFSETS, window=60), np.array([99, 100, 250]), np.arange(3)
+    shelf.look_up(["x"], ids, positions, np.array([0, 1, 2, 3]))
+    for starts, words in (
+        ([0, 0, 2, 3], "another partition"),
+        ([0, 1, 3, 3], "another partition"),
+        ([0, 1, 3], "starts"),
+        ([0, 1, 2, 4], "starts"),
+        ([0, 2, 1, 3], "starts"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            shelf.look_up(["x"], ids, positions, np.array(starts))
 
 
 def test_readers_and_writers_at_once() -> None:
@@ -92,7 +118,8 @@ def test_readers_and_writers_at_once() -> None:
         rng = np.random.default_rng(seed)
         try:
             for _ in range(300):
-                ask(shelf, int(rng.integers(1, 3)), rng.permutation(60)[:30].astype(np.int64), ["x", "y"])
+                owners = [[1], [2], [1, 2]][int(rng.integers(0, 3))]
+                ask(shelf, {owner: rng.permutation(60)[:30] for owner in owners}, ["x", "y"])
         except BaseException as error:
             errors.append(error)
 

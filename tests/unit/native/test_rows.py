@@ -152,6 +152,28 @@ def test_split_by_owner(seed: int, parts: int) -> None:
         kernels.split_by_owner(np.array([50]), offsets)
 
 
+@given(st.integers(0, 1000), st.integers(1, 40), st.integers(0, 100))
+@settings(max_examples=100, deadline=None)
+def test_group_by_owner_equals_numpy(seed: int, parts: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    first_id, home, first = int(rng.integers(0, 9)), int(rng.integers(parts)), int(rng.integers(0, 1000))
+    offsets = first_id + np.concatenate([[0], np.sort(rng.integers(0, 50, parts - 1)), [50]]).astype(np.int64)
+    ids = rng.integers(first_id, first_id + 50, count)
+    rows, positions, starts = kernels.group_by_owner(ids, offsets, home, first=first)
+    owners = np.searchsorted(offsets, ids, side="right") - 1
+    order = np.argsort(np.where(owners == home, parts, owners), kind="stable")
+    assert np.array_equal(positions, first + order)
+    assert np.array_equal(rows, np.where(owners == home, ids - offsets[home], ids)[order])
+    counts = np.bincount(owners, minlength=parts)
+    counts[home] = 0
+    assert starts.tolist() == [0, *np.cumsum(counts)]
+    for wrong in (first_id - 1, first_id + 50):
+        with pytest.raises(ValueError, match=f"id {wrong}"):
+            kernels.group_by_owner(np.array([wrong]), offsets, home)
+    with pytest.raises(ValueError, match="home"):
+        kernels.group_by_owner(ids, offsets, parts)
+
+
 def test_degree_sum() -> None:
     indptr = np.array([0, 3, 3, 10], dtype=np.int64)
     assert kernels.degree_sum(indptr, np.array([0, 2, 2], dtype=np.int32)) == 3 + 7 + 7
@@ -178,6 +200,22 @@ def test_large_targets_are_filled_past_the_caches(width: int) -> None:
         out[:] = 0
         kernels.scatter_rows(table[rows], positions, out)
         assert np.array_equal(out, want)
+
+
+@pytest.mark.parametrize("width", [16, 31, 64, 100, 401, 1300, 5000])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_are_the_same_while_both_ways_to_store_are_tried(width: int, threads: int) -> None:
+    """A process times both ways on its first large pieces. So 40 pieces of a megabyte take each of them."""
+    rng = np.random.default_rng(width)
+    table = rng.integers(0, 256, (500, width), dtype=np.uint8)
+    count = (40 << 20) // width
+    rows, positions = rng.integers(0, 500, count), rng.permutation(count)
+    out = np.zeros((count, width), dtype=np.uint8)
+    kernels.gather_rows(table, rows, out, threads=threads)
+    assert np.array_equal(out, table[rows])
+    out[:] = 0
+    kernels.gather_rows(table, rows, out, positions=positions, threads=threads)
+    assert np.array_equal(out[positions], table[rows])
 
 
 def test_packed_rows_follow_the_prefix_table_by_table() -> None:
@@ -209,18 +247,23 @@ def test_split_cached_equals_brute_force(seed: int, kept: int, direct: bool) -> 
     index = kernels.Compactor(200 if direct else 0)
     index.insert(ids)
     present = rng.integers(0, 4, kept, dtype=np.uint8)
-    rows, positions, need, base = rng.integers(0, 90, 50), rng.permutation(99)[:50], int(rng.integers(1, 4)), 20
+    asked, positions, need = rng.integers(20, 110, 50), rng.permutation(99)[:50], int(rng.integers(1, 4))
+    starts = np.array([0, *np.sort(rng.integers(0, 51, 4)), 50])
     slot = {int(vertex): number for number, vertex in enumerate(ids)}
-    hit = [i for i in range(50) if base + rows[i] in slot and present[slot[base + rows[i]]] & need == need]
+    hit = [i for i in range(50) if asked[i] in slot and present[slot[asked[i]]] & need == need]
     miss = [i for i in range(50) if i not in hit]
-    found = kernels.split_cached(index, present, rows, positions, need=need, base=base)
-    assert found[0].tolist() == [slot[base + rows[i]] for i in hit]
+    found = kernels.split_cached(index, present, asked, positions, starts, need=need)
+    assert found[0].tolist() == [slot[asked[i]] for i in hit]
     assert found[1].tolist() == positions[hit].tolist()
-    assert found[2].tolist() == rows[miss].tolist()
+    assert found[2].tolist() == asked[miss].tolist()
     assert found[3].tolist() == positions[miss].tolist()
-    assert found[4].tolist() == [slot.get(base + rows[i], -1) for i in miss]
+    assert found[4].tolist() == [sum(i < start for i in miss) for start in starts]
+    assert found[5].tolist() == [slot.get(asked[i], -1) for i in miss]
     with pytest.raises(ValueError, match="present"):
-        kernels.split_cached(index, np.zeros(kept + 1, np.uint8), rows, positions, need=need, base=base)
+        kernels.split_cached(index, np.zeros(kept + 1, np.uint8), asked, positions, starts, need=need)
+    for bounds in ([], [0, 49], [1, 50], [0, 30, 20, 50], [0, 51], [0, 60, 50]):
+        with pytest.raises(ValueError, match="starts"):
+            kernels.split_cached(index, present, asked, positions, np.array(bounds), need=need)
 
 
 def test_resident_copies() -> None:

@@ -16,6 +16,7 @@ from atta.daemon.engine.access import ClusterAccess
 from atta.daemon.engine.pulls import RemoteContext
 from atta.daemon.engine.tasks import TaskResult, is_program, run_local, run_program, run_remote
 from atta.daemon.peers.answers import PulledRows, SampledRows
+from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.underway import PullsUnderWay
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
@@ -143,7 +144,8 @@ class Placed:
                 return run_local(state, task, self.shards[home], self.stores[home])
             if is_program(task, home):
                 return await run_program(state, task, ClusterAccess(self.shards[home], self, POOL), POOL)
-            context = RemoteContext(self[task.owner], cache, POOL, pulls, at_once=at_once)
+            owners = Owners(self, self.dataset, POOL, at_once=at_once)
+            context = RemoteContext(self, owners, cache, POOL, pulls, at_once=at_once)
             return await run_remote(state, task, context)
 
         async def make() -> None:

@@ -38,6 +38,11 @@ def remote(dataset: Dataset) -> tuple[int, int]:
     return low, high
 
 
+def one(dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The first remote vertex, as ``look_up`` takes it."""
+    return np.array([remote(dataset)[0]]), np.array([0]), np.array([0, 0, 1])
+
+
 def kept_ids(cache: RowCache) -> list[int]:
     index = cache._kept["node"].index
     return index.ids(0, index.size).tolist()
@@ -59,7 +64,7 @@ def test_the_hottest_halo_vertices_are_chosen(dataset: Dataset) -> None:
 def test_no_room_means_no_cache(dataset: Dataset, share: float, limit: int) -> None:
     cache = RowCache(dataset, 0, share=share, limit_bytes=limit)
     assert cache.nbytes == 0
-    assert cache.look_up("node", ["x"], 1, np.array([0]), np.array([0])) is None
+    assert cache.look_up("node", ["x"], *one(dataset)) is None
 
 
 def test_bytes_bound_the_choice(dataset: Dataset) -> None:
@@ -72,29 +77,26 @@ def test_rows_are_kept_once_seen_and_stay_right(dataset: Dataset) -> None:
     x, y, chosen, seen = rows_of(dataset, "x"), rows_of(dataset, "y"), set(kept_ids(cache)), set()
     for round_ in range(30):
         tables = [["x", "y"], ["y"], ["x"]][round_ % 3]
-        rows = rng.permutation(high - low)[:40]
+        ids = low + rng.permutation(high - low)[:40]
         positions = rng.permutation(60)[:40]
-        found = cache.look_up("node", tables, 1, rows, positions)
+        found = cache.look_up("node", tables, ids, positions, np.array([0, 0, 40]))
         assert found is not None
-        missing = set((low + found.missing_rows).tolist())
-        asked = set((low + rows).tolist())
+        missing, asked = set(found.missing_ids.tolist()), set(ids.tolist())
         assert asked - missing == {v for v in asked & chosen if all((v, t) in seen for t in tables)}
+        assert found.missing_starts.tolist() == [0, 0, len(missing)]
         outs = {"x": np.zeros((60, 6), np.float32), "y": np.zeros(60, np.int64)}
         cache.fill("node", tables, found, [outs[t] for t in tables])
-        blocks = []
         for table in tables:
-            source = {"x": x, "y": y}[table][low + found.missing_rows]
-            outs[table][found.missing_positions] = source
-            blocks.append(source.view(np.uint8).reshape(len(source), -1))
-            assert np.array_equal(outs[table][positions], {"x": x, "y": y}[table][low + rows])
-        cache.keep("node", tables, found.missing_slots, blocks)
+            outs[table][found.missing_positions] = {"x": x, "y": y}[table][found.missing_ids]
+            assert np.array_equal(outs[table][positions], {"x": x, "y": y}[table][ids])
+        cache.keep("node", tables, found.missing_slots, found.missing_positions, [outs[t] for t in tables])
         seen |= {(v, t) for v in missing & chosen for t in tables}
 
 
 def test_unknown_tables_are_not_cached(dataset: Dataset) -> None:
     cache = RowCache(dataset, 0, share=0.5, limit_bytes=1 << 30)
-    assert cache.look_up("node", ["x", "other"], 1, np.array([0]), np.array([0])) is None
-    assert cache.look_up("nobody", ["x"], 1, np.array([0]), np.array([0])) is None
+    assert cache.look_up("node", ["x", "other"], *one(dataset)) is None
+    assert cache.look_up("nobody", ["x"], *one(dataset)) is None
 
 
 def test_threads_never_see_half_a_row(dataset: Dataset) -> None:
@@ -106,15 +108,15 @@ def test_threads_never_see_half_a_row(dataset: Dataset) -> None:
     def work(number: int) -> None:
         rng = np.random.default_rng(number)
         for _ in range(200):
-            rows = rng.permutation(high - low)[:50]
-            found = cache.look_up("node", ["x"], 1, rows, np.arange(50))
+            ids = low + rng.permutation(high - low)[:50]
+            found = cache.look_up("node", ["x"], ids, np.arange(50), np.array([0, 0, 50]))
             assert found is not None
             out = np.zeros((50, 6), np.float32)
             cache.fill("node", ["x"], found, [out])
-            if not np.array_equal(out[found.positions], x[low + rows[found.positions]]):
+            if not np.array_equal(out[found.positions], x[ids[found.positions]]):
                 wrong.append("a kept row differs")
-            block = np.ascontiguousarray(x[low + found.missing_rows]).view(np.uint8).reshape(-1, 24)
-            cache.keep("node", ["x"], found.missing_slots, [block])
+            out[found.missing_positions] = x[found.missing_ids]
+            cache.keep("node", ["x"], found.missing_slots, found.missing_positions, [out])
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
     for thread in threads:

@@ -20,7 +20,7 @@ from atta.observe.recording import (
     TaskSpan,
     from_lines,
 )
-from atta.samplers.dag.instance import Kind, Lane, Task
+from atta.samplers.dag.instance import OTHERS, Kind, Lane, OwnedVertices, Task
 from atta.scheduler import SessionView
 
 STATS = {"utilisation": 40.0, "ready_cpu": 1.0, "ready_net": 2.0, "running_cpu": 3.0, "running_net": 4.0}
@@ -61,6 +61,18 @@ def test_every_kind_comes_back_as_its_type() -> None:
         TaskSpan(1.8, 1.6, 1.7, "s", 5, 2, "feature", "f", "net", 1, 0, 2, 8.0, 1, 2, 3, 4, "done"),
         MachineSample(2.0, 40.0, 64, 1, 2, 3, 4),
         SessionSample(2.0, "s", 1.0, None, 1, 0, 0, None, 3.0),
+    ]
+
+
+def test_a_task_of_others_names_the_owners_or_how_many_they_are() -> None:
+    recorder, task = Recorder(100, Clock()), Task(Kind.FEATURE, "f", OTHERS, 0, 1, Lane.NET, 8.0)
+    for owners in ([3], [1, 2, 5], [*range(1, 128)]):
+        shares = [OwnedVertices(owner, 10) for owner in owners]
+        recorder.task(task, ("s", 5, 2), (1.0, 1.0, 1.0), owners=shares)
+    assert [(e.owner, e.owners) for e in entries(recorder) if isinstance(e, TaskSpan)] == [
+        (-1, "3"),
+        (-1, "1,2,5"),
+        (-1, "127 partitions"),
     ]
 
 

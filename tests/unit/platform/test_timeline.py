@@ -118,6 +118,17 @@ def test_a_task_tells_what_it_belongs_to() -> None:
     assert args["waited_ms"] == 500
 
 
+@pytest.mark.parametrize(
+    ("owners", "name", "owner"),
+    [("2", "part 2", "2"), ("1,3", "parts 1,3", "1,3"), ("40 partitions", "40 partitions", "40 partitions")],
+)
+def test_a_task_of_several_partitions_names_them(owners: str, name: str, owner: str) -> None:
+    span = task(5.0, 6.0, lane="net", owner=-1)._replace(owners=owners)
+    (event,) = slices(trace_events([recording(span)]))
+    assert event["name"] == f"feature feature0 from {name}"
+    assert event["args"]["owner"] == owner
+
+
 def test_names_of_daemons_and_rows() -> None:
     events = trace_events(
         [recording(task(1, 3), task(2, 4), task(1, 2, lane="net"), ServedSpan(3, 2, "A.B", 0), part=4)]

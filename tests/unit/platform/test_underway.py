@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,14 @@ from hypothesis import strategies as st
 from atta.daemon.engine.pulls import PullCounts, RemoteContext, WantedRows, pull_jointly
 from atta.daemon.peers import underway
 from atta.daemon.peers.answers import PulledRows
+from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.underway import PullsUnderWay
 from atta.samplers.batch.items import FeatureItem
 
 TABLES = {name: np.random.default_rng(seed).random((60, 3)).astype(np.float32) for seed, name in enumerate("xy")}
-KEY = (1, "node", ("x",), "")
+KEY = ("node", ("x",), "")
+OFFSETS = np.array([0, 0, 25, 60])
+"""Owner 1 has the rows 0 to 24, owner 2 the others. Home is partition 0 and has none."""
 FAILS = 4
 """A peer with this number of turns to wait (modulo 5) fails instead of answering."""
 
@@ -38,13 +42,13 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 class Owner:
     """A peer that answers in chunks, each after some turns of the event loop, or fails.
 
-    It records the rows that it sends.
+    It records the vertices whose rows it sends.
     """
 
     address = "owner"
 
-    def __init__(self, turns: int, sent: list[int]) -> None:
-        self.turns, self.sent, self.requests = turns, sent, 0
+    def __init__(self, part: int, turns: int, sent: list[int]) -> None:
+        self.part, self.turns, self.sent, self.requests = part, turns, sent, 0
 
     async def pull(self, items: Sequence[FeatureItem], codec: str, *, age_ms: int) -> AsyncIterator[PulledRows]:
         self.requests += 1
@@ -54,37 +58,38 @@ class Owner:
             for at in range(0, len(item.rows), 7):
                 if self.requests == 1 and self.turns % 5 == FAILS:
                     raise ConnectionError
-                rows = item.rows[at : at + 7]
+                rows = item.rows[at : at + 7] + OFFSETS[self.part]
                 self.sent += rows.tolist()
                 data = b"".join(TABLES[name][rows].tobytes() for name in item.tables)
                 yield PulledRows(number, at, len(rows), memoryview(data))
                 await asyncio.sleep(0)
 
 
+DATASET: Any = SimpleNamespace(book=SimpleNamespace(offsets={"node": OFFSETS}), schema=SimpleNamespace(edge_types=()))
+
+
 class Batches:
-    """Batches of one daemon that pull from one owner."""
+    """Batches of one daemon that pull from two owners."""
 
     def __init__(self, pool: ThreadPoolExecutor, *, at_once: int = 1 << 20) -> None:
         self.pulls, self.sent = PullsUnderWay(pool), list[int]()
         self._pool, self._at_once = pool, at_once
 
     async def make(self, rows: np.ndarray, start: int, turns: int, tables: str = "x") -> tuple[PullCounts, Any] | None:
-        """A batch that begins after ``start`` turns; None: its owner failed. Afterwards its memory is overwritten."""
+        """A batch that begins after ``start`` turns; None: an owner failed. Afterwards its memory is overwritten."""
         for _ in range(start):
             await asyncio.sleep(0)
         positions = np.random.default_rng(start).permutation(len(rows) + 5)[: len(rows)]
         outs = [np.full((len(rows) + 5, 3), np.nan, dtype=np.float32) for _ in tables]
         cache: Any = None  # no row has a slot in it
-        context = RemoteContext(
-            Owner(turns, self.sent),  # type: ignore[arg-type]
-            cache,
-            self._pool,
-            self.pulls,
-            at_once=self._at_once,
-        )
-        wanted = WantedRows(FeatureItem("node", tuple(tables), rows, positions), outs)
+        peers: Any = {part: Owner(part, turns, self.sent) for part in (1, 2)}
+        owners = Owners(peers, DATASET, self._pool, at_once=self._at_once)
+        context = RemoteContext(peers, owners, cache, self._pool, self.pulls, at_once=self._at_once)
+        order = np.argsort(np.searchsorted(OFFSETS, rows, side="right"), kind="stable")
+        starts = np.array([np.count_nonzero(rows < first) for first in OFFSETS])
+        wanted = WantedRows(FeatureItem("node", tuple(tables), rows[order], positions[order], starts), outs)
         try:
-            pulled = await pull_jointly([wanted], 1, context)
+            pulled = await pull_jointly([wanted], context)
         except ConnectionError:
             return None
         finally:
@@ -182,13 +187,12 @@ def test_rows_that_differ_have_nothing_in_common(pool: ThreadPoolExecutor) -> No
         out = np.zeros((20, 3), dtype=np.float32)
         opened = [pulls.begin(KEY, rows, rows, [out])]
         for key in (
-            (2, "node", ("x",), ""),
-            (1, "other", ("x",), ""),
-            (1, "node", ("x", "y"), ""),
-            (1, "node", ("x",), "fp16"),
+            ("other", ("x",), ""),
+            ("node", ("x", "y"), ""),
+            ("node", ("x",), "fp16"),
         ):
             opened.append(pulls.begin(key, rows, rows, [out]))
-        assert [len(pull.expected) for pull in opened] == [0] * 5
+        assert [len(pull.expected) for pull in opened] == [0] * 4
         assert len(pulls.begin(KEY, rows, rows, [out]).expected) == 1
 
     asyncio.run(run())

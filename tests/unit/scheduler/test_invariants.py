@@ -18,7 +18,7 @@ WAITING = {99: (0, 7)}
 
 def busy() -> Scheduler:
     """Two sessions: one with running and waiting tasks and a finished batch, one that waits for its next check."""
-    shell = Shell(SchedulerConfig(workers=1, net_in_flight=1, max_dags=3, policy="fifo"), seed=3)
+    shell = Shell(SchedulerConfig(workers=1, net_in_flight=1, max_dags=3, policy="fifo"), seed=9)
     shell.open("a", "two", batches=9, batch_bytes=1000)
     while not shell.books["a"].ready:
         shell.finish()

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from atta.samplers.dag.instance import DagError, Kind, Lane, OwnedVertices, Task
+from atta.samplers.dag.instance import OTHERS, DagError, Kind, Lane, OwnedVertices, Task
 from atta.scheduler import (
     Action,
     BatchReady,
@@ -123,15 +123,18 @@ def test_fifo_is_first_come_first_served() -> None:
 
 
 def test_remote_requests_run_beside_cpu_tasks_and_within_their_own_bound() -> None:
-    scheduler, actions = opened("sequential", workers=1, net_in_flight=2)
+    scheduler, actions = opened("sequential", workers=1, net_in_flight=1)
     ((_, seed),) = runs(actions)
     far = [OwnedVertices(owner, 5, 1.0, 2000.0) for owner in (1, 2, 3)]
     actions = scheduler.on(TaskDone(0, seed, [OwnedVertices(0, 5, 1.0, 2000.0), *far]), 0.0)
-    assert [(t.lane, t.kind) for _, t in runs(actions)] == [
-        (Lane.CPU, Kind.NEIGHBORHOOD),
-        (Lane.NET, Kind.NEIGHBORHOOD),
-        (Lane.NET, Kind.NEIGHBORHOOD),
+    assert [(t.lane, t.kind, t.owner) for _, t in runs(actions)] == [
+        (Lane.CPU, Kind.NEIGHBORHOOD, 0),
+        (Lane.NET, Kind.NEIGHBORHOOD, OTHERS),
     ]
+    assert [a.owners for a in actions if isinstance(a, RunTask)] == [(), tuple(far)]
+    _, (_, remote) = runs(actions)
+    ((_, rows),) = runs(scheduler.on(TaskDone(0, remote), 0.0))
+    assert (rows.lane, rows.kind, rows.owner, rows.cost) == (Lane.NET, Kind.FEATURE, OTHERS, 6000.0)
 
 
 def test_two_level_launches_by_score_and_asks_to_be_woken() -> None:

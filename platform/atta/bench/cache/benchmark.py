@@ -166,10 +166,10 @@ def _replay(
                 small, part, share=share / 100, limit_bytes=1 << 62, rank=rank, fan_outs=bench.num_neighbors
             )
             for batch in epochs[0]:
-                _pull(small, cache, batch)
+                _pull(small, part, cache, batch)
             first_asked, first_hit = cache.rows_asked, cache.rows_hit
             for batch in measured:
-                _pull(small, cache, batch)
+                _pull(small, part, cache, batch)
             point.hits[rank] = cache.rows_hit - first_hit
             point.first_epoch[rank] = first_hit / first_asked
         report.add(share, point)
@@ -184,18 +184,16 @@ def _times_asked(dataset: Dataset, batches: Sequence[Batch]) -> dict[str, np.nda
     return {t: -np.sort(-c) for t, c in counts.items()}
 
 
-def _pull(dataset: Dataset, cache: RowCache, batch: Batch) -> None:
-    """Pull the remote rows of a batch as a daemon does, one owner after the other."""
+def _pull(dataset: Dataset, part: int, cache: RowCache, batch: Batch) -> None:
+    """Pull the remote rows of a batch as the daemon of ``part`` does."""
     for node_type, ids in batch.items():
-        rows, positions = kernels.split_by_owner(ids, dataset.book.offsets[node_type])
+        grouped, positions, starts = kernels.group_by_owner(ids, dataset.book.offsets[node_type], part)
         tables = list(dataset.schema.node_tables[node_type])
-        outs = [np.empty(len(ids), np.uint8) for _ in tables]
-        for owner, mine in enumerate(rows):
-            found = cache.look_up(node_type, tables, owner, mine, positions[owner]) if len(mine) else None
-            if found is not None:
-                cache.fill(node_type, tables, found, outs)
-                blocks = [np.zeros((len(found.missing_rows), 1), np.uint8) for _ in tables]
-                cache.keep(node_type, tables, found.missing_slots, blocks)
+        outs = [np.zeros((len(ids), 1), np.uint8) for _ in tables]
+        found = cache.look_up(node_type, tables, grouped, positions, starts)
+        if found is not None:
+            cache.fill(node_type, tables, found, outs)
+            cache.keep(node_type, tables, found.missing_slots, found.missing_positions, outs)
 
 
 def _with_small_rows(dataset: Dataset) -> Dataset:

@@ -22,6 +22,7 @@ from atta.daemon.engine.session import Delivery, Session
 from atta.daemon.engine.session_figures import session_figures
 from atta.daemon.engine.slots import SlotPool
 from atta.daemon.engine.tasks import TaskResult
+from atta.daemon.links.links import DaemonLinks
 from atta.daemon.peers.peers import Peers
 from atta.errors import AttaError
 from atta.kvstore.cache import RowCache
@@ -47,7 +48,15 @@ class Engine:
     """Runs the DAGs of all sessions of a daemon."""
 
     def __init__(
-        self, config: DaemonConfig, dataset: Dataset, shard: Shard, store: Store, peers: Peers, *, cache: RowCache
+        self,
+        config: DaemonConfig,
+        dataset: Dataset,
+        shard: Shard,
+        store: Store,
+        peers: Peers,
+        *,
+        cache: RowCache,
+        links: DaemonLinks | None = None,
     ) -> None:
         self.dataset, self.shard, self.store, self.peers, self.cache = dataset, shard, store, peers, cache
         self._pages = ThreadPoolExecutor(1, thread_name_prefix="atta-pages")
@@ -65,7 +74,7 @@ class Engine:
             ),
             shard.part,
         )
-        self._runner = TaskRunner(config, shard, store, peers, cache=cache, done=self._done)
+        self._runner = TaskRunner(config, shard, store, peers, cache=cache, links=links, done=self._done)
         self._compactors = CompactorPool(dataset.schema.node_counts)
         self._dags: dict[int, RunningDag] = {}
         self._sessions: dict[str, Session] = {}
@@ -139,8 +148,8 @@ class Engine:
 
     def _perform(self, action: sched.Action, now: float) -> None:
         match action:
-            case sched.RunTask(dag, task, ready):
-                self._run(dag, task, ready)
+            case sched.RunTask():
+                self._run(action)
             case sched.LaunchDag(dag, session_id, batch):
                 self.recorder.batch("launched", session_id, batch, dag=dag, at=now)
                 self._launch(dag, self._sessions[session_id], batch)
@@ -183,29 +192,32 @@ class Engine:
             raise
         return RunningDag(session, batch, state, slot, time.monotonic())
 
-    def _run(self, dag: int, task: Task, ready: float) -> None:
+    def _run(self, action: sched.RunTask) -> None:
+        dag, task = action.dag, action.task
         running = self._dags.get(dag)
         if running is None:  # its launch failed: the session is being closed
             self.post(sched.TaskFailed(dag, task))
             return
         running.running += 1
+        if action.owners:
+            running.owners[task.op] = action.owners
         name = f"tasks_{task.kind.value}_{task.lane.value}_total"
         self.counters[name] = self.counters.get(name, 0.0) + 1
-        self._runner.run(dag, running, task, ready)
+        self._runner.run(dag, running, task, action.ready)
 
     def _done(
         self, dag: int, running: RunningDag, task: Task, result: TaskResult | BaseException, times: TaskTimes
     ) -> None:
         running.running -= 1
-        of = running.session.id, running.batch, dag
+        of, owners = (running.session.id, running.batch, dag), running.owners_of(task)
         if running.cancelled:
-            self.recorder.task(task, of, times, outcome="cancelled")
+            self.recorder.task(task, of, times, outcome="cancelled", owners=owners)
             if running.running == 0:
                 self._drop(running)
             self.post(sched.TaskFailed(dag, task))  # the result is not wanted, but its lane is free
             return
         if isinstance(result, BaseException):
-            self.recorder.task(task, of, times, outcome="failed")
+            self.recorder.task(task, of, times, outcome="failed", owners=owners)
             if not isinstance(result, AttaError):
                 log.error("task failed", task=str(task), session=running.session.id, exc_info=result)
                 result = AttaError(
@@ -215,8 +227,8 @@ class Engine:
             running.session.fail(result)
             self.post(sched.TaskFailed(dag, task))
             return
-        self.recorder.task(task, of, times, result)
-        self._runner.costs.answered(task, result.remote_bytes)
+        self.recorder.task(task, of, times, result, owners=owners)
+        self._runner.costs.answered(task, result.remote_bytes, result.requests)
         seconds = times[2] - times[1]
         running.count(task, result, seconds)
         self.post(sched.TaskDone(dag, task, result.growth, result.expand, result.nbytes, seconds))
@@ -269,6 +281,7 @@ class Engine:
             **self._runner.costs.stats(),
             **self.peers.stats(),
             "cpu_s": time.process_time(),
+            "loop_cpu_s": time.thread_time(),  # figures are asked for on the event loop
             **{f"scheduler_{k}": v for k, v in self._scheduler.stats().items()},
             "sessions": float(len(self._sessions)),
             "dags_in_flight": float(len(self._dags)),

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from atta.daemon.engine.tasks import TaskResult
 from atta.observe.recording import to_lines
-from atta.samplers.dag.instance import Kind, Lane, Task
+from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
 from atta.scheduler import SessionView
 from atta.wire.rpc import METHODS
 
@@ -25,6 +25,8 @@ CHUNK_CHARS = 256 << 10
 _KINDS = {kind: kind.value for kind in Kind}
 _LANES = {lane: lane.value for lane in Lane}
 _NOTHING = TaskResult()
+_MOST_NAMED = 16
+"""Most owners of a task that its entry names, so that entries stay short."""
 
 
 class Recorder:
@@ -47,14 +49,15 @@ class Recorder:
         result: TaskResult = _NOTHING,
         *,
         outcome: str = "done",
+        owners: Sequence[OwnedVertices] = (),
     ) -> None:
-        """A task has ended; ``of``: session, batch, DAG; ``times``: ready, started, ended."""
+        """A task has ended; ``of``: session, batch, DAG; ``times``: ready, started, ended; ``owners``: of RunTask."""
         if self.capacity:
             ready, started, ended = times
             kind, lane = _KINDS[task.kind], _LANES[task.lane]
             rest = (kind, task.op, lane, task.owner, task.chunk, task.chunks, task.cost)
             moved = (result.remote_rows, result.remote_bytes, result.cached_rows, result.shared_rows)
-            self._ring.append(("task", ended, ready, started, *of, *rest, *moved, outcome))
+            self._ring.append(("task", ended, ready, started, *of, *rest, *moved, outcome, _names(owners)))
 
     def batch(self, what: str, session: str, batch: int, *, dag: int = -1, at: float | None = None) -> None:
         """A step in the life of a batch, just now or at ``at``."""
@@ -114,3 +117,9 @@ class Recorder:
         since = self.clock() - last_s
         entries = tuple(self._ring)
         return to_lines((entry for entry in entries if not last_s or entry[1] >= since), CHUNK_CHARS)
+
+
+def _names(owners: Sequence[OwnedVertices]) -> str:
+    if len(owners) > _MOST_NAMED:
+        return f"{len(owners)} partitions"
+    return ",".join([str(share.owner) for share in owners])

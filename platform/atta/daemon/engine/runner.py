@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from atta.daemon.config import DaemonConfig
@@ -16,13 +15,17 @@ from atta.daemon.engine.session import Session
 from atta.daemon.engine.slots import Slot
 from atta.daemon.engine.task_costs import TaskCosts
 from atta.daemon.engine.tasks import TaskResult, is_program, run_local, run_program, run_remote
+from atta.daemon.links.links import DaemonLinks
+from atta.daemon.peers.answers import AskedOwners
 from atta.daemon.peers.chunks import moved_at_once
+from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.underway import PullsUnderWay
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
+from atta.observe.machine.threads import named_threads
 from atta.samplers.batch.state import BatchState
-from atta.samplers.dag.instance import Kind, Lane, Task
+from atta.samplers.dag.instance import OTHERS, Kind, Lane, OwnedVertices, Task
 from atta.samplers.shard import Shard
 from atta.scheduler import policy_named
 
@@ -56,6 +59,8 @@ class RunningDag:
     running: int = 0
     cancelled: bool = False
     stats: dict[str, float] = field(default_factory=dict)
+    owners: dict[str, tuple[OwnedVertices, ...]] = field(default_factory=dict)
+    """By operator: each owner's part of its running task of OTHERS."""
 
     def count(self, task: Task, result: TaskResult, seconds: float) -> None:
         """Add a task that has ended to the batch's figures."""
@@ -64,6 +69,10 @@ class RunningDag:
         self._add("remote_bytes", result.remote_bytes)
         self._add("cached_rows", result.cached_rows)
         self._add("shared_rows", result.shared_rows)
+
+    def owners_of(self, task: Task) -> tuple[OwnedVertices, ...]:
+        """The owners of a task that has ended."""
+        return self.owners.pop(task.op) if task.owner == OTHERS else ()
 
     def _add(self, name: str, value: float) -> None:
         self.stats[name] = self.stats.get(name, 0.0) + value
@@ -80,14 +89,17 @@ class TaskRunner:
         peers: Peers,
         *,
         cache: RowCache,
+        links: DaemonLinks | None = None,
         done: Callable[[int, RunningDag, Task, TaskResult | BaseException, TaskTimes], None],
     ) -> None:
         self._shard, self._store, self._peers, self._cache, self._done = shard, store, peers, cache, done
         self.costs = TaskCosts()
         self._oldest_first = policy_named(config.policy).oldest_first
-        self._workers = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-worker")
-        self._copiers = ThreadPoolExecutor(max(1, config.threads // 2), thread_name_prefix="atta-copy")
+        self._workers = named_threads(config.threads, "atta-worker")
+        self._copiers = named_threads(max(1, config.threads // 2), "atta-copy")
         self._at_once = moved_at_once(config.threads)
+        messages = Owners(peers, shard.dataset, self._copiers, at_once=self._at_once)
+        self._owners: AskedOwners = messages if links is None else links.owners(messages)
         self._underway = PullsUnderWay(self._copiers) if config.share_pulls else None
         self._access = ClusterAccess(shard, peers, self._workers)
         self._talks: set[asyncio.Task[None]] = set()
@@ -122,9 +134,15 @@ class TaskRunner:
                 result = await run_program(running.state, task, self._access, self._workers)
             else:
                 age_ms = math.ceil(1e3 * (started - running.launched)) if self._oldest_first else 0
-                codec = running.session.request.codec
                 context = RemoteContext(
-                    self._peers[task.owner], self._cache, self._copiers, self._underway, codec, age_ms, self._at_once
+                    self._peers,
+                    self._owners,
+                    self._cache,
+                    self._copiers,
+                    self._underway,
+                    running.session.request.codec,
+                    age_ms,
+                    self._at_once,
                 )
                 result = await run_remote(running.state, task, context)
         except asyncio.CancelledError:

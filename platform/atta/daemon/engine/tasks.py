@@ -10,8 +10,8 @@ from typing import Any
 
 from atta.daemon.engine.access import ClusterAccess
 from atta.daemon.engine.pulls import RemoteContext, pull_rows
-from atta.errors import RemoteError
 from atta.kvstore.store import Store
+from atta.samplers.batch.items import owners_of
 from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import Kind, OwnedVertices, Task
 from atta.samplers.shard import Shard
@@ -30,6 +30,7 @@ class TaskResult:
     remote_bytes: int = 0
     cached_rows: int = 0
     shared_rows: int = 0
+    requests: int = 0  # to other daemons
 
 
 def run_local(state: BatchState, task: Task, shard: Shard, store: Store) -> TaskResult:
@@ -56,7 +57,7 @@ def run_local(state: BatchState, task: Task, shard: Shard, store: Store) -> Task
                     times=item.times,
                     tables=item.tables,
                 )
-                state.accept(task, item, 0, answer)
+                state.accept(task, item, answer)
             return TaskResult()
         case Kind.JOIN:
             growth, expand = state.join(task.op)
@@ -100,15 +101,14 @@ async def _on(pool: Executor, function: Callable[..., Any], *args: Any) -> Any:
 
 
 async def run_remote(state: BatchState, task: Task, context: RemoteContext) -> TaskResult:
-    """Run a task whose rows a peer owns."""
-    peer = context.peer
+    """Run a task whose rows other daemons own."""
     match task.kind:
         case Kind.POSITIVE | Kind.NEGATIVE:
             op, rows, positions, key = state.pair_item(task)
-            negative = op.kind is Kind.NEGATIVE
+            negative, peer = op.kind is Kind.NEGATIVE, context.peers[task.owner]
             ids = await peer.pair(op.edge_type, rows, count=op.count, negative=negative, stream_key=key)
             state.accept_pairs(task, positions, ids)
-            return TaskResult(remote_rows=len(rows), remote_bytes=ids.nbytes)
+            return TaskResult(remote_rows=len(rows), remote_bytes=ids.nbytes, requests=1)
         case Kind.NEIGHBORHOOD:
             return await _sample(state, task, context)
         case Kind.FEATURE:
@@ -118,23 +118,16 @@ async def run_remote(state: BatchState, task: Task, context: RemoteContext) -> T
                 remote_bytes=pulled.nbytes,
                 cached_rows=pulled.cached,
                 shared_rows=pulled.shared,
+                requests=pulled.requests,
             )
         case _:
             raise AssertionError(f"{task} runs at home")
 
 
 async def _sample(state: BatchState, task: Task, context: RemoteContext) -> TaskResult:
-    peer, items = context.peer, state.sample_items(task)
-    if not items:
-        return TaskResult()
-    answered, received = dict.fromkeys(map(id, items), 0), 0
-    async for item, first_row, answer, nbytes in peer.sample(items, age_ms=context.age_ms):
-        try:
-            state.accept(task, item, first_row, answer)
-        except ValueError as error:
-            raise RemoteError(peer.address, str(error)) from error
-        answered[id(item)] += len(answer.counts)
-        received += nbytes
-    if missing := [item.edge_type for item in items if answered[id(item)] != len(item.rows)]:
-        raise RemoteError(peer.address, f"left rows of {', '.join(missing)} unanswered")
-    return TaskResult(remote_rows=sum(len(item.rows) for item in items), remote_bytes=received)
+    items = state.sample_items(task)
+    rows = received = 0
+    for item, answer, nbytes in await context.owners.sample(items, age_ms=context.age_ms) if items else ():
+        state.accept(task, item, answer)
+        rows, received = rows + len(item.rows), received + nbytes
+    return TaskResult(remote_rows=rows, remote_bytes=received, requests=owners_of(items))

@@ -60,7 +60,8 @@ class _OwnedRows:
         async for _, first, count, data in peer.pull([wanted]):
             if len(data) != count * self.kept.row_bytes:
                 raise RemoteError(peer.address, f"sends {len(data)} bytes for {count} rows")
-            await asyncio.to_thread(self.kept.keep, tables, slots[first : first + count], self._blocks(count, data))
+            mine, blocks = slots[first : first + count], self._blocks(count, data)
+            await asyncio.to_thread(self.kept.keep, tables, mine, np.arange(count), blocks)
             came += count
         if came != len(slots):
             raise RemoteError(peer.address, f"sends {came} rows of {len(slots)}")

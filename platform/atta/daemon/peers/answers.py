@@ -1,6 +1,6 @@
-"""What tasks ask of a peer, and the pieces in which its answers come.
+"""What tasks ask of peers, and the pieces in which their answers come.
 
-``Peer`` asks over the network; tests answer in its place.
+``Peer`` asks over the network; tests answer in its place. ``Owners`` asks all peers that own rows of a task.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.shard import Answer
 
-__all__ = ["AskedPeer", "AskedPeers", "PulledRows", "SampledRows"]
+__all__ = ["AskedOwners", "AskedPeer", "AskedPeers", "PulledRows", "SampledItem", "SampledRows"]
 
 
 class SampledRows(NamedTuple):
@@ -32,6 +32,14 @@ class PulledRows(NamedTuple):
     first_row: int
     rows: int
     data: Any  # their bytes, table by table
+
+
+class SampledItem(NamedTuple):
+    """Sampled edges of all rows of one item."""
+
+    item: SampleItem
+    answer: Answer
+    nbytes: int  # on the network
 
 
 class AskedPeer(Protocol):
@@ -64,3 +72,24 @@ class AskedPeers(Protocol):
     """The other daemons, by partition."""
 
     def __getitem__(self, part: int) -> AskedPeer: ...
+
+
+class AskedOwners(Protocol):
+    """All owners of a task's rows at once. The items have ``starts`` and at least one row each, and their rows are internal
+    ids.
+
+    When a method returns or raises, nothing writes into the batch any more. Errors name the peer that is to blame.
+    """
+
+    async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledItem]:
+        """Sampled edges of ``items``, in the order of their rows."""
+        ...
+
+    async def pull(
+        self, items: Sequence[FeatureItem], outs: Sequence[Sequence[np.ndarray]], codec: str = "", *, age_ms: int = 0
+    ) -> int:
+        """Put the table rows of each item at its positions in its ``outs``, the batch's arrays of its tables.
+
+        float32 rows come in ``codec``. Returns the number of bytes that came.
+        """
+        ...

@@ -17,7 +17,7 @@ from atta.daemon.peers.link import CONNECT_S, RETRY_S, Link, PeerLink
 from atta.daemon.peers.remaining import Remaining, RequestPlace, rest_of
 from atta.errors import ConfigError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
-from atta.protos.v1 import graph_pb2, kv_pb2
+from atta.protos.v1 import graph_pb2, kv_pb2, link_pb2
 from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.shard import Answer
 from atta.wire import rpc
@@ -205,6 +205,11 @@ class Peer:
             rows, wide = rows_to_wire(item.rows)
             request.pulls.add(node_type=item.node_type, tables=item.tables, rows=rows, wide_rows=wide, codec=codec)
         return request
+
+    async def attach(self, request: link_pb2.AttachRequest) -> link_pb2.AttachReply:
+        """Ask for a link (``LinkService.Attach``)."""
+        reply: link_pb2.AttachReply = await self._answer("LinkService.Attach", request)
+        return reply
 
     async def _answer(self, method: str, request: Any) -> Any:
         """The answer to a request that has a single one."""

@@ -1,4 +1,4 @@
-"""Rows that a batch has asked a peer for, and that the next batch wants too, cross the network once.
+"""Rows that a batch has asked peers for, and that the next batch wants too, cross the network once.
 
 Batches in flight overlap: on a power-law graph half of a batch's remote rows may be in the batch before it as well. A
 batch that wants a row which is still under way leaves it out of its own request. When the row has come, it gets a copy
@@ -24,11 +24,11 @@ __all__ = ["Pull", "PullsUnderWay", "SharedRows"]
 
 LEAST_ROWS = 256
 """Least number of rows to share. Fewer are asked for again, as waiting for another batch costs more."""
-MOST_ROWS = 1 << 20
-"""Most rows remembered per owner and choice of tables, 20 bytes each. Beyond that, all of them are forgotten."""
+MOST_ROWS = 1 << 22
+"""Most rows remembered per choice of tables, 20 bytes each. Beyond that, all of them are forgotten."""
 
-Key = tuple[int, str, tuple[str, ...], str]
-"""Owner, node type, tables, codec: pulls of different keys have nothing in common."""
+Key = tuple[str, tuple[str, ...], str]
+"""Node type, tables, codec: pulls of different keys have nothing in common."""
 
 
 @dataclass(eq=False, slots=True)
@@ -52,7 +52,7 @@ class SharedRows:
 
 @dataclass(eq=False, slots=True)
 class Pull:
-    """Rows of one owner that a batch waits for; ``outs``: its arrays of the tables.
+    """Rows of peers that a batch waits for; ``outs``: its arrays of the tables.
 
     ``expected`` are disjoint parts of the rows that earlier pulls promised; ``promised`` is what this pull owes to
     later ones.
@@ -66,7 +66,7 @@ class Pull:
 
 
 class _LastPulls:
-    """For each row of an owner the last pull that asked for it, and where the row will lie in that pull's batch."""
+    """For each vertex the last pull that asked for its row, and where the row will lie in that pull's batch."""
 
     def __init__(self) -> None:
         self.open: dict[int, Pull] = {}  # by number, the earliest first
@@ -109,9 +109,9 @@ class PullsUnderWay:
         self._count = 0
 
     def begin(self, key: Key, rows: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> Pull:
-        """A batch wants ``rows`` (int64 [n], of the owner) at ``positions`` of ``outs``; ``end`` must follow.
+        """A batch wants ``rows`` (int64 [n], internal ids) at ``positions`` of ``outs``; ``end`` must follow.
 
-        The result's ``expected`` says what earlier pulls will bring. Await each of them, and ask the owner for all
+        The result's ``expected`` says what earlier pulls will bring. Await each of them, and ask the owners for all
         other rows and for those that did not come.
         """
         self._count += 1

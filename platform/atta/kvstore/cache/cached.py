@@ -35,19 +35,20 @@ class Pins:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Which of a peer's rows are cached and which are missing. A position is the row's place in the batch.
+    """Which of the peers' rows are cached and which are missing. A position is the row's place in the batch.
 
     Hits: ``slots`` int32 [hits] and ``positions`` int64 [hits]. ``pins`` holds the slots until the hits are filled.
 
-    Misses: ``missing_rows`` and ``missing_positions`` int64 [misses], ``missing_slots`` int32 or int64 [misses]. Pass
-    an entry of ``missing_slots`` to ``keep`` with the row when it comes; -1: do not keep the row. Policies that choose
-    beforehand give the slot, others the vertex's id.
+    Misses: ``missing_ids`` and ``missing_positions`` int64 [misses], ``missing_starts`` int64 [parts + 1] their bounds
+    by owner, ``missing_slots`` int32 or int64 [misses]. Pass ``missing_slots`` to ``keep`` when the rows have come; -1:
+    do not keep the row. Policies that choose beforehand give the slot, others the vertex's id.
     """
 
     slots: np.ndarray
     positions: np.ndarray
-    missing_rows: np.ndarray
+    missing_ids: np.ndarray
     missing_positions: np.ndarray
+    missing_starts: np.ndarray
     missing_slots: np.ndarray
     pins: Pins | None = None
 
@@ -58,14 +59,16 @@ class CachedRows(Protocol):
     tables: dict[str, np.ndarray]
     """The cached tables, [slots, *row shape] each."""
 
-    def look_up(self, tables: Sequence[str], owner: int, rows: np.ndarray, positions: np.ndarray) -> Lookup:
-        """Which of ``owner``'s ``rows`` (int64, relative to its range) are cached for all ``tables``."""
+    def look_up(self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> Lookup:
+        """Which of ``ids`` (int64, internal) are cached for all ``tables``. Partition p owns the entries ``starts[p]``
+        to ``starts[p + 1]``; ``starts`` is int64 [parts + 1]."""
 
     def fill(self, tables: Sequence[str], found: Lookup, outs: Sequence[np.ndarray]) -> None:
         """Copy the cached rows to their positions in the batch. Call it once per look-up."""
 
-    def keep(self, tables: Sequence[str], slots: np.ndarray, blocks: Sequence[np.ndarray]) -> None:
-        """Keep rows that came from a peer; ``slots``: entries of ``missing_slots``."""
+    def keep(self, tables: Sequence[str], slots: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> None:
+        """Keep rows that came from peers and lie at ``positions`` of ``outs``, the batch's arrays of the tables.
+        ``slots``: ``missing_slots`` of a look-up."""
 
 
 def empty_rows(specs: Mapping[str, TableSpec], count: int) -> dict[str, np.ndarray]:

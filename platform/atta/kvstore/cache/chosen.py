@@ -27,7 +27,6 @@ class ChosenRows:
         self.index.insert(ids)
         self.ids = ids
         self.tables = empty_rows(specs, len(ids))
-        self._offsets = offsets
         self._lock = threading.Lock()
         self._present = np.zeros(len(ids), dtype=np.uint8)  # bit i: the row of table i is here
 
@@ -41,25 +40,27 @@ class ChosenRows:
         every = np.uint8(bits_of(self.tables, list(self.tables)))
         return np.asarray(slots[self._present[slots] != every])
 
-    def look_up(self, tables: Sequence[str], owner: int, rows: np.ndarray, positions: np.ndarray) -> Lookup:
+    def look_up(self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> Lookup:
         """See ``CachedRows``. It needs no lock, because a slot always belongs to one vertex and its bits are never
         cleared."""
-        need, base = bits_of(self.tables, tables), int(self._offsets[owner])
-        return Lookup(*kernels.split_cached(self.index, self._present, rows, positions, need=need, base=base))
+        need = bits_of(self.tables, tables)
+        return Lookup(*kernels.split_cached(self.index, self._present, ids, positions, starts, need=need))
 
     def fill(self, tables: Sequence[str], found: Lookup, outs: Sequence[np.ndarray]) -> None:
         """See ``CachedRows``."""
         for name, out in zip(tables, outs, strict=True):
             kernels.gather_rows(self.tables[name], found.slots, out, positions=found.positions)
 
-    def keep(self, tables: Sequence[str], slots: np.ndarray, blocks: Sequence[np.ndarray]) -> None:
+    def keep(self, tables: Sequence[str], slots: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> None:
         """See ``CachedRows``."""
+        bits = bits_of(self.tables, tables)
         chosen = np.flatnonzero(slots >= 0)
+        chosen = chosen[self._present[slots[chosen]] & bits != bits]  # other batches may have brought them by now
         if not len(chosen):
             return
-        at = slots[chosen]
+        at, from_ = slots[chosen], positions[chosen]
         with self._lock:
-            for name, block in zip(tables, blocks, strict=True):
-                kernels.scatter_rows(block[chosen], at, self.tables[name])
+            for name, out in zip(tables, outs, strict=True):
+                kernels.gather_rows(out, from_, self.tables[name], positions=at)
             # Write the rows first, then their bits: look-ups read without the lock.
-            self._present[at] |= np.uint8(bits_of(self.tables, tables))
+            self._present[at] |= np.uint8(bits)

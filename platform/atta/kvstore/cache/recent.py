@@ -41,10 +41,10 @@ class RecentRows:
         self.index = _native.RecentIndex(count, window, QUIET_PULLS, offsets.tolist())
         self.tables = empty_rows(specs, count)
 
-    def look_up(self, tables: Sequence[str], owner: int, rows: np.ndarray, positions: np.ndarray) -> Lookup:
-        """See ``CachedRows``; raises ValueError for a row outside the owner's range."""
-        rows, positions = (np.ascontiguousarray(a, dtype=np.int64) for a in (rows, positions))
-        found = self.index.look_up(rows, positions, owner, bits_of(self.tables, tables))
+    def look_up(self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> Lookup:
+        """See ``CachedRows``; raises ValueError for an id outside its owner's range."""
+        ids, positions, starts = (np.ascontiguousarray(a, dtype=np.int64) for a in (ids, positions, starts))
+        found = self.index.look_up(ids, positions, starts, bits_of(self.tables, tables))
         return Lookup(*found, Pins(self.index, found[0]))
 
     def fill(self, tables: Sequence[str], found: Lookup, outs: Sequence[np.ndarray]) -> None:
@@ -56,17 +56,17 @@ class RecentRows:
             if found.pins is not None:
                 found.pins.release()
 
-    def keep(self, tables: Sequence[str], slots: np.ndarray, blocks: Sequence[np.ndarray]) -> None:
+    def keep(self, tables: Sequence[str], slots: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> None:
         """See ``CachedRows``. Here ``slots`` are ids, because a slot is chosen only when the row has come."""
         chosen = np.flatnonzero(slots >= 0)
         if not len(chosen):
             return
         at, todo = self.index.reserve(np.ascontiguousarray(slots[chosen], dtype=np.int64), bits_of(self.tables, tables))
-        written = False
+        written, from_ = False, positions[chosen]
         try:
-            for name, block in zip(tables, blocks, strict=True):
+            for name, out in zip(tables, outs, strict=True):
                 mine = np.flatnonzero(todo & np.uint8(bits_of(self.tables, [name])))
-                kernels.scatter_rows(block[chosen[mine]], at[mine], self.tables[name])
+                kernels.gather_rows(out, from_[mine], self.tables[name], positions=at[mine])
             written = True
         finally:
             self.index.publish(at, todo, written)

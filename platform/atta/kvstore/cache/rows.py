@@ -108,15 +108,17 @@ class RowCache:
         return {"cache_rows_asked": float(asked), "cache_rows_hit": float(hit), "cache_bytes": float(self.nbytes)}
 
     def look_up(
-        self, node_type: str, tables: Sequence[str], owner: int, rows: np.ndarray, positions: np.ndarray
+        self, node_type: str, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray
     ) -> Lookup | None:
-        """Which of ``owner``'s ``rows`` (int64, relative to its range) are cached for all ``tables``; None: the cache
-        does not hold these tables."""
+        """Which of ``ids`` (int64, internal) are cached for all ``tables``; None: the cache does not hold these tables.
+
+        Partition p owns the entries ``starts[p]`` to ``starts[p + 1]``; ``starts`` is int64 [parts + 1].
+        """
         kept = self._kept.get(node_type)
         usable = kept is not None and all(name in kept.tables for name in tables)
-        found = kept.look_up(tables, owner, rows, positions) if kept is not None and usable else None
+        found = kept.look_up(tables, ids, positions, starts) if kept is not None and usable else None
         with self._lock:
-            self.rows_asked += len(rows)
+            self.rows_asked += len(ids)
             self.rows_hit += 0 if found is None else len(found.slots)
         return found
 
@@ -125,9 +127,16 @@ class RowCache:
         look-up."""
         self._kept[node_type].fill(tables, found, outs)
 
-    def keep(self, node_type: str, tables: Sequence[str], slots: np.ndarray, blocks: Sequence[np.ndarray]) -> None:
-        """Keep rows that came from a peer: ``blocks`` uint8 [rows, row bytes] per table, ``slots`` as looked up."""
-        self._kept[node_type].keep(tables, slots, blocks)
+    def keep(
+        self,
+        node_type: str,
+        tables: Sequence[str],
+        slots: np.ndarray,
+        positions: np.ndarray,
+        outs: Sequence[np.ndarray],
+    ) -> None:
+        """Keep rows that came from peers and lie at ``positions`` (int64) of ``outs``; ``slots`` as looked up."""
+        self._kept[node_type].keep(tables, slots, positions, outs)
 
 
 def _row_bytes(tables: Mapping[str, TableSpec]) -> int:

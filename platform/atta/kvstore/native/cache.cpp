@@ -3,6 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "arrays.hpp"
+#include "checks.hpp"
 #include "gather.hpp"
 #include "recent.hpp"
 
@@ -26,32 +27,40 @@ void make_index(RecentIndex* self, std::size_t slots, std::size_t window, std::s
 }
 
 // As split_cached, but missing rows get `tickets` (int64: ids, or -1) in place of slots.
-nb::tuple look_up(RecentIndex& index, Longs rows, Longs positions, std::size_t owner, std::uint8_t need) {
-  const std::size_t n = rows.size();
-  if (positions.size() != n) bad("positions", "must be as long as rows");
-  if (owner >= index.parts()) bad("owner", "is not a partition");
+nb::tuple look_up(RecentIndex& index, Longs ids, Longs positions, Longs starts, std::uint8_t need) {
+  const std::size_t n = ids.size();
+  if (positions.size() != n) bad("positions", "must be as long as ids");
+  if (starts.size() != index.parts() + 1) bad("starts", "must have one entry per partition, and one more");
   std::vector<std::int32_t> found(n);
   std::vector<std::int64_t> wanted(n);
   std::size_t hits = 0;
   {
     nb::gil_scoped_release unlocked;
-    check_rows("rows", rows.data(), n, static_cast<std::size_t>(index.base(owner + 1) - index.base(owner)));
-    hits = index.look_up(span_of(rows), owner, need, found.data(), wanted.data());
+    check_starts(starts, n);
+    for (std::size_t p = 0; p < index.parts(); ++p)
+      for (std::int64_t i = starts.data()[p]; i < starts.data()[p + 1]; ++i)
+        if (ids.data()[i] < index.base(p) || ids.data()[i] >= index.base(p + 1)) bad("ids", "has an id of another partition");
+    hits = index.look_up(span_of(ids), span_of(starts), need, found.data(), wanted.data());
   }
   Buffer<std::int32_t> slots(hits);
-  Buffer<std::int64_t> hit_positions(hits), miss_rows(n - hits), miss_positions(n - hits), tickets(n - hits);
-  std::size_t hit = 0, miss = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    if (found[i] != RecentIndex::kNone) {
-      slots.data[hit] = found[i];
-      hit_positions.data[hit++] = positions.data()[i];
-    } else {
-      tickets.data[miss] = wanted[i];
-      miss_rows.data[miss] = rows.data()[i];
-      miss_positions.data[miss++] = positions.data()[i];
+  Buffer<std::int64_t> hit_positions(hits), miss_ids(n - hits), miss_positions(n - hits), miss_starts(starts.size());
+  Buffer<std::int64_t> tickets(n - hits);
+  std::size_t hit = 0, miss = 0, i = 0;
+  for (std::size_t p = 0; p < starts.size(); ++p) {
+    for (; i < static_cast<std::size_t>(starts.data()[p]); ++i) {
+      if (found[i] != RecentIndex::kNone) {
+        slots.data[hit] = found[i];
+        hit_positions.data[hit++] = positions.data()[i];
+      } else {
+        tickets.data[miss] = wanted[i];
+        miss_ids.data[miss] = ids.data()[i];
+        miss_positions.data[miss++] = positions.data()[i];
+      }
     }
+    miss_starts.data[p] = static_cast<std::int64_t>(miss);
   }
-  return nb::make_tuple(slots.release(), hit_positions.release(), miss_rows.release(), miss_positions.release(), tickets.release());
+  return nb::make_tuple(slots.release(), hit_positions.release(), miss_ids.release(), miss_positions.release(),
+                        miss_starts.release(), tickets.release());
 }
 
 nb::tuple reserve(RecentIndex& index, Longs ids, std::uint8_t bits) {
@@ -104,7 +113,7 @@ void spread_weights(Longs indptr, Vector indices, Doubles weights, OutDoubles ou
 void bind_cache(nb::module_& m) {
   nb::class_<RecentIndex>(m, "RecentIndex")
       .def("__init__", &make_index, "slots"_a, "window"_a, "quiet"_a, "offsets"_a)
-      .def("look_up", &look_up, "rows"_a, "positions"_a, "owner"_a, "need"_a)
+      .def("look_up", &look_up, "ids"_a, "positions"_a, "starts"_a, "need"_a)
       .def("reserve", &reserve, "ids"_a, "bits"_a)
       .def("publish", &publish, "slots"_a, "todo"_a, "written"_a)
       .def("unpin", &unpin, "slots"_a)

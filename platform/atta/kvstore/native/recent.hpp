@@ -65,30 +65,34 @@ class RecentIndex {
   std::int64_t base(std::size_t owner) const { return offsets_[owner]; }
   std::int64_t end() const { return offsets_.back(); }
 
-  // One pull from `owner`. If all bits of `need` are there, found[i] is the slot of base + rows[i], and the slot is now
-  // pinned. Otherwise found[i] is kNone. Then tickets[i] is the id if the row should be kept when it comes, else kNone.
-  // Returns the number of rows found.
-  std::size_t look_up(std::span<const std::int64_t> rows, std::size_t owner, std::uint8_t need, std::int32_t* found,
-                      std::int64_t* tickets) {
+  // One pull from every owner p with rows: ids[starts[p]] to ids[starts[p + 1]]. If all bits of `need` are there,
+  // found[i] is the slot of ids[i], and the slot is now pinned. Otherwise found[i] is kNone. Then tickets[i] is the id if
+  // the row should be kept when it comes, else kNone. Returns the number of rows found.
+  std::size_t look_up(std::span<const std::int64_t> ids, std::span<const std::int64_t> starts, std::uint8_t need,
+                      std::int32_t* found, std::int64_t* tickets) {
     const std::lock_guard<std::mutex> held(mutex_);
-    const std::uint32_t pull = ++pulls_[owner];
-    std::size_t hits = 0, room = slots_.size() - used_;
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (i + kAhead < rows.size()) __builtin_prefetch(&table_[home(offsets_[owner] + rows[i + kAhead])]);
-      const std::int64_t id = offsets_[owner] + rows[i];
-      const std::int32_t at = find(id);
-      found[i] = tickets[i] = kNone;
-      if (at != kNone) {
-        Slot& slot = slots_[static_cast<std::size_t>(at)];
-        slot.pull = pull;
-        if ((slot.present & need) == need)
-          ++slot.pins, ++hits, found[i] = at;
-        else
+    std::size_t hits = 0, room = slots_.size() - used_, i = 0;
+    for (std::size_t owner = 0; owner < parts(); ++owner) {
+      const auto stop = static_cast<std::size_t>(starts[owner + 1]);
+      if (i == stop) continue;
+      const std::uint32_t pull = ++pulls_[owner];
+      for (; i < stop; ++i) {
+        if (i + kAhead < ids.size()) __builtin_prefetch(&table_[home(ids[i + kAhead])]);
+        const std::int64_t id = ids[i];
+        const std::int32_t at = find(id);
+        found[i] = tickets[i] = kNone;
+        if (at != kNone) {
+          Slot& slot = slots_[static_cast<std::size_t>(at)];
+          slot.pull = pull;
+          if ((slot.present & need) == need)
+            ++slot.pins, ++hits, found[i] = at;
+          else
+            tickets[i] = id;
+        } else if (sightings_.again(id)) {
           tickets[i] = id;
-      } else if (sightings_.again(id)) {
-        tickets[i] = id;
-      } else if (room > 0) {
-        tickets[i] = id, --room;
+        } else if (room > 0) {
+          tickets[i] = id, --room;
+        }
       }
     }
     return hits;
