@@ -94,7 +94,7 @@ class Daemon:
         with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s
         self._links = DaemonLinks(config, self._dataset, shard, store, peers) if with_links else None
         self._engine = Engine(config, self._dataset, shard, store, peers, cache=self._cache, links=self._links)
-        self._filler = _filler(config, self._dataset, self._cache, peers)
+        self._filler = _filler(config, self._dataset, self._cache, peers, self._links)
         self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
         self._sessions = SessionService(config, self._engine, config.listen)
         self._graph = GraphService(shard, self._serving, turns, config.listen)
@@ -289,9 +289,15 @@ def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], DaemonFigures]
     return answer.result(SCRAPE_S)
 
 
-def _filler(config: DaemonConfig, dataset: Dataset, cache: RowCache, peers: Peers) -> Filler:
+def _filler(config: DaemonConfig, dataset: Dataset, cache: RowCache, peers: Peers, links: DaemonLinks | None) -> Filler:
     """What fills the cache in the background and connects the peers; without a rate it only connects them."""
     rate, others = config.cache_fill, sorted({*config.peers} - {config.part})
+
+    async def reached(owner: int) -> bool:
+        there = await peers.reached(owner)
+        if there and links is not None:
+            await links.attach(owner)
+        return there
 
     def rows(*, halo: bool) -> Iterable[FillPiece]:
         found = row_pieces(cache, dataset, config.part, peers, halo=halo) if rate else ()
@@ -301,7 +307,7 @@ def _filler(config: DaemonConfig, dataset: Dataset, cache: RowCache, peers: Peer
         return PieceQueue(pieces_by_owner(chain(*sources), config.part), bytes_per_s=rate or 1)
 
     first, then = queue(connections(others), rows(halo=True)), queue(rows(halo=False))
-    return Filler(peers.reached, first, then, lambda: cache.rows_missed)
+    return Filler(reached, first, then, lambda: cache.rows_missed)
 
 
 def _open(config: DaemonConfig) -> Dataset:
