@@ -99,7 +99,7 @@ class Daemon:
         self._engine = Engine(
             config, self._dataset, shard, store, peers, cache=self._cache, edges=self._edges, links=self._links
         )
-        self._filler = _filler(config, self._dataset, self._cache, peers)
+        self._filler = _filler(config, self._dataset, self._cache, peers, self._links)
         self._replication = EdgeReplication(
             self._dataset,
             self._edges,
@@ -305,9 +305,15 @@ def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], DaemonFigures]
     return answer.result(SCRAPE_S)
 
 
-def _filler(config: DaemonConfig, dataset: Dataset, cache: RowCache, peers: Peers) -> Filler:
+def _filler(config: DaemonConfig, dataset: Dataset, cache: RowCache, peers: Peers, links: DaemonLinks | None) -> Filler:
     """What fills the cache in the background and connects the peers; without a rate it only connects them."""
     rate, others = config.cache_fill, sorted({*config.peers} - {config.part})
+
+    async def reached(owner: int) -> bool:
+        there = await peers.reached(owner)
+        if there and links is not None:
+            await links.attach(owner)
+        return there
 
     def rows(*, halo: bool) -> Iterable[FillPiece]:
         found = row_pieces(cache, dataset, config.part, peers, halo=halo) if rate else ()
@@ -317,7 +323,7 @@ def _filler(config: DaemonConfig, dataset: Dataset, cache: RowCache, peers: Peer
         return PieceQueue(pieces_by_owner(chain(*sources), config.part), bytes_per_s=rate or 1)
 
     first, then = queue(connections(others), rows(halo=True)), queue(rows(halo=False))
-    return Filler(peers.reached, first, then, lambda: cache.rows_missed)
+    return Filler(reached, first, then, lambda: cache.rows_missed)
 
 
 def _open(config: DaemonConfig) -> Dataset:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
@@ -61,7 +62,8 @@ class Engine:
     ) -> None:
         self.dataset, self.shard, self.store, self.peers, self.cache = dataset, shard, store, peers, cache
         self._edges = edges
-        self.slots = SlotPool(config.buffer_bytes, self._report_lent)
+        self._pages = ThreadPoolExecutor(1, thread_name_prefix="atta-pages")
+        self.slots = SlotPool(config.buffer_bytes, self._report_lent, self._pages.submit)
         self.counters: dict[str, float] = {}
         self.recorder = Recorder(config.trace_events)
         self._scheduler = sched.Scheduler(
@@ -311,5 +313,6 @@ class Engine:
         if self._wake is not None:
             self._wake.cancel()
         await self._runner.close()
+        self._pages.shutdown(wait=True, cancel_futures=True)
         self.slots.close()
         await self.peers.close()
