@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS ?= train,dgl,bench,table,dev
 MINUTES ?= 10
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
-NATIVE := $(wildcard samplers/native/* partition/native/* platform/atta/kvstore/native/*)
+NATIVE := $(wildcard samplers/native/* partition/native/* platform/atta/kvstore/native/* platform/atta/daemon/native/*)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all coverage lint format protos bench sanitize soak clean

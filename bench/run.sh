@@ -31,6 +31,10 @@ if [ "$(id -u)" -eq 0 ]; then
     python -m bench.record "$name.json" --command "$bench"
   done
 fi
+say "processor time of a seed over the number of partitions (long: 5 numbers of partitions)"
+bench="atta bench scale --parts 1,2,4,8,16 --graph $graph --vs dgl --rounds $runs"
+$bench --work data/peers --json "$results/scale.json" --plot "$results/scale.png"
+python -m bench.record "$results/scale.json" --command "$bench"
 say "launch policies: bound by latency, then by a link of 1 Gbit/s"
 bench="atta bench scheduler --data $graph-2p --num-neighbors 10,10 --batch-size 128 --rtt 10ms --depths 1,2,4,8 --runs $runs"
 $bench --json "$results/scheduler-latency.json" --plot "$results/scheduler-latency.png"

@@ -15,7 +15,7 @@ from atta.samplers.methods import Method, tables_for
 from atta.samplers.methods.base import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from atta.partition.dataset import CSC, Dataset
 
@@ -54,6 +54,8 @@ class Shard:
         self._csc: dict[str, CSC] = {}
         self._tables: dict[tuple[str, Method], Tables | None] = {}
         self._lock = threading.Lock()
+        self.on_prepared: Callable[[str, Method, Tables | None], None] | None = None
+        """Called with the edge type and the tables of a method that has just been prepared."""
         self._keys: dict[str, np.ndarray] = {}
         for node_type in dataset.schema.node_types:
             lo, hi = dataset.book.range(node_type, part)
@@ -94,7 +96,7 @@ class Shard:
             ConfigError: a row outside the partition, a fan-out below -1, or no usable weights or times.
             UnknownNameError: no such edge type, or no such edge table.
         """
-        csc = self._edges(edge_type)
+        csc = self.csc(edge_type)
         try:
             counts, neighbors, found = kernels.sample_neighbors(
                 csc.indptr,
@@ -135,6 +137,8 @@ class Shard:
                     source_keys=np.ascontiguousarray(self.dataset.ids(source)),
                     threads=self.threads,
                 )
+                if self.on_prepared is not None:
+                    self.on_prepared(edge_type, method, self._tables[edge_type, method])
             return self._tables[edge_type, method]
 
     def _edge_table(self, edge_type: str, name: str) -> np.ndarray:
@@ -147,7 +151,7 @@ class Shard:
         A row's d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen. Errors as for
         ``degrees``.
         """
-        csc = self._edges(edge_type)
+        csc = self.csc(edge_type)
         degree = self.degrees(edge_type, rows)
         at = np.where(degree > 0, csc.indptr[rows] + kernels.scaled(bits, degree), 0)
         found = _taken(csc.indices, at) if len(csc.indices) else np.zeros(len(rows), dtype=np.int64)
@@ -156,7 +160,7 @@ class Shard:
     def contains(self, edge_type: str, rows: np.ndarray, sources: np.ndarray) -> np.ndarray:
         """bool [m]: whether core row ``rows[i]`` has an in-edge from internal id ``sources[i]`` (int64 [m]). Errors as
         for ``degrees``."""
-        csc = self._edges(edge_type)
+        csc = self.csc(edge_type)
         keys = self.dataset.ids(self.dataset.schema.endpoints(edge_type)[0])
         try:
             return kernels.has_edges(csc.indptr, csc.indices, keys, rows, sources)
@@ -171,7 +175,7 @@ class Shard:
             ConfigError: a row outside the partition.
             UnknownNameError: no such edge type.
         """
-        csc = self._edges(edge_type)
+        csc = self.csc(edge_type)
         source, target = self.dataset.schema.endpoints(edge_type)
         try:
             return kernels.sample_pairs(
@@ -206,14 +210,14 @@ class Shard:
         Raises:
             ConfigError: a row outside the partition.
         """
-        indptr = self._edges(edge_type).indptr
+        indptr = self.csc(edge_type).indptr
         if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < len(indptr) - 1):
             raise ConfigError(f"part {self.part}, edge type {edge_type}: row outside 0..{len(indptr) - 2}")
         return np.asarray(indptr[rows + 1] - indptr[rows])
 
     def digests(self, edge_type: str, rows: np.ndarray) -> np.ndarray:
         """int64 [rows]: digests of the in-edges of core rows (``kernels.edge_digests``). Errors as for ``degrees``."""
-        csc = self._edges(edge_type)
+        csc = self.csc(edge_type)
         source, target = self.dataset.schema.endpoints(edge_type)
         keys, source_keys = self._keys[target], self.dataset.ids(source)
         try:
@@ -223,7 +227,12 @@ class Shard:
         except ValueError as error:
             raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
 
-    def _edges(self, edge_type: str) -> CSC:
+    def keys(self, node_type: str) -> np.ndarray:
+        """int64 [core rows]: user ids of the partition's vertices."""
+        return self._keys[node_type]
+
+    def csc(self, edge_type: str) -> CSC:
+        """The in-edges of one type; raises UnknownNameError with the nearest name that exists."""
         csc = self._csc.get(edge_type)
         if csc is None:
             raise UnknownNameError.of("edge type", edge_type, self._csc)

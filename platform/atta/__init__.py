@@ -112,6 +112,7 @@ def __dir__() -> list[str]:
 
 # Modules of earlier versions whose names documents used, and where they are now. They go with version 0.2.
 _MOVED = {
+    "atta.bench.rounds": "atta.bench.lab.rounds",
     "atta.embedding": "atta.client.tables.embedding",
     "atta.links": "atta.client.loaders.link",
     "atta.loader": "atta.client.loaders",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from atta.samplers.dag.spec import PlanOp
     from atta.samplers.methods import Method
 
-__all__ = ["BatchSeeds", "FeatureItem", "Joined", "PairItem", "SampleItem", "StreamPosition"]
+__all__ = ["BatchSeeds", "FeatureItem", "Joined", "PairItem", "SampleItem", "StreamPosition", "owners_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,12 @@ class FeatureItem:
     rows: np.ndarray
     positions: np.ndarray
     starts: np.ndarray | None = None
+
+
+def owners_of(items: Sequence[SampleItem] | Sequence[FeatureItem]) -> int:
+    """Number of owners that have rows of ``items``, which have ``starts``."""
+    rows = [np.diff(item.starts) for item in items if item.starts is not None]
+    return int(np.count_nonzero(sum(rows))) if rows else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 #pragma once
 
 #ifdef __SSE2__
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 #include <algorithm>
@@ -12,6 +12,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "stores.hpp"
+
 namespace atta {
 
 inline constexpr std::size_t kRowsAhead = 12;
@@ -19,8 +21,12 @@ inline constexpr std::size_t kLine = 64;
 
 template <class Row>
 void check_rows(const char* what, const Row* rows, std::size_t count, std::size_t limit) {
+  const auto outside = [limit](Row row) { return static_cast<std::uint64_t>(row) >= limit; };  // a negative row, too
+  bool any = false;
+  for (std::size_t i = 0; i < count; ++i) any |= outside(rows[i]);
+  if (!any) return;
   for (std::size_t i = 0; i < count; ++i)
-    if (rows[i] < 0 || static_cast<std::size_t>(rows[i]) >= limit)
+    if (outside(rows[i]))
       throw std::invalid_argument(std::string(what) + ": row " + std::to_string(static_cast<std::int64_t>(rows[i])) +
                                   " is outside 0.." + std::to_string(static_cast<std::int64_t>(limit) - 1));
 }
@@ -96,30 +102,100 @@ inline void widen_ids(const std::int64_t* ids, std::int64_t* out, std::size_t co
   stream_end();
 }
 
-// out[to(i)] = table[from(i)] for i in 0..count. `cold`: the target is large and will not be read soon.
+// Requests a row that will be overwritten whole. The lines come with the right to write them.
+inline void request_target(std::byte* row, std::size_t bytes) {
+#if defined(__x86_64__)
+  // GCC makes this instruction of __builtin_prefetch(row, 1) only if it may use 3DNow!. Processors without it ignore it.
+  for (std::size_t at = 0; at < bytes; at += kLine) asm volatile("prefetchw %0" : : "m"(row[at]));
+#else
+  for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at, 1);
+  asm volatile("");
+#endif
+}
+
+// Rows to request before they are read, and before they are written. Wide rows fill the first cache with fewer rows.
+struct Ahead {
+  std::size_t read, write;
+  explicit Ahead(std::size_t row_bytes)
+      : read(std::clamp<std::size_t>(4096 / row_bytes, 1, kRowsAhead)), write(std::clamp<std::size_t>(2048 / row_bytes, 1, 4)) {}
+};
+
+// The loop of `move_rows`. `copy(to, from)` copies one row. `Own`: the target's lines are requested, too.
+template <bool Own, class From, class To, class Copy>
+inline __attribute__((always_inline)) void loop_rows(const std::byte* table, std::byte* out, std::size_t row_bytes,
+                                                     std::size_t count, From from, To to, Copy copy) {
+  const Ahead ahead(row_bytes);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i + ahead.read < count) request_row(table + from(i + ahead.read) * row_bytes, row_bytes);
+    if (Own && i + ahead.write < count) request_target(out + to(i + ahead.write) * row_bytes, row_bytes);
+    copy(out + to(i) * row_bytes, table + from(i) * row_bytes);
+  }
+}
+
+#if defined(__x86_64__)
+// Rows of at least 16 bytes. A call of memcpy per row costs a tenth more than these loops.
 template <class From, class To>
-void move_rows(const std::byte* table, std::byte* out, std::size_t row_bytes, std::size_t count, bool cold, From from, To to) {
-  const bool wide = row_bytes <= 16 * kLine;
-  const auto loop = [&](auto copy) {
-    for (std::size_t i = 0; i < count; ++i) {
-      if (wide && i + kRowsAhead < count) request_row(table + from(i + kRowsAhead) * row_bytes, row_bytes);
-      copy(out + to(i) * row_bytes, table + from(i) * row_bytes);
-    }
-  };
-  switch (row_bytes) {
-    case 4:
-      return loop(copy_fixed<4>);
-    case 8:
-      return loop(copy_fixed<8>);
-    default:
-      if (cold && row_bytes >= kLine && row_bytes * count >= kColdBytes) {
-        if (in_words(out, row_bytes))
-          loop([row_bytes](std::byte* a, const std::byte* b) { stream_words(a, b, row_bytes); });
-        else
-          loop([row_bytes](std::byte* a, const std::byte* b) { copy_streaming(a, b, row_bytes); });
-        return stream_end();
-      }
-      return loop([row_bytes](std::byte* a, const std::byte* b) { std::memcpy(a, b, row_bytes); });
+__attribute__((target("avx2"))) void move_by_avx2(const std::byte* table, std::byte* out, std::size_t row_bytes, std::size_t count,
+                                                  From from, To to) {
+  const Ahead ahead(row_bytes);
+  const std::size_t wide = row_bytes / 32 * 32, last = row_bytes - 16;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i + ahead.read < count) request_row(table + from(i + ahead.read) * row_bytes, row_bytes);
+    if (i + ahead.write < count) request_target(out + to(i + ahead.write) * row_bytes, row_bytes);
+    const std::byte* const source = table + from(i) * row_bytes;
+    std::byte* const target = out + to(i) * row_bytes;
+    for (std::size_t at = 0; at < wide; at += 32)
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(target + at),
+                          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + at)));
+    if (row_bytes - wide > 16)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(target + wide), _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + wide)));
+    if (row_bytes != wide)  // it may write some bytes of the row again
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(target + last), _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + last)));
+  }
+}
+#endif
+
+// Copies rows through the caches.
+template <class From, class To>
+void move_cached(const std::byte* table, std::byte* out, std::size_t row_bytes, std::size_t count, From from, To to) {
+#if defined(__x86_64__)
+  static const bool avx2 = __builtin_cpu_supports("avx2") != 0;
+  if (avx2 && row_bytes >= 16) return move_by_avx2(table, out, row_bytes, count, from, to);
+#endif
+  loop_rows<true>(table, out, row_bytes, count, from, to,
+                  [row_bytes](std::byte* a, const std::byte* b) { std::memcpy(a, b, row_bytes); });
+}
+
+// Copies rows past the caches.
+template <class From, class To>
+void move_streaming(const std::byte* table, std::byte* out, std::size_t row_bytes, std::size_t count, From from, To to) {
+  if (in_words(out, row_bytes))
+    loop_rows<false>(table, out, row_bytes, count, from, to,
+                     [row_bytes](std::byte* a, const std::byte* b) { stream_words(a, b, row_bytes); });
+  else
+    loop_rows<false>(table, out, row_bytes, count, from, to,
+                     [row_bytes](std::byte* a, const std::byte* b) { copy_streaming(a, b, row_bytes); });
+  stream_end();
+}
+
+// out[to(i)] = table[from(i)] for i in 0..count. `cold`: the target is large and will not be read soon. `choice` then
+// says whether rows pass the caches by.
+template <class From, class To>
+void move_rows(const std::byte* table, std::byte* out, std::size_t row_bytes, std::size_t count, bool cold, From from, To to,
+               StoreChoice& choice = one_mover()) {
+  if (count == 0 || row_bytes == 0) return;
+  if (row_bytes == 4) return loop_rows<false>(table, out, row_bytes, count, from, to, copy_fixed<4>);
+  if (row_bytes == 8) return loop_rows<false>(table, out, row_bytes, count, from, to, copy_fixed<8>);
+  if (!cold || row_bytes < kLine || row_bytes * count < kColdBytes) return move_cached(table, out, row_bytes, count, from, to);
+  const std::size_t step = std::max<std::size_t>(1, kColdBytes / row_bytes);
+  for (std::size_t first = 0; first < count;) {
+    const std::size_t some = count - first < 2 * step ? count - first : step;
+    const auto a = [&](std::size_t i) { return from(first + i); };
+    const auto b = [&](std::size_t i) { return to(first + i); };
+    choice.time(row_bytes * some, [&](bool streams) {
+      streams ? move_streaming(table, out, row_bytes, some, a, b) : move_cached(table, out, row_bytes, some, a, b);
+    });
+    first += some;
   }
 }
 

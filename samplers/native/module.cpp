@@ -126,6 +126,7 @@ void bind_admission(nb::module_& m);
 void bind_partition(nb::module_& m);
 void bind_tables(nb::module_& m);
 void bind_reference(nb::module_& m);
+void bind_links(nb::module_& m);
 
 NB_MODULE(_native, m) {
   m.doc() = "Atta's native kernels; typed and documented in atta.samplers.kernels.";
@@ -150,4 +151,5 @@ NB_MODULE(_native, m) {
   bind_partition(m);
   bind_tables(m);
   bind_reference(m);
+  bind_links(m);
 }

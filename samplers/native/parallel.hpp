@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -75,6 +76,20 @@ void split(const Bounds& bounds, Body body) {
   for (auto& thread : threads) thread.join();
   for (const auto& error : errors)
     if (error) std::rethrow_exception(error);
+}
+
+// Calls body(begin, end) for pieces of [0, count), `step` long. Each thread takes the next piece when it is free: so none
+// waits long for one that started late or lost its core. `body` does not throw.
+template <class Body>
+void share(std::size_t count, std::size_t step, std::size_t threads, Body body) {
+  std::atomic<std::size_t> next{0};
+  const auto run = [&] {
+    for (std::size_t at = next.fetch_add(step); at < count; at = next.fetch_add(step)) body(at, std::min(count, at + step));
+  };
+  std::vector<std::thread> others;
+  for (std::size_t helper = 1; helper < std::min(threads, (count + step - 1) / step); ++helper) others.emplace_back(run);
+  run();
+  for (auto& other : others) other.join();
 }
 
 }  // namespace atta

@@ -23,27 +23,23 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
   if (positions && positions->size() != n) bad("positions", "must be as long as rows");
   const auto* from = static_cast<const std::byte*>(table.data());
   auto* to = static_cast<std::byte*>(out.data());
-  // Several threads use the whole bandwidth of the memory, and streaming stores are slower then (bench/results/kv.md).
-  const bool streamed = threads == 1;
+  StoreChoice& choice = threads == 1 ? one_mover() : several_movers();
+  const std::size_t step = kColdBytes / std::max<std::size_t>(1, bytes) + 1;
+  const auto move = [&](auto source, auto target) {
+    atta::share(n, step, threads, [&](std::size_t a, std::size_t b) {
+      atta::move_rows(
+          from, to, bytes, b - a, true, [&, a](std::size_t i) { return source(a + i); },
+          [&, a](std::size_t i) { return target(a + i); }, choice);
+    });
+  };
   with_ids("rows", rows, [&](const auto* r) {
     nb::gil_scoped_release unlocked;
     atta::check_rows("rows", r, n, table.shape(0));
     const auto source = [r](std::size_t i) { return static_cast<std::size_t>(r[i]); };
-    if (!positions) {
-      atta::split(atta::evenly(n, threads), [&](std::size_t, std::size_t a, std::size_t b) {
-        atta::move_rows(
-            from, to + a * bytes, bytes, b - a, streamed, [&, a](std::size_t i) { return source(a + i); },
-            [](std::size_t i) { return i; });
-      });
-      return;
-    }
+    if (!positions) return move(source, [](std::size_t i) { return i; });
     with_ids("positions", *positions, [&](const auto* p) {
       atta::check_rows("positions", p, n, out.shape(0));
-      atta::split(atta::evenly(n, threads), [&](std::size_t, std::size_t a, std::size_t b) {
-        atta::move_rows(
-            from, to, bytes, b - a, streamed, [&, a](std::size_t i) { return source(a + i); },
-            [p, a](std::size_t i) { return static_cast<std::size_t>(p[a + i]); });
-      });
+      move(source, [p](std::size_t i) { return static_cast<std::size_t>(p[i]); });
     });
   });
 }

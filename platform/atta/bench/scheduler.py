@@ -18,9 +18,18 @@ from pathlib import Path
 from atta.bench.lab.netlab import Host, bits_per_s
 from atta.bench.lab.platform_run import cache_options, run_atta
 from atta.bench.lab.processes import Measured
+from atta.bench.lab.rounds import (
+    ComparisonBench,
+    Say,
+    System,
+    add_distdgl,
+    alternate,
+    hosts_of,
+    machine_limits,
+    settings,
+)
 from atta.bench.loader import benchmark as loader
 from atta.bench.results import BenchReport
-from atta.bench.rounds import ComparisonBench, Say, System, add_distdgl, alternate, hosts_of, machine_limits, settings
 from atta.errors import AttaError, ConfigError
 from atta.partition.dataset import Dataset
 from atta.scheduler import POLICIES, SchedulerConfig, policy_named

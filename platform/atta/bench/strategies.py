@@ -26,10 +26,10 @@ from typing import Any
 from atta.bench.lab.flow import flow_bytes_per_s
 from atta.bench.lab.netlab import Host, NetLab, bits_per_s, loopback, no_namespaces
 from atta.bench.lab.processes import Measured
+from atta.bench.lab.rounds import PEERS, Say, alternate, need_training
 from atta.bench.lab.workfolder import work_folder
 from atta.bench.lab.workload import BenchWorkload, Recipe
 from atta.bench.results import BenchReport
-from atta.bench.rounds import PEERS, Say, alternate, need_training
 from atta.bench.train.run import Trained, run_training
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition.dataset import Dataset

@@ -100,6 +100,13 @@ def bench() -> None:
     "--seconds", type=DURATION, default="10s", show_default=True, help="At least this much is measured per round."
 )
 @split_option
+@click.option(
+    "--seeds",
+    type=click.Choice(["local", "global"]),
+    default="local",
+    show_default=True,
+    help="local: a consumer gets the seeds near it; global: any of them.",
+)
 @click.option("--threads", type=int, default=1, show_default=True, help="Threads of every daemon and peer process.")
 @netns_option
 @link_option
@@ -129,6 +136,70 @@ def loader(**options: Any) -> tuple[Run, Any]:
     from atta.bench.loader.benchmark import LoaderBench, run
 
     return run, LoaderBench(workload=_workload(options), **options)
+
+
+@bench.command()
+@click.option("--parts", type=INTS, default="1,2,4,8,16", show_default=True, help="Numbers of partitions.")
+@click.option("--graph", metavar="FOLDER", help="Graph folder  [default: a power-law graph is generated].")
+@click.option("--nodes", type=int, default=244_903, show_default=True, help="Vertices of the generated graph.")
+@click.option("--edges", type=int, default=12_000_000, show_default=True, help="Edges of the generated graph, about.")
+@click.option("--features", type=int, default=100, show_default=True, help="Columns of the generated feature table.")
+@click.option("--method", default="metis", show_default=True, help="Partitioning method.")
+@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
+@click.option(
+    "--batch-sizes", type=INTS, default="1024,128", show_default=True, help="Seeds per batch; the first one warms up."
+)
+@click.option("--caches", type=NAMES, default="on,off", show_default=True, help="With a cache, without one, or both.")
+@click.option(
+    "--seeds",
+    type=click.Choice(["global", "local"]),
+    default="global",
+    show_default=True,
+    help="global: consumers share every epoch's batches, which are the same at all numbers of partitions.",
+)
+@vs_option
+@click.option(
+    "--against", metavar="CHECKOUT", help="Another checkout of Atta with its own .venv, measured in the same rounds."
+)
+@click.option("--rounds", "--runs", "rounds", type=int, default=3, show_default=True, help="Systems alternate in each.")
+@click.option(
+    "--warm-up", "--warmup", "warm_up", type=int, default=100, show_default=True, help="Batches per consumer before."
+)
+@click.option(
+    "--batches", "measured", type=int, default=50, show_default=True, help="Measured per consumer, in whole epochs."
+)
+@click.option(
+    "--profiled", type=int, default=20, show_default=True, help="Batches per consumer sampled by perf; 0: none."
+)
+@split_option
+@click.option("--threads", type=int, default=1, show_default=True, help="Threads of every daemon and peer process.")
+@netns_option
+@link_option
+@click.option(
+    "--frontier", type=click.Choice(["new", "all"]), default="all", show_default=True, help="What a hop expands."
+)
+@click.option(
+    "--deliver",
+    type=click.Choice(["arrays", "pyg", "dgl"]),
+    help="Form in which consumers take batches  [default: dgl beside dgl, else arrays].",
+)
+@click.option("--work", metavar="DIR", help="Keep graphs and partitionings here  [default: atta in the user's cache].")
+@click.option("--timeout", "timeout_s", type=DURATION, default="20m", show_default=True, help="Per stretch of batches.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of graph, partitioning and sampling.")
+@_measured("Draw processor time per seed over the number of partitions.")
+def scale(**options: Any) -> tuple[Run, Any]:
+    """What a seed costs as the number of partitions grows, with and without a cache.
+
+    Example: atta bench scale --parts 1,2,4,8,16 --vs dgl --json scale.json --plot scale.png
+    """
+    from atta.bench.scale.benchmark import ScaleBench, run
+    from atta.bench.scale.cell import Batches
+    from atta.bench.scale.graphs import GraphSource
+
+    source = GraphSource(**{f.name: options[f.name] for f in fields(GraphSource)})
+    batches = Batches(**{f.name: options[f.name] for f in fields(Batches) if f.name != "deliver"})
+    chosen = {f.name: options[f.name] for f in fields(ScaleBench) if f.name in options}
+    return run, ScaleBench(source, batches, **chosen)
 
 
 @bench.command()

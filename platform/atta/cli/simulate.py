@@ -30,6 +30,7 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
     "requests": int,
     "queue": lambda text: SIZE.convert(text, None, None),
     "neighbours": int,
+    "peers": int,
     "train-ms": float,
     "train-threads": int,
     "batch-size": int,
@@ -70,7 +71,12 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
 @click.option(
     "--neighbours",
     type=click.IntRange(min=1),
-    help="Most other machines that hold a machine's remote vertices  [default: 16].",
+    help="Most other machines that hold a machine's remote vertices  [default: all].",
+)
+@click.option(
+    "--peers",
+    type=click.IntRange(min=1),
+    help="Most machines that each asks one by one; beyond, a request stands for several  [default: 16].",
 )
 @click.option("--train-ms", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Training on one batch.")
 @click.option(
@@ -223,7 +229,12 @@ def _scenario(profile: Profile, options: Mapping[str, Any]) -> Scenario:
         batches=options["batches"],
         seed=options["seed"],
         **given(
-            link="link", neighbours="neighbours", batch_size="batch_size", fan_outs="fan_out", cache_hit="cache_hit"
+            link="link",
+            neighbours="neighbours",
+            peers="peers",
+            batch_size="batch_size",
+            fan_outs="fan_out",
+            cache_hit="cache_hit",
         ),
     )
 

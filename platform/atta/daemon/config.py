@@ -78,6 +78,14 @@ class DaemonConfig:
         ),
     ] = "degree"
     cache_fanouts: Annotated[tuple[int, ...], Option("Fan-outs, hop by hop, that `access` expects.")] = (15, 10, 5)
+    cache_fill: Annotated[
+        int,
+        Option(
+            "Most bytes per second that fill the cache before batches ask for them; 0: only batches fill it.",
+            unit="bytes",
+        ),
+    ] = 256 * MIB
+    """It begins when the daemon serves."""
     share_pulls: Annotated[bool, Option("Pull rows that several batches in flight want only once.")] = True
     table_bytes: Annotated[
         int, Option("Memory for mutable tables (embeddings, states).", name="tables", unit="bytes")
@@ -104,6 +112,12 @@ class DaemonConfig:
             unit="s",
         ),
     ] = 0.0
+    links: Annotated[bool, Option("Exchange rows and edges with other daemons over sockets of their own.")] = True
+    """Off: by gRPC messages alone, which cost several times the processor time."""
+    link_port: Annotated[
+        int, Option("TCP port of these sockets, at the address of --listen.", at_least=0, at_most=65_535, unset="any")
+    ] = 0
+    """0: any free one."""
     max_sessions: Annotated[int, Option("Sessions open at a time.", at_least=1)] = 256
     max_batch_size: Annotated[int, NoOption("keeps one mistaken request from taking all memory")] = 1 << 20
     drain_s: Annotated[float, Option("How long sessions may go on after SIGTERM.", name="drain", unit="s")] = 10.0

@@ -19,20 +19,20 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from atta.daemon.caches import DaemonCaches
 from atta.daemon.config import DaemonConfig
 from atta.daemon.descriptors import ensure_descriptors
 from atta.daemon.engine.engine import Engine
+from atta.daemon.links.links import DaemonLinks
 from atta.daemon.peers.chunks import moved_at_once
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.turns import MessageTurns, TurnPool
-from atta.daemon.replication import EdgeReplication
 from atta.daemon.services.control import ControlService
 from atta.daemon.services.data import GraphService, KvService
 from atta.daemon.services.handling import Handling
 from atta.daemon.services.sessions import SessionService
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError
-from atta.kvstore.cache import Division, EdgeCache, RowCache, divide
 from atta.kvstore.store import Store
 from atta.kvstore.tables import Tables
 from atta.observe import logs
@@ -79,26 +79,11 @@ class Daemon:
         shard = Shard(self._dataset, config.part, resident=resident)
         store = Store(self._dataset, config.part, resident=resident)
         peers = Peers(config.peers, self._dataset, config.peer_deadline_s, config.peer_delay_s)
-        memory = _cache_memory(config, self._dataset)
-        self._cache = RowCache(
-            self._dataset,
-            config.part,
-            share=config.cache_share,
-            limit_bytes=memory.rows,
-            rank=config.cache_rank,
-            fan_outs=config.cache_fanouts,
-        )
-        self._edges = EdgeCache(self._dataset, config.part, limit_bytes=memory.edges)
-        self._engine = Engine(config, self._dataset, shard, store, peers, cache=self._cache, edges=self._edges)
-        self._replication = EdgeReplication(
-            self._dataset,
-            self._edges,
-            peers,
-            share=config.cache_share,
-            rank=config.cache_rank,
-            fan_outs=config.cache_fanouts,
-            busy=self._engine.is_busy,
-        )
+        self._caches = DaemonCaches(config, self._dataset, peers)
+        with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s
+        self._links = DaemonLinks(config, self._dataset, shard, store, peers) if with_links else None
+        cache, edges = self._caches.rows, self._caches.edges
+        self._engine = Engine(config, self._dataset, shard, store, peers, cache=cache, edges=edges, links=self._links)
         self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
         self._sessions = SessionService(config, self._engine, config.listen)
         self._graph = GraphService(shard, self._serving, turns, config.listen)
@@ -151,6 +136,8 @@ class Daemon:
             "SessionService": self._sessions.methods(),
             "ControlService": control.methods(),
         }
+        if self._links is not None:
+            handlers["LinkService"] = self._links.service.methods()
         self._server.add_generic_rpc_handlers([self._handling.service(*service) for service in handlers.items()])
         names = [f"atta.v1.{service}" for service in handlers]
         reflection.enable_server_reflection(
@@ -164,15 +151,20 @@ class Daemon:
                 f"cannot listen on {self.config.listen}: the address is in use or not of this machine"
             ) from error
         self.address = f"{host}:{port}"
+        if self._links is not None:
+            self._links.listen()
         await self._server.start()
         for name in ("", *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        self._begin_chores(
-            watch_utilisation=self._engine.watch_utilisation(),
-            expire_sessions=self._sessions.expire(),
-            forget_idle_clients=self._tables.forget_idle(),
-            replicate_edges=self._replication.run(),
-        )
+        chores = {
+            **self._caches.chores(),
+            "watch_utilisation": self._engine.watch_utilisation(),
+            "expire_sessions": self._sessions.expire(),
+            "forget_idle_clients": self._tables.forget_idle(),
+        }
+        if self._links is not None:
+            chores["accept_links"] = self._links.service.accept()
+        self._begin_chores(**chores)
         log.info(
             "serving",
             address=self.address,
@@ -209,12 +201,13 @@ class Daemon:
         self._failure = self._failure or AttaError(f"the daemon's task {task.get_name()} died: {cause}")
 
     def _stats(self) -> dict[str, float]:
-        caches = (self._cache, self._edges)
-        parts = (self._engine, self._sessions, self._tables, *caches, self._handling, self._process)
+        links = {} if self._links is None else self._links.stats()
+        parts = (self._engine, self._sessions, self._tables, self._caches, self._handling, self._process)
         return {
             "queue_limit_bytes": float(self.config.queue_bytes),
             "log_lines_dropped": float(logs.dropped_lines()),
             **{name: value for part in parts for name, value in part.stats().items()},
+            **links,
         }
 
     def _figures(self) -> DaemonFigures:
@@ -265,6 +258,8 @@ class Daemon:
         await saving
         await self._server.stop(grace=1.0)
         await self._engine.shutdown()
+        if self._links is not None:
+            await self._links.close()
         self._serving.shutdown()
         log.info("stopped")
 
@@ -288,20 +283,6 @@ def _open(config: DaemonConfig) -> Dataset:
     dataset = Dataset.open(config.data, parts=[config.part], verify=False)
     log.info("loading", data=config.data, part=config.part, mbytes=_part_bytes(dataset, config.part) // 1_000_000)
     return Dataset.open(config.data, parts=[config.part]) if config.verify else dataset
-
-
-def _cache_memory(config: DaemonConfig, dataset: Dataset) -> Division:
-    """How much memory of the cache is for rows, and how much for in-edges."""
-    if not config.cache_edges:
-        return Division(config.cache_bytes, 0)
-    return divide(
-        dataset,
-        config.part,
-        limit_bytes=config.cache_bytes,
-        share=config.cache_share,
-        rank=config.cache_rank,
-        fan_outs=config.cache_fanouts,
-    )
 
 
 def _resident(config: DaemonConfig, dataset: Dataset) -> bool:

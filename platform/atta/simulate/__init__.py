@@ -7,9 +7,9 @@
     Scenario   how many machines, cores, which link, policy, trainer ...            -> BatchModel: sizes of every batch
        |
     SimulatedCluster   one Clock, one Switch, and per machine:
-                         Scheduler (atta.scheduler, as in a daemon) <-> Machine: Cores, Pool for others, trainer
-       |
-    Outcome    figures: seeds/s, completion times, utilisation, what was held
+                         Scheduler (atta.scheduler, as in a daemon) <-> Machine: Cores, event loop, Pool for others,
+       |                                                                         trainer
+    Outcome    figures: seeds/s, completion times, utilisation, what limits the rate, what was held
 
 A discrete-event simulation without a real clock and with one source of randomness: the same scenario always gives the
 same figures. docs/simulator.md says what is modelled and what is not.
@@ -20,12 +20,13 @@ Reading order: ``profile``, ``scenario``, ``clock``, ``resources`` (what tasks c
 
 from atta.observe.settings import earlier_classes
 from atta.simulate.cluster import Outcome, SimulatedCluster, simulate
-from atta.simulate.profile import HopSize, Linear, Profile, Remote, load_profile, save_profile
+from atta.simulate.profile import HopSize, Linear, LoopCosts, Profile, Remote, load_profile, save_profile
 from atta.simulate.scenario import Scenario
 
 __all__ = [
     "HopSize",
     "Linear",
+    "LoopCosts",
     "Outcome",
     "Profile",
     "Remote",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gc
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from atta.samplers.dag.instance import Lane
 from atta.simulate.clock import Clock
 from atta.simulate.machine import Machine, Prices
 from atta.simulate.resources import Cores, Switch
 from atta.simulate.scenario import BatchModel, Scenario
 
-__all__ = ["Outcome", "SimulatedCluster", "simulate"]
+__all__ = ["Outcome", "SimulatedCluster", "limit_of", "simulate"]
 
 PAYLOAD = 0.956
 """Share of the bytes on a link that are payload; the rest are headers of Ethernet, IP and TCP in full packets."""
@@ -34,11 +36,22 @@ class Outcome:
     """Time from launch to end of a DAG."""
     completion_ms_p95: float
     cores_busy: float
+    loop_busy: float
+    """Of the event loop: its CPU time, without waiting for a core."""
     trainer_busy: float
     uplinks_busy: float
     downlinks_busy: float
+    requests_busy: float
+    """Mean number of tasks that wait for other machines, of those that may do so at once."""
+    limit: str
+    """What limits the rate: "cores", "event loop", "link", "trainer", "worker threads", "serving threads", "requests"
+    (of other machines at once) or "batches in flight", see ``limit_of``."""
+    limit_busy: float
+    """How busy that is, on the busiest machine."""
     link_bytes_per_batch: float
     """Bytes that a machine sends per batch."""
+    requests_per_batch: float
+    """Requests to other machines."""
     cpu_ms_per_batch: float
     """CPU time on all cores, including answers to other machines, without training."""
     most_held: int
@@ -51,6 +64,30 @@ class Outcome:
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
+
+
+FULL = 0.75
+"""Share of its capacity from which something counts as a limit. Less than 1, for a run begins and ends with idle
+machines."""
+_LIMITS = (
+    ("cores", "event loop", "link", "trainer"),
+    ("worker threads", "serving threads"),
+    ("requests",),
+)
+"""What may limit a run. A thread or a request also counts as busy while it waits for something above it, so a lower
+line tells only if nothing above is full."""
+
+
+def limit_of(busy: Mapping[str, float]) -> tuple[str, float]:
+    """What limits a run, and how busy that is. ``busy``: shares of the capacities of all ``_LIMITS``.
+
+    Where nothing is full, batches wait for round trips and for each other: more "batches in flight" would help.
+    """
+    for candidates in _LIMITS:
+        fullest = max(candidates, key=busy.__getitem__)
+        if busy[fullest] >= FULL:
+            return fullest, busy[fullest]
+    return "batches in flight", max(busy[name] for name in _LIMITS[0])
 
 
 class SimulatedCluster:
@@ -118,6 +155,8 @@ class SimulatedCluster:
             return part / (count * seconds * whole) if seconds else 0.0
 
         sent, received = sum(m.port.sent for m in machines), sum(m.port.received for m in machines)
+        each = [self._busy(machine) for machine in machines]
+        limit, limit_busy = limit_of({name: max(busy[name] for busy in each) for name in each[0]})
         return Outcome(
             seeds_per_s=seeds_per_s,
             batches_per_s=batches / count / seconds if seconds else 0.0,
@@ -126,15 +165,34 @@ class SimulatedCluster:
             completion_ms_mean=1e3 * math.fsum(completions) / len(completions),
             completion_ms_p95=1e3 * completions[math.ceil(0.95 * len(completions)) - 1],
             cores_busy=share(used, scenario.cores * len(self._cores) / count),
+            loop_busy=share(sum(m.loop.asked_s for m in machines), 1.0),
             trainer_busy=share(sum(m.trained_s for m in machines), 1.0),
             uplinks_busy=share(sent, PAYLOAD * scenario.link),
             downlinks_busy=share(received, PAYLOAD * scenario.link),
+            requests_busy=share(sum(m.lane_s[Lane.NET] for m in machines), scenario.scheduler.net_in_flight),
+            limit=limit,
+            limit_busy=limit_busy,
             link_bytes_per_batch=sent / batches,
+            requests_per_batch=sum(m.requests for m in machines) / batches,
             cpu_ms_per_batch=1e3 * (used - training) / batches,
             most_held=max(m.most_held for m in machines),
             most_bytes=max(m.most_bytes for m in machines),
             events=self.clock.events,
         )
+
+    def _busy(self, machine: Machine) -> dict[str, float]:
+        """What one machine has used of its capacities."""
+        scenario, seconds = self.scenario, self.clock.now
+        used = {
+            "cores": machine.cores.used() / machine.cores.count,
+            "event loop": machine.loop.asked_s,
+            "link": max(machine.port.sent, machine.port.received) / (PAYLOAD * scenario.link),
+            "trainer": scenario.batches * scenario.train_s,  # without waiting for cores
+            "worker threads": machine.lane_s[Lane.CPU] / scenario.scheduler.workers,
+            "serving threads": machine.serving.asked_s / machine.serving.threads,
+            "requests": machine.lane_s[Lane.NET] / scenario.scheduler.net_in_flight,
+        }
+        return {name: value / seconds if seconds else 0.0 for name, value in used.items()}
 
 
 def simulate(scenario: Scenario) -> Outcome:

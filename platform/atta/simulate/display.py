@@ -22,9 +22,12 @@ _ROWS: tuple[tuple[str, str, float, str], ...] = (
     ("DAG completion, mean ms", "completion_ms_mean", 1, ",.4g"),
     ("DAG completion, p95 ms", "completion_ms_p95", 1, ",.4g"),
     ("cores busy, %", "cores_busy", 100, ".1f"),
+    ("event loop busy, %", "loop_busy", 100, ".1f"),
     ("trainer busy, %", "trainer_busy", 100, ".1f"),
     ("uplinks busy, %", "uplinks_busy", 100, ".1f"),
     ("downlinks busy, %", "downlinks_busy", 100, ".1f"),
+    ("requests in flight, %", "requests_busy", 100, ".1f"),
+    ("requests per batch", "requests_per_batch", 1, ",.4g"),
     ("MB sent per batch", "link_bytes_per_batch", 1e-6, ",.4g"),
     ("CPU ms per batch", "cpu_ms_per_batch", 1, ",.4g"),
     ("most batches held", "most_held", 1, ",d"),
@@ -52,6 +55,7 @@ def table(runs: Sequence[SimulatedRun], option: str = "") -> Table:
     for name, attribute, scale, style in _ROWS:
         values = [getattr(run.outcome, attribute) for run in runs]
         shown.add_row(name, *("unknown" if v is None else format(v * scale, style) for v in values))
+    shown.add_row("limited by", *(f"{run.outcome.limit}, {run.outcome.limit_busy:.0%}" for run in runs))
     return shown
 
 

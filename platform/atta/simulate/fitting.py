@@ -14,7 +14,7 @@ from scipy.optimize import nnls
 from atta.client.cluster import Cluster
 from atta.scheduler.costs import Line
 from atta.simulate.drawn import Expanded, added, draws_of, together
-from atta.simulate.profile import LOCAL_KINDS, HopSize, Linear, Profile, Remote
+from atta.simulate.profile import LOCAL_KINDS, REMOTE_KINDS, HopSize, Linear, LoopCosts, Profile, Remote
 
 __all__ = ["MOST_REPEATS", "Measurements", "ServedDataset", "merged", "profile_of"]
 
@@ -48,13 +48,21 @@ class Measurements:
         return self.totals.get(f"cost_{kind}_{lane}_{name}", 0.0)
 
     def unaccounted_s(self) -> float:
-        """CPU time of all processes that belongs to no task."""
+        """CPU time of all processes that belongs neither to a task nor to an event loop."""
         tasks = math.fsum(self.of(kind, "cpu", "y") for kind in LOCAL_KINDS)
-        return max(0.0, self.totals["cpu_s"] + self.cpu_s - tasks)
+        return max(0.0, self.totals["cpu_s"] + self.cpu_s - tasks - self.loop_s())
+
+    def loop_s(self) -> float:
+        """CPU time of the event loops."""
+        return self.totals.get("loop_cpu_s", 0.0)
+
+    def tasks(self) -> float:
+        """Number of tasks, at home and of other owners."""
+        return self._asked("n") + math.fsum(self.of(kind, "cpu", "n") for kind in LOCAL_KINDS)
 
     def requests(self) -> float:
         """Number of requests to other daemons."""
-        return self.of("neighborhood", "net", "n") + self.of("feature", "net", "n")
+        return self._asked("r")
 
     def hit(self) -> float:
         """Share of the remote rows that a cache had. Only daemons that ran already have a cache."""
@@ -68,7 +76,10 @@ class Measurements:
 
     def moved(self) -> float:
         """Bytes of the answers to these requests."""
-        return self.of("neighborhood", "net", "y") + self.of("feature", "net", "y")
+        return self._asked("y")
+
+    def _asked(self, name: str) -> float:
+        return math.fsum(self.of(kind, "net", name) for kind in REMOTE_KINDS)
 
 
 @dataclass(frozen=True)
@@ -125,8 +136,8 @@ def profile_of(
     main, all_runs = runs[0], _sum_of(runs)
     batches = max(1, main.batches)
     local_costs = {kind: _cost(all_runs, kind) for kind in LOCAL_KINDS}
-    serve = {kind: local_costs[kind] for kind in ("neighborhood", "feature")}
-    batch_s, request_s, byte_s = _overheads(runs, serve)
+    per_unit = {kind: local_costs[kind].us_per_unit for kind in REMOTE_KINDS}
+    batch_s, request_s, byte_s = _overheads(runs, per_unit)
     fetched = main.of("feature", "cpu", "x") + main.of("feature", "net", "x")
     row_bytes = fetched / max(1.0, sum(main.fresh))
     frontier = sum(main.fresh[:-1]) - main.totals.get("remote_frontier", 0.0)
@@ -139,17 +150,16 @@ def profile_of(
     remote = {}
     for kind, (units, request_bytes) in asked.items():
         answer = main.of(kind, "net", "y") / units if units else 0.0
-        each = Linear(1e6 * request_s / 2, 1e6 * byte_s * answer / 2)  # half of moving bytes at either end
-        own = serve[kind]
-        remote[kind] = Remote(
-            request_bytes, answer, Linear(own.fixed_us + each.fixed_us, own.us_per_unit + each.us_per_unit), each
-        )
+        each = Linear(1e6 * request_s / 2, 1e6 * byte_s * answer / 2)  # half of both at either end
+        serve = Linear(each.fixed_us, each.us_per_unit + per_unit[kind])
+        remote[kind] = Remote(request_bytes, answer, serve, each)
     return Profile(
         batch_size=batch_size,
         fan_outs=fan_outs,
         hops=_hops(main, fan_outs, batches, fetched),
         local=local_costs,
         remote=remote if described.parts > 1 else {},
+        loop=_loop_costs(runs, described.parts),
         parts=described.parts,
         placement=_placement(main.by_rank),
         spread=float(np.std(np.log(main.sizes))) if len(main.sizes) > 1 else 0.0,
@@ -203,28 +213,44 @@ def _cost(seen: Measurements, kind: str) -> Linear:
     return Linear(1e6 * fixed, 1e6 * slope)
 
 
-def _overheads(runs: Sequence[Measurements], serve: Mapping[str, Linear]) -> tuple[float, float, float]:
-    """CPU seconds per batch, per request and per byte, besides tasks and serving; none is negative.
+def _loop_costs(runs: Sequence[Measurements], parts: int) -> LoopCosts:
+    """CPU time of the event loops per batch, per task and per request; half of a request's share at either end.
 
-    Answering a request costs what the same task costs at home, besides the transport.
+    With two partitions a task of other owners is one request, so requests cannot be told from tasks.
+    """
+    rows = [(float(run.batches), run.tasks(), run.requests() if parts > 2 else 0.0) for run in runs]
+    batch_s, task_s, request_s = _explained(rows, [run.loop_s() for run in runs])
+    return LoopCosts(1e6 * batch_s, 1e6 * task_s, 1e6 * request_s / 2, 1e6 * request_s / 2)
+
+
+def _overheads(runs: Sequence[Measurements], per_unit: Mapping[str, float]) -> list[float]:
+    """CPU seconds per batch, per request and per byte, besides tasks, event loops and work in answers.
+
+    A unit of cost takes as long for another daemon as at home (``per_unit``: microseconds).
     """
     rows, rest = [], []
     for run in runs:
         served = 0.0
-        for kind, cost in serve.items():
+        for kind, unit_us in per_unit.items():
             units = run.of(kind, "net", "x") * (1.0 - run.at_hand() if kind == "feature" else 1.0)
-            served += 1e-6 * (cost.fixed_us * run.of(kind, "net", "n") + cost.us_per_unit * units)
-        rows.append([float(run.batches), run.requests(), run.moved()])
+            served += 1e-6 * unit_us * units
+        rows.append((float(run.batches), run.requests(), run.moved()))
         rest.append(max(0.0, run.unaccounted_s() - served))
-    table = np.array(rows)
-    scale = np.where(
-        table.max(axis=0) > 0, table.max(axis=0), 1.0
-    )  # columns of like size: bytes outnumber batches by millions
-    if len(runs) < 3:
-        table[:, 1] = 0.0  # two runs do not tell requests from batches
-    found, _ = nnls(table / scale, np.array(rest))
-    batch_s, request_s, byte_s = (float(v) for v in found / scale)
-    return batch_s, request_s, byte_s
+    return _explained(rows, rest)
+
+
+def _explained(counts: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
+    """Seconds per count of each column, none negative, that explain the seconds of each row best.
+
+    A row's error counts relative to its seconds, so a long run does not matter more than a short one.
+    """
+    known = np.array(seconds)
+    weight = np.where(known > 0, 1.0 / np.maximum(known, 1e-9), 1.0)
+    table = np.array(counts) * weight[:, None]
+    largest = table.max(axis=0)
+    scale = np.where(largest > 0, largest, 1.0)  # columns of like size: bytes outnumber batches by millions
+    found, _ = nnls(table / scale, known * weight)
+    return [float(value) for value in found / scale]
 
 
 def _hops(main: Measurements, fan_outs: Sequence[int], batches: int, fetched: float) -> tuple[HopSize, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from atta.daemon.peers.chunks import CHUNK_BYTES
 from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
@@ -56,7 +57,9 @@ class Prices:
     def __init__(self, model: BatchModel) -> None:
         self.hop = {op.id: op.hop for op in model.plan.ops} | {"": 0}
         self.batch_s = 1e-6 * model.profile.batch_us
-        self.hit = model.cache_hit
+        loop = model.profile.loop
+        self.loop_batch_s, self.loop_task_s = 1e-6 * loop.batch_us, 1e-6 * loop.task_us
+        self.loop_request_s, self.loop_answer_s = 1e-6 * loop.request_us, 1e-6 * loop.answer_us
         self._local: dict[tuple[Kind, int], _TaskPrice] = {}
         self._remote: dict[tuple[Kind, int], _RequestPrice] = {}
         for hop in range(len(model.hops)):
@@ -72,42 +75,46 @@ class Prices:
         price = self._local[task.kind, self.hop[task.op]]
         return price.fixed_s + price.per_unit_s * task.cost
 
-    def units(self, task: Task) -> float:
-        """Units of cost that a request asks for, after the cache."""
-        return task.cost * (1.0 - self.hit) if task.kind is Kind.FEATURE else task.cost
+    def cost(self, kind: Kind, share: OwnedVertices) -> float:
+        """One owner's part of the cost of a task of other owners."""
+        return share.feature_bytes if kind is Kind.FEATURE else share.degree
 
     def remote(self, task: Task) -> _RequestPrice:
-        """The cost of the request that a task of another owner sends."""
+        """The cost of a request that a task of other owners sends."""
         return self._remote[task.kind, self.hop[task.op]]
 
-    def copied(self, task: Task, units: float) -> float:
-        """CPU seconds to copy the rows at hand, if only ``units`` are asked for."""
-        if task.kind is not Kind.FEATURE:
-            return 0.0
-        return self._local[Kind.FEATURE, 0].per_unit_s * (task.cost - units)
+    def copied(self, kind: Kind, cost: float, units: float) -> float:
+        """CPU seconds to copy the rows at hand, if only ``units`` of ``cost`` are asked for."""
+        return self._local[Kind.FEATURE, 0].per_unit_s * (cost - units) if kind is Kind.FEATURE else 0.0
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A request to another machine."""
+@dataclass(eq=False, slots=True)
+class _RemoteTask:
+    """A task of other owners that is under way. It is done when all owners have answered.
+
+    Of a FEATURE task the rows that it leaves to earlier tasks must have come, too, see ``atta.daemon.peers.underway``.
+    """
 
     dag: int
     task: Task
-    units: float  # units of cost that it asks for
-    since: float  # when its batch was begun: older ones are answered first
+    price: _RequestPrice
+    since: float  # when its batch was begun: owners answer older ones first
     sent: float
-    pull: _Pull | None = None
+    stands_for: float  # number of requests that each of its requests stands for
+    left: int  # owners that have not answered
+    asked: float = 1.0  # share of the cost that it asks for: neither in the cache nor under way
+    earlier: dict[_RemoteTask, None] = field(default_factory=dict)  # tasks under way that bring some of its rows
+    later: list[_RemoteTask] = field(default_factory=list)
 
 
-@dataclass(eq=False)
-class _Pull:
-    """Rows of one owner that a batch waits for, see ``atta.daemon.peers.underway``."""
+@dataclass(frozen=True, slots=True)
+class _OwnersPart:
+    """What a remote task asks one owner for."""
 
-    dag: int
-    nbytes: float
-    earlier: dict[_Pull, None]  # earlier pulls under way: this one may wait for their rows
-    later: list[_Pull] = field(default_factory=list)
-    answered: _Asked | None = None
+    of: _RemoteTask
+    owner: int
+    cost: float
+    units: float  # those of the cost that the request asks for
 
 
 def _seconds(cost: Linear) -> _TaskPrice:
@@ -138,14 +145,16 @@ class Machine:
         self.trained_s = 0.0  # time in which the trainer computed
         self.most_held = self.held = 0  # batches in flight or waiting for the trainer
         self.most_bytes = self.bytes = 0  # of finished batches
+        self.requests = 0.0  # sent to other machines
+        self.lane_s = dict.fromkeys(Lane, 0.0)  # sum over the tasks of a lane of the time that they took
+        self.loop, self.serving = Pool(cores, 1), Pool(cores, scenario.serve_threads)
         self._scheduler = Scheduler(scenario.scheduler, index)
         self._oldest_first = policy_named(scenario.scheduler.policy).oldest_first
-        self._serving = Pool(self.cores, scenario.serve_threads)
         self._scenario, self._model, self._prices = scenario, model, prices
         self._clock, self._switch = clock, switch
         self._scales = model.scales(index, scenario.batches)
         self._dags: dict[int, tuple[int, float]] = {}  # batch, when launched
-        self._pulls: dict[int, dict[_Pull, None]] = {}  # those under way, by owner
+        self._pulls: dict[_RemoteTask, None] = {}  # FEATURE tasks under way
         self._wake = 0  # number of the latest planned tick; earlier ones are out of date
         self._queue: deque[int] = deque()
         self._training = False
@@ -164,17 +173,17 @@ class Machine:
     def _send(self, event: Event) -> None:
         for action in self._scheduler.on(event, self._clock.now):
             match action:
-                case RunTask(dag=dag, task=task):
+                case RunTask(dag=dag, task=task, owners=owners):
                     if task.lane is Lane.CPU:
-                        self.cores.run(self._prices.local(task), self._task_done, dag, task, self._clock.now)
+                        self.cores.run(self._prices.local(task), self._ran, dag, task, self._clock.now)
                     else:
-                        self._ask(dag, task)
+                        self._ask(dag, task, owners)
                 case LaunchDag(dag=dag, batch=batch):
                     self._dags[dag] = batch, self._clock.now
                     self.held += 1
                     self.most_held = max(self.most_held, self.held)
                 case BatchReady(batch=batch):
-                    self.cores.run(self._prices.batch_s, self._deliver, batch)
+                    self._on_loop(self._prices.loop_batch_s, self.cores.run, self._prices.batch_s, self._deliver, batch)
                 case WakeAt(when=when):
                     self._wake += 1
                     self._clock.at(when, self._tick, self._wake)
@@ -185,20 +194,31 @@ class Machine:
         if number == self._wake:
             self._send(Tick())
 
-    def _task_done(self, dag: int, task: Task, started: float) -> None:
+    def _on_loop(self, seconds: float, then: Callable[..., None], *args: Any) -> None:
+        """Call ``then(*args)`` after the event loop has spent ``seconds`` on it. It does one thing at a time."""
+        if seconds:
+            self.loop.run(0.0, seconds, then, *args)
+        else:
+            then(*args)
+
+    def _ran(self, dag: int, task: Task, started: float) -> None:
+        """A task has ended. The event loop has work with it before the scheduler hears of it."""
+        self._on_loop(self._prices.loop_task_s, self._task_done, dag, task, started, self._clock.now - started)
+
+    def _task_done(self, dag: int, task: Task, started: float, seconds: float) -> None:
         growth: list[OwnedVertices] = []
         nbytes = 0
+        self.lane_s[task.lane] += self._clock.now - started
         if task.kind is Kind.SEED or task.kind is Kind.JOIN:
-            batch, _ = self._dags[dag]
-            hop = self._prices.hop[task.op]
-            growth = self._model.growth(self.index, batch, hop, self._scales[batch])
+            batch = self._dags[dag][0]
+            growth = self._model.growth(self.index, batch, self._prices.hop[task.op], self._scales[batch])
         elif task.kind is Kind.END:
             batch, launched = self._dags.pop(dag)
             self.completions_s.append(self._clock.now - launched)
             nbytes = self._model.batch_bytes(self._scales[batch])
             self.bytes += nbytes
             self.most_bytes = max(self.most_bytes, self.bytes)
-        self._send(TaskDone(dag, task, growth, None, nbytes, self._clock.now - started))
+        self._send(TaskDone(dag, task, growth, None, nbytes, seconds))
 
     def _sample_utilisation(self) -> None:
         if self.finished:
@@ -211,62 +231,78 @@ class Machine:
 
     # -- other daemons: request, queue and CPU at the owner, answer, CPU of receiving ----------------------------------
 
-    def _ask(self, dag: int, task: Task) -> None:
-        units, now = self._prices.units(task), self._clock.now
-        pull = None
-        if task.kind is Kind.FEATURE and self._model.shares_pulls:
-            earlier = {p: None for p in self._pulls.setdefault(task.owner, {}) if p.dag != dag}
-            share = self._model.under_way(self.index, task.owner, sum(p.nbytes for p in earlier))
-            units *= 1.0 - share
-            pull = _Pull(dag, task.cost, earlier if share else {})
-            self._pulls[task.owner][pull] = None
-            for other in pull.earlier:
-                other.later.append(pull)
+    def _ask(self, dag: int, task: Task, owners: Sequence[OwnedVertices]) -> None:
+        """Send every owner of a remote task one request."""
+        now = self._clock.now
+        since = self._dags[dag][1] if self._oldest_first else now
+        price, stands_for = self._prices.remote(task), self._model.requests(owners)
+        remote = _RemoteTask(dag, task, price, since, now, stands_for, len(owners))
+        if task.kind is Kind.FEATURE:
+            self._leave_out(remote)
+        for share in owners:
+            cost = self._prices.cost(task.kind, share)
+            self._ask_owner(_OwnersPart(remote, share.owner, cost, remote.asked * cost))
+
+    def _leave_out(self, remote: _RemoteTask) -> None:
+        """Do not ask for rows that are in the cache, or that tasks of other batches bring."""
+        remote.asked = 1.0 - self._model.cache_hit
+        if not self._model.shares_pulls:
+            return
+        others = [other for other in self._pulls if other.dag != remote.dag]
+        if share := self._model.under_way(self.index, sum(other.task.cost for other in others)):
+            remote.asked *= 1.0 - share
+            remote.earlier = dict.fromkeys(others)
+            for other in others:
+                other.later.append(remote)
+        self._pulls[remote] = None
+
+    def _ask_owner(self, part: _OwnersPart) -> None:
+        remote = part.of
+        if part.units <= 0 < part.cost:  # everything is at hand
+            copying = self._prices.copied(remote.task.kind, part.cost, 0.0)
+            self.cores.run(copying, self._answered, remote)
+            return
+        self.requests += remote.stands_for
+        peer = self.peers[part.owner]
+        nbytes = part.units * remote.price.request
         # Requests overtake answers: a request is only a few packets.
-        asked = _Asked(dag, task, units, self._dags[dag][1] if self._oldest_first else now, now, pull)
-        if units <= 0 < task.cost:  # everything is at hand
-            self.cores.run(self._prices.copied(task, 0.0), self._answered, asked)
-            return
-        owner = self.peers[task.owner]
-        nbytes = units * self._prices.remote(task).request
-        self._switch.send(-math.inf, self.port, owner.port, nbytes, owner.serve, self, asked)
+        self._switch.send(-math.inf, self.port, peer.port, nbytes, peer.serve, self, part)
 
-    def serve(self, other: Machine, asked: _Asked) -> None:
+    def serve(self, other: Machine, part: _OwnersPart) -> None:
         """A request of another machine has arrived."""
-        price = self._prices.remote(asked.task).serve
-        self._serving.run(asked.since, price.fixed_s + price.per_unit_s * asked.units, self._answer, other, asked)
+        price, requests = part.of.price.serve, part.of.stands_for
+        seconds = price.fixed_s * requests + price.per_unit_s * part.units
+        loop_s = self._prices.loop_request_s * requests
+        self._on_loop(loop_s, self.serving.run, part.of.since, seconds, self._answer, other, part)
 
-    def _answer(self, other: Machine, asked: _Asked) -> None:
-        nbytes = asked.units * self._prices.remote(asked.task).answer
+    def _answer(self, other: Machine, part: _OwnersPart) -> None:
+        remote = part.of
+        nbytes = part.units * remote.price.answer
         # As in a daemon, answers of one message take no turns with those that are streamed.
-        at_once = asked.task.kind is Kind.NEIGHBORHOOD and nbytes <= CHUNK_BYTES
-        self._switch.send(-math.inf if at_once else asked.since, self.port, other.port, nbytes, other.receive, asked)
+        at_once = remote.task.kind is Kind.NEIGHBORHOOD and nbytes <= CHUNK_BYTES
+        self._switch.send(-math.inf if at_once else remote.since, self.port, other.port, nbytes, other.receive, part)
 
-    def receive(self, asked: _Asked) -> None:
+    def receive(self, part: _OwnersPart) -> None:
         """The answer to a request has arrived."""
-        price = self._prices.remote(asked.task).receive
-        seconds = price.fixed_s + price.per_unit_s * asked.units + self._prices.copied(asked.task, asked.units)
-        self.cores.run(seconds, self._answered, asked)
+        price, requests = part.of.price.receive, part.of.stands_for
+        seconds = price.fixed_s * requests + price.per_unit_s * part.units
+        seconds += self._prices.copied(part.of.task.kind, part.cost, part.units)
+        self._on_loop(self._prices.loop_answer_s * requests, self.cores.run, seconds, self._answered, part.of)
 
-    def _answered(self, asked: _Asked) -> None:
-        """The answer is here; rows that earlier pulls bring may not be."""
-        if asked.pull is None:
-            self._task_done(asked.dag, asked.task, asked.sent)
-            return
-        asked.pull.answered = asked
-        if not asked.pull.earlier:
-            self._pulled(asked.pull)
+    def _answered(self, remote: _RemoteTask) -> None:
+        """An owner's answer is here; rows that earlier tasks bring may not be."""
+        remote.left -= 1
+        if not remote.left and not remote.earlier:
+            self._is_here(remote)
 
-    def _pulled(self, pull: _Pull) -> None:
-        """All rows of a pull are here, also those that later pulls wait for."""
-        asked = pull.answered
-        assert asked is not None
-        del self._pulls[asked.task.owner][pull]
-        self._task_done(asked.dag, asked.task, asked.sent)
-        for later in pull.later:
-            del later.earlier[pull]
-            if later.answered is not None and not later.earlier:
-                self._pulled(later)
+    def _is_here(self, remote: _RemoteTask) -> None:
+        """All that a remote task wants is here, also the rows that later tasks wait for."""
+        self._pulls.pop(remote, None)
+        self._ran(remote.dag, remote.task, remote.sent)
+        for later in remote.later:
+            del later.earlier[remote]
+            if not later.left and not later.earlier:
+                self._is_here(later)
 
     # -- the trainer ---------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,11 @@
 
 ::
 
-    three short runs      with the loader's batches, with batches of a quarter of the size, and with the first hop alone
+    four short runs      with the loader's batches, with batches of a quarter of the size, with few vertices, and with
+       |                 the first hop alone
        |-- counters of the daemons (``cost_*``)         -> CPU per task kind: fixed and per unit of cost
-       |-- CPU time of all processes without tasks      -> CPU per batch, per request and per byte moved
+       |-- CPU time of the event loops                  -> CPU per batch, per task and per request
+       |-- CPU time of all other threads without tasks  -> CPU per batch, per request and per byte moved
        '-- the batches themselves                       -> new vertices per hop, at home and elsewhere
 
 Every daemon counts the CPU time of its tasks, thread by thread (``atta.daemon.engine.task_costs``). So a machine that
@@ -17,6 +19,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +39,13 @@ from atta.simulate.profile import Profile
 __all__ = ["measure"]
 
 SMALLER = 4
-"""Factor by which batches of the second run are smaller. Those of the third run have fewer requests. So the costs per
-batch, per request and per byte can be told apart."""
+"""Factor by which batches of the second run are smaller. Those of the last run have fewer tasks and requests. So the
+costs per batch, per request and per byte can be told apart."""
+FEWEST = 256
+"""Factor by which batches of the third run are smaller. Their vertices lie with few owners, so they have as many tasks,
+but fewer requests."""
+MOST_FEW = 300
+"""Most batches of that run, per rank and epoch."""
 MOST_COUNTED = 1 << 22
 """Largest number of counters per node type and rank."""
 Say = Callable[[str], None]
@@ -68,16 +76,20 @@ def measure(
     served = source if Path(source).is_dir() else data
     dataset = None if served is None else Dataset.open(served, parts=[], verify=False)
     hops = tuple(fan_outs)
-    settings = [("batches", batch_size, hops), ("small batches", max(1, batch_size // SMALLER), hops)]
+    settings = [
+        ("batches", batch_size, hops, None),
+        ("small batches", max(1, batch_size // SMALLER), hops, None),
+        ("few vertices", max(1, batch_size // FEWEST), (1,) * len(hops), MOST_FEW),
+    ]
     if len(hops) > 1:
-        settings.append(("one hop", batch_size, hops[:1]))
+        settings.append(("one hop", batch_size, hops[:1], None))
     runs = []
-    for name, size, some in settings:
+    for name, size, some, most in settings:
         say(f"measuring {name}: {size} seeds, fan-outs {','.join(map(str, some))}, {epochs} epochs after a warm-up")
         with _opened(source, threads) as cluster:
             if dataset is not None and cluster.dataset_id != dataset.dataset_id:
                 raise ConfigError(f"the cluster serves dataset {cluster.dataset_id}, {served} is {dataset.dataset_id}")
-            runs.append(_run(cluster, dataset, some, split, size=size, epochs=epochs))
+            runs.append(_run(cluster, dataset, some, split, size=size, epochs=epochs, most=most))
             described = ServedDataset.of(cluster, split)
     return profile_of(runs, described, batch_size, hops, measured=_provenance(source, epochs, threads))
 
@@ -90,9 +102,16 @@ def _opened(source: str | Path, threads: int) -> Cluster:
 
 
 def _run(
-    cluster: Cluster, dataset: Dataset | None, fan_outs: Sequence[int], split: str, *, size: int, epochs: int
+    cluster: Cluster,
+    dataset: Dataset | None,
+    fan_outs: Sequence[int],
+    split: str,
+    *,
+    size: int,
+    epochs: int,
+    most: int | None,
 ) -> Measurements:
-    """One warm-up epoch, then the measured ones; a thread per rank."""
+    """One warm-up epoch, then the measured ones; a thread per rank. ``most``: batches of an epoch, None for all."""
     ranks = cluster.num_parts
     loaders = [
         NeighborLoader(
@@ -100,11 +119,11 @@ def _run(
         )
         for rank in range(ranks)
     ]
-    _side_by_side(loaders, [Measurements() for _ in loaders], dataset, size)
+    _side_by_side(loaders, [Measurements() for _ in loaders], dataset, size, most)
     before = _totals(cluster)
     parts = [Measurements() for _ in loaders]
     for _ in range(epochs):
-        _side_by_side(loaders, parts, dataset, size)
+        _side_by_side(loaders, parts, dataset, size, most)
     whole = merged(parts)
     after = _totals(cluster)
     whole.totals = {name: value - before.get(name, 0.0) for name, value in after.items()}
@@ -116,14 +135,18 @@ def _run(
 
 
 def _side_by_side(
-    loaders: Sequence[NeighborLoader], seen: Sequence[Measurements], dataset: Dataset | None, size: int
+    loaders: Sequence[NeighborLoader],
+    seen: Sequence[Measurements],
+    dataset: Dataset | None,
+    size: int,
+    most: int | None,
 ) -> None:
     failures: list[BaseException] = []
 
     def consume(rank: int) -> None:
         try:
             batches, cpu = iter(loaders[rank]), time.thread_time()
-            for batch in batches:
+            for batch in islice(batches, most):
                 seen[rank].cpu_s += time.thread_time() - cpu
                 _count(seen[rank], batch, dataset, rank, size)
                 cpu = time.thread_time()

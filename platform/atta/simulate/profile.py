@@ -25,6 +25,7 @@ __all__ = [
     "Draw",
     "HopSize",
     "Linear",
+    "LoopCosts",
     "Profile",
     "Remote",
     "Side",
@@ -32,14 +33,17 @@ __all__ = [
     "save_profile",
 ]
 
-FORMAT, VERSION = "atta-profile", 1
+FORMAT, VERSION = "atta-profile", 2
+EARLIER = (1,)
+"""Earlier versions that are read. In version 1 no event loop is told from the other threads; a request to one owner
+was a task of its own, so its fixed costs were those of a request already."""
 LOCAL_KINDS = ("seed", "neighborhood", "join", "feature", "end")
 REMOTE_KINDS = ("neighborhood", "feature")
 
 
 @dataclass(frozen=True)
 class Linear:
-    """CPU time: microseconds per task plus microseconds per unit of ``Task.cost``."""
+    """CPU time: microseconds per task or request, plus microseconds per unit of ``Task.cost``."""
 
     fixed_us: float = 0.0
     us_per_unit: float = 0.0
@@ -47,12 +51,25 @@ class Linear:
 
 @dataclass(frozen=True)
 class Remote:
-    """A request to another daemon. Units are those of ``Task.cost`` that no cache has answered."""
+    """A request to one owner. A remote task sends one to every owner that it concerns, so its cost grows with them.
+
+    Units are those of ``Task.cost`` that no cache has answered.
+    """
 
     request_bytes: float = 0.0  # per unit
     answer_bytes: float = 0.0  # per unit
-    serve: Linear = Linear()  # at the owner
-    receive: Linear = Linear()  # at the daemon that asks
+    serve: Linear = Linear()  # at the owner, per request
+    receive: Linear = Linear()  # at the daemon that asks, per answer
+
+
+@dataclass(frozen=True)
+class LoopCosts:
+    """CPU microseconds on a daemon's event loop. It does one thing at a time."""
+
+    batch_us: float = 0.0  # per batch: launch and hand-over
+    task_us: float = 0.0  # per task of the daemon's own batches, however many owners it asks
+    request_us: float = 0.0  # per request that it serves; 0: threads serve them without the interpreter
+    answer_us: float = 0.0  # per answer that it receives; 0: as above
 
 
 @dataclass(frozen=True)
@@ -93,8 +110,12 @@ class Profile:
     """CPU time by task kind (``LOCAL_KINDS``). Kinds left out take no time."""
     remote: Mapping[str, Remote] = field(default_factory=dict)
     """Requests by task kind (``REMOTE_KINDS``)."""
+    loop: LoopCosts = LoopCosts()
+    """CPU time on the event loop. It comes on top of ``local``, ``remote`` and ``batch_us``, which other threads
+    spend."""
     parts: int = 1
-    """Number of partitions for which the shares of ``hops`` hold; 1: for any number."""
+    """Number of partitions for which the shares of ``hops`` hold; 1: for any number. With 1, a share of 1 beyond the
+    seeds says nothing about a cut: on several machines such vertices lie at random."""
     placement: tuple[tuple[float, ...], ...] = ()
     """[parts][parts]: remote vertices of a batch of one machine that another machine holds, divided by the mean number
     of remote vertices of a batch. Empty: all are equal. Used only for as many machines as were measured."""
@@ -109,7 +130,7 @@ class Profile:
     batch_bytes: float = 0.0
     """Size of a finished batch in bytes."""
     batch_us: float = 0.0
-    """CPU microseconds per batch outside tasks: event loop, transport, hand-over."""
+    """CPU microseconds per batch outside tasks and event loop: the consumer's thread, transport, hand-over."""
     cache_hit: float = 0.0
     """Share of the remote rows that the cache has answered."""
     repeats: tuple[float, ...] = ()
@@ -164,7 +185,7 @@ class Profile:
 
 
 def load_profile(path: str | Path) -> Profile:
-    """Read a profile.
+    """Read a profile of this version or an earlier one.
 
     Raises:
         DataError: the file is missing or is not a profile, or a field is missing, unknown or makes no sense; names the
@@ -178,8 +199,9 @@ def load_profile(path: str | Path) -> Profile:
         raise DataError(path, f"is no JSON: {error}") from error
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise DataError(path, f'is no profile: "format" must be "{FORMAT}"')
-    if (version := document.pop("version", None)) != VERSION:
-        raise DataError(path, f"is a profile of version {version}, this Atta reads version {VERSION}")
+    if (version := document.pop("version", None)) not in (*EARLIER, VERSION):
+        known = " and ".join(map(str, (*EARLIER, VERSION)))
+        raise DataError(path, f"is a profile of version {version}, this Atta reads versions {known}")
     try:
         made = _value(Profile, document, "")
     except ConfigError as error:

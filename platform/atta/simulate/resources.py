@@ -1,4 +1,4 @@
-"""What the tasks of a machine compete for: cores, a bounded pool of threads, and the network's switch."""
+"""What the tasks of a machine compete for: cores, bounded pools of threads, and the network's switch."""
 
 from __future__ import annotations
 
@@ -57,21 +57,19 @@ class Cores:
         return self.busy_s
 
     def _advance(self) -> None:
-        passed = self._clock.now - self._at
-        running = len(self._threads)
-        if passed > 0 and running:
-            if running <= self.count:
-                self._served += passed
-                self.busy_s += passed * running
-            else:
-                self._served += passed * self.count / running
-                self.busy_s += passed * self.count
-        self._at = self._clock.now
+        now, running = self._clock.now, len(self._threads)
+        passed = now - self._at
+        if passed > 0:
+            self._at = now
+            if running:
+                using = min(running, self.count)
+                self._served += passed * using / running
+                self.busy_s += passed * using
 
     def _plan(self) -> None:
         """Ask to be called when the first thread ends, unless a call comes sooner anyway (it will plan again)."""
-        left = max(0.0, self._threads[0][0] - self._served)
-        due = self._clock.now + left * max(1.0, len(self._threads) / self.count)
+        running, left = len(self._threads), max(0.0, self._threads[0][0] - self._served)
+        due = self._clock.now + (left * running / self.count if running > self.count else left)
         if due < self._due:
             self._due = due
             self._clock.at(due, self._fire, due)
@@ -93,16 +91,21 @@ class Cores:
 class Pool:
     """A bounded number of threads on some cores.
 
-    They serve the oldest batch first, as in a daemon (``atta.daemon.peers.turns``).
+    They serve the oldest batch first, as in a daemon (``atta.daemon.peers.turns``). If all come with the same
+    ``since``, they are served in order of arrival. A daemon's event loop is a pool of one thread.
     """
 
     def __init__(self, cores: Cores, threads: int) -> None:
+        self.threads = threads
+        self.asked_s = 0.0
+        """Core seconds asked for."""
         self._cores, self._free = cores, threads
         self._waiting: list[tuple[float, int, float, Then, tuple[Any, ...]]] = []
         self._arrivals = count()
 
     def run(self, since: float, seconds: float, then: Then, *args: Any) -> None:
         """As ``Cores.run``, once a thread is free, for a batch that was begun at ``since``."""
+        self.asked_s += seconds
         if not self._free:
             heapq.heappush(self._waiting, (since, next(self._arrivals), seconds, then, args))
             return
@@ -123,9 +126,9 @@ class Port:
 
     def __init__(self) -> None:
         self.sent = self.received = 0.0  # bytes
-        self.sending = False
-        self.waiting: list[tuple[float, int, Port, float, tuple[Any, ...]]] = []  # answers to send
-        self.down_free = 0.0  # when the last message accepted so far has arrived
+        self.waiting: list[tuple[float, int, Port, float, tuple[Any, ...]]] = []  # messages to send
+        self.up_free = 0.0  # when the uplink has passed the last message that it began
+        self.down_free = 0.0  # when the last message sent to it so far has arrived
 
 
 class Switch:
@@ -133,7 +136,8 @@ class Switch:
 
     A port sends the oldest batch's messages first, and receives in the order of the first bytes. Long data goes as
     several messages, and those of an older batch may come in between. Messages cut through: the receiver's downlink
-    begins when the first byte arrives, half a round trip after the sender's uplink began.
+    begins when the first byte arrives, half a round trip after the sender's uplink began. All first bytes need equally
+    long, so they arrive in the order in which messages are begun, and an arrival is known when its message is begun.
     """
 
     def __init__(self, clock: Clock, rate: float, rtt_s: float) -> None:
@@ -143,27 +147,29 @@ class Switch:
 
     def send(self, since: float, source: Port, target: Port, nbytes: float, *then: Any) -> None:
         """Call ``then[0](*then[1:])`` when the last byte has arrived; ``since``: when its batch was begun."""
+        if not source.waiting and source.up_free <= self._clock.now and nbytes <= PULL_BYTES:
+            self._begin(source, target, nbytes, then)
+            return
+        if not source.waiting:
+            self._clock.at(max(self._clock.now, source.up_free), self._next, source)
         heapq.heappush(source.waiting, (since, next(self._arrivals), target, nbytes, then))
-        if not source.sending:
-            self._next(source)
 
     def _next(self, source: Port) -> None:
-        source.sending = bool(source.waiting)
-        if not source.sending:
-            return
+        """The uplink is free, and messages wait for it."""
         since, turn, target, left, then = heapq.heappop(source.waiting)
         nbytes = min(left, PULL_BYTES)
         if left > nbytes:
             heapq.heappush(source.waiting, (since, turn, target, left - nbytes, then))
-        seconds = nbytes / self._rate
-        source.sent += nbytes
-        self._clock.at(self._clock.now + seconds, self._next, source)
-        last = then if left == nbytes else ()
-        self._clock.at(self._clock.now + self._way_s, self._arrive, target, seconds, nbytes, last)
+        self._begin(source, target, nbytes, then if left == nbytes else ())
+        if source.waiting:
+            self._clock.at(source.up_free, self._next, source)
 
-    def _arrive(self, target: Port, seconds: float, nbytes: float, then: tuple[Any, ...]) -> None:
-        start = max(self._clock.now, target.down_free)
-        target.down_free = start + seconds
+    def _begin(self, source: Port, target: Port, nbytes: float, then: tuple[Any, ...]) -> None:
+        """Pass a message. ``then`` is empty if more of the same data follows."""
+        now, seconds = self._clock.now, nbytes / self._rate
+        source.sent += nbytes
+        source.up_free = now + seconds
         target.received += nbytes
+        target.down_free = max(now + self._way_s, target.down_free) + seconds
         if then:
-            self._clock.at(start + seconds, *then)
+            self._clock.at(target.down_free, *then)

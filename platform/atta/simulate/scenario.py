@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from atta.errors import ConfigError
@@ -37,8 +38,11 @@ class Scenario:
     scheduler: SchedulerConfig = field(default_factory=lambda: SchedulerConfig(log_events=0))
     serve_threads: int = 2
     """Number of threads of a daemon that answer others."""
-    neighbours: int = 16
-    """Largest number of other machines that hold a machine's remote vertices."""
+    neighbours: int | None = None
+    """Largest number of other machines that hold a machine's remote vertices; None: all."""
+    peers: int = 16
+    """Most peers that a simulated machine asks one by one. Where a task would ask more, every request stands for
+    several, with the fixed costs of all of them."""
     train_s: float = 0.0
     """Seconds of training on one batch."""
     train_threads: int = 0
@@ -61,9 +65,10 @@ class Scenario:
 
     def __post_init__(self) -> None:
         policy_named(self.scheduler.policy)
-        for name in ("machines", "cores", "serve_threads", "neighbours", "batches"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
+        for name in ("machines", "cores", "serve_threads", "neighbours", "peers", "batches"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}, must be at least 1")
         for name in ("rtt_s", "train_s", "train_threads", "batch_size"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be finite and not negative")
@@ -109,13 +114,15 @@ class BatchModel:
         self.cache_hit = profile.cache_hit if scenario.cache_hit is None else scenario.cache_hit
         self.hops = _scaled_hops(profile, self.batch_size, self.fan_outs, scenario.machines)
         self._edges_ratio = {side: _fan_out_ratios(profile, self.fan_outs, side) for side in ("own", "other")}
-        self._around = _ring(scenario.machines, scenario.neighbours)
+        self._owners = min(scenario.machines - 1, scenario.neighbours or scenario.machines)
+        self._around = _ring(min(self._owners, scenario.peers))
+        self._placed = len(profile.placement) == scenario.machines > 1
         self._seed, self._machines = scenario.seed, scenario.machines
         self._new_vertices = sum(hop.new for hop in self.hops)
         self._measured_vertices = sum(hop.new for hop in profile.hops)
         self.shares_pulls = scenario.share_pulls and len(profile.repeats) > 1
         self._overlap = Overlap(profile.repeats, self.cache_hit)
-        self._away: dict[tuple[int, int], float] = {}
+        self._away: dict[int, float] = {}  # bytes of a batch's remote rows, by machine
 
     def scales(self, machine: int, batches: int) -> list[float]:
         """Size of each batch of a machine relative to the mean: log-normal with mean 1, independent of timing."""
@@ -126,9 +133,8 @@ class BatchModel:
         """The vertices that a hop (0: the seeds) of one batch reaches first, by owner."""
         size, last = self.hops[hop], hop == len(self.hops) - 1
         total = round(size.new * (scale if hop else 1.0))
-        placement = self.profile.placement
-        if len(placement) == self._machines > 1:
-            parts = [round(total * (1 - size.home) * share) for share in placement[machine]]
+        if self._placed:
+            parts = [round(total * (1 - size.home) * share) for share in self.profile.placement[machine]]
             away = [(owner, rows) for owner, rows in enumerate(parts) if rows]
         else:
             away = self._evenly(machine, total - min(total, round(total * size.home)), batch + hop)
@@ -144,25 +150,36 @@ class BatchModel:
         count = len(self._around)
         if not away or not count:
             return []
-        each, more = divmod(away, count)
-        # Other owners get the remainder in every batch, so that no owner is asked for more than others.
+        asked = min(count, round(self._touched(away)))
+        each, more = divmod(away, asked)
+        # Other owners are asked, and get the remainder, in every batch, so that no owner is asked for more than others.
         return [
             ((machine + self._around[(place + turn) % count]) % self._machines, each + (place < more))
-            for place in range(count if each else more)
+            for place in range(asked)
         ]
 
-    def under_way(self, machine: int, owner: int, nbytes: float) -> float:
-        """Share of an owner's rows that need no request while other batches of the machine wait for ``nbytes`` of its
-        rows."""
+    def _touched(self, vertices: int) -> float:
+        """Mean number of owners that hold at least one of so many remote vertices, which lie at random."""
+        return self._owners * -math.expm1(vertices * math.log1p(-1 / self._owners)) if self._owners > 1 else 1.0
+
+    def requests(self, owners: Sequence[OwnedVertices]) -> float:
+        """Number of requests that each request to ``owners`` stands for, at least 1."""
+        if self._owners == len(self._around) or self._placed:
+            return 1.0
+        return max(1.0, self._touched(sum(share.rows for share in owners)) / len(owners))
+
+    def under_way(self, machine: int, nbytes: float) -> float:
+        """Share of a batch's remote rows that need no request while other batches of the machine wait for ``nbytes`` of
+        such rows."""
         if not nbytes:
             return 0.0
-        usual = self._away.get((machine, owner))
+        usual = self._away.get(machine)
         if usual is None:
             shares = [share for hop in range(len(self.hops)) for share in self.growth(machine, 0, hop, 1.0)]
-            usual = self._away[machine, owner] = sum(s.feature_bytes for s in shares if s.owner == owner)
+            usual = self._away[machine] = sum(s.feature_bytes for s in shares if s.owner != machine)
         # A batch with more vertices than the measured ones stands for several of them.
-        others = nbytes / max(1.0, usual) * self._new_vertices / max(1.0, self._measured_vertices)
-        return self._overlap.share(others)
+        batches = nbytes / max(1.0, usual) * self._new_vertices / max(1.0, self._measured_vertices)
+        return self._overlap.share(batches)
 
     def batch_bytes(self, scale: float) -> int:
         """Size of a finished batch, in proportion to its vertices."""
@@ -226,24 +243,27 @@ def _scaled_hops(profile: Profile, batch_size: int, fan_outs: tuple[int, ...], m
         shares, new = [profile.hops[hop].home for hop in at], [float(batch_size)]
         for hop, ratio in zip(at[1:], _fan_out_ratios(profile, fan_outs, "own")[1:], strict=True):
             new.append(new[-1] * profile.hops[hop].new / max(1.0, profile.hops[hop - 1].new) * ratio)
-    return [HopSize(n, _home(share, profile.parts, machines)) for n, share in zip(new, shares, strict=True)]
+    return [
+        HopSize(n, _home(at, hop, profile.parts, machines)) for hop, (n, at) in enumerate(zip(new, shares, strict=True))
+    ]
 
 
-def _home(share: float, parts: int, machines: int) -> float:
-    """The home share among ``machines``.
+def _home(share: float, hop: int, parts: int, machines: int) -> float:
+    """The share of a hop's vertices at home among ``machines``.
 
-    The remote share keeps its ratio to that of a random placement, 1 - 1/machines.
-    Shares of a profile of one partition are taken as they are. A single machine has everything.
+    The remote share keeps its ratio to that of a random placement, 1 - 1/machines. Of a profile of one partition,
+    shares are taken as they are; a share of 1 beyond the seeds tells no cut, so such vertices lie at random. A single
+    machine has everything.
     """
     if machines == 1:
         return 1.0
+    if parts == 1 and hop and share == 1:
+        return 1 / machines
     if parts in {1, machines}:
         return share
     return 1.0 - min(1.0, (1.0 - share) * (1 - 1 / machines) / (1 - 1 / parts))
 
 
-def _ring(machines: int, neighbours: int) -> list[int]:
-    """Distances to the machines that hold a machine's remote vertices. They lie on both sides, so all machines serve
-    equally much."""
-    reach = min(neighbours, machines - 1)
-    return [(i // 2 + 1) * (1 if i % 2 == 0 else -1) for i in range(reach)]
+def _ring(count: int) -> list[int]:
+    """Distances to ``count`` other machines. They lie on both sides, so all machines serve equally much."""
+    return [(i // 2 + 1) * (1 if i % 2 == 0 else -1) for i in range(count)]

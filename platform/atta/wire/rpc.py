@@ -16,7 +16,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from atta import errors
-from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, session_pb2, table_pb2
+from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, link_pb2, session_pb2, table_pb2
 from atta.wire import bulk
 from atta.wire.bulk import BATCH_CHUNK, PULL_CHUNK, PUSH_REQUEST, ROWS_CHUNK, SAMPLE_CHUNK
 from atta.wire.identity import Bound
@@ -125,6 +125,11 @@ METHODS: dict[str, RpcMethod] = {
         Bound.DATA,
         Pull=(kv_pb2.PullRequest, kv_pb2.PullChunk, True, PULL_CHUNK),
         ListTables=(kv_pb2.ListTablesRequest, kv_pb2.ListTablesReply),
+    ),
+    **_table(
+        "LinkService",
+        Bound.DATA,
+        Attach=(link_pb2.AttachRequest, link_pb2.AttachReply),
     ),
     **_table(
         "TableService",

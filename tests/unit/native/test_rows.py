@@ -202,6 +202,22 @@ def test_large_targets_are_filled_past_the_caches(width: int) -> None:
         assert np.array_equal(out, want)
 
 
+@pytest.mark.parametrize("width", [16, 31, 64, 100, 401, 1300, 5000])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_are_the_same_while_both_ways_to_store_are_tried(width: int, threads: int) -> None:
+    """A process times both ways on its first large pieces. So 40 pieces of a megabyte take each of them."""
+    rng = np.random.default_rng(width)
+    table = rng.integers(0, 256, (500, width), dtype=np.uint8)
+    count = (40 << 20) // width
+    rows, positions = rng.integers(0, 500, count), rng.permutation(count)
+    out = np.zeros((count, width), dtype=np.uint8)
+    kernels.gather_rows(table, rows, out, threads=threads)
+    assert np.array_equal(out, table[rows])
+    out[:] = 0
+    kernels.gather_rows(table, rows, out, positions=positions, threads=threads)
+    assert np.array_equal(out[positions], table[rows])
+
+
 def test_packed_rows_follow_the_prefix_table_by_table() -> None:
     rng = np.random.default_rng(3)
     tables = [

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.samplers.dag.instance import Kind, Lane
+from atta.samplers.dag.instance import OTHERS, Kind, Lane, OwnedVertices, Task
 from atta.scheduler import POLICIES, RunTask, Scheduler
-from atta.simulate import HopSize, Linear, Outcome, Profile, Scenario, SimulatedCluster, simulate
+from atta.simulate import HopSize, Linear, LoopCosts, Outcome, Profile, Remote, Scenario, SimulatedCluster, simulate
 from atta.simulate.machine import Machine
 from tests.unit.simulate.scenarios import PROFILE, REPEATS, scenario
 
@@ -45,7 +48,8 @@ def test_every_batch_is_delivered_once_and_in_order(policy: str) -> None:
     train_threads=st.integers(0, 2),
     lockstep=st.booleans(),
     cache_hit=st.sampled_from([0.0, 0.5, 1.0]),
-    profile=st.sampled_from([PROFILE, REPEATS]),
+    profile=st.sampled_from([PROFILE, REPEATS, replace(REPEATS, loop=LoopCosts(300.0, 40.0, 70.0, 90.0))]),
+    peers=st.integers(1, 4),
     seed=st.integers(0, 1000),
 )
 def test_work_and_bytes_are_conserved(policy: str, seed: int, **options: Any) -> None:
@@ -57,39 +61,124 @@ def test_work_and_bytes_are_conserved(policy: str, seed: int, **options: Any) ->
         assert machine.most_held <= cluster.scenario.scheduler.dag_cap
     ports = [machine.port for machine in cluster.machines]
     assert sum(p.sent for p in ports) == pytest.approx(sum(p.received for p in ports))
-    for share in (outcome.cores_busy, outcome.trainer_busy, outcome.uplinks_busy, outcome.downlinks_busy):
+    busy = (outcome.cores_busy, outcome.loop_busy, outcome.trainer_busy, outcome.uplinks_busy, outcome.downlinks_busy)
+    for share in (*busy, outcome.requests_busy, outcome.limit_busy):
         assert 0 <= share <= 1 + 1e-9
 
 
+LOOP = LoopCosts(batch_us=300.0, task_us=40.0, request_us=70.0, answer_us=90.0)
+
+
 def test_cpu_is_the_sum_of_the_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The profile's prices are paid for every task that a scheduler hands out, and for nothing else."""
-    tasks = []
+    """The profile's prices are paid for every task and request that a scheduler hands out, and for nothing else."""
+    runs: list[RunTask] = []
     original = Scheduler.on
 
     def on(self: Scheduler, event: object, now: float) -> list[object]:
         actions = original(self, event, now)
-        tasks.extend(action.task for action in actions if isinstance(action, RunTask))
+        runs.extend(action for action in actions if isinstance(action, RunTask))
         return actions
 
     monkeypatch.setattr(Scheduler, "on", on)
-    outcome = simulate(scenario(machines=3, cache_hit=0.25, train_s=0.0))
+    profile = replace(PROFILE, loop=LOOP)
+    outcome = simulate(scenario(profile, machines=3, cache_hit=0.25, train_s=0.0))
 
     def price(cost: Linear, units: float) -> float:
         return cost.fixed_us + cost.us_per_unit * units
 
-    total, nbytes = 3 * 20 * PROFILE.batch_us, 0.0
-    for task in tasks:
+    total, nbytes, requests = 3 * 20 * (PROFILE.batch_us + LOOP.batch_us) + len(runs) * LOOP.task_us, 0.0, 0
+    for task, owners in ((run.task, run.owners) for run in runs):
         local = PROFILE.local[task.kind.value]
         if task.lane is Lane.CPU:
             total += price(local, task.cost)
             continue
-        remote = PROFILE.remote[task.kind.value]
-        units = task.cost * (0.75 if task.kind is Kind.FEATURE else 1.0)
-        total += price(remote.serve, units) + price(remote.receive, units)
-        total += local.us_per_unit * (task.cost - units)
-        nbytes += units * (remote.request_bytes + remote.answer_bytes)
+        remote, whole = PROFILE.remote[task.kind.value], 0.0
+        for share in owners:
+            cost = share.feature_bytes if task.kind is Kind.FEATURE else share.degree
+            units = cost * (0.75 if task.kind is Kind.FEATURE else 1.0)
+            total += price(remote.serve, units) + price(remote.receive, units) + LOOP.request_us + LOOP.answer_us
+            total += local.us_per_unit * (cost - units)
+            nbytes += units * (remote.request_bytes + remote.answer_bytes)
+            whole += cost
+        requests += len(owners)
+        assert task.owner == OTHERS
+        assert whole == pytest.approx(task.cost)
+    assert requests == 2 * sum(run.task.lane is Lane.NET for run in runs)
+    assert outcome.requests_per_batch == requests / 60
     assert outcome.cpu_ms_per_batch == pytest.approx(1e-3 * total / 60, rel=1e-6)
     assert outcome.link_bytes_per_batch == pytest.approx(nbytes / 60)
+
+
+def test_three_machines_make_a_batch_in_the_time_that_one_computes() -> None:
+    """One batch each. All of its vertices beyond the seeds lie with the three machines in equal parts."""
+    small = Profile(
+        batch_size=100,
+        fan_outs=(5,),
+        hops=(HopSize(100), HopSize(300, 1 / 3)),
+        local={
+            "seed": Linear(1000),
+            "neighborhood": Linear(2000),
+            "join": Linear(3000),
+            "feature": Linear(500),
+            "end": Linear(700),
+        },
+        remote={"feature": Remote(0.1, 1.0, serve=Linear(1000, 0.1), receive=Linear(2000, 0.1))},
+        loop=LoopCosts(batch_us=1000, task_us=100, request_us=200, answer_us=300),
+        parts=3,
+        row_bytes=100.0,
+        batch_us=500.0,
+    )
+    options: dict[str, Any] = {"machines": 3, "cores": 8, "workers": 2, "serve_threads": 1, "batches": 1}
+    cluster = SimulatedCluster(scenario(small, link=math.inf, rtt_s=4e-3, train_s=5e-3, **options))
+    outcome = cluster.run()
+    # Milliseconds. Every task's end is 0.1 of the event loop: SEED 1.1, hop at home 3.2, JOIN 6.3. Then the rows of hop
+    # 1 are asked for at both other machines, with 10,000 units each. Requests arrive at 8.3. A machine's event loop
+    # takes the first until 8.5, the second until 8.7. Its only serving thread has answered them at 10.5 and at 12.5, so
+    # answers arrive at 12.5 and 14.5. They take 0.3 of the event loop, one after the other, and 3 of a core.
+    first, second = 12.5, 14.5
+    rows_are_here = [
+        first + 0.3 + 0.3 + 3,  # machine 0 was the first at both owners
+        second + 0.3 + 3,  # machine 1 was the first at machine 0 only
+        second + 0.3 + 0.3 + 3,
+    ]
+    ends = [at + 0.1 + 0.7 + 0.1 for at in rows_are_here]  # of the event loop, END, of the event loop
+    assert [1e3 * m.completions_s[0] for m in cluster.machines] == pytest.approx(ends)
+    assert 1e3 * outcome.duration_s == pytest.approx(ends[2] + 1.0 + 0.5 + 5)  # hand-over, consumer, training
+    assert outcome.requests_per_batch == 2
+    assert outcome.loop_busy * outcome.duration_s == pytest.approx(1e-3 * (7 * 0.1 + 2 * 0.2 + 2 * 0.3 + 1.0))
+
+
+def test_costs_of_requests_grow_with_the_owners_and_costs_of_tasks_do_not() -> None:
+    free = replace(
+        PROFILE,
+        hops=(HopSize(1024), *[HopSize(30_000, 0.0)] * 3),
+        parts=1,  # everything lies elsewhere on any number of machines
+        local={},
+        remote=dict.fromkeys(("neighborhood", "feature"), Remote(serve=Linear(30), receive=Linear(20))),
+        loop=LoopCosts(batch_us=500.0, task_us=40.0),
+        batch_us=0.0,
+        spread=0.0,
+    )
+    for machines in (3, 9):
+        outcome = simulate(scenario(free, machines=machines, batches=5))
+        tasks = 1 + 1 + 1 + 3 + 2 + 3 + 1  # SEED, its rows and hop at home; rows, two hops, three JOINs; END
+        assert outcome.requests_per_batch == 5 * (machines - 1)
+        assert 1e3 * outcome.cpu_ms_per_batch == pytest.approx(500 + 40 * tasks + 50 * 5 * (machines - 1))
+
+
+def test_a_request_may_stand_for_several() -> None:
+    """Sixteen of 63 peers asked in place of all of them: the same costs, bytes and, nearly, the same rate."""
+    options: dict[str, Any] = {"machines": 64, "batches": 6, "link": 1.25e8, "train_s": 0.0}
+    profile = replace(PROFILE, loop=LOOP, remote={
+        kind: Remote(0.02, 1.0, Linear(15, 0.0001), Linear(15, 0.0001)) for kind in ("neighborhood", "feature")
+    })  # fmt: skip
+    few, all_ = (simulate(scenario(profile, peers=peers, **options)) for peers in (16, 63))
+    assert all_.requests_per_batch == pytest.approx(5 * 63, rel=1e-3)
+    assert few.requests_per_batch == pytest.approx(all_.requests_per_batch, rel=1e-3)
+    assert few.cpu_ms_per_batch == pytest.approx(all_.cpu_ms_per_batch, rel=1e-3)
+    assert few.link_bytes_per_batch == pytest.approx(all_.link_bytes_per_batch, rel=1e-3)
+    assert few.seeds_per_s == pytest.approx(all_.seeds_per_s, rel=0.05)
+    assert few.events < 0.5 * all_.events
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -176,17 +265,37 @@ def test_owners_of_a_hop_are_no_more_than_its_vertices_and_neighbours(monkeypatc
     asked: dict[tuple[int, int, str], set[int]] = {}
     original = Machine._ask
 
-    def ask(self: Machine, dag: int, task: object) -> None:
-        asked.setdefault((self.index, dag, task.op), set()).add(task.owner)  # type: ignore[attr-defined]
-        original(self, dag, task)  # type: ignore[arg-type]
+    def ask(self: Machine, dag: int, task: Task, owners: Sequence[OwnedVertices]) -> None:
+        asked[self.index, dag, task.op] = {share.owner for share in owners}
+        original(self, dag, task, owners)
 
     monkeypatch.setattr(Machine, "_ask", ask)
     few = replace(PROFILE, hops=(HopSize(8, 1.0), HopSize(10, 0.8), HopSize(100, 0.0), HopSize(100, 0.0)), spread=0.0)
     simulate(scenario(replace(few, batch_size=8), machines=30, neighbours=6, batches=2))
     owners = {op: {len(found) for (_, _, o), found in asked.items() if o == op} for op in ("feature1", "feature2")}
-    assert owners == {"feature1": {4}, "feature2": {6}}  # with 30 machines, the 2 of 10 remote vertices have become 3.9
+    # With 30 machines, the 2 of 10 remote vertices have become 3.9. Four vertices at random lie with 3.1 of 6 owners.
+    assert owners == {"feature1": {3}, "feature2": {6}}
     served = [sum(i in found for found in asked.values()) for i in range(30)]
     assert max(served) - min(served) <= 4
+
+
+@pytest.mark.parametrize(("owners", "vertices"), [(6, 4), (63, 20), (63, 500), (255, 100), (1, 3)])
+def test_requests_are_the_owners_that_a_task_touches(owners: int, vertices: int) -> None:
+    rng = np.random.default_rng(owners)
+    touched = np.mean([len(set(rng.integers(0, owners, vertices).tolist())) for _ in range(4000)])
+    hops = (HopSize(8), HopSize(vertices, 0.0))
+    profile = Profile(8, (2,), hops, {}, row_bytes=1.0)
+    outcome = simulate(scenario(profile, machines=owners + 1, batches=1))
+    # Up to 16 owners a whole number of them is asked; beyond, requests stand for what they touch on average.
+    assert outcome.requests_per_batch == pytest.approx(touched, rel=0.01 if owners > 16 else 0.1)
+
+
+def test_vertices_of_an_unknown_cut_lie_at_random() -> None:
+    """One partition was measured, so all of its vertices were at home. The seeds stay there."""
+    one = replace(PROFILE, parts=1, hops=tuple(HopSize(hop.new, 1.0) for hop in PROFILE.hops))
+    model = SimulatedCluster(scenario(one, machines=4)).model
+    assert [hop.home for hop in model.hops] == [1.0, 0.25, 0.25, 0.25]
+    assert {hop.home for hop in SimulatedCluster(scenario(one, machines=1)).model.hops} == {1.0}
 
 
 def test_other_batch_sizes_and_fan_outs_scale_the_batch() -> None:

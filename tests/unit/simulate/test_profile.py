@@ -10,7 +10,7 @@ import pytest
 
 from atta.errors import ConfigError, DataError
 from atta.scheduler import SchedulerConfig
-from atta.simulate import Profile, Scenario, load_profile, save_profile
+from atta.simulate import LoopCosts, Profile, Scenario, load_profile, save_profile
 from tests.unit.simulate.scenarios import PROFILE
 
 
@@ -38,7 +38,10 @@ def spoil(tmp_path: Path, **changes: Any) -> Path:
 
 @pytest.mark.parametrize(("changes", "said"), [
     ({"format": "other"}, "is no profile"),
-    ({"version": 2}, "version 2"),
+    ({"version": 3}, "version 3, this Atta reads versions 1 and 2"),
+    ({"version": None}, "version None"),
+    ({"loop__task": 1.0}, "did you mean 'task_us'"),
+    ({"loop__task_us": -1}, "loop.task_us is -1"),
     ({"hops": None}, "'hops' is missing"),
     ({"hop": []}, "did you mean 'hops'"),
     ({"hops__1__home": 1.5}, r"hops\[1\].home is 1.5"),
@@ -63,6 +66,12 @@ def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, Any], said: s
     assert caught.value.path == str(path)
 
 
+def test_files_of_version_1_have_no_event_loop(tmp_path: Path) -> None:
+    read = load_profile(spoil(tmp_path, version=1, loop=None))
+    assert read == PROFILE
+    assert read.loop == LoopCosts()
+
+
 def test_no_file_and_no_json(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot read"):
         load_profile(tmp_path / "absent.json")
@@ -76,7 +85,7 @@ def test_no_file_and_no_json(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [
     {"machines": 0}, {"cores": 0}, {"batches": 0}, {"link": 0.0}, {"rtt_s": -1.0}, {"cache_hit": 1.5},
-    {"fan_outs": (0,)}, {"train_s": float("inf")}, {"neighbours": 0},
+    {"fan_outs": (0,)}, {"train_s": float("inf")}, {"neighbours": 0}, {"peers": 0},
 ])  # fmt: skip
 def test_scenarios_that_make_no_sense(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):

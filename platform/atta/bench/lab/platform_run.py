@@ -15,7 +15,7 @@ from atta.bench.loader.consumer import ConsumerConfig
 from atta.client.local import free_addresses
 from atta.wire.clusterfile import write_cluster
 
-__all__ = ["cache_options", "run_atta", "serve_command"]
+__all__ = ["cache_options", "places", "quiet_environment", "run_atta", "serve_command"]
 
 _PORT, _RENDEZVOUS_PORT = 7070, 7069
 
@@ -56,12 +56,7 @@ def run_atta(
     Raises:
         AttaError: a process failed or hangs.
     """
-    alone = all(host.interface is None for host in hosts)
-    *addresses, meeting = (
-        free_addresses(len(hosts) + 1)
-        if alone
-        else [*(f"{host.address}:{_PORT}" for host in hosts), f"{hosts[0].address}:{_RENDEZVOUS_PORT}"]
-    )
+    *addresses, meeting = places(hosts)
     training = {} if recipe is None else {"rendezvous": f"tcp://{meeting}", "recipe": asdict(recipe)}
     cluster = folder / "cluster.toml"
     write_cluster(cluster, addresses)
@@ -85,14 +80,24 @@ def run_atta(
                 threads=workload.threads,
                 seed=workload.seed,
                 think_ms=workload.think_ms,
+                seed_policy=workload.seeds,
+                drop_last=workload.drop_last,
             )
             module = "atta.bench.train.worker" if training else "atta.bench.loader.consumer"
             command = [sys.executable, "-m", module, json.dumps({**asdict(config), **training})]
-            processes.start_rank(host, command, _environment(host, workload.threads))
+            processes.start_rank(host, command, quiet_environment(host, workload.threads))
         return processes.measure(epochs=workload.epochs, seconds=workload.seconds, timeout_s=workload.timeout_s)
 
 
-def _environment(host: Host, threads: int) -> dict[str, str]:
+def places(hosts: Sequence[Host]) -> list[str]:
+    """Addresses of a daemon on each host, and of the place on the first one where trainers meet."""
+    if all(host.interface is None for host in hosts):
+        return free_addresses(len(hosts) + 1)
+    return [*(f"{host.address}:{_PORT}" for host in hosts), f"{hosts[0].address}:{_RENDEZVOUS_PORT}"]
+
+
+def quiet_environment(host: Host, threads: int) -> dict[str, str]:
+    """The environment of a consumer or trainer: its number of threads, its network, and no chatter of libraries."""
     return {
         "OMP_NUM_THREADS": str(threads),
         "DGLBACKEND": "pytorch",
@@ -102,11 +107,16 @@ def _environment(host: Host, threads: int) -> dict[str, str]:
     }
 
 
-def serve_command(data: Path, part: int, address: str, cluster: Path | None, *options: str) -> list[str]:
-    """The command of a daemon that ends when its standard input ends; ``cluster``: None if there is no other daemon."""
+def serve_command(
+    data: Path, part: int, address: str, cluster: Path | None, *options: str, python: str = sys.executable
+) -> list[str]:
+    """The command of a daemon that ends when its standard input ends; ``cluster``: None if there is no other daemon.
+
+    ``python`` is the interpreter of the installation or checkout whose daemon it is.
+    """
     peers = [] if cluster is None else ["--peers", str(cluster)]
     return [
-        *(sys.executable, "-m", "atta.cli.main", "serve", "--data", str(data), "--part", str(part)),
+        *(python, "-m", "atta.cli.main", "serve", "--data", str(data), "--part", str(part)),
         *("--listen", address, *peers, *options),
         *("--no-verify", "--log-level", "warning", "--drain", "0", "--exit-with-parent"),
     ]

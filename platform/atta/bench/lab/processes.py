@@ -20,7 +20,7 @@ import psutil
 from atta.bench.lab.netlab import Host
 from atta.errors import AttaError
 
-__all__ = ["Measured", "SystemProcesses", "Usage", "sent_bytes"]
+__all__ = ["Measured", "SystemProcesses", "Usage", "sent", "sent_bytes"]
 
 _POLL_S = 0.5
 _END_S = 20.0
@@ -141,6 +141,32 @@ class SystemProcesses:
         child = _Child(name, process, log, host.interface)
         self._ranks.append(child)
         threading.Thread(target=self._listen, args=(child,), daemon=True).start()
+
+    @property
+    def supports(self) -> list[int]:
+        """Process ids of the supporting processes, in the order in which they were started."""
+        return [child.process.pid for child in self._supports]
+
+    @property
+    def ranks(self) -> list[int]:
+        """Process ids of the ranks."""
+        return [child.process.pid for child in self._ranks]
+
+    def ask(self, words: str | None, *, timeout_s: float) -> list[dict[str, Any]]:
+        """Send a line to all ranks (None: send nothing), and return the next report of each, by rank.
+
+        Raises:
+            AttaError: a process ended early, or the ranks had not all reported after ``timeout_s``.
+        """
+        deadline, reports = time.monotonic() + timeout_s, dict[str, dict[str, Any]]()
+        self._measured = False
+        for child in self._ranks if words is not None else ():
+            self._send(child, f"{words}\n")
+        while len(reports) < len(self._ranks):
+            child, event = self._next(deadline)
+            reports[child.name] = event
+        self._measured = True
+        return [reports[child.name] for child in self._ranks]
 
     def measure(self, *, epochs: int, seconds: float, timeout_s: float) -> Measured:
         """Wait for all ranks to be ready, let them run, and collect their reports.
@@ -263,13 +289,22 @@ def _cpu_seconds(children: Sequence[_Child]) -> float:
 
 def sent_bytes(pid: int, interface: str | None) -> int:
     """Bytes that have left the host of a process through ``interface`` so far; 0 if that is None."""
+    return sent(pid, interface)[0]
+
+
+def sent(pid: int, interface: str | None) -> tuple[int, int]:
+    """Bytes and packets that have left the host of a process through ``interface`` so far; 0 if that is None.
+
+    A packet is what a process or the kernel hands over at once: up to 64 KiB between network namespaces.
+    """
     if interface is None:
-        return 0
+        return 0, 0
     for line in Path(f"/proc/{pid}/net/dev").read_text(encoding="ascii").splitlines():
         name, _, figures = line.partition(":")
         if name.strip() == interface:
-            return int(figures.split()[8])  # after eight columns of received traffic
-    return 0
+            count, packets = figures.split()[8:10]  # after eight columns of received traffic
+            return int(count), int(packets)
+    return 0, 0
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:

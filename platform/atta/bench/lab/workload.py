@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, UnknownNameError
 
-__all__ = ["BenchWorkload", "Recipe", "ints"]
+__all__ = ["SEEDS", "BenchWorkload", "Recipe", "ints"]
+
+SEEDS = ("local", "global")
+"""How the seeds are divided among the ranks."""
 
 
 def ints(text: str) -> tuple[int, ...]:
@@ -30,6 +33,9 @@ class BenchWorkload:
         timeout_s: a system that takes longer, from its start, has failed.
         seed: seed of everything random, where the system lets one choose it.
         think_ms: how long a consumer computes on each batch, on another device; for loading only.
+        seeds: ``"local"``: a rank gets the seeds near it; ``"global"``: any seeds, so that a batch needs the same work
+            whatever the number of partitions. For loading only.
+        drop_last: leave out the last batch of an epoch if it is not full; for loading only.
     """
 
     num_neighbors: tuple[int, ...]
@@ -42,6 +48,8 @@ class BenchWorkload:
     timeout_s: float = 600.0
     seed: int = 0
     think_ms: float = 0.0
+    seeds: str = "local"
+    drop_last: bool = False
 
     def __post_init__(self) -> None:
         if not self.num_neighbors or any(f < 1 and f != -1 for f in self.num_neighbors):
@@ -53,6 +61,8 @@ class BenchWorkload:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
         if self.seconds < 0 or self.timeout_s <= 0:
             raise ConfigError("--seconds and --timeout must be positive")
+        if self.seeds not in SEEDS:
+            raise UnknownNameError.of("--seeds", self.seeds, SEEDS)
         if not 0 <= self.think_ms < math.inf:
             raise ConfigError(f"--think {self.think_ms:g} ms: must not be negative")
 

@@ -11,9 +11,7 @@ from pathlib import Path
 from atta.bench.lab.netlab import Host
 from atta.bench.lab.platform_run import cache_options, run_atta
 from atta.bench.lab.processes import Measured
-from atta.bench.loader.consumer import DELIVERIES
-from atta.bench.results import BenchReport
-from atta.bench.rounds import (
+from atta.bench.lab.rounds import (
     ComparisonBench,
     Say,
     System,
@@ -24,6 +22,8 @@ from atta.bench.rounds import (
     machine_limits,
     settings,
 )
+from atta.bench.loader.consumer import DELIVERIES
+from atta.bench.results import BenchReport
 from atta.errors import UnknownNameError
 from atta.partition.dataset import Dataset
 

@@ -35,6 +35,7 @@ class ConsumerConfig:
         threads: number of threads that torch may use.
         seed: seed of the loader.
         think_ms: how long it computes on each batch, on another device.
+        seed_policy, drop_last: see ``NeighborLoader``.
     """
 
     addresses: tuple[str, ...]
@@ -49,6 +50,8 @@ class ConsumerConfig:
     threads: int
     seed: int
     think_ms: float
+    seed_policy: str
+    drop_last: bool
 
 
 def _as_dgl(batch: atta.MiniBatch) -> Any:
@@ -104,6 +107,8 @@ def open_loader(config: ConsumerConfig, cluster: atta.Cluster, **options: Any) -
         config.split,
         batch_size=config.batch_size,
         shuffle=True,
+        drop_last=config.drop_last,
+        seed_policy=config.seed_policy,
         rank=config.rank,
         world_size=config.world_size,
         frontier=config.frontier,

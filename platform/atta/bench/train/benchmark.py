@@ -15,10 +15,7 @@ from pathlib import Path
 from atta.bench.lab.netlab import Host
 from atta.bench.lab.platform_run import cache_options, run_atta
 from atta.bench.lab.processes import Measured
-from atta.bench.lab.workload import Recipe
-from atta.bench.loader import benchmark as loader
-from atta.bench.results import BenchReport
-from atta.bench.rounds import (
+from atta.bench.lab.rounds import (
     ComparisonBench,
     Say,
     System,
@@ -30,6 +27,9 @@ from atta.bench.rounds import (
     need_training,
     settings,
 )
+from atta.bench.lab.workload import Recipe
+from atta.bench.loader import benchmark as loader
+from atta.bench.results import BenchReport
 from atta.errors import ConfigError
 from atta.partition.dataset import Dataset
 

@@ -21,6 +21,7 @@ from atta.daemon.engine.session import Delivery, Session
 from atta.daemon.engine.session_figures import session_figures
 from atta.daemon.engine.slots import SlotPool
 from atta.daemon.engine.tasks import TaskResult
+from atta.daemon.links.links import DaemonLinks
 from atta.daemon.peers.peers import Peers
 from atta.errors import AttaError
 from atta.kvstore.cache import EdgeCache, RowCache
@@ -55,6 +56,7 @@ class Engine:
         *,
         cache: RowCache,
         edges: EdgeCache,
+        links: DaemonLinks | None = None,
     ) -> None:
         self.dataset, self.shard, self.store, self.peers, self.cache = dataset, shard, store, peers, cache
         self._edges = edges
@@ -72,7 +74,7 @@ class Engine:
             ),
             shard.part,
         )
-        self._runner = TaskRunner(config, shard, store, peers, cache=cache, edges=edges, done=self._done)
+        self._runner = TaskRunner(config, shard, store, peers, cache=cache, edges=edges, links=links, done=self._done)
         self._compactors = CompactorPool(dataset.schema.node_counts)
         self._dags: dict[int, RunningDag] = {}
         self._sessions: dict[str, Session] = {}
@@ -115,10 +117,6 @@ class Engine:
     def waits_for_room(self, session: Session) -> bool:
         """Whether the session has no batch, because others leave it no memory to make one."""
         return self._scheduler.waits_for_room(session.id)
-
-    def is_busy(self) -> bool:
-        """Whether a session is open."""
-        return bool(self._sessions)
 
     def unlaunched(self, session: Session) -> int:
         """Number of the session's batches that have not been launched."""
@@ -231,7 +229,7 @@ class Engine:
             self.post(sched.TaskFailed(dag, task))
             return
         self.recorder.task(task, of, times, result, owners=owners)
-        self._runner.costs.answered(task, result.remote_bytes)
+        self._runner.costs.answered(task, result.remote_bytes, result.requests)
         seconds = times[2] - times[1]
         running.count(task, result, seconds)
         self.post(sched.TaskDone(dag, task, result.growth, result.expand, result.nbytes, seconds))
@@ -284,6 +282,7 @@ class Engine:
             **self._runner.costs.stats(),
             **self.peers.stats(),
             "cpu_s": time.process_time(),
+            "loop_cpu_s": time.thread_time(),  # figures are asked for on the event loop
             **{f"scheduler_{k}": v for k, v in self._scheduler.stats().items()},
             "sessions": float(len(self._sessions)),
             "dags_in_flight": float(len(self._dags)),

@@ -15,7 +15,7 @@ from atta.daemon.peers.chunks import SMALL_BYTES
 from atta.daemon.peers.owners import all_settled
 from atta.daemon.peers.underway import Pull, PullsUnderWay, SharedRows
 from atta.kvstore.cache import RowCache
-from atta.samplers.batch.items import FeatureItem
+from atta.samplers.batch.items import FeatureItem, owners_of
 from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import Task
 
@@ -69,12 +69,13 @@ class WantedRows:
 
 @dataclass(frozen=True, slots=True)
 class PullCounts:
-    """Where rows came from, and the bytes that the peers sent."""
+    """Where rows came from, the bytes that the peers sent, and the requests that they answered."""
 
     remote: int = 0
     nbytes: int = 0
     cached: int = 0
     shared: int = 0
+    requests: int = 0
 
 
 async def pull_rows(state: BatchState, task: Task, context: RemoteContext) -> PullCounts:
@@ -139,7 +140,8 @@ async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> 
         again = [rows.only(promise.chosen) for rows, promise in promises if not await promise.came]
         if again:
             more = await _ask(again, context)
-            pulled = PullCounts(pulled.remote + more.remote, pulled.nbytes + more.nbytes)
+            requests = pulled.requests + more.requests
+            pulled = PullCounts(pulled.remote + more.remote, pulled.nbytes + more.nbytes, requests=requests)
         came = True
     finally:
         await asyncio.gather(
@@ -163,4 +165,4 @@ async def _ask(wanted: Sequence[WantedRows], context: RemoteContext) -> PullCoun
         return PullCounts()
     items, outs = [rows.item for rows in wanted], [rows.outs for rows in wanted]
     received = await context.owners.pull(items, outs, context.codec, age_ms=context.age_ms)
-    return PullCounts(remote=sum(len(item.rows) for item in items), nbytes=received)
+    return PullCounts(sum(len(item.rows) for item in items), received, requests=owners_of(items))

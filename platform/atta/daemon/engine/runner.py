@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from atta.daemon.config import DaemonConfig
@@ -16,12 +15,15 @@ from atta.daemon.engine.session import Session
 from atta.daemon.engine.slots import Slot
 from atta.daemon.engine.task_costs import TaskCosts
 from atta.daemon.engine.tasks import TaskResult, is_program, run_local, run_program, run_remote
+from atta.daemon.links.links import DaemonLinks
+from atta.daemon.peers.answers import AskedOwners
 from atta.daemon.peers.chunks import moved_at_once
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.underway import PullsUnderWay
 from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.store import Store
+from atta.observe.machine.threads import named_threads
 from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import OTHERS, Kind, Lane, OwnedVertices, Task
 from atta.samplers.shard import Shard
@@ -88,16 +90,18 @@ class TaskRunner:
         *,
         cache: RowCache,
         edges: EdgeCache,
+        links: DaemonLinks | None = None,
         done: Callable[[int, RunningDag, Task, TaskResult | BaseException, TaskTimes], None],
     ) -> None:
         self._shard, self._store, self._peers, self._cache, self._done = shard, store, peers, cache, done
         self._edges = edges
         self.costs = TaskCosts()
         self._oldest_first = policy_named(config.policy).oldest_first
-        self._workers = ThreadPoolExecutor(config.threads, thread_name_prefix="atta-worker")
-        self._copiers = ThreadPoolExecutor(max(1, config.threads // 2), thread_name_prefix="atta-copy")
+        self._workers = named_threads(config.threads, "atta-worker")
+        self._copiers = named_threads(max(1, config.threads // 2), "atta-copy")
         self._at_once = moved_at_once(config.threads)
-        self._owners = Owners(peers, shard.dataset, self._copiers, at_once=self._at_once)
+        messages = Owners(peers, shard.dataset, self._copiers, at_once=self._at_once)
+        self._owners: AskedOwners = messages if links is None else links.owners(messages)
         self._underway = PullsUnderWay(self._copiers) if config.share_pulls else None
         self._access = ClusterAccess(shard, peers, self._workers)
         self._talks: set[asyncio.Task[None]] = set()

@@ -8,11 +8,14 @@ from atta.samplers.dag.instance import Lane, Task
 
 __all__ = ["TaskCosts"]
 
+_NAMES = ("n", "x", "xx", "y", "xy", "r")
+
 
 class TaskCosts:
     """Per task kind and lane, with x = ``Task.cost``: n, the sums of x, x², y and x·y.
 
-    y is the CPU time (seconds) of tasks at home, and the bytes that the answers brought for tasks of other owners.
+    y is the CPU time (seconds) of tasks at home, and the bytes that the answers brought for tasks of other owners. For
+    the latter there is also r, the number of requests: one to each owner that was asked.
     """
 
     def __init__(self) -> None:
@@ -24,23 +27,23 @@ class TaskCosts:
         if task.lane is Lane.CPU:
             self._add(task, cpu_s)
 
-    def answered(self, task: Task, nbytes: int) -> None:
-        """Another daemon has answered with ``nbytes``. Tasks at home do not count."""
+    def answered(self, task: Task, nbytes: int, requests: int) -> None:
+        """Other daemons have answered ``requests`` requests with ``nbytes``. Tasks at home do not count."""
         if task.lane is Lane.NET:
-            self._add(task, float(nbytes))
+            self._add(task, float(nbytes), requests)
 
-    def _add(self, task: Task, y: float) -> None:
+    def _add(self, task: Task, y: float, requests: int = 0) -> None:
         x = task.cost
         with self._lock:
-            sums = self._sums.setdefault((task.kind.value, task.lane.value), [0.0] * 5)
-            for i, value in enumerate((1.0, x, x * x, y, x * y)):
+            sums = self._sums.setdefault((task.kind.value, task.lane.value), [0.0] * len(_NAMES))
+            for i, value in enumerate((1.0, x, x * x, y, x * y, requests)):
                 sums[i] += value
 
     def stats(self) -> dict[str, float]:
-        """``cost_<kind>_<lane>_<n|x|xx|y|xy>``."""
+        """``cost_<kind>_<lane>_<n|x|xx|y|xy|r>``."""
         with self._lock:
             return {
                 f"cost_{kind}_{lane}_{name}": value
                 for (kind, lane), sums in self._sums.items()
-                for name, value in zip(("n", "x", "xx", "y", "xy"), sums, strict=True)
+                for name, value in zip(_NAMES, sums, strict=True)
             }

@@ -12,7 +12,7 @@ from atta.daemon.engine.access import ClusterAccess
 from atta.daemon.engine.pulls import RemoteContext, pull_rows
 from atta.kvstore.cache import EdgeCache
 from atta.kvstore.store import Store
-from atta.samplers.batch.items import SampleItem
+from atta.samplers.batch.items import SampleItem, owners_of
 from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import Kind, OwnedVertices, Task
 from atta.samplers.shard import Answer, Shard
@@ -31,6 +31,7 @@ class TaskResult:
     remote_bytes: int = 0
     cached_rows: int = 0
     shared_rows: int = 0
+    requests: int = 0  # to other daemons
 
 
 def run_local(state: BatchState, task: Task, shard: Shard, store: Store, edges: EdgeCache) -> TaskResult:
@@ -125,7 +126,7 @@ async def run_remote(state: BatchState, task: Task, context: RemoteContext) -> T
             negative, peer = op.kind is Kind.NEGATIVE, context.peers[task.owner]
             ids = await peer.pair(op.edge_type, rows, count=op.count, negative=negative, stream_key=key)
             state.accept_pairs(task, positions, ids)
-            return TaskResult(remote_rows=len(rows), remote_bytes=ids.nbytes)
+            return TaskResult(remote_rows=len(rows), remote_bytes=ids.nbytes, requests=1)
         case Kind.NEIGHBORHOOD:
             return await _sample(state, task, context)
         case Kind.FEATURE:
@@ -135,6 +136,7 @@ async def run_remote(state: BatchState, task: Task, context: RemoteContext) -> T
                 remote_bytes=pulled.nbytes,
                 cached_rows=pulled.cached,
                 shared_rows=pulled.shared,
+                requests=pulled.requests,
             )
         case _:
             raise AssertionError(f"{task} runs at home")
@@ -146,4 +148,4 @@ async def _sample(state: BatchState, task: Task, context: RemoteContext) -> Task
     for item, answer, nbytes in await context.owners.sample(items, age_ms=context.age_ms) if items else ():
         state.accept(task, item, answer)
         rows, received = rows + len(item.rows), received + nbytes
-    return TaskResult(remote_rows=rows, remote_bytes=received)
+    return TaskResult(remote_rows=rows, remote_bytes=received, requests=owners_of(items))

@@ -72,21 +72,32 @@ class PeerLink:
             UnavailableError: it does not answer within ``connect_s`` (and the deadline).
             WrongDatasetError: another daemon answers.
         """
-        if self._known and self.is_connected():
+        if self._known and self._is_connected():
             return
         if self._meeting is None:  # all that wait share one question
             self._meeting = asyncio.ensure_future(self._meet())
             self._meeting.add_done_callback(self._has_met)
         await asyncio.shield(self._meeting)
 
+    async def reached(self) -> bool:
+        """Whether the peer is there now and known to be the right one. Begins to connect, and does not wait for one
+        that is away.
+
+        Raises:
+            AttaError: as ``ready``.
+        """
+        if self._is_connected():
+            await self.ready()
+            return True
+        return False
+
     def broke(self, error: AttaError) -> None:
         """A call has ended as if the peer were gone."""
         self._known = False
-        if not self.is_connected():
+        if not self._is_connected():
             self._say_lost(error)
 
-    def is_connected(self) -> bool:
-        """Whether there is a connection; if not, one is being made."""
+    def _is_connected(self) -> bool:
         return self.usual.channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY
 
     def _has_met(self, meeting: asyncio.Task[None]) -> None:

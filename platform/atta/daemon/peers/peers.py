@@ -17,7 +17,7 @@ from atta.daemon.peers.link import CONNECT_S, RETRY_S, Link, PeerLink
 from atta.daemon.peers.remaining import Remaining, RequestPlace, rest_of
 from atta.errors import ConfigError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
-from atta.protos.v1 import graph_pb2, kv_pb2
+from atta.protos.v1 import graph_pb2, kv_pb2, link_pb2
 from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.shard import Answer
 from atta.wire import rpc
@@ -75,11 +75,6 @@ class Peer:
         self._edge_tables = dataset.schema.edge_tables
         self._link = PeerLink(address, Identity(part, dataset.dataset_id), deadline_s, connect_s=connect_s)
         self.hedges = Hedges()
-
-    @property
-    def connected(self) -> bool:
-        """Whether a connection is there. If not, one is being made; nobody waits and nothing is logged."""
-        return self._link.is_connected()
 
     async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> AsyncIterator[SampledRows]:
         """Expand ``items``, chunk by chunk.
@@ -211,6 +206,11 @@ class Peer:
             request.pulls.add(node_type=item.node_type, tables=item.tables, rows=rows, wide_rows=wide, codec=codec)
         return request
 
+    async def attach(self, request: link_pb2.AttachRequest) -> link_pb2.AttachReply:
+        """Ask for a link (``LinkService.Attach``)."""
+        reply: link_pb2.AttachReply = await self._answer("LinkService.Attach", request)
+        return reply
+
     async def _answer(self, method: str, request: Any) -> Any:
         """The answer to a request that has a single one."""
         (reply,) = [reply async for reply in self._answers(Remaining([1]), lambda _item, _row: (method, request))]
@@ -280,6 +280,10 @@ class Peer:
             await asyncio.sleep(self._delay_s)
         await self._link.ready()
 
+    async def reached(self) -> bool:
+        """See ``PeerLink.reached``."""
+        return await self._link.reached()
+
     async def close(self) -> None:
         """Close the connections."""
         await self._link.close()
@@ -317,6 +321,10 @@ class Peers:
                 raise ConfigError(f"no address is known for the daemon of partition {part}: give it with --peers")
             peer = self._peers[part] = Peer(part, address, self._dataset, self._deadline_s, delay_s=self._delay_s)
         return peer
+
+    async def reached(self, part: int) -> bool:
+        """See ``PeerLink.reached``."""
+        return await self[part].reached()
 
     def stats(self) -> dict[str, float]:
         """Counters."""

@@ -13,10 +13,12 @@ import heapq
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from itertools import count
 from typing import Any
+
+from atta.observe.machine.threads import named_threads
 
 __all__ = ["MessageTurns", "TurnPool", "began"]
 
@@ -33,7 +35,7 @@ class TurnPool:
     """Threads that take the work of the oldest batch first, equals in order of arrival."""
 
     def __init__(self, threads: int, name: str) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._pool = named_threads(threads, name)
         self._waiting: list[tuple[float, int, Any]] = []  # ..., (future, function)
         self._arrivals, self._lock = count(), threading.Lock()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.ma  # np.unique loads it when it is first called, which takes 15 ms
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.session import SessionRequest

@@ -1,5 +1,5 @@
-"""Cached rows of vertices that are chosen before the first batch. A row enters when a batch first fetches it, and
-stays."""
+"""Cached rows of vertices that are chosen before the first batch. A row enters when a batch first fetches it, or when it
+is filled in, and stays."""
 
 from __future__ import annotations
 
@@ -19,15 +19,26 @@ __all__ = ["ChosenRows"]
 
 
 class ChosenRows:
-    """Caches the rows of ``ids`` (int64, internal ids) and no others. ``offsets`` int64 [P+1]: the partitions' ranges
-    of ids."""
+    """Caches the rows of ``ids`` (int64, internal ids, ascending) and no others. ``offsets`` int64 [P+1]: the
+    partitions' ranges of ids. The row of ``ids[i]`` is in slot i."""
 
     def __init__(self, ids: np.ndarray, specs: Mapping[str, TableSpec], offsets: np.ndarray) -> None:
         self.index = kernels.Compactor(int(offsets[-1]))
         self.index.insert(ids)
+        self.ids = ids
         self.tables = empty_rows(specs, len(ids))
         self._lock = threading.Lock()
         self._present = np.zeros(len(ids), dtype=np.uint8)  # bit i: the row of table i is here
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one vertex's rows in all tables."""
+        return sum(table[:1].nbytes for table in self.tables.values())
+
+    def absent(self, slots: np.ndarray) -> np.ndarray:
+        """Those of ``slots`` that lack a row."""
+        every = np.uint8(bits_of(self.tables, list(self.tables)))
+        return np.asarray(slots[self._present[slots] != every])
 
     def look_up(self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> Lookup:
         """See ``CachedRows``. It needs no lock, because a slot always belongs to one vertex and its bits are never

@@ -1,14 +1,15 @@
 """A bounded cache of remote rows. Its policy decides which rows it keeps.
 
-Batches ask for the rows of the remote vertices that they sampled. Nothing is fetched in advance: a row that was fetched
-for a batch is kept if the policy wants it. Only tables of the dataset are cached. They are read-only, so a cached row
-stays right; mutable tables are a service of their own and are never cached.
+Batches ask for the rows of the remote vertices that they sampled. A row that was fetched for a batch is kept if the
+policy wants it. Rows that a policy has chosen beforehand may also be filled in (``chosen``). Only tables of the dataset
+are cached. They are read-only, so a cached row stays right; mutable tables are a service of their own and are never
+cached.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -87,6 +88,18 @@ class RowCache:
     def nbytes(self) -> int:
         """Memory of the cache when every slot is filled, in bytes."""
         return sum(table.nbytes for kept in self._kept.values() for table in kept.tables.values())
+
+    @property
+    def rows_missed(self) -> int:
+        """Number of rows of peers that batches needed and that were not cached."""
+        with self._lock:
+            return self.rows_asked - self.rows_hit
+
+    def chosen(self) -> Iterator[tuple[str, ChosenRows]]:
+        """Node types, and their rows, whose policy knows before the first batch what it wants to keep."""
+        for node_type, kept in self._kept.items():
+            if isinstance(kept, ChosenRows):
+                yield node_type, kept
 
     def stats(self) -> dict[str, float]:
         """Counters and the size, for a daemon's statistics."""

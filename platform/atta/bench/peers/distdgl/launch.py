@@ -67,6 +67,9 @@ def run_distdgl(
                 warm_up=workload.warm_up,
                 threads=workload.threads,
                 think_ms=workload.think_ms,
+                seeds=workload.seeds,
+                drop_last=workload.drop_last,
+                seed=workload.seed,
             )
             env = _environment(partitions, ips, len(hosts) * trainers, host, workload.threads)
             processes.start_rank(

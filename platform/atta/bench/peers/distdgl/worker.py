@@ -38,6 +38,9 @@ class DistDglConfig:
         warm_up: epochs before measuring.
         threads: number of threads that torch and DGL may use in this process.
         think_ms: how long it computes on each batch, on another device.
+        seeds: ``"local"``: those near it; ``"global"``: an equal share of a permutation of all seeds.
+        drop_last: leave out the last batch of an epoch if it is not full.
+        seed: of that permutation.
     """
 
     config: str
@@ -50,6 +53,9 @@ class DistDglConfig:
     warm_up: int
     threads: int
     think_ms: float
+    seeds: str
+    drop_last: bool
+    seed: int
 
 
 def main() -> None:
@@ -97,7 +103,7 @@ def open_loader(config: DistDglConfig, *, equal: bool = False) -> tuple[Any, Any
     import torch.distributed as dist
 
     graph = dgl.distributed.DistGraph(GRAPH_NAME, part_config=config.config)
-    seeds = dgl.distributed.node_split(graph.ndata[MASK], graph.get_partition_book(), force_even=True)
+    seeds = _seeds(config, graph)
     if equal:
         fewest = torch.tensor(len(seeds))
         dist.all_reduce(fewest, op=dist.ReduceOp.MIN)
@@ -108,9 +114,21 @@ def open_loader(config: DistDglConfig, *, equal: bool = False) -> tuple[Any, Any
         dgl.dataloading.NeighborSampler(list(config.num_neighbors[::-1])),  # DGL counts hops from the input side
         batch_size=config.batch_size,
         shuffle=True,
-        drop_last=False,
+        drop_last=config.drop_last,
     )
     return graph, loader
+
+
+def _seeds(config: DistDglConfig, graph: Any) -> Any:
+    """The seeds of this trainer."""
+    import dgl
+    import torch
+
+    if config.seeds == "local":
+        return dgl.distributed.node_split(graph.ndata[MASK], graph.get_partition_book(), force_even=True)
+    everything = graph.ndata[MASK][torch.arange(graph.num_nodes())].nonzero().reshape(-1)
+    order = torch.randperm(len(everything), generator=torch.Generator().manual_seed(config.seed))
+    return everything[order[config.rank :: config.world_size]]
 
 
 def _epoch(config: DistDglConfig, graph: Any, loader: Any, number: int, *, remote: bool) -> Epoch:

@@ -1,9 +1,8 @@
 """Settings, hosts, limits and rounds of the benchmarks that compare Atta with other systems.
 
 Every system runs as its users run it: one daemon (or server of DistDGL) and one consumer per partition, each pair on a
-    host of its
-own. Systems alternate within a round, so that a machine that slows down slows all of them. Ratios pair the figures of a
-round.
+host of its own. Systems alternate within a round, so that a machine that slows down slows all of them. Ratios pair the
+figures of a round.
 """
 
 from __future__ import annotations

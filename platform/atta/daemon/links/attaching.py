@@ -1,0 +1,115 @@
+"""The end of links that asks: it attaches to peers when they are first needed, and again after a link has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from atta import _native
+from atta.daemon.links.listening import ACCEPTED, VERSION, tuned
+from atta.daemon.peers.peers import Peer
+from atta.errors import AttaError
+from atta.protos.v1 import link_pb2
+
+__all__ = ["Attaching"]
+
+CONNECT_S = 2.0
+"""How long to wait for a link before messages are used instead, in seconds."""
+RETRY_S = 5.0
+"""How long to use messages alone after a link could not be had, in seconds."""
+
+log = structlog.get_logger("atta.links")
+
+
+class Attaching:
+    """Links to all peers, ``width`` for each. All of it runs on the event loop.
+
+    Attributes:
+        missing: the partitions to whose owners there is no link.
+    """
+
+    def __init__(self, links: _native.Links, peers: Callable[[int], Peer], parts: Iterable[int], *, width: int) -> None:
+        """``parts``: of all peers."""
+        self.missing = set(parts)
+        self._links, self._peers, self._width = links, peers, width
+        self._coming: dict[int, asyncio.Task[None]] = {}
+        self._not_before: dict[int, float] = {}
+
+    async def ready(self, parts: Iterable[int]) -> None:
+        """Attach to the owners of ``parts``, which are missing. An owner that cannot be had is left to messages."""
+        now = time.monotonic()
+        due = [part for part in parts if self._not_before.get(part, 0.0) <= now]
+        if due:
+            await asyncio.gather(*map(self._attach, due))
+
+    def lost(self, part: int) -> None:
+        """A link to the owner of ``part`` has ended."""
+        if not self._links.attached(part):
+            self.missing.add(part)
+
+    async def _attach(self, part: int) -> None:
+        coming = self._coming.get(part)
+        if coming is None:  # all that wait share one attempt
+            coming = self._coming[part] = asyncio.create_task(self._connect(part))
+            coming.add_done_callback(lambda _: self._coming.pop(part, None))
+        await asyncio.shield(coming)
+
+    async def _connect(self, part: int) -> None:
+        peer = self._peers(part)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                for _ in range(self._width):
+                    reply = await peer.attach(link_pb2.AttachRequest(version=VERSION))
+                    if reply.version != VERSION:
+                        raise AttaError(f"speaks version {reply.version} of the frames, not {VERSION}")
+                    sock = await _connected(peer.address, reply)
+                    self._links.attach(part, sock.detach())
+        except (AttaError, OSError, TimeoutError) as error:
+            self._not_before[part] = time.monotonic() + RETRY_S
+            log.info("no link", part=part, address=peer.address, error=str(error) or type(error).__name__)
+            return
+        self.missing.discard(part)
+
+    async def close(self) -> None:
+        """Give up what is being attached."""
+        coming = [*self._coming.values()]
+        for task in coming:
+            task.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+
+
+async def _connected(address: str, reply: link_pb2.AttachReply) -> socket.socket:
+    """A socket to the daemon at ``address`` that has accepted the token; a Unix socket if it is on this machine."""
+    loop = asyncio.get_running_loop()
+    local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        tuned(local)
+        await loop.sock_connect(local, f"\0{reply.local}")
+        sock = local
+    except OSError:
+        local.close()
+        host = address.rpartition(":")[0].strip("[]")
+        (family, kind, protocol, _, where), *_ = await loop.getaddrinfo(host, reply.port, type=socket.SOCK_STREAM)
+        sock = socket.socket(family, kind, protocol)
+        try:
+            tuned(sock)
+            await loop.sock_connect(sock, where)
+        except BaseException:
+            sock.close()
+            raise
+    try:
+        await loop.sock_sendall(sock, reply.token)
+        accepted = b""
+        while len(accepted) < len(ACCEPTED):
+            more = await loop.sock_recv(sock, len(ACCEPTED) - len(accepted))
+            if not more:
+                raise OSError("the daemon has refused the token")
+            accepted += more
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,65 @@
+"""The links of one daemon: what it serves over them, and how it asks its peers."""
+
+from __future__ import annotations
+
+from atta import _native
+from atta.daemon.config import DaemonConfig
+from atta.daemon.links.attaching import Attaching
+from atta.daemon.links.listening import LinkService
+from atta.daemon.links.owners import LinkedOwners
+from atta.daemon.links.served import Numbers, register
+from atta.daemon.links.steps import Steps
+from atta.daemon.peers.answers import AskedOwners
+from atta.daemon.peers.peers import Peers
+from atta.kvstore.store import Store
+from atta.partition.dataset import Dataset
+from atta.samplers.shard import Shard
+
+__all__ = ["DaemonLinks"]
+
+MOST_THREADS = 8
+"""Most threads that serve links. One moves about as many bytes as a fast network."""
+
+
+class DaemonLinks:
+    """``listen``, then ``close``. All of it runs on the event loop; native threads serve the links."""
+
+    def __init__(self, config: DaemonConfig, dataset: Dataset, shard: Shard, store: Store, peers: Peers) -> None:
+        threads = min(MOST_THREADS, max(1, config.threads // 2))
+        self._native = _native.Links(threads)
+        register(self._native, Numbers(dataset.schema), shard, store)
+        self._dataset, self._config = dataset, config
+        self.service = LinkService(self._native, config.listen, config.link_port)
+        self._steps = Steps(self._native, config.peer_deadline_s)
+        others = (part for part in range(dataset.num_parts) if part != config.part)
+        # One connection is served by one thread, so a pair of large daemons has several.
+        self._attaching = Attaching(self._native, peers.__getitem__, others, width=max(1, threads // 2))
+
+    def owners(self, messages: AskedOwners) -> AskedOwners:
+        """Asks over links, and by ``messages`` what links do not answer."""
+        return LinkedOwners(self._native, self._steps, self._attaching, messages, self._dataset)
+
+    def listen(self) -> None:
+        """Open the sockets. ``service.accept`` must follow.
+
+        Raises:
+            ConfigError: the port is in use.
+        """
+        self.service.listen()
+        self._steps.open()
+
+    def stats(self) -> dict[str, float]:
+        """Counters."""
+        hedges = self._steps.hedges
+        return {
+            **self._native.stats(),
+            "links_missing": float(len(self._attaching.missing)),
+            "late_steps": float(hedges.sent),
+        }
+
+    async def close(self) -> None:
+        """End all links. Steps under way must have ended."""
+        await self._attaching.close()
+        self._steps.close()
+        self.service.close()
+        self._native.close()

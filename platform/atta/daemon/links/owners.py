@@ -1,0 +1,149 @@
+"""Asks all owners of a task's rows over links. What they do not answer is asked for by messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from atta import _native
+from atta.daemon.links.attaching import Attaching
+from atta.daemon.links.served import Numbers
+from atta.daemon.links.steps import Steps
+from atta.daemon.peers.answers import AskedOwners, SampledItem
+from atta.partition.dataset import Dataset
+from atta.samplers.batch.items import FeatureItem, SampleItem
+from atta.samplers.kernels.arrays import as_bytes
+from atta.samplers.shard import Answer
+
+__all__ = ["LinkedOwners"]
+
+Item = TypeVar("Item", SampleItem, FeatureItem)
+Piece = tuple[int, np.ndarray, np.ndarray, np.ndarray]
+"""First row, counts, neighbours, edge ids."""
+
+
+class LinkedOwners:
+    """See ``AskedOwners``. Edge tables, codecs and methods in numpy travel by messages only."""
+
+    def __init__(
+        self, links: _native.Links, steps: Steps, attaching: Attaching, messages: AskedOwners, dataset: Dataset
+    ) -> None:
+        self._links, self._steps, self._attaching, self._messages = links, steps, attaching, messages
+        self._schema, self._numbers = dataset.schema, Numbers(dataset.schema)
+        self._owners = np.arange(dataset.num_parts, dtype=np.int64)
+        self._firsts = {t: np.ascontiguousarray(offsets[:-1]) for t, offsets in dataset.book.offsets.items()}
+
+    async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledItem]:
+        """See ``AskedOwners``."""
+        if any(item.tables or item.method.rules.draw is not None for item in items):
+            return await self._messages.sample(items, age_ms=age_ms)
+        await self._attached(items)
+        step = self._links.step()
+        for item in items:
+            self._add_sample(step, item)
+        await self._steps.run(step, "sample", age_ms)
+        found = [step.answers(number) for number in range(len(items))]
+        nbytes = step.nbytes()
+        if left := self._left(step):
+            rest = [_part(items[index], owner, first, rows) for index, owner, first, rows, _, _ in left]
+            more = await self._messages.sample(rest, age_ms=age_ms)
+            for (index, _, first, *_), sampled in zip(left, more, strict=True):
+                answer = sampled.answer
+                found[index].append((first, answer.counts, answer.neighbors, answer.edge_ids))
+                nbytes += sampled.nbytes
+        # The bytes of a step are counted once.
+        return [
+            SampledItem(item, _joined(pieces), nbytes if number == 0 else 0)
+            for number, (item, pieces) in enumerate(zip(items, found, strict=True))
+        ]
+
+    def _add_sample(self, step: _native.Step, item: SampleItem) -> None:
+        assert item.starts is not None
+        bounded = item.fan_out >= 0 and item.method.bounded
+        step.sample(
+            self._numbers.edge_types[item.edge_type],
+            item.rows,
+            self._owners,
+            item.starts,
+            self._firsts[self._schema.endpoints(item.edge_type)[1]],
+            item.fan_out,
+            item.replace,
+            item.stream_key,
+            item.method.number,
+            item.trees,
+            item.times,
+            item.fan_out if bounded else self._schema.edge_counts[item.edge_type],
+        )
+
+    async def pull(
+        self, items: Sequence[FeatureItem], outs: Sequence[Sequence[np.ndarray]], codec: str = "", *, age_ms: int = 0
+    ) -> int:
+        """See ``AskedOwners``."""
+        bits = [self._numbers.bits(item.node_type, item.tables) for item in items]
+        if codec or not all(bits):
+            return await self._messages.pull(items, outs, codec, age_ms=age_ms)
+        await self._attached(items)
+        step = self._links.step()
+        for item, out, tables in zip(items, outs, bits, strict=True):
+            assert item.starts is not None
+            in_order = sorted(zip(item.tables, map(as_bytes, out), strict=True))
+            step.pull(
+                self._numbers.node_types[item.node_type],
+                tables,
+                item.rows,
+                item.positions,
+                self._owners,
+                item.starts,
+                self._firsts[item.node_type],
+                [table for _, table in in_order],
+            )
+        await self._steps.run(step, "pull", age_ms)
+        received = step.nbytes()
+        if left := self._left(step):
+            rest = [_part(items[index], owner, first, rows) for index, owner, first, rows, _, _ in left]
+            received += await self._messages.pull(rest, [outs[index] for index, *_ in left], age_ms=age_ms)
+        return received
+
+    def _left(self, step: _native.Step) -> list[tuple[int, int, int, int, bool, str]]:
+        """What has no answer: item, owner, first row, rows, whether it was refused, why."""
+        left = step.left()
+        for _, owner, *_, refused, _ in left:
+            if not refused:
+                self._attaching.lost(owner)
+        return left
+
+    async def _attached(self, items: Sequence[SampleItem | FeatureItem]) -> None:
+        """Attach to the owners that the items ask and that have no link yet."""
+        missing = self._attaching.missing
+        if not missing:
+            return
+        asked = {
+            owner
+            for item in items
+            if item.starts is not None
+            for owner in np.flatnonzero(np.diff(item.starts)).tolist()
+        }
+        await self._attaching.ready(sorted(asked & missing))
+
+
+def _part(item: Item, owner: int, first: int, rows: int) -> Item:
+    """Rows ``first`` to ``first + rows`` of an item, which all belong to ``owner``."""
+    assert item.starts is not None
+    at = slice(first, first + rows)
+    starts = np.where(np.arange(len(item.starts)) <= owner, 0, rows)
+    if isinstance(item, FeatureItem):
+        return replace(item, rows=item.rows[at], positions=item.positions[at], starts=starts)
+    trees, times = (None if per_row is None else per_row[at] for per_row in (item.trees, item.times))
+    return replace(item, rows=item.rows[at], positions=item.positions[at], trees=trees, times=times, starts=starts)
+
+
+def _joined(pieces: list[Piece]) -> Answer:
+    """Answers to all rows of an item as one."""
+    if len(pieces) == 1:
+        return Answer(*pieces[0][1:])
+    pieces.sort(key=lambda piece: piece[0])
+    counts, neighbors, edge_ids = (np.concatenate([piece[i] for piece in pieces]) for i in (1, 2, 3))
+    return Answer(counts, neighbors, edge_ids)

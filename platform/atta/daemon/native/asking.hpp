@@ -1,0 +1,155 @@
+// The end of a link that asks. Python's threads add requests; the loop's thread takes the answers in.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "frame_reader.hpp"
+#include "loop.hpp"
+#include "serving.hpp"
+#include "step.hpp"
+
+namespace atta {
+
+class AskingEnd final : public Endpoint {
+ public:
+  AskingEnd(int fd, std::int64_t owner, Loop& loop, std::shared_ptr<LinkCounters> counters)
+      : Endpoint(fd), owner_(owner), loop_(loop), counters_(std::move(counters)) {}
+
+  std::int64_t owner() const { return owner_; }
+
+  bool alive() const { return alive_.load(std::memory_order_acquire); }
+
+  // Adds a request; `write(out, number)` writes its frame. It is sent by the next `flush`. Returns its number; 0: the
+  // link is down, or its owner has not read for long.
+  template <class Write>
+  std::uint64_t ask(std::shared_ptr<StepRequests> step, Asked* asked, Write write) {
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (!why_.empty() || out_.size() - sent_ > kMaxUnsent) return 0;
+    const std::uint64_t number = ++numbers_;
+    write(out_, number);
+    waiting_.emplace(number, Waiting{std::move(step), asked});
+    most_row_bytes_ = std::max(most_row_bytes_, asked->most_row_bytes());
+    counters_->asked.fetch_add(1, std::memory_order_relaxed);
+    return number;
+  }
+
+  void flush() {
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (why_.empty() && !writable_ && out_.size() > 0 && !send()) close();
+  }
+
+  // Gives a request up. When this returns, nobody writes into its memory any more.
+  void forget(std::uint64_t number, const char* why) {
+    std::shared_ptr<StepRequests> step;
+    {
+      const std::lock_guard<std::mutex> held(mutex_);
+      const auto found = waiting_.find(number);
+      if (found == waiting_.end()) return;
+      found->second.asked->state = Asked::State::kLost;
+      found->second.asked->why = why;
+      step = std::move(found->second.step);
+      waiting_.erase(found);
+    }
+    step->ended();
+  }
+
+  // Ends the connection soon: the loop hears of it.
+  void close() { ::shutdown(fd(), SHUT_RDWR); }
+
+  bool on_events(std::uint32_t events) override {
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (events & EPOLLERR) return broke("the connection broke");
+    if (events & (EPOLLIN | EPOLLHUP)) {
+      const char* why = reader_.read(
+          fd(), [this](const FrameHeader& head) { return wrong(head); },
+          [this](const FrameHeader& head, const std::byte* arrays) { return take(head, arrays); });
+      if (why == nullptr) why = misfit_;
+      counters_->answered_bytes.fetch_add(std::exchange(reader_.received, 0), std::memory_order_relaxed);
+      if (reader_.malformed || misfit_ != nullptr) counters_->malformed.fetch_add(1, std::memory_order_relaxed);
+      if (why != nullptr) return broke(why);
+    }
+    return events & EPOLLOUT ? send() : true;
+  }
+
+  void on_end() override {
+    std::unordered_map<std::uint64_t, Waiting> lost;
+    {
+      const std::lock_guard<std::mutex> held(mutex_);
+      if (why_.empty()) broke("the link was closed");
+      for (auto& [number, waiting] : waiting_) waiting.asked->state = Asked::State::kLost, waiting.asked->why = why_;
+      lost.swap(waiting_);
+      out_.clear(), sent_ = 0;
+    }
+    counters_->broken.fetch_add(1, std::memory_order_relaxed);
+    for (auto& [number, waiting] : lost) waiting.step->ended();
+  }
+
+ private:
+  struct Waiting {
+    std::shared_ptr<StepRequests> step;
+    Asked* asked;
+  };
+
+  static constexpr std::size_t kMaxUnsent = std::size_t{64} << 20;  // bytes of requests
+
+  bool broke(const char* why) {
+    why_ = why;
+    alive_.store(false, std::memory_order_release);
+    return false;
+  }
+
+  // Checks the size of an answer before memory is taken for it. Requests that were given up are answered all the same.
+  const char* wrong(const FrameHeader& head) const {
+    if (const char* why = wrong_answer(head)) return why;
+    const auto found = waiting_.find(head.request);
+    const std::uint64_t row_bytes = found == waiting_.end() ? most_row_bytes_ : found->second.asked->most_row_bytes();
+    return head.bytes > 4 * kPieceBytes + row_bytes ? "an answer that is too large" : nullptr;
+  }
+
+  // An answer to a request that was given up is passed over.
+  bool take(const FrameHeader& head, const std::byte* arrays) {
+    const auto found = waiting_.find(head.request);
+    if (found == waiting_.end()) return true;
+    Asked& asked = *found->second.asked;
+    misfit_ = asked.take(head, arrays);
+    if (misfit_ != nullptr) return false;
+    if (asked.state == Asked::State::kWaiting) return true;
+    if (asked.state == Asked::State::kRefused) counters_->refused.fetch_add(1, std::memory_order_relaxed);
+    const std::shared_ptr<StepRequests> step = std::move(found->second.step);
+    waiting_.erase(found);
+    step->ended();
+    return true;
+  }
+
+  bool send() {
+    if (!send_bytes(fd(), out_, sent_)) return broke("the connection broke");
+    const bool writable = out_.size() > 0;
+    if (writable == writable_) return true;
+    writable_ = writable;
+    loop_.wait_for(fd(), true, writable);
+    return true;
+  }
+
+  std::int64_t owner_;
+  Loop& loop_;
+  std::shared_ptr<LinkCounters> counters_;
+  std::mutex mutex_;
+  std::string why_;                // it ended; empty: it lives
+  std::atomic<bool> alive_{true};  // whether `why_` is empty, for those who need not be exact
+  const char* misfit_ = nullptr;
+  FrameReader reader_;
+  std::uint64_t numbers_ = 0;
+  std::unordered_map<std::uint64_t, Waiting> waiting_;
+  std::uint64_t most_row_bytes_ = 0;  // of all requests so far
+  Piece out_;
+  std::size_t sent_ = 0;
+  bool writable_ = false;
+};
+
+}  // namespace atta

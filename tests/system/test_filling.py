@@ -1,0 +1,207 @@
+"""A fresh daemon fills its cache before the first batch, and nothing depends on it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import structlog
+
+import atta
+from atta.client.local import free_addresses
+from atta.daemon.config import DaemonConfig
+from atta.daemon.daemon import Daemon
+from atta.daemon.filling import filler
+from atta.daemon.filling import rows as filling_rows
+from atta.partition.dataset import Dataset
+from tests.system.conftest import SmallGraph
+from tests.system.running import Running, daemons
+from tests.waiting import eventually
+
+ROW_BYTES = 16 * 4 + 8
+
+
+@pytest.fixture
+def data(small_graph: SmallGraph) -> Path:
+    return small_graph.dataset(2, "metis")
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    with daemons() as running:
+        yield running
+
+
+def both(running: Running, data: Path, addresses: list[str], **settings: object) -> list[Daemon]:
+    """Both daemons. Their whole memory is for rows, unless ``settings`` say otherwise."""
+    peers, settings = dict(enumerate(addresses)), {"cache_edges": False, **settings}
+    return [running.start(data, part, address, peers, **settings) for part, address in peers.items()]
+
+
+def is_filled(daemon: Daemon) -> bool:
+    return daemon._caches._filler.stats()["fill_pieces_left"] == 0
+
+
+def epoch(addresses: list[str]) -> list[tuple[dict[str, np.ndarray], dict[str, float]]]:
+    """The arrays and the figures of each batch of an epoch of partition 0's loader."""
+    with atta.connect(addresses) as cluster:
+        loader = atta.NeighborLoader(cluster, [4, 3], "train", batch_size=20, rank=0, world_size=2, seed=3)
+        return [
+            (
+                {
+                    "n_id": batch.n_id().copy(),
+                    "edge_index": batch.edge_index().copy(),
+                    **{name: rows.copy() for name, rows in batch.tables["node"].items()},
+                },
+                batch.stats,
+            )
+            for batch in loader
+        ]
+
+
+def halo(data: Path, part: int) -> np.ndarray:
+    """Sources of edges into the partition that lie elsewhere, by brute force."""
+    dataset = Dataset.open(data)
+    low, high = dataset.book.range("node", part)
+    sources = np.unique(dataset.part(part).csc("node__to__node").indices)
+    return sources[(sources < low) | (sources >= high)]
+
+
+def of_peers(data: Path, n_id: np.ndarray) -> np.ndarray:
+    """Internal ids of a batch's vertices that partition 0 does not own."""
+    dataset = Dataset.open(data)
+    internal = dataset.to_internal("node", n_id)
+    low, high = dataset.book.range("node", 0)
+    return internal[(internal < low) | (internal >= high)]
+
+
+def test_the_very_first_batch_finds_hot_rows_in_the_cache(running: Running, data: Path) -> None:
+    addresses = free_addresses(2)
+    fresh = both(running, data, addresses, cache_share=1.0)
+    for part, daemon in enumerate(fresh):
+        assert eventually(lambda daemon=daemon: is_filled(daemon))  # type: ignore[misc]
+        assert daemon._stats()["filled_bytes"] == ROW_BYTES * len(halo(data, part))
+    found = epoch(addresses)
+    assert sum(figures["cached_rows"] for _, figures in found) > 0
+    for number, (arrays, figures) in enumerate(found):
+        remote = of_peers(data, arrays["n_id"])
+        near = int(np.isin(remote, halo(data, 0)).sum())
+        if number == 0:  # later ones find what this one has brought, too
+            assert (figures["cached_rows"], figures["remote_rows"]) == (near, len(remote) - near)
+
+
+def test_other_rows_are_filled_in_once_batches_miss_some(
+    running: Running, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filler, "MANY_MISSES", 1)
+    addresses = free_addresses(2)
+    daemon, _ = both(running, data, addresses)
+    remote = Dataset.open(data).part(1).num_core("node")
+    near = ROW_BYTES * len(halo(data, 0))
+    assert near < ROW_BYTES * remote, "the test needs other vertices"
+    assert eventually(lambda: is_filled(daemon))
+    time.sleep(3 * filler.LOOK_S)
+    assert daemon._stats()["filled_bytes"] == near
+    for number in range(20):
+        if sum(figures["remote_rows"] for _, figures in epoch(addresses)):
+            break
+        assert number < 19, "no batch missed a row"
+    assert eventually(lambda: _all_cached(daemon, remote))
+    assert not sum(figures["remote_rows"] for _, figures in epoch(addresses))
+
+
+def _all_cached(daemon: Daemon, remote: int) -> bool:
+    found = daemon._caches.rows.look_up("node", ["x", "y"], 1, np.arange(remote), np.arange(remote))
+    return found is not None and len(found.slots) == remote
+
+
+def test_batches_are_the_same_with_and_without_it(running: Running, data: Path) -> None:
+    results = []
+    for settings in ({}, {"cache_fill": 0}, {"cache_bytes": 0}, {"cache_fill": 2_000}):  # the last is slow: in mid-fill
+        addresses = free_addresses(2)
+        daemon, _ = both(running, data, addresses, **settings)
+        if not settings:
+            assert eventually(lambda daemon=daemon: is_filled(daemon))  # type: ignore[misc]
+        results.append([arrays for arrays, _ in epoch(addresses)])
+        if "cache_fill" in settings:
+            assert daemon._stats()["filled_bytes"] <= 2_000 + ROW_BYTES * len(halo(data, 0))
+        running.kill_all()
+    for other in results[1:]:
+        assert len(other) == len(results[0]) > 1
+        for arrays, expected in zip(other, results[0], strict=True):
+            assert arrays.keys() == expected.keys()
+            assert all((arrays[name] == expected[name]).all() for name in expected)
+
+
+def test_a_peer_that_is_away_at_the_start_does_no_harm(running: Running, data: Path) -> None:
+    addresses = free_addresses(2)
+    peers = dict(enumerate(addresses))
+    with structlog.testing.capture_logs() as lines:
+        first = running.start(data, 0, addresses[0], peers)
+        time.sleep(0.5)
+        assert not is_filled(first)
+        assert not first._stopping.is_set()
+        assert first._stats()["filled_bytes"] == 0
+        running.start(data, 1, addresses[1], peers)
+        assert eventually(lambda: is_filled(first))
+    assert first._stats()["filled_bytes"] == ROW_BYTES * len(halo(data, 0))
+    assert not [line for line in lines if line["event"] in ("peer lost", "peer is back", "background task died")]
+
+
+def test_a_daemon_stops_in_mid_fill(running: Running, data: Path) -> None:
+    addresses = free_addresses(2)
+    peers = dict(enumerate(addresses))
+    running.start(data, 1, addresses[1], peers)
+
+    async def stop_at_once() -> float:
+        config = DaemonConfig(str(data), 0, addresses[0], peers, threads=1, verify=False, cache_fill=1)
+        daemon = Daemon(config)
+        await daemon.start()
+        while not daemon._caches._filler.stats()["filled_bytes"]:
+            await asyncio.sleep(0.01)
+        left = daemon._caches._filler.stats()["fill_pieces_left"]
+        daemon.drain()
+        await asyncio.wait_for(daemon.wait(), 20)
+        return left
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(filling_rows, "PULL_BYTES", 4 * ROW_BYTES)
+        assert running.run(stop_at_once()) > 0
+
+
+@pytest.mark.parametrize("rows", [1, 30])
+def test_the_fill_keeps_to_the_memory_of_the_cache(running: Running, data: Path, rows: int) -> None:
+    addresses = free_addresses(2)
+    daemon, _ = both(running, data, addresses, cache_bytes=rows * ROW_BYTES + 5)
+    assert eventually(lambda: is_filled(daemon))
+    assert daemon._stats()["filled_bytes"] == daemon._caches.rows.nbytes == rows * ROW_BYTES
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_vertices_are_expanded_at_home_once_their_in_edges_are_here(running: Running, data: Path, links: bool) -> None:
+    """As many as peers expand without the copies. The batches are the same."""
+    results = []
+    for cache_edges in (False, True):
+        addresses = free_addresses(2)
+        daemon, _ = both(running, data, addresses, cache_edges=cache_edges, links=links)
+        if cache_edges:
+            remote = Dataset.open(data).part(1).num_core("node")
+            assert eventually(lambda daemon=daemon, n=remote: daemon._stats()["edge_cache_rows"] == n)  # type: ignore[misc]
+        results.append(epoch(addresses))
+        if cache_edges:
+            stats = daemon._stats()
+            assert stats["edge_cache_rows_hit"] == stats["edge_cache_rows_asked"] > 0
+            assert stats["edge_cache_refused"] == 0
+            assert stats["edge_cache_bytes"] + daemon._caches.rows.nbytes <= daemon.config.cache_bytes
+        running.kill_all()
+    elsewhere, at_home = results
+    assert sum(figures["remote_frontier"] for _, figures in elsewhere) > 0
+    for (arrays, figures), (expected, others) in zip(at_home, elsewhere, strict=True):
+        assert arrays.keys() == expected.keys()
+        assert all((arrays[name] == expected[name]).all() for name in expected)
+        assert figures["cached_frontier"] == others["remote_frontier"]
+        assert figures.get("remote_frontier", 0) == 0

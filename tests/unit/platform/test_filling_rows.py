@@ -1,0 +1,169 @@
+"""The cache filled in beforehand: the rows that its policy has chosen, each of them once, and no wrong one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atta.daemon.filling import rows as filling_rows
+from atta.daemon.filling.rows import row_pieces
+from atta.daemon.peers.answers import PulledRows
+from atta.errors import RemoteError
+from atta.kvstore.cache import RowCache
+from atta.kvstore.store import Store
+from atta.partition import partition_graph
+from atta.partition.dataset import Dataset
+from atta.partition.graph import GraphWriter
+from atta.samplers.batch.items import FeatureItem
+
+NODES, PARTS = 600, 3
+ROW_BYTES = 5 * 4 + 8
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Partition 0 has in-edges from some vertices of both others."""
+    folder, rng = tmp_path_factory.mktemp("filling"), np.random.default_rng(4)
+    with GraphWriter(folder / "graph") as writer:
+        x = rng.standard_normal((NODES, 5)).astype(np.float32)
+        writer.add_nodes("node", NODES, tables={"x": x, "y": np.arange(NODES) * 3}, splits={})
+        writer.add_edges("node__to__node", rng.integers(0, NODES // 2, 500), rng.integers(0, NODES, 500))
+    partition_graph(folder / "graph", folder / "parts", parts=PARTS, method="random", seed=0)
+    return Dataset.open(folder / "parts")
+
+
+class Owner:
+    """Answers pulls from its store, a few rows at a time, and notes which rows it was asked for."""
+
+    address = "owner"
+
+    def __init__(self, dataset: Dataset, part: int) -> None:
+        self._store, self.asked, self.lose = Store(dataset, part), [], 0
+
+    async def pull(
+        self, items: Sequence[FeatureItem], codec: str = "", *, age_ms: int = 0
+    ) -> AsyncIterator[PulledRows]:
+        (item,) = items
+        self.asked.append(item.rows)
+        tables = [self._store.table(item.node_type, name) for name in item.tables]
+        for first in range(0, len(item.rows), 7):
+            chosen = item.rows[first : first + 7]
+            data = b"".join(table.data[chosen].tobytes() for table in tables)
+            yield PulledRows(0, first, len(chosen), memoryview(data[: len(data) - self.lose]))
+
+
+def owners(dataset: Dataset) -> Any:
+    return {part: Owner(dataset, part) for part in range(PARTS)}
+
+
+def fetch(pieces: Sequence[Any]) -> int:
+    async def all_of_them() -> int:
+        return sum([await piece.fetch() for piece in pieces])
+
+    return asyncio.run(all_of_them())
+
+
+def cached(dataset: Dataset, cache: RowCache, part: int) -> set[int]:
+    """Internal ids of the partition's vertices whose rows of both tables are cached. The rows must be right."""
+    low, high = dataset.book.range("node", part)
+    rows = np.arange(high - low)
+    found = cache.look_up("node", ["y", "x"], part, rows, rows)
+    assert found is not None
+    outs = [np.zeros(high - low, dtype=np.int64), np.zeros((high - low, 5), dtype=np.float32)]
+    cache.fill("node", ["y", "x"], found, outs)
+    for name, out in zip(["y", "x"], outs, strict=True):
+        assert (out[found.positions] == dataset.part(part).table("node", name)[found.positions]).all()
+    return set((low + found.positions).tolist())
+
+
+def halo(dataset: Dataset) -> set[int]:
+    """Sources of edges into partition 0 that lie elsewhere, by brute force."""
+    low, high = dataset.book.range("node", 0)
+    return {int(v) for v in dataset.part(0).csc("node__to__node").indices if not low <= v < high}
+
+
+def test_rows_of_halo_vertices_are_filled_in_first_and_the_others_after(dataset: Dataset) -> None:
+    cache, peers = RowCache(dataset, 0, limit_bytes=1 << 20), owners(dataset)
+    near = list(row_pieces(cache, dataset, 0, peers, halo=True))
+    assert fetch(near) == ROW_BYTES * len(halo(dataset))
+    assert cached(dataset, cache, 1) | cached(dataset, cache, 2) == halo(dataset)
+    far = list(row_pieces(cache, dataset, 0, peers, halo=False))
+    remote = set(range(dataset.book.range("node", 0)[1], NODES))
+    assert fetch(far) == ROW_BYTES * len(remote - halo(dataset))
+    assert cached(dataset, cache, 1) | cached(dataset, cache, 2) == remote
+    assert not peers[0].asked
+
+
+@pytest.mark.parametrize("room", [0, 1, 40])
+def test_no_more_is_filled_in_than_the_cache_has_room_for(dataset: Dataset, room: int) -> None:
+    cache = RowCache(dataset, 0, limit_bytes=room * ROW_BYTES + 3)
+    pieces = [piece for near in (True, False) for piece in row_pieces(cache, dataset, 0, owners(dataset), halo=near)]
+    assert fetch(pieces) == room * ROW_BYTES == cache.nbytes
+
+
+def test_pieces_are_small_and_of_one_owner_each(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filling_rows, "PULL_BYTES", 10 * ROW_BYTES + 1)
+    cache, peers = RowCache(dataset, 0, limit_bytes=1 << 20), owners(dataset)
+    pieces = list(row_pieces(cache, dataset, 0, peers, halo=True))
+    for piece in pieces:
+        before = len(peers[piece.owner].asked)
+        assert fetch([piece]) <= 10 * ROW_BYTES
+        assert len(peers[piece.owner].asked) == before + 1
+    assert sum(len(rows) for peer in peers.values() for rows in peer.asked) == len(halo(dataset))
+
+
+def test_rows_that_batches_have_brought_are_not_asked_for_again(dataset: Dataset) -> None:
+    cache, peers = RowCache(dataset, 0, limit_bytes=1 << 20), owners(dataset)
+    pieces = list(row_pieces(cache, dataset, 0, peers, halo=True))
+    low, _ = dataset.book.range("node", 1)
+    brought = np.array(sorted(v - low for v in halo(dataset) if v in range(*dataset.book.range("node", 1))))[::2]
+    found = cache.look_up("node", ["x", "y"], 1, brought, brought)
+    assert found is not None
+    tables = [np.ascontiguousarray(dataset.part(1).table("node", name)[brought]) for name in ("x", "y")]
+    blocks = [table.reshape(len(brought), -1).view(np.uint8) for table in tables]
+    cache.keep("node", ["x", "y"], found.missing_slots, blocks)
+    assert fetch(pieces) == ROW_BYTES * (len(halo(dataset)) - len(brought))
+    assert not {*np.concatenate(peers[1].asked).tolist()} & {*brought.tolist()}
+    assert cached(dataset, cache, 1) | cached(dataset, cache, 2) == halo(dataset)
+    assert fetch(pieces) == 0, "all of it is here"
+
+
+def test_an_answer_of_the_wrong_length_is_an_error_and_enters_nothing(dataset: Dataset) -> None:
+    cache, peers = RowCache(dataset, 0, limit_bytes=1 << 20), owners(dataset)
+    for peer in peers.values():
+        peer.lose = 1
+    for piece in row_pieces(cache, dataset, 0, peers, halo=True):
+        with pytest.raises(RemoteError, match="bytes for 7 rows"):
+            fetch([piece])
+    assert not cached(dataset, cache, 1) | cached(dataset, cache, 2)
+
+
+def test_the_policy_that_keeps_what_was_asked_for_lately_is_not_filled(dataset: Dataset) -> None:
+    cache = RowCache(dataset, 0, limit_bytes=1 << 20, rank="recent")
+    assert not [*row_pieces(cache, dataset, 0, owners(dataset), halo=True)]
+
+
+def test_a_short_answer_is_an_error(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: Any, **__: Any) -> AsyncIterator[PulledRows]:
+        for answer in ():
+            yield answer
+
+    monkeypatch.setattr(Owner, "pull", nothing)
+    cache = RowCache(dataset, 0, limit_bytes=1 << 20)
+    piece = next(iter(row_pieces(cache, dataset, 0, owners(dataset), halo=True)))
+    with pytest.raises(RemoteError, match="sends 0 rows of"):
+        fetch([piece])
+
+
+def test_datasets_without_tables_have_nothing_to_fill_in(tmp_path: Path) -> None:
+    with GraphWriter(tmp_path / "graph") as writer:
+        writer.add_nodes("node", 20, tables={}, splits={})
+        writer.add_edges("node__to__node", np.arange(10), np.arange(10, 20))
+    partition_graph(tmp_path / "graph", tmp_path / "parts", parts=2, method="random", seed=0)
+    dataset = Dataset.open(tmp_path / "parts")
+    assert not [*row_pieces(RowCache(dataset, 0, limit_bytes=1 << 20), dataset, 0, {}, halo=True)]
