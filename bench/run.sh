@@ -59,8 +59,11 @@ if [ "$(id -u)" -eq 0 ]; then
   if [ ! -e "$graph-4p/manifest.json" ]; then
     atta partition "$graph" "$graph-4p" --parts 4 --method metis
   fi
+  if [ ! -e "$graph-8p/manifest.json" ]; then
+    atta partition "$graph" "$graph-8p" --parts 8 --method metis
+  fi
   say "the simulator beside real daemons"
-  python -m bench.scheduling.simulated --data "$graph-2p" --data4 "$graph-4p"
+  python -m bench.scheduling.simulated --data "$graph-2p" --data4 "$graph-4p" --data8 "$graph-8p"
 fi
 say "branches of a DAG at once"
 python -m bench.scheduling.branches --data "$graph-2p" --rounds "$runs"

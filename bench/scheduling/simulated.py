@@ -1,11 +1,12 @@
 """The simulator and real daemons: seeds per second of clusters in network namespaces, simulated and measured.
 
-    python -m bench.scheduling.simulated --data DATASET-2p --data4 DATASET-4p
+    python -m bench.scheduling.simulated --data DATASET-2p --data4 DATASET-4p --data8 DATASET-8p
 
 ``atta simulate --measure`` measures the costs once per dataset, fan-outs and batch size: in namespaces with unshaped
 links, without round trips, computing consumers or a cache, under one policy. The clusters that are compared differ from
-that, and nothing is fitted to them. Namespaces share the cores of the machine, and so do the simulated machines. Writes
-simulated.json and simulated.md. Bound: 15 %.
+that, and nothing is fitted to them. Namespaces share the cores of the machine, and so do the simulated machines. Bound:
+15 %. From the costs with the most partitions it then forecasts larger clusters of larger machines, and what limits
+them. Writes simulated.json and simulated.md.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ from atta.wire.clusterfile import write_cluster
 from bench.record import command, head, parser_of, rows_of, write
 
 BOUND = 0.15
+FORECAST_MACHINES = (8, 64, 256)
+FORECAST_LINKS = ("1gbit", "10gbit", "25gbit")
+FORECAST_CORES = 8
+FORECAST_RTT_S = 2e-4
+FORECAST_BATCHES = 15
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,9 @@ SETTINGS: tuple[ClusterSetting, ...] = (
     ClusterSetting(2, link="500mbit", share=True),
     ClusterSetting(2, batch_size=256, link="1gbit", rtt_ms=5, share=True),
     ClusterSetting(4, link="200mbit", share=True),
+    ClusterSetting(8),
+    ClusterSetting(8, link="1gbit"),
+    ClusterSetting(8, batch_size=128),
 )
 
 
@@ -82,13 +91,16 @@ def main() -> None:
     parser = parser_of(__file__, __doc__)
     parser.add_argument("--data", required=True, help="two partitions")
     parser.add_argument("--data4", required=True, help="four")
+    parser.add_argument("--data8", help="eight; without it, these settings are left out")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=8.0)
     arguments = parser.parse_args()
     data = {2: arguments.data, 4: arguments.data4}
+    if arguments.data8:
+        data[8] = arguments.data8
     profiles: dict[tuple[int, tuple[int, ...], int], Profile] = {}
     found: list[dict[str, Any]] = []
-    for setting in SETTINGS:
+    for setting in (setting for setting in SETTINGS if setting.machines in data):
         key = setting.machines, setting.fan_outs, setting.batch_size
         if key not in profiles:
             print(f"== measuring costs: {setting.machines} partitions, fan-outs {setting.fan_outs}", file=sys.stderr)
@@ -98,7 +110,10 @@ def main() -> None:
         found.append(asdict(setting) | {"name": setting.name} | figures)
         error = figures["simulated"] / figures["measured"] - 1
         print(f"{setting.name}: {figures['measured']:,.0f} seeds/s, simulated {error:+.1%}", file=sys.stderr)
-    record(found, command(parser, arguments), arguments.out)
+    largest = max(data)
+    usual = next(s for s in SETTINGS if s.machines == largest)
+    forecasts = forecast(profiles[largest, usual.fan_outs, usual.batch_size])
+    record(found, forecasts, command(parser, arguments), arguments.out)
 
 
 def costs(setting: ClusterSetting, data: str) -> Profile:
@@ -165,9 +180,33 @@ def simulated(setting: ClusterSetting, profile: Profile) -> float:
     ).seeds_per_s
 
 
-def record(clusters: list[dict[str, Any]], typed: str, out: Path) -> None:
+def forecast(profile: Profile) -> list[dict[str, Any]]:
+    """Clusters of machines with cores of their own and no cache, that do nothing but sample."""
+    config = SchedulerConfig(workers=FORECAST_CORES, log_events=0)
+    found = []
+    for link in FORECAST_LINKS:
+        for machines in FORECAST_MACHINES:
+            outcome = simulate(
+                Scenario(
+                    profile,
+                    machines=machines,
+                    cores=FORECAST_CORES,
+                    link=bits_per_s(link) / 8,
+                    rtt_s=FORECAST_RTT_S,
+                    scheduler=config,
+                    serve_threads=FORECAST_CORES,
+                    lockstep=False,
+                    batches=FORECAST_BATCHES,
+                    known_batch_bytes=True,
+                )
+            )
+            found.append({"parts": profile.parts, "machines": machines, "link": link, **outcome.to_dict()})
+    return found
+
+
+def record(clusters: list[dict[str, Any]], forecasts: list[dict[str, Any]], typed: str, out: Path) -> None:
     """Write simulated.json and simulated.md."""
-    found = document("simulated", command=typed, results=clusters)
+    found = document("simulated", command=typed, results=clusters) | {"forecasts": forecasts}
     errors = [c["simulated"] / c["measured"] - 1 for c in clusters]
     within = f"within {BOUND:.0%}: {sum(abs(e) <= BOUND for e in errors)} of {len(errors)}"
     rows = (
@@ -179,6 +218,24 @@ def record(clusters: list[dict[str, Any]], typed: str, out: Path) -> None:
         f"{within.capitalize()}; median error {statistics.median(map(abs, errors)):.1%}.",
         "",
         *rows_of(("setting", "seeds/s measured", "simulated", "error"), *rows),
+        "",
+        f"Larger clusters, from the costs with {forecasts[0]['parts']} partitions (1,024 seeds, 15,10,5): each machine with "
+        f"{FORECAST_CORES} cores, round trips of {1e3 * FORECAST_RTT_S:g} ms, no cache, consumers that do not compute.",
+        "",
+        *rows_of(
+            ("machines", "link", "seeds/s", "per machine", "requests per batch", "limited by"),
+            *(
+                (
+                    cast["machines"],
+                    cast["link"],
+                    f"{cast['seeds_per_s']:,.0f}",
+                    f"{cast['seeds_per_s'] / cast['machines']:,.0f}",
+                    f"{cast['requests_per_batch']:,.0f}",
+                    f"{cast['limit']}, {cast['limit_busy']:.0%}",
+                )
+                for cast in forecasts
+            ),
+        ),
     ]
     write(out / "simulated.json", found, lines)
     print(within)

@@ -115,7 +115,9 @@ def test_other_rows_are_filled_in_once_batches_miss_some(
 
 
 def _all_cached(daemon: Daemon, remote: int) -> bool:
-    found = daemon._caches.rows.look_up("node", ["x", "y"], 1, np.arange(remote), np.arange(remote))
+    low, high = daemon._dataset.book.range("node", 1)
+    ids, starts = np.arange(low, high), np.array([0, 0, remote])
+    found = daemon._caches.rows.look_up("node", ["x", "y"], ids, np.arange(remote), starts)
     return found is not None and len(found.slots) == remote
 
 

@@ -40,6 +40,25 @@ def test_table_and_json(profile: str, tmp_path: Path) -> None:
     assert only["config"]["cores"] == PROFILE.cores
 
 
+def test_the_limit_is_named_for_every_column(profile: str) -> None:
+    words = ("--profile", profile, "--machines", "2", "--batches", "30", "--sweep", "link=50mbit,100gbit")
+    runs = json.loads(run(*words, "--cores", "2", "--json", "-"))["runs"]
+    assert [r["results"]["limit"] for r in runs] == ["link", "cores"]
+    (line,) = (line for line in run(*words, "--cores", "2").splitlines() if "limited by" in line)
+    assert [f"{r['results']['limit']}, {r['results']['limit_busy']:.0%}" in line for r in runs] == [True, True]
+
+
+def test_sixty_four_machines_of_a_profile_of_two(profile: str) -> None:
+    words = ("--profile", profile, "--batches", "1", "--json", "-", "--machines")
+    two, many = (json.loads(run(*words, machines))["runs"][0] for machines in ("2", "64"))
+    assert many["config"]["peers"] == 16
+    assert two["results"]["requests_per_batch"] == 5
+    assert many["results"]["requests_per_batch"] == pytest.approx(5 * 63, rel=0.01)
+    assert many["results"]["link_bytes_per_batch"] == pytest.approx(
+        2 * (63 / 64) * two["results"]["link_bytes_per_batch"], rel=0.1
+    )
+
+
 def test_more_batches_than_an_epoch_has_are_warned_of(profile: str) -> None:
     words = ("--profile", profile, "--batch-size", "100000", "--machines", "2", "--batches")
     assert "warning" not in run(*words, "5")

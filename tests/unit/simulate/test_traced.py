@@ -12,6 +12,7 @@ import pytest
 from atta.errors import DataError
 from atta.observe.recording import Entry, Recording, SessionMark, TaskSpan
 from atta.observe.timeline import document, trace_events
+from atta.samplers.dag.instance import OTHERS
 from atta.simulate import Scenario, simulate
 from atta.simulate.traced import TRANSPORT, profile_of_trace
 
@@ -25,10 +26,10 @@ Each batch has 10 seeds at home, then 20 vertices at home and 30 of the other ow
 def task(
     kind: str, op: str, cost: float, us: float, *, dag: int, moved: tuple[int, int, int] | None = None
 ) -> TaskSpan:
-    lane, owner = ("cpu", 0) if moved is None else ("net", 1)
+    lane, owner, owners = ("cpu", 0, "") if moved is None else ("net", OTHERS, "1")
     rows, nbytes, cached = moved or (0, 0, 0)
     start = float(dag)
-    of = ("session-name", dag, dag, kind, op, lane, owner, 0, 1, cost, rows, nbytes, cached, 0, "done")
+    of = ("session-name", dag, dag, kind, op, lane, owner, 0, 1, cost, rows, nbytes, cached, 0, "done", owners)
     return TaskSpan(start + 1e-6 * us, start, start, *of)
 
 
