@@ -37,12 +37,13 @@ def running() -> Iterator[Running]:
 
 
 def both(running: Running, data: Path, addresses: list[str], **settings: object) -> list[Daemon]:
-    peers = dict(enumerate(addresses))
+    """Both daemons. Their whole memory is for rows, unless ``settings`` say otherwise."""
+    peers, settings = dict(enumerate(addresses)), {"cache_edges": False, **settings}
     return [running.start(data, part, address, peers, **settings) for part, address in peers.items()]
 
 
 def is_filled(daemon: Daemon) -> bool:
-    return daemon._filler.stats()["fill_pieces_left"] == 0
+    return daemon._caches._filler.stats()["fill_pieces_left"] == 0
 
 
 def epoch(addresses: list[str]) -> list[tuple[dict[str, np.ndarray], dict[str, float]]]:
@@ -122,8 +123,10 @@ def test_other_rows_are_filled_in_once_batches_miss_some(
 
 
 def _all_cached(daemon: Daemon, remote: int) -> bool:
-    ((_, kept),) = daemon._cache.chosen()
-    return len(kept.ids) == remote and not len(kept.absent(np.arange(remote)))
+    low, high = daemon._dataset.book.range("node", 1)
+    ids, starts = np.arange(low, high), np.array([0, 0, remote])
+    found = daemon._caches.rows.look_up("node", ["x", "y"], ids, np.arange(remote), starts)
+    return found is not None and len(found.slots) == remote
 
 
 def test_batches_are_the_same_with_and_without_it(running: Running, data: Path) -> None:
@@ -168,9 +171,9 @@ def test_a_daemon_stops_in_mid_fill(running: Running, data: Path) -> None:
         config = DaemonConfig(str(data), 0, addresses[0], peers, threads=1, verify=False, cache_fill=1)
         daemon = Daemon(config)
         await daemon.start()
-        while not daemon._filler.stats()["filled_bytes"]:
+        while not daemon._caches._filler.stats()["filled_bytes"]:
             await asyncio.sleep(0.01)
-        left = daemon._filler.stats()["fill_pieces_left"]
+        left = daemon._caches._filler.stats()["fill_pieces_left"]
         daemon.drain()
         await asyncio.wait_for(daemon.wait(), 20)
         return left
@@ -185,4 +188,30 @@ def test_the_fill_keeps_to_the_memory_of_the_cache(running: Running, data: Path,
     addresses = free_addresses(2)
     daemon, _ = both(running, data, addresses, cache_bytes=rows * ROW_BYTES + 5)
     assert eventually(lambda: is_filled(daemon))
-    assert daemon._stats()["filled_bytes"] == daemon._cache.nbytes == rows * ROW_BYTES
+    assert daemon._stats()["filled_bytes"] == daemon._caches.rows.nbytes == rows * ROW_BYTES
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_vertices_are_expanded_at_home_once_their_in_edges_are_here(running: Running, data: Path, links: bool) -> None:
+    """As many as peers expand without the copies. The batches are the same."""
+    results = []
+    for cache_edges in (False, True):
+        addresses = free_addresses(2)
+        daemon, _ = both(running, data, addresses, cache_edges=cache_edges, links=links)
+        if cache_edges:
+            remote = Dataset.open(data).part(1).num_core("node")
+            assert eventually(lambda daemon=daemon, n=remote: daemon._stats()["edge_cache_rows"] == n)  # type: ignore[misc]
+        results.append(epoch(addresses))
+        if cache_edges:
+            stats = daemon._stats()
+            assert stats["edge_cache_rows_hit"] == stats["edge_cache_rows_asked"] > 0
+            assert stats["edge_cache_refused"] == 0
+            assert stats["edge_cache_bytes"] + daemon._caches.rows.nbytes <= daemon.config.cache_bytes
+        running.kill_all()
+    elsewhere, at_home = results
+    assert sum(figures["remote_frontier"] for _, figures in elsewhere) > 0
+    for (arrays, figures), (expected, others) in zip(at_home, elsewhere, strict=True):
+        assert arrays.keys() == expected.keys()
+        assert all((arrays[name] == expected[name]).all() for name in expected)
+        assert figures["cached_frontier"] == others["remote_frontier"]
+        assert figures.get("remote_frontier", 0) == 0

@@ -121,10 +121,6 @@ class Engine:
         """Whether the session has no batch, because others leave it no memory to make one."""
         return self._scheduler.waits_for_room(session.id)
 
-    def is_busy(self) -> bool:
-        """Whether a session is open."""
-        return bool(self._sessions)
-
     def unlaunched(self, session: Session) -> int:
         """Number of the session's batches that have not been launched."""
         return self._scheduler.unlaunched(session.id)

@@ -62,15 +62,16 @@ class Filler:
 
     async def run(self) -> None:
         """Fetch all pieces, then rest."""
-        await self._fill(self._first)
+        await self.fill(self._first)
         if self._then.left:
             before = self._missed()
             while self._missed() - before < MANY_MISSES:
                 await asyncio.sleep(LOOK_S)
-            await self._fill(self._then)
+            await self.fill(self._then)
         await asyncio.Event().wait()
 
-    async def _fill(self, queue: PieceQueue) -> None:
+    async def fill(self, queue: PieceQueue) -> None:
+        """Fetch all pieces of ``queue``."""
         began, before = time.monotonic(), self._bytes
         while (following := queue.next(time.monotonic())) is not None:
             if isinstance(following, FillPiece):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from atta.kvstore.cache.cached import Lookup
-from atta.kvstore.cache.choice import Division, divide
 from atta.kvstore.cache.edges import EdgeCache
 from atta.kvstore.cache.ranking import RANKS
 from atta.kvstore.cache.rows import RowCache
 
-__all__ = ["RANKS", "Division", "EdgeCache", "Lookup", "RowCache", "divide"]
+__all__ = ["RANKS", "EdgeCache", "Lookup", "RowCache"]

@@ -1,10 +1,11 @@
-"""In-edges come from their owners in the background: all of them, checked, in spite of peers that are away or wrong."""
+"""In-edges come from their owners in the background: all of them, checked, although peers are away or wrong."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atta.daemon.filling.edges import EdgeFilling
+from atta.daemon.filling.filler import Filler, pieces_by_owner
+from atta.daemon.filling.pieces import FillPiece, PieceQueue
 from atta.daemon.peers.answers import SampledRows
-from atta.daemon.replication import EdgeReplication, ReplicationPace
 from atta.errors import RemoteError, UnavailableError, WrongDatasetError
 from atta.kvstore.cache import EdgeCache
-from atta.kvstore.cache.choice import HotVertices
+from atta.kvstore.cache.choice import HotVertices, candidates
 from atta.kvstore.cache.pieces import PIECE_BYTES, TIER_BYTES, in_pieces
-from atta.protos.v1 import graph_pb2
 from atta.samplers.batch.items import SampleItem
 from atta.samplers.shard import Answer
 from tests.unit.placement.harness import Neighbour, Placed, Typed
 
-QUICK = ReplicationPace(first_s=0.001, most_s=0.002, patience_s=0.05, idle_bytes_s=1e12, busy_bytes_s=1e12)
 EDGE_TYPES = ("a__likes__b", "b__in__a", "b__to__b")
 
 
@@ -42,26 +43,17 @@ def placed(tmp_path_factory: pytest.TempPathFactory) -> Placed:
 
 
 class Faulty(Neighbour):
-    """A peer with a fault: away for some looks, failing requests, or altering one edge."""
+    """A peer with a fault: it is away for some looks, fails some requests, or alters an edge of some answers."""
 
     def __init__(self, neighbour: Neighbour, *, away: int = 0, failures: int = 0, error: Any = None, alter: int = 0):
         super().__init__(neighbour._shard, neighbour._store)
         self.away, self.failures, self.alter = away, failures, alter
         self.error = error or UnavailableError("nowhere", "gone")
-        self.asked = 0
-
-    @property
-    def connected(self) -> bool:  # type: ignore[override]
-        self.away -= 1
-        return self.away < 0
 
     async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> AsyncIterator[SampledRows]:
-        self.asked += 1
         assert age_ms == 0
         assert all(item.fan_out == -1 for item in items)
-        if self.failures > 0:
-            self.failures -= 1
-            raise self.error
+        self._fail()
         async for item, first, answer, nbytes in super().sample(items):
             if self.alter and len(answer.edge_ids):
                 self.alter -= 1
@@ -69,21 +61,37 @@ class Faulty(Neighbour):
             yield SampledRows(item, first, answer, nbytes)
 
     async def probe(self, edge_type: str, question: Any, rows: np.ndarray, operands: Any = None) -> np.ndarray:
-        if isinstance(self.error, WrongDatasetError) and question == graph_pb2.ProbeRequest.DEGREE and self.failures:
-            raise self.error
+        self._fail()
         return await super().probe(edge_type, question, rows, operands)
 
+    def _fail(self) -> None:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise self.error
 
-def replicate(
-    placed: Placed, peers: dict[int, Neighbour], *, limit: int = 1 << 20, pace: ReplicationPace = QUICK
-) -> EdgeCache:
+
+def fill(placed: Placed, peers: Mapping[int, Neighbour], *, limit: int = 1 << 20, most_s: float = 20) -> EdgeCache:
+    """A cache after it was filled, or after ``most_s``."""
     cache = EdgeCache(placed.dataset, 0, limit_bytes=limit)
 
+    async def reached(owner: int) -> bool:
+        peer = peers[owner]
+        if isinstance(peer, Faulty):
+            peer.away -= 1
+            return peer.away < 0
+        return True
+
+    async def fetch_all(pieces: Iterable[FillPiece]) -> None:
+        empty = PieceQueue({}, bytes_per_s=1)
+        queue = PieceQueue(pieces_by_owner(pieces, 0), bytes_per_s=1e12)
+        await Filler(reached, empty, empty, int).fill(queue)
+
     async def run() -> None:
-        how = {"share": None, "rank": "degree", "fan_outs": (3, 2)}
-        replication = EdgeReplication(placed.dataset, cache, peers, busy=lambda: True, pace=pace, **how)
-        chore = asyncio.create_task(replication.run())
-        until = asyncio.get_running_loop().time() + 20
+        how = {"limit_bytes": limit, "share": None, "rank": "degree", "fan_outs": (3, 2)}
+        chosen_from = partial(candidates, placed.dataset, 0, **how)
+        work = EdgeFilling(placed.dataset, cache, peers, peers.keys()).run(chosen_from, fetch_all)
+        chore = asyncio.create_task(work)
+        until = asyncio.get_running_loop().time() + most_s
         while not cache._complete and asyncio.get_running_loop().time() < until and not chore.done():
             await asyncio.sleep(0.005)
         assert not chore.done(), "the chore of a daemon must not end"
@@ -127,64 +135,49 @@ def of_owners(placed: Placed, *owners: int) -> dict[str, set[int]]:
 
 
 def test_everything_comes_where_there_is_room(placed: Placed) -> None:
-    cache = replicate(placed, {1: placed[1], 2: placed[2]})
+    cache = fill(placed, {1: placed[1], 2: placed[2]})
     assert kept(placed, cache) == of_owners(placed, 1, 2)
     assert cache.stats()["edge_cache_refused"] == 0
 
 
-@pytest.mark.parametrize("limit", [0, 100, 3_000, 12_000])
+@pytest.mark.parametrize("limit", [100, 3_000, 12_000])
 def test_the_memory_is_bounded(placed: Placed, limit: int) -> None:
-    cache = EdgeCache(placed.dataset, 0, limit_bytes=limit)
-    if limit:
-        cache = replicate(placed, {1: placed[1], 2: placed[2]}, limit=limit)
+    cache = fill(placed, {1: placed[1], 2: placed[2]}, limit=limit)
     assert cache.nbytes <= limit
     count = sum(map(len, kept(placed, cache).values()))
     assert (count > 0) == (limit >= 3_000)
 
 
-def test_a_peer_that_comes_late_is_waited_for(placed: Placed) -> None:
-    late = Faulty(placed[1], away=5, failures=2)
-    cache = replicate(placed, {1: late, 2: placed[2]})
+def test_without_memory_nobody_is_asked(placed: Placed) -> None:
+    silent = Faulty(placed[1], failures=1)
+    cache = fill(placed, {1: silent, 2: placed[2]}, limit=0, most_s=0.2)
+    assert silent.failures == 1
+    assert cache.nbytes == 0
+
+
+@pytest.mark.parametrize("error", [UnavailableError("nowhere", "gone"), RemoteError("nowhere", "broken")])
+def test_a_peer_that_comes_late_or_fails_is_asked_again(placed: Placed, error: RemoteError) -> None:
+    late = Faulty(placed[1], away=2, failures=2, error=error)
+    cache = fill(placed, {1: late, 2: placed[2]})
     assert kept(placed, cache) == of_owners(placed, 1, 2)
+    assert late.failures < 0
 
 
-@pytest.mark.parametrize("away", [10**6, 3])
-def test_a_peer_that_never_answers_is_left_out(placed: Placed, away: int) -> None:
-    silent = Faulty(placed[1], away=away, failures=10**6)
-    cache = replicate(placed, {1: silent, 2: placed[2]})
-    assert kept(placed, cache) == of_owners(placed, 2)
-    assert silent.asked <= 2 * QUICK.attempts, "a piece per node type"
+def test_nothing_is_kept_of_another_dataset(placed: Placed) -> None:
+    other = Faulty(placed[1], failures=10**6, error=WrongDatasetError("nowhere", "another"))
+    cache = fill(placed, {1: other, 2: placed[2]}, most_s=0.5)
+    assert not kept(placed, cache)["a"] & of_owners(placed, 1)["a"]
+    assert other.failures < 10**6
 
 
-def test_a_peer_that_fails_is_asked_a_few_times(placed: Placed) -> None:
-    failing = Faulty(placed[1], failures=10**6, error=RemoteError("nowhere", "broken"))
-    cache = replicate(placed, {1: failing, 2: placed[2]})
-    assert kept(placed, cache) == of_owners(placed, 2)
-    assert failing.asked == 2 * QUICK.attempts
-
-
-@pytest.mark.parametrize("failures", [1, 10**6])
-def test_nothing_is_kept_of_another_dataset(placed: Placed, failures: int) -> None:
-    other = Faulty(placed[1], failures=failures, error=WrongDatasetError("nowhere", "another"))
-    cache = replicate(placed, {1: other, 2: placed[2]})
-    assert kept(placed, cache) == of_owners(placed, 2)
-    assert other.asked <= 1
-
-
-def test_a_peer_without_an_address_is_left_out(placed: Placed) -> None:
-    class Known(dict[int, Neighbour]):
-        def __missing__(self, part: int) -> Neighbour:
-            from atta.errors import ConfigError
-
-            raise ConfigError(f"no address of {part}")
-
-    cache = replicate(placed, Known({2: placed[2]}))
+def test_an_owner_without_an_address_is_left_out(placed: Placed) -> None:
+    cache = fill(placed, {2: placed[2]})
     assert kept(placed, cache) == of_owners(placed, 2)
 
 
 def test_an_altered_edge_is_noticed(placed: Placed) -> None:
     altering = Faulty(placed[1], alter=1)
-    cache = replicate(placed, {1: altering, 2: placed[2]})
+    cache = fill(placed, {1: altering, 2: placed[2]})
     found, right = kept(placed, cache), of_owners(placed, 1, 2)
     assert cache.stats()["edge_cache_refused"] == 1
     lost = {t: right[t] - found[t] for t in right}
@@ -193,17 +186,12 @@ def test_an_altered_edge_is_noticed(placed: Placed) -> None:
 
 
 def test_a_bug_does_not_stop_the_daemon(placed: Placed) -> None:
-    cache = EdgeCache(placed.dataset, 0, limit_bytes=1 << 20)
-    how = {"share": None, "rank": "degree", "fan_outs": (3, 2)}
+    class Broken(Neighbour):
+        async def probe(self, edge_type: str, question: Any, rows: np.ndarray, operands: Any = None) -> np.ndarray:
+            raise ZeroDivisionError
 
-    async def run() -> None:
-        peers: Any = None
-        chore = asyncio.create_task(EdgeReplication(placed.dataset, cache, peers, busy=bool, **how).run())
-        await asyncio.sleep(0.3)
-        assert not chore.done()
-        chore.cancel()
-
-    asyncio.run(run())
+    cache = fill(placed, {1: Broken(placed.shards[1], placed.stores[1]), 2: placed[2]}, most_s=0.3)
+    assert cache.nbytes == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 400_000)), min_size=1, max_size=60, unique_by=id))

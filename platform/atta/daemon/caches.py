@@ -1,0 +1,79 @@
+"""What a daemon keeps of other partitions, and what fills it in."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from atta.daemon.config import DaemonConfig
+from atta.daemon.filling.edges import EdgeFilling
+from atta.daemon.filling.filler import Filler, connections, pieces_by_owner
+from atta.daemon.filling.pieces import FillPiece, PieceQueue
+from atta.daemon.filling.rows import row_pieces
+from atta.daemon.links.links import DaemonLinks
+from atta.daemon.peers.peers import Peers
+from atta.kvstore.cache import EdgeCache, RowCache
+from atta.kvstore.cache.choice import Division, candidates, divide
+from atta.partition.dataset import Dataset
+
+__all__ = ["DaemonCaches"]
+
+
+class DaemonCaches:
+    """Rows and in-edges of other partitions, within the memory that the configuration gives to both."""
+
+    def __init__(self, config: DaemonConfig, dataset: Dataset, peers: Peers, links: DaemonLinks | None) -> None:
+        self._config, self._dataset, self._peers, self._links = config, dataset, peers, links
+        self._how: dict[str, Any] = {
+            "share": config.cache_share,
+            "rank": config.cache_rank,
+            "fan_outs": config.cache_fanouts,
+        }
+        memory = Division(config.cache_bytes, 0)
+        if config.cache_edges and config.cache_fill:  # batches do not bring in-edges
+            memory = divide(dataset, config.part, limit_bytes=config.cache_bytes, **self._how)
+        self.rows = RowCache(dataset, config.part, limit_bytes=memory.rows, **self._how)
+        self.edges = EdgeCache(dataset, config.part, limit_bytes=memory.edges)
+        self._filler = self._row_filler()
+
+    def chores(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """What fills the caches in the background, and connects the peers."""
+        edges = EdgeFilling(self._dataset, self.edges, self._peers, self._config.peers.keys())
+        chosen_from = partial(
+            candidates, self._dataset, self._config.part, limit_bytes=self.edges.limit_bytes, **self._how
+        )
+
+        filler = Filler(self._reached, self._queue(), self._queue(), lambda: 0)
+
+        async def fetch_all(pieces: Iterable[FillPiece]) -> None:
+            await filler.fill(self._queue(pieces))
+
+        return {"fill": self._filler.run(), "fill_edges": edges.run(chosen_from, fetch_all)}
+
+    def stats(self) -> dict[str, float]:
+        """Counters and gauges."""
+        return {**self.rows.stats(), **self.edges.stats(), **self._filler.stats()}
+
+    def _row_filler(self) -> Filler:
+        """What fills in rows and connects the peers; without a rate it only connects them."""
+        others = sorted({*self._config.peers} - {self._config.part})
+
+        def rows(*, halo: bool) -> Iterable[FillPiece]:
+            found = row_pieces(self.rows, self._dataset, self._config.part, self._peers, halo=halo)
+            return (piece for piece in found if piece.owner in self._config.peers) if self._config.cache_fill else ()
+
+        first, then = self._queue(connections(others), rows(halo=True)), self._queue(rows(halo=False))
+        return Filler(self._reached, first, then, lambda: self.rows.rows_missed)
+
+    async def _reached(self, owner: int) -> bool:
+        """Whether an owner is there. If so, there is a link to it, and the first batches need not wait for one."""
+        there = await self._peers.reached(owner)
+        if there and self._links is not None:
+            await self._links.attach(owner)
+        return there
+
+    def _queue(self, *sources: Iterable[FillPiece]) -> PieceQueue:
+        pieces = pieces_by_owner(chain(*sources), self._config.part)
+        return PieceQueue(pieces, bytes_per_s=self._config.cache_fill or 1)
