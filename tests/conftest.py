@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import random
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,16 @@ from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
 SEED = int(os.environ.setdefault("ATTA_SEED", str(random.SystemRandom().randrange(2**31))))  # workers inherit it
+
+# ``ATTA_NATIVE=path/to/_native.so`` runs the tests on another build, e.g. the sanitised one. This comes before anything
+# imports Atta.
+if native := os.environ.get("ATTA_NATIVE"):
+    assert "atta" not in sys.modules, "another build would not be used"
+    spec = importlib.util.spec_from_file_location("atta._native", native)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["atta._native"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["atta._native"])
 
 # Tests run side by side, and so do the trainers that they start. A thread that spins would take a core from others.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -68,11 +68,16 @@ def fetch(pieces: Sequence[Any]) -> int:
     return asyncio.run(all_of_them())
 
 
+def of_one_owner(part: int, rows: int) -> np.ndarray:
+    """The bounds of rows by owner, if all of them are of ``part``."""
+    return np.where(np.arange(PARTS + 1) <= part, 0, rows)
+
+
 def cached(dataset: Dataset, cache: RowCache, part: int) -> set[int]:
     """Internal ids of the partition's vertices whose rows of both tables are cached. The rows must be right."""
     low, high = dataset.book.range("node", part)
     rows = np.arange(high - low)
-    found = cache.look_up("node", ["y", "x"], part, rows, rows)
+    found = cache.look_up("node", ["y", "x"], low + rows, rows, of_one_owner(part, len(rows)))
     assert found is not None
     outs = [np.zeros(high - low, dtype=np.int64), np.zeros((high - low, 5), dtype=np.float32)]
     cache.fill("node", ["y", "x"], found, outs)
@@ -122,11 +127,11 @@ def test_rows_that_batches_have_brought_are_not_asked_for_again(dataset: Dataset
     pieces = list(row_pieces(cache, dataset, 0, peers, halo=True))
     low, _ = dataset.book.range("node", 1)
     brought = np.array(sorted(v - low for v in halo(dataset) if v in range(*dataset.book.range("node", 1))))[::2]
-    found = cache.look_up("node", ["x", "y"], 1, brought, brought)
+    found = cache.look_up("node", ["x", "y"], low + brought, brought, of_one_owner(1, len(brought)))
     assert found is not None
     tables = [np.ascontiguousarray(dataset.part(1).table("node", name)[brought]) for name in ("x", "y")]
     blocks = [table.reshape(len(brought), -1).view(np.uint8) for table in tables]
-    cache.keep("node", ["x", "y"], found.missing_slots, blocks)
+    cache.keep("node", ["x", "y"], found.missing_slots, np.arange(len(brought)), blocks)
     assert fetch(pieces) == ROW_BYTES * (len(halo(dataset)) - len(brought))
     assert not {*np.concatenate(peers[1].asked).tolist()} & {*brought.tolist()}
     assert cached(dataset, cache, 1) | cached(dataset, cache, 2) == halo(dataset)

@@ -1,0 +1,189 @@
+"""Both ends of a link: a partition that is served, and a daemon that asks for its rows."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from atta import _native
+from atta.samplers import kernels
+from atta.samplers.methods import Method, tables_for
+
+__all__ = ["PATIENCE_S", "Edges", "Owner", "ask", "done", "eventually", "pairs", "pull", "sample", "times_of"]
+
+PATIENCE_S = 60.0
+"""How long a test waits before it fails, in seconds."""
+
+
+def pairs(kind: str) -> tuple[socket.socket, socket.socket]:
+    """Two ends of a new connection: ``unix`` or ``tcp``."""
+    if kind == "unix":
+        ends = socket.socketpair()
+    else:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            near = socket.create_connection(listening.getsockname())
+            ends = near, listening.accept()[0]
+        for end in ends:
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for end in ends:
+        end.setblocking(False)
+    return ends
+
+
+def eventually(what: Callable[[], Any]) -> None:
+    """Wait until ``what()`` holds."""
+    until = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < until, "it never came to that"
+        time.sleep(0.002)
+
+
+@dataclass
+class Edges:
+    """In-edges of one type, and the methods that are prepared for them, by number."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    edge_ids: np.ndarray
+    keys: np.ndarray
+    weight: np.ndarray
+    time: np.ndarray
+    methods: dict[int, Any]
+
+    @classmethod
+    def random(cls, rng: np.random.Generator, rows: int, hub: int, ids: type, edge_ids: type) -> Edges:
+        """Row 0 has ``hub`` edges."""
+        degrees = rng.integers(0, 40, rows)
+        degrees[0] = hub
+        indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+        edges = int(indptr[-1])
+        return cls(
+            indptr,
+            rng.integers(0, 2**31 - 1, edges).astype(ids),
+            (rng.permutation(edges) + (2**40 if edge_ids is np.int64 else 0)).astype(edge_ids),
+            rng.permutation(rows).astype(np.int64) * 7,
+            rng.random(edges) + 0.01,
+            times_of(rng, indptr),
+            {Method.UNIFORM.number: None},
+        )
+
+    def prepare(self, method: Method) -> None:
+        self.methods[method.number] = tables_for(
+            method, self.indptr, self.indices, weight=self.weight, time=self.time
+        )
+
+    def expected(self, rows: np.ndarray, method: int = 0, **options: Any) -> tuple[np.ndarray, ...]:
+        """What an owner must answer."""
+        return kernels.sample_neighbors(
+            self.indptr, self.indices, self.edge_ids, self.keys, rows, method=self.methods[method], **options
+        )
+
+
+def times_of(rng: np.random.Generator, indptr: np.ndarray) -> np.ndarray:
+    """A time for each edge."""
+    return rng.integers(0, 100, int(indptr[-1])).astype(np.int64)
+
+
+class Owner:
+    """A partition of ``rows`` rows from internal id ``base`` on: two edge types, and tables of two node types."""
+
+    def __init__(self, seed: int = 0, *, rows: int = 3000, hub: int = 2000, base: int = 0, threads: int = 1) -> None:
+        rng = np.random.default_rng(seed)
+        self.rows, self.base = rows, base
+        self.edges = [
+            Edges.random(rng, rows, hub, np.int32, np.int64),
+            Edges.random(rng, rows, hub, np.int64, np.int32),
+        ]
+        self.tables = [
+            [rng.random((rows, 25), dtype=np.float32), rng.integers(0, 99, rows), rng.random((rows, 3)) < 0.5],
+            [rng.random((rows, 16, 4)), rng.random(rows).astype(np.float16)],
+        ]
+        self.links = _native.Links(threads)
+        for edges in self.edges:
+            number = self.links.add_edges(edges.indptr, edges.indices, edges.edge_ids, edges.keys)
+            self.links.prepare(number, 0, None)
+        for node_type, tables in enumerate(self.tables):
+            for table in tables:
+                self.links.add_table(node_type, table)
+
+    def prepare(self, *methods: Method) -> None:
+        for number, edges in enumerate(self.edges):
+            for method in methods:
+                edges.prepare(method)
+                self.links.prepare(number, method.number, edges.methods[method.number])
+
+    def link_to(self, me: _native.Links, owner: int = 1, kind: str = "unix") -> None:
+        near, far = pairs(kind)
+        self.links.serve(far.detach())
+        me.attach(owner, near.detach())
+
+
+def sample(
+    step: _native.Step,
+    ids: np.ndarray,
+    owners: list[int] | None = None,
+    starts: list[int] | None = None,
+    firsts: list[int] | None = None,
+    *,
+    edge_type: int = 0,
+    fan_out: int = 5,
+    replace: bool = False,
+    stream_key: int = 9,
+    method: int = 0,
+    trees: np.ndarray | None = None,
+    times: np.ndarray | None = None,
+    most_edges: int = 1 << 20,
+) -> int:
+    """Adds rows to expand to a step; all of owner 1 unless told."""
+    owned = _owned(owners, starts, firsts, len(ids))
+    key = (replace, stream_key, method, trees, times, most_edges)
+    return step.sample(edge_type, ids, *owned, fan_out, *key)
+
+
+def pull(
+    step: _native.Step,
+    ids: np.ndarray,
+    outs: list[np.ndarray],
+    owners: list[int] | None = None,
+    starts: list[int] | None = None,
+    firsts: list[int] | None = None,
+    *,
+    node_type: int = 0,
+    tables: int = 1,
+    positions: np.ndarray | None = None,
+) -> int:
+    """Adds table rows to a step; all of owner 1 unless told."""
+    owned = _owned(owners, starts, firsts, len(ids))
+    return step.pull(node_type, tables, ids, np.arange(len(ids)) if positions is None else positions, *owned, outs)
+
+
+def _owned(owners: list[int] | None, starts: list[int] | None, firsts: list[int] | None, rows: int) -> list[np.ndarray]:
+    owners = owners or [1]
+    return [
+        np.array(numbers, dtype=np.int64)
+        for numbers in (owners, starts or [0, rows], [0] * len(owners) if firsts is None else firsts)
+    ]
+
+
+def ask(me: _native.Links, step: _native.Step, age_ms: int = 0) -> _native.Step:
+    """Sends the requests of a step."""
+    me.begin(step, age_ms)
+    me.flush()
+    return step
+
+
+def done(me: _native.Links, step: _native.Step) -> _native.Step:
+    """Waits for a step. ``finished`` must name it, once."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        readable, _, _ = select.select([me.fd], [], [], max(0.0, until - time.monotonic()))
+        assert readable, "the step does not end"
+        if step.number in me.finished():
+            assert step.done
+            return step
