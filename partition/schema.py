@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -45,6 +46,12 @@ def split_edge_type(edge_type: str) -> tuple[str, str, str]:
     for what, name in zip(("source type", "relation", "destination type"), names, strict=True):
         check_name(f"edge type {edge_type!r}: {what}", name)
     return names[0], names[1], names[2]
+
+
+@lru_cache(maxsize=4096)
+def _endpoints(edge_type: str) -> tuple[str, str]:
+    source, _, destination = split_edge_type(edge_type)
+    return source, destination
 
 
 @dataclass(frozen=True)
@@ -134,8 +141,7 @@ class Schema:
 
     def endpoints(self, edge_type: str) -> tuple[str, str]:
         """Return the source and the destination node type of ``edge_type``."""
-        source, _, destination = split_edge_type(edge_type)
-        return source, destination
+        return _endpoints(edge_type)
 
     def check_node_type(self, node_type: str) -> str:
         """Return ``node_type`` if it exists, otherwise raise UnknownNameError."""

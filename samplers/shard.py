@@ -215,6 +215,18 @@ class Shard:
             raise ConfigError(f"part {self.part}, edge type {edge_type}: row outside 0..{len(indptr) - 2}")
         return np.asarray(indptr[rows + 1] - indptr[rows])
 
+    def digests(self, edge_type: str, rows: np.ndarray) -> np.ndarray:
+        """int64 [rows]: digests of the in-edges of core rows (``kernels.edge_digests``). Errors as for ``degrees``."""
+        csc = self.csc(edge_type)
+        source, target = self.dataset.schema.endpoints(edge_type)
+        keys, source_keys = self._keys[target], self.dataset.ids(source)
+        try:
+            return kernels.edge_digests(
+                csc.indptr, csc.indices, csc.edge_ids, vertex_keys=keys, source_keys=source_keys, rows=rows
+            )
+        except ValueError as error:
+            raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
+
     def keys(self, node_type: str) -> np.ndarray:
         """int64 [core rows]: user ids of the partition's vertices."""
         return self._keys[node_type]

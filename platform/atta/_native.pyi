@@ -26,6 +26,14 @@ def scaled(bits: np.ndarray, bounds: np.ndarray) -> np.ndarray: ...
 def has_edges(
     indptr: np.ndarray, indices: np.ndarray, source_keys: np.ndarray, rows: np.ndarray, sources: np.ndarray
 ) -> np.ndarray: ...
+def edge_digests(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    edge_ids: np.ndarray,
+    vertex_keys: np.ndarray,
+    source_keys: np.ndarray,
+    rows: np.ndarray,
+) -> np.ndarray: ...
 def sample_pairs(
     indptr: np.ndarray,
     indices: np.ndarray,

@@ -66,9 +66,11 @@ class ProbeRequest(_message.Message):
         DEGREE: _ClassVar[ProbeRequest.Question]
         STEP: _ClassVar[ProbeRequest.Question]
         CONTAINS: _ClassVar[ProbeRequest.Question]
+        DIGEST: _ClassVar[ProbeRequest.Question]
     DEGREE: ProbeRequest.Question
     STEP: ProbeRequest.Question
     CONTAINS: ProbeRequest.Question
+    DIGEST: ProbeRequest.Question
     EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]

@@ -32,6 +32,7 @@ class SampleItem:
     ``rows`` int64 [n] and ``starts`` as in ``TaskRows``: positions in the core range of one owner, or internal ids of
     several owners with ``starts``. ``positions`` int64 [n]: local ids of the same vertices. ``trees`` int32 [n] and
     ``times`` int64 [n] are None if the method does not need them. ``tables``: edge tables whose rows are wanted too.
+    ``kept``: ``rows`` are those of ``KeptEdges``.
     """
 
     edge_type: str
@@ -45,6 +46,7 @@ class SampleItem:
     times: np.ndarray | None = None
     tables: tuple[str, ...] = ()
     starts: np.ndarray | None = None
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)

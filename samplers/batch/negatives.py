@@ -4,6 +4,7 @@ certainly, not edges."""
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
@@ -15,7 +16,7 @@ from atta.samplers.arguments import number
 from atta.samplers.hashing import mix64
 from atta.samplers.requests import Contains, DegreeSums, Program
 
-__all__ = ["NegativeLinks", "NegativeStrategy", "Positives", "draw_negatives"]
+__all__ = ["NegativeLinks", "NegativeStrategy", "Positives", "draw_negatives", "times_of_trees"]
 
 _ATTEMPTS = 64
 """At most this many draws per pair. After them all targets of the pair's source are tried in turn."""
@@ -164,3 +165,14 @@ class _Draws:
             raise ConfigError("negative samples: there are no vertices to draw from")
         ranks = kernels.scaled(self.bits(index), np.full(len(self._base), len(by_rank)))
         return np.asarray(by_rank[ranks], dtype=np.int64)
+
+
+def times_of_trees(times: np.ndarray, negatives: Iterable[NegativeLinks]) -> np.ndarray:
+    """int64 [trees]: the time of each tree's seed, from the ``times`` (int64) of a batch's positive edges. The ends of
+    a negative edge have the time of its positive edge."""
+    found = [times, times]
+    for links in negatives:
+        count = links.count(len(times))
+        of_positive = np.arange(count) // int(links.amount) if links.triplet else np.arange(count) % max(1, len(times))
+        found += [times[of_positive], times[of_positive]]
+    return np.concatenate(found)

@@ -25,8 +25,8 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.samplers import kernels
 from atta.samplers.batch.items import BatchSeeds, FeatureItem, Joined, PairItem, SampleItem, StreamPosition
-from atta.samplers.batch.negatives import Positives, draw_negatives
-from atta.samplers.batch.new_vertices import Degree, NewVertices, TaskRows, by_owner, grouped
+from atta.samplers.batch.negatives import Positives, draw_negatives, times_of_trees
+from atta.samplers.batch.new_vertices import Degree, KeptEdges, NewVertices, TaskRows, by_owner, grouped
 from atta.samplers.batch.vertices import CompactorPool
 from atta.samplers.dag.instance import Kind, OwnedVertices, Task
 from atta.samplers.hashing import hash_string, stream_key
@@ -68,13 +68,19 @@ class BatchState:
         out: BatchArrays,
         compactors: CompactorPool,
         degree: Degree,
+        kept: KeptEdges | None = None,
     ) -> None:
         """``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition: the exact cost of local
-        tasks."""
+        tasks. ``kept``: in-edges of other owners' vertices that are at home."""
         self.plan, self.dataset, self.home, self.at, self.out = plan, dataset, home, at, out
         self._seeds, self._degree = seeds, degree
         self._pool, self._known = compactors, compactors.take(trees=plan.disjoint)
-        self._tree_times = self._times_by_tree()
+        hops = [(op.method, plan.tables_of(edge_type)) for op in plan.neighborhoods for edge_type, _ in op.fan_outs]
+        self._kept = kept if kept is not None and all(kept.serves(*hop) for hop in hops) else None
+        self._tree_times = seeds.times
+        if seeds.times is not None and plan.links:
+            negatives = (op.negatives for op in plan.ops if op.negatives is not None)
+            self._tree_times = times_of_trees(seeds.times, negatives)
         self._growth: dict[str, dict[str, NewVertices]] = {}  # by operator and node type
         self._frontiers: dict[str, dict[str, NewVertices]] = {}  # by hop and node type: what it expands
         self._pending = {op.id: _Pending() for op in plan.ops}
@@ -82,7 +88,7 @@ class BatchState:
 
     # -- seeds and pairs -----------------------------------------------------------------------------------------------
 
-    def seed(self) -> list[OwnedVertices]:
+    def seed(self) -> Joined:
         """Number the seeds and report them by owner. A repeated seed is numbered once, unless trees are disjoint."""
         if self.plan.links:
             self._seed_links()
@@ -107,26 +113,6 @@ class BatchState:
         trees = first_tree + np.arange(2 * len(sources))
         self.out.append(f"{prefix}src", len(sources))[:] = self._known[source].insert(sources, trees[: len(sources)])
         self.out.append(f"{prefix}dst", len(targets))[:] = self._known[target].insert(targets, trees[len(sources) :])
-
-    def _times_by_tree(self) -> np.ndarray | None:
-        """int64 [trees]: the time of each tree's seed. The ends of a negative edge have the time of its positive
-        edge."""
-        times = self._seeds.times
-        if times is None:
-            return None
-        found = [times]
-        if self.plan.links:
-            found.append(times)
-            for op in self.plan.ops:
-                if op.negatives is not None:
-                    count = op.negatives.count(len(times))
-                    of_positive = (
-                        np.arange(count) // int(op.negatives.amount)
-                        if op.negatives.triplet
-                        else np.arange(count) % max(1, len(times))
-                    )
-                    found += [times[of_positive], times[of_positive]]
-        return np.concatenate(found)
 
     def negatives(self, op_id: str) -> Program[tuple[np.ndarray, np.ndarray]]:
         """The program that draws an operator's negative edges."""
@@ -212,13 +198,12 @@ class BatchState:
             if target not in frontier:
                 continue
             found = frontier[target]
-            asked = self._of_task(target, found, task)
-            if len(asked.rows):
+            key, tables = self._key(op.hop, edge_type), self.plan.tables_of(edge_type)
+            for asked in self._of_task(target, found, task).divided():
                 trees = None if found.trees is None else found.trees[asked.positions - found.start]
                 times = None if trees is None or self._tree_times is None else self._tree_times[trees]
-                key, tables = self._key(op.hop, edge_type), self.plan.tables_of(edge_type)
                 what = edge_type, asked.rows, asked.positions, fan_out, op.replace, op.method, key
-                items.append(SampleItem(*what, trees, times, tables, asked.starts))
+                items.append(SampleItem(*what, trees, times, tables, asked.starts, asked.kept > 0))
         return items
 
     def accept(self, task: Task, item: SampleItem, answer: Answer) -> None:
@@ -246,12 +231,7 @@ class BatchState:
             self._number_links("link/neg_", *pending.links, 2 * len(self._seeds.ids))
         else:
             self._join_pairs(op, pending)
-        growth = self._grown(op_id, before)
-        following = self._following(op_id)
-        # An operator with several inputs (seed, positive, negative) expands the growths of all of them anyway.
-        if following is None or not following.frontier_all or len(following.inputs) > 1:
-            return Joined(growth, None)
-        return Joined(growth, self._by_owner(self._frontiers[following.id], following, {}))
+        return self._grown(op_id, before)
 
     def _join_pairs(self, op: PlanOp, pending: _Pending) -> None:
         source = self.dataset.schema.endpoints(op.edge_type)[0]
@@ -359,8 +339,12 @@ class BatchState:
                 frontier[node_type] = self._grouped(node_type, ids, trees, start).within(growths)
             elif growths:
                 frontier[node_type] = growths[0]
+        # With several inputs, each reports on its own what is to be expanded. So the owners stay as they are.
+        if self._kept is not None and len(op.inputs) == 1:
+            for node_type, found in frontier.items():
+                frontier[node_type] = found.expanded_with(self._kept, node_type)
 
-    def _grown(self, op_id: str, before: dict[str, int]) -> list[OwnedVertices]:
+    def _grown(self, op_id: str, before: dict[str, int]) -> Joined:
         """Record the vertices added since ``before``, write their user ids, and report them by owner."""
         grown: dict[str, NewVertices] = {}
         for node_type, known in self._known.items():
@@ -378,7 +362,18 @@ class BatchState:
         following = self._following(op_id)
         if following is not None and all(i in self._growth for i in following.inputs):
             self._note_frontier(following)
-        return self._by_owner(grown, following, self._row_bytes(op_id))
+        growth = self._by_owner(grown, following, self._row_bytes(op_id))
+        return Joined(growth, self._expanded(grown, following))
+
+    def _expanded(self, grown: Mapping[str, NewVertices], following: PlanOp | None) -> list[OwnedVertices] | None:
+        """What ``following`` expands, by owner; None: ``grown``. An operator with several inputs (seed, positive,
+        negative) expands the growths of all of them anyway."""
+        if following is None or len(following.inputs) > 1:
+            return None
+        frontier = self._frontiers[following.id]
+        if frontier.keys() == grown.keys() and all(frontier[t] is grown[t] for t in grown):
+            return None
+        return self._by_owner(frontier, following, {})
 
     def _row_bytes(self, op_id: str) -> dict[str, int]:
         """Number of bytes to fetch for each vertex that ``op_id`` adds, by node type."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from atta.samplers.batch.negatives import NegativeLinks
@@ -40,7 +41,7 @@ class SchemaLike(Protocol):
     def node_types(self) -> Sequence[str]:
         """Names of the node types."""
 
-    @property
+    @cached_property
     def edge_types(self) -> Sequence[str]:
         """Names of the edge types, ``"src__rel__dst"``."""
 
@@ -118,12 +119,12 @@ class Plan:
         """The operator with this id. Raises KeyError if there is none."""
         return self._by_id[name]
 
-    @property
+    @cached_property
     def neighborhoods(self) -> tuple[PlanOp, ...]:
         """The neighbourhood operators, hop 1 first."""
         return tuple(op for op in self.ops if op.kind is Kind.NEIGHBORHOOD)
 
-    @property
+    @cached_property
     def edge_types(self) -> tuple[str, ...]:
         """Every edge type that some hop samples, ordered by name. The vertices of one hop are numbered in this
         order."""
@@ -135,7 +136,7 @@ class Plan:
         """Whether the seeds are edges."""
         return bool(self.seed.edge_type)
 
-    @property
+    @cached_property
     def temporal(self) -> bool:
         """Whether seeds have times."""
         return any(op.method.temporal for op in self.ops)
@@ -144,12 +145,12 @@ class Plan:
         """Names of the tables that come with the edges of one type."""
         return tuple(name for owner, name in self.edge_tables if owner == edge_type)
 
-    @property
+    @cached_property
     def tables(self) -> tuple[tuple[str, str], ...]:
         """Every (node type, table) that some feature operator fetches, in order of first use."""
         return tuple(dict.fromkeys(ref for op in self.ops for ref in op.tables))
 
-    @property
+    @cached_property
     def tables_of_seeds(self) -> frozenset[tuple[str, str]]:
         """The entries of ``tables`` that are fetched for the seeds alone."""
         later = {ref for op in self.ops if op.inputs != (self.seed.id,) for ref in op.tables}

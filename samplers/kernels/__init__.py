@@ -20,6 +20,7 @@ from atta.samplers.kernels.rows import (
 )
 from atta.samplers.kernels.sampling import (
     degree_sum,
+    edge_digests,
     group_by_owner,
     has_edges,
     sample_neighbors,
@@ -35,6 +36,7 @@ __all__ = [
     "advise_huge",
     "count_ids",
     "degree_sum",
+    "edge_digests",
     "gather_ids",
     "gather_rows",
     "group_by_owner",

@@ -11,6 +11,7 @@ from atta.samplers.methods.in_numpy import InNumpy
 
 __all__ = [
     "degree_sum",
+    "edge_digests",
     "group_by_owner",
     "has_edges",
     "sample_neighbors",
@@ -97,6 +98,30 @@ def has_edges(
         flat(sources, np.int64),
     )
     return found.view(np.bool_)
+
+
+def edge_digests(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    edge_ids: np.ndarray,
+    *,
+    vertex_keys: np.ndarray,
+    source_keys: np.ndarray,
+    rows: np.ndarray,
+) -> np.ndarray:
+    """A digest of each row's in-edges, int64 [rows]. It depends on the user ids of the vertex and of its sources
+    (``vertex_keys`` int64 [n], ``source_keys`` int64), on the edge ids and on their order, and on nothing else.
+
+    It finds damage and mistakes. It is no protection against a daemon that means harm.
+    """
+    return _native.edge_digests(
+        flat(indptr, np.int64),
+        ids_of(indices),
+        ids_of(edge_ids),
+        flat(vertex_keys, np.int64),
+        flat(source_keys, np.int64),
+        ids_of(rows),
+    )
 
 
 def sample_pairs(

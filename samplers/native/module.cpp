@@ -120,6 +120,7 @@ std::uint64_t stream_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t 
 void bind_compaction(nb::module_& m, nb::class_<Compactor>& compactor);
 void bind_sampling(nb::module_& m, nb::class_<Compactor>& compactor);
 void bind_rows(nb::module_& m);
+void bind_digests(nb::module_& m);
 void bind_walks(nb::module_& m);
 void bind_admission(nb::module_& m);
 void bind_partition(nb::module_& m);
@@ -144,6 +145,7 @@ NB_MODULE(_native, m) {
   bind_compaction(m, compactor);
   bind_sampling(m, compactor);
   bind_rows(m);
+  bind_digests(m);
   bind_walks(m);
   bind_admission(m);
   bind_partition(m);

@@ -93,6 +93,14 @@ def test_the_very_first_batch_finds_hot_rows_in_the_cache(running: Running, data
             assert (figures["cached_rows"], figures["remote_rows"]) == (near, len(remote) - near)
 
 
+def test_peers_are_connected_before_the_first_batch(running: Running, data: Path) -> None:
+    addresses = free_addresses(2)
+    for daemon in both(running, data, addresses, cache_bytes=0):
+        assert eventually(lambda daemon=daemon: is_filled(daemon))  # type: ignore[misc]
+        figures = daemon._stats()
+        assert (figures["filled_bytes"], figures["links_missing"]) == (0, 0)
+
+
 def test_other_rows_are_filled_in_once_batches_miss_some(
     running: Running, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,8 +122,8 @@ def test_other_rows_are_filled_in_once_batches_miss_some(
 
 
 def _all_cached(daemon: Daemon, remote: int) -> bool:
-    found = daemon._cache.look_up("node", ["x", "y"], 1, np.arange(remote), np.arange(remote))
-    return found is not None and len(found.slots) == remote
+    ((_, kept),) = daemon._cache.chosen()
+    return len(kept.ids) == remote and not len(kept.absent(np.arange(remote)))
 
 
 def test_batches_are_the_same_with_and_without_it(running: Running, data: Path) -> None:

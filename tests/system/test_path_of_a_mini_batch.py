@@ -112,7 +112,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
             command = [sys.executable, "-m", "atta.cli.main", "serve", "--data", str(data), "--part", str(part)]
             command += ["--listen", daemons[part], "--peers", str(folder / "cluster.toml"), "--threads", "1"]
             command += ["--cache-fill", "0"]
-            command += ["--log-level", "warning", "--exit-with-parent"]
+            command += ["--log-level", "warning", "--exit-with-parent", "--no-cache-edges"]
             child = subprocess.Popen(command, stdin=subprocess.PIPE)
             ending.callback(child.wait)
             ending.callback(child.terminate)

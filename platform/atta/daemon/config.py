@@ -57,8 +57,9 @@ class DaemonConfig:
     )
     """Most bytes of batches in flight or finished, per session."""
     cache_bytes: Annotated[
-        int, Option("Memory for hot rows of other partitions; 0: none.", name="cache", unit="bytes")
+        int, Option("Memory for hot rows and in-edges of other partitions; 0: none.", name="cache", unit="bytes")
     ] = 1 * GIB
+    cache_edges: Annotated[bool, Option("Keep in-edges of hot vertices too, and expand them here.")] = True
     cache_share: Annotated[
         float | None,
         Option(

@@ -30,13 +30,14 @@ from atta.daemon.links.links import DaemonLinks
 from atta.daemon.peers.chunks import moved_at_once
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.turns import MessageTurns, TurnPool
+from atta.daemon.replication import EdgeReplication
 from atta.daemon.services.control import ControlService
 from atta.daemon.services.data import GraphService, KvService
 from atta.daemon.services.handling import Handling
 from atta.daemon.services.sessions import SessionService
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError
-from atta.kvstore.cache import RowCache
+from atta.kvstore.cache import Division, EdgeCache, RowCache, divide
 from atta.kvstore.store import Store
 from atta.kvstore.tables import Tables
 from atta.observe import logs
@@ -83,18 +84,31 @@ class Daemon:
         shard = Shard(self._dataset, config.part, resident=resident)
         store = Store(self._dataset, config.part, resident=resident)
         peers = Peers(config.peers, self._dataset, config.peer_deadline_s, config.peer_delay_s)
+        memory = _cache_memory(config, self._dataset)
         self._cache = RowCache(
             self._dataset,
             config.part,
             share=config.cache_share,
-            limit_bytes=config.cache_bytes,
+            limit_bytes=memory.rows,
             rank=config.cache_rank,
             fan_outs=config.cache_fanouts,
         )
         with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s
         self._links = DaemonLinks(config, self._dataset, shard, store, peers) if with_links else None
-        self._engine = Engine(config, self._dataset, shard, store, peers, cache=self._cache, links=self._links)
-        self._filler = _filler(config, self._dataset, self._cache, peers)
+        self._edges = EdgeCache(self._dataset, config.part, limit_bytes=memory.edges)
+        self._engine = Engine(
+            config, self._dataset, shard, store, peers, cache=self._cache, edges=self._edges, links=self._links
+        )
+        self._filler = _filler(config, self._dataset, self._cache, peers, self._links)
+        self._replication = EdgeReplication(
+            self._dataset,
+            self._edges,
+            peers,
+            share=config.cache_share,
+            rank=config.cache_rank,
+            fan_outs=config.cache_fanouts,
+            busy=self._engine.is_busy,
+        )
         self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
         self._sessions = SessionService(config, self._engine, config.listen)
         self._graph = GraphService(shard, self._serving, turns, config.listen)
@@ -169,6 +183,7 @@ class Daemon:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         chores = {
             "fill": self._filler.run(),
+            "replicate_edges": self._replication.run(),
             "watch_utilisation": self._engine.watch_utilisation(),
             "expire_sessions": self._sessions.expire(),
             "forget_idle_clients": self._tables.forget_idle(),
@@ -213,7 +228,8 @@ class Daemon:
 
     def _stats(self) -> dict[str, float]:
         links = {} if self._links is None else self._links.stats()
-        parts = (self._engine, self._sessions, self._tables, self._cache, self._filler, self._handling, self._process)
+        caches = (self._cache, self._edges, self._filler)
+        parts = (self._engine, self._sessions, self._tables, *caches, self._handling, self._process)
         return {
             "queue_limit_bytes": float(self.config.queue_bytes),
             "log_lines_dropped": float(logs.dropped_lines()),
@@ -289,9 +305,15 @@ def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], DaemonFigures]
     return answer.result(SCRAPE_S)
 
 
-def _filler(config: DaemonConfig, dataset: Dataset, cache: RowCache, peers: Peers) -> Filler:
+def _filler(config: DaemonConfig, dataset: Dataset, cache: RowCache, peers: Peers, links: DaemonLinks | None) -> Filler:
     """What fills the cache in the background and connects the peers; without a rate it only connects them."""
     rate, others = config.cache_fill, sorted({*config.peers} - {config.part})
+
+    async def reached(owner: int) -> bool:
+        there = await peers.reached(owner)
+        if there and links is not None:
+            await links.attach(owner)
+        return there
 
     def rows(*, halo: bool) -> Iterable[FillPiece]:
         found = row_pieces(cache, dataset, config.part, peers, halo=halo) if rate else ()
@@ -301,7 +323,7 @@ def _filler(config: DaemonConfig, dataset: Dataset, cache: RowCache, peers: Peer
         return PieceQueue(pieces_by_owner(chain(*sources), config.part), bytes_per_s=rate or 1)
 
     first, then = queue(connections(others), rows(halo=True)), queue(rows(halo=False))
-    return Filler(peers.reached, first, then, lambda: cache.rows_missed)
+    return Filler(reached, first, then, lambda: cache.rows_missed)
 
 
 def _open(config: DaemonConfig) -> Dataset:
@@ -309,6 +331,20 @@ def _open(config: DaemonConfig) -> Dataset:
     dataset = Dataset.open(config.data, parts=[config.part], verify=False)
     log.info("loading", data=config.data, part=config.part, mbytes=_part_bytes(dataset, config.part) // 1_000_000)
     return Dataset.open(config.data, parts=[config.part]) if config.verify else dataset
+
+
+def _cache_memory(config: DaemonConfig, dataset: Dataset) -> Division:
+    """How much memory of the cache is for rows, and how much for in-edges."""
+    if not config.cache_edges:
+        return Division(config.cache_bytes, 0)
+    return divide(
+        dataset,
+        config.part,
+        limit_bytes=config.cache_bytes,
+        share=config.cache_share,
+        rank=config.cache_rank,
+        fan_outs=config.cache_fanouts,
+    )
 
 
 def _resident(config: DaemonConfig, dataset: Dataset) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -79,8 +78,10 @@ class Store:
             ConfigError: a row outside the partition.
         """
         table = self.table(node_type, name)
-        with self._blaming(table):
+        try:
             kernels.gather_rows(table.data, rows, out, positions=positions, threads=self.threads)
+        except ValueError as error:
+            raise self._blaming(table, error) from error
 
     def pack(self, tables: Sequence[Table], rows: np.ndarray, prefix: bytes, codec: str = "") -> bytes:
         """A message: ``prefix``, then the bytes of ``rows`` of each table. Without a codec it is made with one copy.
@@ -90,23 +91,23 @@ class Store:
         """
         if codec:
             return prefix + self._encoded(tables, rows, codec)
-        with self._blaming(tables[0]):
+        try:
             return kernels.pack_rows(prefix, [table.data for table in tables], rows)
+        except ValueError as error:
+            raise self._blaming(tables[0], error) from error
 
     def _encoded(self, tables: Sequence[Table], rows: np.ndarray, codec: str) -> bytes:
         """The bytes of ``rows`` of each table. float32 rows are encoded by ``codec``."""
         blocks = []
         for table in tables:
             found = np.empty((len(rows), *table.data.shape[1:]), dtype=table.data.dtype)
-            with self._blaming(table):
+            try:
                 kernels.gather_rows(table.data, rows, found)
+            except ValueError as error:
+                raise self._blaming(table, error) from error
             plain = table.data.dtype != np.float32
             blocks.append(found.tobytes() if plain else codecs.encode(codec, found.reshape(len(rows), -1)).tobytes())
         return b"".join(blocks)
 
-    @contextlib.contextmanager
-    def _blaming(self, table: Table) -> Iterator[None]:
-        try:
-            yield
-        except ValueError as error:
-            raise ConfigError(f"part {self.part}, table {table.node_type}/{table.name}: {error}") from error
+    def _blaming(self, table: Table, error: ValueError) -> ConfigError:
+        return ConfigError(f"part {self.part}, table {table.node_type}/{table.name}: {error}")

@@ -14,14 +14,16 @@ import os
 import re
 import struct
 
-__all__ = ["SEALS", "create", "exclude", "open_sealed", "punch", "share", "unlock"]
+__all__ = ["SEALS", "create", "exclude", "open_sealed", "populate", "punch", "share", "unlock"]
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """Seals of every memory file: its size never changes."""
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
+_POPULATE_WRITE = 23  # Linux 5.14
 _PATH = re.compile(r"/proc/[1-9][0-9]*/fd/[0-9]+")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def create(name: str, nbytes: int) -> int:
@@ -93,3 +95,11 @@ def punch(fd: int, start: int, nbytes: int) -> None:
     """Give the pages of a range back. It reads as zeros from then on. Raises OSError."""
     if _LIBC.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, start, nbytes):
         raise OSError(ctypes.get_errno(), "fallocate")
+
+
+def populate(address: int, nbytes: int) -> bool:
+    """Have the kernel make the pages of a mapped range, as writing to them would. What they hold stays as it is.
+
+    False: the kernel is too old, or it has no memory for them. ``address`` is that of a page.
+    """
+    return not _LIBC.madvise(address, nbytes, _POPULATE_WRITE)

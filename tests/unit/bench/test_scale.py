@@ -263,14 +263,17 @@ def two_rounds() -> ScaleReport:
 def test_a_report_has_all_figures_by_name() -> None:
     document = two_rounds().to_json()
     ours = document["results"]["atta"]
-    assert ours["8 parts, 64 seeds/cpu_us_per_seed"] == {"median": 24.0, "min": 20.0, "max": 28.0}
+    assert ours["cpu_us_per_seed, 64 seeds/8 parts"] == {"median": 24.0, "min": 20.0, "max": 28.0}
     assert ours["increase/64 seeds, 8 over 2 parts"]["median"] == 2.0
-    assert ours["8 parts, first batches/first_10_share"]["median"] == 0.5
-    assert ours["2 parts, 64 seeds/seeds_per_s_over_dgl"]["max"] == pytest.approx(3.0)
-    assert "8 parts, 64 seeds/cpu_us_per_seed" in document["costs"]
-    assert "8 parts, 64 seeds/seeds_per_s" not in document["costs"]
+    assert ours["first_10_share, first batches/8 parts"]["median"] == 0.5
+    assert ours["seeds_per_s_over_dgl, 64 seeds/2 parts"]["max"] == pytest.approx(3.0)
+    assert ours["2 parts, 64 seeds/processes/daemon_user_us_per_seed"]["median"] == 1.0
+    assert set(document["costs"]) == {
+        *(f"cpu_us_per_seed, 64 seeds/{parts} parts" for parts in (2, 8)),
+        *(f"{p} parts, 64 seeds/processes/daemon_{k}_us_per_seed" for p in (2, 8) for k in ("user", "system")),
+    }
     # The ratio of a cost says how many times faster ours is.
-    assert document["ratios"]["2 parts, 64 seeds/cpu_us_per_seed"]["dgl"] == pytest.approx((3 + 30 / 14) / 2)
+    assert document["ratios"]["cpu_us_per_seed, 64 seeds/2 parts"]["dgl"] == pytest.approx((3 + 30 / 14) / 2)
     assert document["about"] == "Nothing else ran."
 
 

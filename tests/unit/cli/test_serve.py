@@ -19,7 +19,8 @@ from atta.scheduler import SchedulerConfig
 
 OPTIONS = {
     "data": "data", "part": "part", "listen": "listen", "threads": "threads", "requests": "requests", "memory": "memory",
-    "buffer": "buffer_bytes", "queue": "queue_bytes", "cache": "cache_bytes", "cache-share": "cache_share",
+    "buffer": "buffer_bytes", "queue": "queue_bytes", "cache": "cache_bytes", "cache-edges": "cache_edges",
+    "cache-share": "cache_share",
     "cache-rank": "cache_rank", "cache-fanouts": "cache_fanouts", "cache-fill": "cache_fill",
     "share-pulls": "share_pulls", "tables": "table_bytes",
     "snapshots": "snapshots", "lease": "lease_s", "peer-deadline": "peer_deadline_s", "peer-delay": "peer_delay_s",
@@ -80,7 +81,8 @@ def test_defaults_stand_in_the_dataclass(run: Any) -> None:
 
 WORDS = (
     "--threads", "3", "--buffer", "64MiB", "--queue", "2MiB", "--cache", "0", "--cache-share", "12.5", "--cache-rank", "access",
-    "--cache-fanouts", "4,3", "--no-share-pulls", "--lease", "500ms", "--peer-delay", "2ms", "--policy", "fifo", "--no-verify",
+    "--cache-fanouts", "4,3", "--no-cache-edges",
+    "--no-share-pulls", "--lease", "500ms", "--peer-delay", "2ms", "--policy", "fifo", "--no-verify",
     "--metrics-port", "9090", "--exit-with-parent",
 )  # fmt: skip
 TOML = """
@@ -91,6 +93,7 @@ cache = 0
 cache-share = 12.5
 cache-rank = "access"
 cache-fanouts = [4, 3]
+cache-edges = false
 share-pulls = false
 lease = 0.5
 peer_delay = "2ms"  # an underscore does as well
@@ -101,7 +104,8 @@ exit-with-parent = true
 """
 WANTED = DaemonConfig(
     "d", 0, threads=3, buffer_bytes=64 * MIB, queue_bytes=2 * MIB, cache_bytes=0, cache_share=0.125, cache_rank="access",
-    cache_fanouts=(4, 3), share_pulls=False, lease_s=0.5, peer_delay_s=0.002, policy="fifo", verify=False, metrics_port=9090,
+    cache_fanouts=(4, 3), cache_edges=False,
+    share_pulls=False, lease_s=0.5, peer_delay_s=0.002, policy="fifo", verify=False, metrics_port=9090,
     exit_with_parent=True,
 )  # fmt: skip
 

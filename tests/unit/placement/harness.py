@@ -18,7 +18,8 @@ from atta.daemon.engine.tasks import TaskResult, is_program, run_local, run_prog
 from atta.daemon.peers.answers import PulledRows, SampledRows
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.underway import PullsUnderWay
-from atta.kvstore.cache import RowCache
+from atta.kvstore.cache import EdgeCache, RowCache
+from atta.kvstore.cache.choice import HotVertices, edge_types_into
 from atta.kvstore.store import Store
 from atta.partition.cutting.writer import write_dataset
 from atta.partition.dataset import Dataset
@@ -28,7 +29,7 @@ from atta.samplers.batch.items import BatchSeeds, FeatureItem, SampleItem, Strea
 from atta.samplers.batch.layout import BatchArrays, layout_of
 from atta.samplers.batch.state import BatchState
 from atta.samplers.batch.vertices import CompactorPool
-from atta.samplers.dag.instance import DagInstance, Lane, Task
+from atta.samplers.dag.instance import DagInstance, Kind, Lane, Task
 from atta.samplers.dag.spec import Plan
 from atta.samplers.shard import Answer, Shard
 
@@ -68,6 +69,7 @@ class Neighbour:
     """Answers a task's requests to a peer (``AskedPeer``) from a partition's shard and tables, in small pieces."""
 
     address = "nowhere"
+    connected = True
 
     def __init__(self, shard: Shard, store: Store) -> None:
         self._shard, self._store = shard, store
@@ -98,6 +100,8 @@ class Neighbour:
     ) -> np.ndarray:
         if question == graph_pb2.ProbeRequest.DEGREE:
             return self._shard.degrees(edge_type, rows)
+        if question == graph_pb2.ProbeRequest.DIGEST:
+            return self._shard.digests(edge_type, rows)
         assert operands is not None
         if question == graph_pb2.ProbeRequest.STEP:
             return self._shard.step(edge_type, rows, operands)
@@ -111,39 +115,62 @@ class Placed:
         self.dataset = dataset
         self.shards = [Shard(dataset, part) for part in range(dataset.num_parts)]
         self.stores = [Store(dataset, part) for part in range(dataset.num_parts)]
+        self.expanded_elsewhere = 0  # number of tasks in which other partitions expanded vertices
 
     def __getitem__(self, part: int) -> Neighbour:
         return Neighbour(self.shards[part], self.stores[part])
 
-    def run(self, plan: Plan, seeds: BatchSeeds, at: StreamPosition, *, home: int, order: random.Random) -> BatchArrays:
-        """One batch. ``order`` shuffles its ready tasks. A second run with cached rows must give the same batch."""
+    def run(
+        self,
+        plan: Plan,
+        seeds: BatchSeeds,
+        at: StreamPosition,
+        *,
+        home: int,
+        order: random.Random,
+        copied: str | None = None,
+    ) -> BatchArrays:
+        """One batch. ``order`` shuffles its ready tasks. A second run with cached rows must give the same batch.
+
+        ``copied``: of which remote vertices the in-edges are at home, "none", "some" or "all"; None: any of these.
+        """
+        edges = Copied(self, home, order, copied or order.choice(["none", "some", "all"]))
         cache = RowCache(
             self.dataset, home, limit_bytes=order.choice([0, 50, 10_000]), rank=order.choice(["degree", "recent"])
         )
-        out = self._batch(plan, seeds, at, home, order, cache)
+        out = self._batch(plan, seeds, at, home, order, cache, edges)
         if order.random() < 0.3:
-            again = self._batch(plan, seeds, at, home, order, cache)
+            again = self._batch(plan, seeds, at, home, order, cache, edges)
             for name in out.arrays:
                 assert np.array_equal(out.filled(name), again.filled(name)), name
         return out
 
     def _batch(
-        self, plan: Plan, seeds: BatchSeeds, at: StreamPosition, home: int, order: random.Random, cache: RowCache
+        self,
+        plan: Plan,
+        seeds: BatchSeeds,
+        at: StreamPosition,
+        home: int,
+        order: random.Random,
+        cache: RowCache,
+        edges: Copied,
     ) -> BatchArrays:
         layout = layout_of(plan, self.dataset.schema, len(seeds.ids), edge_ids=True, wide_ids=order.random() < 0.5)
         out = BatchArrays.over(layout, np.empty(layout.capacity, dtype=np.uint8))
         state = BatchState(
             plan, self.dataset, home=home, at=at, seeds=seeds, out=out,
             compactors=CompactorPool(self.dataset.schema.node_counts), degree=self.shards[home].degree,
+            kept=edges.cache,
         )  # fmt: skip
         pulls = order.choice([None, PullsUnderWay(POOL)])
         at_once = order.choice([0, 1 << 20])
 
         async def run(task: Task) -> TaskResult:
             if task.lane is Lane.CPU:
-                return run_local(state, task, self.shards[home], self.stores[home])
+                return run_local(state, task, self.shards[home], self.stores[home], edges.cache)
             if is_program(task, home):
                 return await run_program(state, task, ClusterAccess(self.shards[home], self, POOL), POOL)
+            self.expanded_elsewhere += task.kind is Kind.NEIGHBORHOOD
             owners = Owners(self, self.dataset, POOL, at_once=at_once)
             context = RemoteContext(self, owners, cache, POOL, pulls, at_once=at_once)
             return await run_remote(state, task, context)
@@ -153,12 +180,56 @@ class Placed:
             ready = dag.start()
             while ready:
                 task = ready.pop(order.randrange(len(ready)))
+                edges.more(order.choice([0, 0, 1, 5]))
                 result = await run(task)
                 ready += dag.done(task, result.growth, result.expand)
             assert dag.finished
 
         asyncio.run(make())
         return out
+
+
+class Copied:
+    """A cache of in-edges of other partitions' vertices: of "none", or of "all". Or of "some": of these, some are there
+    at once, and others come while a batch is made."""
+
+    def __init__(self, placed: Placed, home: int, order: random.Random, which: str) -> None:
+        schema, book = placed.dataset.schema, placed.dataset.book
+        self._placed, self.cache = placed, EdgeCache(placed.dataset, home, limit_bytes=1 << 20)
+        hot = []
+        for node_type in schema.node_types:
+            low, high = book.range(node_type, home)
+            others = [v for v in range(schema.node_counts[node_type]) if not low <= v < high]
+            count = {"none": 0, "some": order.randint(0, len(others)), "all": len(others)}[which]
+            ids = np.array(order.sample(others, count), dtype=np.int64)
+            degrees = [[self._ask("degrees", e, node_type, v)[0] for e in self._into(node_type)] for v in ids]
+            if count:
+                hot.append(HotVertices(node_type, ids, np.array(degrees, dtype=np.int64).reshape(count, -1)))
+        self.cache.reserve(hot)
+        self._left = [(of_type, row) for of_type in hot for row in range(len(of_type.ids))]
+        order.shuffle(self._left)
+        self.more(len(self._left) if which == "all" else order.randint(0, len(self._left)))
+        if which == "all" or order.random() < 0.5:
+            self.cache.completed()
+
+    def more(self, count: int) -> None:
+        """Copy the in-edges of this number of further vertices."""
+        for _ in range(min(count, len(self._left))):
+            hot, row = self._left.pop()
+            vertex, types = int(hot.ids[row]), self._into(hot.node_type)
+            answers = [
+                self._ask("sample", e, hot.node_type, vertex, fan_out=-1, replace=False, stream_key=0) for e in types
+            ]
+            digests = [self._ask("digests", e, hot.node_type, vertex) for e in types]
+            assert self.cache.keep(hot.node_type, row, answers, digests)
+
+    def _into(self, node_type: str) -> tuple[str, ...]:
+        return edge_types_into(self._placed.dataset.schema, node_type)
+
+    def _ask(self, what: str, edge_type: str, node_type: str, vertex: int, **how: Any) -> Any:
+        offsets = self._placed.dataset.book.offsets[node_type]
+        owner = int(np.searchsorted(offsets, vertex, side="right")) - 1
+        return getattr(self._placed.shards[owner], what)(edge_type, np.array([vertex - offsets[owner]]), **how)
 
 
 def ask(shard: Shard, item: SampleItem, part: slice) -> Answer:

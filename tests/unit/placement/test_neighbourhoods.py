@@ -54,7 +54,8 @@ def test_placement_changes_nothing(data: st.DataObject) -> None:
         seed=seed, epoch=epoch, batch=batch, replace=replace, frontier=frontier,
     )  # fmt: skip
 
-    notes = {e: ["note"] for e in graph.edges if any(fan_outs[e])}
+    noted = draw(st.booleans())  # without tables, vertices may be expanded from copies of their in-edges
+    notes = {e: ["note"] for e in graph.edges if noted and any(fan_outs[e])}
     with tempfile.TemporaryDirectory() as folder:
         written = graph.write(Path(folder) / "graph")
         parts = draw(st.integers(1, 4))
@@ -86,4 +87,39 @@ def test_placement_changes_nothing(data: st.DataObject) -> None:
             assert out.filled(f"{name}/{edge_type}").tolist() == getattr(expected, name)[edge_type].tolist()
         assert out.filled(f"hops/{edge_type}").tolist() == expected.num_sampled_edges[edge_type]
         note = graph.edges[edge_type][2]["note"]
-        assert np.array_equal(out.filled(f"edge/{edge_type}/note"), note[out.filled(f"e_id/{edge_type}")])
+        assert not noted or np.array_equal(out.filled(f"edge/{edge_type}/note"), note[out.filled(f"e_id/{edge_type}")])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_copies_of_in_edges_change_nothing(data: st.DataObject) -> None:
+    """With copies of all in-edges a batch is the same, and no other partition expands any vertex."""
+    draw = data.draw
+    graph = draw(graphs())
+    method = draw(st.sampled_from([Method.UNIFORM, Method.LABOR]))
+    replace = method.may_replace and draw(st.booleans())
+    hops = draw(st.integers(1, 3))
+    fan_outs = {e: [draw(st.sampled_from([-1, 1, 2, 5])) for _ in range(hops)] for e in graph.edges}
+    how = Hops(fan_outs, replace, method, draw(st.sampled_from(["new", "all"])), draw(st.booleans()), {})
+    seed_type = draw(st.sampled_from(sorted(graph.ids)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    seeds = rng.integers(0, len(graph.ids[seed_type]), draw(st.integers(1, 9)))
+    with tempfile.TemporaryDirectory() as folder:
+        parts = draw(st.integers(2, 4))
+        assignment = {t: rng.integers(0, parts, len(ids)).astype(np.int32) for t, ids in graph.ids.items()}
+        placed: Placed = graph.place(graph.write(Path(folder) / "graph"), assignment, parts)
+        plan = check_spec(neighbor_spec(placed.dataset.schema, how, seed_type=seed_type), placed.dataset.schema)
+        internal = placed.dataset.to_internal(seed_type, graph.ids[seed_type][seeds])
+        batches, elsewhere = {}, {}
+        for copied in ("none", "some", "all"):
+            placed.expanded_elsewhere = 0
+            batches[copied] = placed.run(
+                plan, BatchSeeds(internal, np.arange(len(seeds))), StreamPosition(1, 2, 3), home=0,
+                order=random.Random(draw(st.integers(0, 2**32))), copied=copied,
+            )  # fmt: skip
+            elsewhere[copied] = placed.expanded_elsewhere
+    assert elsewhere["all"] == 0
+    for batch in batches.values():
+        assert batch.arrays.keys() == batches["none"].arrays.keys()
+        for name in batch.arrays:
+            assert np.array_equal(batch.filled(name), batches["none"].filled(name)), name

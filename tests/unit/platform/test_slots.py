@@ -9,6 +9,7 @@ import random
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,85 @@ def test_a_killed_consumer_looks_at_nothing(pool: SlotPool) -> None:
     pool.trim(0.0)
     assert pool.lingering == 0
     assert pool.acquire(CAPACITY) is slot
+
+
+@pytest.fixture
+def work() -> list[Callable[[], None]]:
+    """What a pool wants done on another thread."""
+    return []
+
+
+@pytest.fixture
+def populating(work: list[Callable[[], None]]) -> Iterator[SlotPool]:
+    made = SlotPool(1 << 30, aside=work.append)
+    yield made
+    made.close()
+
+
+def fill(slot: Slot, *pages: int) -> None:
+    """Write to some pages of the slot."""
+    for page in pages:
+        slot.buffer[4096 * page + 100] = 7
+
+
+def pages_of(slot: Slot) -> list[int]:
+    return [page for start, stop in slot.touched() for page in range(start // 4096, stop // 4096)]
+
+
+def test_a_new_slot_gets_its_pages_where_the_largest_batch_had_them(
+    populating: SlotPool, work: list[Callable[[], None]]
+) -> None:
+    capacity = 50 * 4096 - 100
+    first, second = populating.acquire(capacity), populating.acquire(capacity)
+    fill(first, 3, 4, 20, 49)
+    fill(second, 7)
+    populating.lend(first, 4 * 4096)
+    populating.lend(second, 1 * 4096)  # a smaller batch
+    assert not work, "nothing was known of batches of this size"
+    third = populating.acquire(capacity)
+    nonce = third.nonce
+    assert pages_of(third) == [0]
+    fill(third, 4)  # the batch is being made already
+    for task in work:
+        task()
+    assert pages_of(third) == [0, 3, 4, 20, 49] == pages_of(first)
+    assert third.buffer[:8].view(np.uint64)[0] == nonce
+    assert np.flatnonzero(third.buffer[4096:]).tolist() == [3 * 4096 + 100]
+    assert pages_of(second) == [0, 7]
+    work.clear()
+    populating.release(third)
+    assert populating.acquire(capacity) is third
+    assert populating.acquire(capacity + 4096)
+    assert not work, "a used slot has its pages, and of the other size nothing is known"
+
+
+def test_threads_that_fill_a_new_slot_meet_no_fresh_pages(populating: SlotPool, work: list[Callable[[], None]]) -> None:
+    capacity = 8 << 20
+    first = populating.acquire(capacity)
+    first.buffer[:] = 1
+    populating.lend(first, capacity)
+    second = populating.acquire(capacity)
+    thread = threading.Thread(target=work[0])
+    thread.start()
+    thread.join()
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    second.buffer[:] = 2
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before < 100, "of 2,048 pages"
+
+
+def test_a_slot_that_is_given_back_gets_no_pages(populating: SlotPool, work: list[Callable[[], None]]) -> None:
+    capacity = 20 * 4096
+    populating.opened(capacity)
+    first = populating.acquire(capacity)
+    fill(first, 1, 2, 3)
+    populating.lend(first, 3 * 4096)
+    second = populating.acquire(capacity)
+    populating.release(second)
+    populating.closed(capacity, 0.0)
+    populating.trim(IDLE_S + 1)
+    resident = populating.resident_bytes
+    work[0]()
+    assert populating.resident_bytes == resident == 4 * 4096
 
 
 def test_quota_counts_what_is_touched() -> None:

@@ -15,7 +15,7 @@ from atta.bench.results import BenchReport, summary
 from atta.bench.scale.figures import Figures
 from atta.bench.scale.profile import CODE
 
-__all__ = ["ScaleReport", "SystemRound", "flat", "increase", "is_cost", "quotients"]
+__all__ = ["ScaleReport", "SystemRound", "flat", "increase", "is_cost", "key_of", "quotients"]
 
 FIRST_BATCHES = "first batches"
 _PROCESSES = ("daemon_user", "daemon_system", "consumer_user", "consumer_system")
@@ -26,18 +26,22 @@ SystemRound = dict[tuple[int, int | None], Figures]
 """What one system found in one round: (parts, batch size) -> figures; the size None stands for the first batches."""
 
 
-def place(parts: int, size: int | None) -> str:
-    """The section of figures at one number of partitions and one size of batches.
+def key_of(name: str, parts: int, size: int | None) -> str:
+    """The name in the report of a figure at one number of partitions and one size of batches.
 
-    >>> place(8, 1024)
-    '8 parts, 1024 seeds'
+    A main figure has a section of its own with a row for every number of partitions. The figures of a section stay
+    together.
+
+    >>> key_of("cpu_us_per_seed", 8, 1024), key_of("code/kernel_us_per_seed", 8, 1024)
+    ('cpu_us_per_seed, 1024 seeds/8 parts', '8 parts, 1024 seeds/code/kernel_us_per_seed')
     """
-    return f"{parts} part{'s' * (parts > 1)}, {FIRST_BATCHES if size is None else f'{size} seeds'}"
+    place, batches = f"{parts} part{'s' * (parts > 1)}", FIRST_BATCHES if size is None else f"{size} seeds"
+    return f"{place}, {batches}/{name}" if "/" in name else f"{name}, {batches}/{place}"
 
 
-def is_cost(name: str) -> bool:
-    """Whether less is better."""
-    return name.endswith(_COSTS)
+def is_cost(key: str) -> bool:
+    """Whether less is better, by the figure's name in the report."""
+    return key.partition(",")[0].endswith(_COSTS) or key.endswith(_COSTS)
 
 
 def quotients(found: Mapping[str, SystemRound]) -> None:
@@ -71,11 +75,10 @@ def increase(cells: SystemRound) -> Figures:
 
 
 def flat(cells: SystemRound) -> Figures:
-    """All figures of a system in a round by name: "8 parts, 1024 seeds/cpu_us_per_seed", increase first."""
-    found = {f"increase/{name}": value for name, value in increase(cells).items()}
-    for (parts, size), figures in cells.items():
-        found |= {f"{place(parts, size)}/{name}": value for name, value in figures.items()}
-    return found
+    """All figures of a system in a round by ``key_of``, main figures and increase first."""
+    found = {key_of(name, *key): value for key, figures in cells.items() for name, value in figures.items()}
+    main = {name: value for name, value in found.items() if name.count("/") == 1}
+    return main | {f"increase/{name}": value for name, value in increase(cells).items()} | found
 
 
 @dataclass
@@ -110,7 +113,7 @@ class ScaleReport(BenchReport):
         found: dict[str, dict[int, dict[str, float]]] = {}
         for system, rounds in self.rounds.items():
             for parts in self.parts:
-                values = [r[key] for r in rounds if (key := f"{place(parts, size)}/{name}") in r]
+                values = [r[key] for r in rounds if (key := key_of(name, parts, size)) in r]
                 if values:
                     found.setdefault(system, {})[parts] = summary(values)
         return found

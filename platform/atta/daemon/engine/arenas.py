@@ -107,16 +107,17 @@ class Arena:
         """Memory of its pages, as the kernel counts it."""
         return 512 * os.fstat(self.fd).st_blocks if self.fd >= 0 else 0
 
-    def touched_bytes(self, start: int, nbytes: int) -> int:
-        """Memory of the pages in a range: a walk over them."""
-        found, at, stop = 0, start, start + nbytes
+    def touched(self, start: int, nbytes: int) -> list[tuple[int, int]]:
+        """Where in a range there are pages: (start, stop), ascending, counted from the begin of the range."""
+        found, at, stop = [], start, start + nbytes
         while at < stop:
             try:
                 data = os.lseek(self.fd, at, os.SEEK_DATA)
             except OSError:  # nothing from here to the end
                 break
             at = min(os.lseek(self.fd, data, os.SEEK_HOLE), stop)
-            found += max(0, at - data)
+            if data < at:
+                found.append((data - start, at - start))
         return found
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
@@ -24,7 +25,7 @@ from atta.daemon.engine.tasks import TaskResult
 from atta.daemon.links.links import DaemonLinks
 from atta.daemon.peers.peers import Peers
 from atta.errors import AttaError
-from atta.kvstore.cache import RowCache
+from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.store import Store
 from atta.observe.figures import SessionFigures
 from atta.observe.machine.processor import ProcessorLoad
@@ -33,7 +34,7 @@ from atta.samplers.batch.items import StreamPosition
 from atta.samplers.batch.layout import BatchArrays
 from atta.samplers.batch.state import BatchState
 from atta.samplers.batch.vertices import CompactorPool
-from atta.samplers.dag.instance import Task
+from atta.samplers.dag.instance import Kind, Lane, Task
 from atta.samplers.shard import Shard
 
 __all__ = ["Engine"]
@@ -41,6 +42,7 @@ __all__ = ["Engine"]
 log = structlog.get_logger("atta.engine")
 UTILISATION_PERIOD_S = 0.1
 """How often the CPU utilisation is sampled, in seconds."""
+_COUNTERS = {(kind, lane): f"tasks_{kind.value}_{lane.value}_total" for kind in Kind for lane in Lane}
 
 
 class Engine:
@@ -55,10 +57,13 @@ class Engine:
         peers: Peers,
         *,
         cache: RowCache,
+        edges: EdgeCache,
         links: DaemonLinks | None = None,
     ) -> None:
         self.dataset, self.shard, self.store, self.peers, self.cache = dataset, shard, store, peers, cache
-        self.slots = SlotPool(config.buffer_bytes, self._report_lent)
+        self._edges = edges
+        self._pages = ThreadPoolExecutor(1, thread_name_prefix="atta-pages")
+        self.slots = SlotPool(config.buffer_bytes, self._report_lent, self._pages.submit)
         self.counters: dict[str, float] = {}
         self.recorder = Recorder(config.trace_events)
         self._scheduler = sched.Scheduler(
@@ -72,7 +77,7 @@ class Engine:
             ),
             shard.part,
         )
-        self._runner = TaskRunner(config, shard, store, peers, cache=cache, links=links, done=self._done)
+        self._runner = TaskRunner(config, shard, store, peers, cache=cache, edges=edges, links=links, done=self._done)
         self._compactors = CompactorPool(dataset.schema.node_counts)
         self._dags: dict[int, RunningDag] = {}
         self._sessions: dict[str, Session] = {}
@@ -115,6 +120,10 @@ class Engine:
     def waits_for_room(self, session: Session) -> bool:
         """Whether the session has no batch, because others leave it no memory to make one."""
         return self._scheduler.waits_for_room(session.id)
+
+    def is_busy(self) -> bool:
+        """Whether a session is open."""
+        return bool(self._sessions)
 
     def unlaunched(self, session: Session) -> int:
         """Number of the session's batches that have not been launched."""
@@ -184,6 +193,7 @@ class Engine:
                 out=BatchArrays.over(request.layout, slot.buffer),
                 compactors=self._compactors,
                 degree=self.shard.degree,
+                kept=self._edges,
             )
         except BaseException:
             self.slots.release(slot)
@@ -199,7 +209,7 @@ class Engine:
         running.running += 1
         if action.owners:
             running.owners[task.op] = action.owners
-        name = f"tasks_{task.kind.value}_{task.lane.value}_total"
+        name = _COUNTERS[task.kind, task.lane]
         self.counters[name] = self.counters.get(name, 0.0) + 1
         self._runner.run(dag, running, task, action.ready)
 
@@ -303,5 +313,6 @@ class Engine:
         if self._wake is not None:
             self._wake.cancel()
         await self._runner.close()
+        self._pages.shutdown(wait=True, cancel_futures=True)
         self.slots.close()
         await self.peers.close()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.access import ClusterAccess
@@ -15,13 +17,14 @@ from atta.daemon.engine.session import Session
 from atta.daemon.engine.slots import Slot
 from atta.daemon.engine.task_costs import TaskCosts
 from atta.daemon.engine.tasks import TaskResult, is_program, run_local, run_program, run_remote
+from atta.daemon.engine.workers import Workers
 from atta.daemon.links.links import DaemonLinks
 from atta.daemon.peers.answers import AskedOwners
 from atta.daemon.peers.chunks import moved_at_once
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.underway import PullsUnderWay
-from atta.kvstore.cache import RowCache
+from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.store import Store
 from atta.observe.machine.threads import named_threads
 from atta.samplers.batch.state import BatchState
@@ -45,6 +48,16 @@ _PHASE = {
     Kind.END: "join_ms",
 }
 """The figure of a batch to which the time of a task at home is added."""
+_FIGURES = (
+    *dict.fromkeys(_PHASE.values()),
+    "network_ms",
+    "remote_rows",
+    "remote_frontier",
+    "remote_bytes",
+    "cached_rows",
+    "cached_frontier",
+    "shared_rows",
+)
 
 
 @dataclass(eq=False)
@@ -58,24 +71,29 @@ class RunningDag:
     launched: float
     running: int = 0
     cancelled: bool = False
-    stats: dict[str, float] = field(default_factory=dict)
+    stats: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_FIGURES, 0.0))
     owners: dict[str, tuple[OwnedVertices, ...]] = field(default_factory=dict)
     """By operator: each owner's part of its running task of OTHERS."""
 
     def count(self, task: Task, result: TaskResult, seconds: float) -> None:
         """Add a task that has ended to the batch's figures."""
-        self._add("network_ms" if task.lane is Lane.NET else _PHASE[task.kind], 1e3 * seconds)
-        self._add("remote_rows" if task.kind is Kind.FEATURE else "remote_frontier", result.remote_rows)
-        self._add("remote_bytes", result.remote_bytes)
-        self._add("cached_rows", result.cached_rows)
-        self._add("shared_rows", result.shared_rows)
+        if task.lane is Lane.CPU:
+            self.stats[_PHASE[task.kind]] += 1e3 * seconds
+            self.stats["cached_frontier"] += result.cached_rows
+            return
+        self.stats["network_ms"] += 1e3 * seconds
+        self.stats["remote_rows" if task.kind is Kind.FEATURE else "remote_frontier"] += result.remote_rows
+        self.stats["remote_bytes"] += result.remote_bytes
+        self.stats["cached_rows"] += result.cached_rows
+        self.stats["shared_rows"] += result.shared_rows
 
     def owners_of(self, task: Task) -> tuple[OwnedVertices, ...]:
         """The owners of a task that has ended."""
         return self.owners.pop(task.op) if task.owner == OTHERS else ()
 
-    def _add(self, name: str, value: float) -> None:
-        self.stats[name] = self.stats.get(name, 0.0) + value
+
+_Ended = tuple[int, RunningDag, Task, TaskResult | BaseException, TaskTimes]
+"""The arguments of ``done``: DAG, its state, the task, its result, its times."""
 
 
 class TaskRunner:
@@ -89,13 +107,15 @@ class TaskRunner:
         peers: Peers,
         *,
         cache: RowCache,
+        edges: EdgeCache,
         links: DaemonLinks | None = None,
         done: Callable[[int, RunningDag, Task, TaskResult | BaseException, TaskTimes], None],
     ) -> None:
         self._shard, self._store, self._peers, self._cache, self._done = shard, store, peers, cache, done
+        self._edges = edges
         self.costs = TaskCosts()
         self._oldest_first = policy_named(config.policy).oldest_first
-        self._workers = named_threads(config.threads, "atta-worker")
+        self._workers = Workers(config.threads, "atta-worker")
         self._copiers = named_threads(max(1, config.threads // 2), "atta-copy")
         self._at_once = moved_at_once(config.threads)
         messages = Owners(peers, shard.dataset, self._copiers, at_once=self._at_once)
@@ -103,6 +123,8 @@ class TaskRunner:
         self._underway = PullsUnderWay(self._copiers) if config.share_pulls else None
         self._access = ClusterAccess(shard, peers, self._workers)
         self._talks: set[asyncio.Task[None]] = set()
+        self._ended: deque[_Ended] = deque()  # tasks of workers that the event loop has not taken yet
+        self._told = False  # whether the event loop knows that there are some
 
     def run(self, dag: int, running: RunningDag, task: Task, ready: float) -> None:
         """Start a task that is ready since ``ready``."""
@@ -111,20 +133,35 @@ class TaskRunner:
             talk = loop.create_task(self._converse(dag, running, task, ready))
             self._talks.add(talk)
             talk.add_done_callback(self._talks.discard)
-            return
+        elif task.kind is Kind.END:  # handing it over would take longer
+            self._done(*self._work(dag, running, task, ready))
+        else:
+            self._workers.do(partial(self._work_apart, loop, dag, running, task, ready))
 
-        def work() -> None:
-            started, cpu = time.monotonic(), time.thread_time()
-            result: TaskResult | BaseException
-            try:
-                result = run_local(running.state, task, self._shard, self._store)
-                self.costs.ran(task, time.thread_time() - cpu)
-            except BaseException as error:
-                result = error
-            times = ready, started, time.monotonic()
-            loop.call_soon_threadsafe(self._done, dag, running, task, result, times)
+    def _work(self, dag: int, running: RunningDag, task: Task, ready: float) -> _Ended:
+        """Run a task at home."""
+        started, cpu = time.monotonic(), time.thread_time()
+        result: TaskResult | BaseException
+        try:
+            result = run_local(running.state, task, self._shard, self._store, self._edges)
+            self.costs.ran(task, time.thread_time() - cpu)
+        except BaseException as error:
+            result = error
+        return dag, running, task, result, (ready, started, time.monotonic())
 
-        self._workers.submit(work)
+    def _work_apart(
+        self, loop: asyncio.AbstractEventLoop, dag: int, running: RunningDag, task: Task, ready: float
+    ) -> None:
+        """The same on a worker. Waking the event loop costs more than a small task, so once suffices for several."""
+        self._ended.append(self._work(dag, running, task, ready))
+        if not self._told:
+            self._told = True
+            loop.call_soon_threadsafe(self._take_ended)
+
+    def _take_ended(self) -> None:
+        self._told = False  # first: what is added from now on may be missed below
+        while self._ended:
+            self._done(*self._ended.popleft())
 
     async def _converse(self, dag: int, running: RunningDag, task: Task, ready: float) -> None:
         started = time.monotonic()

@@ -2,7 +2,8 @@
 
 A slot is a range of an arena, an anonymous memory file (``atta.wire.memfiles``). A consumer on the same machine maps
 the arena through ``/proc/<pid>/fd/<n>``, locks the slot's range while it reads the batch, and checks the batch's nonce
-in the first bytes. Slots are reused because touching fresh pages costs about eight times a copy. A slot that a consumer
+in the first bytes. Slots are reused because touching fresh pages costs about eight times a copy. The pages of a new slot
+are made by another thread than those that fill it, where the largest batch so far had its own. A slot that a consumer
 has locked is never written, whatever the sessions' state says. Every batch has its own nonce, so a consumer that comes
 too late notices it.
 """
@@ -11,8 +12,9 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -24,6 +26,8 @@ from atta.wire import memfiles
 __all__ = ["Slot", "SlotPool", "stale_sizes"]
 
 PAGE = 4096
+POPULATED_AT_ONCE = 4 << 20
+"""Pages are made for so many bytes at a time. In between, the slot may be given back."""
 MIN_FREE_BYTES = 64 << 20
 """Least free memory for another slot, if no batch took more. Touching a page that the machine does not have kills the
 process."""
@@ -52,7 +56,20 @@ class Slot:
     @property
     def touched_bytes(self) -> int:
         """Memory of the slot's pages as the kernel counts it."""
-        return self.arena.touched_bytes(self.offset, _pages(self.capacity))
+        return sum(stop - start for start, stop in self.touched())
+
+    def touched(self) -> list[tuple[int, int]]:
+        """Where the slot has pages: (start, stop), ascending."""
+        return self.arena.touched(self.offset, _pages(self.capacity))
+
+    def populate(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Make the pages of ``ranges``, if the slot is not given back meanwhile. Any thread may do so beside writers."""
+        buffer = self.buffer  # keeps the mapping
+        for start, stop in ranges:
+            for at in range(start, min(stop, len(buffer)), POPULATED_AT_ONCE):
+                nbytes = min(stop - at, POPULATED_AT_ONCE)
+                if not len(self.buffer) or not memfiles.populate(buffer.ctypes.data + at, nbytes):
+                    return
 
     def claim(self) -> bool:
         """Prepare the slot for a new batch; False while a consumer reads it.
@@ -91,9 +108,15 @@ def stale_sizes(used: Mapping[int, float], in_use: Collection[int], now: float) 
 class SlotPool:
     """All slots of a daemon: hands out free ones, creates more within ``quota_bytes`` of touched memory."""
 
-    def __init__(self, quota_bytes: int, on_return: Callable[[], None] = lambda: None) -> None:
-        """``on_return``: called whenever a slot that was lent has come back or is given up."""
-        self.quota_bytes, self._on_return = quota_bytes, on_return
+    def __init__(
+        self,
+        quota_bytes: int,
+        on_return: Callable[[], None] = lambda: None,
+        aside: Callable[[Callable[[], None]], object] = lambda _work: None,
+    ) -> None:
+        """``on_return``: called whenever a slot that was lent has come back or is given up. ``aside`` runs work on
+        another thread."""
+        self.quota_bytes, self._on_return, self._aside = quota_bytes, on_return, aside
         self._arenas: list[Arena] = []  # none is wholly free
         # Every slot is in exactly one of these three. Ranges of slots do not overlap.
         self._free: dict[int, list[Slot]] = {}  # by capacity, the latest used last
@@ -101,6 +124,7 @@ class SlotPool:
         self._left: dict[Slot, tuple[str, int]] = {}  # to consumers of closed sessions: session, bytes
         self._lent: dict[Slot, int] = {}  # those of ``_out`` that consumers read, and the bytes of their batches
         self._usual: dict[int, int] = {}  # by capacity, the largest batch that was lent
+        self._pages: dict[int, list[tuple[int, int]]] = {}  # by capacity, where that batch lay in its slot
         self._used: OrderedDict[int, float] = OrderedDict()  # by capacity, when it was last used, the latest last
         self._sessions: Counter[int] = Counter()  # by capacity; not negative
         self.created = 0
@@ -152,6 +176,7 @@ class SlotPool:
             if capacity not in self._free:
                 del self._used[capacity]
                 self._usual.pop(capacity, None)
+                self._pages.pop(capacity, None)
 
     def _use(self, capacity: int, now: float) -> None:
         self._used[capacity] = now
@@ -202,6 +227,8 @@ class SlotPool:
         self._make_room(capacity)
         slot = self._create(capacity)
         slot.claim()
+        if ranges := self._pages.get(capacity):
+            self._aside(partial(slot.populate, ranges))
         self.created += 1
         self._out.add(slot)
         return slot
@@ -243,7 +270,8 @@ class SlotPool:
     def lend(self, slot: Slot, used_bytes: int) -> None:
         """A consumer has taken the batch in ``slot``, of ``used_bytes``."""
         self._lent[slot] = used_bytes
-        self._usual[slot.capacity] = max(used_bytes, self._usual.get(slot.capacity, 0))
+        if used_bytes > self._usual.get(slot.capacity, 0):
+            self._usual[slot.capacity], self._pages[slot.capacity] = used_bytes, slot.touched()
 
     def release(self, slot: Slot) -> None:
         """Take back a slot that is no longer read; its pages stay."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from atta.samplers.dag.instance import Lane, Task
+from atta.samplers.dag.instance import Kind, Lane, Task
 
 __all__ = ["TaskCosts"]
 
@@ -20,7 +20,7 @@ class TaskCosts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # several workers add at once
-        self._sums: dict[tuple[str, str], list[float]] = {}
+        self._sums: dict[tuple[Kind, Lane], list[float]] = {}
 
     def ran(self, task: Task, cpu_s: float) -> None:
         """A worker has spent ``cpu_s`` on a task. Tasks of the network lane do not count."""
@@ -33,17 +33,23 @@ class TaskCosts:
             self._add(task, float(nbytes), requests)
 
     def _add(self, task: Task, y: float, requests: int = 0) -> None:
-        x = task.cost
+        x, key = task.cost, (task.kind, task.lane)
         with self._lock:
-            sums = self._sums.setdefault((task.kind.value, task.lane.value), [0.0] * len(_NAMES))
-            for i, value in enumerate((1.0, x, x * x, y, x * y, requests)):
-                sums[i] += value
+            sums = self._sums.get(key)
+            if sums is None:
+                sums = self._sums[key] = [0.0] * len(_NAMES)
+            sums[0] += 1.0
+            sums[1] += x
+            sums[2] += x * x
+            sums[3] += y
+            sums[4] += x * y
+            sums[5] += requests
 
     def stats(self) -> dict[str, float]:
         """``cost_<kind>_<lane>_<n|x|xx|y|xy|r>``."""
         with self._lock:
             return {
-                f"cost_{kind}_{lane}_{name}": value
+                f"cost_{kind.value}_{lane.value}_{name}": value
                 for (kind, lane), sums in self._sums.items()
                 for name, value in zip(_NAMES, sums, strict=True)
             }

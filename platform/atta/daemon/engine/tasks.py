@@ -10,11 +10,12 @@ from typing import Any
 
 from atta.daemon.engine.access import ClusterAccess
 from atta.daemon.engine.pulls import RemoteContext, pull_rows
+from atta.kvstore.cache import EdgeCache
 from atta.kvstore.store import Store
-from atta.samplers.batch.items import owners_of
+from atta.samplers.batch.items import SampleItem, owners_of
 from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import Kind, OwnedVertices, Task
-from atta.samplers.shard import Shard
+from atta.samplers.shard import Answer, Shard
 
 __all__ = ["TaskResult", "is_program", "run_local", "run_program", "run_remote"]
 
@@ -33,11 +34,12 @@ class TaskResult:
     requests: int = 0  # to other daemons
 
 
-def run_local(state: BatchState, task: Task, shard: Shard, store: Store) -> TaskResult:
+def run_local(state: BatchState, task: Task, shard: Shard, store: Store, edges: EdgeCache) -> TaskResult:
     """Run a task whose data is at home. Called on a worker thread; the kernels release the GIL."""
     match task.kind:
         case Kind.SEED:
-            return TaskResult(growth=state.seed())
+            growth, expand = state.seed()
+            return TaskResult(growth=growth, expand=expand)
         case Kind.POSITIVE | Kind.NEGATIVE:
             op, rows, positions, key = state.pair_item(task)
             negative = op.kind is Kind.NEGATIVE
@@ -45,20 +47,11 @@ def run_local(state: BatchState, task: Task, shard: Shard, store: Store) -> Task
             state.accept_pairs(task, positions, ids)
             return TaskResult()
         case Kind.NEIGHBORHOOD:
+            kept = 0
             for item in state.sample_items(task):
-                answer = shard.sample(
-                    item.edge_type,
-                    item.rows,
-                    fan_out=item.fan_out,
-                    replace=item.replace,
-                    stream_key=item.stream_key,
-                    method=item.method,
-                    trees=item.trees,
-                    times=item.times,
-                    tables=item.tables,
-                )
-                state.accept(task, item, answer)
-            return TaskResult()
+                kept += len(item.rows) if item.kept else 0
+                state.accept(task, item, _drawn(item, shard, edges))
+            return TaskResult(cached_rows=kept)
         case Kind.JOIN:
             growth, expand = state.join(task.op)
             return TaskResult(growth=growth, expand=expand)
@@ -73,6 +66,31 @@ def run_local(state: BatchState, task: Task, shard: Shard, store: Store) -> Task
             return TaskResult(nbytes=state.out.nbytes)
         case Kind.BATCH:
             raise AssertionError(f"{task} is a program")
+
+
+def _drawn(item: SampleItem, shard: Shard, edges: EdgeCache) -> Answer:
+    """The edges of an item at home."""
+    if item.kept:
+        return edges.sample(
+            item.edge_type,
+            item.rows,
+            fan_out=item.fan_out,
+            replace=item.replace,
+            stream_key=item.stream_key,
+            method=item.method,
+            trees=item.trees,
+        )
+    return shard.sample(
+        item.edge_type,
+        item.rows,
+        fan_out=item.fan_out,
+        replace=item.replace,
+        stream_key=item.stream_key,
+        method=item.method,
+        trees=item.trees,
+        times=item.times,
+        tables=item.tables,
+    )
 
 
 def is_program(task: Task, home: int) -> bool:

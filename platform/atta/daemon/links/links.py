@@ -44,6 +44,11 @@ class DaemonLinks:
         """Asks over links, and by ``messages`` what links do not answer."""
         return LinkedOwners(self._native, self._steps, self._attaching, messages, self._dataset)
 
+    async def attach(self, part: int) -> None:
+        """Attach to the owner of ``part`` unless there is a link. The first batches need not wait for it then."""
+        if part in self._attaching.missing:
+            await self._attaching.ready([part])
+
     def listen(self) -> None:
         """Open the sockets. ``service.accept`` must follow.
 

@@ -72,7 +72,7 @@ class PeerLink:
             UnavailableError: it does not answer within ``connect_s`` (and the deadline).
             WrongDatasetError: another daemon answers.
         """
-        if self._known and self._is_connected():
+        if self._known and self.is_connected():
             return
         if self._meeting is None:  # all that wait share one question
             self._meeting = asyncio.ensure_future(self._meet())
@@ -86,7 +86,7 @@ class PeerLink:
         Raises:
             AttaError: as ``ready``.
         """
-        if self._is_connected():
+        if self.is_connected():
             await self.ready()
             return True
         return False
@@ -94,10 +94,11 @@ class PeerLink:
     def broke(self, error: AttaError) -> None:
         """A call has ended as if the peer were gone."""
         self._known = False
-        if not self._is_connected():
+        if not self.is_connected():
             self._say_lost(error)
 
-    def _is_connected(self) -> bool:
+    def is_connected(self) -> bool:
+        """Whether there is a connection; if not, one is being made."""
         return self.usual.channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY
 
     def _has_met(self, meeting: asyncio.Task[None]) -> None:

@@ -76,6 +76,11 @@ class Peer:
         self._link = PeerLink(address, Identity(part, dataset.dataset_id), deadline_s, connect_s=connect_s)
         self.hedges = Hedges()
 
+    @property
+    def connected(self) -> bool:
+        """Whether a connection is there. If not, one is being made; nobody waits and nothing is logged."""
+        return self._link.is_connected()
+
     async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> AsyncIterator[SampledRows]:
         """Expand ``items``, chunk by chunk.
 

@@ -208,9 +208,10 @@ class GraphService(DataService):
         """``GraphService.Probe``."""
         rows = as_array(request.rows, wide=True)
         operands = as_array(request.operands, wide=True)
-        if request.question != _PROBE.DEGREE and len(operands) != len(rows):
+        if request.question in (_PROBE.STEP, _PROBE.CONTAINS) and len(operands) != len(rows):
             raise ConfigError(f"{len(operands)} operands for {len(rows)} rows")
-        values = await self.run(8 * len(rows), self._values, request, rows, operands)
+        work = CHUNK_BYTES if request.question == _PROBE.DIGEST else 8 * len(rows)  # a digest reads all edges
+        values = await self.run(work, self._values, request, rows, operands)
         return graph_pb2.ProbeReply(values=values.astype(np.int64, copy=False).tobytes())
 
     def _values(self, request: graph_pb2.ProbeRequest, rows: np.ndarray, operands: np.ndarray) -> np.ndarray:
@@ -221,6 +222,8 @@ class GraphService(DataService):
                 return self._shard.step(request.edge_type, rows, operands.view(np.uint64))
             case _PROBE.CONTAINS:
                 return self._shard.contains(request.edge_type, rows, operands)
+            case _PROBE.DIGEST:
+                return self._shard.digests(request.edge_type, rows)
         raise ConfigError(f"unknown question {request.question}")
 
     async def pair(self, request: graph_pb2.PairRequest, context: Context) -> graph_pb2.PairReply:

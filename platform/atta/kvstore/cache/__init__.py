@@ -1,9 +1,11 @@
-"""Keeps rows of other partitions that this partition's batches ask for most."""
+"""Keeps rows of other partitions, and in-edges of their vertices, that this partition's batches ask for most."""
 
 from __future__ import annotations
 
 from atta.kvstore.cache.cached import Lookup
+from atta.kvstore.cache.choice import Division, divide
+from atta.kvstore.cache.edges import EdgeCache
 from atta.kvstore.cache.ranking import RANKS
 from atta.kvstore.cache.rows import RowCache
 
-__all__ = ["RANKS", "Lookup", "RowCache"]
+__all__ = ["RANKS", "Division", "EdgeCache", "Lookup", "RowCache", "divide"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ from atta.samplers import kernels
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
 
-__all__ = ["RANKS", "expected_visits", "hottest", "visits_for"]
+__all__ = ["RANKS", "edges_into", "expected_visits", "hottest", "seeds_of", "visits_by_hop", "visits_for"]
 
 RANKS = ("degree", "access", "recent")
 """Policies of the cache; see ``RowCache``."""
@@ -38,13 +38,20 @@ def hottest(dataset: Dataset, part: int, node_type: str, count: int, visits: np.
         distant[slice(*dataset.book.range(node_type, part))] = False
         distant[halo] = False
         return np.sort(np.concatenate([halo, np.flatnonzero(distant)[: count - len(halo)]])).astype(np.int64)
+    edges = edges_into(dataset, part, node_type)
+    keys = (-edges,) if visits is None else (-edges, -visits[halo])
+    return np.sort(halo[np.lexsort(keys)[:count]]).astype(np.int64)
+
+
+def edges_into(dataset: Dataset, part: int, node_type: str) -> np.ndarray:
+    """int64 [HALO vertices of the type]: the edges of each into the partition, over all edge types."""
+    halo = np.asarray(dataset.part(part).halo(node_type))
     edges = np.zeros(len(halo), dtype=np.int64)
     for edge_type in dataset.schema.edge_types:
         if dataset.schema.endpoints(edge_type)[0] == node_type:
             sources = dataset.part(part).csc(edge_type).indices
             edges += kernels.count_ids(sources, dataset.schema.node_counts[node_type])[halo]
-    keys = (-edges,) if visits is None else (-edges, -visits[halo])
-    return np.sort(halo[np.lexsort(keys)[:count]]).astype(np.int64)
+    return edges
 
 
 def visits_for(dataset: Dataset, part: int, rank: str, fan_outs: Sequence[int]) -> dict[str, np.ndarray] | None:
@@ -54,7 +61,17 @@ def visits_for(dataset: Dataset, part: int, rank: str, fan_outs: Sequence[int]) 
 
 def expected_visits(dataset: Dataset, part: int, fan_outs: Sequence[int]) -> dict[str, np.ndarray]:
     """The expected number of visits at each vertex when all training seeds of ``part`` are sampled: float64 [vertices]
-    by node type.
+    by node type. The sum of ``visits_by_hop``, and the same errors."""
+    total = _zeros(dataset)
+    for reached in visits_by_hop(dataset, part, fan_outs):
+        for node_type, visits in reached.items():
+            total[node_type] += visits
+    return total
+
+
+def visits_by_hop(dataset: Dataset, part: int, fan_outs: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the expected visits of hop 0 (the seeds), 1, ... when all training seeds of ``part`` are sampled: float64
+    [vertices] by node type.
 
     Every seed is visited once. A visit at a vertex of the partition with d in-edges of a type goes on along each of
     them with probability min(1, k / d), for the fan-out k of the hop (-1: all). Expectations add up, so one pass over
@@ -68,11 +85,9 @@ def expected_visits(dataset: Dataset, part: int, fan_outs: Sequence[int]) -> dic
     """
     if not fan_outs or any(k < -1 for k in fan_outs):
         raise ConfigError(f"fan-outs {list(fan_outs)} to rank the cache by: there must be some, each at least -1")
-    schema, total = dataset.schema, _zeros(dataset)
-    reached = _seeds(dataset, part)
+    schema, reached = dataset.schema, seeds_of(dataset, part)
     for fan_out in fan_outs:
-        for node_type, visits in reached.items():
-            total[node_type] += visits
+        yield reached
         following = _zeros(dataset)
         for edge_type in sorted(schema.edge_types):
             source, target = schema.endpoints(edge_type)
@@ -81,7 +96,7 @@ def expected_visits(dataset: Dataset, part: int, fan_outs: Sequence[int]) -> dic
             weights = reached[target][lo:hi] * _taken(np.diff(csc.indptr), fan_out)
             _native.spread_weights(csc.indptr, csc.indices, weights, following[source])
         reached = following
-    return {node_type: total[node_type] + visits for node_type, visits in reached.items()}
+    yield reached
 
 
 def _taken(degrees: np.ndarray, fan_out: int) -> np.ndarray:
@@ -95,7 +110,7 @@ def _zeros(dataset: Dataset) -> dict[str, np.ndarray]:
     return {node_type: np.zeros(dataset.schema.node_counts[node_type]) for node_type in dataset.schema.node_types}
 
 
-def _seeds(dataset: Dataset, part: int) -> dict[str, np.ndarray]:
+def seeds_of(dataset: Dataset, part: int) -> dict[str, np.ndarray]:
     """One visit at each of the partition's training vertices. Without that split, at each vertex of the first type."""
     schema, visits = dataset.schema, _zeros(dataset)
     seed_type = next((t for t in schema.node_types if "train" in schema.splits[t]), schema.node_types[0])

@@ -1,0 +1,239 @@
+"""In-edges of chosen vertices of other partitions. A batch expands such a vertex at home.
+
+What a vertex draws is a function of user ids and of the order of its in-edges (docs/architecture.md, determinism). The
+copy has the owner's order, and the same kernels draw from it, so the answer is the owner's, bit for bit.
+
+Memory for all chosen vertices is reserved at once. Then their edges come piece by piece (``keep``). A vertex that is
+here stays here and does not change: so look-ups need no lock, and a batch may look up and sample at any time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atta.kvstore.cache.choice import VERTEX_BYTES, HotVertices, edge_types_into
+from atta.samplers import kernels
+from atta.samplers.methods import Method, tables_for
+from atta.samplers.shard import Answer
+
+if TYPE_CHECKING:
+    from atta.partition.dataset import Dataset
+    from atta.samplers.methods.base import Tables
+
+__all__ = ["EdgeCache"]
+
+MARK_BYTES = 4
+"""Memory per edge that LABOR needs besides the edges."""
+
+
+class _CachedEdges:
+    """In-edges of one type: row i's are at ``indptr[i]`` ... ``indptr[i + 1] - 1``. int64 [n + 1], the rest [edges]."""
+
+    def __init__(self, dataset: Dataset, part: int, edge_type: str, degrees: np.ndarray) -> None:
+        like = dataset.part(part).csc(edge_type)
+        self.indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+        # Pages that are only zero take no memory. A row that never comes must hold valid ids, too (LABOR reads all).
+        self.indices = np.zeros(self.indptr[-1], dtype=like.indices.dtype)
+        self.edge_ids = np.zeros(self.indptr[-1], dtype=like.edge_ids.dtype)
+        for array in (self.indices, self.edge_ids):
+            kernels.advise_huge(array)
+        self.marks: Tables | None = None
+
+    def are(self, first: int, answer: Answer, digests: np.ndarray, keys: np.ndarray, source_keys: np.ndarray) -> bool:
+        """Whether ``answer`` has the in-edges of rows ``first``, ... (user ids ``keys``) with these digests."""
+        indptr = self.indptr[first : first + len(digests) + 1] - self.indptr[first]
+        if not np.array_equal(np.diff(indptr), answer.counts) or len(answer.neighbors) != indptr[-1]:
+            return False
+        if not (_fit(answer.neighbors, self.indices.dtype) and _fit(answer.edge_ids, self.edge_ids.dtype)):
+            return False
+        try:
+            found = kernels.edge_digests(
+                indptr,
+                answer.neighbors,
+                answer.edge_ids,
+                vertex_keys=keys,
+                source_keys=source_keys,
+                rows=np.arange(len(digests)),
+            )
+        except ValueError:  # a source that does not exist, or edges without an id
+            return False
+        return np.array_equal(found, digests)
+
+    def put(self, first: int, answer: Answer) -> None:
+        """Copy the in-edges of rows ``first``, ... to their place."""
+        begin = self.indptr[first]
+        self.indices[begin : begin + len(answer.neighbors)] = answer.neighbors
+        self.edge_ids[begin : begin + len(answer.edge_ids)] = answer.edge_ids
+
+    @property
+    def nbytes(self) -> int:
+        return self.indptr.nbytes + self.indices.nbytes + self.edge_ids.nbytes
+
+
+class _CachedVertices:
+    """The chosen vertices of one node type: their index, and whose edges are here."""
+
+    def __init__(self, dataset: Dataset, part: int, hot: HotVertices) -> None:
+        nodes, count = dataset.schema.node_counts[hot.node_type], len(hot.ids)
+        # A direct table has 4 bytes per vertex of the graph. Hashing takes at most about 60 per vertex of the index.
+        self.index = kernels.Compactor(nodes if nodes <= 12 * count else 0)
+        self.index.insert(hot.ids)
+        self.keys = np.ascontiguousarray(dataset.ids(hot.node_type)[hot.ids], dtype=np.int64)
+        self.present = np.zeros(count, dtype=np.uint8)
+        types = edge_types_into(dataset.schema, hot.node_type)
+        self.edges = {e: _CachedEdges(dataset, part, e, hot.degrees[:, i]) for i, e in enumerate(types)}
+
+    @property
+    def nbytes(self) -> int:
+        return VERTEX_BYTES * len(self.present) + sum(edges.nbytes for edges in self.edges.values())
+
+
+class EdgeCache:
+    """In-edges of chosen vertices of other partitions. Safe to use from many threads.
+
+    Attributes:
+        rows_asked: number of remote vertices that batches looked up so far.
+        rows_hit: number of these whose in-edges were here.
+        refused: number of pieces that were not kept, because they differed from what the owner has.
+    """
+
+    def __init__(self, dataset: Dataset, part: int, *, limit_bytes: int) -> None:
+        self.dataset, self.part, self.limit_bytes = dataset, part, max(0, limit_bytes)
+        self.rows_asked = self.rows_hit = self.refused = 0
+        self._lock = threading.Lock()
+        self._vertices: dict[str, _CachedVertices] = {}
+        self._complete = False
+
+    def reserve(self, hot: Sequence[HotVertices]) -> None:
+        """Take the memory for the in-edges of ``hot``. Called once.
+
+        Raises:
+            ValueError: they need more than ``limit_bytes``. Nothing is kept then.
+        """
+        made = {of_type.node_type: _CachedVertices(self.dataset, self.part, of_type) for of_type in hot}
+        needed = sum(vertices.nbytes for vertices in made.values())
+        if needed > self.limit_bytes:
+            raise ValueError(f"in-edges of {needed} bytes in a cache of {self.limit_bytes}")
+        self._vertices = made
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the cache when all chosen in-edges are here, in bytes."""
+        marks = sum(
+            MARK_BYTES * len(e.indices)
+            for v in self._vertices.values()
+            for e in v.edges.values()
+            if e.marks is not None
+        )
+        return sum(vertices.nbytes for vertices in self._vertices.values()) + marks
+
+    def stats(self) -> dict[str, float]:
+        """Counters and the size, for a daemon's statistics."""
+        with self._lock:
+            asked, hit = self.rows_asked, self.rows_hit
+        kept = sum(int(np.count_nonzero(vertices.present)) for vertices in self._vertices.values())
+        return {
+            "edge_cache_rows_asked": float(asked),
+            "edge_cache_rows_hit": float(hit),
+            "edge_cache_rows": float(kept),
+            "edge_cache_refused": float(self.refused),
+            "edge_cache_bytes": float(self.nbytes),
+        }
+
+    def completed(self) -> None:
+        """No more in-edges will come. LABOR reads all of them at its first use, so only now it may."""
+        self._complete = True
+
+    def serves(self, method: Method, tables: Sequence[str]) -> bool:
+        """Whether vertices can be expanded here by ``method``, with the edges' rows of ``tables``."""
+        if tables or not self._vertices:
+            return False
+        if method is Method.LABOR:
+            edges = sum(len(e.indices) for v in self._vertices.values() for e in v.edges.values())
+            without_marks = sum(vertices.nbytes for vertices in self._vertices.values())
+            return self._complete and without_marks + MARK_BYTES * edges <= self.limit_bytes
+        return method is Method.UNIFORM
+
+    def split(
+        self, node_type: str, ids: np.ndarray, positions: np.ndarray, starts: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+        """See ``KeptEdges``. Rows are int32, everything else is int64; the order of ``ids`` is kept."""
+        vertices = self._vertices.get(node_type)
+        if vertices is None:
+            return None
+        *found, _ = kernels.split_cached(vertices.index, vertices.present, ids, positions, starts, need=1)
+        rows, here, missing, elsewhere, bounds = found
+        with self._lock:
+            self.rows_asked += len(ids)
+            self.rows_hit += len(rows)
+        return rows, here, missing, elsewhere, bounds
+
+    def sample(
+        self,
+        edge_type: str,
+        rows: np.ndarray,
+        *,
+        fan_out: int,
+        replace: bool,
+        stream_key: int,
+        method: Method = Method.UNIFORM,
+        trees: np.ndarray | None = None,
+        threads: int = 1,
+    ) -> Answer:
+        """What ``Shard.sample`` of the owners answers; ``rows`` as ``split`` gave them. The method must be served."""
+        vertices, edges = self._edges(edge_type)
+        counts, neighbors, edge_ids = kernels.sample_neighbors(
+            edges.indptr,
+            edges.indices,
+            edges.edge_ids,
+            vertices.keys,
+            rows,
+            fan_out=fan_out,
+            replace=replace,
+            stream_key=stream_key,
+            method=self._marks(edge_type, edges) if method is Method.LABOR else None,
+            trees=trees,
+            threads=threads,
+        )
+        assert edge_ids is not None
+        return Answer(counts, neighbors, edge_ids)
+
+    def keep(self, node_type: str, first: int, answers: Sequence[Answer], digests: Sequence[np.ndarray]) -> bool:
+        """Keep all in-edges of the rows ``first``, ``first`` + 1, ...: for each of ``edge_types_into`` an answer with
+        fan-out -1, and the owner's digests (int64 [rows]).
+
+        Returns False, and keeps none of them, if an answer has other degrees or another digest than the owner says.
+        """
+        vertices = self._vertices[node_type]
+        keys = vertices.keys[first : first + len(digests[0])]
+        for (edge_type, edges), answer, digest in zip(vertices.edges.items(), answers, digests, strict=True):
+            source_keys = self.dataset.ids(self.dataset.schema.endpoints(edge_type)[0])
+            if not edges.are(first, answer, digest, keys, source_keys):
+                with self._lock:
+                    self.refused += 1
+                return False
+        for edges, answer in zip(vertices.edges.values(), answers, strict=True):
+            edges.put(first, answer)
+        # Write the edges first, then the flags: look-ups read without the lock.
+        vertices.present[first : first + len(keys)] = 1
+        return True
+
+    def _marks(self, edge_type: str, edges: _CachedEdges) -> Tables | None:
+        with self._lock:
+            if edges.marks is None:
+                source, _ = self.dataset.schema.endpoints(edge_type)
+                keys = np.ascontiguousarray(self.dataset.ids(source))
+                edges.marks = tables_for(Method.LABOR, edges.indptr, edges.indices, source_keys=keys)
+            return edges.marks
+
+    def _edges(self, edge_type: str) -> tuple[_CachedVertices, _CachedEdges]:
+        vertices = self._vertices[self.dataset.schema.endpoints(edge_type)[1]]
+        return vertices, vertices.edges[edge_type]
+
+
+def _fit(ids: np.ndarray, dtype: np.dtype) -> bool:
+    return ids.dtype.itemsize <= dtype.itemsize or not len(ids) or int(ids.max()) <= np.iinfo(dtype).max

@@ -1,0 +1,290 @@
+"""The cache of in-edges: what to keep, how much of it, and answers that equal the owners' bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta.kvstore.cache import EdgeCache, divide
+from atta.kvstore.cache.choice import Candidates, HotVertices, candidates, choose, edge_types_into, greedy
+from atta.partition import GraphWriter, partition_graph
+from atta.partition.dataset import Dataset
+from atta.samplers import kernels
+from atta.samplers.hashing import mix64
+from atta.samplers.methods import Method
+from atta.samplers.shard import Answer, Shard
+
+NODES, EDGES = 300, "node__to__node"
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder, rng = tmp_path_factory.mktemp("edges"), np.random.default_rng(5)
+    ids = rng.permutation(5 * NODES)[:NODES].astype(np.int64)
+    with GraphWriter(folder / "graph") as out:
+        x = rng.random((NODES, 3), dtype=np.float32)
+        out.add_nodes("node", NODES, ids=ids, tables={"x": x}, splits={"train": rng.permutation(NODES)[:60]})
+        weight = 1.0 / (1 + np.arange(NODES))
+        sources, targets = (rng.choice(NODES, 3000, p=weight / weight.sum()) for _ in range(2))
+        out.add_edges(EDGES, sources, targets)
+    partition_graph(folder / "graph", folder / "parts", parts=3, method="random")
+    return Dataset.open(folder / "parts")
+
+
+@pytest.fixture(scope="module")
+def shards(dataset: Dataset) -> list[Shard]:
+    return [Shard(dataset, part) for part in range(dataset.num_parts)]
+
+
+def all_edges(shard: Shard, rows: np.ndarray) -> Answer:
+    return shard.sample(EDGES, rows, fan_out=-1, replace=False, stream_key=0)
+
+
+def degrees_of(dataset: Dataset, shards: list[Shard], ids: np.ndarray) -> np.ndarray:
+    """int64 [n, 1]: what the owners say."""
+    owners = np.searchsorted(dataset.book.offsets["node"], ids, side="right") - 1
+    starts = dataset.book.offsets["node"]
+    found = [shards[o].degrees(EDGES, np.array([v - starts[o]]))[0] for v, o in zip(ids, owners, strict=True)]
+    return np.array(found, dtype=np.int64).reshape(-1, 1)
+
+
+def fill(cache: EdgeCache, shards: list[Shard], hot: HotVertices, rows: Iterable[int]) -> None:
+    """Keep the in-edges of some rows, one by one."""
+    starts = cache.dataset.book.offsets["node"]
+    for row in rows:
+        owner = int(np.searchsorted(starts, hot.ids[row], side="right")) - 1
+        at = np.array([hot.ids[row] - starts[owner]])
+        assert cache.keep("node", row, [all_edges(shards[owner], at)], [shards[owner].digests(EDGES, at)])
+
+
+# -- digests -----------------------------------------------------------------------------------------------------------
+
+
+def test_digests_are_those_of_the_definition(dataset: Dataset, shards: list[Shard]) -> None:
+    """In numpy, row by row."""
+    ids, shard = dataset.ids("node"), shards[1]
+    low, high = dataset.book.range("node", 1)
+    found = shard.digests(EDGES, np.arange(high - low))
+    csc = dataset.part(1).csc(EDGES)
+    for row in range(high - low):
+        edges = slice(csc.indptr[row], csc.indptr[row + 1])
+        sources, edge_ids = np.asarray(ids[csc.indices[edges]]), csc.edge_ids[edges].astype(np.int64)
+        with np.errstate(over="ignore"):
+            placed = mix64(sources.view(np.uint64) + np.arange(len(sources), dtype=np.uint64) * GOLDEN)
+            head = mix64(mix64(ids[low + row : low + row + 1].view(np.uint64)) + np.uint64(len(sources)))
+            total = head[0] + mix64(placed ^ edge_ids.view(np.uint64)).sum(dtype=np.uint64)
+        assert total == found[row : row + 1].view(np.uint64)[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_digest_tells_any_changed_edge(data: st.DataObject) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    degree = data.draw(st.integers(1, 8))
+    keys, indptr = rng.permutation(1000)[:50].astype(np.int64), np.array([0, degree])
+    sources, edges = rng.integers(0, 50, degree), rng.permutation(1000)[:degree]
+
+    def digest(indices: np.ndarray, edge_ids: np.ndarray, key: int = 7) -> int:
+        vertex = np.array([key])
+        of = np.arange(1)
+        return int(kernels.edge_digests(indptr, indices, edge_ids, vertex_keys=vertex, source_keys=keys, rows=of)[0])
+
+    original = digest(sources, edges)
+    at = data.draw(st.integers(0, degree - 1))
+    other_source, other_edge = sources.copy(), edges.copy()
+    other_source[at] = (sources[at] + 1 + rng.integers(0, 49)) % 50
+    other_edge[at] = 1000 + at
+    assert len({original, digest(other_source, edges), digest(sources, other_edge), digest(sources, edges, 8)}) == 4
+    turned = np.roll(np.arange(degree), 1)
+    if degree > 1:
+        assert digest(sources[turned], edges[turned]) != original
+    narrow = digest(sources.astype(np.int32), edges.astype(np.int32))
+    assert narrow == original, "a digest does not depend on the width of ids"
+
+
+def test_bad_rows_are_refused(shards: list[Shard]) -> None:
+    indptr, keys = np.array([0, 2]), np.array([5, 6])
+    for bad in ({"indices": np.array([0, 2])}, {"rows": np.array([1])}, {"indptr": np.array([0, 3])}, {"rows": [-1]}):
+        given = {"indptr": indptr, "indices": np.array([0, 1]), "edge_ids": np.array([3, 4]), "rows": [0], **bad}
+        rows = np.array(given.pop("rows"))
+        with pytest.raises(ValueError, match="row"):
+            kernels.edge_digests(*given.values(), vertex_keys=keys[:1], source_keys=keys, rows=rows)
+
+
+# -- the choice --------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30)), min_size=1, max_size=9), st.integers(0, 120))
+def test_the_greedy_choice_is_near_the_best(items: list[tuple[int, int]], budget: int) -> None:
+    saved, sizes = (np.array(column, dtype=float) for column in zip(*items, strict=True))
+    taken = greedy(saved, sizes, budget)
+    assert sizes[taken].sum() <= budget
+    choices = (np.array(c) for c in itertools.product([False, True], repeat=len(items)))
+    best = max(saved[c].sum() for c in choices if sizes[c].sum() <= budget)
+    left = saved[~taken & (sizes <= budget)]
+    assert saved[taken].sum() + left.max(initial=0.0) >= best
+    assert (taken == greedy(saved, sizes, budget)).all()
+
+
+def test_hubs_save_less_per_byte_than_vertices_with_few_edges() -> None:
+    """By hand: the same expansions, so the answer's bytes over the memory's decide."""
+    of_type = Candidates("node", np.array([1, 2, 3]), np.full((1, 3), 0.5), (10,))
+    saved = of_type.savings(np.array([[10], [1000], [0]]))
+    assert saved.tolist() == [0.5 * (8 + 8 * 10), 0.5 * (8 + 8 * 10), 0.5 * 8]
+
+
+@pytest.mark.parametrize("rank", ["degree", "access", "recent"])
+@pytest.mark.parametrize("share", [None, 0.3])
+@pytest.mark.parametrize("limit", [0, 500, 4_000, 20_000, 1 << 20])
+def test_the_budget_holds(dataset: Dataset, shards: list[Shard], rank: str, share: float | None, limit: int) -> None:
+    division = divide(dataset, 0, limit_bytes=limit, share=share, rank=rank, fan_outs=(3, 2))
+    assert division.rows >= 0
+    assert division.edges >= 0
+    assert division.rows + division.edges <= limit
+    asked = candidates(dataset, 0, limit_bytes=division.edges, share=share, rank=rank, fan_outs=(3, 2))
+    degrees = [degrees_of(dataset, shards, of_type.ids) for of_type in asked]
+    chosen = choose(dataset, 0, asked, degrees, division.edges)
+    cache = EdgeCache(dataset, 0, limit_bytes=division.edges)
+    cache.reserve(chosen)
+    assert cache.nbytes <= division.edges
+    low, high = dataset.book.range("node", 0)
+    for hot in chosen:
+        assert len(np.unique(hot.ids)) == len(hot.ids)
+        assert ((hot.ids < low) | (hot.ids >= high)).all()
+        if share is not None:
+            assert len(hot.ids) <= share * len(dataset.part(0).halo("node"))
+    if limit == 1 << 20 and share is None:
+        assert sum(len(hot.ids) for hot in chosen) == NODES - (high - low), "there is room for all"
+
+
+def test_no_room_means_no_edges(dataset: Dataset) -> None:
+    for limit, share in ((0, None), (1 << 20, 0.0)):
+        assert divide(dataset, 0, limit_bytes=limit, share=share, rank="degree", fan_outs=(3,)).edges == 0
+    assert choose(dataset, 0, [], [], 0) == []
+
+
+def test_more_than_the_limit_is_refused(dataset: Dataset, shards: list[Shard]) -> None:
+    ids = np.array([dataset.book.range("node", 1)[0]])
+    cache = EdgeCache(dataset, 0, limit_bytes=50)
+    with pytest.raises(ValueError, match="50"):
+        cache.reserve([HotVertices("node", ids, degrees_of(dataset, shards, ids))])
+    assert cache.nbytes == 0
+    assert cache.split("node", ids, ids, np.array([0, 0, 1, 1])) is None
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_answers_are_the_owners(dataset: Dataset, shards: list[Shard], data: st.DataObject) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    low, high = dataset.book.range("node", 0)
+    others = np.setdiff1d(np.arange(NODES), np.arange(low, high))
+    ids = rng.permutation(others)[: data.draw(st.integers(1, 60))]
+    hot = HotVertices("node", ids, degrees_of(dataset, shards, ids))
+    cache = EdgeCache(dataset, 0, limit_bytes=1 << 20)
+    cache.reserve([hot])
+    here = np.flatnonzero(rng.random(len(ids)) < data.draw(st.sampled_from([0.0, 0.5, 1.0])))
+    fill(cache, shards, hot, here.tolist())
+    cache.completed()
+
+    asked = rng.permutation(others)[: data.draw(st.integers(0, len(others)))]
+    asked = asked[np.argsort(asked >= dataset.book.range("node", 2)[0], kind="stable")]
+    bounds = np.array([0, 0, (asked < dataset.book.range("node", 2)[0]).sum(), len(asked)])
+    found = cache.split("node", asked, np.arange(len(asked)) * 10, bounds)
+    assert found is not None
+    rows, at, missing, elsewhere, starts = found
+    offsets = dataset.book.offsets["node"]
+    assert [missing[a:b].tolist() for a, b in itertools.pairwise(starts)] == [
+        [v for v in missing.tolist() if offsets[p] <= v < offsets[p + 1]] for p in range(3)
+    ]
+    present = set(ids[here].tolist())
+    assert missing.tolist() == [v for v in asked.tolist() if v not in present]
+    assert elsewhere.tolist() == [10 * i for i, v in enumerate(asked.tolist()) if v not in present]
+    assert ids[rows].tolist() == [v for v in asked.tolist() if v in present]
+    assert at.tolist() == [10 * i for i, v in enumerate(asked.tolist()) if v in present]
+
+    method = data.draw(st.sampled_from([Method.UNIFORM, Method.LABOR]))
+    assert cache.serves(method, ())
+    replace = method.may_replace and data.draw(st.booleans())
+    how = {"fan_out": data.draw(st.sampled_from([-1, 0, 1, 3, 7])), "replace": replace, "stream_key": 99}
+    trees = rng.integers(0, 5, len(rows)).astype(np.int32) if data.draw(st.booleans()) else None
+    answer = cache.sample(EDGES, rows, method=method, trees=trees, **how)
+    starts, ends = np.cumsum(answer.counts) - answer.counts, np.cumsum(answer.counts)
+    for i, vertex in enumerate(ids[rows].tolist()):
+        owner = int(np.searchsorted(dataset.book.offsets["node"], vertex, side="right")) - 1
+        row = np.array([vertex - dataset.book.offsets["node"][owner]])
+        expected = shards[owner].sample(
+            EDGES, row, method=method, trees=None if trees is None else trees[i : i + 1], **how
+        )
+        assert answer.neighbors[starts[i] : ends[i]].tolist() == expected.neighbors.tolist()
+        assert answer.edge_ids[starts[i] : ends[i]].tolist() == expected.edge_ids.tolist()
+
+
+def test_what_differs_from_the_owner_is_not_kept(dataset: Dataset, shards: list[Shard]) -> None:
+    low, _ = dataset.book.range("node", 1)
+    ids, rows = low + np.arange(5), np.arange(5)
+    hot = HotVertices("node", ids, degrees_of(dataset, shards, ids))
+    cache = EdgeCache(dataset, 0, limit_bytes=1 << 20)
+    cache.reserve([hot])
+    right, digests = all_edges(shards[1], rows), shards[1].digests(EDGES, rows)
+    assert len(right.neighbors) > 5
+    other, absent, swapped = right.neighbors.copy(), right.neighbors.copy(), right.edge_ids.copy()
+    other[3] = (other[3] + 1) % NODES
+    absent[3] = NODES
+    swapped[[0, -1]] = swapped[[-1, 0]]
+    shorter = np.append(right.counts[:-1], right.counts[-1] - 1)
+    far = right.edge_ids.astype(np.int64)
+    far[0] = 1 << 40
+    wrong = [
+        Answer(right.counts, other, right.edge_ids),
+        Answer(right.counts, absent, right.edge_ids),
+        Answer(right.counts, right.neighbors, swapped),
+        Answer(right.counts, right.neighbors, far),
+        Answer(shorter, right.neighbors[:-1], right.edge_ids[:-1]),
+        Answer(right.counts, right.neighbors[:-1], right.edge_ids[:-1]),
+    ]
+    for answer in wrong:
+        assert not cache.keep("node", 0, [answer], [digests])
+    assert not cache.keep("node", 0, [right], [digests + 1])
+    assert cache.stats()["edge_cache_refused"] == len(wrong) + 1
+    assert cache.stats()["edge_cache_rows"] == 0
+    assert cache.keep("node", 0, [right], [digests])
+    assert cache.stats()["edge_cache_rows"] == 5
+
+
+def test_methods_that_read_more_than_edges_are_not_served(dataset: Dataset, shards: list[Shard]) -> None:
+    cache = EdgeCache(dataset, 0, limit_bytes=1 << 20)
+    assert not cache.serves(Method.UNIFORM, ()), "nothing is here"
+    ids = np.array([dataset.book.range("node", 1)[0]])
+    cache.reserve([HotVertices("node", ids, degrees_of(dataset, shards, ids))])
+    assert cache.serves(Method.UNIFORM, ())
+    assert not cache.serves(Method.UNIFORM, ("weight",))
+    assert not any(cache.serves(m, ()) for m in Method if m is not Method.UNIFORM), "LABOR reads all edges at once"
+    cache.completed()
+    assert [m for m in Method if cache.serves(m, ())] == [Method.UNIFORM, Method.LABOR]
+
+
+def test_edge_types_are_those_that_end_at_the_type(dataset: Dataset) -> None:
+    assert edge_types_into(dataset.schema, "node") == (EDGES,)
+
+
+def test_a_graph_without_edges_between_its_parts_has_nothing_to_keep(tmp_path: Path) -> None:
+    with GraphWriter(tmp_path / "graph") as out:
+        out.add_nodes("node", 4, tables={"x": np.zeros((4, 1), np.float32)})
+        out.add_edges(EDGES, np.arange(4), np.arange(4))
+    partition_graph(tmp_path / "graph", tmp_path / "parts", parts=2, method="random")
+    dataset = Dataset.open(tmp_path / "parts")
+    division = divide(dataset, 0, limit_bytes=100, share=None, rank="degree", fan_outs=(3, 2))
+    assert division.rows + division.edges <= 100
+    asked = candidates(dataset, 0, limit_bytes=division.edges, share=0.5, rank="degree", fan_outs=(3,))
+    assert all(len(of_type.ids) == 0 for of_type in asked)

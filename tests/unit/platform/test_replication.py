@@ -1,0 +1,228 @@
+"""In-edges come from their owners in the background: all of them, checked, in spite of peers that are away or wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.daemon.peers.answers import SampledRows
+from atta.daemon.replication import EdgeReplication, ReplicationPace
+from atta.errors import RemoteError, UnavailableError, WrongDatasetError
+from atta.kvstore.cache import EdgeCache
+from atta.kvstore.cache.choice import HotVertices
+from atta.kvstore.cache.pieces import PIECE_BYTES, TIER_BYTES, in_pieces
+from atta.protos.v1 import graph_pb2
+from atta.samplers.batch.items import SampleItem
+from atta.samplers.shard import Answer
+from tests.unit.placement.harness import Neighbour, Placed, Typed
+
+QUICK = ReplicationPace(first_s=0.001, most_s=0.002, patience_s=0.05, idle_bytes_s=1e12, busy_bytes_s=1e12)
+EDGE_TYPES = ("a__likes__b", "b__in__a", "b__to__b")
+
+
+@pytest.fixture(scope="module")
+def placed(tmp_path_factory: pytest.TempPathFactory) -> Placed:
+    """Two node types in three partitions."""
+    rng = np.random.default_rng(3)
+    ids = {t: rng.permutation(500)[:80].astype(np.int64) for t in "ab"}
+    edges = {}
+    for edge_type in EDGE_TYPES:
+        source, _, target = edge_type.split("__")
+        edges[edge_type] = (rng.choice(ids[source], 400), rng.choice(ids[target], 400), {})
+    folder: Path = Typed(ids, edges).write(tmp_path_factory.mktemp("replication") / "graph")  # type: ignore[arg-type]
+    return Typed(ids, edges).place(folder, {t: rng.integers(0, 3, 80).astype(np.int32) for t in "ab"}, 3)
+
+
+class Faulty(Neighbour):
+    """A peer with a fault: away for some looks, failing requests, or altering one edge."""
+
+    def __init__(self, neighbour: Neighbour, *, away: int = 0, failures: int = 0, error: Any = None, alter: int = 0):
+        super().__init__(neighbour._shard, neighbour._store)
+        self.away, self.failures, self.alter = away, failures, alter
+        self.error = error or UnavailableError("nowhere", "gone")
+        self.asked = 0
+
+    @property
+    def connected(self) -> bool:  # type: ignore[override]
+        self.away -= 1
+        return self.away < 0
+
+    async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> AsyncIterator[SampledRows]:
+        self.asked += 1
+        assert age_ms == 0
+        assert all(item.fan_out == -1 for item in items)
+        if self.failures > 0:
+            self.failures -= 1
+            raise self.error
+        async for item, first, answer, nbytes in super().sample(items):
+            if self.alter and len(answer.edge_ids):
+                self.alter -= 1
+                answer = Answer(answer.counts, answer.neighbors, answer.edge_ids ^ 1)
+            yield SampledRows(item, first, answer, nbytes)
+
+    async def probe(self, edge_type: str, question: Any, rows: np.ndarray, operands: Any = None) -> np.ndarray:
+        if isinstance(self.error, WrongDatasetError) and question == graph_pb2.ProbeRequest.DEGREE and self.failures:
+            raise self.error
+        return await super().probe(edge_type, question, rows, operands)
+
+
+def replicate(
+    placed: Placed, peers: dict[int, Neighbour], *, limit: int = 1 << 20, pace: ReplicationPace = QUICK
+) -> EdgeCache:
+    cache = EdgeCache(placed.dataset, 0, limit_bytes=limit)
+
+    async def run() -> None:
+        how = {"share": None, "rank": "degree", "fan_outs": (3, 2)}
+        replication = EdgeReplication(placed.dataset, cache, peers, busy=lambda: True, pace=pace, **how)
+        chore = asyncio.create_task(replication.run())
+        until = asyncio.get_running_loop().time() + 20
+        while not cache._complete and asyncio.get_running_loop().time() < until and not chore.done():
+            await asyncio.sleep(0.005)
+        assert not chore.done(), "the chore of a daemon must not end"
+        chore.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await chore
+
+    asyncio.run(run())
+    return cache
+
+
+def kept(placed: Placed, cache: EdgeCache) -> dict[str, set[int]]:
+    """Vertices whose in-edges are kept, by node type. All of these must equal the owners'."""
+    found: dict[str, set[int]] = {}
+    for node_type in placed.dataset.schema.node_types:
+        everything = np.arange(placed.dataset.schema.node_counts[node_type])
+        split = cache.split(node_type, everything, everything, np.array([0, len(everything)]))
+        if split is None:
+            found[node_type] = set()
+            continue
+        rows, ids = split[0], split[1]
+        found[node_type] = set(ids.tolist())
+        offsets = placed.dataset.book.offsets[node_type]
+        owners = np.searchsorted(offsets, ids, side="right") - 1
+        for edge_type in (e for e in EDGE_TYPES if e.endswith(node_type)):
+            answer = cache.sample(edge_type, rows, fan_out=2, replace=False, stream_key=5)
+            ends = np.cumsum(answer.counts)
+            for vertex, owner, count, end in zip(ids, owners, answer.counts, ends, strict=True):
+                row = np.array([vertex - offsets[owner]])
+                expected = placed.shards[owner].sample(edge_type, row, fan_out=2, replace=False, stream_key=5)
+                assert answer.neighbors[end - count : end].tolist() == expected.neighbors.tolist()
+                assert answer.edge_ids[end - count : end].tolist() == expected.edge_ids.tolist()
+    return found
+
+
+def of_owners(placed: Placed, *owners: int) -> dict[str, set[int]]:
+    return {
+        t: {v for o in owners for v in range(*placed.dataset.book.range(t, o))}
+        for t in placed.dataset.schema.node_types
+    }
+
+
+def test_everything_comes_where_there_is_room(placed: Placed) -> None:
+    cache = replicate(placed, {1: placed[1], 2: placed[2]})
+    assert kept(placed, cache) == of_owners(placed, 1, 2)
+    assert cache.stats()["edge_cache_refused"] == 0
+
+
+@pytest.mark.parametrize("limit", [0, 100, 3_000, 12_000])
+def test_the_memory_is_bounded(placed: Placed, limit: int) -> None:
+    cache = EdgeCache(placed.dataset, 0, limit_bytes=limit)
+    if limit:
+        cache = replicate(placed, {1: placed[1], 2: placed[2]}, limit=limit)
+    assert cache.nbytes <= limit
+    count = sum(map(len, kept(placed, cache).values()))
+    assert (count > 0) == (limit >= 3_000)
+
+
+def test_a_peer_that_comes_late_is_waited_for(placed: Placed) -> None:
+    late = Faulty(placed[1], away=5, failures=2)
+    cache = replicate(placed, {1: late, 2: placed[2]})
+    assert kept(placed, cache) == of_owners(placed, 1, 2)
+
+
+@pytest.mark.parametrize("away", [10**6, 3])
+def test_a_peer_that_never_answers_is_left_out(placed: Placed, away: int) -> None:
+    silent = Faulty(placed[1], away=away, failures=10**6)
+    cache = replicate(placed, {1: silent, 2: placed[2]})
+    assert kept(placed, cache) == of_owners(placed, 2)
+    assert silent.asked <= 2 * QUICK.attempts, "a piece per node type"
+
+
+def test_a_peer_that_fails_is_asked_a_few_times(placed: Placed) -> None:
+    failing = Faulty(placed[1], failures=10**6, error=RemoteError("nowhere", "broken"))
+    cache = replicate(placed, {1: failing, 2: placed[2]})
+    assert kept(placed, cache) == of_owners(placed, 2)
+    assert failing.asked == 2 * QUICK.attempts
+
+
+@pytest.mark.parametrize("failures", [1, 10**6])
+def test_nothing_is_kept_of_another_dataset(placed: Placed, failures: int) -> None:
+    other = Faulty(placed[1], failures=failures, error=WrongDatasetError("nowhere", "another"))
+    cache = replicate(placed, {1: other, 2: placed[2]})
+    assert kept(placed, cache) == of_owners(placed, 2)
+    assert other.asked <= 1
+
+
+def test_a_peer_without_an_address_is_left_out(placed: Placed) -> None:
+    class Known(dict[int, Neighbour]):
+        def __missing__(self, part: int) -> Neighbour:
+            from atta.errors import ConfigError
+
+            raise ConfigError(f"no address of {part}")
+
+    cache = replicate(placed, Known({2: placed[2]}))
+    assert kept(placed, cache) == of_owners(placed, 2)
+
+
+def test_an_altered_edge_is_noticed(placed: Placed) -> None:
+    altering = Faulty(placed[1], alter=1)
+    cache = replicate(placed, {1: altering, 2: placed[2]})
+    found, right = kept(placed, cache), of_owners(placed, 1, 2)
+    assert cache.stats()["edge_cache_refused"] == 1
+    lost = {t: right[t] - found[t] for t in right}
+    assert sorted(map(len, lost.values()))[0] == 0, "one piece of one type"
+    assert any(lost[t] == of_owners(placed, 1)[t] for t in lost)
+
+
+def test_a_bug_does_not_stop_the_daemon(placed: Placed) -> None:
+    cache = EdgeCache(placed.dataset, 0, limit_bytes=1 << 20)
+    how = {"share": None, "rank": "degree", "fan_outs": (3, 2)}
+
+    async def run() -> None:
+        peers: Any = None
+        chore = asyncio.create_task(EdgeReplication(placed.dataset, cache, peers, busy=bool, **how).run())
+        await asyncio.sleep(0.3)
+        assert not chore.done()
+        chore.cancel()
+
+    asyncio.run(run())
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 400_000)), min_size=1, max_size=60, unique_by=id))
+def test_pieces_cover_all_vertices_once(vertices: list[tuple[int, int]]) -> None:
+    rng = np.random.default_rng(len(vertices))
+    offsets = np.array([0, 1000, 2000, 3000])
+    at = rng.permutation(1000)[: len(vertices)]
+    ids = np.array([1000 * owner + i for (owner, _), i in zip(vertices, at, strict=True)])
+    degrees = np.array([[degree] for _, degree in vertices])
+    hot, pieces = in_pieces(HotVertices("node", ids, degrees), offsets)
+    assert sorted(hot.ids.tolist()) == sorted(ids.tolist())
+    of = dict(zip(ids.tolist(), degrees[:, 0].tolist(), strict=True))
+    assert [of[v] for v in hot.ids.tolist()] == hot.degrees[:, 0].tolist()
+    assert [i for p in pieces for i in range(p.first, p.stop)] == list(range(len(ids)))
+    original = {v: int(before) for v, before in zip(ids.tolist(), np.cumsum(4 + 8 * degrees[:, 0]), strict=True)}
+    for piece in pieces:
+        mine = hot.ids[piece.first : piece.stop]
+        assert (mine // 1000 == piece.owner).all()
+        assert (np.diff(mine) > 0).all()
+        assert piece.nbytes == sum(4 + 8 * of[v] for v in mine.tolist())
+        assert piece.nbytes <= PIECE_BYTES or len(mine) == 1
+        assert {(original[v] - 4 - 8 * of[v]) // TIER_BYTES for v in mine.tolist()} == {piece.tier}
