@@ -24,6 +24,7 @@ from atta.bench.lab.netlab import NetLab, bits_per_s
 from atta.bench.lab.platform_run import cache_options, run_atta, serve_command
 from atta.bench.lab.workload import BenchWorkload
 from atta.bench.output import document
+from atta.daemon.links.links import link_threads
 from atta.scheduler import POLICIES, SchedulerConfig
 from atta.simulate import Profile, Scenario, load_profile, simulate
 from atta.wire.clusterfile import write_cluster
@@ -34,7 +35,7 @@ FORECAST_MACHINES = (8, 64, 256)
 FORECAST_LINKS = ("1gbit", "10gbit", "25gbit")
 FORECAST_CORES = 8
 FORECAST_RTT_S = 2e-4
-FORECAST_BATCHES = 15
+FORECAST_BATCHES = 30
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ def forecast(profile: Profile) -> list[dict[str, Any]]:
                     link=bits_per_s(link) / 8,
                     rtt_s=FORECAST_RTT_S,
                     scheduler=config,
-                    serve_threads=FORECAST_CORES,
+                    serve_threads=link_threads(FORECAST_CORES),
                     lockstep=False,
                     batches=FORECAST_BATCHES,
                     known_batch_bytes=True,

@@ -56,7 +56,9 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Worker threads of a daemon  [default: the cores].")
 @click.option(
-    "--serve-threads", type=click.IntRange(min=1), help="Threads that serve other daemons  [default: --threads]."
+    "--serve-threads",
+    type=click.IntRange(min=1),
+    help="Threads that exchange with other daemons  [default: as `atta serve`: half of --threads, at most 8].",
 )
 @click.option(
     "--link", type=RATE, help="Rate of each machine's link, each way, e.g. 1gbit  [default: infinitely fast]."
@@ -203,6 +205,7 @@ def _sweep(text: str | None) -> tuple[str, list[tuple[str, Any]]]:
 
 def _scenario(profile: Profile, options: Mapping[str, Any]) -> Scenario:
     """The scenario that the options describe."""
+    from atta.daemon.links.links import link_threads
     from atta.simulate import Scenario
 
     def given(**names: str) -> dict[str, Any]:
@@ -221,7 +224,7 @@ def _scenario(profile: Profile, options: Mapping[str, Any]) -> Scenario:
         shared_cores=options["shared_cores"],
         rtt_s=options["rtt"],
         scheduler=SchedulerConfig(workers=threads, log_events=0, **scheduling),
-        serve_threads=either("serve_threads", threads),
+        serve_threads=either("serve_threads", link_threads(threads)),
         train_s=1e-3 * options["train_ms"],
         train_threads=options["train_threads"],
         lockstep=options["lockstep"],

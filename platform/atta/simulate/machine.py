@@ -83,9 +83,9 @@ class Prices:
         """The cost of a request that a task of other owners sends."""
         return self._remote[task.kind, self.hop[task.op]]
 
-    def copied(self, kind: Kind, cost: float, units: float) -> float:
-        """CPU seconds to copy the rows at hand, if only ``units`` of ``cost`` are asked for."""
-        return self._local[Kind.FEATURE, 0].per_unit_s * (cost - units) if kind is Kind.FEATURE else 0.0
+    def copied(self, nbytes: float) -> float:
+        """CPU seconds to copy rows at hand."""
+        return self._local[Kind.FEATURE, 0].per_unit_s * nbytes
 
 
 @dataclass(eq=False, slots=True)
@@ -101,7 +101,7 @@ class _RemoteTask:
     since: float  # when its batch was begun: owners answer older ones first
     sent: float
     stands_for: float  # number of requests that each of its requests stands for
-    left: int  # owners that have not answered
+    left: int = 0  # owners that have not answered, and one more while rows at hand are copied
     asked: float = 1.0  # share of the cost that it asks for: neither in the cache nor under way
     earlier: dict[_RemoteTask, None] = field(default_factory=dict)  # tasks under way that bring some of its rows
     later: list[_RemoteTask] = field(default_factory=list)
@@ -112,9 +112,7 @@ class _OwnersPart:
     """What a remote task asks one owner for."""
 
     of: _RemoteTask
-    owner: int
-    cost: float
-    units: float  # those of the cost that the request asks for
+    units: float  # of cost
 
 
 def _seconds(cost: Linear) -> _TaskPrice:
@@ -236,12 +234,17 @@ class Machine:
         now = self._clock.now
         since = self._dags[dag][1] if self._oldest_first else now
         price, stands_for = self._prices.remote(task), self._model.requests(owners)
-        remote = _RemoteTask(dag, task, price, since, now, stands_for, len(owners))
+        remote = _RemoteTask(dag, task, price, since, now, stands_for)
         if task.kind is Kind.FEATURE:
             self._leave_out(remote)
-        for share in owners:
-            cost = self._prices.cost(task.kind, share)
-            self._ask_owner(_OwnersPart(remote, share.owner, cost, remote.asked * cost))
+        if remote.asked < 1.0:
+            remote.left += 1
+            self.cores.run(self._prices.copied(task.cost * (1.0 - remote.asked)), self._answered, remote)
+        if remote.asked > 0.0:
+            remote.left += len(owners)
+            for share in owners:
+                units = remote.asked * self._prices.cost(task.kind, share)
+                self._ask_owner(self.peers[share.owner], _OwnersPart(remote, units))
 
     def _leave_out(self, remote: _RemoteTask) -> None:
         """Do not ask for rows that are in the cache, or that tasks of other batches bring."""
@@ -256,17 +259,11 @@ class Machine:
                 other.later.append(remote)
         self._pulls[remote] = None
 
-    def _ask_owner(self, part: _OwnersPart) -> None:
-        remote = part.of
-        if part.units <= 0 < part.cost:  # everything is at hand
-            copying = self._prices.copied(remote.task.kind, part.cost, 0.0)
-            self.cores.run(copying, self._answered, remote)
-            return
-        self.requests += remote.stands_for
-        peer = self.peers[part.owner]
-        nbytes = part.units * remote.price.request
+    def _ask_owner(self, owner: Machine, part: _OwnersPart) -> None:
+        self.requests += part.of.stands_for
+        nbytes = part.units * part.of.price.request
         # Requests overtake answers: a request is only a few packets.
-        self._switch.send(-math.inf, self.port, peer.port, nbytes, peer.serve, self, part)
+        self._switch.send(-math.inf, self.port, owner.port, nbytes, owner.serve, self, part)
 
     def serve(self, other: Machine, part: _OwnersPart) -> None:
         """A request of another machine has arrived."""
@@ -283,14 +280,14 @@ class Machine:
         self._switch.send(-math.inf if at_once else remote.since, self.port, other.port, nbytes, other.receive, part)
 
     def receive(self, part: _OwnersPart) -> None:
-        """The answer to a request has arrived."""
+        """The answer to a request has arrived. Threads that serve take in what has come before they serve more."""
         price, requests = part.of.price.receive, part.of.stands_for
         seconds = price.fixed_s * requests + price.per_unit_s * part.units
-        seconds += self._prices.copied(part.of.task.kind, part.cost, part.units)
-        self._on_loop(self._prices.loop_answer_s * requests, self.cores.run, seconds, self._answered, part.of)
+        loop_s = self._prices.loop_answer_s * requests
+        self._on_loop(loop_s, self.serving.run, -math.inf, seconds, self._answered, part.of)
 
     def _answered(self, remote: _RemoteTask) -> None:
-        """An owner's answer is here; rows that earlier tasks bring may not be."""
+        """An owner's answer is here, or what was at hand is copied. Rows that earlier tasks bring may not be here."""
         remote.left -= 1
         if not remote.left and not remote.earlier:
             self._is_here(remote)

@@ -37,7 +37,7 @@ class Scenario:
     rtt_s: float = 0.0
     scheduler: SchedulerConfig = field(default_factory=lambda: SchedulerConfig(log_events=0))
     serve_threads: int = 2
-    """Number of threads of a daemon that answer others."""
+    """Number of threads of a daemon that answer others, and take in their answers."""
     neighbours: int | None = None
     """Largest number of other machines that hold a machine's remote vertices; None: all."""
     peers: int = 16

@@ -16,11 +16,11 @@ from tests.unit.simulate.scenarios import PROFILE
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulated, "FORECAST_MACHINES", (2, 20))
     monkeypatch.setattr(simulated, "FORECAST_LINKS", ("100mbit", "100gbit"))
-    monkeypatch.setattr(simulated, "FORECAST_BATCHES", 8)
+    monkeypatch.setattr(simulated, "FORECAST_BATCHES", 15)
 
 
 def test_forecasts_say_what_limits_larger_clusters(tmp_path: Path) -> None:
-    loop = LoopCosts(batch_us=100, task_us=50, request_us=2000, answer_us=2000)  # a busy loop where owners are many
+    loop = LoopCosts(batch_us=100, task_us=50, request_us=300, answer_us=300)  # a busy loop where owners are many
     forecasts = simulated.forecast(replace(PROFILE, loop=loop))
     assert [(cast["machines"], cast["link"]) for cast in forecasts] == [
         (2, "100mbit"), (20, "100mbit"), (2, "100gbit"), (20, "100gbit"),

@@ -134,12 +134,12 @@ def test_three_machines_make_a_batch_in_the_time_that_one_computes() -> None:
     # Milliseconds. Every task's end is 0.1 of the event loop: SEED 1.1, hop at home 3.2, JOIN 6.3. Then the rows of hop
     # 1 are asked for at both other machines, with 10,000 units each. Requests arrive at 8.3. A machine's event loop
     # takes the first until 8.5, the second until 8.7. Its only serving thread has answered them at 10.5 and at 12.5, so
-    # answers arrive at 12.5 and 14.5. They take 0.3 of the event loop, one after the other, and 3 of a core.
+    # answers arrive at 12.5 and 14.5. Each takes 0.3 of the event loop, and then 3 of the serving thread.
     first, second = 12.5, 14.5
     rows_are_here = [
-        first + 0.3 + 0.3 + 3,  # machine 0 was the first at both owners
-        second + 0.3 + 3,  # machine 1 was the first at machine 0 only
-        second + 0.3 + 0.3 + 3,
+        first + 0.3 + 3 + 3,  # machine 0 was the first at both owners
+        first + 0.3 + 3 + 3,  # machine 1 was the first at machine 0: the second answer comes while it takes this one in
+        second + 0.3 + 3 + 3,
     ]
     ends = [at + 0.1 + 0.7 + 0.1 for at in rows_are_here]  # of the event loop, END, of the event loop
     assert [1e3 * m.completions_s[0] for m in cluster.machines] == pytest.approx(ends)

@@ -15,17 +15,22 @@ from atta.kvstore.store import Store
 from atta.partition.dataset import Dataset
 from atta.samplers.shard import Shard
 
-__all__ = ["DaemonLinks"]
+__all__ = ["DaemonLinks", "link_threads"]
 
 MOST_THREADS = 8
 """Most threads that serve links. One moves about as many bytes as a fast network."""
+
+
+def link_threads(threads: int) -> int:
+    """Number of native threads that serve the links of a daemon with so many worker threads."""
+    return min(MOST_THREADS, max(1, threads // 2))
 
 
 class DaemonLinks:
     """``listen``, then ``close``. All of it runs on the event loop; native threads serve the links."""
 
     def __init__(self, config: DaemonConfig, dataset: Dataset, shard: Shard, store: Store, peers: Peers) -> None:
-        threads = min(MOST_THREADS, max(1, config.threads // 2))
+        threads = link_threads(config.threads)
         self._native = _native.Links(threads)
         register(self._native, Numbers(dataset.schema), shard, store)
         self._dataset, self._config = dataset, config
