@@ -74,9 +74,7 @@ class Edges:
         )
 
     def prepare(self, method: Method) -> None:
-        self.methods[method.number] = tables_for(
-            method, self.indptr, self.indices, weight=self.weight, time=self.time
-        )
+        self.methods[method.number] = tables_for(method, self.indptr, self.indices, weight=self.weight, time=self.time)
 
     def expected(self, rows: np.ndarray, method: int = 0, **options: Any) -> tuple[np.ndarray, ...]:
         """What an owner must answer."""

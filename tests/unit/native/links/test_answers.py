@@ -25,7 +25,9 @@ def same(found: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
 
 @KINDS
 @pytest.mark.parametrize("edge_type", [0, 1])
-@pytest.mark.parametrize(("fan_out", "replace"), [(-1, False), (0, False), (1, False), (7, False), (7, True), (2500, False)])
+@pytest.mark.parametrize(
+    ("fan_out", "replace"), [(-1, False), (0, False), (1, False), (7, False), (7, True), (2500, False)]
+)
 def test_samples_are_the_kernels(kind: str, edge_type: int, fan_out: int, replace: bool) -> None:
     owner, me, rng = Owner(base=10**10), _native.Links(1), np.random.default_rng(1)
     owner.link_to(me, kind=kind)
@@ -215,9 +217,9 @@ def test_wrong_questions_are_refused_before_they_are_sent(change: dict[str, Any]
 def test_positions_outside_an_output_are_refused() -> None:
     step, out = _native.Links(1).step(), np.zeros((3, 25), np.float32)
     for positions in (np.array([0, 1, 3]), np.array([0, -1, 2])):
-        with pytest.raises(ValueError, match="^positions"):
+        with pytest.raises(ValueError, match=r"^positions"):
             pull(step, np.arange(3), [out], positions=positions)
-    with pytest.raises(ValueError, match="^tables"):
+    with pytest.raises(ValueError, match=r"^tables"):
         pull(step, np.arange(3), [out], tables=3)
 
 
