@@ -7,6 +7,7 @@ EXTRAS ?= train,dgl,bench,table,dev
 MINUTES ?= 10
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 NATIVE := $(wildcard samplers/native/* partition/native/* platform/atta/kvstore/native/* platform/atta/daemon/native/*)
+FUZZ := $(wildcard tests/fuzz/*)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all coverage lint format protos bench sanitize soak clean
@@ -43,11 +44,11 @@ coverage: setup ## run the tests and list the modules that they cover to less th
 lint: setup ## ruff, mypy --strict, clang-format, generated files up to date
 	@echo "== ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo "== mypy --strict"; tools/typecheck.sh
-	@echo "== clang-format"; $(BIN)/clang-format --dry-run -Werror $(NATIVE)
+	@echo "== clang-format"; $(BIN)/clang-format --dry-run -Werror $(NATIVE) $(FUZZ)
 	@echo "== generated messages"; tools/generate_protos.sh --check
 
 format: setup ## format Python and C++
-	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format . ; $(BIN)/clang-format -i $(NATIVE)
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format . ; $(BIN)/clang-format -i $(NATIVE) $(FUZZ)
 
 protos: setup ## regenerate the message classes from protos/atta/v1
 	@tools/generate_protos.sh
@@ -55,7 +56,7 @@ protos: setup ## regenerate the message classes from protos/atta/v1
 bench: setup ## measure what bench/results records (takes long; DistDGL as a peer needs root)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bench/run.sh
 
-sanitize: setup ## run the kernel tests under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: setup ## run the kernel tests, damaged frames and busy links under sanitizers
 	@tools/sanitize.sh
 
 soak: setup ## repeat the system tests, each round with another seed, for MINUTES=10

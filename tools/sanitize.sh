@@ -1,5 +1,7 @@
 #!/bin/sh
 # Builds the kernels with AddressSanitizer and UndefinedBehaviorSanitizer in another folder, and runs their tests on it.
+# Then it damages frames of links under the same sanitizers (FRAMES), and lets threads use links under ThreadSanitizer
+# (SECONDS_OF_STRESS).
 set -eu
 cd "$(dirname "$0")/.."
 python="$PWD/.venv/bin/python"
@@ -12,3 +14,16 @@ LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.s
   UBSAN_OPTIONS=halt_on_error=1 ATTA_NATIVE="$library" "$python" -m pytest -q -p no:cacheprovider tests/unit/native \
   tests/unit/partition/test_methods.py tests/unit/kvstore/test_rows.py tests/unit/kvstore/test_steps.py \
   tests/unit/kvstore/test_codecs.py tests/unit/kvstore/test_initial.py tests/unit/kvstore/test_mutable.py tests/unit/kvstore/test_cache_policies.py
+
+# program SANITIZERS NAME: tests/fuzz/NAME.cpp
+program() {
+  nice g++ -std=c++20 -O2 -g -Wall -Wextra -Werror -fvisibility=hidden "-fsanitize=$1" -fno-sanitize-recover=all \
+    -ffunction-sections -Wl,--gc-sections -Isamplers/native -Iplatform/atta/daemon/native \
+    -isystem "$("$python" -m nanobind --include_dir)" \
+    -isystem "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
+    "tests/fuzz/$2.cpp" -o "$out/$2" -pthread
+}
+program address,undefined frames
+program thread stress
+"$out/frames" "${FRAMES:-1000000}" "${SEED:-0}"
+TSAN_OPTIONS=halt_on_error=1 "$out/stress" "${SECONDS_OF_STRESS:-60}" "${SEED:-0}"

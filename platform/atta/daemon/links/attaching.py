@@ -62,7 +62,7 @@ class Attaching:
         peer = self._peers(part)
         try:
             async with asyncio.timeout(CONNECT_S):
-                for _ in range(self._width):
+                for _ in range(self._width - self._links.attached(part)):  # some may live from an attempt that failed
                     reply = await peer.attach(link_pb2.AttachRequest(version=VERSION))
                     if reply.version != VERSION:
                         raise AttaError(f"speaks version {reply.version} of the frames, not {VERSION}")
@@ -90,8 +90,10 @@ async def _connected(address: str, reply: link_pb2.AttachReply) -> socket.socket
         tuned(local)
         await loop.sock_connect(local, f"\0{reply.local}")
         sock = local
-    except OSError:
+    except BaseException as error:
         local.close()
+        if not isinstance(error, OSError):
+            raise
         host = address.rpartition(":")[0].strip("[]")
         (family, kind, protocol, _, where), *_ = await loop.getaddrinfo(host, reply.port, type=socket.SOCK_STREAM)
         sock = socket.socket(family, kind, protocol)
@@ -109,6 +111,8 @@ async def _connected(address: str, reply: link_pb2.AttachReply) -> socket.socket
             if not more:
                 raise OSError("the daemon has refused the token")
             accepted += more
+        if accepted != ACCEPTED:
+            raise OSError("the daemon has answered something else")
     except BaseException:
         sock.close()
         raise

@@ -22,7 +22,7 @@ class Tokens:
 
     def new(self, now: float) -> bytes:
         """A token that is good until ``now + TOKEN_S``."""
-        self._forget(now)
+        self._forget(now, room=1)
         token = secrets.token_bytes(TOKEN_BYTES)
         self._ends[token] = now + TOKEN_S
         return token
@@ -32,8 +32,9 @@ class Tokens:
         self._forget(now)
         return self._ends.pop(token, None) is not None
 
-    def _forget(self, now: float) -> None:
-        while self._ends and (len(self._ends) >= MOST or next(iter(self._ends.values())) <= now):
+    def _forget(self, now: float, *, room: int = 0) -> None:
+        """Forget tokens that have ended, and as many as it takes for ``room`` more."""
+        while self._ends and (len(self._ends) + room > MOST or next(iter(self._ends.values())) <= now):
             self._ends.popitem(last=False)
 
     def validate(self) -> None:

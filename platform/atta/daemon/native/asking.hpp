@@ -44,7 +44,7 @@ class AskingEnd final : public Endpoint {
     if (why_.empty() && !writable_ && out_.size() > 0 && !send()) close();
   }
 
-  // Gives a request up. When this returns, nobody writes into its memory any more.
+  // Gives a request up. When this returns, it has ended, and nobody writes into its memory any more.
   void forget(std::uint64_t number, const char* why) {
     std::shared_ptr<StepRequests> step;
     {
@@ -78,16 +78,15 @@ class AskingEnd final : public Endpoint {
   }
 
   void on_end() override {
-    std::unordered_map<std::uint64_t, Waiting> lost;
-    {
-      const std::lock_guard<std::mutex> held(mutex_);
-      if (why_.empty()) broke("the link was closed");
-      for (auto& [number, waiting] : waiting_) waiting.asked->state = Asked::State::kLost, waiting.asked->why = why_;
-      lost.swap(waiting_);
-      out_.clear(), sent_ = 0;
-    }
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (why_.empty()) broke("the link was closed");
     counters_->broken.fetch_add(1, std::memory_order_relaxed);
-    for (auto& [number, waiting] : lost) waiting.step->ended();
+    for (const auto& [number, waiting] : waiting_) {
+      waiting.asked->state = Asked::State::kLost, waiting.asked->why = why_;
+      waiting.step->ended();
+    }
+    waiting_.clear();
+    out_.clear(), sent_ = 0;
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,14 +62,8 @@ class Loop {
   void add(std::shared_ptr<Endpoint> endpoint) {
     const int fd = endpoint->fd();
     const std::lock_guard<std::mutex> held(mutex_);
-    if (stopping_) {
-      endpoint->on_end();
-      return;
-    }
-    if (!watch(fd, EPOLLIN, EPOLL_CTL_ADD)) {  // it is no socket, or the system has no room for it
-      endpoint->on_end();
-      return;
-    }
+    // Else it is no socket, or the system has no room for it.
+    if (stopping_ || !watch(fd, EPOLLIN, EPOLL_CTL_ADD)) return finish(*endpoint);
     endpoints_.emplace(fd, std::move(endpoint));
   }
 
@@ -134,7 +129,13 @@ class Loop {
       const std::lock_guard<std::mutex> held(mutex_);
       left.swap(endpoints_);
     }
-    for (const auto& [fd, endpoint] : left) endpoint->on_end();
+    for (const auto& [fd, endpoint] : left) finish(*endpoint);
+  }
+
+  // Steps may keep an endpoint for long. The peer hears of its end now.
+  static void finish(Endpoint& endpoint) {
+    ::shutdown(endpoint.fd(), SHUT_RDWR);
+    endpoint.on_end();
   }
 
   bool stopping() {
@@ -155,7 +156,7 @@ class Loop {
       endpoints_.erase(endpoint->fd());
     }
     std::erase(turns, endpoint);
-    endpoint->on_end();
+    finish(*endpoint);
   }
 
   int epoll_, wake_;

@@ -147,7 +147,7 @@ class StepRequests : public std::enable_shared_from_this<StepRequests> {
 
   std::uint64_t number() const { return number_; }
 
-  // One request has ended. The caller holds no lock of this step.
+  // One request has ended.
   void ended() {
     if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) finished_->add(number_);
   }

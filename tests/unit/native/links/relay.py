@@ -1,0 +1,74 @@
+"""A relay between both ends of a link that ends it, or damages a byte, at a given place."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+
+from atta import _native
+from tests.unit.native.links.ends import Owner, pairs
+
+__all__ = ["Relay"]
+
+
+class Relay:
+    """Carries bytes between a daemon and an owner. ``flip`` and ``end`` are positions in the requests (``back`` is
+    False) or in the answers."""
+
+    def __init__(
+        self, owner: Owner, me: _native.Links, *, back: bool = True, end: int | None = None, flip: int | None = None
+    ) -> None:
+        near, self._near = pairs("unix")
+        self._far, far = pairs("unix")
+        owner.links.serve(far.detach())
+        me.attach(1, near.detach())
+        self._back, self._end, self._flip = back, end, flip
+        self.carried = {False: 0, True: 0}
+        """Bytes of requests (False) and of answers (True)."""
+        self._stop, self._wake = socket.socketpair()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wake.close()
+        self._thread.join()
+        self._stop.close()
+
+    def _run(self) -> None:
+        with self._near, self._far:
+            while True:
+                readable, _, _ = select.select([self._near, self._far, self._stop], [], [])
+                if self._stop in readable:
+                    return
+                for source in readable:
+                    if not self._carry(source, back=source is self._far):
+                        return
+
+    def _carry(self, source: socket.socket, *, back: bool) -> bool:
+        try:
+            data = bytearray(source.recv(1 << 16))
+        except OSError:
+            return False
+        begin = self.carried[back]
+        going = bool(data)
+        if back == self._back:
+            if self._flip is not None and begin <= self._flip < begin + len(data):
+                data[self._flip - begin] ^= 1 << self._flip % 8
+            if self._end is not None and begin + len(data) >= self._end:
+                del data[self._end - begin :]
+                going = False
+        self.carried[back] += len(data)
+        to = self._near if back else self._far
+        writable = select.poll()  # unlike select, it tells of a socket that was shut down with unread bytes
+        writable.register(to, select.POLLOUT)
+        with contextlib.suppress(ConnectionError):
+            while data:
+                writable.poll()
+                with contextlib.suppress(BlockingIOError):
+                    del data[: to.send(data)]
+        return going
