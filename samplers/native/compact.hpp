@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -27,13 +28,13 @@ class Compactor {
       rehash(1024);
   }
 
-  std::size_t size() const { return ids_.size(); }
+  std::size_t size() const { return size_; }
   std::size_t limit() const { return direct_.size(); }  // ids must be below it; 0: no limit
-  const std::vector<std::int64_t>& ids() const { return ids_; }
+  std::span<const std::int64_t> ids() const { return {ids_.data(), size_}; }
 
   void reset() {
-    base_ += static_cast<std::int32_t>(ids_.size());  // every entry of the table is now below it
-    ids_.clear();
+    base_ += static_cast<std::int32_t>(size_);  // every entry of the table is now below it
+    size_ = 0;
     if (base_ < INT32_MAX / 2) return;
     std::fill(direct_.begin(), direct_.end(), kNone);
     std::fill(slots_.begin(), slots_.end(), Slot{0, kNone});
@@ -64,37 +65,46 @@ class Compactor {
   }
 
   // Requests, for writing, the memory that `number` will touch for an id in range.
-  void request_entry(std::int64_t id) {
-    if (direct_.empty())
-      __builtin_prefetch(&slots_[hash(id)], 1);
-    else
-      __builtin_prefetch(&direct_[static_cast<std::size_t>(id)], 1);
-    asm volatile("");
+  void request_entry(std::int64_t id) { request_entries(&id, 1); }
+
+  // The same for several ids.
+  template <class Id>
+  void request_entries(const Id* ids, std::size_t count) {
+    if (direct_.empty()) {
+      for (std::size_t i = 0; i < count; ++i) request_for_write(&slots_[hash(static_cast<std::int64_t>(ids[i]))]);
+    } else {
+      for (std::size_t i = 0; i < count; ++i) request_for_write(&direct_[static_cast<std::size_t>(ids[i])]);
+    }
   }
 
   // As `insert`, for ids that are known to be in range and have been requested already.
   template <class Id>
   void number(const Id* ids, std::size_t count, std::int32_t* local) {
     if (direct_.empty()) {
-      while (crowded(ids_.size() + count)) rehash(2 * slots_.size());
+      while (crowded(size_ + count)) rehash(2 * slots_.size());
       for (std::size_t i = 0; i < count; ++i)
         local[i] = place(static_cast<std::int64_t>(ids[i]), hash(static_cast<std::int64_t>(ids[i])));
       return;
     }
-    // The processor cannot predict whether an id is new, so there is no branch: its number is written in any case.
-    std::size_t size = ids_.size();
-    ids_.resize(size + count);
+    // The processor cannot predict whether an id is new, so there is no branch: its number is written in any case. What
+    // does not change is in variables: else it would be read again after each store.
+    make_room(count);
+    std::int64_t* next = ids_.data() + size_;
+    std::int32_t* const direct = direct_.data();
+    const std::int32_t base = base_;
+    auto entry_of_next = base + static_cast<std::int32_t>(size_);
     for (std::size_t i = 0; i < count; ++i) {
       const auto id = static_cast<std::size_t>(ids[i]);
-      const std::int32_t before = direct_[id];
-      const bool fresh = before < base_;
-      const std::int32_t entry = fresh ? base_ + static_cast<std::int32_t>(size) : before;
-      ids_[size] = static_cast<std::int64_t>(id);
-      direct_[id] = entry;
-      local[i] = entry - base_;
-      size += fresh;
+      const std::int32_t before = direct[id];
+      const bool fresh = before < base;
+      const std::int32_t entry = fresh ? entry_of_next : before;
+      *next = static_cast<std::int64_t>(id);
+      direct[id] = entry;
+      local[i] = entry - base;
+      next += fresh;
+      entry_of_next += fresh;
     }
-    ids_.resize(size);
+    size_ = static_cast<std::size_t>(next - ids_.data());
   }
 
   // Local ids of `ids`. New ids are appended in order. `local` may be the memory of `ids` itself.
@@ -113,9 +123,14 @@ class Compactor {
   };
 
   std::int32_t append(std::int64_t id) {
-    if (ids_.size() >= INT32_MAX / 2) throw std::length_error("more than 2^30 vertices in one batch");
-    ids_.push_back(id);
-    return static_cast<std::int32_t>(ids_.size() - 1);
+    if (size_ >= INT32_MAX / 2) throw std::length_error("more than 2^30 vertices in one batch");
+    make_room(1);
+    ids_[size_++] = id;
+    return static_cast<std::int32_t>(size_ - 1);
+  }
+
+  void make_room(std::size_t count) {
+    if (size_ + count > ids_.size()) ids_.resize(std::max(size_ + count, 2 * ids_.size()));
   }
 
   template <class Id>
@@ -139,11 +154,11 @@ class Compactor {
   void insert_hashed(const Id* ids, std::size_t count, std::int32_t* local) {
     for (std::size_t block = 0; block < count; block += kAhead) {
       const std::size_t stop = std::min(count, block + kAhead);
-      if (crowded(ids_.size() + kAhead)) rehash(2 * slots_.size());
+      if (crowded(size_ + kAhead)) rehash(2 * slots_.size());
       std::size_t home[kAhead];
       for (std::size_t i = block; i < stop; ++i) {
         home[i - block] = hash(static_cast<std::int64_t>(ids[i]));
-        __builtin_prefetch(&slots_[home[i - block]], 1);
+        request_for_write(&slots_[home[i - block]]);
       }
       for (std::size_t i = block; i < stop; ++i) local[i] = place(static_cast<std::int64_t>(ids[i]), home[i - block]);
     }
@@ -175,7 +190,7 @@ class Compactor {
     shift_ = 64 - bits;
     slots_.assign(size, Slot{0, kNone});
     const std::size_t mask = size - 1;
-    for (std::size_t i = 0; i < ids_.size(); ++i) {
+    for (std::size_t i = 0; i < size_; ++i) {
       std::size_t slot = hash(ids_[i]);
       while (slots_[slot].entry >= base_) slot = (slot + 1) & mask;
       slots_[slot] = Slot{ids_[i], base_ + static_cast<std::int32_t>(i)};
@@ -185,7 +200,8 @@ class Compactor {
   std::vector<std::int32_t, LinesAllocator<std::int32_t>> direct_;  // base_ + local id; below base_: not in this batch
   std::int32_t base_ = 0;
   std::vector<Slot, LinesAllocator<Slot>> slots_;
-  std::vector<std::int64_t> ids_;
+  std::vector<std::int64_t> ids_;  // the first `size_` count
+  std::size_t size_ = 0;
   int shift_ = 54;
 };
 

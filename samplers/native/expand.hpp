@@ -61,7 +61,8 @@ Target target_of(const InEdges<Id, Edge>& graph, const SampleSpec& spec, const R
 template <class Id, class Edge, class Picker, class RowAt, class Sink>
 std::size_t expand(const InEdges<Id, Edge>& graph, const SampleSpec& spec, Picker& picker, std::size_t first, std::size_t last,
                    const RowAt& row_at, bool want_edges, Sink& sink) {
-  constexpr std::size_t kDepth = Picker::kResolves ? 4 : 3;  // blocks under way
+  constexpr std::size_t kSteps = Picker::kResolves ? 3 : 2;  // from drawing a block to taking it
+  constexpr std::size_t kDepth = kSteps + 1;                 // blocks under way
   Block<Id, Edge> blocks[kDepth];
   const bool read_edges = want_edges && graph.edge_ids != nullptr;
 
@@ -70,6 +71,7 @@ std::size_t expand(const InEdges<Id, Edge>& graph, const SampleSpec& spec, Picke
       const auto row = static_cast<std::size_t>(row_at(i).row);
       if (row >= graph.indptr.size() - 1) continue;  // a negative row too; `target_of` throws for it later
       __builtin_prefetch(&graph.indptr[row]);
+      __builtin_prefetch(&graph.indptr[row + 1]);  // one row in eight ends in the next line
       if (graph.keys != nullptr) __builtin_prefetch(&graph.keys[row]);
       picker.request(row);
     }
@@ -109,16 +111,18 @@ std::size_t expand(const InEdges<Id, Edge>& graph, const SampleSpec& spec, Picke
   };
 
   std::size_t total = (last - first + kBlock - 1) / kBlock, stopped = last;
+  const auto at = [&](std::size_t b) -> Block<Id, Edge>& { return blocks[b % kDepth]; };
   request(first);
-  for (std::size_t b = 0; b < total + kDepth - 1; ++b) {
+  for (std::size_t b = 0; b < total + kSteps; ++b) {
     if (b < total) {
       request(first + (b + 1) * kBlock);
-      draw(blocks[b % kDepth], first + b * kBlock);
+      draw(at(b), first + b * kBlock);
     }
+    // Unsigned numbers: before there is such a block, its number is beyond the total.
+    const std::size_t known = b - (kSteps - 2), asked = b - (kSteps - 1), done = b - kSteps;
     // In this stage the positions are final, so their lines are requested.
-    const std::size_t known = Picker::kResolves ? b - 1 : b;
-    if (known < total) {  // unsigned: false before there is such a block
-      Block<Id, Edge>& block = blocks[known % kDepth];
+    if (known < total) {
+      Block<Id, Edge>& block = at(known);
       if (Picker::kResolves) picker.resolve(block.picks);
       if (sink.reserve(block.picks.positions.size())) {
         ask(block);
@@ -127,8 +131,8 @@ std::size_t expand(const InEdges<Id, Edge>& graph, const SampleSpec& spec, Picke
         total = known;
       }
     }
-    if (b >= kDepth - 2 && b - (kDepth - 2) < total) read(blocks[(b - (kDepth - 2)) % kDepth]);
-    if (b >= kDepth - 1 && b - (kDepth - 1) < total) sink.take(blocks[(b - (kDepth - 1)) % kDepth]);
+    if (asked < total) read(at(asked));
+    if (done < total) sink.take(at(done));
   }
   return stopped;
 }

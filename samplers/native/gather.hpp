@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "memory.hpp"
 #include "stores.hpp"
 
 namespace atta {
@@ -102,15 +103,9 @@ inline void widen_ids(const std::int64_t* ids, std::int64_t* out, std::size_t co
   stream_end();
 }
 
-// Requests a row that will be overwritten whole. The lines come with the right to write them.
-inline void request_target(std::byte* row, std::size_t bytes) {
-#if defined(__x86_64__)
-  // GCC makes this instruction of __builtin_prefetch(row, 1) only if it may use 3DNow!. Processors without it ignore it.
-  for (std::size_t at = 0; at < bytes; at += kLine) asm volatile("prefetchw %0" : : "m"(row[at]));
-#else
-  for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at, 1);
-  asm volatile("");
-#endif
+// Requests a row that will be overwritten.
+inline void request_target(const std::byte* row, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += kLine) request_for_write(row + at);
 }
 
 // Rows to request before they are read, and before they are written. Wide rows fill the first cache with fewer rows.

@@ -34,12 +34,9 @@ class HopSink {
   }
 
   void request(Block<Id, Edge>& block) {
-    if (trees_of_ == 0) {
-      for (const Id source : block.sources) known_.request_entry(static_cast<std::int64_t>(source));
-      return;
-    }
-    const auto in_tree = ids_in_tree(block);
-    for (const std::int64_t id : in_tree) known_.request_entry(id);
+    if (trees_of_ == 0) return known_.request_entries(block.sources.data(), block.sources.size());
+    const auto& in_tree = ids_in_tree(block);
+    known_.request_entries(in_tree.data(), in_tree.size());
   }
 
   void take(Block<Id, Edge>& block) {

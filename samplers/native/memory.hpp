@@ -11,6 +11,17 @@
 
 namespace atta {
 
+// Requests a line that will be written.
+inline void request_for_write(const void* at) {
+#if defined(__x86_64__)
+  // GCC makes this instruction of __builtin_prefetch(at, 1) only if it may use 3DNow!. Processors without it ignore it.
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(at)));
+#else
+  __builtin_prefetch(at, 1);
+  asm volatile("");  // else GCC takes this for a function without effects and drops it
+#endif
+}
+
 // Allocates uninitialised memory. std::free frees it.
 inline void* allocate_lines(std::size_t bytes) {
   constexpr std::size_t kPage = std::size_t{2} << 20;

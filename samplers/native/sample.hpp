@@ -153,17 +153,56 @@ class UniformPicker {
   void request(std::size_t /*row*/) const {}
 
   void draw(Picks& block) {
-    for (const Target& t : block.targets) {
-      const std::int64_t count = picks_of(t.degree, spec_);
-      std::int64_t* mine = block.add(count);
-      pick_positions(t.stream, t.degree, count, spec_, mine, picked_);
-      for (std::int64_t i = 0; i < count; ++i) mine[i] += t.begin;
+    const std::size_t rows = block.targets.size();
+    std::size_t total = 0;
+    block.counts.resize(rows);
+    for (std::size_t i = 0; i < rows; ++i) {
+      const std::int64_t count = picks_of(block.targets[i].degree, spec_);
+      if (count > INT32_MAX) throw std::invalid_argument("fan_out: more than 2^31 - 1 neighbours of one row");
+      block.counts[i] = static_cast<std::int32_t>(count);
+      total += static_cast<std::size_t>(count);
+    }
+    block.positions.resize(total);
+    std::int64_t* mine = block.positions.data();
+    for (std::size_t i = 0; i < rows; ++i) {
+      const Target& t = block.targets[i];
+      const std::int64_t count = block.counts[i];
+      if (count <= kShort && count < t.degree && spec_.fan_out >= 0 && !spec_.replace) {
+        draw_short(t, count, mine);
+      } else {
+        pick_positions(t.stream, t.degree, count, spec_, mine, picked_);
+        for (std::int64_t j = 0; j < count; ++j) mine[j] += t.begin;
+      }
+      mine += count;
     }
   }
 
   void resolve(Picks& /*block*/) {}
 
  private:
+  static constexpr std::int64_t kShort = 64;  // picks
+
+  // Floyd's algorithm for a few picks. All numbers are drawn before the search for repeats, so that the processor works
+  // on several of them at a time.
+  static void draw_short(const Target& t, std::int64_t count, std::int64_t* mine) {
+    constexpr std::uint64_t kBits = 512;
+    std::int64_t drawn[kShort];
+    std::uint64_t seen[kBits / 64] = {};
+    const std::int64_t first = t.degree - count;
+    for (std::int64_t i = 0; i < count; ++i)
+      drawn[i] =
+          static_cast<std::int64_t>(t.stream.below(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(first + i + 1)));
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::int64_t chosen = drawn[i];
+      const auto word = static_cast<std::uint64_t>(chosen) % kBits / 64;
+      if ((seen[word] >> (chosen % 64) & 1) != 0 &&
+          (t.degree <= static_cast<std::int64_t>(kBits) || std::find(mine, mine + i, t.begin + chosen) != mine + i))
+        chosen = first + i;
+      seen[static_cast<std::uint64_t>(chosen) % kBits / 64] |= std::uint64_t{1} << (chosen % 64);
+      mine[i] = t.begin + chosen;
+    }
+  }
+
   SampleSpec spec_;
   Picked picked_;
 };

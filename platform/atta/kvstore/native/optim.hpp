@@ -24,7 +24,7 @@ struct ByRow {
     Compactor compactor;
     std::vector<std::int32_t> local(asked.size());
     compactor.insert(asked.data(), asked.size(), local.data());
-    rows = compactor.ids();
+    rows.assign(compactor.ids().begin(), compactor.ids().end());
     begin.assign(rows.size() + 1, 0);
     for (const std::int32_t k : local) ++begin[static_cast<std::size_t>(k) + 1];
     for (std::size_t k = 0; k < rows.size(); ++k) begin[k + 1] += begin[k];
