@@ -205,13 +205,17 @@ class DagInstance:
 
     def _at_owners(self, kind: Kind, op: str, shares: Sequence[OwnedVertices], costs: Sequence[float]) -> list[Task]:
         """Tasks for the rows at home, and one for all other owners."""
-        costed = list(zip(shares, costs, strict=True))
-        home = [(share, cost) for share, cost in costed if share.owner == self._home]
-        tasks = self._split(kind, op, [share for share, _ in home], [cost for _, cost in home])
-        others = self._others[op] = tuple(share for share in shares if share.owner != self._home)
-        if others:
-            cost = sum(cost for share, cost in costed if share.owner != self._home)
-            tasks.append(Task(kind, op, OTHERS, 0, 1, Lane.NET, cost))
+        tasks: list[Task] = []
+        away, cost_away = [], 0.0
+        for share, cost in zip(shares, costs, strict=True):
+            if share.owner == self._home:
+                tasks = self._split(kind, op, [share], [cost])
+            else:
+                away.append(share)
+                cost_away += cost
+        if away:
+            self._others[op] = tuple(away)
+            tasks.append(Task(kind, op, OTHERS, 0, 1, Lane.NET, cost_away))
         return tasks
 
     def _split(self, kind: Kind, op: str, shares: Sequence[OwnedVertices], costs: Sequence[float]) -> list[Task]:

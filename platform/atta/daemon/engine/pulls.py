@@ -144,9 +144,9 @@ async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> 
             pulled = PullCounts(pulled.remote + more.remote, pulled.nbytes + more.nbytes, requests=requests)
         came = True
     finally:
-        await asyncio.gather(
-            *(promise.came for _, promise in promises), *(underway.end(pull, came=came) for pull in pulls)
-        )
+        owed = [copies for pull in pulls if (copies := underway.end(pull, came=came)) is not None]
+        if owed or promises:
+            await asyncio.gather(*(promise.came for _, promise in promises), *owed)
     return PullCounts(pulled.remote, pulled.nbytes, 0, sum(len(rows.item.rows) for rows in wanted) - pulled.remote)
 
 

@@ -122,7 +122,7 @@ class TaskRunner:
         self._owners: AskedOwners = messages if links is None else links.owners(messages)
         self._underway = PullsUnderWay(self._copiers) if config.share_pulls else None
         self._access = ClusterAccess(shard, peers, self._workers)
-        self._talks: set[asyncio.Task[None]] = set()
+        self._talks: dict[tuple[int, Task], asyncio.Task[None]] = {}
         self._ended: deque[_Ended] = deque()  # tasks of workers that the event loop has not taken yet
         self._told = False  # whether the event loop knows that there are some
 
@@ -131,8 +131,7 @@ class TaskRunner:
         loop = asyncio.get_running_loop()
         if task.lane is Lane.NET:
             talk = loop.create_task(self._converse(dag, running, task, ready))
-            self._talks.add(talk)
-            talk.add_done_callback(self._talks.discard)
+            self._talks[dag, task] = talk
         elif task.kind is Kind.END:  # handing it over would take longer
             self._done(*self._work(dag, running, task, ready))
         else:
@@ -186,12 +185,15 @@ class TaskRunner:
             raise
         except BaseException as error:
             result = error
+        finally:
+            del self._talks[dag, task]
         self._done(dag, running, task, result, (ready, started, time.monotonic()))
 
     async def close(self) -> None:
         """Give up conversations, wait for running tasks, and end the threads."""
-        for talk in list(self._talks):
+        talks = [*self._talks.values()]
+        for talk in talks:
             talk.cancel()
-        await asyncio.gather(*self._talks, return_exceptions=True)
+        await asyncio.gather(*talks, return_exceptions=True)
         self._workers.shutdown(wait=True)
         self._copiers.shutdown(wait=True)

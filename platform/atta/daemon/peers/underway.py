@@ -12,9 +12,10 @@ themselves. All of this runs on the event loop; threads only copy rows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -130,11 +131,17 @@ class PullsUnderWay:
         last.open[pull.number] = pull
         return pull
 
-    async def end(self, pull: Pull, *, came: bool) -> None:
-        """All rows of ``pull`` have come (or, ``came`` False, will not): hand out what it promised."""
+    def end(self, pull: Pull, *, came: bool) -> Coroutine[Any, Any, None] | None:
+        """All rows of ``pull`` have come (or, ``came`` False, will not).
+
+        Returns what hands out the rows that it promised, for the caller to await; None: it promised nothing.
+        """
         last = self._last.get(pull.key)
         if last is not None and last.open.pop(pull.number, None) is not None and not last.open:
             del self._last[pull.key]
+        return self._hand_out(pull, came=came) if pull.promised else None
+
+    async def _hand_out(self, pull: Pull, *, came: bool) -> None:
         handed = [False] * len(pull.promised)
         try:
             if came:
