@@ -144,4 +144,4 @@ def test_many_links_come_and_go() -> None:
             done(me, step)
             assert step.left() == []
             me.detach(1)
-    eventually(lambda: owner.links.stats()["links_broken"] == 150)
+    eventually(lambda: me.stats()["links_broken"] == 150)

@@ -28,7 +28,7 @@ class Asked:
     def __init__(self, me: _native.Links) -> None:
         self.me, self.step = me, me.step()
         self.floats, self.numbers = np.full((len(ROWS), 25), -1.0, np.float32), np.full(len(ROWS), -1)
-        sample(self.step, ROWS)
+        sample(self.step, ROWS, most_edges=5)
         pull(self.step, ROWS, [self.floats, self.numbers], tables=3)
         ask(me, self.step)
 
