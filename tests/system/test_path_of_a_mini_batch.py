@@ -111,7 +111,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
         for part in range(2):
             command = [sys.executable, "-m", "atta.cli.main", "serve", "--data", str(data), "--part", str(part)]
             command += ["--listen", daemons[part], "--peers", str(folder / "cluster.toml"), "--threads", "1"]
-            command += ["--cache-fill", "0"]
+            command += ["--cache-fill", "0", "--no-links"]
             command += ["--log-level", "warning", "--exit-with-parent"]
             child = subprocess.Popen(command, stdin=subprocess.PIPE)
             ending.callback(child.wait)
