@@ -235,7 +235,8 @@ def test_daemons_in_the_wrong_order(cluster: atta.Cluster) -> None:
 
 
 def test_dead_peer_reaches_the_iterator(small_graph: SmallGraph) -> None:
-    with atta.local(small_graph.dataset(2, "random"), threads=1, options=("--peer-deadline", "1s")) as broken:
+    options = ("--peer-deadline", "1s", "--cache", "0")  # a full cache would do without the peer
+    with atta.local(small_graph.dataset(2, "random"), threads=1, options=options) as broken:
         loader = atta.NeighborLoader(broken, [5, 5], batch_size=8, rank=0, world_size=2)
         list(loader)
         os.kill(broken.pids[1], signal.SIGKILL)
@@ -334,10 +335,11 @@ def test_rows_of_several_messages_reach_their_places(tmp_path: Path, threads: in
     generate("powerlaw", tmp_path / "g", GenerateOptions(nodes=3000, edges=30_000, features=600, classes=3))
     partition_graph(tmp_path / "g", tmp_path / "d", parts=2, method="random")
     table = np.load(tmp_path / "g" / "nodes" / "node" / "x.npy")
-    with atta.local(tmp_path / "d", threads=threads, options=("--cache-share", cache)) as cluster:
+    options = ("--cache-share", cache, "--cache-fill", "0")
+    with atta.local(tmp_path / "d", threads=threads, options=options) as cluster:
         for epoch, codec in enumerate(["", "", "fp16"]):
-            options = {"batch_size": 3000, "rank": 0, "world_size": 1, "codec": codec}
-            (batch,) = atta.NeighborLoader(cluster, [2], np.arange(3000), seed_policy="global", **options)
+            how = {"batch_size": 3000, "rank": 0, "world_size": 1, "codec": codec}
+            (batch,) = atta.NeighborLoader(cluster, [2], np.arange(3000), seed_policy="global", **how)
             assert epoch or batch.stats["remote_bytes"] > PULL_BYTES
             rows = table[batch.n_id()]
             assert np.allclose(batch.table("x"), rows, rtol=2**-11 if codec else 0, atol=1e-7 if codec else 0)

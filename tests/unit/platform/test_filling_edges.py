@@ -38,7 +38,7 @@ def placed(tmp_path_factory: pytest.TempPathFactory) -> Placed:
     for edge_type in EDGE_TYPES:
         source, _, target = edge_type.split("__")
         edges[edge_type] = (rng.choice(ids[source], 400), rng.choice(ids[target], 400), {})
-    folder: Path = Typed(ids, edges).write(tmp_path_factory.mktemp("replication") / "graph")  # type: ignore[arg-type]
+    folder: Path = Typed(ids, edges).write(tmp_path_factory.mktemp("edges") / "graph")  # type: ignore[arg-type]
     return Typed(ids, edges).place(folder, {t: rng.integers(0, 3, 80).astype(np.int32) for t in "ab"}, 3)
 
 
