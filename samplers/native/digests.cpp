@@ -24,8 +24,8 @@ nb::object edge_digests(Longs indptr, Vector indices, Vector edge_ids, Longs key
           const auto begin = static_cast<std::size_t>(indptr.data()[row]);
           const std::size_t degree = static_cast<std::size_t>(indptr.data()[row + 1]) - begin;
           check_rows("indices", sources + begin, degree, source_keys.size());
-          digests.data[i] = static_cast<std::int64_t>(
-              edges_digest(keys.data()[row], sources + begin, edges + begin, degree, source_keys.data()));
+          digests.data[i] =
+              static_cast<std::int64_t>(edges_digest(keys.data()[row], sources + begin, edges + begin, degree, source_keys.data()));
         }
       });
     });

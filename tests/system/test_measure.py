@@ -71,6 +71,10 @@ def test_a_dataset(data: Path, tmp_path: Path) -> None:
 def test_a_running_cluster(data: Path) -> None:
     with atta.local(data, threads=1, options=("--cache-share", "0", "--no-share-pulls")) as cluster:
         profile = measure(cluster.cluster_file, batch_size=40, fan_outs=(8, 4), epochs=2)
+        for counters in cluster.stats():
+            for kind in ("neighborhood", "feature"):  # there is one other owner to ask
+                assert counters[f"cost_{kind}_net_r"] == counters[f"cost_{kind}_net_n"] > 0
+            assert 0 < counters["loop_cpu_s"] < counters["cpu_s"]
     check(profile, data)
 
 

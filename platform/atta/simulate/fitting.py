@@ -74,6 +74,10 @@ class Measurements:
         rows, cached, shared = (self.totals.get(f"{name}_rows", 0.0) for name in ("remote", "cached", "shared"))
         return (cached + shared) / (rows + cached + shared) if cached or shared else 0.0
 
+    def messages(self) -> float:
+        """Number of these requests that event loops send and serve; threads without the interpreter do the others."""
+        return max(0.0, self.requests() - self.totals.get("link_requests_asked", 0.0))
+
     def moved(self) -> float:
         """Bytes of the answers to these requests."""
         return self._asked("y")
@@ -214,13 +218,14 @@ def _cost(seen: Measurements, kind: str) -> Linear:
 
 
 def _loop_costs(runs: Sequence[Measurements], parts: int) -> LoopCosts:
-    """CPU time of the event loops per batch, per task and per request; half of a request's share at either end.
+    """CPU time of the event loops per batch, per task, per request that goes as a message, and per byte of answers.
 
-    With two partitions a task of other owners is one request, so requests cannot be told from tasks.
+    Half of a request's share falls to either end. With two partitions a task of other owners is one request, so
+    requests cannot be told from tasks.
     """
-    rows = [(float(run.batches), run.tasks(), run.requests() if parts > 2 else 0.0) for run in runs]
-    batch_s, task_s, request_s = _explained(rows, [run.loop_s() for run in runs])
-    return LoopCosts(1e6 * batch_s, 1e6 * task_s, 1e6 * request_s / 2, 1e6 * request_s / 2)
+    rows = [(float(run.batches), run.tasks(), run.messages() if parts > 2 else 0.0, run.moved()) for run in runs]
+    batch_s, task_s, request_s, byte_s = _explained(rows, [run.loop_s() for run in runs])
+    return LoopCosts(1e6 * batch_s, 1e6 * task_s, 1e6 * request_s / 2, 1e6 * request_s / 2, 1e6 * byte_s)
 
 
 def _overheads(runs: Sequence[Measurements], per_unit: Mapping[str, float]) -> list[float]:

@@ -60,6 +60,7 @@ class Prices:
         loop = model.profile.loop
         self.loop_batch_s, self.loop_task_s = 1e-6 * loop.batch_us, 1e-6 * loop.task_us
         self.loop_request_s, self.loop_answer_s = 1e-6 * loop.request_us, 1e-6 * loop.answer_us
+        self.loop_byte_s = 1e-6 * loop.us_per_byte
         self._local: dict[tuple[Kind, int], _TaskPrice] = {}
         self._remote: dict[tuple[Kind, int], _RequestPrice] = {}
         for hop in range(len(model.hops)):
@@ -199,9 +200,11 @@ class Machine:
         else:
             then(*args)
 
-    def _ran(self, dag: int, task: Task, started: float) -> None:
-        """A task has ended. The event loop has work with it before the scheduler hears of it."""
-        self._on_loop(self._prices.loop_task_s, self._task_done, dag, task, started, self._clock.now - started)
+    def _ran(self, dag: int, task: Task, started: float, nbytes: float = 0.0) -> None:
+        """A task has ended; ``nbytes``: of answers to it. The event loop has work with it before the scheduler hears of
+        it."""
+        loop_s = self._prices.loop_task_s + self._prices.loop_byte_s * nbytes
+        self._on_loop(loop_s, self._task_done, dag, task, started, self._clock.now - started)
 
     def _task_done(self, dag: int, task: Task, started: float, seconds: float) -> None:
         growth: list[OwnedVertices] = []
@@ -295,7 +298,8 @@ class Machine:
     def _is_here(self, remote: _RemoteTask) -> None:
         """All that a remote task wants is here, also the rows that later tasks wait for."""
         self._pulls.pop(remote, None)
-        self._ran(remote.dag, remote.task, remote.sent)
+        nbytes = remote.asked * remote.task.cost * remote.price.answer
+        self._ran(remote.dag, remote.task, remote.sent, nbytes)
         for later in remote.later:
             del later.earlier[remote]
             if not later.left and not later.earlier:

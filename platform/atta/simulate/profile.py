@@ -70,6 +70,7 @@ class LoopCosts:
     task_us: float = 0.0  # per task of the daemon's own batches, however many owners it asks
     request_us: float = 0.0  # per request that it serves; 0: threads serve them without the interpreter
     answer_us: float = 0.0  # per answer that it receives; 0: as above
+    us_per_byte: float = 0.0  # of the answers to a task, when they are all there
 
 
 @dataclass(frozen=True)

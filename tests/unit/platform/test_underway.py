@@ -96,6 +96,7 @@ class Batches:
             found = [out[positions].copy() for out in outs]
             for out in outs:
                 out.fill(-1)
+        assert pulled.requests == sum(peer.requests for peer in peers.values())
         return pulled, found
 
 

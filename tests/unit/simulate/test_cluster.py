@@ -66,7 +66,7 @@ def test_work_and_bytes_are_conserved(policy: str, seed: int, **options: Any) ->
         assert 0 <= share <= 1 + 1e-9
 
 
-LOOP = LoopCosts(batch_us=300.0, task_us=40.0, request_us=70.0, answer_us=90.0)
+LOOP = LoopCosts(batch_us=300.0, task_us=40.0, request_us=70.0, answer_us=90.0, us_per_byte=0.001)
 
 
 def test_cpu_is_the_sum_of_the_costs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +98,7 @@ def test_cpu_is_the_sum_of_the_costs(monkeypatch: pytest.MonkeyPatch) -> None:
             units = cost * (0.75 if task.kind is Kind.FEATURE else 1.0)
             total += price(remote.serve, units) + price(remote.receive, units) + LOOP.request_us + LOOP.answer_us
             total += local.us_per_unit * (cost - units)
+            total += LOOP.us_per_byte * units * remote.answer_bytes
             nbytes += units * (remote.request_bytes + remote.answer_bytes)
             whole += cost
         requests += len(owners)
@@ -177,7 +178,7 @@ def test_a_request_may_stand_for_several() -> None:
     assert few.requests_per_batch == pytest.approx(all_.requests_per_batch, rel=1e-3)
     assert few.cpu_ms_per_batch == pytest.approx(all_.cpu_ms_per_batch, rel=1e-3)
     assert few.link_bytes_per_batch == pytest.approx(all_.link_bytes_per_batch, rel=1e-3)
-    assert few.seeds_per_s == pytest.approx(all_.seeds_per_s, rel=0.05)
+    assert few.seeds_per_s == pytest.approx(all_.seeds_per_s, rel=0.1)
     assert few.events < 0.5 * all_.events
 
 

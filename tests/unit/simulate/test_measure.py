@@ -70,12 +70,12 @@ def test_requests_are_the_owners_of_all_items_together(rows_of: list[list[int]])
 
 BATCH, REQUEST, BYTE = 3e-3, 1e-3, 2e-9
 """Seconds of other threads on the machine that is measured."""
-LOOP_BATCH, LOOP_TASK, LOOP_REQUEST = 7e-4, 5e-5, 3e-4
+LOOP_BATCH, LOOP_TASK, LOOP_REQUEST, LOOP_BYTE = 7e-4, 5e-5, 3e-4, 1e-9
 """Seconds of its event loops."""
 
 
-def seen(batches: int, remote: int, owners: int, nbytes: float, *, hops: int = 2) -> Measurements:
-    """A run of so many batches, remote tasks and owners per remote task."""
+def seen(batches: int, remote: int, owners: int, nbytes: float, *, hops: int = 2, linked: bool = False) -> Measurements:
+    """A run of so many batches, remote tasks and owners per remote task. ``linked``: no request is a message."""
     run = Measurements(
         batches, fresh=[100.0 * batches] * (hops + 1), home=[50.0 * batches] * (hops + 1), sizes=[300.0] * batches
     )
@@ -94,8 +94,12 @@ def seen(batches: int, remote: int, owners: int, nbytes: float, *, hops: int = 2
     busy = sum(run.of(kind, "cpu", "y") for kind in at_home)
     requests = remote * owners
     run.totals["loop_cpu_s"] = (
-        LOOP_BATCH * batches + LOOP_TASK * (sum(at_home.values()) + remote) + LOOP_REQUEST * requests
+        LOOP_BATCH * batches
+        + LOOP_TASK * (sum(at_home.values()) + remote)
+        + LOOP_REQUEST * requests * (not linked)
+        + LOOP_BYTE * nbytes
     )
+    run.totals["link_requests_asked"] = requests * linked
     work = 1e-6 * 50.0 * remote  # a unit takes as long for another daemon as at home
     others = work + BATCH * batches + REQUEST * requests + BYTE * nbytes
     run.totals["cpu_s"] = busy + others + run.totals["loop_cpu_s"]
@@ -117,13 +121,27 @@ def test_what_is_left_is_told_apart() -> None:
     assert remote.serve.fixed_us == pytest.approx(1e6 * REQUEST / 2, rel=1e-3)
     assert remote.serve.us_per_unit == pytest.approx(1 + remote.receive.us_per_unit, rel=1e-3)
     half = 1e6 * LOOP_REQUEST / 2
-    found = made.loop.batch_us, made.loop.task_us, made.loop.request_us, made.loop.answer_us
-    assert found == pytest.approx((1e6 * LOOP_BATCH, 1e6 * LOOP_TASK, half, half), rel=1e-3)
+    found = made.loop.batch_us, made.loop.task_us, made.loop.request_us, made.loop.answer_us, made.loop.us_per_byte
+    assert found == pytest.approx((1e6 * LOOP_BATCH, 1e6 * LOOP_TASK, half, half, 1e6 * LOOP_BYTE), rel=1e-3)
     assert [hop.new for hop in made.hops] == [100.0] * 3
     assert [hop.home for hop in made.hops] == [0.5] * 3
     assert made.parts == 8
     assert made.spread == pytest.approx(0.0, abs=1e-9)
     assert made.measured["where"] == "here"
+
+
+def test_requests_over_links_cost_the_event_loops_nothing() -> None:
+    runs = [
+        seen(20, 80, 7, 4e7, linked=True),
+        seen(80, 320, 7, 4e7, linked=True),
+        seen(90, 300, 2, 1e5, linked=True),
+        seen(20, 20, 7, 1e6, hops=1, linked=True),
+    ]
+    made = profile_of(runs, ServedDataset("id", 8, 8.0, 4000), 100, (5, 5), measured={})
+    found = made.loop.batch_us, made.loop.task_us, made.loop.us_per_byte
+    assert found == pytest.approx((1e6 * LOOP_BATCH, 1e6 * LOOP_TASK, 1e6 * LOOP_BYTE), rel=1e-3)
+    assert made.loop.request_us == made.loop.answer_us == 0
+    assert made.remote["neighborhood"].serve.fixed_us == pytest.approx(1e6 * REQUEST / 2, rel=1e-3)
 
 
 def test_with_two_partitions_the_event_loops_share_of_a_request_counts_as_its_tasks() -> None:

@@ -105,7 +105,7 @@ async def pull_rows(state: BatchState, task: Task, context: RemoteContext) -> Pu
                 copies.append(_kept(rows, context))
     finally:
         await all_settled(copies)
-    return PullCounts(pulled.remote, pulled.nbytes, cached, pulled.shared)
+    return PullCounts(pulled.remote, pulled.nbytes, cached, pulled.shared, pulled.requests)
 
 
 def _kept(rows: WantedRows, context: RemoteContext) -> asyncio.Future[None]:
@@ -147,7 +147,8 @@ async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> 
         owed = [copies for pull in pulls if (copies := underway.end(pull, came=came)) is not None]
         if owed or promises:
             await asyncio.gather(*(promise.came for _, promise in promises), *owed)
-    return PullCounts(pulled.remote, pulled.nbytes, 0, sum(len(rows.item.rows) for rows in wanted) - pulled.remote)
+    shared = sum(len(rows.item.rows) for rows in wanted) - pulled.remote
+    return PullCounts(pulled.remote, pulled.nbytes, 0, shared, pulled.requests)
 
 
 def _without(count: int, promises: Sequence[SharedRows]) -> np.ndarray:

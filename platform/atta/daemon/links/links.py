@@ -8,7 +8,7 @@ from atta.daemon.links.attaching import Attaching
 from atta.daemon.links.listening import LinkService
 from atta.daemon.links.owners import LinkedOwners
 from atta.daemon.links.served import Numbers, register
-from atta.daemon.links.steps import Steps
+from atta.daemon.links.steps import LinkSteps
 from atta.daemon.peers.answers import AskedOwners
 from atta.daemon.peers.peers import Peers
 from atta.kvstore.store import Store
@@ -35,7 +35,7 @@ class DaemonLinks:
         register(self._native, Numbers(dataset.schema), shard, store)
         self._dataset, self._config = dataset, config
         self.service = LinkService(self._native, config.listen, config.link_port)
-        self._steps = Steps(self._native, config.peer_deadline_s)
+        self._steps = LinkSteps(self._native, config.peer_deadline_s)
         others = (part for part in range(dataset.num_parts) if part != config.part)
         # One connection is served by one thread, so a pair of large daemons has several.
         self._attaching = Attaching(self._native, peers.__getitem__, others, width=max(1, threads // 2))

@@ -11,7 +11,7 @@ import numpy as np
 from atta import _native
 from atta.daemon.links.attaching import Attaching
 from atta.daemon.links.served import Numbers
-from atta.daemon.links.steps import Steps
+from atta.daemon.links.steps import LinkSteps
 from atta.daemon.peers.answers import AskedOwners, SampledItem
 from atta.partition.dataset import Dataset
 from atta.samplers.batch.items import FeatureItem, SampleItem
@@ -29,7 +29,7 @@ class LinkedOwners:
     """See ``AskedOwners``. Edge tables, codecs and methods in numpy travel by messages only."""
 
     def __init__(
-        self, links: _native.Links, steps: Steps, attaching: Attaching, messages: AskedOwners, dataset: Dataset
+        self, links: _native.Links, steps: LinkSteps, attaching: Attaching, messages: AskedOwners, dataset: Dataset
     ) -> None:
         self._links, self._steps, self._attaching, self._messages = links, steps, attaching, messages
         self._schema, self._numbers = dataset.schema, Numbers(dataset.schema)

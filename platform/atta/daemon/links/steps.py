@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from atta import _native
 from atta.daemon.peers.hedges import Hedges
 
-__all__ = ["Steps"]
+__all__ = ["LinkSteps"]
 
 WATCH_S = 0.05
 """How often late steps are looked for, in seconds."""
@@ -27,7 +27,7 @@ class _Awaited:
     late: bool = False
 
 
-class Steps:
+class LinkSteps:
     """The steps of a daemon that are under way. All of it runs on the event loop.
 
     A link that is late loses what it has not answered: the caller asks for this by messages. As many requests are
