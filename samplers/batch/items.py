@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,8 +13,19 @@ if TYPE_CHECKING:
     from atta.samplers.dag.instance import OwnedVertices
     from atta.samplers.dag.spec import PlanOp
     from atta.samplers.methods import Method
+    from atta.samplers.operators.base import Sampled
+    from atta.samplers.shard import Answer
 
-__all__ = ["BatchSeeds", "FeatureItem", "Joined", "PairItem", "SampleItem", "StreamPosition", "owners_of"]
+__all__ = [
+    "BatchSeeds",
+    "FeatureItem",
+    "Joined",
+    "PairItem",
+    "Pending",
+    "SampleItem",
+    "StreamPosition",
+    "owners_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +115,14 @@ class Joined(NamedTuple):
 
     growth: Sequence[OwnedVertices]
     expand: Sequence[OwnedVertices] | None
+
+
+@dataclass(slots=True)
+class Pending:
+    """Answers to one operator's tasks, collected until its join."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    groups: dict[str, list[tuple[np.ndarray, Answer]]] = field(default_factory=dict)
+    pairs: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    links: tuple[np.ndarray, np.ndarray] | None = None
+    sampled: Sampled | None = None

@@ -15,16 +15,14 @@ NeighborLoader).
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atta.errors import ConfigError
 from atta.samplers import kernels
-from atta.samplers.batch.items import BatchSeeds, FeatureItem, Joined, PairItem, SampleItem, StreamPosition
+from atta.samplers.batch.items import BatchSeeds, FeatureItem, Joined, PairItem, Pending, SampleItem, StreamPosition
 from atta.samplers.batch.negatives import Positives, draw_negatives, times_of_trees
 from atta.samplers.batch.new_vertices import Degree, KeptEdges, NewVertices, TaskRows, by_owner, grouped
 from atta.samplers.batch.vertices import CompactorPool
@@ -41,17 +39,6 @@ if TYPE_CHECKING:
     from atta.samplers.requests import Program
 
 __all__ = ["BatchState"]
-
-
-@dataclass(slots=True)
-class _Pending:
-    """Answers to one operator's tasks, collected until its join."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    groups: dict[str, list[tuple[np.ndarray, Answer]]] = field(default_factory=dict)
-    pairs: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    links: tuple[np.ndarray, np.ndarray] | None = None
-    sampled: Sampled | None = None
 
 
 class BatchState:
@@ -83,7 +70,7 @@ class BatchState:
             self._tree_times = times_of_trees(seeds.times, negatives)
         self._growth: dict[str, dict[str, NewVertices]] = {}  # by operator and node type
         self._frontiers: dict[str, dict[str, NewVertices]] = {}  # by hop and node type: what it expands
-        self._pending = {op.id: _Pending() for op in plan.ops}
+        self._pending = {op.id: Pending() for op in plan.ops}
         self.stats: dict[str, float] = {}
 
     # -- seeds and pairs -----------------------------------------------------------------------------------------------
@@ -233,7 +220,7 @@ class BatchState:
             self._join_pairs(op, pending)
         return self._grown(op_id, before)
 
-    def _join_pairs(self, op: PlanOp, pending: _Pending) -> None:
+    def _join_pairs(self, op: PlanOp, pending: Pending) -> None:
         source = self.dataset.schema.endpoints(op.edge_type)[0]
         stop = self._growth[self.plan.seed.id][self.plan.seed.node_type].stop
         seeds, _ = self._known[self.plan.seed.node_type].internal(0, stop)
@@ -244,7 +231,7 @@ class BatchState:
         local = self._known[source].insert(np.ascontiguousarray(drawn.reshape(-1)))
         self.out.append(f"pairs/{op.id}", len(seeds))[:] = local.reshape(len(seeds), op.count)
 
-    def _join_hop(self, op: PlanOp, pending: _Pending) -> None:
+    def _join_hop(self, op: PlanOp, pending: Pending) -> None:
         for edge_type in self.plan.edge_types:
             groups = [(p, self._without_seeds(edge_type, p, a)) for p, a in pending.groups.get(edge_type, [])]
             count = sum(len(answer.neighbors) for _, answer in groups)
@@ -303,6 +290,11 @@ class BatchState:
 
     # -- end -----------------------------------------------------------------------------------------------------------
 
+    @property
+    def vertices(self) -> int:
+        """Number of vertices so far, all node types together."""
+        return sum(known.size for known in self._known.values())
+
     def finish(self) -> None:
         """Close the batch: give each table its final length, one row per vertex (or per seed)."""
         seeds, of_seeds = self._growth[self.plan.seed.id], self.plan.tables_of_seeds
@@ -311,7 +303,7 @@ class BatchState:
                 grown = seeds.get(node_type)
                 first = 0 if grown is None else grown.stop
                 self.out.used[region] = first if (node_type, name) in of_seeds else self._known[node_type].size
-        self.stats["nodes"] = float(sum(c.size for c in self._known.values()))
+        self.stats["nodes"] = float(self.vertices)
         self.stats["edges"] = float(sum(self.out.used[f"row/{e}"] for e in self.plan.edge_types))
         self._pool.give(self._known)
         self._known = {}

@@ -60,6 +60,10 @@ _FIGURES = (
 )
 
 
+_SMALL_BATCH = 1 << 14
+"""Largest number of vertices of a batch that the event loop ends itself, as handing it over would take longer."""
+
+
 @dataclass(eq=False)
 class RunningDag:
     """A launched DAG: its arrays, its slot and the number of its tasks that run right now."""
@@ -132,7 +136,7 @@ class TaskRunner:
         if task.lane is Lane.NET:
             talk = loop.create_task(self._converse(dag, running, task, ready))
             self._talks[dag, task] = talk
-        elif task.kind is Kind.END:  # handing it over would take longer
+        elif task.kind is Kind.END and running.state.vertices <= _SMALL_BATCH:
             self._done(*self._work(dag, running, task, ready))
         else:
             self._workers.do(partial(self._work_apart, loop, dag, running, task, ready))
