@@ -21,7 +21,7 @@ OPTIONS = {
     "data": "data", "part": "part", "listen": "listen", "threads": "threads", "requests": "requests", "memory": "memory",
     "buffer": "buffer_bytes", "queue": "queue_bytes", "cache": "cache_bytes", "cache-edges": "cache_edges",
     "cache-share": "cache_share", "cache-rank": "cache_rank", "cache-fanouts": "cache_fanouts", "cache-fill": "cache_fill",
-    "share-pulls": "share_pulls", "tables": "table_bytes",
+    "share-pulls": "share_pulls", "links": "links", "link-port": "link_port", "tables": "table_bytes",
     "snapshots": "snapshots", "lease": "lease_s", "peer-deadline": "peer_deadline_s", "peer-delay": "peer_delay_s",
     "max-sessions": "max_sessions", "drain": "drain_s", "policy": "policy", "prefetch": "prefetch",
     "trace-events": "trace_events", "metrics": "metrics", "metrics-port": "metrics_port", "verify": "verify",
