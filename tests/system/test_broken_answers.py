@@ -76,11 +76,11 @@ def breaks() -> Iterator[Breaks]:
 
 @pytest.fixture(scope="module")
 def pair(small_graph: SmallGraph, breaks: Breaks) -> Iterator[tuple[Path, list[str], Running]]:
-    """Two daemons that are peers of each other. They cache no rows."""
+    """Two daemons that are peers of each other. They cache no rows, and messages carry what they ask each other."""
     data, addresses = small_graph.dataset(2, "random"), free_addresses(2)
     with daemons() as running:
         for part, address in enumerate(addresses):
-            running.start(data, part, address, dict(enumerate(addresses)), cache_bytes=0)
+            running.start(data, part, address, dict(enumerate(addresses)), cache_bytes=0, links=False)
         yield data, addresses, running
 
 

@@ -31,7 +31,8 @@ def atta_trace(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def cluster(small_graph: SmallGraph):  # type: ignore[no-untyped-def]
-    with atta.local(small_graph.dataset(2, "random"), threads=2) as cluster:
+    options = ("--no-links", "--cache", "0")  # messages are recorded by the daemon that answers them
+    with atta.local(small_graph.dataset(2, "random"), threads=2, options=options) as cluster:
         loader = atta.NeighborLoader(cluster, [3, 3], "train", batch_size=8, shuffle=True)
         for _ in range(EPOCHS):
             assert len(list(loader)) == BATCHES

@@ -90,7 +90,7 @@ def test_figures_of_an_epoch(report: TrainReport) -> None:
         assert epoch.epoch == number
         assert epoch.seconds > 0
         assert epoch.seeds_per_s * epoch.seconds == pytest.approx(300)  # 20 % of 1500, 6 batches for each of 2 trainers
-        assert epoch.remote_bytes > 0
+        assert 0 <= epoch.remote_bytes <= report.epochs[0].remote_bytes  # caches keep what has come
         assert epoch.eval_seconds > 0
         spent = epoch.breakdown
         assert all(seconds >= 0 for seconds in spent.values())

@@ -237,7 +237,11 @@ class SlotPool:
         usual = self._usual.get(capacity, 0)
         while self.resident_bytes > self.quota_bytes // 2 and self._drop_one(capacity):
             pass
-        resident, free, least = self.resident_bytes, available_bytes(), max(MIN_FREE_BYTES, usual)
+        try:
+            free = available_bytes()
+        except OSError as error:
+            raise QuotaExceededError(f"no room for another batch buffer: too many files open ({error})") from error
+        resident, least = self.resident_bytes, max(MIN_FREE_BYTES, usual)
         promised = self._promised(exactly=False)
         if resident + promised + usual > self.quota_bytes or free - promised < least:
             promised = self._promised(exactly=True)
