@@ -55,8 +55,10 @@ def config(dataset: Path) -> TrainConfig:
 
 
 @pytest.fixture(scope="module")
-def report(config: TrainConfig) -> TrainReport:
-    return fit(config)
+def report(config: TrainConfig, dataset: Path) -> TrainReport:
+    """Daemons without a cache have to ask each other. The other runs have one, which changes nothing but that."""
+    with atta.local(dataset, threads=1, options=("--cache", "0")) as cluster:
+        return fit(replace(config, data=None, cluster=str(cluster.cluster_file)))
 
 
 def mlp_accuracy(graph: Path) -> float:
@@ -90,7 +92,7 @@ def test_figures_of_an_epoch(report: TrainReport) -> None:
         assert epoch.epoch == number
         assert epoch.seconds > 0
         assert epoch.seeds_per_s * epoch.seconds == pytest.approx(300)  # 20 % of 1500, 6 batches for each of 2 trainers
-        assert 0 <= epoch.remote_bytes <= report.epochs[0].remote_bytes  # caches keep what has come
+        assert epoch.remote_bytes > 0
         assert epoch.eval_seconds > 0
         spent = epoch.breakdown
         assert all(seconds >= 0 for seconds in spent.values())
