@@ -15,7 +15,6 @@ import atta
 from atta.client.local import free_addresses
 from atta.daemon.config import DaemonConfig
 from atta.daemon.daemon import Daemon
-from atta.daemon.filling import filler
 from atta.daemon.filling import rows as filling_rows
 from atta.partition.dataset import Dataset
 from tests.system.conftest import SmallGraph
@@ -79,6 +78,10 @@ def of_peers(data: Path, n_id: np.ndarray) -> np.ndarray:
     return internal[(internal < low) | (internal >= high)]
 
 
+def remote_vertices(data: Path, part: int) -> int:
+    return Dataset.open(data).part(1 - part).num_core("node")
+
+
 def test_the_very_first_batch_finds_hot_rows_in_the_cache(running: Running, data: Path) -> None:
     addresses = free_addresses(2)
     fresh = both(running, data, addresses, cache_share=1.0)
@@ -102,31 +105,13 @@ def test_peers_are_connected_before_the_first_batch(running: Running, data: Path
         assert (figures["filled_bytes"], figures["links_missing"]) == (0, 0)
 
 
-def test_other_rows_are_filled_in_once_batches_miss_some(
-    running: Running, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(filler, "MANY_MISSES", 1)
+def test_where_there_is_room_no_batch_asks_for_rows(running: Running, data: Path) -> None:
     addresses = free_addresses(2)
     daemon, _ = both(running, data, addresses)
-    remote = Dataset.open(data).part(1).num_core("node")
-    near = ROW_BYTES * len(halo(data, 0))
-    assert near < ROW_BYTES * remote, "the test needs other vertices"
+    assert remote_vertices(data, 0) > len(halo(data, 0)), "the test needs other vertices"
     assert eventually(lambda: is_filled(daemon))
-    time.sleep(3 * filler.LOOK_S)
-    assert daemon._stats()["filled_bytes"] == near
-    for number in range(20):
-        if sum(figures["remote_rows"] for _, figures in epoch(addresses)):
-            break
-        assert number < 19, "no batch missed a row"
-    assert eventually(lambda: _all_cached(daemon, remote))
+    assert daemon._stats()["filled_bytes"] == ROW_BYTES * remote_vertices(data, 0)
     assert not sum(figures["remote_rows"] for _, figures in epoch(addresses))
-
-
-def _all_cached(daemon: Daemon, remote: int) -> bool:
-    low, high = daemon._dataset.book.range("node", 1)
-    ids, starts = np.arange(low, high), np.array([0, 0, remote])
-    found = daemon._caches.rows.look_up("node", ["x", "y"], ids, np.arange(remote), starts)
-    return found is not None and len(found.slots) == remote
 
 
 def test_batches_are_the_same_with_and_without_it(running: Running, data: Path) -> None:
@@ -138,7 +123,7 @@ def test_batches_are_the_same_with_and_without_it(running: Running, data: Path) 
             assert eventually(lambda daemon=daemon: is_filled(daemon))  # type: ignore[misc]
         results.append([arrays for arrays, _ in epoch(addresses)])
         if "cache_fill" in settings:
-            assert daemon._stats()["filled_bytes"] <= 2_000 + ROW_BYTES * len(halo(data, 0))
+            assert daemon._stats()["filled_bytes"] <= 2_000 + ROW_BYTES * remote_vertices(data, 0)
         running.kill_all()
     for other in results[1:]:
         assert len(other) == len(results[0]) > 1
@@ -158,7 +143,7 @@ def test_a_peer_that_is_away_at_the_start_does_no_harm(running: Running, data: P
         assert first._stats()["filled_bytes"] == 0
         running.start(data, 1, addresses[1], peers)
         assert eventually(lambda: is_filled(first))
-    assert first._stats()["filled_bytes"] == ROW_BYTES * len(halo(data, 0))
+    assert first._stats()["filled_bytes"] == ROW_BYTES * remote_vertices(data, 0)
     assert not [line for line in lines if line["event"] in ("peer lost", "peer is back", "background task died")]
 
 
@@ -179,7 +164,7 @@ def test_a_daemon_stops_in_mid_fill(running: Running, data: Path) -> None:
         return left
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filling_rows, "PULL_BYTES", 4 * ROW_BYTES)
+        patch.setattr(filling_rows, "FILL_BYTES", 4 * ROW_BYTES)
         assert running.run(stop_at_once()) > 0
 
 

@@ -51,7 +51,7 @@ class DaemonCaches:
             candidates, self._dataset, self._config.part, limit_bytes=self.edges.limit_bytes, **self._how
         )
 
-        filler = Filler(self._reached, self._queue(), self._queue(), lambda: 0)
+        filler = Filler(self._reached, self._queue())
 
         async def fetch_all(pieces: Iterable[FillPiece]) -> None:
             await filler.fill(self._queue(pieces))
@@ -66,12 +66,9 @@ class DaemonCaches:
         """What fills in rows and connects the peers; without a rate it only connects them."""
         others = sorted({*self._config.peers} - {self._config.part})
 
-        def rows(*, halo: bool) -> Iterable[FillPiece]:
-            found = row_pieces(self.rows, self._dataset, self._config.part, self._source, halo=halo)
-            return (piece for piece in found if piece.owner in self._config.peers) if self._config.cache_fill else ()
-
-        first, then = self._queue(connections(others), rows(halo=True)), self._queue(rows(halo=False))
-        return Filler(self._reached, first, then, lambda: self.rows.rows_missed)
+        rows = row_pieces(self.rows, self._dataset, self._config.part, self._source) if self._config.cache_fill else ()
+        reachable = (piece for piece in rows if piece.owner in self._config.peers)
+        return Filler(self._reached, self._queue(connections(others), reachable))
 
     async def _reached(self, owner: int) -> bool:
         """Whether an owner is there. If so, there is a link to it, and the first batches need not wait for one."""

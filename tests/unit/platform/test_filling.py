@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.filling import filler as filler_module
-from atta.daemon.filling.filler import MANY_MISSES, Filler, connections, pieces_by_owner
+from atta.daemon.filling.filler import Filler, connections, pieces_by_owner
 from atta.daemon.filling.pieces import FIRST_RETRY_S, LAST_RETRY_S, FillPiece, PieceQueue
 from atta.errors import UnavailableError
 from tests.unit.invariants import watch
@@ -128,40 +127,10 @@ def test_the_filler_tries_again_what_fails_and_waits_for_nobody() -> None:
         return there[owner]
 
     by_owner = {2: [FillPiece(2, fetch("late"))], 1: [FillPiece(1, fetch("a")), FillPiece(1, fetch("b"))]}
-    filler = Filler(reached, PieceQueue(by_owner, bytes_per_s=1e9), PieceQueue({}, bytes_per_s=1.0), int)
+    filler = Filler(reached, PieceQueue(by_owner, bytes_per_s=1e9))
     asyncio.run(run_until(filler, lambda: len(fetched) == 3))
     assert fetched == ["a", "b", "late"]
     assert filler.stats() == {"filled_bytes": 30.0, "fill_failures": 1.0, "fill_pieces_left": 0.0}
-
-
-def test_the_second_queue_waits_until_batches_miss_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filler_module, "LOOK_S", 0.001)
-    fetched, missed = [], [5_000]
-
-    async def one() -> int:
-        fetched.append(missed[0])
-        return 1
-
-    async def reached(_owner: int) -> bool:
-        return True
-
-    first, then = (PieceQueue({0: [FillPiece(0, one)]}, bytes_per_s=1e9) for _ in range(2))
-
-    async def check() -> None:
-        filler = asyncio.ensure_future(Filler(reached, first, then, lambda: missed[0]).run())
-        await asyncio.sleep(0.05)
-        missed[0] += MANY_MISSES - 1
-        await asyncio.sleep(0.05)
-        assert (first.left, then.left) == (0, 1)
-        missed[0] += 1
-        async with asyncio.timeout(20):
-            while then.left:
-                await asyncio.sleep(0.001)
-        assert not filler.done()
-        filler.cancel()
-
-    asyncio.run(check())
-    assert fetched == [5_000, 5_000 + MANY_MISSES]
 
 
 def test_a_filler_with_nothing_to_do_rests() -> None:
@@ -170,7 +139,7 @@ def test_a_filler_with_nothing_to_do_rests() -> None:
 
     async def check() -> None:
         empty = PieceQueue({}, bytes_per_s=1.0)
-        filler = asyncio.ensure_future(Filler(never, empty, empty, int).run())
+        filler = asyncio.ensure_future(Filler(never, empty).run())
         await asyncio.sleep(0.02)
         assert not filler.done()
         filler.cancel()

@@ -85,9 +85,8 @@ def fill(placed: Placed, peers: Mapping[int, Neighbour], *, limit: int = 1 << 20
         return True
 
     async def fetch_all(pieces: Iterable[FillPiece]) -> None:
-        empty = PieceQueue({}, bytes_per_s=1)
         queue = PieceQueue(pieces_by_owner(pieces, 0), bytes_per_s=1e12)
-        await Filler(reached, empty, empty, int).fill(queue)
+        await Filler(reached, PieceQueue({}, bytes_per_s=1)).fill(queue)
 
     async def run() -> None:
         how = {"limit_bytes": limit, "share": None, "rank": "degree", "fan_outs": (3, 2)}

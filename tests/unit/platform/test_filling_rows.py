@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -94,59 +95,64 @@ def cached(dataset: Dataset, cache: RowCache, part: int) -> set[int]:
     return set((low + found.positions).tolist())
 
 
-def halo(dataset: Dataset) -> set[int]:
-    """Sources of edges into partition 0 that lie elsewhere, by brute force."""
+def remote(dataset: Dataset) -> set[int]:
+    """Vertices that partition 0 does not own."""
     low, high = dataset.book.range("node", 0)
-    return {int(v) for v in dataset.part(0).csc("node__to__node").indices if not low <= v < high}
+    return {v for v in range(NODES) if not low <= v < high}
 
 
-def test_rows_of_halo_vertices_are_filled_in_first_and_the_others_after(dataset: Dataset) -> None:
+def edges_into_the_partition(dataset: Dataset) -> np.ndarray:
+    """int64 [nodes]: the edges of each vertex into partition 0."""
+    return np.bincount(dataset.part(0).csc("node__to__node").indices, minlength=NODES)
+
+
+def test_the_most_asked_rows_of_an_owner_come_first(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filling_rows, "FILL_BYTES", 10 * ROW_BYTES)
     cache, peers = RowCache(dataset, 0, limit_bytes=1 << 20), owners(dataset)
-    near = list(row_pieces(cache, dataset, 0, source_of(dataset, peers), halo=True))
-    assert fetch(near) == ROW_BYTES * len(halo(dataset))
-    assert cached(dataset, cache, 1) | cached(dataset, cache, 2) == halo(dataset)
-    far = list(row_pieces(cache, dataset, 0, source_of(dataset, peers), halo=False))
-    remote = set(range(dataset.book.range("node", 0)[1], NODES))
-    assert fetch(far) == ROW_BYTES * len(remote - halo(dataset))
-    assert cached(dataset, cache, 1) | cached(dataset, cache, 2) == remote
+    assert fetch(list(row_pieces(cache, dataset, 0, source_of(dataset, peers)))) == ROW_BYTES * len(remote(dataset))
+    edges = edges_into_the_partition(dataset)
+    for part in (1, 2):
+        low, high = dataset.book.range("node", part)
+        asked = [edges[low + rows] for rows in peers[part].asked]
+        assert sorted(np.concatenate(peers[part].asked).tolist()) == list(range(high - low))
+        assert all(before.min() >= after.max() for before, after in itertools.pairwise(asked))
+        assert edges[low:high].max() > 0, "the test needs HALO vertices"
+        assert all((np.diff(rows) > 0).all() for rows in peers[part].asked), "in the order of their memory"
     assert not peers[0].asked
+    assert cached(dataset, cache, 1) | cached(dataset, cache, 2) == remote(dataset)
 
 
 @pytest.mark.parametrize("room", [0, 1, 40])
 def test_no_more_is_filled_in_than_the_cache_has_room_for(dataset: Dataset, room: int) -> None:
     cache = RowCache(dataset, 0, limit_bytes=room * ROW_BYTES + 3)
-    pieces = [
-        piece
-        for near in (True, False)
-        for piece in row_pieces(cache, dataset, 0, source_of(dataset, owners(dataset)), halo=near)
-    ]
+    pieces = list(row_pieces(cache, dataset, 0, source_of(dataset, owners(dataset))))
     assert fetch(pieces) == room * ROW_BYTES == cache.nbytes
 
 
 def test_pieces_are_small_and_of_one_owner_each(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filling_rows, "PULL_BYTES", 10 * ROW_BYTES + 1)
+    monkeypatch.setattr(filling_rows, "FILL_BYTES", 10 * ROW_BYTES + 1)
     cache, peers = RowCache(dataset, 0, limit_bytes=1 << 20), owners(dataset)
-    pieces = list(row_pieces(cache, dataset, 0, source_of(dataset, peers), halo=True))
+    pieces = list(row_pieces(cache, dataset, 0, source_of(dataset, peers)))
     for piece in pieces:
         before = len(peers[piece.owner].asked)
         assert fetch([piece]) <= 10 * ROW_BYTES
         assert len(peers[piece.owner].asked) == before + 1
-    assert sum(len(rows) for peer in peers.values() for rows in peer.asked) == len(halo(dataset))
+    assert sum(len(rows) for peer in peers.values() for rows in peer.asked) == len(remote(dataset))
 
 
 def test_rows_that_batches_have_brought_are_not_asked_for_again(dataset: Dataset) -> None:
     cache, peers = RowCache(dataset, 0, limit_bytes=1 << 20), owners(dataset)
-    pieces = list(row_pieces(cache, dataset, 0, source_of(dataset, peers), halo=True))
+    pieces = list(row_pieces(cache, dataset, 0, source_of(dataset, peers)))
     low, _ = dataset.book.range("node", 1)
-    brought = np.array(sorted(v - low for v in halo(dataset) if v in range(*dataset.book.range("node", 1))))[::2]
+    brought = np.array(sorted(v - low for v in remote(dataset) if v in range(*dataset.book.range("node", 1))))[::2]
     found = cache.look_up("node", ["x", "y"], low + brought, brought, of_one_owner(1, len(brought)))
     assert found is not None
     tables = [np.ascontiguousarray(dataset.part(1).table("node", name)[brought]) for name in ("x", "y")]
     blocks = [table.reshape(len(brought), -1).view(np.uint8) for table in tables]
     cache.keep("node", ["x", "y"], found.missing_slots, np.arange(len(brought)), blocks)
-    assert fetch(pieces) == ROW_BYTES * (len(halo(dataset)) - len(brought))
+    assert fetch(pieces) == ROW_BYTES * (len(remote(dataset)) - len(brought))
     assert not {*np.concatenate(peers[1].asked).tolist()} & {*brought.tolist()}
-    assert cached(dataset, cache, 1) | cached(dataset, cache, 2) == halo(dataset)
+    assert cached(dataset, cache, 1) | cached(dataset, cache, 2) == remote(dataset)
     assert fetch(pieces) == 0, "all of it is here"
 
 
@@ -154,7 +160,7 @@ def test_an_answer_of_the_wrong_length_is_an_error_and_enters_nothing(dataset: D
     cache, peers = RowCache(dataset, 0, limit_bytes=1 << 20), owners(dataset)
     for peer in peers.values():
         peer.lose = 1
-    for piece in row_pieces(cache, dataset, 0, source_of(dataset, peers), halo=True):
+    for piece in row_pieces(cache, dataset, 0, source_of(dataset, peers)):
         with pytest.raises(RemoteError, match="bytes for 7 rows"):
             fetch([piece])
     assert not cached(dataset, cache, 1) | cached(dataset, cache, 2)
@@ -162,7 +168,7 @@ def test_an_answer_of_the_wrong_length_is_an_error_and_enters_nothing(dataset: D
 
 def test_the_policy_that_keeps_what_was_asked_for_lately_is_not_filled(dataset: Dataset) -> None:
     cache = RowCache(dataset, 0, limit_bytes=1 << 20, rank="recent")
-    assert not [*row_pieces(cache, dataset, 0, source_of(dataset, owners(dataset)), halo=True)]
+    assert not [*row_pieces(cache, dataset, 0, source_of(dataset, owners(dataset)))]
 
 
 def test_a_short_answer_is_an_error(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +178,7 @@ def test_a_short_answer_is_an_error(dataset: Dataset, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Owner, "pull", nothing)
     cache = RowCache(dataset, 0, limit_bytes=1 << 20)
-    piece = next(iter(row_pieces(cache, dataset, 0, source_of(dataset, owners(dataset)), halo=True)))
+    piece = next(iter(row_pieces(cache, dataset, 0, source_of(dataset, owners(dataset)))))
     with pytest.raises(RemoteError, match="sends 0 rows of"):
         fetch([piece])
 
@@ -183,4 +189,4 @@ def test_datasets_without_tables_have_nothing_to_fill_in(tmp_path: Path) -> None
         writer.add_edges("node__to__node", np.arange(10), np.arange(10, 20))
     partition_graph(tmp_path / "graph", tmp_path / "parts", parts=2, method="random", seed=0)
     dataset = Dataset.open(tmp_path / "parts")
-    assert not [*row_pieces(RowCache(dataset, 0, limit_bytes=1 << 20), dataset, 0, source_of(dataset, {}), halo=True)]
+    assert not [*row_pieces(RowCache(dataset, 0, limit_bytes=1 << 20), dataset, 0, source_of(dataset, {}))]

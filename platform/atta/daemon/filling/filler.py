@@ -14,11 +14,6 @@ from atta.errors import AttaError
 
 __all__ = ["Filler", "connections", "pieces_by_owner"]
 
-MANY_MISSES = 1000
-"""Number of rows that batches must have missed for the second queue."""
-LOOK_S = 0.05
-"""How often they are counted until then, in seconds."""
-
 log = structlog.get_logger("atta.filling")
 
 
@@ -45,29 +40,14 @@ async def _nothing() -> int:
 class Filler:
     """Fills in what batches will want from other daemons, until it is cancelled."""
 
-    def __init__(
-        self,
-        reached: Callable[[int], Awaitable[bool]],
-        first: PieceQueue,
-        then: PieceQueue,
-        missed: Callable[[], int],
-    ) -> None:
-        """``reached``: whether an owner is there now. It does not wait for one that is away.
-
-        ``first`` is filled in at once, ``then`` after it, when batches have missed something again. ``missed`` counts
-        what they have missed so far.
-        """
-        self._reached, self._first, self._then, self._missed = reached, first, then, missed
+    def __init__(self, reached: Callable[[int], Awaitable[bool]], queue: PieceQueue) -> None:
+        """``reached``: whether an owner is there now. It does not wait for one that is away. ``queue``: for ``run``."""
+        self._reached, self._queue = reached, queue
         self._bytes = self._failures = 0
 
     async def run(self) -> None:
         """Fetch all pieces, then rest."""
-        await self.fill(self._first)
-        if self._then.left:
-            before = self._missed()
-            while self._missed() - before < MANY_MISSES:
-                await asyncio.sleep(LOOK_S)
-            await self.fill(self._then)
+        await self.fill(self._queue)
         await asyncio.Event().wait()
 
     async def fill(self, queue: PieceQueue) -> None:
@@ -100,5 +80,5 @@ class Filler:
         return {
             "filled_bytes": float(self._bytes),
             "fill_failures": float(self._failures),
-            "fill_pieces_left": float(self._first.left),
+            "fill_pieces_left": float(self._queue.left),
         }

@@ -1,7 +1,7 @@
 """The rows that the cache's policy has chosen, as pieces.
 
-Rows of HALO vertices come first. The cache may have room for rows of other remote vertices, which batches reach through
-other partitions. Those are filled in only once batches ask for them, because else nobody might ever use that memory.
+Rows of the HALO vertices with most edges into the partition come first, because batches ask for them most. Rows of other
+remote vertices, which batches reach through other partitions, come last.
 """
 
 from __future__ import annotations
@@ -15,28 +15,30 @@ import numpy as np
 
 from atta.daemon.filling.pieces import FillPiece
 from atta.daemon.filling.source import FillSource, of_one_owner
-from atta.daemon.peers.chunks import PULL_BYTES
 from atta.kvstore.cache import RowCache
 from atta.kvstore.cache.chosen import ChosenRows
+from atta.kvstore.cache.ranking import edges_into
 from atta.partition.dataset import Dataset
 from atta.samplers.batch.items import FeatureItem
 
-__all__ = ["row_pieces"]
+__all__ = ["FILL_BYTES", "row_pieces"]
+
+FILL_BYTES = 4 << 20
+"""About so many bytes of rows come at once. Larger pieces cost less Python, and need more memory on their way."""
 
 
-def row_pieces(cache: RowCache, dataset: Dataset, part: int, source: FillSource, *, halo: bool) -> Iterator[FillPiece]:
-    """Chosen rows of HALO vertices of partition ``part``, or of all other vertices, one chunk of a pull each."""
+def row_pieces(cache: RowCache, dataset: Dataset, part: int, source: FillSource) -> Iterator[FillPiece]:
+    """All chosen rows, about ``FILL_BYTES`` of an owner at a time, in the order in which they are wanted."""
     for node_type, kept in cache.chosen():
-        near = np.zeros(dataset.schema.node_counts[node_type], dtype=bool)
-        near[np.asarray(dataset.part(part).halo(node_type))] = True
-        slots = np.flatnonzero(near[kept.ids] == halo)
-        offsets = dataset.book.offsets[node_type]
-        bounds = np.searchsorted(kept.ids[slots], offsets)
-        step = max(1, PULL_BYTES // kept.row_bytes)
+        asked = np.zeros(dataset.schema.node_counts[node_type], dtype=np.int64)
+        asked[np.asarray(dataset.part(part).halo(node_type))] = edges_into(dataset, part, node_type)
+        step = max(1, FILL_BYTES // kept.row_bytes)
+        bounds = np.searchsorted(kept.ids, dataset.book.offsets[node_type])
         for owner, (low, high) in enumerate(pairwise(bounds.tolist())):
             rows = _OwnedRows(node_type, kept, owner, dataset.num_parts, source)
-            for first in range(low, high, step):
-                yield FillPiece(owner, partial(rows.fetch, slots[first : min(first + step, high)]))
+            slots = low + np.argsort(-asked[kept.ids[low:high]], kind="stable")
+            for first in range(0, high - low, step):
+                yield FillPiece(owner, partial(rows.fetch, np.sort(slots[first : first + step])))
 
 
 @dataclass(frozen=True)

@@ -89,12 +89,6 @@ class RowCache:
         """Memory of the cache when every slot is filled, in bytes."""
         return sum(table.nbytes for kept in self._kept.values() for table in kept.tables.values())
 
-    @property
-    def rows_missed(self) -> int:
-        """Number of rows of peers that batches needed and that were not cached."""
-        with self._lock:
-            return self.rows_asked - self.rows_hit
-
     def chosen(self) -> Iterator[tuple[str, ChosenRows]]:
         """Node types, and their rows, whose policy knows before the first batch what it wants to keep."""
         for node_type, kept in self._kept.items():
