@@ -7,6 +7,8 @@
     ├── DataError              a file on disk that is missing, truncated, altered or of another version
     │   └── DiskFullError      a file or folder for which there is no space left
     ├── QuotaExceededError     a bound (memory, message size, sessions, disk) would be passed
+    ├── NonFiniteError         rows that a trainer publishes have an infinity or NaN
+    ├── StaleRowError          a row of another trainer is older, or newer, than the reader may use
     └── RemoteError            a daemon failed to answer; names the peer
         ├── UnavailableError   nothing answers at that address
         ├── DeadlineError      no answer within the deadline
@@ -28,9 +30,11 @@ __all__ = [
     "DataError",
     "DeadlineError",
     "DiskFullError",
+    "NonFiniteError",
     "QuotaExceededError",
     "RemoteError",
     "RestartedError",
+    "StaleRowError",
     "UnavailableError",
     "UnknownClientError",
     "UnknownNameError",
@@ -81,6 +85,21 @@ class DiskFullError(DataError):
 
 class QuotaExceededError(AttaError):
     """A bound (memory, message size, number of sessions, disk space) would be passed."""
+
+
+class NonFiniteError(AttaError):
+    """Rows that a trainer publishes have an infinity or NaN, so training has diverged."""
+
+    def __init__(self, trainer: int, epoch: int, layer: int, what: str) -> None:
+        self.trainer, self.epoch, self.layer = trainer, epoch, layer
+        super().__init__(
+            f"trainer {trainer}, epoch {epoch}, layer {layer}: {what} have an infinity or NaN; "
+            "training has diverged: lower --lr"
+        )
+
+
+class StaleRowError(AttaError):
+    """A row of another trainer does not have a version that its reader may use."""
 
 
 class RemoteError(AttaError):

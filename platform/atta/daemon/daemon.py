@@ -161,6 +161,7 @@ class Daemon:
             "watch_utilisation": self._engine.watch_utilisation(),
             "expire_sessions": self._sessions.expire(),
             "forget_idle_clients": self._tables.forget_idle(),
+            "end_leases_of_tables": self._tables.end_leases(),
         }
         if self._links is not None:
             chores["accept_links"] = self._links.service.accept()

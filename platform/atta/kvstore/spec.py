@@ -15,10 +15,11 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.kvstore.initial import Initialiser, Zeros, initialiser_from_dict, initialiser_to_dict
 
-__all__ = ["MAX_ROWS", "MAX_ROW_BYTES", "MutableSpec", "OptimiserSpec", "check_name"]
+__all__ = ["MAX_LEASE_S", "MAX_ROWS", "MAX_ROW_BYTES", "MutableSpec", "OptimiserSpec", "check_name"]
 
 MAX_ROW_BYTES = 1 << 20
 MAX_ROWS = 1 << 48
+MAX_LEASE_S = 3600.0
 _MAX_DIMENSIONS = 8
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]|_(?!_)){0,99}")
 _DTYPES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
@@ -103,6 +104,8 @@ class MutableSpec:
         max_rows: number of rows to which the table may grow; None: it may not grow.
         policy: which owner has which rows. ``"range"``: equal ranges. ``"nodes:TYPE"`` and ``"edges:TYPE"``: one row
             per vertex or edge of a type, at the owner of the vertex or edge.
+        lease_s: a table of a job: it is dropped when no client has asked for it for this many seconds. It is in no
+            snapshot, and loading one leaves it as it is. None: it stays until it is deleted.
     """
 
     name: str
@@ -114,10 +117,12 @@ class MutableSpec:
     versioned: bool = False
     max_rows: int | None = None
     policy: str = "range"
+    lease_s: float | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
         self._check_sizes()
+        self._check_lease()
         self._check_policy()
         if not isinstance(self.versioned, bool):
             raise ConfigError(f"table {self.name}: versioned {self.versioned!r} is neither true nor false")
@@ -144,6 +149,13 @@ class MutableSpec:
         if self.row_bytes > MAX_ROW_BYTES:
             raise ConfigError(
                 f"table {self.name}: rows of {self.row_bytes} bytes; at most {MAX_ROW_BYTES} are possible"
+            )
+
+    def _check_lease(self) -> None:
+        lease_s = self.lease_s
+        if lease_s is not None and (type(lease_s) not in (int, float) or not 0 < lease_s <= MAX_LEASE_S):
+            raise ConfigError(
+                f"table {self.name}: lease_s {lease_s!r} is not a number of seconds up to {MAX_LEASE_S:g}"
             )
 
     def _check_policy(self) -> None:

@@ -62,6 +62,7 @@ class Tables:
         with self._changing:
             existing = self._tables.get(spec.name)
             if existing is not None:
+                existing.asked()
                 _check_same(existing, spec, first_row, rows)
                 existing.whole = existing.whole or (whole and existing.table_id == table_id)
                 return existing
@@ -83,13 +84,15 @@ class Tables:
         table = self._tables.get(name)
         if table is None and table_id:
             raise UnknownNameError(
-                f"mutable table {name!r} is not here any more: it was deleted, or lost when the daemon was started anew; "
+                f"mutable table {name!r} is not here any more: it was deleted, its lease ran out, or it was lost when the "
+                "daemon was started anew; "
                 "'atta tables load SNAPSHOT' brings back what was saved"
             )
         if table is None:
             raise UnknownNameError.of("mutable table", name, self._tables)
         if table_id not in (0, table.table_id) and not table.load_id:
             raise UnknownNameError(f"mutable table {name!r} is not the one that was opened: it was created anew since")
+        table.asked()
         return table
 
     def delete(self, name: str) -> bool:
@@ -108,6 +111,13 @@ class Tables:
     def list(self) -> tuple[MutableTable, ...]:
         """All tables, in order of their names."""
         return tuple(table for _, table in sorted(self._tables.items()))
+
+    def lasting(self) -> tuple[MutableTable, ...]:
+        """The tables that snapshots hold: those without a lease."""
+        return tuple(table for table in self.list() if table.spec.lease_s is None)
+
+    def _leased(self) -> dict[str, MutableTable]:
+        return {name: table for name, table in self._tables.items() if table.spec.lease_s is not None}
 
     def grow(self, name: str, rows: int, table_id: int = 0) -> MutableTable:
         """Grow a table's shard to ``rows`` rows.
@@ -136,6 +146,13 @@ class Tables:
         ``Sequences.expire``."""
         return sum(table.expire(now, idle_s) for table in self._tables.values())
 
+    def end_leases(self, now: float) -> tuple[str, ...]:
+        """Drop the tables whose lease is over, and return their names; see ``MutableTable.lease_is_over``."""
+        with self._changing:
+            over = {name for name, table in self._leased().items() if table.lease_is_over(now)}
+            self._tables = {name: table for name, table in self._tables.items() if name not in over}
+            return tuple(sorted(over))
+
     def validate(self) -> None:
         """Raise AssertionError if an invariant of the tables, or of one table, does not hold."""
         tables = self._tables
@@ -153,8 +170,8 @@ class Tables:
                 table.close()
 
     def snapshot(self, folder: str | Path, *, snapshot_id: str = "", overwrite: bool = False) -> None:
-        """Write all tables into ``folder``, which appears complete or not at all. A push to a table is in the snapshot
-        completely or not at all.
+        """Write all tables without a lease into ``folder``, which appears complete or not at all. A push to a table is
+        in the snapshot completely or not at all.
 
         Raises:
             ConfigError: the folder exists and may not be replaced.
@@ -162,7 +179,7 @@ class Tables:
                 behind.
         """
         with Staging(folder, MANIFEST, overwrite=overwrite) as staging:
-            tables = self.list()
+            tables = self.lasting()
             for table in tables:
                 # A closed table takes no pushes, so writing it delays no push and needs no copy. If there is no room,
                 # it cannot be copied either.
@@ -180,18 +197,20 @@ class Tables:
         folder = Path(folder)
         recover(folder)
         names, total = read_contents(folder).tables, 0
+        leased = sum(table.nbytes for table in self._leased().values())
         for name in names:
             saved, _ = read_saved(table_folder(folder, name))
             if saved.spec.name != name:
                 raise DataError(table_folder(folder, name), f"holds table {saved.spec.name} instead of {name}")
             total += saved.spec.nbytes(saved.rows)
-        if total > self.quota_bytes:
-            raise QuotaExceededError(f"{folder}: its tables have {total} bytes, the quota is {self.quota_bytes}")
+        if total + leased > self.quota_bytes:
+            stay = f" beside {leased} bytes of tables with a lease" if leased else ""
+            raise QuotaExceededError(f"{folder}: its tables have {total} bytes{stay}, the quota is {self.quota_bytes}")
         self._check_memory(str(folder), total)
         return {name: MutableTable.load(table_folder(folder, name)) for name in names}
 
     def adopt(self, tables: Mapping[str, MutableTable], load_id: int, steps: Mapping[str, int]) -> None:
-        """Replace all tables by ``tables``.
+        """Replace all tables without a lease by ``tables``. A table with a lease stays, also if one has its name.
 
         ``steps``: the highest step number that any shard of each table has seen. Raises QuotaExceededError if the
         tables are closed.
@@ -200,10 +219,11 @@ class Tables:
             self._check_open()
             for name, table in tables.items():
                 table.loaded(load_id, steps.get(name, 0))
-            self._tables = dict(tables)
+            self._tables = {**tables, **self._leased()}
 
     def restore(self, folder: str | Path) -> None:
-        """Replace all tables by the tables of a snapshot. Raises the errors of ``prepare`` and then changes nothing."""
+        """Replace all tables without a lease by those of a snapshot. Raises the errors of ``prepare``, and then changes
+        nothing."""
         self.adopt(self.prepare(folder), 0, {})
 
     def _check_open(self) -> None:

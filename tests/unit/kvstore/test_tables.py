@@ -215,3 +215,42 @@ def test_a_snapshot_whose_replacement_was_killed_is_found_again(tmp_path: Path) 
     assert (fresh.get("users").pull(np.arange(10)).values == 4).all()
     fresh.snapshot(tmp_path / "saved", overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+def test_tables_of_a_job_are_dropped_when_nobody_asks_for_them() -> None:
+    tables, silent = Tables(1 << 20), 10.0
+    for name, lease_s in (("kept", None), ("asked", silent), ("dead", silent), ("again", 2 * silent)):
+        tables.create(dataclasses.replace(SPEC, name=name, lease_s=lease_s))
+    gone = {}
+    for now in range(100, 130):
+        tables.get("asked")
+        if gone_now := tables.end_leases(float(now)):
+            gone[now] = gone_now
+    assert gone == {111: ("dead",), 121: ("again",)}  # the first second after 10 and 20 silent ones
+    assert [table.spec.name for table in tables.list()] == ["asked", "kept"]
+    with pytest.raises(UnknownNameError, match="its lease ran out"):
+        tables.get("dead", 5)
+    assert tables.used_bytes == 2 * 160
+
+
+def test_a_snapshot_leaves_the_tables_of_jobs_alone(tmp_path: Path) -> None:
+    tables = Tables(500)
+    tables.create(SPEC)
+    tables.snapshot(tmp_path / "s")
+    tables.delete("users")
+    mine = tables.create(dataclasses.replace(SPEC, name="job", lease_s=60.0))
+    tables.snapshot(tmp_path / "none")
+    tables.restore(tmp_path / "s")
+    assert [table.spec.name for table in tables.list()] == ["job", "users"]
+    assert tables.get("job") is mine
+    tables.restore(tmp_path / "none")
+    assert [table.spec.name for table in tables.list()] == ["job"]
+    tables.create(dataclasses.replace(SPEC, name="job2", lease_s=60.0, rows=20))
+    with pytest.raises(QuotaExceededError, match="160 bytes beside 480 bytes of tables with a lease, the quota is 500"):
+        tables.restore(tmp_path / "s")
+
+
+@pytest.mark.parametrize("lease_s", [0, -1.0, float("nan"), float("inf"), "60", True, 3601])
+def test_leases_that_make_no_sense(lease_s: object) -> None:
+    with pytest.raises(ConfigError, match="lease_s"):
+        dataclasses.replace(SPEC, lease_s=lease_s)

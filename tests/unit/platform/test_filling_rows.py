@@ -89,7 +89,7 @@ def cached(dataset: Dataset, cache: RowCache, part: int) -> set[int]:
     found = cache.look_up("node", ["y", "x"], low + rows, rows, of_one_owner(part, len(rows)))
     assert found is not None
     outs = [np.zeros(high - low, dtype=np.int64), np.zeros((high - low, 5), dtype=np.float32)]
-    cache.fill("node", ["y", "x"], found, outs)
+    cache.fill("node", ["y", "x"], found.slots, found.positions, outs)
     for name, out in zip(["y", "x"], outs, strict=True):
         assert (out[found.positions] == dataset.part(part).table("node", name)[found.positions]).all()
     return set((low + found.positions).tolist())

@@ -92,7 +92,7 @@ class TableSnapshots:
                 self._saving = _Saving(name, snapshot_id, self._until(hold_s))
             if (self._saving.name, self._saving.snapshot_id) != (name, snapshot_id):
                 raise QuotaExceededError(f"part {self._part}: another save of tables is under way")
-            return self._tables.list()
+            return self._tables.lasting()
 
     def commit_save(self, name: str, snapshot_id: str) -> None:
         """Let what was prepared take the place of the snapshot; repeating it changes nothing.
@@ -169,7 +169,7 @@ class TableSnapshots:
         older snapshot stays beside the new one, in case another daemon fails to save.
         """
         self._tables.close()
-        tables = self._tables.list()
+        tables = self._tables.lasting()
         if self._folder is None or not tables:
             return
         with self._working:

@@ -48,6 +48,8 @@ CLIENT_IDLE_S = 1800.0
 """How long a client may be silent before it is forgotten. If it still lives, it registers again."""
 FINISH_S = 60.0
 """How long a daemon that ends tries to save its tables."""
+LEASE_LOOK_S = 5.0
+"""How often the daemon looks for tables whose lease is over."""
 GATE_POLL_S = 0.002
 """How often a push that has to wait looks whether it may go on."""
 _PREPARE, _COMMIT = table_pb2.SnapshotRequest.PREPARE, table_pb2.SnapshotRequest.COMMIT
@@ -231,6 +233,13 @@ class TableService(DataService):
             await asyncio.sleep(every_s)
             self._tables.expire(asyncio.get_running_loop().time(), idle_s)
             self._snapshots.expire()
+
+    async def end_leases(self, *, every_s: float = LEASE_LOOK_S) -> None:
+        """Until cancelled: drop the tables of jobs that have died."""
+        while True:
+            await asyncio.sleep(every_s)
+            for name in self._tables.end_leases(asyncio.get_running_loop().time()):
+                log.warning("lease ran out", table=name, part=self._part)
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 

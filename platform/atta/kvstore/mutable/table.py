@@ -101,6 +101,7 @@ class MutableTable:
         self._step = 0
         self._step_lock = threading.Lock()
         self._closed = False
+        self._asked, self._heard = True, 0.0
 
     @classmethod
     def load(cls, folder: str | Path) -> MutableTable:
@@ -162,6 +163,19 @@ class MutableTable:
         """Take no more pushes. Waits for the pushes under way."""
         with self._gate.exclusive():
             self._closed = True
+
+    def asked(self) -> None:
+        """A client has asked for the table, so its lease begins anew."""
+        self._asked = True
+
+    def lease_is_over(self, now: float) -> bool:
+        """Whether nobody has asked for the table for as long as its lease lasts. ``now``: in seconds.
+
+        Call it regularly: silence is measured to the interval between calls.
+        """
+        if self._asked:
+            self._asked, self._heard = False, now
+        return self.spec.lease_s is not None and now - self._heard > self.spec.lease_s
 
     def loaded(self, load_id: int, step: int) -> None:
         """Record the load that brought the table, and the highest step number that any of its shards has seen."""
