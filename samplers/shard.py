@@ -219,10 +219,10 @@ class Shard:
         """int64 [rows]: digests of the in-edges of core rows (``kernels.edge_digests``). Errors as for ``degrees``."""
         csc = self.csc(edge_type)
         source, target = self.dataset.schema.endpoints(edge_type)
-        keys, source_keys = self._keys[target], self.dataset.ids(source)
+        keys, sources = self._keys[target], self.dataset.schema.node_counts[source]
         try:
             return kernels.edge_digests(
-                csc.indptr, csc.indices, csc.edge_ids, vertex_keys=keys, source_keys=source_keys, rows=rows
+                csc.indptr, csc.indices, csc.edge_ids, vertex_keys=keys, num_sources=sources, rows=rows
             )
         except ValueError as error:
             raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error

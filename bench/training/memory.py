@@ -108,7 +108,7 @@ def trainer(task: dict[str, Any], rank: int) -> None:
     device = torch.device("cpu")
     dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=config.trainers)
     with atta.connect(config.cluster) as cluster:
-        loop = STRATEGIES[config.strategy].trainer(config, cluster, device)
+        loop = STRATEGIES[config.strategy].trainer(config.own, cluster, device)
         baseline = peak_memory(device)
         loop.train_epoch(0)
         print(json.dumps({"baseline": baseline, "peak": peak_memory(device)}))

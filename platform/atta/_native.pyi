@@ -31,7 +31,7 @@ def edge_digests(
     indices: np.ndarray,
     edge_ids: np.ndarray,
     vertex_keys: np.ndarray,
-    source_keys: np.ndarray,
+    num_sources: int,
     rows: np.ndarray,
 ) -> np.ndarray: ...
 def sample_pairs(

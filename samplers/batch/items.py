@@ -63,14 +63,16 @@ class SampleItem:
 
 @dataclass(frozen=True, slots=True)
 class FeatureItem:
-    """Part of a pull: the table rows ``rows`` (int64 [n], with ``starts`` as in ``TaskRows``). They go to ``positions``
-    (int64 [n]) of the batch."""
+    """Part of a pull: the table rows ``rows`` (int64 [n], with ``starts`` and ``keep`` as in ``TaskRows``). They go to
+    ``positions`` (int64 [n]) of the batch. ``kept``: ``rows`` are those of ``KeptRows``."""
 
     node_type: str
     tables: tuple[str, ...]
     rows: np.ndarray
     positions: np.ndarray
     starts: np.ndarray | None = None
+    keep: np.ndarray | None = None
+    kept: bool = False
 
 
 def owners_of(items: Sequence[SampleItem] | Sequence[FeatureItem]) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from atta.samplers.dag.spec import PlanOp
     from atta.samplers.methods import Method
 
-__all__ = ["Degree", "KeptEdges", "NewVertices", "TaskRows", "by_owner", "grouped"]
+__all__ = ["Degree", "FoundRows", "KeptEdges", "KeptRows", "NewVertices", "TaskRows", "by_owner", "grouped"]
 
 Degree = Callable[[Sequence[str], np.ndarray], int]
 """A function that gives the total in-degree, over some edge types, of rows of the home partition."""
@@ -38,6 +38,40 @@ class KeptEdges(Protocol):
         """
 
 
+class FoundRows(Protocol):
+    """Which table rows of other owners' vertices are at home. The arrays are int64, slots may be int32.
+
+    ``slots`` and ``positions`` [hits]: the rows that are here. They stay here while ``pins`` lives. ``missing_ids``,
+    ``missing_positions`` and ``missing_slots`` [misses]: the others, and where to keep them when they have come.
+    ``missing_starts`` [parts + 1]: their bounds by owner.
+    """
+
+    @property
+    def slots(self) -> np.ndarray: ...  # noqa: D102
+    @property
+    def positions(self) -> np.ndarray: ...  # noqa: D102
+    @property
+    def missing_ids(self) -> np.ndarray: ...  # noqa: D102
+    @property
+    def missing_positions(self) -> np.ndarray: ...  # noqa: D102
+    @property
+    def missing_starts(self) -> np.ndarray: ...  # noqa: D102
+    @property
+    def missing_slots(self) -> np.ndarray: ...  # noqa: D102
+    @property
+    def pins(self) -> object: ...  # noqa: D102
+
+
+class KeptRows(Protocol):
+    """Table rows of other owners' vertices that are at home."""
+
+    def look_up(
+        self, node_type: str, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray
+    ) -> FoundRows | None:
+        """Which vertices (``ids`` int64 [n] internal, groups as in ``TaskRows``) have their rows of all ``tables``
+        here. None: no row of these tables ever is."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskRows:
     """The vertices that a task is about.
@@ -48,19 +82,21 @@ class TaskRows:
         positions: int64 [n], local ids of the same vertices.
         starts: int64 [parts + 1] for a task of ``OTHERS``: partition p owns the entries ``starts[p]`` to ``starts[p +
             1]``. None for a task of one owner.
-        kept: at the end of ``rows`` of a task at home, this number of rows of ``KeptEdges``.
+        kept: at the end of ``rows`` of a task at home, this number of rows of ``KeptEdges`` or ``KeptRows``.
+        keep: integers [n] for a task of ``OTHERS``, where ``KeptRows`` may keep the rows that come; None: nowhere.
     """
 
     rows: np.ndarray
     positions: np.ndarray
     starts: np.ndarray | None = None
     kept: int = 0
+    keep: np.ndarray | None = None
 
     def divided(self) -> Iterator[TaskRows]:
-        """The rows in their owner's range, then those of ``KeptEdges``, without empty parts."""
+        """The rows in their owner's range, then those that are kept at home, without empty parts."""
         owned = len(self.rows) - self.kept
         if owned:
-            yield TaskRows(self.rows[:owned], self.positions[:owned], self.starts)
+            yield TaskRows(self.rows[:owned], self.positions[:owned], self.starts, 0, self.keep)
         if self.kept:
             yield TaskRows(self.rows[owned:], self.positions[owned:], None, self.kept)
 
@@ -76,8 +112,10 @@ class NewVertices:
             Home's begin at ``starts[parts]``, and ``starts[home]`` to ``starts[home + 1]`` is empty.
         trees: int32 [stop - start], by local id; None without trees.
         home: the home partition.
-        kept: at the end of ``rows``, this number of other owners' vertices that are expanded at home. Their rows are
-            those of ``KeptEdges``, and they count as home's.
+        kept: at the end of ``rows``, this number of other owners' vertices that are expanded, or whose table rows are
+            fetched, at home. Their rows are those of ``KeptEdges`` or ``KeptRows``, and they count as home's.
+        keep: integers [starts[parts]], where ``KeptRows`` may keep the table rows that come; None: nowhere.
+        pins: what holds the kept table rows in their place.
     """
 
     start: int
@@ -88,6 +126,8 @@ class NewVertices:
     trees: np.ndarray | None
     home: int
     kept: int = 0
+    keep: np.ndarray | None = None
+    pins: object = None
 
     @property
     def at_home(self) -> np.ndarray:
@@ -126,11 +166,30 @@ class NewVertices:
             kept=len(rows),
         )
 
+    def fetched_with(self, kept: KeptRows, node_type: str, tables: Sequence[str]) -> NewVertices:
+        """The same vertices as their rows of ``tables`` are fetched: those whose rows are at home go to home's
+        group."""
+        others = int(self.starts[-1])
+        if not others:
+            return self
+        found = kept.look_up(node_type, tables, self.rows[:others], self.positions[:others], self.starts)
+        if found is None:
+            return self
+        return replace(
+            self,
+            rows=np.concatenate([found.missing_ids, self.rows[others:], found.slots]),
+            positions=np.concatenate([found.missing_positions, self.positions[others:], found.positions]),
+            starts=found.missing_starts,
+            kept=len(found.slots),
+            keep=found.missing_slots,
+            pins=found.pins,
+        )
+
     def of_task(self, task: Task, offsets: np.ndarray) -> TaskRows:
         """The vertices that a task is about. ``offsets`` int64 [parts + 1]: the partitions' ranges of internal ids."""
         if task.owner == OTHERS:
             others = int(self.starts[-1])
-            return TaskRows(self.rows[:others], self.positions[:others], self.starts)
+            return TaskRows(self.rows[:others], self.positions[:others], self.starts, 0, self.keep)
         first, stop = int(self.starts[-1]), len(self.rows)
         if task.owner != self.home:
             first, stop = int(self.starts[task.owner]), int(self.starts[task.owner + 1])

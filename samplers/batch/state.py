@@ -24,7 +24,7 @@ from atta.errors import ConfigError
 from atta.samplers import kernels
 from atta.samplers.batch.items import BatchSeeds, FeatureItem, Joined, PairItem, Pending, SampleItem, StreamPosition
 from atta.samplers.batch.negatives import Positives, draw_negatives, times_of_trees
-from atta.samplers.batch.new_vertices import Degree, KeptEdges, NewVertices, TaskRows, by_owner, grouped
+from atta.samplers.batch.new_vertices import Degree, KeptEdges, KeptRows, NewVertices, TaskRows, by_owner, grouped
 from atta.samplers.batch.vertices import CompactorPool
 from atta.samplers.dag.instance import Kind, OwnedVertices, Task
 from atta.samplers.hashing import hash_string, stream_key
@@ -56,19 +56,22 @@ class BatchState:
         compactors: CompactorPool,
         degree: Degree,
         kept: KeptEdges | None = None,
+        rows: KeptRows | None = None,
     ) -> None:
         """``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition: the exact cost of local
-        tasks. ``kept``: in-edges of other owners' vertices that are at home."""
+        tasks. ``kept`` and ``rows``: in-edges and table rows of other owners' vertices that are at home."""
         self.plan, self.dataset, self.home, self.at, self.out = plan, dataset, home, at, out
         self._seeds, self._degree = seeds, degree
         self._pool, self._known = compactors, compactors.take(trees=plan.disjoint)
         hops = [(op.method, plan.tables_of(edge_type)) for op in plan.neighborhoods for edge_type, _ in op.fan_outs]
         self._kept = kept if kept is not None and all(kept.serves(*hop) for hop in hops) else None
+        self._rows = rows
         self._tree_times = seeds.times
         if seeds.times is not None and plan.links:
             negatives = (op.negatives for op in plan.ops if op.negatives is not None)
             self._tree_times = times_of_trees(seeds.times, negatives)
         self._growth: dict[str, dict[str, NewVertices]] = {}  # by operator and node type
+        self._fetched: dict[str, dict[str, NewVertices]] = {}  # the same vertices, divided as their rows are fetched
         self._frontiers: dict[str, dict[str, NewVertices]] = {}  # by hop and node type: what it expands
         self._pending = {op.id: Pending() for op in plan.ops}
         self.stats: dict[str, float] = {}
@@ -277,11 +280,11 @@ class BatchState:
         """What a FEATURE task moves: rows of the vertices that the operator's input added."""
         op = self.plan.op(task.op)
         items = []
-        for node_type, grown in self._growth[op.inputs[0]].items():
+        for node_type, fetched in self._fetched[op.inputs[0]].items():
             tables = tuple(name for owner, name in op.tables if owner == node_type)
-            asked = self._of_task(node_type, grown, task)
-            if tables and len(asked.rows):
-                items.append(FeatureItem(node_type, tables, asked.rows, asked.positions, asked.starts))
+            for asked in self._of_task(node_type, fetched, task).divided() if tables else ():
+                what = asked.rows, asked.positions, asked.starts, asked.keep, asked.kept > 0
+                items.append(FeatureItem(node_type, tables, *what))
         return items
 
     def table_rows(self, node_type: str, name: str) -> np.ndarray:
@@ -306,7 +309,7 @@ class BatchState:
         self.stats["nodes"] = float(self.vertices)
         self.stats["edges"] = float(sum(self.out.used[f"row/{e}"] for e in self.plan.edge_types))
         self._pool.give(self._known)
-        self._known = {}
+        self._known, self._fetched = {}, {}
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
@@ -351,21 +354,25 @@ class BatchState:
             kernels.gather_ids(self.dataset.ids(node_type), ids, self.out.append(f"n_id/{node_type}", stop - start))
             grown[node_type] = self._grouped(node_type, ids, trees, start)
         self._growth[op_id] = grown
+        fetched = self._fetched[op_id] = self._as_fetched(op_id, grown)
         following = self._following(op_id)
         if following is not None and all(i in self._growth for i in following.inputs):
             self._note_frontier(following)
-        growth = self._by_owner(grown, following, self._row_bytes(op_id))
-        return Joined(growth, self._expanded(grown, following))
+        # An operator with several inputs (seed, positive, negative) expands the growths of all of them anyway.
+        alone = following is not None and len(following.inputs) == 1
+        expanded = self._frontiers[following.id] if following is not None and alone else grown
+        row_bytes = self._row_bytes(op_id)
+        if expanded.keys() == fetched.keys() and all(expanded[t] is fetched[t] for t in expanded):
+            return Joined(self._by_owner(fetched, following, row_bytes), None)
+        return Joined(self._by_owner(fetched, None, row_bytes), self._by_owner(expanded, following, {}))
 
-    def _expanded(self, grown: Mapping[str, NewVertices], following: PlanOp | None) -> list[OwnedVertices] | None:
-        """What ``following`` expands, by owner; None: ``grown``. An operator with several inputs (seed, positive,
-        negative) expands the growths of all of them anyway."""
-        if following is None or len(following.inputs) > 1:
-            return None
-        frontier = self._frontiers[following.id]
-        if frontier.keys() == grown.keys() and all(frontier[t] is grown[t] for t in grown):
-            return None
-        return self._by_owner(frontier, following, {})
+    def _as_fetched(self, op_id: str, grown: dict[str, NewVertices]) -> dict[str, NewVertices]:
+        """The vertices that ``op_id`` adds, divided by where their table rows are."""
+        refs = dict.fromkeys(ref for child in self.plan.op(op_id).children for ref in self.plan.op(child).tables)
+        if self._rows is None or not refs:
+            return grown
+        tables = {t: [name for owner, name in refs if owner == t] for t in grown}
+        return {t: new.fetched_with(self._rows, t, tables[t]) if tables[t] else new for t, new in grown.items()}
 
     def _row_bytes(self, op_id: str) -> dict[str, int]:
         """Number of bytes to fetch for each vertex that ``op_id`` adds, by node type."""

@@ -106,11 +106,12 @@ def edge_digests(
     edge_ids: np.ndarray,
     *,
     vertex_keys: np.ndarray,
-    source_keys: np.ndarray,
+    num_sources: int,
     rows: np.ndarray,
 ) -> np.ndarray:
-    """A digest of each row's in-edges, int64 [rows]. It depends on the user ids of the vertex and of its sources
-    (``vertex_keys`` int64 [n], ``source_keys`` int64), on the edge ids and on their order, and on nothing else.
+    """A digest of each row's in-edges, int64 [rows]. It depends on the vertex's user id (``vertex_keys`` int64 [n]), on
+    the internal ids of the sources (below ``num_sources``), on the edge ids and on their order, and on nothing else. So
+    all daemons of a dataset find the same one.
 
     It finds damage and mistakes. It is no protection against a daemon that means harm.
     """
@@ -119,7 +120,7 @@ def edge_digests(
         ids_of(indices),
         ids_of(edge_ids),
         flat(vertex_keys, np.int64),
-        flat(source_keys, np.int64),
+        num_sources,
         ids_of(rows),
     )
 

@@ -2,9 +2,9 @@
 with several trainers.
 
 Both operators start from the batch's seeds, which are the server's *inner* vertices. They admit other vertices hop by
-hop along in-edges, and return the subgraph induced on all of them: it has every edge between two of its vertices. Its
-vertices are the seeds in their order, then hop by hop the admitted vertices, by ascending user id. Its edges are
-ordered by target and, for one target, by user id of the source.
+hop along in-edges, and return the subgraph induced on all of them: it has every edge between two of its vertices
+(``Closure`` can leave out those that end at its rim). Its vertices are the seeds in their order, then hop by hop the
+admitted vertices, by ascending user id. Its edges are ordered by target and, for one target, by user id of the source.
 
 ``extra["hop"]``, int32 [n], is the hop that admitted a vertex, 0 for the seeds. ``extra["degree"]``, int64 [n], is its
 in-degree in the whole graph (parallel edges count). A GCN normalises by it: degrees within the subgraph would be wrong
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from atta.errors import UnknownNameError
+from atta.errors import ConfigError, UnknownNameError
 from atta.samplers import kernels
 from atta.samplers.hashing import hash_string, stream_key
 from atta.samplers.operators.base import Batch, Bounds, Sampled
@@ -42,17 +42,23 @@ class Closure:
     the shortest such path. So all in-edges of vertices with hop < ``hops`` are there, and layer l of L is exact for the
     vertices with hop <= L - l.
 
-    Raises ConfigError for ``hops`` outside 0..1024.
+    Edges into the vertices of the last hop are not needed for that. Without ``rim`` they are left out, and nobody reads
+    them: with one hop, the result is a partition's own vertices with their HALO.
+
+    Raises ConfigError for ``hops`` outside 0..1024, or a ``rim`` that is neither True nor False.
     """
 
     hops: int
+    rim: bool = True
 
     def __post_init__(self) -> None:
         check_whole("hops", self.hops, 0, _MAX_HOPS)
+        if not isinstance(self.rim, bool):
+            raise ConfigError(f"rim {self.rim!r}: must be true or false")
 
     def run(self, batch: Batch) -> Program[Sampled]:
         """See ``Operator``."""
-        return _grow(batch, self.hops, _everybody)
+        return _grow(batch, self.hops, _everybody, rim=self.rim)
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
         """See ``Operator``."""
@@ -125,12 +131,16 @@ class ExpansionAware:
 
 @dataclass
 class _Grown:
-    """The vertices so far, hop by hop, and the in-edges of the vertices that have been expanded."""
+    """The vertices so far, hop by hop, and the in-edges of the vertices that have been expanded.
+
+    ``rim``: in-degrees of the last hop's vertices, int64, if these are not expanded.
+    """
 
     batch: Batch
     members: kernels.Compactor = field(default_factory=kernels.Compactor)
     ends: list[int] = field(default_factory=lambda: [0])
     found: list[Neighbors] = field(default_factory=list)
+    rim: np.ndarray | None = None
 
     def admit(self, vertices: np.ndarray) -> None:
         """Add a hop: vertices without repeats that are not members yet."""
@@ -149,8 +159,12 @@ class _Grown:
             self.found.append(found)
         return frontier
 
+    def count(self) -> Program[None]:
+        """Ask for the in-degrees of the last hop's vertices, and for no edges."""
+        self.rim = yield Degrees(self.members.ids(self.ends[-2], self.ends[-1]))
+
     def sampled(self) -> Sampled:
-        """The subgraph induced on the members. All members have been expanded."""
+        """The members, and all edges among them that end at an expanded vertex."""
         parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         degrees = [np.empty(0, dtype=np.int64)]
         first = 0
@@ -161,6 +175,8 @@ class _Grown:
             parts.append((row[inside], col[inside], found.edge_ids[inside]))
             degrees.append(found.counts.astype(np.int64))
             first += len(found.counts)
+        if self.rim is not None:
+            degrees.append(self.rim.astype(np.int64))
         none = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
         row, col, edge_ids = (np.concatenate(arrays) for arrays in zip(none, *parts, strict=True))
         hop = np.repeat(np.arange(len(self.ends) - 1, dtype=np.int32), np.diff(self.ends))
@@ -169,13 +185,17 @@ class _Grown:
 
 
 def _grow(
-    batch: Batch, hops: int, choose: Callable[[_Grown, np.ndarray, Neighbors], Program[np.ndarray]]
+    batch: Batch,
+    hops: int,
+    choose: Callable[[_Grown, np.ndarray, Neighbors], Program[np.ndarray]],
+    *,
+    rim: bool = True,
 ) -> Program[Sampled]:
     """Admit vertices hop by hop. ``choose`` gets a frontier and its in-edges, and says which vertices to admit:
     vertices that are not members, repeats allowed.
 
     Every member's in-edges are asked for once. A vertex that is not admitted now may be admitted in a later hop. So all
-    in-edges are kept until the members are known.
+    in-edges are kept until the members are known. ``rim``: whether the last hop's vertices are expanded.
     """
     grown = _Grown(batch)
     grown.admit(batch.seeds)
@@ -186,7 +206,10 @@ def _grow(
         chosen = yield from choose(grown, frontier, grown.found[-1])
         fresh = first_seen(chosen)
         grown.admit(fresh[np.argsort(batch.keys[fresh])])
-    yield from grown.expand()
+    if rim:
+        yield from grown.expand()
+    else:
+        yield from grown.count()
     return grown.sampled()
 
 

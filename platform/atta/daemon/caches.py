@@ -12,10 +12,13 @@ from atta.daemon.filling.edges import EdgeFilling
 from atta.daemon.filling.filler import Filler, connections, pieces_by_owner
 from atta.daemon.filling.pieces import FillPiece, PieceQueue
 from atta.daemon.filling.rows import row_pieces
+from atta.daemon.filling.source import FillSource
 from atta.daemon.links.links import DaemonLinks
+from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.peers import Peers
 from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.cache.choice import Division, candidates, divide
+from atta.observe.machine.threads import named_threads
 from atta.partition.dataset import Dataset
 
 __all__ = ["DaemonCaches"]
@@ -36,11 +39,14 @@ class DaemonCaches:
             memory = divide(dataset, config.part, limit_bytes=config.cache_bytes, **self._how)
         self.rows = RowCache(dataset, config.part, limit_bytes=memory.rows, **self._how)
         self.edges = EdgeCache(dataset, config.part, limit_bytes=memory.edges)
+        pool = named_threads(1, "atta-fill")
+        messages = Owners(peers, dataset, pool)
+        self._source = FillSource(messages if links is None else links.owners(messages), peers, pool)
         self._filler = self._row_filler()
 
     def chores(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What fills the caches in the background, and connects the peers."""
-        edges = EdgeFilling(self._dataset, self.edges, self._peers, self._config.peers.keys())
+        edges = EdgeFilling(self._dataset, self.edges, self._source, self._config.peers.keys())
         chosen_from = partial(
             candidates, self._dataset, self._config.part, limit_bytes=self.edges.limit_bytes, **self._how
         )
@@ -61,7 +67,7 @@ class DaemonCaches:
         others = sorted({*self._config.peers} - {self._config.part})
 
         def rows(*, halo: bool) -> Iterable[FillPiece]:
-            found = row_pieces(self.rows, self._dataset, self._config.part, self._peers, halo=halo)
+            found = row_pieces(self.rows, self._dataset, self._config.part, self._source, halo=halo)
             return (piece for piece in found if piece.owner in self._config.peers) if self._config.cache_fill else ()
 
         first, then = self._queue(connections(others), rows(halo=True)), self._queue(rows(halo=False))

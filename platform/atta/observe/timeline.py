@@ -176,8 +176,9 @@ class _Daemon:
             "outcome": span.outcome,
         }
         if span.lane == "net":
-            args |= {"rows": span.remote_rows, "bytes": span.remote_bytes}
-            args |= {"cached rows": span.cached_rows, "shared rows": span.shared_rows}
+            args |= {"rows": span.remote_rows, "bytes": span.remote_bytes, "shared rows": span.shared_rows}
+        if span.cached_rows:
+            args["cached rows"] = span.cached_rows
         name = " ".join(dict.fromkeys(word for word in (span.kind, span.op) if word))
         bar.events.append(self.slice(name + where, span.kind, bar.start, bar.end, args))
         return bar

@@ -74,6 +74,12 @@ class Measurements:
         rows, cached, shared = (self.totals.get(f"{name}_rows", 0.0) for name in ("remote", "cached", "shared"))
         return (cached + shared) / (rows + cached + shared) if cached or shared else 0.0
 
+    def asked(self) -> float:
+        """Bytes of the rows that batches have asked other daemons for. Another batch brought the others; rows that a
+        cache had are work at home."""
+        rows, shared = (self.totals.get(f"{name}_rows", 0.0) for name in ("remote", "shared"))
+        return self.of("feature", "net", "x") * (rows / (rows + shared) if rows else 1.0)
+
     def messages(self) -> float:
         """Number of these requests that event loops send and serve; threads without the interpreter do the others."""
         return max(0.0, self.requests() - self.totals.get("link_requests_asked", 0.0))
@@ -149,7 +155,7 @@ def profile_of(
     at_hand = main.at_hand()
     asked = {
         "neighborhood": (main.of("neighborhood", "net", "x"), ID_BYTES / max(1.0, described.mean_degree)),
-        "feature": (main.of("feature", "net", "x") * (1 - at_hand), ID_BYTES / max(1.0, row_bytes)),
+        "feature": (main.asked(), ID_BYTES / max(1.0, row_bytes)),
     }
     remote = {}
     for kind, (units, request_bytes) in asked.items():
@@ -237,7 +243,7 @@ def _overheads(runs: Sequence[Measurements], per_unit: Mapping[str, float]) -> l
     for run in runs:
         served = 0.0
         for kind, unit_us in per_unit.items():
-            units = run.of(kind, "net", "x") * (1.0 - run.at_hand() if kind == "feature" else 1.0)
+            units = run.asked() if kind == "feature" else run.of(kind, "net", "x")
             served += 1e-6 * unit_us * units
         rows.append((float(run.batches), run.requests(), run.moved()))
         rest.append(max(0.0, run.unaccounted_s() - served))

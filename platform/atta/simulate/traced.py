@@ -107,6 +107,7 @@ class _Sums:
         self.away: _Table = defaultdict(float)
         self.asked: _Table = defaultdict(float)  # rows that requests asked other owners for
         self.cached: _Table = defaultdict(float)  # rows of other owners that were at hand, or came for another batch
+        self.kept: _Table = defaultdict(float)  # those of them that are part of the cost at home
         self.nbytes: _Table = defaultdict(float)  # of the answers
         self.lines = {kind: Line() for kind in LOCAL_KINDS}
         for task in (task for dag in dags for task in dag.tasks):
@@ -114,10 +115,13 @@ class _Sums:
             if "rows" in args:
                 self.away[key] += args["cost"]
                 self.asked[key] += args["rows"]
-                self.cached[key] += args["cached rows"] + args.get("shared rows", 0)
+                self.cached[key] += args.get("shared rows", 0)
                 self.nbytes[key] += args["bytes"]
             else:
                 self.home[key] += args["cost"]
+                if task["cat"] == "feature":
+                    self.cached[key] += args.get("cached rows", 0)
+                    self.kept[key] += args.get("cached rows", 0)
                 if task["cat"] in self.lines:
                     self.lines[task["cat"]].add(args["cost"], task["dur"])
 
@@ -136,7 +140,11 @@ def _profile(
     if not fan_outs or not first:
         raise DataError(path, "has no batches of NeighborLoader with table rows")
     touched = _of(sums.asked, "feature") + _of(sums.cached, "feature")
-    row_bytes = _of(sums.away, "feature") / touched if touched else first / (count * batch_size)
+    pulled = touched - _of(sums.kept, "feature")
+    row_bytes = _of(sums.away, "feature") / pulled if pulled else first / (count * batch_size)
+    for key, rows in sums.kept.items():
+        sums.home[key] -= rows * row_bytes
+        sums.away[key] += rows * row_bytes
     hops = []
     for key in features:
         nbytes = sums.home[key] + sums.away[key]

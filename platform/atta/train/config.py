@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option, check_bounds, renamed
-from atta.train.settings import DEEP_MODELS, CooperativeSettings, MinibatchSettings
+from atta.train.settings import DEEP_MODELS, CooperativeSettings, MinibatchSettings, TrainSettings
 from atta.train.strategies import STRATEGIES, strategies_with
 
 __all__ = ["TrainConfig"]
@@ -21,7 +21,10 @@ _SENTENCES = "; ".join(f"{name}: {strategy.sentence}" for name, strategy in STRA
 @renamed
 @dataclass(frozen=True)
 class TrainConfig(CooperativeSettings, MinibatchSettings):
-    """The settings of a run, with those of all strategies. Raises ConfigError for settings that make no sense."""
+    """The settings of a run, with those of all strategies. Raises ConfigError for settings that make no sense.
+
+    A strategy sees only ``own``: the settings that every run has, and its own.
+    """
 
     strategy: Annotated[str, Option(f"{_SENTENCES}.", choices=tuple(STRATEGIES))] = "minibatch"
 
@@ -31,7 +34,7 @@ class TrainConfig(CooperativeSettings, MinibatchSettings):
             raise ConfigError("give either --data (a partitioned dataset) or --cluster (running daemons)")
         self._check_belonging()
         self._check_model()
-        STRATEGIES[self.strategy].check(self)
+        STRATEGIES[self.strategy].check(self.own)
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"--dropout {self.dropout}: must lie in [0, 1)")
         if not 0 < self.lr < math.inf:
@@ -57,14 +60,20 @@ class TrainConfig(CooperativeSettings, MinibatchSettings):
         if self.checkpoint_layers and self.model not in DEEP_MODELS:
             raise ConfigError(f"--checkpoint-layers: only for --model {' and '.join(DEEP_MODELS)}, not {self.model}")
 
+    @property
+    def own(self) -> TrainSettings:
+        """The settings of the chosen strategy: an instance of the class that its record names."""
+        kind = STRATEGIES[self.strategy].settings
+        return kind(**{field.name: getattr(self, field.name) for field in dataclasses.fields(kind)})
+
     def check_parts(self, parts: int) -> None:
         """Raise ConfigError if the settings do not fit the dataset's number of partitions."""
-        STRATEGIES[self.strategy].check_parts(self, parts)
+        STRATEGIES[self.strategy].check_parts(self.own, parts)
 
     @property
     def evaluation(self) -> str:
         """What validation and test vertices are predicted from, for people."""
-        return STRATEGIES[self.strategy].evaluation(self)
+        return STRATEGIES[self.strategy].evaluation(self.own)
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting by name, as plain JSON values and tuples."""

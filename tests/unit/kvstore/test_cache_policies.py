@@ -51,7 +51,10 @@ def ask(shelf: RecentRows, rows: dict[int, np.ndarray], tables: list[str]) -> in
     positions = np.arange(len(ids))[::-1].copy()
     found = shelf.look_up(tables, ids, positions, starts)
     outs = [np.zeros((len(ids), *SPECS[t].row_shape), SPECS[t].dtype) for t in tables]
-    shelf.fill(tables, found, outs)
+    for name, out in zip(tables, outs, strict=True):
+        out[found.positions] = shelf.tables[name][found.slots]
+    assert found.pins is not None
+    found.pins.release()
     at = ids[::-1]  # by position
     assert sorted([*found.positions, *found.missing_positions]) == list(range(len(ids)))
     assert np.array_equal(at[found.missing_positions], found.missing_ids)

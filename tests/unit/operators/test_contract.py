@@ -31,6 +31,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("pinsage", {"count": 3}),
     ("pagerank", {"count": 4, "epsilon": 1e-6}),
     ("closure", {"hops": 2}),
+    ("closure", {"hops": 1, "rim": False}),
     ("expansion-aware", {"fanout": 2}),
     ("expansion-aware", {"max_hop": 3, "fanout": 1, "select": "degree"}),
 ]
@@ -128,6 +129,7 @@ def test_nothing_to_do(name: str, options: dict[str, Any]) -> None:
         ("closure", '{"hops": -1}', "hops -1"),
         ("closure", '{"hops": 5000}', "hops 5000"),
         ("closure", '{"hops": 1.5}', r"hops 1\.5"),
+        ("closure", '{"hops": 1, "rim": 0}', "rim 0"),
         ("expansion-aware", '{"max_hop": -1}', "max_hop -1"),
         ("expansion-aware", '{"max_hop": true}', "max_hop True"),
         ("expansion-aware", '{"fanout": -2}', "fanout -2"),

@@ -16,7 +16,7 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.server import ServerGraph, server_subgraph
 from atta.samplers.operators import Closure, ExpansionAware, Induced, Sampled
-from atta.samplers.requests import LocalAccess, run
+from atta.samplers.requests import Expand, LocalAccess, run
 from tests.unit.operators.oracles import Graph, graphs, in_user_ids, random_graph
 
 RULES = st.builds(
@@ -67,6 +67,33 @@ def test_closure_is_a_breadth_first_search(graph: Graph, hops: int, seed: int) -
     targets = np.bincount(sampled.col, minlength=len(sampled.vertices))
     complete = sampled.extra["hop"] < hops
     assert (targets[complete] == sampled.extra["degree"][complete]).all()
+
+
+@given(graph=graphs(), hops=st.integers(0, 4), seed=st.integers(0, 10_000))
+def test_without_its_rim_a_closure_lacks_the_edges_into_the_last_hop(graph: Graph, hops: int, seed: int) -> None:
+    """Vertices, hops and degrees are the same, and so is the order of the edges that are left."""
+    seeds = some_seeds(graph, seed)
+    whole, found = graph.sample(Closure(hops), seeds), graph.sample(Closure(hops, rim=False), seeds)
+    assert found.vertices.tolist() == whole.vertices.tolist()
+    for name in ("hop", "degree"):
+        assert found.extra[name].tolist() == whole.extra[name].tolist()
+    left = whole.extra["hop"][whole.col] < hops
+    for mine, its in ((found.row, whole.row), (found.col, whole.col), (found.edge_ids, whole.edge_ids)):
+        assert mine.tolist() == its[left].tolist()
+
+
+def test_the_rim_is_not_read(seed: int) -> None:
+    graph, asked = random_graph(seed, 200, 900), []
+
+    class Counting(LocalAccess):
+        def answer(self, request: Any) -> Any:
+            if isinstance(request, Expand):
+                asked.append(len(request.vertices))
+            return super().answer(request)
+
+    found = run(Closure(1, rim=False).run(graph.batch(np.arange(20))), Counting(graph.local))
+    assert asked == [20]
+    assert len(found.vertices) > 20
 
 
 def candidates(graph: Graph, vertex: int, known: set[int]) -> set[int]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from atta.daemon.engine.access import ClusterAccess
 from atta.daemon.engine.pulls import RemoteContext
-from atta.daemon.engine.tasks import TaskResult, is_program, run_local, run_program, run_remote
+from atta.daemon.engine.tasks import AtHome, TaskResult, is_program, run_local, run_program, run_remote
 from atta.daemon.peers.answers import PulledRows, SampledRows
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.underway import PullsUnderWay
@@ -160,14 +160,14 @@ class Placed:
         state = BatchState(
             plan, self.dataset, home=home, at=at, seeds=seeds, out=out,
             compactors=CompactorPool(self.dataset.schema.node_counts), degree=self.shards[home].degree,
-            kept=edges.cache,
+            kept=edges.cache, rows=cache,
         )  # fmt: skip
         pulls = order.choice([None, PullsUnderWay(POOL)])
         at_once = order.choice([0, 1 << 20])
 
         async def run(task: Task) -> TaskResult:
             if task.lane is Lane.CPU:
-                return run_local(state, task, self.shards[home], self.stores[home], edges.cache)
+                return run_local(state, task, AtHome(self.shards[home], self.stores[home], edges.cache, cache))
             if is_program(task, home):
                 return await run_program(state, task, ClusterAccess(self.shards[home], self, POOL), POOL)
             self.expanded_elsewhere += task.kind is Kind.NEIGHBORHOOD

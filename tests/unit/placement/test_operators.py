@@ -32,6 +32,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("pinsage", {"count": 3}),
     ("pagerank", {"count": 4, "epsilon": 1e-6}),
     ("closure", {"hops": 2}),
+    ("closure", {"hops": 1, "rim": False}),
     ("expansion-aware", {"fanout": 2}),
     ("expansion-aware", {"max_hop": 2, "fanout": 1, "select": "degree"}),
 ]

@@ -85,7 +85,7 @@ def test_rows_are_kept_once_seen_and_stay_right(dataset: Dataset) -> None:
         assert asked - missing == {v for v in asked & chosen if all((v, t) in seen for t in tables)}
         assert found.missing_starts.tolist() == [0, 0, len(missing)]
         outs = {"x": np.zeros((60, 6), np.float32), "y": np.zeros(60, np.int64)}
-        cache.fill("node", tables, found, [outs[t] for t in tables])
+        cache.fill("node", tables, found.slots, found.positions, [outs[t] for t in tables])
         for table in tables:
             outs[table][found.missing_positions] = {"x": x, "y": y}[table][found.missing_ids]
             assert np.array_equal(outs[table][positions], {"x": x, "y": y}[table][ids])
@@ -112,7 +112,7 @@ def test_threads_never_see_half_a_row(dataset: Dataset) -> None:
             found = cache.look_up("node", ["x"], ids, np.arange(50), np.array([0, 0, 50]))
             assert found is not None
             out = np.zeros((50, 6), np.float32)
-            cache.fill("node", ["x"], found, [out])
+            cache.fill("node", ["x"], found.slots, found.positions, [out])
             if not np.array_equal(out[found.positions], x[ids[found.positions]]):
                 wrong.append("a kept row differs")
             out[found.missing_positions] = x[found.missing_ids]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from hypothesis import strategies as st
 from atta.daemon.filling.edges import EdgeFilling
 from atta.daemon.filling.filler import Filler, pieces_by_owner
 from atta.daemon.filling.pieces import FillPiece, PieceQueue
+from atta.daemon.filling.source import FillSource
 from atta.daemon.peers.answers import SampledRows
+from atta.daemon.peers.owners import Owners
 from atta.errors import RemoteError, UnavailableError, WrongDatasetError
 from atta.kvstore.cache import EdgeCache
 from atta.kvstore.cache.choice import HotVertices, candidates
@@ -89,7 +92,11 @@ def fill(placed: Placed, peers: Mapping[int, Neighbour], *, limit: int = 1 << 20
     async def run() -> None:
         how = {"limit_bytes": limit, "share": None, "rank": "degree", "fan_outs": (3, 2)}
         chosen_from = partial(candidates, placed.dataset, 0, **how)
-        work = EdgeFilling(placed.dataset, cache, peers, peers.keys()).run(chosen_from, fetch_all)
+        with ThreadPoolExecutor(1) as pool:
+            source = FillSource(Owners(peers, placed.dataset, pool), peers, pool)
+            await until_complete(EdgeFilling(placed.dataset, cache, source, peers.keys()).run(chosen_from, fetch_all))
+
+    async def until_complete(work: Coroutine[Any, Any, None]) -> None:
         chore = asyncio.create_task(work)
         until = asyncio.get_running_loop().time() + most_s
         while not cache._complete and asyncio.get_running_loop().time() < until and not chore.done():

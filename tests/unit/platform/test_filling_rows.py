@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 
 from atta.daemon.filling import rows as filling_rows
 from atta.daemon.filling.rows import row_pieces
+from atta.daemon.filling.source import FillSource
 from atta.daemon.peers.answers import PulledRows
+from atta.daemon.peers.owners import Owners
 from atta.errors import RemoteError
 from atta.kvstore.cache import RowCache
 from atta.kvstore.store import Store
@@ -61,6 +64,11 @@ def owners(dataset: Dataset) -> Any:
     return {part: Owner(dataset, part) for part in range(PARTS)}
 
 
+def source_of(dataset: Dataset, peers: Any) -> FillSource:
+    pool = ThreadPoolExecutor(1)
+    return FillSource(Owners(peers, dataset, pool), peers, pool)
+
+
 def fetch(pieces: Sequence[Any]) -> int:
     async def all_of_them() -> int:
         return sum([await piece.fetch() for piece in pieces])
@@ -80,7 +88,7 @@ def cached(dataset: Dataset, cache: RowCache, part: int) -> set[int]:
     found = cache.look_up("node", ["y", "x"], low + rows, rows, of_one_owner(part, len(rows)))
     assert found is not None
     outs = [np.zeros(high - low, dtype=np.int64), np.zeros((high - low, 5), dtype=np.float32)]
-    cache.fill("node", ["y", "x"], found, outs)
+    cache.fill("node", ["y", "x"], found.slots, found.positions, outs)
     for name, out in zip(["y", "x"], outs, strict=True):
         assert (out[found.positions] == dataset.part(part).table("node", name)[found.positions]).all()
     return set((low + found.positions).tolist())
@@ -94,10 +102,10 @@ def halo(dataset: Dataset) -> set[int]:
 
 def test_rows_of_halo_vertices_are_filled_in_first_and_the_others_after(dataset: Dataset) -> None:
     cache, peers = RowCache(dataset, 0, limit_bytes=1 << 20), owners(dataset)
-    near = list(row_pieces(cache, dataset, 0, peers, halo=True))
+    near = list(row_pieces(cache, dataset, 0, source_of(dataset, peers), halo=True))
     assert fetch(near) == ROW_BYTES * len(halo(dataset))
     assert cached(dataset, cache, 1) | cached(dataset, cache, 2) == halo(dataset)
-    far = list(row_pieces(cache, dataset, 0, peers, halo=False))
+    far = list(row_pieces(cache, dataset, 0, source_of(dataset, peers), halo=False))
     remote = set(range(dataset.book.range("node", 0)[1], NODES))
     assert fetch(far) == ROW_BYTES * len(remote - halo(dataset))
     assert cached(dataset, cache, 1) | cached(dataset, cache, 2) == remote
@@ -107,14 +115,18 @@ def test_rows_of_halo_vertices_are_filled_in_first_and_the_others_after(dataset:
 @pytest.mark.parametrize("room", [0, 1, 40])
 def test_no_more_is_filled_in_than_the_cache_has_room_for(dataset: Dataset, room: int) -> None:
     cache = RowCache(dataset, 0, limit_bytes=room * ROW_BYTES + 3)
-    pieces = [piece for near in (True, False) for piece in row_pieces(cache, dataset, 0, owners(dataset), halo=near)]
+    pieces = [
+        piece
+        for near in (True, False)
+        for piece in row_pieces(cache, dataset, 0, source_of(dataset, owners(dataset)), halo=near)
+    ]
     assert fetch(pieces) == room * ROW_BYTES == cache.nbytes
 
 
 def test_pieces_are_small_and_of_one_owner_each(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filling_rows, "PULL_BYTES", 10 * ROW_BYTES + 1)
     cache, peers = RowCache(dataset, 0, limit_bytes=1 << 20), owners(dataset)
-    pieces = list(row_pieces(cache, dataset, 0, peers, halo=True))
+    pieces = list(row_pieces(cache, dataset, 0, source_of(dataset, peers), halo=True))
     for piece in pieces:
         before = len(peers[piece.owner].asked)
         assert fetch([piece]) <= 10 * ROW_BYTES
@@ -124,7 +136,7 @@ def test_pieces_are_small_and_of_one_owner_each(dataset: Dataset, monkeypatch: p
 
 def test_rows_that_batches_have_brought_are_not_asked_for_again(dataset: Dataset) -> None:
     cache, peers = RowCache(dataset, 0, limit_bytes=1 << 20), owners(dataset)
-    pieces = list(row_pieces(cache, dataset, 0, peers, halo=True))
+    pieces = list(row_pieces(cache, dataset, 0, source_of(dataset, peers), halo=True))
     low, _ = dataset.book.range("node", 1)
     brought = np.array(sorted(v - low for v in halo(dataset) if v in range(*dataset.book.range("node", 1))))[::2]
     found = cache.look_up("node", ["x", "y"], low + brought, brought, of_one_owner(1, len(brought)))
@@ -142,7 +154,7 @@ def test_an_answer_of_the_wrong_length_is_an_error_and_enters_nothing(dataset: D
     cache, peers = RowCache(dataset, 0, limit_bytes=1 << 20), owners(dataset)
     for peer in peers.values():
         peer.lose = 1
-    for piece in row_pieces(cache, dataset, 0, peers, halo=True):
+    for piece in row_pieces(cache, dataset, 0, source_of(dataset, peers), halo=True):
         with pytest.raises(RemoteError, match="bytes for 7 rows"):
             fetch([piece])
     assert not cached(dataset, cache, 1) | cached(dataset, cache, 2)
@@ -150,7 +162,7 @@ def test_an_answer_of_the_wrong_length_is_an_error_and_enters_nothing(dataset: D
 
 def test_the_policy_that_keeps_what_was_asked_for_lately_is_not_filled(dataset: Dataset) -> None:
     cache = RowCache(dataset, 0, limit_bytes=1 << 20, rank="recent")
-    assert not [*row_pieces(cache, dataset, 0, owners(dataset), halo=True)]
+    assert not [*row_pieces(cache, dataset, 0, source_of(dataset, owners(dataset)), halo=True)]
 
 
 def test_a_short_answer_is_an_error(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +172,7 @@ def test_a_short_answer_is_an_error(dataset: Dataset, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Owner, "pull", nothing)
     cache = RowCache(dataset, 0, limit_bytes=1 << 20)
-    piece = next(iter(row_pieces(cache, dataset, 0, owners(dataset), halo=True)))
+    piece = next(iter(row_pieces(cache, dataset, 0, source_of(dataset, owners(dataset)), halo=True)))
     with pytest.raises(RemoteError, match="sends 0 rows of"):
         fetch([piece])
 
@@ -171,4 +183,4 @@ def test_datasets_without_tables_have_nothing_to_fill_in(tmp_path: Path) -> None
         writer.add_edges("node__to__node", np.arange(10), np.arange(10, 20))
     partition_graph(tmp_path / "graph", tmp_path / "parts", parts=2, method="random", seed=0)
     dataset = Dataset.open(tmp_path / "parts")
-    assert not [*row_pieces(RowCache(dataset, 0, limit_bytes=1 << 20), dataset, 0, {}, halo=True)]
+    assert not [*row_pieces(RowCache(dataset, 0, limit_bytes=1 << 20), dataset, 0, source_of(dataset, {}), halo=True)]

@@ -24,10 +24,10 @@ Each batch has 10 seeds at home, then 20 vertices at home and 30 of the other ow
 
 
 def task(
-    kind: str, op: str, cost: float, us: float, *, dag: int, moved: tuple[int, int, int] | None = None
+    kind: str, op: str, cost: float, us: float, *, dag: int, moved: tuple[int, int] | None = None, cached: int = 0
 ) -> TaskSpan:
     lane, owner, owners = ("cpu", 0, "") if moved is None else ("net", OTHERS, "1")
-    rows, nbytes, cached = moved or (0, 0, 0)
+    rows, nbytes = moved or (0, 0)
     start = float(dag)
     of = ("session-name", dag, dag, kind, op, lane, owner, 0, 1, cost, rows, nbytes, cached, 0, "done", owners)
     return TaskSpan(start + 1e-6 * us, start, start, *of)
@@ -39,8 +39,8 @@ def batch(dag: int, larger: float = 1.0) -> list[Entry]:
         task("feature", "feature0", 10 * ROW, 30.0, dag=dag),
         task("neighborhood", "nbr1", 160.0, 100 + 160 * 0.5, dag=dag),
         task("join", "nbr1", 50.0, 25.0, dag=dag),
-        task("feature", "feature1", 20 * ROW * larger, 30.0, dag=dag),
-        task("feature", "feature1", 30 * ROW, 900.0, dag=dag, moved=(18, round(18 * ROW), 12)),
+        task("feature", "feature1", (20 * larger + 12) * ROW, 30.0, dag=dag, cached=12),
+        task("feature", "feature1", 18 * ROW, 900.0, dag=dag, moved=(18, round(18 * ROW))),
         task("end", "", 0.0, 10.0, dag=dag),
     ]
 

@@ -31,7 +31,8 @@ from atta.train.cooperative import (
     count_targets,
     worker_view,
 )
-from atta.train.cooperative.exchange import _Transfer, start_exchange
+from atta.train.cooperative.exchange import Direction, JoinedSource, KeptRows, Source, source_inside, start_exchange
+from atta.train.cooperative.exchange.source import Payload
 
 VERTICES = 30
 
@@ -147,36 +148,50 @@ def test_interior_rows_are_computed_while_others_travel(
     """Forward: send, compute, wait. Backward: send gradients, compute, wait."""
     events: list[str] = []
 
-    class Nothing(_Transfer):
-        def wait(self) -> torch.Tensor:
-            events.append("wait")
-            return super().wait()
+    class Alone(Source):
+        """Says when it is asked, and that there are no remote rows."""
 
-    def send(rows: torch.Tensor, *, back: bool) -> _Transfer:
-        events.append("back" if back else "send")
-        return Nothing(rows, rows.new_empty((0, *rows.shape[1:])), [])
+        sent = crossed = Payload()
+
+        def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Nothing:
+            assert layer == 3
+            events.append(direction)
+            return Nothing(rows[:0] if direction == "forward" else torch.zeros_like(batch.x))
+
+    class Nothing:
+        def __init__(self, rows: torch.Tensor) -> None:
+            self.rows = rows
+
+        def finish(self) -> torch.Tensor:
+            events.append("wait")
+            return self.rows
 
     def computed(_: torch.nn.Module, inputs: Any, out: torch.Tensor) -> None:
         events.append("compute")
         out.register_hook(lambda _: events.append("compute"))
 
-    monkeypatch.setattr(batch.graph, "group", object())
-    monkeypatch.setattr(batch.graph, "send", send)
+    monkeypatch.setattr(batch.graph, "source", Alone())
     # All rows are interior here. The other half of the layer has none.
     layer = kind(5, 3).double()
     layer.register_propagate_forward_hook(lambda m, i, out: computed(m, i, out) if len(out) else None)
-    Exchanged(layer)(batch.x.requires_grad_(), batch.graph).sum().backward()
-    assert events == ["send", "compute", "wait", "back", "compute", "wait"]
+    Exchanged(layer, 3)(batch.x.requires_grad_(), batch.graph).sum().backward()
+    assert events == ["forward", "compute", "wait", "backward", "compute", "wait"]
 
 
 def test_nothing_of_an_exchange_is_left_to_the_garbage_collector(
     batch: TrainerBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def send(rows: torch.Tensor, *, back: bool) -> _Transfer:
-        return _Transfer(rows, rows.new_empty((0, *rows.shape[1:])), [])
+    class Empty(Source):
+        sent = crossed = Payload()
 
-    monkeypatch.setattr(batch.graph, "group", object())
-    monkeypatch.setattr(batch.graph, "send", send)
+        def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Empty:
+            self.rows = rows[:0] if direction == "forward" else torch.zeros_like(batch.x)
+            return self
+
+        def finish(self) -> torch.Tensor:
+            return self.rows
+
+    monkeypatch.setattr(batch.graph, "source", Empty())
     gc.collect()
     gc.disable()
     try:
@@ -250,9 +265,13 @@ def test_other_mistakes_name_their_cause(batch: TrainerBatch, graph: TrainingGra
     with pytest.raises(ConfigError, match="argument edge_weight has no cooperative form"):
         CooperativeModel(pyg.GCN(5, 8, 2, 3).double())(batch.x, batch.graph, torch.ones(3))
     with pytest.raises(ConfigError, match="trainer 1 of 2, the group has this as 0 of 1"):
+        source_inside(worker_view(graph, np.arange(VERTICES) % 2, 1, 2))
+    with pytest.raises(ConfigError, match="rows of other trainers: it needs a source of them"):
         CooperativeGraph(worker_view(graph, np.arange(VERTICES) % 2, 1, 2))
+    with pytest.raises(ConfigError, match="this trainer is the only one"):
+        start_exchange(batch.x, batch.graph)
     with pytest.raises(ConfigError, match="transport 'fax'"):
-        CooperativeGraph(batch.graph.view, transport="fax")
+        source_inside(batch.graph.view, transport="fax")
     with pytest.raises(ConfigError, match="there are no targets"):
         backward(CooperativeModel(pyg.SAGEConv(5, 3).double()), batch, None, 0)
     with pytest.raises(UnknownNameError, match="deep model"):
@@ -274,3 +293,69 @@ def test_loops_without_their_weights_are_refused(rng: np.random.Generator) -> No
     batch = TrainerBatch.of(worker_view(loops, np.zeros(2, np.int64), 0, 1))
     with pytest.raises(ConfigError, match="has self-loops"):
         CooperativeModel(pyg.GCNConv(5, 3, add_self_loops=False).double())(batch.x, batch.graph)
+
+
+class Numbered(Source):
+    """Remote rows that say which source they come from; gradients are counted, not computed."""
+
+    def __init__(self, number: float, rows: int) -> None:
+        self.number, self.rows = number, rows
+        self.asked: list[tuple[int, Direction, list[float]]] = []
+
+    @property
+    def sent(self) -> Payload:
+        return Payload({(0, "forward"): int(self.number)})
+
+    @property
+    def crossed(self) -> Payload:
+        return Payload({(1, "backward"): 10 * int(self.number)})
+
+    def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Numbered:
+        self.asked.append((layer, direction, rows.sum(1).tolist()))
+        self.into = torch.full((self.rows if direction == "forward" else 2, 1), self.number)
+        return self
+
+    def finish(self) -> torch.Tensor:
+        return self.into.clone()
+
+
+def test_joined_sources_answer_for_their_rows() -> None:
+    parts = Numbered(3, 1), Numbered(5, 2)
+    joined = JoinedSource([(part, part.rows) for part in parts])
+    assert joined.start(7, "forward", torch.ones(2, 1)).finish().tolist() == [[3], [5], [5]]
+    assert joined.start(7, "backward", torch.tensor([[1.0], [2], [4]])).finish().tolist() == [[8], [8]]
+    assert [part.asked[1] for part in parts] == [(7, "backward", [1]), (7, "backward", [2, 4])]
+    assert joined.sent == {(0, "forward"): 8}
+    assert joined.crossed == {(1, "backward"): 80}
+
+
+def test_rows_that_never_change_are_asked_for_once() -> None:
+    inner, fixed = Numbered(3, 1), torch.ones(2, 1)
+    kept = KeptRows(inner, fixed)
+    assert [kept.start(0, "forward", fixed).finish().tolist() for _ in range(3)] == [[[3]]] * 3
+    assert len(inner.asked) == 1
+    for rows in (fixed.clone(), fixed.clone().requires_grad_()):
+        kept.start(0, "forward", rows)
+    kept.start(0, "backward", fixed)
+    assert len(inner.asked) == 4
+    known = KeptRows(inner, fixed, torch.full((1, 1), 9.0))
+    assert known.start(0, "forward", fixed).finish().tolist() == [[9]]
+    assert len(inner.asked) == 4
+    assert kept.sent == inner.sent
+
+
+def test_layers_ask_by_their_numbers(batch: TrainerBatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the modules; recomputed layers ask by the same number again."""
+
+    class Empty(Numbered):
+        def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Empty:
+            super().start(layer, direction, rows[:0])
+            self.into = rows[:0] if direction == "forward" else rows.new_zeros((VERTICES, *rows.shape[1:]))
+            return self
+
+    model = DeepGNN(5, 8, 3, num_layers=3, dropout=0.0, checkpointed=True).double()
+    monkeypatch.setattr(batch.graph, "source", source := Empty(0, 0))
+    backward(CooperativeModel(model), batch, None, count_targets(batch, None))
+    asked = [(layer, direction) for layer, direction, _ in source.asked]
+    again = [(layer, way) for layer in (2, 1, 0) for way in ("forward", "backward")]
+    assert asked == [(0, "forward"), (1, "forward"), (2, "forward"), *again]

@@ -38,6 +38,17 @@ def test_every_setting_belongs_to_all_strategies_or_to_some() -> None:
     assert strategies_with("epochs") == []
 
 
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_sees_its_own_settings_only(name: str) -> None:
+    needed = {"co_batches": 2} if name == "cooperative" else {}
+    config = TrainConfig(data="x", strategy=name, trainers=4, layers=3, **needed)  # type: ignore[arg-type]
+    own = config.own
+    assert type(own) is STRATEGIES[name].settings
+    assert {f: getattr(config, f) for f in vars(own)} == vars(own)
+    assert own.depth == 3
+    assert (own.strategy, own.trainers) == (name, 4)
+
+
 def test_settings_without_an_option_say_why() -> None:
     reasons = {s.field: s.option.reason for s in settings_of(TrainConfig) if isinstance(s.option, NoOption)}
     assert list(reasons) == ["verbose"]

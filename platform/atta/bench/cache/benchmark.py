@@ -192,7 +192,7 @@ def _pull(dataset: Dataset, part: int, cache: RowCache, batch: Batch) -> None:
         outs = [np.zeros((len(ids), 1), np.uint8) for _ in tables]
         found = cache.look_up(node_type, tables, grouped, positions, starts)
         if found is not None:
-            cache.fill(node_type, tables, found, outs)
+            cache.fill(node_type, tables, found.slots, found.positions, outs)
             cache.keep(node_type, tables, found.missing_slots, found.missing_positions, outs)
 
 

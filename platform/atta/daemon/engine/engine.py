@@ -190,6 +190,7 @@ class Engine:
                 compactors=self._compactors,
                 degree=self.shard.degree,
                 kept=self._edges,
+                rows=self.cache,
             )
         except BaseException:
             self.slots.release(slot)

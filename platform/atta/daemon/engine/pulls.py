@@ -1,4 +1,4 @@
-"""Table rows that peers own: from the cache, from pulls of other batches that are under way, and from the peers
+"""Table rows that peers own and that are not cached: from pulls of other batches that are under way, and from the peers
 themselves."""
 
 from __future__ import annotations
@@ -52,19 +52,20 @@ class RemoteContext:
 
 @dataclass(frozen=True, slots=True)
 class WantedRows:
-    """Rows of one node type that a batch wants from peers, where they go, and the cache's slots for them."""
+    """Rows of one node type that a batch wants from peers, and where they go."""
 
     item: FeatureItem = field(repr=False)
     outs: Sequence[np.ndarray] = field(repr=False)
-    slots: np.ndarray | None = field(default=None, repr=False)
 
     def only(self, chosen: np.ndarray) -> WantedRows:
         """Some of the rows; ``chosen`` int64 ascends."""
         item = self.item
         assert item.starts is not None
         starts = np.searchsorted(chosen, item.starts)
-        item = replace(item, rows=item.rows[chosen], positions=item.positions[chosen], starts=starts)
-        return WantedRows(item, self.outs, None if self.slots is None else self.slots[chosen])
+        keep = None if item.keep is None else item.keep[chosen]
+        return WantedRows(
+            replace(item, rows=item.rows[chosen], positions=item.positions[chosen], starts=starts, keep=keep), self.outs
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,46 +74,27 @@ class PullCounts:
 
     remote: int = 0
     nbytes: int = 0
-    cached: int = 0
     shared: int = 0
     requests: int = 0
 
 
 async def pull_rows(state: BatchState, task: Task, context: RemoteContext) -> PullCounts:
     """Fetch all rows of a FEATURE task of other owners into the batch."""
-    cache = context.cache
-    wanted: list[WantedRows] = []
-    copies: list[asyncio.Future[None]] = []
-    cached = 0
-    try:
-        for item in state.feature_items(task):
-            assert item.starts is not None
-            outs = [state.table_rows(item.node_type, name) for name in item.tables]
-            found = cache.look_up(item.node_type, item.tables, item.rows, item.positions, item.starts)
-            if found is None:
-                wanted.append(WantedRows(item, outs))
-                continue
-            if hits := len(found.slots):
-                copies.append(context.copied(hits, outs, cache.fill, item.node_type, item.tables, found, outs))
-                cached += hits
-            if len(found.missing_ids):
-                missing = found.missing_ids, found.missing_positions, found.missing_starts
-                slots = None if context.codec else found.missing_slots
-                wanted.append(WantedRows(FeatureItem(item.node_type, item.tables, *missing), outs, slots))
-        pulled = await pull_jointly(wanted, context)
-        for rows in wanted:
-            if rows.slots is not None:
-                copies.append(_kept(rows, context))
-    finally:
-        await all_settled(copies)
-    return PullCounts(pulled.remote, pulled.nbytes, cached, pulled.shared, pulled.requests)
+    wanted = []
+    for item in state.feature_items(task):
+        outs = [state.table_rows(item.node_type, name) for name in item.tables]
+        wanted.append(WantedRows(item, outs))
+    pulled = await pull_jointly(wanted, context)
+    if not context.codec:
+        await all_settled([_kept(rows, context) for rows in wanted if rows.item.keep is not None])
+    return pulled
 
 
 def _kept(rows: WantedRows, context: RemoteContext) -> asyncio.Future[None]:
     """Have the cache keep what it wants of rows that have come."""
     item, outs = rows.item, rows.outs
     return context.copied(
-        len(item.rows), outs, context.cache.keep, item.node_type, item.tables, rows.slots, item.positions, outs
+        len(item.rows), outs, context.cache.keep, item.node_type, item.tables, item.keep, item.positions, outs
     )
 
 
@@ -148,7 +130,7 @@ async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> 
         if owed or promises:
             await asyncio.gather(*(promise.came for _, promise in promises), *owed)
     shared = sum(len(rows.item.rows) for rows in wanted) - pulled.remote
-    return PullCounts(pulled.remote, pulled.nbytes, 0, shared, pulled.requests)
+    return PullCounts(pulled.remote, pulled.nbytes, shared, pulled.requests)
 
 
 def _without(count: int, promises: Sequence[SharedRows]) -> np.ndarray:

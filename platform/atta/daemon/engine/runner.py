@@ -16,7 +16,7 @@ from atta.daemon.engine.pulls import RemoteContext
 from atta.daemon.engine.session import Session
 from atta.daemon.engine.slots import Slot
 from atta.daemon.engine.task_costs import TaskCosts
-from atta.daemon.engine.tasks import TaskResult, is_program, run_local, run_program, run_remote
+from atta.daemon.engine.tasks import AtHome, TaskResult, is_program, run_local, run_program, run_remote
 from atta.daemon.engine.workers import Workers
 from atta.daemon.links.links import DaemonLinks
 from atta.daemon.peers.answers import AskedOwners
@@ -83,12 +83,11 @@ class RunningDag:
         """Add a task that has ended to the batch's figures."""
         if task.lane is Lane.CPU:
             self.stats[_PHASE[task.kind]] += 1e3 * seconds
-            self.stats["cached_frontier"] += result.cached_rows
+            self.stats["cached_rows" if task.kind is Kind.FEATURE else "cached_frontier"] += result.cached_rows
             return
         self.stats["network_ms"] += 1e3 * seconds
         self.stats["remote_rows" if task.kind is Kind.FEATURE else "remote_frontier"] += result.remote_rows
         self.stats["remote_bytes"] += result.remote_bytes
-        self.stats["cached_rows"] += result.cached_rows
         self.stats["shared_rows"] += result.shared_rows
 
     def owners_of(self, task: Task) -> tuple[OwnedVertices, ...]:
@@ -115,8 +114,8 @@ class TaskRunner:
         links: DaemonLinks | None = None,
         done: Callable[[int, RunningDag, Task, TaskResult | BaseException, TaskTimes], None],
     ) -> None:
-        self._shard, self._store, self._peers, self._cache, self._done = shard, store, peers, cache, done
-        self._edges = edges
+        self._home = AtHome(shard, store, edges, cache)
+        self._peers, self._done = peers, done
         self.costs = TaskCosts()
         self._oldest_first = policy_named(config.policy).oldest_first
         self._workers = Workers(config.threads, "atta-worker")
@@ -146,7 +145,7 @@ class TaskRunner:
         started, cpu = time.monotonic(), time.thread_time()
         result: TaskResult | BaseException
         try:
-            result = run_local(running.state, task, self._shard, self._store, self._edges)
+            result = run_local(running.state, task, self._home)
             self.costs.ran(task, time.thread_time() - cpu)
         except BaseException as error:
             result = error
@@ -170,14 +169,14 @@ class TaskRunner:
         started = time.monotonic()
         result: TaskResult | BaseException
         try:
-            if is_program(task, self._shard.part):
+            if is_program(task, self._home.shard.part):
                 result = await run_program(running.state, task, self._access, self._workers)
             else:
                 age_ms = math.ceil(1e3 * (started - running.launched)) if self._oldest_first else 0
                 context = RemoteContext(
                     self._peers,
                     self._owners,
-                    self._cache,
+                    self._home.rows,
                     self._copiers,
                     self._underway,
                     running.session.request.codec,

@@ -10,14 +10,14 @@ from typing import Any
 
 from atta.daemon.engine.access import ClusterAccess
 from atta.daemon.engine.pulls import RemoteContext, pull_rows
-from atta.kvstore.cache import EdgeCache
+from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.store import Store
 from atta.samplers.batch.items import SampleItem, owners_of
 from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import Kind, OwnedVertices, Task
 from atta.samplers.shard import Answer, Shard
 
-__all__ = ["TaskResult", "is_program", "run_local", "run_program", "run_remote"]
+__all__ = ["AtHome", "TaskResult", "is_program", "run_local", "run_program", "run_remote"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,17 @@ class TaskResult:
     requests: int = 0  # to other daemons
 
 
-def run_local(state: BatchState, task: Task, shard: Shard, store: Store, edges: EdgeCache) -> TaskResult:
+@dataclass(frozen=True, slots=True)
+class AtHome:
+    """What tasks at home work with: the daemon's own partition, and copies of what others own."""
+
+    shard: Shard
+    store: Store
+    edges: EdgeCache
+    rows: RowCache
+
+
+def run_local(state: BatchState, task: Task, home: AtHome) -> TaskResult:
     """Run a task whose data is at home. Called on a worker thread; the kernels release the GIL."""
     match task.kind:
         case Kind.SEED:
@@ -43,24 +53,20 @@ def run_local(state: BatchState, task: Task, shard: Shard, store: Store, edges: 
         case Kind.POSITIVE | Kind.NEGATIVE:
             op, rows, positions, key = state.pair_item(task)
             negative = op.kind is Kind.NEGATIVE
-            ids = shard.pair(op.edge_type, rows, count=op.count, negative=negative, stream_key=key)
+            ids = home.shard.pair(op.edge_type, rows, count=op.count, negative=negative, stream_key=key)
             state.accept_pairs(task, positions, ids)
             return TaskResult()
         case Kind.NEIGHBORHOOD:
             kept = 0
             for item in state.sample_items(task):
                 kept += len(item.rows) if item.kept else 0
-                state.accept(task, item, _drawn(item, shard, edges))
+                state.accept(task, item, _drawn(item, home))
             return TaskResult(cached_rows=kept)
         case Kind.JOIN:
             growth, expand = state.join(task.op)
             return TaskResult(growth=growth, expand=expand)
         case Kind.FEATURE:
-            for pull in state.feature_items(task):
-                for name in pull.tables:
-                    out = state.table_rows(pull.node_type, name)
-                    store.gather_to(pull.node_type, name, pull.rows, out, pull.positions)
-            return TaskResult()
+            return TaskResult(cached_rows=_fetched(state, task, home))
         case Kind.END:
             state.finish()
             return TaskResult(nbytes=state.out.nbytes)
@@ -68,10 +74,10 @@ def run_local(state: BatchState, task: Task, shard: Shard, store: Store, edges: 
             raise AssertionError(f"{task} is a program")
 
 
-def _drawn(item: SampleItem, shard: Shard, edges: EdgeCache) -> Answer:
+def _drawn(item: SampleItem, home: AtHome) -> Answer:
     """The edges of an item at home."""
     if item.kept:
-        return edges.sample(
+        return home.edges.sample(
             item.edge_type,
             item.rows,
             fan_out=item.fan_out,
@@ -80,7 +86,7 @@ def _drawn(item: SampleItem, shard: Shard, edges: EdgeCache) -> Answer:
             method=item.method,
             trees=item.trees,
         )
-    return shard.sample(
+    return home.shard.sample(
         item.edge_type,
         item.rows,
         fan_out=item.fan_out,
@@ -91,6 +97,20 @@ def _drawn(item: SampleItem, shard: Shard, edges: EdgeCache) -> Answer:
         times=item.times,
         tables=item.tables,
     )
+
+
+def _fetched(state: BatchState, task: Task, home: AtHome) -> int:
+    """Copy the rows of a FEATURE task at home into the batch. Returns how many of them were cached."""
+    cached = 0
+    for item in state.feature_items(task):
+        outs = [state.table_rows(item.node_type, name) for name in item.tables]
+        if item.kept:
+            cached += len(item.rows)
+            home.rows.fill(item.node_type, item.tables, item.rows, item.positions, outs)
+            continue
+        for name, out in zip(item.tables, outs, strict=True):
+            home.store.gather_to(item.node_type, name, item.rows, out, item.positions)
+    return cached
 
 
 def is_program(task: Task, home: int) -> bool:
@@ -134,7 +154,6 @@ async def run_remote(state: BatchState, task: Task, context: RemoteContext) -> T
             return TaskResult(
                 remote_rows=pulled.remote,
                 remote_bytes=pulled.nbytes,
-                cached_rows=pulled.cached,
                 shared_rows=pulled.shared,
                 requests=pulled.requests,
             )

@@ -1,7 +1,8 @@
 """In-edges of hot vertices of other partitions, as pieces.
 
 First the owners say the in-degrees of remote vertices. Then it is chosen whose in-edges to keep
-(``atta.kvstore.cache.choice``), and these come piece by piece. Every piece is compared with the owner's digests.
+(``atta.kvstore.cache.choice``). The owners say the digests of these, and then the in-edges come piece by piece. Every
+piece is compared with the digests.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import structlog
 
 from atta.daemon.filling.pieces import FillPiece
-from atta.daemon.peers.answers import AskedPeers
+from atta.daemon.filling.source import FillSource, of_one_owner
 from atta.kvstore.cache import EdgeCache
 from atta.kvstore.cache.choice import MOST_DEGREE, Candidates, HotVertices, choose, edge_types_into
 from atta.kvstore.cache.pieces import Piece, in_pieces
@@ -22,10 +24,10 @@ from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2
 from atta.samplers.batch.items import SampleItem
 from atta.samplers.methods import Method
-from atta.samplers.shard import Answer
 
 __all__ = ["EdgeFilling"]
 
+FetchAll = Callable[[Iterable[FillPiece]], Awaitable[None]]
 _QUESTION = graph_pb2.ProbeRequest
 log = structlog.get_logger("atta.filling")
 
@@ -33,38 +35,33 @@ log = structlog.get_logger("atta.filling")
 class EdgeFilling:
     """Fills an ``EdgeCache``, once. Batches never wait for it."""
 
-    def __init__(self, dataset: Dataset, cache: EdgeCache, peers: AskedPeers, owners: Collection[int]) -> None:
-        """``owners``: the partitions whose daemons can be asked. In-edges of the others stay away."""
-        self._dataset, self._cache, self._peers, self._owners = dataset, cache, peers, owners
+    def __init__(self, dataset: Dataset, cache: EdgeCache, source: FillSource, parts: Collection[int]) -> None:
+        """``parts``: the partitions whose daemons can be asked. In-edges of the others stay away."""
+        self._dataset, self._cache, self._source, self._parts = dataset, cache, source, parts
 
-    async def run(
-        self, candidates: Callable[[], list[Candidates]], fetch_all: Callable[[Iterable[FillPiece]], Awaitable[None]]
-    ) -> None:
+    async def run(self, candidates: Callable[[], list[Candidates]], fetch_all: FetchAll) -> None:
         """Fill the cache, then rest until cancelled. ``fetch_all`` returns when all pieces are here.
 
         The daemon works without these edges, so a failure is only logged.
         """
         try:
             if self._cache.limit_bytes > 0:
-                await self._fill(await asyncio.to_thread(candidates), fetch_all)
+                await self._fill(await self._source.work(candidates), fetch_all)
         except Exception as error:
             log.exception("no edges kept", exc_info=error)
         await asyncio.Event().wait()
 
-    async def _fill(
-        self, asked: Sequence[Candidates], fetch_all: Callable[[Iterable[FillPiece]], Awaitable[None]]
-    ) -> None:
-        degrees = [np.full((len(c.ids), len(self._into(c.node_type))), MOST_DEGREE + 1) for c in asked]
-        await fetch_all(
-            piece for of_type, out in zip(asked, degrees, strict=True) for piece in self._degree_pieces(of_type, out)
-        )
-        hot = await asyncio.to_thread(choose, self._dataset, self._cache.part, asked, degrees, self._cache.limit_bytes)
+    async def _fill(self, asked: Sequence[Candidates], fetch_all: FetchAll) -> None:
+        degrees = await self._told(_QUESTION.DEGREE, asked, fetch_all, unknown=MOST_DEGREE + 1)
+        hot = await self._source.work(choose, self._dataset, self._cache.part, asked, degrees, self._cache.limit_bytes)
         cut = [in_pieces(of_type, self._dataset.book.offsets[of_type.node_type]) for of_type in hot]
-        await asyncio.to_thread(self._cache.reserve, [of_type for of_type, _ in cut])
+        await self._source.work(self._cache.reserve, [of_type for of_type, _ in cut])
+        digests = await self._told(_QUESTION.DIGEST, [of_type for of_type, _ in cut], fetch_all)
         ordered = sorted(
-            ((piece, of_type) for of_type, pieces in cut for piece in pieces), key=lambda found: found[0].tier
+            ((piece, of_type, of) for (of_type, pieces), of in zip(cut, digests, strict=True) for piece in pieces),
+            key=lambda found: found[0].tier,
         )
-        await fetch_all(FillPiece(p.owner, partial(self._fetch, p, of_type)) for p, of_type in ordered)
+        await fetch_all(FillPiece(p.owner, partial(self._fetch, p, of_type, of)) for p, of_type, of in ordered)
         self._cache.completed()
         figures = self._cache.stats()
         vertices, refused = int(figures["edge_cache_rows"]), int(figures["edge_cache_refused"])
@@ -73,44 +70,41 @@ class EdgeFilling:
     def _into(self, node_type: str) -> tuple[str, ...]:
         return edge_types_into(self._dataset.schema, node_type)
 
-    def _degree_pieces(self, of_type: Candidates, out: np.ndarray) -> Iterator[FillPiece]:
-        """Pieces that put the in-degrees of ``of_type`` into ``out``, one for each owner."""
-        offsets = self._dataset.book.offsets[of_type.node_type]
-        of_owner = np.searchsorted(offsets, of_type.ids, side="right") - 1
+    async def _told(
+        self, question: Any, asked: Sequence[Candidates | HotVertices], fetch_all: FetchAll, *, unknown: int = 0
+    ) -> list[np.ndarray]:
+        """What the owners say of all vertices: for each of ``asked`` int64 [n, edge types]. It is ``unknown`` where no
+        daemon can be asked."""
+        found = [np.full((len(a.ids), len(self._into(a.node_type))), unknown, dtype=np.int64) for a in asked]
+        await fetch_all(
+            piece for a, out in zip(asked, found, strict=True) for piece in self._questions(question, a, out)
+        )
+        return found
+
+    def _questions(self, question: Any, asked: Candidates | HotVertices, out: np.ndarray) -> Iterator[FillPiece]:
+        """Pieces that put the answers for ``asked`` into ``out``, one for each owner."""
+        of_owner = np.searchsorted(self._dataset.book.offsets[asked.node_type], asked.ids, side="right") - 1
         for owner in np.unique(of_owner).tolist():
-            if owner in self._owners:
+            if owner in self._parts:
                 mine = np.flatnonzero(of_owner == owner)
-                yield FillPiece(owner, partial(self._degrees, owner, of_type, mine, out))
+                yield FillPiece(owner, partial(self._tell, question, owner, asked, mine, out))
 
-    async def _degrees(self, owner: int, of_type: Candidates, mine: np.ndarray, out: np.ndarray) -> int:
-        peer = self._peers[owner]
-        rows = of_type.ids[mine] - self._dataset.book.offsets[of_type.node_type][owner]
-        for column, edge_type in enumerate(self._into(of_type.node_type)):
-            out[mine, column] = await peer.probe(edge_type, _QUESTION.DEGREE, rows)
-        return 8 * len(mine)
+    async def _tell(
+        self, question: Any, owner: int, asked: Candidates | HotVertices, mine: np.ndarray, out: np.ndarray
+    ) -> int:
+        rows = asked.ids[mine] - self._dataset.book.offsets[asked.node_type][owner]
+        for column, edge_type in enumerate(self._into(asked.node_type)):
+            out[mine, column] = await self._source.peers[owner].probe(edge_type, question, rows)
+        return 8 * len(rows)
 
-    async def _fetch(self, piece: Piece, hot: HotVertices) -> int:
+    async def _fetch(self, piece: Piece, hot: HotVertices, digests: np.ndarray) -> int:
         """Take one piece of in-edges. One that differs from what the owner has is left out."""
-        peer, types = self._peers[piece.owner], self._into(piece.node_type)
-        rows = hot.ids[piece.first : piece.stop] - self._dataset.book.offsets[piece.node_type][piece.owner]
-        items = [SampleItem(e, rows, np.arange(len(rows)), -1, False, Method.UNIFORM, 0) for e in types]
-        parts: dict[str, list[Answer]] = {e: [] for e in types}
-        async for item, _, answer, _ in peer.sample(items):
-            parts[item.edge_type].append(answer)
-        digests = [await peer.probe(e, _QUESTION.DIGEST, rows) for e in types]
-        answers = [_joined(parts[e]) for e in types]
-        if not await asyncio.to_thread(self._cache.keep, piece.node_type, piece.first, answers, digests):
-            log.warning("edges differ from what their owner has", owner=piece.owner, vertices=len(rows))
+        mine = slice(piece.first, piece.stop)
+        ids, of = hot.ids[mine], digests[mine]
+        places, starts = np.arange(len(ids)), of_one_owner(self._dataset.num_parts, piece.owner, len(ids))
+        types = self._into(piece.node_type)
+        items = [SampleItem(e, ids, places, -1, False, Method.UNIFORM, 0, starts=starts) for e in types]
+        answers = [sampled.answer for sampled in await self._source.owners.sample(items)]
+        if not await self._source.work(self._cache.keep, piece.node_type, piece.first, answers, [*of.T]):
+            log.warning("edges differ from what their owner has", owner=piece.owner, vertices=len(ids))
         return piece.nbytes
-
-
-def _joined(parts: Sequence[Answer]) -> Answer:
-    """Consecutive answers as one."""
-    if len(parts) == 1:
-        return parts[0]
-    empty = np.empty(0, dtype=np.int32)
-    counts, neighbors, edge_ids = (
-        np.concatenate([empty, *(getattr(part, name) for part in parts)])
-        for name in ("counts", "neighbors", "edge_ids")
-    )
-    return Answer(counts, neighbors, edge_ids)

@@ -135,7 +135,7 @@ def _part(item: Item, owner: int, first: int, rows: int) -> Item:
     at = slice(first, first + rows)
     starts = np.where(np.arange(len(item.starts)) <= owner, 0, rows)
     if isinstance(item, FeatureItem):
-        return replace(item, rows=item.rows[at], positions=item.positions[at], starts=starts)
+        return replace(item, rows=item.rows[at], positions=item.positions[at], starts=starts, keep=None)
     trees, times = (None if per_row is None else per_row[at] for per_row in (item.trees, item.times))
     return replace(item, rows=item.rows[at], positions=item.positions[at], trees=trees, times=times, starts=starts)
 

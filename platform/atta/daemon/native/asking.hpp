@@ -68,7 +68,9 @@ class AskingEnd final : public Endpoint {
     if (events & (EPOLLIN | EPOLLHUP)) {
       const char* why = reader_.read(
           fd(), [this](const FrameHeader& head) { return wrong(head); },
-          [this](const FrameHeader& head, const std::byte* arrays) { return take(head, arrays); });
+          [this](const FrameHeader& head, const std::byte* bytes, std::uint64_t at, std::size_t count) {
+            return take(head, bytes, at, count);
+          });
       if (why == nullptr) why = misfit_;
       counters_->answered_bytes.fetch_add(std::exchange(reader_.received, 0), std::memory_order_relaxed);
       if (reader_.malformed || misfit_ != nullptr) counters_->malformed.fetch_add(1, std::memory_order_relaxed);
@@ -111,12 +113,12 @@ class AskingEnd final : public Endpoint {
     return head.bytes > 4 * kPieceBytes + row_bytes ? "an answer that is too large" : nullptr;
   }
 
-  // An answer to a request that was given up is passed over.
-  bool take(const FrameHeader& head, const std::byte* arrays) {
+  // A stretch of an answer. What answers a request that was given up is passed over.
+  bool take(const FrameHeader& head, const std::byte* bytes, std::uint64_t at, std::size_t count) {
     const auto found = waiting_.find(head.request);
     if (found == waiting_.end()) return true;
     Asked& asked = *found->second.asked;
-    misfit_ = asked.take(head, arrays);
+    misfit_ = asked.take(head, bytes, at, count);
     if (misfit_ != nullptr) return false;
     if (asked.state == Asked::State::kWaiting) return true;
     if (asked.state == Asked::State::kRefused) counters_->refused.fetch_add(1, std::memory_order_relaxed);

@@ -62,11 +62,14 @@ static_assert(sizeof(FrameHeader) == 64 && std::is_trivially_copyable_v<FrameHea
 
 inline constexpr std::size_t kMaxRequestRows = std::size_t{1} << 20;  // rows of one request
 inline constexpr std::size_t kMaxRefusal = 512;                       // bytes of the text of a refusal
-inline constexpr std::size_t kPieceBytes = std::size_t{256} << 10;    // about the size of an answer, so that it stays in the caches
+inline constexpr std::size_t kPieceBytes = std::size_t{128} << 10;    // about the size of an answer, so that it stays in the caches
 inline constexpr std::int32_t kMaxFanOut = 1 << 20;
 
 // Bytes that the arrays of a frame take in the stream: frames begin at multiples of 8.
 inline constexpr std::uint64_t padded(std::uint64_t bytes) { return (bytes + 7) / 8 * 8; }
+
+// Whether the arrays of a frame may be taken as they come. Others are taken as a whole.
+inline bool in_parts(const FrameHeader& head) { return head.kind == FrameKind::kPulled && head.bytes > 0; }
 
 inline std::size_t row_width(const FrameHeader& head) { return head.flags & kWideRows ? 8 : 4; }
 

@@ -229,6 +229,7 @@ class Request {
     const auto row_at = [&](std::size_t i) {
       return Row{rows_[i], trees_.empty() ? -1 : trees_[i], times_.empty() ? kEndOfTime : times_[i]};
     };
+    if (spec.fan_out == -1 && method == nullptr) return copy(graph, spec, row_at, stop, out);
     with_picker(method, spec, [&](auto make) {
       auto picker = make();
       expand(graph, spec, picker, done_, stop, row_at, true, sink);
@@ -237,6 +238,34 @@ class Request {
     head.edges = sink.neighbors.size();
     head.flags = static_cast<std::uint8_t>((sizeof(Id) == 8 ? kWideNeighbors : 0) | (sizeof(Edge) == 8 ? kWideEdgeIds : 0));
     append(sink.counts, out), append(sink.neighbors, out), append(sink.edge_ids, out);
+    out.end(head);
+  }
+
+  // Answers with all edges of the rows. Nothing is drawn, so each row's edges move at once.
+  template <class Id, class Edge, class RowAt>
+  void copy(const InEdges<Id, Edge>& graph, const SampleSpec& spec, const RowAt& row_at, std::size_t stop, Piece& out) {
+    static thread_local std::vector<Target> found;  // keeps its memory
+    found.clear();
+    FrameHeader head = answered(FrameKind::kSampled, stop - done_);
+    for (std::size_t i = done_; i < stop; ++i) {
+      found.push_back(target_of(graph, spec, row_at(i)));
+      if (found.back().degree > INT32_MAX) throw std::invalid_argument("fan_out: more than 2^31 - 1 neighbours of one row");
+      head.edges += static_cast<std::uint64_t>(found.back().degree);
+    }
+    head.flags = static_cast<std::uint8_t>((sizeof(Id) == 8 ? kWideNeighbors : 0) | (sizeof(Edge) == 8 ? kWideEdgeIds : 0));
+    std::byte* to = out.more(found.size() * 4 + head.edges * (sizeof(Id) + sizeof(Edge)));
+    for (const Target& row : found) {
+      const auto count = static_cast<std::int32_t>(row.degree);
+      std::memcpy(to, &count, sizeof count), to += sizeof count;
+    }
+    const auto move = [&](const auto* values) {
+      for (const Target& row : found) {
+        const std::size_t bytes = static_cast<std::size_t>(row.degree) * sizeof *values;
+        if (bytes > 0) std::memcpy(to, values + row.begin, bytes);
+        to += bytes;
+      }
+    };
+    move(graph.indices), move(graph.edge_ids);
     out.end(head);
   }
 

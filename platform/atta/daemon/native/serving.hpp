@@ -96,12 +96,13 @@ class ServingEnd final : public Endpoint {
   }
 
   bool receive() {
-    const char* why = reader_.read(fd(), wrong_request, [&](const FrameHeader& head, const std::byte* arrays) {
-      requests_.emplace_back(head, arrays, now_us() - std::int64_t{1000} * head.age_ms);
-      waiting_ += requests_.back().nbytes();
-      std::push_heap(requests_.begin(), requests_.end(), later);
-      return waiting_ < kMaxWaiting;
-    });
+    const char* why =
+        reader_.read(fd(), wrong_request, [&](const FrameHeader& head, const std::byte* arrays, std::uint64_t, std::size_t) {
+          requests_.emplace_back(head, arrays, now_us() - std::int64_t{1000} * head.age_ms);
+          waiting_ += requests_.back().nbytes();
+          std::push_heap(requests_.begin(), requests_.end(), later);
+          return waiting_ < kMaxWaiting;
+        });
     if (why != nullptr && reader_.malformed) counters_->malformed.fetch_add(1, std::memory_order_relaxed);
     return why == nullptr;
   }

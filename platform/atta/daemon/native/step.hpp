@@ -84,34 +84,52 @@ struct Asked {
 
   std::uint64_t most_row_bytes() const { return pulls() ? row_bytes : 4 + 16 * most_edges; }
 
-  // Takes an answer in. Returns why it does not fit; null: it does.
-  const char* take(const FrameHeader& head, const std::byte* arrays) {
+  // Takes a stretch of an answer in: `count` bytes of its arrays, from byte `at` on. Returns why it does not fit; null:
+  // it does.
+  const char* take(const FrameHeader& head, const std::byte* bytes, std::uint64_t at, std::size_t count) {
     if (head.kind == FrameKind::kRefused) {
       state = State::kRefused;
-      why.assign(reinterpret_cast<const char*>(arrays), static_cast<std::size_t>(head.bytes));
+      why.assign(reinterpret_cast<const char*>(bytes), count);
       for (char& letter : why)
         if (letter < ' ' || letter > '~') letter = '?';  // Python takes it as UTF-8
       return nullptr;
     }
     if (head.first_row != done || head.rows > rows - done) return "an answer for other rows";
-    const char* wrong = pulls() ? take_rows(head, arrays) : take_edges(head, arrays);
+    const char* wrong = pulls() ? take_rows(head, bytes, at, count) : take_edges(head, bytes);
     if (wrong != nullptr) return wrong;
+    if (at + count < head.bytes) return nullptr;
     done += head.rows;
     if (done == rows) state = State::kAnswered;
     return nullptr;
   }
 
  private:
-  const char* take_rows(const FrameHeader& head, const std::byte* arrays) {
+  const char* take_rows(const FrameHeader& head, const std::byte* bytes, std::uint64_t at, std::size_t count) {
     if (head.kind != FrameKind::kPulled || head.bytes != row_bytes * head.rows) return "rows of another size";
-    const std::int64_t* to = positions + done;
+    auto first = static_cast<std::size_t>(at);  // of the bytes, in what is left of the frame
     for (const TargetTable& table : *tables) {
-      move_rows(
-          arrays, table.data, table.row_bytes, head.rows, true, [](std::size_t i) { return i; },
-          [to](std::size_t i) { return static_cast<std::size_t>(to[i]); });
-      arrays += table.row_bytes * head.rows;
+      const std::size_t whole = table.row_bytes * head.rows, some = first < whole ? std::min(count, whole - first) : 0;
+      if (some > 0) put(table, bytes, first, some);
+      bytes += some, count -= some, first -= std::min(first, whole);
     }
     return nullptr;
+  }
+
+  // Puts bytes [first, first + count) of a table's answer into their rows. They may begin and end within a row.
+  void put(const TargetTable& table, const std::byte* bytes, std::size_t first, std::size_t count) const {
+    const std::int64_t* to = positions + done + first / table.row_bytes;
+    const auto row = [&] { return table.data + static_cast<std::size_t>(*to) * table.row_bytes; };
+    if (const std::size_t within = first % table.row_bytes; within > 0) {
+      const std::size_t some = std::min(count, table.row_bytes - within);
+      std::memcpy(row() + within, bytes, some);
+      bytes += some, count -= some, ++to;
+    }
+    const std::size_t rows_here = count / table.row_bytes;
+    move_rows(
+        bytes, table.data, table.row_bytes, rows_here, true, [](std::size_t i) { return i; },
+        [to](std::size_t i) { return static_cast<std::size_t>(to[i]); });
+    to += rows_here;
+    if (const std::size_t rest = count % table.row_bytes; rest > 0) std::memcpy(row(), bytes + count - rest, rest);
   }
 
   const char* take_edges(const FrameHeader& head, const std::byte* arrays) {

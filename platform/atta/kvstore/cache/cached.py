@@ -37,7 +37,8 @@ class Pins:
 class Lookup:
     """Which of the peers' rows are cached and which are missing. A position is the row's place in the batch.
 
-    Hits: ``slots`` int32 [hits] and ``positions`` int64 [hits]. ``pins`` holds the slots until the hits are filled.
+    Hits: ``slots`` int32 [hits] and ``positions`` int64 [hits]. Policies that give slots to other rows hold them with
+    ``pins``: keep it until the rows have been copied.
 
     Misses: ``missing_ids`` and ``missing_positions`` int64 [misses], ``missing_starts`` int64 [parts + 1] their bounds
     by owner, ``missing_slots`` int32 or int64 [misses]. Pass ``missing_slots`` to ``keep`` when the rows have come; -1:
@@ -62,9 +63,6 @@ class CachedRows(Protocol):
     def look_up(self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> Lookup:
         """Which of ``ids`` (int64, internal) are cached for all ``tables``. Partition p owns the entries ``starts[p]``
         to ``starts[p + 1]``; ``starts`` is int64 [parts + 1]."""
-
-    def fill(self, tables: Sequence[str], found: Lookup, outs: Sequence[np.ndarray]) -> None:
-        """Copy the cached rows to their positions in the batch. Call it once per look-up."""
 
     def keep(self, tables: Sequence[str], slots: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> None:
         """Keep rows that came from peers and lie at ``positions`` of ``outs``, the batch's arrays of the tables.

@@ -46,11 +46,6 @@ class ChosenRows:
         need = bits_of(self.tables, tables)
         return Lookup(*kernels.split_cached(self.index, self._present, ids, positions, starts, need=need))
 
-    def fill(self, tables: Sequence[str], found: Lookup, outs: Sequence[np.ndarray]) -> None:
-        """See ``CachedRows``."""
-        for name, out in zip(tables, outs, strict=True):
-            kernels.gather_rows(self.tables[name], found.slots, out, positions=found.positions)
-
     def keep(self, tables: Sequence[str], slots: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> None:
         """See ``CachedRows``."""
         bits = bits_of(self.tables, tables)

@@ -43,8 +43,9 @@ class _CachedEdges:
             kernels.advise_huge(array)
         self.marks: Tables | None = None
 
-    def are(self, first: int, answer: Answer, digests: np.ndarray, keys: np.ndarray, source_keys: np.ndarray) -> bool:
-        """Whether ``answer`` has the in-edges of rows ``first``, ... (user ids ``keys``) with these digests."""
+    def are(self, first: int, answer: Answer, digests: np.ndarray, keys: np.ndarray, sources: int) -> bool:
+        """Whether ``answer`` has the in-edges of rows ``first``, ... (user ids ``keys``) with these digests. There are
+        ``sources`` vertices of the type that they begin at."""
         indptr = self.indptr[first : first + len(digests) + 1] - self.indptr[first]
         if not np.array_equal(np.diff(indptr), answer.counts) or len(answer.neighbors) != indptr[-1]:
             return False
@@ -56,7 +57,7 @@ class _CachedEdges:
                 answer.neighbors,
                 answer.edge_ids,
                 vertex_keys=keys,
-                source_keys=source_keys,
+                num_sources=sources,
                 rows=np.arange(len(digests)),
             )
         except ValueError:  # a source that does not exist, or edges without an id
@@ -211,8 +212,8 @@ class EdgeCache:
         vertices = self._vertices[node_type]
         keys = vertices.keys[first : first + len(digests[0])]
         for (edge_type, edges), answer, digest in zip(vertices.edges.items(), answers, digests, strict=True):
-            source_keys = self.dataset.ids(self.dataset.schema.endpoints(edge_type)[0])
-            if not edges.are(first, answer, digest, keys, source_keys):
+            sources = self.dataset.schema.node_counts[self.dataset.schema.endpoints(edge_type)[0]]
+            if not edges.are(first, answer, digest, keys, sources):
                 with self._lock:
                     self.refused += 1
                 return False

@@ -7,9 +7,10 @@ others as there are HALO vertices. Second, a row is replaced only after ``QUIET_
 have not asked for it. A hand goes round the slots to find such rows (CLOCK, with the number of the last pull in place
 of a reference bit). So rows that nearly every batch asks for stay.
 
-A slot that is being read must not be given to another row. A look-up pins the slots of its hits; ``fill`` removes the
-pins (or the end of the look-up, if its task fails). A slot that is being written is pinned too, and look-ups find its
-row only when it is complete. The native index holds its mutex only for its own data; rows are copied outside of it.
+A slot that is being read must not be given to another row. A look-up pins the slots of its hits. They are free again
+when its ``pins`` are released or dropped: with the batch, at the latest. A slot that is being written is pinned too, and
+look-ups find its row only when it is complete. The native index holds its mutex only for its own data; rows are copied
+outside of it.
 """
 
 from __future__ import annotations
@@ -46,15 +47,6 @@ class RecentRows:
         ids, positions, starts = (np.ascontiguousarray(a, dtype=np.int64) for a in (ids, positions, starts))
         found = self.index.look_up(ids, positions, starts, bits_of(self.tables, tables))
         return Lookup(*found, Pins(self.index, found[0]))
-
-    def fill(self, tables: Sequence[str], found: Lookup, outs: Sequence[np.ndarray]) -> None:
-        """See ``CachedRows``."""
-        try:
-            for name, out in zip(tables, outs, strict=True):
-                kernels.gather_rows(self.tables[name], found.slots, out, positions=found.positions)
-        finally:
-            if found.pins is not None:
-                found.pins.release()
 
     def keep(self, tables: Sequence[str], slots: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> None:
         """See ``CachedRows``. Here ``slots`` are ids, because a slot is chosen only when the row has come."""

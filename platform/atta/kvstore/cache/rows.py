@@ -19,6 +19,7 @@ from atta.kvstore.cache.cached import CachedRows, Lookup
 from atta.kvstore.cache.chosen import ChosenRows
 from atta.kvstore.cache.ranking import RANKS, hottest, visits_for
 from atta.kvstore.cache.recent import RecentRows
+from atta.samplers import kernels
 
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
@@ -122,10 +123,19 @@ class RowCache:
             self.rows_hit += 0 if found is None else len(found.slots)
         return found
 
-    def fill(self, node_type: str, tables: Sequence[str], found: Lookup, outs: Sequence[np.ndarray]) -> None:
-        """Copy the cached rows to their positions in ``outs``, the batch's arrays of the tables. Call it once per
-        look-up."""
-        self._kept[node_type].fill(tables, found, outs)
+    def fill(
+        self,
+        node_type: str,
+        tables: Sequence[str],
+        slots: np.ndarray,
+        positions: np.ndarray,
+        outs: Sequence[np.ndarray],
+    ) -> None:
+        """Copy cached rows to ``positions`` (int64) of ``outs``, the batch's arrays of the tables; ``slots`` as looked
+        up."""
+        rows = self._kept[node_type].tables
+        for name, out in zip(tables, outs, strict=True):
+            kernels.gather_rows(rows[name], slots, out, positions=positions)
 
     def keep(
         self,

@@ -13,13 +13,13 @@ If the subgraph is complete, the result is the exact gradient that one process w
 ``TrainingGraph.exact_layers`` says for how many layers it is complete.
 
 Reading order: ``graph`` (a server's subgraph), ``split`` (which trainer computes which vertex), ``views`` (what a
-trainer reads and sends), ``groups`` (process groups), ``exchange`` (rows and gradients within a server), ``layers`` and
+trainer reads and sends), ``groups`` (process groups), ``exchange`` (rows of other trainers, and their gradients), ``layers`` and
 ``model`` (PyG layers and models on a trainer's rows), ``step`` (one training step), ``shares`` (division of a
 subgraph), ``handover`` (shares as messages), ``subgraphs`` (the subgraphs of a run), ``memory`` (how many co-batches
 fit) and ``trainer`` (an epoch).
 """
 
-from atta.train.cooperative.exchange import CooperativeGraph, exchange, start_exchange
+from atta.train.cooperative.exchange import CooperativeGraph, exchange, source_inside, start_exchange
 from atta.train.cooperative.graph import TrainingGraph
 from atta.train.cooperative.groups import Place, ServerGroups
 from atta.train.cooperative.layers import Exchanged
@@ -43,6 +43,7 @@ __all__ = [
     "broadcast_weights",
     "count_targets",
     "exchange",
+    "source_inside",
     "split_vertices",
     "start_exchange",
     "worker_view",

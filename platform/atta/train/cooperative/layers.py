@@ -28,13 +28,16 @@ class Exchanged(torch.nn.Module):
 
     Attributes:
         layer: the wrapped layer.
+        number: of the layer in its model; the source of remote rows is asked by it. ``CooperativeModel`` numbers the
+            layers in the order in which they lie in the model.
     """
 
-    def __init__(self, layer: torch.nn.Module) -> None:
+    def __init__(self, layer: torch.nn.Module, number: int = 0) -> None:
         """Raises ConfigError for a PyG layer that cannot tell sources from targets."""
         super().__init__()
         check_layer(layer)
         self.layer: Any = layer
+        self.number = number
 
     def reset_parameters(self) -> None:
         """Reset the wrapped layer."""
@@ -55,10 +58,10 @@ class Exchanged(torch.nn.Module):
         if extra:
             raise ConfigError(f"{type(self.layer).__name__}: argument {', '.join(extra)} has no cooperative form")
         if type(self.layer) is GCNConv:
-            return _gcn(self.layer, h, graph)
+            return _gcn(self.layer, h, graph, self.number)
         if type(self.layer) is SAGEConv:
-            return _sage(self.layer, h, graph)
-        out: torch.Tensor = self.layer((exchange(h, graph), h), graph.edge_index)
+            return _sage(self.layer, h, graph, self.number)
+        out: torch.Tensor = self.layer((exchange(h, graph, self.number), h), graph.edge_index)
         return out
 
 
@@ -87,7 +90,7 @@ def check_layer(layer: torch.nn.Module) -> None:
         )
 
 
-def _sage(layer: SAGEConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Tensor:
+def _sage(layer: SAGEConv, h: torch.Tensor, graph: CooperativeGraph, number: int) -> torch.Tensor:
     sparse = _as_matrix(layer, h)
 
     def rows(read: torch.Tensor, span: RowRange) -> torch.Tensor:
@@ -99,14 +102,14 @@ def _sage(layer: SAGEConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Te
         out: torch.Tensor = layer((read, h[span.first : span.last]), edges)
         return out
 
-    if graph.group is None:
+    if graph.source is None:
         return rows(h, graph.whole)
-    pending = start_exchange(h, graph)
+    pending = start_exchange(h, graph, number)
     interior = rows(h, graph.interior)
     return torch.cat([interior, rows(torch.cat([h, pending.finish()]), graph.boundary)])
 
 
-def _gcn(layer: GCNConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Tensor:
+def _gcn(layer: GCNConv, h: torch.Tensor, graph: CooperativeGraph, number: int) -> torch.Tensor:
     def rows(z: torch.Tensor, span: RowRange) -> torch.Tensor:
         key = ("gcn", span.first, span.sources, h.dtype, layer.normalize, layer.add_self_loops, _as_matrix(layer, h))
         edges, weights = graph.cached(key, lambda: _gcn_edges(layer, span, graph, h))
@@ -116,10 +119,10 @@ def _gcn(layer: GCNConv, h: torch.Tensor, graph: CooperativeGraph) -> torch.Tens
         )
         return out
 
-    if graph.group is None:
+    if graph.source is None:
         out = rows(layer.lin(h), graph.whole)
     else:
-        pending = start_exchange(h, graph)
+        pending = start_exchange(h, graph, number)
         z = layer.lin(h)
         interior = rows(z, graph.interior)
         z = torch.cat([z, layer.lin(pending.finish())])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ class CooperativeModel(torch.nn.Module):
             if name not in named:
                 raise UnknownNameError.of("layer", name, named)
         self._chosen = None if layers is None else {named[name] for name in layers}
-        if _twin(module, self._chosen) is module and not any(isinstance(m, Exchanged) for m in module.modules()):
+        if not self._twin()[1]:
             raise ConfigError(
                 f"{type(module).__name__}: has no message-passing layer; name those that read neighbours in layers="
             )
@@ -73,19 +73,27 @@ class CooperativeModel(torch.nn.Module):
         unchanged.
         """
         # Each call makes a new copy, which is cheap. So it follows train(), eval() and any change to the module.
-        out: torch.Tensor = _twin(self.module, self._chosen)(x, graph, *args, **kwargs)
+        out: torch.Tensor = self._twin()[0](x, graph, *args, **kwargs)
         return out
 
+    def _twin(self) -> tuple[torch.nn.Module, Mapping[torch.nn.Module, int]]:
+        numbers: dict[torch.nn.Module, int] = {}
+        return _twin(self.module, self._chosen, numbers), numbers
 
-def _twin(module: torch.nn.Module, chosen: set[torch.nn.Module] | None) -> torch.nn.Module:
+
+def _twin(
+    module: torch.nn.Module, chosen: set[torch.nn.Module] | None, numbers: dict[torch.nn.Module, int]
+) -> torch.nn.Module:
     """``module`` with its layers exchanged: containers of layers are shallow copies, all other modules the same
     objects.
+
+    ``numbers`` gets a number for each layer, in the order of the modules. A layer that is used twice has one.
     """
-    if isinstance(module, Exchanged):
-        return module
-    if module in chosen if chosen is not None else isinstance(module, MessagePassing):
-        return Exchanged(module)
-    children = {name: child and _twin(child, chosen) for name, child in module._modules.items()}
+    layer = module.layer if isinstance(module, Exchanged) else module
+    given = isinstance(module, Exchanged)
+    if given or (module in chosen if chosen is not None else isinstance(module, MessagePassing)):
+        return Exchanged(layer, numbers.setdefault(layer, len(numbers)))
+    children = {name: child and _twin(child, chosen, numbers) for name, child in module._modules.items()}
     if all(child is module._modules[name] for name, child in children.items()):
         return module
     twin = copy.copy(module)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from atta.errors import ConfigError
-from atta.train.cooperative.exchange import CooperativeGraph
+from atta.train.cooperative.exchange import CooperativeGraph, KeptRows, source_inside
 from atta.train.cooperative.groups import ServerGroups
 from atta.train.cooperative.views import WorkerView
 from atta.train.steps.heap import give_back_freed
@@ -55,15 +55,19 @@ class TrainerBatch:
         transport: str = "auto",
         machines: int = 1,
     ) -> TrainerBatch:
-        """Put a view on a device; arguments and ConfigError are those of ``CooperativeGraph``."""
+        """Put a view on a device, where its trainer exchanges rows with the others of its server.
+
+        transport: one of ``auto``, ``messages``, ``collective``, as for ``ExactSource``. Other arguments and ConfigError
+        are those of ``source_inside``.
+        """
         if torch.device(device).type == "cpu":
             give_back_freed()  # memory of the previous batch, whose arrays had other sizes
-        graph = CooperativeGraph(view, group, device=device, transport=transport, machines=machines)
+        inside = source_inside(view, group, device=device, transport=transport, machines=machines)
         x, y, targets = (
             torch.from_numpy(a).to(device) for a in (view.features, view.labels[view.targets], view.targets)
         )
-        graph.fixed = x
-        return cls(x, y, targets, graph)
+        source = None if inside is None else KeptRows(inside, x)  # features travel once
+        return cls(x, y, targets, CooperativeGraph(view, source, device=device))
 
 
 def count_targets(batch: TrainerBatch, groups: ServerGroups | None) -> int:

@@ -10,7 +10,22 @@ import numpy.typing as npt
 from atta.errors import ConfigError
 from atta.train.cooperative.graph import Longs, TrainingGraph
 
-__all__ = ["WorkerView", "worker_view"]
+__all__ = ["RowLists", "WorkerView", "worker_view"]
+
+
+@dataclass(frozen=True)
+class RowLists:
+    """Rows that a trainer sends to each member of a group, and receives from it.
+
+    Attributes:
+        send_rows: int64 [s], own rows that others read, by reader.
+        send_counts: int64 [members], rows sent to each, adds up to s.
+        receive_counts: int64 [members], rows received from each.
+    """
+
+    send_rows: Longs
+    send_counts: Longs
+    receive_counts: Longs
 
 
 @dataclass(frozen=True)
@@ -55,6 +70,16 @@ class WorkerView:
     def trainers(self) -> int:
         """Trainers of the server."""
         return len(self.receive_counts)
+
+    @property
+    def rows(self) -> int:
+        """Rows that this trainer computes or reads: o + r."""
+        return len(self.own) + len(self.remote)
+
+    @property
+    def lists(self) -> RowLists:
+        """What goes to and comes from the trainers of the server."""
+        return RowLists(self.send_rows, self.send_counts, self.receive_counts)
 
 
 def worker_view(graph: TrainingGraph, owner: npt.NDArray[np.integer], trainer: int, trainers: int) -> WorkerView:

@@ -46,7 +46,7 @@ def run(config: TrainConfig, addresses: Sequence[str]) -> list[EpochReport]:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     with atta.connect(list(addresses)) as cluster:
-        epochs = STRATEGIES[config.strategy].trainer(config, cluster, device).fit()
+        epochs = STRATEGIES[config.strategy].trainer(config.own, cluster, device).fit()
     dist.destroy_process_group()
     return epochs
 

@@ -9,16 +9,26 @@ from typing import TYPE_CHECKING
 from atta.errors import ConfigError
 from atta.train.settings import CooperativeSettings
 from atta.train.strategies.full import STRATEGY as FULL
-from atta.train.strategies.full import check_servers
+from atta.train.strategies.full import check_full
 
 if TYPE_CHECKING:
+    import torch
+
+    import atta
+    from atta.train.cooperative.trainer import ServerTrainer
     from atta.train.planning.forecast import Forecast, Forecaster
 
 __all__ = ["STRATEGY"]
 
 
+def _trainer(settings: CooperativeSettings, cluster: atta.Cluster, device: torch.device) -> ServerTrainer:
+    from atta.train.cooperative.trainer import ServerTrainer
+
+    return ServerTrainer(settings, cluster, device)
+
+
 def _check(settings: CooperativeSettings) -> None:
-    check_servers(settings)
+    check_full(settings)
     if (settings.co_batches is None) == (settings.memory is None):
         raise ConfigError("--strategy cooperative: give either --co-batches R (steps per epoch) or --memory SIZE")
 
@@ -39,6 +49,7 @@ STRATEGY = replace(
     name="cooperative",
     sentence="large batches shared by the trainers of a server",
     settings=CooperativeSettings,
+    trainer=_trainer,
     check=_check,
     forecasts=_forecasts,
 )

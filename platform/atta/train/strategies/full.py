@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
-from atta.train.settings import MOST_LAYERS, CooperativeSettings, ServerSettings
+from atta.train.settings import MOST_LAYERS, CooperativeSettings, FullSettings, ServerSettings
 from atta.train.strategies.strategy import TrainingStrategy
 
 if TYPE_CHECKING:
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from atta.train.cooperative.trainer import ServerTrainer
     from atta.train.planning.forecast import Forecast, Forecaster
 
-__all__ = ["STRATEGY", "check_servers"]
+__all__ = ["STRATEGY", "check_full", "check_servers"]
 
 
-def _trainer(settings: CooperativeSettings, cluster: atta.Cluster, device: torch.device) -> ServerTrainer:
-    """The trainer of strategies with servers; without co-batches it takes one step per epoch."""
+def _trainer(settings: FullSettings, cluster: atta.Cluster, device: torch.device) -> ServerTrainer:
+    """The trainer of ``cooperative`` with a single co-batch."""
     from atta.train.cooperative.trainer import ServerTrainer
 
-    return ServerTrainer(settings, cluster, device)
+    return ServerTrainer(CooperativeSettings(**vars(settings)), cluster, device)
 
 
 def check_servers(settings: ServerSettings) -> None:
@@ -36,6 +36,11 @@ def check_servers(settings: ServerSettings) -> None:
         raise ConfigError(
             f"--trainers {settings.trainers}: cannot form servers of --trainers-per-server {settings.server_size}"
         )
+
+
+def check_full(settings: FullSettings) -> None:
+    """Refuse settings of servers and their subgraphs that make no sense; raises ConfigError."""
+    check_servers(settings)
     if settings.resample_every and settings.eas is None:
         raise ConfigError("--resample-every: goes with --eas, an exact closure is always the same")
     if settings.eas is not None:
@@ -59,7 +64,7 @@ def _check_parts(settings: ServerSettings, parts: int) -> None:
     )
 
 
-def _evaluation(settings: ServerSettings) -> str:
+def _evaluation(settings: FullSettings) -> str:
     """What validation and test vertices are predicted from."""
     if settings.eas is None:
         return f"exact closure of {settings.depth} hops"
@@ -85,9 +90,9 @@ def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
 STRATEGY = TrainingStrategy(
     name="full",
     sentence="all vertices in one step",
-    settings=ServerSettings,
+    settings=FullSettings,
     trainer=_trainer,
-    check=check_servers,
+    check=check_full,
     evaluation=_evaluation,
     counted="training vertices",
     check_parts=_check_parts,

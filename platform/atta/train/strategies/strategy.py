@@ -34,8 +34,8 @@ def no_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
 class TrainingStrategy:
     """How trainers get what they compute on, and what they do with it.
 
-    The functions take an instance of ``settings`` (a ``TrainConfig`` is one). They import what they need when they are
-    called, so that the command line can read this record without torch.
+    The functions take an instance of ``settings``, ``TrainConfig.own``. They import what they need when they are called,
+    so that the command line can read this record without torch.
 
     Attributes:
         name: value of ``--strategy``.

@@ -1,0 +1,27 @@
+"""Rows of other trainers in forward, and their gradients in backward.
+
+A layer knows its number and asks a ``Source`` for the rows that it reads and does not compute (``source``). ``exact``
+is the source that exchanges the rows of the present step; sources can be joined, each for a part of the rows.
+``pending`` ties a source to autograd. ``graph`` holds a trainer's edges and its source, and takes the place of
+``edge_index`` in a model.
+"""
+
+from atta.train.cooperative.exchange.exact import ExactSource, source_inside
+from atta.train.cooperative.exchange.graph import CooperativeGraph, RowRange, exchange, start_exchange
+from atta.train.cooperative.exchange.pending import PendingExchange
+from atta.train.cooperative.exchange.source import Arrival, Direction, JoinedSource, KeptRows, Source
+
+__all__ = [
+    "Arrival",
+    "CooperativeGraph",
+    "Direction",
+    "ExactSource",
+    "JoinedSource",
+    "KeptRows",
+    "PendingExchange",
+    "RowRange",
+    "Source",
+    "exchange",
+    "source_inside",
+    "start_exchange",
+]

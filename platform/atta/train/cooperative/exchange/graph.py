@@ -1,0 +1,125 @@
+"""What a layer gets in place of ``edge_index``: a trainer's edges, and the source of the rows that they read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from atta.errors import ConfigError
+from atta.train.cooperative.exchange.pending import PendingExchange
+from atta.train.cooperative.exchange.source import Source
+from atta.train.cooperative.views import WorkerView
+from atta.train.steps.timing import Stopwatch
+
+__all__ = ["CooperativeGraph", "RowRange", "exchange", "start_exchange"]
+
+
+@dataclass(frozen=True)
+class RowRange:
+    """Consecutive own rows, and the edges into them.
+
+    Attributes:
+        first, last: own rows ``first`` to ``last - 1``.
+        edge_index: int64 [2, e], rows of sources; targets relative to ``first``, ascending.
+        sources: number of rows that may be sources.
+    """
+
+    first: int
+    last: int
+    edge_index: torch.Tensor
+    sources: int
+
+
+class CooperativeGraph:
+    """A trainer's view on its device; takes the place of ``edge_index`` in a model.
+
+    Attributes:
+        view: the arrays that it was made from.
+        source: where remote rows come from; None: the trainer reads none, because it is the only one.
+        edge_index: int64 [2, e], sources in own and remote rows, targets in own rows.
+        in_degrees: int64 [o + r], in the whole graph.
+        whole, interior, boundary: all own rows; the own rows that read only own rows; the other own rows.
+        watch: where the time of waiting for others counts, as phase ``exchange``; None: it is not counted.
+    """
+
+    def __init__(self, view: WorkerView, source: Source | None = None, *, device: torch.device | str = "cpu") -> None:
+        """Put the arrays on ``device``; ``source_inside`` makes the usual source.
+
+        Raises:
+            ConfigError: the view has remote rows, and there is no source.
+        """
+        if source is None and len(view.remote):
+            raise ConfigError(f"the view has {len(view.remote)} rows of other trainers: it needs a source of them")
+        self.view, self.source, self.device = view, source, torch.device(device)
+        self.watch: Stopwatch | None = None
+        self._cache: dict[Any, Any] = {}
+        self.edge_index = self._tensor(view.edge_index)
+        self.in_degrees = self._tensor(view.in_degrees)
+        rows, interior = view.rows, view.interior
+        inner_edges = int(np.searchsorted(view.edge_index[1], interior))
+        shift = torch.tensor([[0], [interior]], device=self.device)
+        self.whole = RowRange(0, self.num_own, self.edge_index, rows)
+        self.interior = RowRange(0, interior, self.edge_index[:, :inner_edges], self.num_own)
+        self.boundary = RowRange(interior, self.num_own, self.edge_index[:, inner_edges:] - shift, rows)
+
+    @property
+    def num_own(self) -> int:
+        """Rows that this trainer computes."""
+        return len(self.view.own)
+
+    @property
+    def exchanged_bytes(self) -> int:
+        """Bytes that this trainer has sent to others, forward and backward."""
+        return 0 if self.source is None else sum(self.source.sent.values())
+
+    @property
+    def crossed_bytes(self) -> int:
+        """The bytes of these that went to other machines."""
+        return 0 if self.source is None else sum(self.source.crossed.values())
+
+    def exchange(self, h: torch.Tensor, layer: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """The pair that PyG's layers take for two sets of vertices: rows read [o + r, ...], rows computed [o, ...].
+
+        For a layer of your own: ``layer(graph.exchange(h), graph.edge_index)``.
+        """
+        return exchange(h, self, layer), h
+
+    def cached(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The result of ``make`` at the first call with this key: edges in another form, made once per graph."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
+
+    def _tensor(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+
+def start_exchange(h: torch.Tensor, graph: CooperativeGraph, layer: int = 0) -> PendingExchange:
+    """Send the rows of ``h`` [o, ...] that others read. Compute what needs no remote rows before ``finish``.
+
+    ``layer``: the number of the layer that reads the rows. All trainers must start their exchanges in the same order,
+    with rows of the same shape and type.
+
+    Raises:
+        ConfigError: ``h`` does not have one row per own vertex, or the graph has no source.
+    """
+    if len(h) != graph.num_own:
+        raise ConfigError(f"exchange: got {len(h)} rows, this trainer computes {graph.num_own}")
+    if graph.source is None:
+        raise ConfigError("exchange: this trainer is the only one")
+    return PendingExchange(graph.source, layer, h, graph.watch)
+
+
+def exchange(h: torch.Tensor, graph: CooperativeGraph, layer: int = 0) -> torch.Tensor:
+    """Own rows ``h`` [o, ...], followed by the remote ones: [o + r, ...] (GraNNDis section 4.4).
+
+    Gradients of remote rows go back to the trainers that sent them, which add them to their own. Raises ConfigError as
+    ``start_exchange`` does.
+    """
+    if graph.source is None:
+        return h
+    return torch.cat([h, start_exchange(h, graph, layer).finish()])

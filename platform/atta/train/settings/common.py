@@ -1,0 +1,79 @@
+"""Settings that every training run has, whatever its strategy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from atta.observe.settings import NoOption, Option
+
+__all__ = ["DEEP_MODELS", "DEVICES", "MODELS", "MOST_LAYERS", "MOST_PROCESSES", "ONE_PER_CORE", "TrainSettings"]
+
+DEEP_MODELS = ("resgcn+", "deepergcn")
+MODELS = ("sage", "gcn", "gat", *DEEP_MODELS)
+DEVICES = ("auto", "cpu", "cuda")
+DEFAULT_LAYERS = 3
+MOST_LAYERS = 1000
+"""Of models on whole graphs; GraNNDis trains up to 112."""
+MOST_PROCESSES = 1024
+ONE_PER_CORE = "about one per core is useful"
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """What every training run has, whatever its strategy."""
+
+    data: Annotated[str | None, Option("Partitioned dataset; its daemons are started for the run.")] = None
+    cluster: Annotated[str | None, Option("Cluster file (or addresses) of daemons that run already.")] = None
+    model: Annotated[str, Option("The last two are deep ones.", choices=MODELS)] = "sage"
+    strategy: Annotated[str, Option("How trainers get what they compute on.")] = "minibatch"
+    trainers: Annotated[
+        int,
+        Option(
+            "Trainer processes, on all machines together.", at_least=1, at_most=MOST_PROCESSES, too_many=ONE_PER_CORE
+        ),
+    ] = 1
+    epochs: Annotated[int, Option("Passes over the training vertices.", at_least=1)] = 10
+    layers: Annotated[
+        int | None,
+        Option("Model layers; with a single fan-out it holds for all.", unset="one per hop, or 3", at_least=1),
+    ] = None
+    checkpoint_layers: Annotated[
+        bool, Option("Deep models: recompute activations in backward instead of keeping them, to save memory.")
+    ] = False
+    hidden: Annotated[int, Option("Width of hidden layers.", at_least=1)] = 256
+    heads: Annotated[int, Option("Attention heads (gat).", at_least=1)] = 4
+    lr: Annotated[float, Option("Learning rate of Adam.")] = 0.01
+    weight_decay: Annotated[float, Option("L2 penalty on the weights.")] = 0.0
+    dropout: Annotated[float, Option("Probability with which an activation is dropped.")] = 0.5
+    seed: Annotated[int, Option("Seed of all random choices.")] = 0
+    eval_every: Annotated[
+        int, Option("Epochs between evaluations; the last epoch is always evaluated.", at_least=1)
+    ] = 1
+    patience: Annotated[
+        int | None,
+        Option(
+            "Stop after this many evaluations in a row without a better validation accuracy.", unset="never", at_least=1
+        ),
+    ] = None
+    device: Annotated[
+        str, Option("Where models compute; auto: a GPU per trainer if there is one.", choices=DEVICES)
+    ] = "auto"
+    threads: Annotated[
+        int | None,
+        Option(
+            "Worker threads per daemon started here.",
+            unset="the cores, shared among the daemons",
+            at_least=1,
+            at_most=MOST_PROCESSES,
+            too_many=ONE_PER_CORE,
+        ),
+    ] = None
+    checkpoint: Annotated[str | None, Option("Write a checkpoint after every epoch.", metavar="DIR")] = None
+    resume: Annotated[bool, Option("Continue from the checkpoint, if there is one.")] = False
+    verbose: Annotated[bool, NoOption("the command has --quiet, its opposite")] = True
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return self.layers or DEFAULT_LAYERS

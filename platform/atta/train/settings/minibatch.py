@@ -1,0 +1,53 @@
+"""Settings of ``minibatch``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from atta.observe.settings import Option
+from atta.train.settings.common import TrainSettings
+
+__all__ = ["MinibatchSettings"]
+
+
+@dataclass(frozen=True)
+class MinibatchSettings(TrainSettings):
+    """What strategies with sampled mini-batches have."""
+
+    num_neighbors: Annotated[
+        tuple[int, ...], Option("Fan-outs, in-neighbours per vertex and hop, from the seeds outwards; -1 = all.")
+    ] = (15, 10, 5)
+    batch_size: Annotated[int, Option("Seeds per trainer and step.", at_least=1)] = 1024
+    seed_policy: Annotated[
+        str,
+        Option(
+            "Seeds of a trainer: near it (fewer remote rows), or of one order for any number of partitions.",
+            choices=("local", "global"),
+            was="seeds",
+        ),
+    ] = "local"
+    eval_num_neighbors: Annotated[
+        tuple[int, ...] | None, Option("Fan-outs of validation and test.", unset="--num-neighbors")
+    ] = None
+    eval_batch_size: Annotated[
+        int | None, Option("Seeds per batch of validation and test.", unset="--batch-size", at_least=1)
+    ] = None
+
+    @property
+    def depth(self) -> int:
+        """Number of layers, and of hops."""
+        return len(self.num_neighbors) if self.layers is None else self.layers
+
+    @property
+    def fan_outs(self) -> tuple[int, ...]:
+        """Fan-outs of training, one per layer, from the seeds outwards."""
+        return self._per_layer(self.num_neighbors)
+
+    @property
+    def eval_fan_outs(self) -> tuple[int, ...]:
+        """Fan-outs of validation and test, one per layer."""
+        return self._per_layer(self.eval_num_neighbors or self.num_neighbors)
+
+    def _per_layer(self, hops: tuple[int, ...]) -> tuple[int, ...]:
+        return hops * self.depth if len(hops) == 1 else hops
