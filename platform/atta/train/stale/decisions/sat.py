@@ -1,0 +1,48 @@
+"""SAT (Zhang et al., 2024): DIGEST, whose rows are predicted from the last synchronisations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from atta.errors import ConfigError
+from atta.observe.settings import Option
+from atta.train.stale.codecs.rows import HISTORY_CODECS, FixedCodec, row_codec
+from atta.train.stale.decisions.common import check_options
+from atta.train.stale.decisions.digest import DigestDecisions
+from atta.train.stale.prediction.predictors import PREDICTORS
+from atta.train.stale.rules import Rule, SyncPeriod, window
+
+__all__ = ["SatDecisions"]
+
+_MOST_VERSIONS = 64
+
+
+@dataclass(frozen=True)
+class SatDecisions(DigestDecisions):
+    """As ``DigestDecisions``. Each pulled synchronisation also joins the history that predictions are made from."""
+
+    window: Annotated[
+        int, Option("Synchronisations that a prediction is made from.", at_least=2, at_most=_MOST_VERSIONS)
+    ] = 5
+    predictor: Annotated[str, Option("LSTM and two GCN layers, or extrapolation.", choices=PREDICTORS)] = "lstm"
+    train_every: Annotated[int, Option("Epochs between steps of the predictor.", at_least=1)] = 10
+    history_codec: Annotated[str, Option(f"How past rows are kept: {', '.join(HISTORY_CODECS)}.")] = "none"
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        codec = row_codec(self.history_codec)
+        if isinstance(codec, FixedCodec) and codec.name not in HISTORY_CODECS:
+            raise ConfigError(f"--history-codec {codec.name}: must be one of {', '.join(HISTORY_CODECS)}")
+
+    def history(self, epoch: int) -> Rule:
+        """The versions that the predictions of ``epoch`` are made from."""
+        return window(SyncPeriod(self.sync_every, self.phase).read(epoch), self.window)
+
+    def predicts(self, epoch: int) -> bool:
+        """Whether rows are predicted anew in ``epoch``: when others have been pulled."""
+        return self.pulls(epoch, "forward")
+
+    def trains(self, epoch: int) -> bool:
+        """Whether predictions are measured in ``epoch``, and then learnt from."""
+        return epoch % self.train_every == 0

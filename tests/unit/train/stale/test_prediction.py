@@ -1,0 +1,236 @@
+"""Predictors of stale rows: nothing changes before they learn, no loss reaches the other's weights, the guard."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.nn import GCNConv
+
+from atta.errors import ConfigError
+from atta.train.stale.prediction.graph import PublishedGraph
+from atta.train.stale.prediction.guard import Errors, Guard
+from atta.train.stale.prediction.predictors import PREDICTORS, LinearPredictor, LstmPredictor, predicted, predictor
+
+OWN, ROWS, WIDTH, COUNT = 30, 50, 6, 5
+
+
+def alone(tensors: list[torch.Tensor]) -> None:
+    """A single trainer's mean is its own value."""
+
+
+def some_graph(seed: int = 0) -> PublishedGraph:
+    generator = torch.Generator().manual_seed(seed)
+    edges = torch.stack(
+        [torch.randint(0, ROWS, (200,), generator=generator), torch.randint(0, OWN, (200,), generator=generator)]
+    )
+    return PublishedGraph.of(edges, own=OWN, rows=ROWS)
+
+
+def drifting(seed: int, count: int = COUNT + 1) -> torch.Tensor:
+    """[count, rows, width]: rows that move on curves, as those of a network that converges."""
+    rng = np.random.default_rng(seed)
+    start, goal = rng.normal(size=(2, ROWS, WIDTH))
+    rate = rng.uniform(0.7, 0.8)
+    return torch.tensor(np.stack([goal + (start - goal) * rate**t for t in range(count)]), dtype=torch.float32)
+
+
+@given(st.integers(0, 2**31), st.integers(1, 12), st.integers(0, 40))
+@settings(max_examples=30)
+def test_the_graph_has_edges_both_ways_a_loop_each_and_mean_weights(seed: int, rows: int, edges: int) -> None:
+    index = torch.randint(0, rows, (2, edges), generator=torch.Generator().manual_seed(seed))
+    graph = PublishedGraph.of(index, own=rows // 2, rows=rows)
+    reference = nx.Graph(index.T.tolist())
+    reference.add_nodes_from(range(rows))
+    reference.add_edges_from((v, v) for v in range(rows))
+    dense = torch.from_numpy(nx.to_numpy_array(reference, nodelist=range(rows)))
+    dense = (dense > 0).double()
+    assert torch.allclose(graph.adjacency(dense).to_dense(), dense / dense.sum(1, keepdim=True))
+
+
+def test_a_smaller_graph_around_some_rows_predicts_the_same() -> None:
+    graph, window = some_graph(), drifting(1)[:-1]
+    lstm = LstmPredictor(WIDTH)
+    torch.nn.init.normal_(lstm.last.lin.weight)
+    targets = torch.tensor([3, 17, 8])
+    near, rows, places = graph.around(targets)
+    assert near.rows < graph.rows
+    assert torch.equal(rows[places], targets)
+    with torch.no_grad():
+        assert torch.allclose(lstm(window[:, rows], near)[places], lstm(window, graph)[targets], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", PREDICTORS)
+def test_predictions_equal_the_stale_rows_before_the_first_step(kind: str) -> None:
+    window = drifting(2)[:-1].relu()
+    new, same = (predictor(kind, WIDTH, COUNT, seed=4) for _ in range(2))
+    found = predicted(new, window, some_graph())
+    assert torch.equal(found.view(torch.int32), window[-1].view(torch.int32))
+    assert all(torch.equal(a, b) for a, b in zip(new.state_dict().values(), same.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("kind", PREDICTORS)
+def test_neither_loss_reaches_the_weights_of_the_other(kind: str) -> None:
+    graph, gnn = some_graph(), torch.nn.Linear(WIDTH, WIDTH)
+    by = predictor(kind, WIDTH, COUNT)
+    rows = torch.stack([gnn(h) for h in drifting(3)])  # a history that still has the graph of autograd
+    before = [p.detach().clone() for p in gnn.parameters()]
+    by.learn(rows[:-1], graph, rows[-1, :OWN], seed=0, reduce=alone)
+    assert all(p.grad is None for p in gnn.parameters())
+    assert all(torch.equal(p, b) for p, b in zip(gnn.parameters(), before, strict=True))
+    learnt = {name: value.clone() for name, value in by.state_dict().items()}
+    assert any(value.abs().sum() > 0 for name, value in learnt.items() if name in ("weights", "last.lin.weight"))
+    found = predicted(by, rows[:-1], graph)
+    assert not found.requires_grad
+    gnn(found).square().sum().backward()
+    assert all(p.grad is not None for p in gnn.parameters())
+    assert all(p.grad is None for p in by.parameters())
+    assert all(torch.equal(value, learnt[name]) for name, value in by.state_dict().items())
+
+
+def training(seed: int, epochs: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Edges of a graph of two communities, and the hidden rows of a GCN in each epoch of its training."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, 120)
+    likely = np.where(labels[:, None] == labels[None], 0.10, 0.02)
+    upper = np.triu(rng.random(likely.shape) < likely, 1)
+    edges = torch.from_numpy(np.stack(np.nonzero(upper | upper.T)))
+    x = torch.from_numpy(np.eye(2)[labels] @ rng.normal(size=(2, 16)) + 2 * rng.normal(size=(120, 16))).float()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        layers = GCNConv(16, 8), GCNConv(8, 2)
+    adam = torch.optim.Adam([p for layer in layers for p in layer.parameters()], lr=0.01)
+    hidden = []
+    for _ in range(epochs):
+        h = layers[0](x, edges).relu()
+        hidden.append(h.detach())
+        loss = torch.nn.functional.cross_entropy(layers[1](h, edges), torch.from_numpy(labels))
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    return edges, hidden
+
+
+def one_half(edges: torch.Tensor, part: int) -> tuple[torch.Tensor, PublishedGraph]:
+    """The rows that a half of the vertices has a past of, own ones first, and their graph."""
+    mine = torch.arange(120) % 2 == part
+    into = edges[:, mine[edges[1]]]
+    own = torch.unique(edges[0, mine[edges[0]] & ~mine[edges[1]]])
+    rows = torch.cat([own, torch.unique(into[0, ~mine[into[0]]])])
+    place = torch.full((120,), -1)
+    place[rows] = torch.arange(len(rows))
+    among = place[into]
+    return rows, PublishedGraph.of(among[:, (among >= 0).all(0)], own=len(own), rows=len(rows))
+
+
+@pytest.mark.parametrize("kind", PREDICTORS)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_predictions_of_halo_rows_become_better_than_stale_ones(kind: str, seed: int) -> None:
+    """It learns from own rows, and is judged by rows of the other half that it has never seen fresh."""
+    every = 5
+    edges, hidden = training(seed, 23 * every)
+    rows, graph = one_half(edges, 0)
+    by = predictor(kind, 8, COUNT, seed=seed)
+    ratios = []
+    for now in range(every, 23 * every, every):
+        window = torch.stack([hidden[max(0, now - every * back)][rows] for back in range(COUNT, 0, -1)])
+        fresh, found = hidden[now][rows], predicted(by, window, graph)
+        ratios.append(Errors.of(found[graph.own :], window[-1, graph.own :], fresh[graph.own :]).ratio)
+        by.learn(window, graph, fresh[: graph.own], seed=now, reduce=alone)
+    assert ratios[0] == 1.0
+    assert np.mean(ratios[15:]) < 0.9
+
+
+@pytest.mark.parametrize("kind", PREDICTORS)
+def test_a_predictor_goes_on_where_it_was_saved(kind: str) -> None:
+    graph, rows = some_graph(), drifting(9, COUNT + 3)
+    through, again = predictor(kind, WIDTH, COUNT, seed=1), predictor(kind, WIDTH, COUNT, seed=2)
+    for now in range(COUNT, COUNT + 3):
+        if now == COUNT + 1:
+            again.load_state(copy.deepcopy(through.state()))
+        for by in (through, again):
+            by.learn(rows[now - COUNT : now], graph, rows[now, :OWN], seed=now, reduce=alone)
+    assert all(
+        torch.equal(a, b) for a, b in zip(through.state_dict().values(), again.state_dict().values(), strict=True)
+    )
+
+
+def test_linear_weights_are_the_least_squares_solution_over_all_trainers() -> None:
+    paths = [drifting(seed) + 0.1 * torch.randn(COUNT + 1, ROWS, WIDTH) for seed in (5, 6)]
+    graph, trainers = some_graph(), [LinearPredictor(COUNT, damping=0.0) for _ in paths]
+    parts: list[list[torch.Tensor]] = []
+    for by, path in zip(trainers, paths, strict=True):
+        by.learn(path[:-1], graph, path[-1, :OWN], seed=0, reduce=lambda t: parts.append([x.clone() for x in t]))
+    means = [sum(of_all) / len(parts) for of_all in zip(*parts, strict=True)]
+
+    def reduce(tensors: list[torch.Tensor]) -> None:
+        for tensor, mean in zip(tensors, means, strict=True):
+            tensor.copy_(mean)
+
+    for by, path in zip(trainers, paths, strict=True):
+        by.learn(path[:-1], graph, path[-1, :OWN], seed=0, reduce=reduce)
+    changes = torch.cat([path[:-1, :OWN].double().diff(dim=0).flatten(1) for path in paths], 1).numpy()
+    error = torch.cat([(path[-1, :OWN].double() - path[-2, :OWN].double()).flatten() for path in paths]).numpy()
+    expected = np.linalg.lstsq(changes.T, error, rcond=None)[0]
+    for by in trainers:
+        assert np.allclose(by.weights.numpy(), expected, atol=1e-8)
+
+
+def test_rows_that_do_not_change_leave_the_linear_predictor_at_zero() -> None:
+    by, still = LinearPredictor(COUNT), torch.ones(COUNT, ROWS, WIDTH)
+    by.learn(still, some_graph(), still[-1, :OWN] + 1, seed=0, reduce=alone)
+    assert by.weights.tolist() == [0.0] * (COUNT - 1)
+
+
+def test_a_trainer_whose_rows_nobody_reads_learns_with_the_others() -> None:
+    graph = PublishedGraph.of(torch.empty(2, 0, dtype=torch.int64), own=0, rows=0)
+    for kind in PREDICTORS:
+        calls: list[list[torch.Tensor]] = []
+        by = predictor(kind, WIDTH, COUNT)
+        by.learn(torch.empty(COUNT, 0, WIDTH), graph, torch.empty(0, WIDTH), seed=0, reduce=calls.append)
+        assert len(calls) == (4 if kind == "lstm" else 1)
+        assert all(bool(torch.isfinite(value).all()) for value in by.state_dict().values())
+
+
+def test_the_guard_uses_predictions_only_where_they_are_better() -> None:
+    guard, new, old = Guard(patience=3), torch.ones(2), torch.zeros(2)
+    assert guard.choose(new, old) is old
+    for errors, uses in [
+        (Errors(1.0, 1.0), False), (Errors(0.9, 1.0), True), (Errors(1.1, 1.0), False), (Errors(math.nan, 1.0), False),
+        (Errors(0.0, 0.0), False), (Errors(0.5, 1.0), True),
+    ]:  # fmt: skip
+        guard.measured(errors)
+        assert guard.uses == uses
+        assert guard.choose(new, old) is (new if uses else old)
+    for _ in range(3):
+        assert guard.learns
+        guard.measured(Errors(0.6, 1.0))
+    assert not guard.learns
+    guard.measured(Errors(2.0, 1.0))
+    assert guard.learns
+
+
+def test_errors_of_trainers_add_up() -> None:
+    rows = torch.randn(3, 2, 10, 4)
+    total = Errors()
+    for predicted_rows, stale, fresh in zip(*rows, strict=True):
+        total += Errors.of(predicted_rows, stale, fresh)
+    assert total.predicted == pytest.approx(float((rows[0] - rows[2]).square().sum()), rel=1e-5)
+    assert total.ratio == pytest.approx(float((rows[0] - rows[2]).norm() / (rows[1] - rows[2]).norm()), rel=1e-5)
+    assert Errors(1.0, 0.0).ratio == math.inf
+    assert Errors().ratio == 1.0
+
+
+def test_predictors_that_make_no_sense() -> None:
+    with pytest.raises(ConfigError, match="lstm, linear"):
+        predictor("gru", 3, 5)
+    with pytest.raises(ConfigError, match="at least 2"):
+        predictor("linear", 3, 1)
+    with pytest.raises(ConfigError, match="do not fit 2 own rows of 3"):
+        PublishedGraph.of(torch.tensor([[3], [0]]), own=2, rows=3)
