@@ -35,6 +35,9 @@ from atta.train.cooperative import (
     start_exchange,
     worker_view,
 )
+from atta.train.cooperative.across.meeting import meet
+from atta.train.cooperative.exchange import ExactSource
+from atta.train.cooperative.sharing.shares import first_vertices
 
 WORLD = 4
 VERTICES, CHANNELS, CLASSES = 240, 5, 3
@@ -55,6 +58,7 @@ class Case:
         owners: ``random`` (nearly every vertex reads remote rows), ``split``, or ``one`` (one trainer of each server
             has no vertex).
         steps: number of steps of Adam; 0: the gradient only.
+        across: servers hold their own vertices and one hop of HALO, and rows travel between them.
     """
 
     model: str
@@ -68,6 +72,7 @@ class Case:
     dropout: float = 0.0
     dtype: str = "float64"
     steps: int = 0
+    across: bool = False
 
     @property
     def name(self) -> str:
@@ -145,6 +150,15 @@ EXACT = (
     *(Case(model, trainers=n, loss="even") for model in ("sage", "gcn", "gat") for n in (1, 2, 4)),
     *(Case(model, trainers=n, steps=5, owners="split") for model, n in (("sage", 2), ("gcn", 4))),
 )
+ACROSS = (
+    *(Case(model, across=True) for model in ("sage", "sage-max", "gcn", "gcn-jumping", "gat")),
+    *(Case(model, layers=4, across=True) for model in MODELS if model.startswith(("resgcn", "deepergcn"))),
+    Case("own", layers=3, across=True),
+    *(Case(model, layers=3, owners="one", across=True) for model in ("sage", "gat", "deepergcn-checkpointed")),
+    Case("gat", transport="collective", across=True),
+    *(Case(model, trainers=n, loss="even", across=True) for model in ("sage", "gcn", "gat") for n in (1, 4)),
+    Case("gcn", layers=3, steps=5, owners="split", across=True),
+)
 SINGLE = tuple(Case(model, dtype="float32") for model in ("sage", "gcn", "gat"))
 WRONG = (
     *(Case(model, missing=1) for model in ("sage", "gcn", "gat")),
@@ -212,6 +226,43 @@ def server_graph(case: Case, server: int) -> TrainingGraph:
     )
 
 
+def own_graph(case: Case, server: int) -> TrainingGraph:
+    """The server's own vertices and those that they read. What is not known of the latter is wrong on purpose."""
+    graph, servers = whole(), WORLD // case.trainers
+    edges = graph["edges"]
+    inner = np.arange(VERTICES) * servers // VERTICES == server
+    edges = edges[:, inner[edges[1]]]
+    rng = np.random.default_rng(server)
+    ids = np.concatenate([rng.permutation(np.flatnonzero(inner)), np.setdiff1d(edges[0], np.flatnonzero(inner))])
+    local = np.full(VERTICES, -1, np.int64)
+    local[ids] = np.arange(len(ids))
+    degrees = np.bincount(edges[1][edges[0] != edges[1]], minlength=VERTICES)
+    return TrainingGraph(
+        global_ids=ids,
+        edges=local[edges],
+        features=graph["x"][ids].astype(case.dtype),
+        labels=np.where(inner, graph["y"], -5)[ids],
+        loss_mask=(wanted(case) & inner)[ids],
+        in_degrees=np.where(inner, degrees, 10**6)[ids],
+        distance=(~inner[ids]).astype(np.int64),
+    )
+
+
+def own_batch(case: Case, groups: ServerGroups) -> TrainerBatch:
+    """This trainer's tensors where rows travel between servers."""
+    place = groups.place
+    graph = own_graph(case, place.server)
+    count = int((graph.distance == 0).sum())
+    owner = np.full(len(graph), -1)
+    owner[:count] = owners(case, first_vertices(graph, count), place.server)
+    found = meet(worker_view(graph, owner, place.local_rank, case.trainers), place, torch.device("cpu"))
+    elsewhere = [rank // case.trainers != place.server for rank in range(WORLD)]
+    across = ExactSource(
+        found.lists, len(found.view.own), dist.group.WORLD, transport=case.transport, elsewhere=elsewhere
+    )
+    return TrainerBatch.of(found.view, groups.inside, transport=case.transport, across=across)
+
+
 def owners(case: Case, graph: TrainingGraph, server: int) -> np.ndarray:
     if case.owners == "split":
         return split_vertices(graph, case.trainers)
@@ -222,9 +273,12 @@ def owners(case: Case, graph: TrainingGraph, server: int) -> np.ndarray:
 def run_case(case: Case, groups: ServerGroups) -> dict[str, Any]:
     """This trainer's step: gradients (or weights after ``steps``), loss, bytes."""
     place = groups.place
-    graph = server_graph(case, place.server)
-    view = worker_view(graph, owners(case, graph, place.server), place.local_rank, case.trainers)
-    batch = TrainerBatch.of(view, groups.inside, transport=case.transport)
+    if case.across:
+        batch = own_batch(case, groups)
+    else:
+        graph = server_graph(case, place.server)
+        view = worker_view(graph, owners(case, graph, place.server), place.local_rank, case.trainers)
+        batch = TrainerBatch.of(view, groups.inside, transport=case.transport)
     model = CooperativeModel(build(case), OWN_LAYERS if case.model == "own" else None)
     with torch.no_grad():
         for p in model.parameters():
@@ -233,7 +287,7 @@ def run_case(case: Case, groups: ServerGroups) -> dict[str, Any]:
     torch.manual_seed(place.rank)
     targets = count_targets(batch, groups)
     loss = backward(model, batch, groups, targets)
-    sent = batch.graph.exchanged_bytes
+    sent, crossed = batch.graph.exchanged_bytes, batch.graph.crossed_bytes
     result = {n: p.grad.clone() for n, p in model.module.named_parameters()}
     if case.steps:
         optimizer = torch.optim.Adam(model.parameters(), 0.01)
@@ -241,7 +295,7 @@ def run_case(case: Case, groups: ServerGroups) -> dict[str, Any]:
             loss = backward(model, batch, groups, targets)
             optimizer.step()
         result = {n: p.detach() for n, p in model.module.named_parameters()}
-    return {"result": result, "loss": float(loss), "bytes": sent}
+    return {"result": result, "loss": float(loss), "bytes": sent, "crossed": crossed}
 
 
 def check_exchange(groups: ServerGroups, transport: str) -> dict[str, Any]:
@@ -346,7 +400,7 @@ def main(folder: Path, rank: int) -> None:
     dist.init_process_group("gloo", f"file://{folder}/meeting", timedelta(seconds=60), rank=rank, world_size=WORLD)
     groups = {trainers: ServerGroups(trainers) for trainers in (1, 2, 4)}
     results: dict[str, Any] = {
-        case.name: run_case(case, groups[case.trainers]) for case in (*EXACT, *SINGLE, *WRONG, *RECOMPUTED)
+        case.name: run_case(case, groups[case.trainers]) for case in (*EXACT, *ACROSS, *SINGLE, *WRONG, *RECOMPUTED)
     }
     results["exchange"] = {t: check_exchange(groups[2], t) for t in ("messages", "collective")}
     results["fixed"] = check_fixed(groups[2])

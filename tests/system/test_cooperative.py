@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from tests.system import cooperative as harness
-from tests.system.cooperative import EXACT, RECOMPUTED, SINGLE, WORLD, WRONG, Case
+from tests.system.cooperative import ACROSS, EXACT, RECOMPUTED, SINGLE, WORLD, WRONG, Case
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def error(result: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) ->
     return max(float((result[n] - e).norm() / e.norm().clamp(min=1e-9)) for n, e in expected.items())
 
 
-@pytest.mark.parametrize("case", EXACT, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [*EXACT, *ACROSS], ids=lambda c: c.name)
 def test_gradient_is_that_of_the_whole_graph(results: list[dict[str, Any]], case: Case) -> None:
     loss, expected = reference(case)
     mine = results[0][case.name]
@@ -140,6 +140,23 @@ def test_bytes_that_cross_are_those_between_machines(results: list[dict[str, Any
         received = sum(reader == rank and owner[s] // 2 != rank // 2 for s, reader in read)
         assert sent > 0
         assert found["crossing"]["bytes"] == (sent + received) * 5 * 8
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in ACROSS if c.model in ("sage", "gcn") and not c.steps], ids=lambda c: c.name
+)
+def test_bytes_between_servers_are_those_of_the_rows_that_they_read(results: list[dict[str, Any]], case: Case) -> None:
+    """Rows of hidden layers, and as much for their gradients; features are there from the beginning."""
+    rank = np.empty(harness.VERTICES, np.int64)
+    for server in range(WORLD // case.trainers):
+        graph = harness.own_graph(case, server)
+        inner = harness.first_vertices(graph, int((graph.distance == 0).sum()))
+        rank[inner.global_ids] = server * case.trainers + harness.owners(case, inner, server)
+    source, target = harness.whole()["edges"]
+    read = {(v, r) for v, r in zip(source.tolist(), rank[target].tolist(), strict=True)}
+    pairs = sum(rank[v] // case.trainers != r // case.trainers for v, r in read)
+    expected = 2 * (case.layers - 1) * pairs * 8 * 8  # there and back, 8 channels of 8 bytes
+    assert sum(found[case.name]["crossed"] for found in results) == expected
 
 
 def test_exchanges_may_overlap(results: list[dict[str, Any]]) -> None:

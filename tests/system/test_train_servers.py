@@ -19,11 +19,12 @@ from torch_geometric.nn import GCN
 
 import atta
 from atta.client.local import free_addresses
+from atta.errors import ConfigError
 from atta.partition import Graph, partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import EpochReport, TrainConfig, fit
-from atta.train.cooperative import subgraphs as servers
-from atta.train.cooperative.shares import TrainerShare, divide
+from atta.train.cooperative.sharing import subgraphs as servers
+from atta.train.cooperative.sharing.shares import TrainerShare, divide
 from atta.train.cooperative.trainer import ServerTrainer
 from atta.train.launching import worker
 from atta.train.launching.failure import first_cause
@@ -116,6 +117,29 @@ def test_full_is_the_whole_graph_in_one_process(config: TrainConfig, graph: Path
         assert epoch.crossed_bytes == 0  # a server is a machine
         assert len(epoch.peak_memory_bytes) == 4
         assert min(epoch.peak_memory_bytes) > 1 << 20
+
+
+def test_exchange_is_the_whole_graph_and_computes_no_row_twice(config: TrainConfig, graph: Path) -> None:
+    config = replace(config, strategy="exchange", epochs=6, eval_every=3)
+    report = fit(config)
+    losses, accuracies = whole_graph(graph, config)
+    assert [e.loss for e in report.epochs] == pytest.approx(losses, rel=1e-4)
+    for epoch, expected in zip(report.epochs, accuracies, strict=True):
+        assert epoch.test_accuracy is None or epoch.test_accuracy == pytest.approx(expected, abs=2.5 / TRAINING)
+    assert report.to_json()["evaluation"] == "whole graph"
+    edges = Graph.open(graph).edges(Graph.open(graph).schema.edge_types[0])
+    row = 2 * config.hidden * 4  # of the hidden layer, there and back
+    for epoch in report.epochs:
+        assert epoch.edges_per_s * epoch.seconds == pytest.approx(len(np.array(edges.src)))  # each edge once
+        assert 0 < epoch.crossed_bytes < epoch.exchanged_bytes
+        assert epoch.crossed_bytes % row == 0
+        assert epoch.crossed_bytes <= 2 * VERTICES * row  # both trainers of the other server may read a vertex
+        assert (epoch.remote_bytes > 0) == (epoch.epoch == 0)  # HALO features come once
+
+
+def test_a_server_per_partition(config: TrainConfig) -> None:
+    with pytest.raises(ConfigError, match="make 1 servers, the dataset has 2 partitions, and each server takes one"):
+        fit(replace(config, strategy="exchange", trainers_per_server=None))
 
 
 def test_cooperative_learns_repeats_and_resumes(config: TrainConfig, tmp_path: Path) -> None:

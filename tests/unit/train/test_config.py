@@ -58,6 +58,10 @@ def config(**settings: Any) -> TrainConfig:
         ({"checkpoint_layers": True}, "--checkpoint-layers: only for --model resgcn+ and deepergcn, not sage"),
         ({"strategy": "full", "co_batches": 1}, "--co-batches: belongs to --strategy cooperative, not full"),
         ({"strategy": "full", "memory": 10**9}, "--memory: belongs to --strategy cooperative, not full"),
+        ({"strategy": "exchange", "eas": (1, 15)}, "--eas: belongs to --strategy full or cooperative, not exchange"),
+        ({"strategy": "exchange", "co_batches": 2}, "--co-batches: belongs to --strategy cooperative, not exchange"),
+        ({"strategy": "exchange", "batch_size": 2}, "--batch-size: belongs to --strategy minibatch, not exchange"),
+        ({"strategy": "exchange", "trainers": 3, "trainers_per_server": 2}, "--trainers 3: cannot form servers of"),
         ({"strategy": "cooperative"}, "--co-batches R (steps per epoch) or --memory SIZE"),
         ({"strategy": "cooperative", "co_batches": 2, "memory": 10**9}, "give either --co-batches"),
         ({"strategy": "cooperative", "co_batches": 0}, "--co-batches 0"),
@@ -111,6 +115,12 @@ def test_servers_follow_from_trainers_and_partitions() -> None:
         two.check_parts(3)
     config(strategy="full", trainers=4).check_parts(3)
     config(trainers=2).check_parts(3)
+    exchange = config(strategy="exchange", trainers=4, trainers_per_server=2)
+    exchange.check_parts(2)
+    with pytest.raises(ConfigError, match="make 2 servers, the dataset has 3 partitions, and each server takes one"):
+        exchange.check_parts(3)
+    with pytest.raises(ConfigError, match="make 1 servers, the dataset has 2 partitions"):
+        config(strategy="exchange", trainers=4).check_parts(2)
 
 
 def test_who_joins_a_server() -> None:

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError
 from atta.train.cooperative import Place, TrainingGraph, WorkerView, split_vertices, worker_view
+from atta.train.cooperative.across.meeting import by_owner, rows_of
 from atta.train.cooperative.groups import machines_per_server
-from atta.train.cooperative.split import boundary_sizes
+from atta.train.cooperative.sharing.split import boundary_sizes
 
 
 def subgraph(vertices: int, edges: np.ndarray, rng: np.random.Generator) -> TrainingGraph:
@@ -123,25 +124,32 @@ def test_more_tries_do_not_make_it_worse(rng: np.random.Generator) -> None:
     assert busiest == sorted(busiest, reverse=True)
 
 
-@given(graphs(), st.booleans())
+@given(graphs(), st.booleans(), st.booleans())
 @settings(max_examples=80)
-def test_views_fit_together(drawn: tuple[TrainingGraph, int, int], split: bool) -> None:
-    """Computed, read and sent vertices of each trainer, against sets and loops over edges."""
+def test_views_fit_together(drawn: tuple[TrainingGraph, int, int], split: bool, halo: bool) -> None:
+    """Computed, read and sent vertices of each trainer, against sets and loops over edges.
+
+    With ``halo``, other servers compute some of the vertices.
+    """
     graph, trainers, seed = drawn
-    arbitrary = np.random.default_rng(seed).integers(0, trainers, len(graph))
+    arbitrary = np.random.default_rng(seed).integers(-1 if halo else 0, trainers, len(graph))
     owner = split_vertices(graph, trainers) if split else arbitrary
     views = [worker_view(graph, owner, t, trainers) for t in range(trainers)]
-    edges = graph.edges.T.tolist()
+    edges = [(s, d) for s, d in graph.edges.T.tolist() if owner[d] >= 0]
 
-    assert sorted(v for view in views for v in view.own.tolist()) == list(range(len(graph)))
+    assert sorted(v for view in views for v in view.own.tolist()) == np.flatnonzero(owner >= 0).tolist()
     found: list[tuple[int, int]] = []
     for t, view in enumerate(views):
-        rows = [*view.own.tolist(), *view.remote.tolist()]
+        rows = [*view.own.tolist(), *view.remote.tolist(), *view.halo.tolist()]
+        assert view.rows == len(rows)
         found += [(rows[s], rows[d]) for s, d in view.edge_index.T.tolist()]
         assert (view.edge_index[1] < len(view.own)).all()
         assert (np.diff(view.edge_index[1]) >= 0).all()
         assert set(view.own.tolist()) == {v for v in range(len(graph)) if owner[v] == t}
-        assert sorted(view.remote.tolist()) == sorted({s for s, d in edges if owner[d] == t and owner[s] != t})
+        assert sorted(view.remote.tolist()) == sorted(
+            {s for s, d in edges if owner[d] == t and owner[s] not in (t, -1)}
+        )
+        assert view.halo.tolist() == sorted({s for s, d in edges if owner[d] == t and owner[s] == -1})
         readers = {d for s, d in edges if owner[d] == t and owner[s] != t}
         assert set(view.own[view.interior :].tolist()) == readers
         check_rows(graph, view)
@@ -154,14 +162,17 @@ def test_views_fit_together(drawn: tuple[TrainingGraph, int, int], split: bool) 
             received = np.split(reader.remote, np.cumsum(reader.receive_counts)[:-1])[t]
             assert sent.tolist() == received.tolist()
     sizes = [int(view.receive_counts.sum() + view.send_counts.sum()) for view in views]
-    assert boundary_sizes(graph, owner, trainers).tolist() == sizes
+    if (owner >= 0).all():
+        assert boundary_sizes(graph, owner, trainers).tolist() == sizes
 
 
 def check_rows(graph: TrainingGraph, view: WorkerView) -> None:
     assert np.array_equal(view.features, graph.features[view.own])
-    assert np.array_equal(view.global_ids, graph.global_ids[view.own])
+    rows = np.concatenate([view.own, view.remote, view.halo])
+    assert np.array_equal(view.halo_features, graph.features[view.halo])
+    assert np.array_equal(view.global_ids, graph.global_ids[rows])
     assert np.array_equal(view.labels, graph.labels[view.own])
-    assert np.array_equal(view.in_degrees, graph.in_degrees[np.concatenate([view.own, view.remote])])
+    assert np.array_equal(view.in_degrees, graph.in_degrees[rows])
     assert view.targets.tolist() == [i for i, v in enumerate(view.own.tolist()) if graph.loss_mask[v]]
 
 
@@ -235,3 +246,27 @@ def test_exact_layers_is_the_distance_of_the_first_missing_edge(rng: np.random.G
         lacking = chain.in_degrees.copy()
         lacking[missing] += 1
         assert replace(chain, in_degrees=lacking).exact_layers() == missing
+
+
+@given(st.sets(st.integers(-(2**62), 2**62), max_size=30), st.lists(st.integers(-5, 5), max_size=10), st.randoms())
+def test_the_rows_of_some_ids(ids: set[int], more: list[int], random: Any) -> None:
+    own = random.sample(sorted(ids), len(ids))
+    asked = random.sample([*own, *more], len(own) + len(more))
+    expected = [own.index(v) if v in own else -1 for v in asked]
+    assert rows_of(np.array(own, np.int64), np.array(asked, np.int64)).tolist() == expected
+
+
+@given(graphs())
+@settings(max_examples=30)
+def test_halo_rows_in_the_order_of_their_owners(drawn: tuple[TrainingGraph, int, int]) -> None:
+    """The same edges between the same vertices; rows of one owner follow each other."""
+    graph, trainers, seed = drawn
+    rng = np.random.default_rng(seed)
+    view = worker_view(graph, rng.integers(-1, trainers, len(graph)), 0, trainers)
+    owner = rng.integers(0, 3, len(view.halo))
+    found = by_owner(view, owner)
+    check_rows(graph, found)
+    assert found.halo.tolist() == [v for o in range(3) for v, at in zip(view.halo, owner, strict=True) if at == o]
+    before, after = ([*v.own.tolist(), *v.remote.tolist(), *v.halo.tolist()] for v in (view, found))
+    pairs = [[(rows[s], rows[d]) for s, d in v.edge_index.T.tolist()] for rows, v in ((before, view), (after, found))]
+    assert pairs[0] == pairs[1]

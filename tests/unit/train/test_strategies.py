@@ -21,7 +21,7 @@ SOURCES = Path(__file__).parents[3] / "platform/atta"
 
 
 def test_records_are_complete() -> None:
-    assert list(STRATEGIES) == ["minibatch", "full", "cooperative"]
+    assert list(STRATEGIES) == ["minibatch", "full", "cooperative", "exchange"]
     for name, strategy in STRATEGIES.items():
         assert strategy.name == name
         assert issubclass(TrainConfig, strategy.settings)
@@ -35,6 +35,7 @@ def test_every_setting_belongs_to_all_strategies_or_to_some() -> None:
     assert not every & own
     assert strategies_with("batch_size") == ["minibatch"]
     assert strategies_with("eas") == ["full", "cooperative"]
+    assert strategies_with("trainers_per_server") == ["full", "cooperative", "exchange"]
     assert strategies_with("epochs") == []
 
 

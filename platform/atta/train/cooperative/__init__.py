@@ -14,9 +14,9 @@ If the subgraph is complete, the result is the exact gradient that one process w
 
 Reading order: ``graph`` (a server's subgraph), ``split`` (which trainer computes which vertex), ``views`` (what a
 trainer reads and sends), ``groups`` (process groups), ``exchange`` (rows of other trainers, and their gradients), ``layers`` and
-``model`` (PyG layers and models on a trainer's rows), ``step`` (one training step), ``shares`` (division of a
-subgraph), ``handover`` (shares as messages), ``subgraphs`` (the subgraphs of a run), ``memory`` (how many co-batches
-fit) and ``trainer`` (an epoch).
+``model`` (PyG layers and models on a trainer's rows), ``step`` (one training step), ``sharing`` (from a server's subgraph
+to a share for each trainer), ``memory`` (how many co-batches fit) and ``trainer`` (an epoch). In ``across`` servers read
+each other's rows.
 """
 
 from atta.train.cooperative.exchange import CooperativeGraph, exchange, source_inside, start_exchange
@@ -24,7 +24,7 @@ from atta.train.cooperative.graph import TrainingGraph
 from atta.train.cooperative.groups import Place, ServerGroups
 from atta.train.cooperative.layers import Exchanged
 from atta.train.cooperative.model import CooperativeModel
-from atta.train.cooperative.split import split_vertices
+from atta.train.cooperative.sharing.split import split_vertices
 from atta.train.cooperative.step import TrainerBatch, backward, broadcast_weights, count_targets
 from atta.train.cooperative.views import WorkerView, worker_view
 from atta.train.models.deep import DeepGNN

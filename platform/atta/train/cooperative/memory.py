@@ -28,7 +28,7 @@ _STATES = 4
 
 @dataclass(frozen=True)
 class Size:
-    """Size of a trainer's step: own rows, rows of other trainers that it reads, edges. In a plan these are means."""
+    """Size of a trainer's step: own rows, other rows that it reads, edges. In a plan these are means."""
 
     own: float
     remote: float
@@ -37,7 +37,7 @@ class Size:
     @classmethod
     def of(cls, view: WorkerView) -> Size:
         """The numbers of a view."""
-        return cls(len(view.own), len(view.remote), view.edge_index.shape[1])
+        return cls(len(view.own), view.rows - len(view.own), view.edge_index.shape[1])
 
 
 @dataclass(frozen=True)

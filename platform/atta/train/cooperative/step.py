@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from atta.errors import ConfigError
-from atta.train.cooperative.exchange import CooperativeGraph, KeptRows, source_inside
+from atta.train.cooperative.exchange import CooperativeGraph, JoinedSource, KeptRows, Source, source_inside
 from atta.train.cooperative.groups import ServerGroups
 from atta.train.cooperative.views import WorkerView
 from atta.train.steps.heap import give_back_freed
@@ -54,11 +54,12 @@ class TrainerBatch:
         device: torch.device | str = "cpu",
         transport: str = "auto",
         machines: int = 1,
+        across: Source | None = None,
     ) -> TrainerBatch:
         """Put a view on a device, where its trainer exchanges rows with the others of its server.
 
-        transport: one of ``auto``, ``messages``, ``collective``, as for ``ExactSource``. Other arguments and ConfigError
-        are those of ``source_inside``.
+        transport: one of ``auto``, ``messages``, ``collective``, as for ``ExactSource``. across: the source of the
+        view's HALO rows, if it has any. Other arguments and ConfigError are those of ``source_inside``.
         """
         if torch.device(device).type == "cpu":
             give_back_freed()  # memory of the previous batch, whose arrays had other sizes
@@ -66,7 +67,12 @@ class TrainerBatch:
         x, y, targets = (
             torch.from_numpy(a).to(device) for a in (view.features, view.labels[view.targets], view.targets)
         )
-        source = None if inside is None else KeptRows(inside, x)  # features travel once
+        parts: list[tuple[Source, int]] = []
+        if inside is not None:  # features travel once
+            parts.append((KeptRows(inside, x), len(view.remote)))
+        if across is not None:
+            parts.append((KeptRows(across, x, torch.from_numpy(view.halo_features).to(device)), len(view.halo)))
+        source = None if not parts else parts[0][0] if len(parts) == 1 else JoinedSource(parts)
         return cls(x, y, targets, CooperativeGraph(view, source, device=device))
 
 

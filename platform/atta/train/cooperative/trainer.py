@@ -21,10 +21,11 @@ from atta.train.cooperative import (
     broadcast_weights,
     count_targets,
 )
+from atta.train.cooperative.exchange import Source
 from atta.train.cooperative.groups import machines_per_server
 from atta.train.cooperative.memory import Size, estimate
-from atta.train.cooperative.shares import TrainerShare
-from atta.train.cooperative.subgraphs import ServerData
+from atta.train.cooperative.sharing.shares import TrainerShare
+from atta.train.cooperative.sharing.subgraphs import ServerData
 from atta.train.loop import EpochLoop
 from atta.train.models import whole_model
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
@@ -47,9 +48,12 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
     With one step per epoch, the share stays on the device until another sample is drawn.
     """
 
-    def __init__(self, config: CooperativeSettings, cluster: atta.Cluster, device: torch.device) -> None:
-        """Build groups and model. Raises ConfigError if the dataset cannot be trained on, or servers do not fit the
-        machines.
+    def __init__(
+        self, config: CooperativeSettings, cluster: atta.Cluster, device: torch.device, *, halo: bool = False
+    ) -> None:
+        """Build groups and model. ``halo``: as for ``ServerData``.
+
+        Raises ConfigError if the dataset cannot be trained on, or servers do not fit the machines.
         """
         super().__init__(config, cluster, device)
         schema = cluster.schema
@@ -62,7 +66,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         self.cooperative = CooperativeModel(self.model)
         broadcast_weights(self.cooperative, self.groups)
         self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
-        self.data = ServerData(config, cluster, self.groups, device)
+        self.data = ServerData(config, cluster, self.groups, device, halo=halo)
         self._weights = sum(p.numel() for p in self.model.parameters())
         self._resident: StepInput | None = None
 
@@ -148,9 +152,13 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         return self._resident
 
     def _on_device(self, share: TrainerShare, watch: Stopwatch) -> StepInput:
+        return self._placed(share, watch)
+
+    def _placed(self, share: TrainerShare, watch: Stopwatch, across: Source | None = None) -> StepInput:
+        """Put a share on the device; ``across``: the source of its HALO rows."""
         start = watch.now()
         machines = self.groups.place.machines
-        batch = TrainerBatch.of(share.view, self.groups.inside, device=self.device, machines=machines)
+        batch = TrainerBatch.of(share.view, self.groups.inside, device=self.device, machines=machines, across=across)
         watch.add("copy", start, watch.now())
         return StepInput(share, batch)
 

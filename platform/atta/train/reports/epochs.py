@@ -40,8 +40,10 @@ class EpochReport:
         eval_seconds: of validation and test; 0 without evaluation.
         val_accuracy, test_accuracy: in [0, 1]; None if this epoch was not evaluated.
         steps: optimiser steps.
-        exchanged_bytes: bytes of rows and gradients that trainers sent within their servers.
-        crossed_bytes: the bytes of these that went to other machines; 0 if each server is one machine.
+        exchanged_bytes: bytes of rows and gradients that trainers sent each other, within their servers; with
+            ``exchange`` to those of other servers too.
+        crossed_bytes: the bytes of these that went to other machines, or to other servers; 0 if each server is one
+            machine, except with ``exchange``.
         peak_memory_bytes: of each trainer since its start, by rank: of the process on the CPU, of tensors on a GPU.
     """
 

@@ -5,6 +5,7 @@ settings they read, so they do not depend on which strategies there are. A strat
 """
 
 from atta.train.settings.common import DEEP_MODELS, DEVICES, MODELS, MOST_LAYERS, TrainSettings
+from atta.train.settings.exchange import ExchangeSettings
 from atta.train.settings.minibatch import MinibatchSettings
 from atta.train.settings.servers import CooperativeSettings, FullSettings, ServerSettings
 
@@ -14,6 +15,7 @@ __all__ = [
     "MODELS",
     "MOST_LAYERS",
     "CooperativeSettings",
+    "ExchangeSettings",
     "FullSettings",
     "MinibatchSettings",
     "ServerSettings",

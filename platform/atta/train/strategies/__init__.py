@@ -14,6 +14,7 @@ _FILES = (
     "minibatch",
     "full",
     "cooperative",
+    "exchange",
 )
 
 STRATEGIES: dict[str, TrainingStrategy] = {name: import_module(f"{__name__}.{name}").STRATEGY for name in _FILES}

@@ -37,11 +37,13 @@ class RowRange:
 class CooperativeGraph:
     """A trainer's view on its device; takes the place of ``edge_index`` in a model.
 
+    Here all rows that the trainer reads and does not compute are remote: r counts the view's HALO rows too.
+
     Attributes:
         view: the arrays that it was made from.
         source: where remote rows come from; None: the trainer reads none, because it is the only one.
         edge_index: int64 [2, e], sources in own and remote rows, targets in own rows.
-        in_degrees: int64 [o + r], in the whole graph.
+        in_degrees: int64 [o + r], of own and remote rows, in the whole graph.
         whole, interior, boundary: all own rows; the own rows that read only own rows; the other own rows.
         watch: where the time of waiting for others counts, as phase ``exchange``; None: it is not counted.
     """
@@ -52,8 +54,9 @@ class CooperativeGraph:
         Raises:
             ConfigError: the view has remote rows, and there is no source.
         """
-        if source is None and len(view.remote):
-            raise ConfigError(f"the view has {len(view.remote)} rows of other trainers: it needs a source of them")
+        if source is None and view.rows > len(view.own):
+            others = view.rows - len(view.own)
+            raise ConfigError(f"the view has {others} rows of other trainers: it needs a source of them")
         self.view, self.source, self.device = view, source, torch.device(device)
         self.watch: Stopwatch | None = None
         self._cache: dict[Any, Any] = {}

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from atta.errors import RemoteError
 from atta.train.cooperative.groups import ServerGroups
-from atta.train.cooperative.shares import TrainerShare
+from atta.train.cooperative.sharing.shares import TrainerShare
 from atta.train.cooperative.views import WorkerView
 
 __all__ = ["Handover", "arrays_of", "header_of", "room_for", "share_of"]
@@ -28,7 +28,10 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 _SPLIT = "split/"
 _NUMBERS = ("trainer", "interior")
-_DIMENSIONS = {f.name: 1 for f in fields(WorkerView)} | dict.fromkeys(_NUMBERS, 0) | {"edge_index": 2, "features": 2}
+_ROWS = ("features", "halo_features")
+_DIMENSIONS = (
+    {f.name: 1 for f in fields(WorkerView)} | dict.fromkeys(_NUMBERS, 0) | {"edge_index": 2} | dict.fromkeys(_ROWS, 2)
+)
 _LONGEST_HEADER = 1 << 20
 _WRONG = "sent something that is no share; do all machines have the same version of Atta?"
 
@@ -76,7 +79,7 @@ def room_for(header: bytes, peer: str) -> Arrays:
 def _fits(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
     if name not in _DIMENSIONS and not name.startswith(_SPLIT):
         return False
-    types = ("<f4", "<f8") if name == "features" else ("<i8",)
+    types = ("<f4", "<f8") if name in _ROWS else ("<i8",)
     whole = all(type(size) is int and size >= 0 for size in shape)
     return whole and dtype.str in types and len(shape) == _DIMENSIONS.get(name, 1)
 

@@ -25,7 +25,15 @@ Rows = tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]
 """Starts of the rows, and neighbours along edges in both directions."""
 
 
-def split_vertices(graph: TrainingGraph, trainers: int, machines: int = 1, *, seed: int = 0, tries: int = 3) -> Owners:
+def split_vertices(
+    graph: TrainingGraph,
+    trainers: int,
+    machines: int = 1,
+    *,
+    seed: int = 0,
+    tries: int = 3,
+    in_edges: Longs | None = None,
+) -> Owners:
     """Trainer of each vertex, int32 [n] (GraNNDis section 4.4, "fetch then split").
 
     METIS cuts few edges, with even numbers of vertices and in-edges, which the time for a layer depends on. Then
@@ -35,7 +43,8 @@ def split_vertices(graph: TrainingGraph, trainers: int, machines: int = 1, *, se
 
     machines: machines of the server, each with the same number of consecutive trainers. Vertices are divided among
     machines first, then among the trainers of each. A split that treats all trainers alike is taken instead if fewer
-    rows cross to or from its busiest machine.
+    rows cross to or from its busiest machine. in_edges: int64 [n], in-edges of each vertex, where the graph lacks some
+    that the trainers compute.
 
     Raises:
         ConfigError: fewer than one trainer, machine or try; trainers that do not divide into machines.
@@ -45,7 +54,8 @@ def split_vertices(graph: TrainingGraph, trainers: int, machines: int = 1, *, se
         raise ConfigError(f"trainers {trainers}, machines {machines}, tries {tries}: must be at least 1")
     if trainers % machines:
         raise ConfigError(f"{trainers} trainers: cannot be on {machines} machines alike")
-    in_edges = np.bincount(graph.edges[1], minlength=len(graph))
+    if in_edges is None:
+        in_edges = np.bincount(graph.edges[1], minlength=len(graph))
     alike = _split(graph.edges, in_edges, trainers, seed=seed, tries=tries, slack=_SLACK)
     each = trainers // machines
     if machines == 1 or each == 1 or not len(graph):

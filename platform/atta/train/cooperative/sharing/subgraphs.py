@@ -17,9 +17,9 @@ from atta.errors import ConfigError
 from atta.samplers.local.server import ServerGraph
 from atta.samplers.operators.server import Closure
 from atta.train.cooperative.groups import ServerGroups
-from atta.train.cooperative.handover import Handover
 from atta.train.cooperative.memory import fewest_batches
-from atta.train.cooperative.shares import TrainerShare, divide
+from atta.train.cooperative.sharing.handover import Handover
+from atta.train.cooperative.sharing.shares import TrainerShare, divide
 from atta.train.cooperative.views import WorkerView
 from atta.train.labels import UNLABELLED
 from atta.train.settings import CooperativeSettings
@@ -62,8 +62,16 @@ class ServerData:
     """
 
     def __init__(
-        self, config: CooperativeSettings, cluster: atta.Cluster, groups: ServerGroups, device: torch.device
+        self,
+        config: CooperativeSettings,
+        cluster: atta.Cluster,
+        groups: ServerGroups,
+        device: torch.device,
+        *,
+        halo: bool = False,
     ) -> None:
+        """``halo``: a server computes its own vertices only, and other servers compute what these read."""
+        self._halo = halo
         self.config, self.cluster, self.groups, self.device = config, cluster, groups, device
         self.batches = 0
         self.remote_bytes = 0.0
@@ -154,7 +162,7 @@ class ServerData:
 
     def _divide(self, found: ServerGraph, tries: int) -> Iterator[TrainerShare]:
         place = self.groups.place
-        return divide(found, place.trainers, place.machines, seed=self.config.seed, tries=tries)
+        return divide(found, place.trainers, place.machines, seed=self.config.seed, tries=tries, halo=self._halo)
 
     def _extract(self, epoch: int) -> ServerGraph:
         config, cluster, server = self.config, self.cluster, self.groups.place.server
@@ -165,8 +173,9 @@ class ServerData:
                 for part in range(cluster.num_parts)
             ]
             inner = np.sort(np.concatenate(owned))
+        rule = Closure(1, rim=False) if self._halo else config.rule(epoch)
         found = atta.server_subgraph(
-            cluster, inner, config.rule(epoch), part=server, tables=["x", "y"], edge_ids=False, seed=config.seed
+            cluster, inner, rule, part=server, tables=["x", "y"], edge_ids=False, seed=config.seed
         )
         labelled = found.tables["y"].reshape(-1) != UNLABELLED
         return replace(found, splits={name: members & labelled for name, members in found.splits.items()})

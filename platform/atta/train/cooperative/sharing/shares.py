@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from atta.samplers.local.server import ServerGraph
 from atta.train.cooperative.graph import Longs, TrainingGraph
-from atta.train.cooperative.split import split_vertices
+from atta.train.cooperative.sharing.split import split_vertices
 from atta.train.cooperative.views import WorkerView, worker_view
 
 __all__ = ["TrainerShare", "divide"]
@@ -30,18 +30,32 @@ class TrainerShare:
 
 
 def divide(
-    found: ServerGraph, trainers: int, machines: int = 1, *, seed: int = 0, tries: int = 3
+    found: ServerGraph, trainers: int, machines: int = 1, *, seed: int = 0, tries: int = 3, halo: bool = False
 ) -> Iterator[TrainerShare]:
     """Yield the share of each trainer (GraNNDis section 4.4), with ``x`` in single precision and the loss on ``train``.
 
-    The same arguments give the same shares. ``machines``, ``seed``, ``tries``: as for ``split_vertices``. Raises the
-    errors of ``split_vertices`` and ``TrainingGraph.of``.
+    The same arguments give the same shares. ``machines``, ``seed``, ``tries``: as for ``split_vertices``. ``halo``: the
+    trainers compute the inner vertices only, and all others are HALO. Raises the errors of ``split_vertices`` and
+    ``TrainingGraph.of``.
     """
     graph = TrainingGraph.of(found)
     graph = replace(graph, features=graph.features.astype(np.float32, copy=False))
-    owner = split_vertices(graph, trainers, machines, seed=seed, tries=tries)
+    owner = np.full(len(graph), -1, np.int32)
+    computed = found.num_inner if halo else len(graph)  # inner vertices come first
+    in_edges = np.bincount(graph.edges[1], minlength=len(graph))[:computed]
+    owner[:computed] = split_vertices(
+        first_vertices(graph, computed), trainers, machines, seed=seed, tries=tries, in_edges=in_edges
+    )
     for trainer in range(trainers):
         view = worker_view(graph, owner, trainer, trainers)
         yield TrainerShare(
             view, {name: np.flatnonzero((mask & found.inner)[view.own]) for name, mask in found.splits.items()}
         )
+
+
+def first_vertices(graph: TrainingGraph, count: int) -> TrainingGraph:
+    """The subgraph induced on the vertices 0 to ``count`` - 1."""
+    if count == len(graph):
+        return graph
+    arrays = {f.name: getattr(graph, f.name)[:count] for f in fields(graph) if f.name != "edges"}
+    return TrainingGraph(edges=graph.edges[:, (graph.edges < count).all(axis=0)], **arrays)
