@@ -6,15 +6,19 @@ import functools
 import importlib.util
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import settings
+
+from tests.preloaded.commands import Commands
 
 ROOT = Path(__file__).parents[1]
 SEED = int(os.environ.setdefault("ATTA_SEED", str(random.SystemRandom().randrange(2**31))))  # workers inherit it
@@ -50,6 +54,46 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give hypothesis the same seed, unless it has one of its own."""
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_commands() -> Iterator[Commands]:
+    """Commands and daemons of tests are forked from a process that has imported Atta, see ``tests/preloaded``."""
+    commands = Commands()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", commands.popen)
+        yield commands
+    commands.close()
+
+
+@pytest.fixture
+def own_interpreters(forked_commands: Commands) -> Iterator[None]:
+    """Commands that a test itself starts have their own interpreters. A fork's memory would not be all its own."""
+    forked_commands.wanted = False
+    yield
+    forked_commands.wanted = True
+
+
+@pytest.fixture(scope="session")
+def preloaded_trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """From here on ``fit`` forks trainers from a process that has imported torch and PyG, see ``tests/preloaded``."""
+    here = Path(__file__).parent / "preloaded"
+    folder = tmp_path_factory.mktemp("preloaded")
+    words = [sys.executable, str(folder / "socket")]
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-IS", str(here / "caller.py"), *words])} "$@"\n')
+    python.chmod(0o755)
+    quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # trainers set it, too, before they import torch
+    command = [words[0], str(here / "parent.py"), words[1]]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=quiet) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "executable", str(python))
+            yield
+        assert parent.stdin is not None
+        parent.stdin.close()
+        assert parent.wait(20) == 0
 
 
 @pytest.fixture

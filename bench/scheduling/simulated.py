@@ -16,7 +16,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +30,7 @@ from atta.bench.lab.workload import BenchWorkload
 from atta.bench.output import document
 from atta.daemon.links.links import link_threads
 from atta.scheduler import POLICIES, SchedulerConfig
-from atta.simulate import Profile, Scenario, load_profile, simulate
+from atta.simulate import Outcome, Profile, Scenario, load_profile, simulate
 from atta.wire.clusterfile import write_cluster
 from bench.record import command, head, parser_of, rows_of, write
 
@@ -62,6 +66,11 @@ class ClusterSetting:
         words += ["rows under way shared"] if self.share else []
         return "; ".join(words)
 
+    @property
+    def costs(self) -> tuple[int, tuple[int, ...], int]:
+        """What the costs of its batches depend on."""
+        return self.machines, self.fan_outs, self.batch_size
+
 
 SETTINGS: tuple[ClusterSetting, ...] = (
     ClusterSetting(2),
@@ -94,26 +103,32 @@ def main() -> None:
     parser.add_argument("--data4", required=True, help="four")
     parser.add_argument("--data8", help="eight; without it, these settings are left out")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--seconds", type=float, default=5.0)
     arguments = parser.parse_args()
     data = {2: arguments.data, 4: arguments.data4}
     if arguments.data8:
         data[8] = arguments.data8
     profiles: dict[tuple[int, tuple[int, ...], int], Profile] = {}
-    found: list[dict[str, Any]] = []
-    for setting in (setting for setting in SETTINGS if setting.machines in data):
-        key = setting.machines, setting.fan_outs, setting.batch_size
-        if key not in profiles:
+    settings = [setting for setting in SETTINGS if setting.machines in data]
+    measured = []
+    for setting in settings:
+        if setting.costs not in profiles:
             print(f"== measuring costs: {setting.machines} partitions, fan-outs {setting.fan_outs}", file=sys.stderr)
-            profiles[key] = costs(setting, data[setting.machines])
+            profiles[setting.costs] = costs(setting, data[setting.machines])
         rounds = [real(setting, data[setting.machines], arguments.seconds) for _ in range(arguments.rounds)]
-        figures = {"measured": statistics.median(rounds), "simulated": simulated(setting, profiles[key])}
-        found.append(asdict(setting) | {"name": setting.name} | figures)
-        error = figures["simulated"] / figures["measured"] - 1
-        print(f"{setting.name}: {figures['measured']:,.0f} seeds/s, simulated {error:+.1%}", file=sys.stderr)
-    largest = max(data)
-    usual = next(s for s in SETTINGS if s.machines == largest)
-    forecasts = forecast(profiles[largest, usual.fan_outs, usual.batch_size])
+        measured.append(statistics.median(rounds))
+        print(f"{setting.name}: {measured[-1]:,.0f} seeds/s", file=sys.stderr)
+    usual = next(s for s in settings if s.machines == max(data))
+    scenarios = [scenario(setting, profiles[setting.costs]) for setting in settings]
+    larger = forecast_scenarios(profiles[usual.costs])
+    print("== simulating", file=sys.stderr)
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        outcomes = list(pool.map(simulate, [*larger, *scenarios]))
+    found = [
+        asdict(setting) | {"name": setting.name, "measured": seeds, "simulated": outcome.seeds_per_s}
+        for setting, seeds, outcome in zip(settings, measured, outcomes[len(larger) :], strict=True)
+    ]
+    forecasts = forecast(larger, outcomes[: len(larger)])
     record(found, forecasts, command(parser, arguments), arguments.out)
 
 
@@ -159,57 +174,69 @@ def real(setting: ClusterSetting, data: str, seconds: float) -> float:
     return measured.total("seeds") / measured.window_s
 
 
-def simulated(setting: ClusterSetting, profile: Profile) -> float:
-    """Seeds per second of the simulator."""
+def scenario(setting: ClusterSetting, profile: Profile) -> Scenario:
+    """What to simulate for a setting."""
     config = SchedulerConfig(workers=1, policy=setting.policy, prefetch=setting.prefetch, log_events=0)
-    return simulate(
+    return Scenario(
+        profile,
+        machines=setting.machines,
+        cores=profile.cores,
+        shared_cores=True,
+        link=bits_per_s(setting.link) / 8 if setting.link else math.inf,
+        rtt_s=setting.rtt_ms / 1e3,
+        scheduler=config,
+        serve_threads=1,
+        train_s=setting.think_ms / 1e3,
+        share_pulls=setting.share,
+        lockstep=False,
+        batches=max(60, 40_000 // setting.batch_size),
+        known_batch_bytes=True,
+    )
+
+
+def forecast_scenarios(profile: Profile) -> list[Scenario]:
+    """Clusters of machines with cores of their own and no cache, that do nothing but sample. The largest come first."""
+    config = SchedulerConfig(workers=FORECAST_CORES, log_events=0)
+    return [
         Scenario(
             profile,
-            machines=setting.machines,
-            cores=profile.cores,
-            shared_cores=True,
-            link=bits_per_s(setting.link) / 8 if setting.link else math.inf,
-            rtt_s=setting.rtt_ms / 1e3,
+            machines=machines,
+            cores=FORECAST_CORES,
+            link=bits_per_s(link) / 8,
+            rtt_s=FORECAST_RTT_S,
             scheduler=config,
-            serve_threads=1,
-            train_s=setting.think_ms / 1e3,
-            share_pulls=setting.share,
+            serve_threads=link_threads(FORECAST_CORES),
             lockstep=False,
-            batches=max(60, 40_000 // setting.batch_size),
+            batches=FORECAST_BATCHES,
             known_batch_bytes=True,
         )
-    ).seeds_per_s
+        for machines in sorted(FORECAST_MACHINES, reverse=True)
+        for link in FORECAST_LINKS
+    ]
 
 
-def forecast(profile: Profile) -> list[dict[str, Any]]:
-    """Clusters of machines with cores of their own and no cache, that do nothing but sample."""
-    config = SchedulerConfig(workers=FORECAST_CORES, log_events=0)
-    found = []
-    for link in FORECAST_LINKS:
-        for machines in FORECAST_MACHINES:
-            outcome = simulate(
-                Scenario(
-                    profile,
-                    machines=machines,
-                    cores=FORECAST_CORES,
-                    link=bits_per_s(link) / 8,
-                    rtt_s=FORECAST_RTT_S,
-                    scheduler=config,
-                    serve_threads=link_threads(FORECAST_CORES),
-                    lockstep=False,
-                    batches=FORECAST_BATCHES,
-                    known_batch_bytes=True,
-                )
-            )
-            found.append({"parts": profile.parts, "machines": machines, "link": link, **outcome.to_dict()})
-    return found
+def forecast(scenarios: Sequence[Scenario], outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """The forecasts for the record, by link and then by size."""
+    names = {bits_per_s(link) / 8: link for link in FORECAST_LINKS}
+    order = sorted(range(len(scenarios)), key=lambda i: (scenarios[i].link, scenarios[i].machines))
+    return [
+        {"parts": cast.profile.parts, "machines": cast.machines, "link": names[cast.link], **outcome.to_dict()}
+        for cast, outcome in ((scenarios[i], outcomes[i]) for i in order)
+    ]
+
+
+def _within(errors: Sequence[float]) -> str:
+    return f"{sum(abs(e) <= BOUND for e in errors)} of {len(errors)}"
 
 
 def record(clusters: list[dict[str, Any]], forecasts: list[dict[str, Any]], typed: str, out: Path) -> None:
     """Write simulated.json and simulated.md."""
     found = document("simulated", command=typed, results=clusters) | {"forecasts": forecasts}
     errors = [c["simulated"] / c["measured"] - 1 for c in clusters]
-    within = f"within {BOUND:.0%}: {sum(abs(e) <= BOUND for e in errors)} of {len(errors)}"
+    within = f"within {BOUND:.0%}: {_within(errors)}"
+    by_machines: dict[int, list[float]] = defaultdict(list)
+    for cluster, error in zip(clusters, errors, strict=True):
+        by_machines[cluster["machines"]].append(error)
     rows = (
         (c["name"], f"{c['measured']:,.0f}", f"{c['simulated']:,.0f}", f"{error:+.1%}")
         for c, error in zip(clusters, errors, strict=True)
@@ -217,6 +244,19 @@ def record(clusters: list[dict[str, Any]], forecasts: list[dict[str, Any]], type
     lines = [
         *head("The simulator beside real daemons", found),
         f"{within.capitalize()}; median error {statistics.median(map(abs, errors)):.1%}.",
+        "",
+        *rows_of(
+            ("machines", f"within {BOUND:.0%}", "median error", "largest error"),
+            *(
+                (
+                    machines,
+                    _within(some),
+                    f"{statistics.median(map(abs, some)):.1%}",
+                    f"{max(some, key=abs):+.1%}",
+                )
+                for machines, some in by_machines.items()
+            ),
+        ),
         "",
         *rows_of(("setting", "seeds/s measured", "simulated", "error"), *rows),
         "",

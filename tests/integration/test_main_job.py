@@ -18,6 +18,8 @@ import pytest
 from atta.client.local import free_addresses
 from atta.wire.clusterfile import write_cluster
 
+pytestmark = pytest.mark.usefixtures("preloaded_trainers")
+
 ATTA = [sys.executable, "-m", "atta.cli.main"]
 TRAIN = ["--model", "sage", "--num-neighbors", "5,5", "--batch-size", "128", "--hidden", "16", "--seed", "3"]
 

@@ -9,16 +9,22 @@ import socket
 import struct
 import sys
 
-MODULE = "atta.train.launching.worker"
+MODULES = (
+    "atta.train.launching.worker",
+    "atta.train.planning.loopback",
+    "atta.partition.methods.metis_child",
+    "tests.system.cooperative",
+)
+"""Trainers, what they start, and processes that stand for trainers."""
 
 
 def main(interpreter: str, path: str, words: list[str]) -> None:
     """``words``: the interpreter's arguments. Ends with the trainer's exit code or signal."""
-    if words[:2] != ["-m", MODULE]:
+    if words[:1] != ["-m"] or words[1] not in MODULES:
         os.execv(interpreter, [interpreter, *words])
     parent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent.connect(path)
-    task = {"arguments": words[2:], "environment": dict(os.environ), "folder": os.getcwd()}
+    task = {"words": words[1:], "environment": dict(os.environ), "folder": os.getcwd()}
     socket.send_fds(parent, [json.dumps(task).encode()], [0, 1, 2])
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda n, _: parent.send(bytes([n])))

@@ -1,8 +1,8 @@
 """Imports the modules of trainers and forks a trainer for every caller: ``python parent.py SOCKET``.
 
-The process ends with its standard input. A caller sends its arguments, environment and folder with its standard
-streams, then the signals that it gets. It receives the trainer's exit status. If a caller goes away, its trainer
-is killed.
+The process ends with its standard input. A caller sends its module, arguments, environment and folder with its
+standard streams, then the signals that it gets. It receives the trainer's exit status. If a caller goes away, its
+trainer is killed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import socket
 import struct
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
-MODULE = "atta.train.launching.worker"
 STREAMS = 3
 MOST_BYTES = 1 << 20
 """At most this many bytes of arguments and environment."""
@@ -41,6 +41,7 @@ def main(path: str) -> None:
     import atta.train.cooperative.trainer
     import atta.train.strategies.minibatch  # noqa: F401
 
+    sys.executable = str(Path(path).with_name("python"))  # trainers start processes by way of ``caller``, too
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
     listener.listen(64)
@@ -96,14 +97,15 @@ def become(task: dict[str, Any], streams: array.array[int], sockets: tuple[socke
     os.environ.clear()
     os.environ.update(task["environment"])
     os.chdir(task["folder"])
-    sys.argv = [MODULE, *task["arguments"]]
+    sys.path[0], sys.argv = task["folder"], task["words"]
     code = 1
     try:
-        runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     finally:
+        sys.stdout.flush()
         os._exit(code)
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -105,25 +101,3 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
-
-
-@pytest.fixture(scope="session")
-def preloaded_trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """From here on ``fit`` forks trainers from a process that has imported torch and PyG, see ``tests/preloaded``."""
-    here = Path(__file__).parents[1] / "preloaded"
-    folder = tmp_path_factory.mktemp("preloaded")
-    words = [sys.executable, str(folder / "socket")]
-    python = folder / "python"
-    python.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-IS", str(here / "caller.py"), *words])} "$@"\n')
-    python.chmod(0o755)
-    quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # trainers set it, too, before they import torch
-    command = [words[0], str(here / "parent.py"), words[1]]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=quiet) as parent:
-        assert parent.stdout is not None
-        assert parent.stdout.readline() == "ready\n"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "executable", str(python))
-            yield
-        assert parent.stdin is not None
-        parent.stdin.close()
-        assert parent.wait(20) == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import pytest
 
 import atta
 from atta.kvstore.spec import MutableSpec
@@ -18,6 +19,7 @@ ANSWER_BYTES = 100 << 20
 PER_STREAM = 20 << 20  # three chunks of 4 MiB: one made ahead, one passed on, one in gRPC's buffers
 
 
+@pytest.mark.usefixtures("own_interpreters")
 def test_streams_that_nobody_reads(small_graph: SmallGraph, tmp_path: Path) -> None:
     """Clients ask for 60 answers of 100 MiB and read none of them: the daemon makes only a few chunks of each."""
     with atta.local(small_graph.dataset(1, "random"), threads=2) as cluster:

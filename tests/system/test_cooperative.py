@@ -21,7 +21,7 @@ from tests.system.cooperative import ACROSS, EXACT, RECOMPUTED, SINGLE, WORLD, W
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def results(preloaded_trainers: None, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The results of each of the four trainers, by case."""
     folder = tmp_path_factory.mktemp("cooperative")
     command = [sys.executable, "-m", "tests.system.cooperative", str(folder)]

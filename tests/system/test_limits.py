@@ -116,6 +116,7 @@ def wide_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "data"
 
 
+@pytest.mark.usefixtures("own_interpreters")
 def test_sessions_of_many_shapes_leave_nothing(wide_rows: Path) -> None:
     """After many sessions of 50 shapes, the daemon's memory and descriptors are within 20 % of what they were."""
     with atta.local(wide_rows, threads=1, options=("--trace-events", "0")) as cluster:
@@ -135,6 +136,7 @@ def test_sessions_of_many_shapes_leave_nothing(wide_rows: Path) -> None:
         assert daemon.num_fds() <= 1.2 * descriptors
 
 
+@pytest.mark.usefixtures("own_interpreters")
 def test_requests_for_very_many_batches_take_no_memory(small_graph: SmallGraph) -> None:
     with atta.local(small_graph.dataset(2, "random"), threads=1) as cluster:
         daemon = psutil.Process(cluster.pids[0])

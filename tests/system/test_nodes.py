@@ -22,6 +22,8 @@ from atta.client.local import free_addresses
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 
+pytestmark = pytest.mark.usefixtures("preloaded_trainers")
+
 ATTA = (sys.executable, "-m", "atta.cli.main")
 OPTIONS = ("--model", "sage", "--layers", "2", "--hidden", "8", "--dropout", "0", "--device", "cpu")
 

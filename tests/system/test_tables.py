@@ -537,7 +537,7 @@ class Daemons:
 
     def __init__(self, cluster: atta.LocalCluster) -> None:
         self._cluster = cluster
-        self._commands = [Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1] for pid in cluster.pids]
+        self._commands = [child.args for child in cluster._children]
         self._again: dict[int, subprocess.Popen[bytes]] = {}
 
     def end(self, part: int, number: int) -> None:

@@ -512,9 +512,10 @@ def clusters(small_graph: SmallGraph, snapshots: Path) -> Iterator[list[atta.Clu
         yield [first, *others]
 
 
-def test_histories_of_several_clients(clusters: list[atta.Cluster], snapshots: Path) -> None:
+@pytest.mark.parametrize("histories", [6, pytest.param(15, marks=pytest.mark.slow)])
+def test_histories_of_several_clients(clusters: list[atta.Cluster], snapshots: Path, histories: int) -> None:
     # No shrinking: a history with threads need not fail twice.
     run_state_machine_as_test(
         lambda: Machine(clusters, snapshots),
-        settings=settings(max_examples=15, stateful_step_count=15, phases=[Phase.generate], database=None),
+        settings=settings(max_examples=histories, stateful_step_count=15, phases=[Phase.generate], database=None),
     )

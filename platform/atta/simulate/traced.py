@@ -2,7 +2,8 @@
 
 The trace has every task with its cost and its time, and the bytes of all answers, so sizes of batches are exact. Times
 are those of the wall clock: if all cores were busy, they are too long. Work outside tasks (transport, event loop) is
-not in them; typical figures stand in for it. ``atta simulate --measure`` measures both.
+not in them. Typical figures stand in for it, those of daemons with links on two and eight partitions, fitted to
+processor time by thread (bench/results/scale.md). ``atta simulate --measure`` measures both.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ from typing import Any
 
 from atta.errors import DataError
 from atta.scheduler.costs import Line
-from atta.simulate.profile import LOCAL_KINDS, REMOTE_KINDS, HopSize, Linear, Profile, Remote
+from atta.simulate.profile import LOCAL_KINDS, REMOTE_KINDS, HopSize, Linear, LoopCosts, Profile, Remote
 
 __all__ = ["profile_of_trace"]
 
 ID_BYTES = 4.0
 """Bytes of a vertex in a request."""
-TRANSPORT = Linear(150.0, 0.0004)
-"""CPU microseconds per request and per byte of the answer, at either end, on a core of 2023."""
-BATCH_US = 1500.0
-"""CPU microseconds per batch outside tasks."""
+TRANSPORT = Linear(6.0, 0.0005)
+"""CPU microseconds per request and per byte of the answer, at either end, of the threads of links."""
+LOOP = LoopCosts(batch_us=3000.0, answer_us=43.0, us_per_byte=0.00017)
+"""CPU microseconds of the event loop that asks."""
+BATCH_US = 1900.0
+"""CPU microseconds per batch outside tasks and event loops: the consumer takes it over."""
 _Table = defaultdict[tuple[str, str], float]
 
 
@@ -160,6 +163,7 @@ def _profile(
         hops=tuple(hops),
         local=local,
         remote={kind: _remote(sums, kind, local.get(kind, Linear())) for kind in REMOTE_KINDS} if parts > 1 else {},
+        loop=LOOP,
         parts=parts,
         spread=_spread(dags),
         degree=degree,

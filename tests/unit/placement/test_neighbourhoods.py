@@ -31,7 +31,7 @@ def local(graph: Typed) -> dict[str, LocalGraph]:
     return found
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_placement_changes_nothing(data: st.DataObject) -> None:
     draw = data.draw

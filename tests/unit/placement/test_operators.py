@@ -42,7 +42,7 @@ def test_every_built_in_operator_is_tried() -> None:
     assert {name for name, _ in OPTIONS} == set(BUILT_IN)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.data())
 def test_placement_changes_nothing(data: st.DataObject) -> None:
     draw = data.draw

@@ -29,6 +29,7 @@ def plan(*arguments: object) -> Result:
     return CliRunner().invoke(cli, ["plan", *map(str, arguments)])
 
 
+@pytest.mark.usefixtures("preloaded_trainers")
 def test_it_ranks_and_explains(data: Path, tmp_path: Path) -> None:
     common = ("--strategy", "auto", "--data", data, "--servers", 2, "--trainers-per-server", 2, "--hidden", 8)
     report = tmp_path / "plan.json"

@@ -14,7 +14,7 @@ from atta.observe.recording import Entry, Recording, SessionMark, TaskSpan
 from atta.observe.timeline import document, trace_events
 from atta.samplers.dag.instance import OTHERS
 from atta.simulate import Scenario, simulate
-from atta.simulate.traced import TRANSPORT, profile_of_trace
+from atta.simulate.traced import LOOP, TRANSPORT, profile_of_trace
 
 ROW = 40.0
 """Number of bytes of a row.
@@ -70,6 +70,7 @@ def test_sizes_and_costs(tmp_path: Path) -> None:
     assert feature.answer_bytes == pytest.approx(1.0)
     assert feature.request_bytes == pytest.approx(4 / ROW)
     assert feature.receive.fixed_us == TRANSPORT.fixed_us
+    assert profile.loop == LOOP
     assert profile.measured["batches"] == 2
     outcome = simulate(Scenario(profile, batches=5))
     assert outcome.link_bytes_per_batch == pytest.approx(18 * (ROW + 4), rel=0.01)

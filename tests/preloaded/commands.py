@@ -1,0 +1,115 @@
+"""Commands ``atta`` and METIS processes of this process, forked by ``forker.py``. They are its children, as usual.
+
+They import longer than most tests need them. ``Commands.popen`` replaces ``subprocess.Popen``; commands that need
+their own interpreter, and those of other programs, run as before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tests.preloaded.forker import MODULES
+
+_PR_SET_CHILD_SUBREAPER = 36
+_OWN_INTERPRETER = ("PYTHON", "ATTA_NATIVE", "LD_")
+"""Variables that matter as an interpreter starts begin with these."""
+
+
+class Commands:
+    """Starts commands in forks of a process that has imported Atta. That process starts with the first of them."""
+
+    def __init__(self) -> None:
+        self.wanted = True
+        self._python, self._environment = sys.executable, _of_interpreter(os.environ)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def close(self) -> None:
+        """End the process that forks."""
+        if self._process is not None:
+            self._requests.close()
+            assert self._process.wait(20) == 0
+
+    @cached_property
+    def popen(self) -> type[subprocess.Popen[Any]]:
+        """A class to stand for ``subprocess.Popen``."""
+        commands = self
+
+        class Popen(subprocess.Popen):  # type: ignore[type-arg]
+            def _execute_child(
+                self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any, env: Any,
+                startupinfo: Any, creationflags: Any, shell: Any, p2cread: int, p2cwrite: int, c2pread: int,
+                c2pwrite: int, errread: int, errwrite: int, *rest: Any,
+            ) -> None:  # fmt: skip
+                # ``rest``: restore_signals, gid, gids, uid, umask, start_new_session, process_group
+                usual = not (executable or preexec_fn or pass_fds or shell) and rest[-1] in (None, -1)
+                words = [os.fsdecode(word) for word in args] if isinstance(args, (list, tuple)) else []
+                environment = dict(os.environ if env is None else env)
+                if not (usual and commands.can_fork(words, environment)):
+                    super()._execute_child(  # type: ignore[misc]
+                        args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
+                        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *rest,
+                    )  # fmt: skip
+                    return
+                streams = [number if fd == -1 else fd for number, fd in enumerate((p2cread, c2pwrite, errwrite))]
+                folder = str(Path.cwd() / os.fsdecode(cwd or "."))
+                self.pid = commands.fork(words[2:], environment, folder, bool(rest[-2]), streams)
+                self._child_created = True
+                self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
+
+        return Popen
+
+    def can_fork(self, words: list[str], environment: dict[str, str]) -> bool:
+        """Whether a fork of the process with imports is the same as a new interpreter with these arguments."""
+        return (
+            self.wanted
+            and words[:1] in ([self._python], [sys.executable])
+            and words[1:2] == ["-m"]
+            and words[2] in MODULES
+            and _of_interpreter(environment) == self._environment
+        )
+
+    def fork(
+        self, words: list[str], environment: dict[str, str], folder: str, session: bool, streams: list[int]
+    ) -> int:
+        """Start a command as a child of this process. Returns its number. ``words``: its module and arguments."""
+        task = {"words": words, "environment": environment, "folder": folder, "session": session}
+        message = json.dumps({**task, "executable": sys.executable}).encode()
+        with self._lock:
+            requests = self._requests
+            _adopt_orphans(True)
+            try:
+                socket.send_fds(requests, [message], streams)
+                (pid,) = struct.unpack("=i", requests.recv(4))
+            finally:
+                _adopt_orphans(False)
+        return int(pid)
+
+    @cached_property
+    def _requests(self) -> socket.socket:
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [self._python, str(Path(__file__).parent / "forker.py")]
+            self._process = subprocess.Popen(command, stdin=theirs.fileno())
+        assert mine.recv(5) == b"ready"
+        return mine
+
+
+def _of_interpreter(environment: Any) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(_OWN_INTERPRETER)}
+
+
+def _adopt_orphans(yes: bool) -> None:
+    """Whether processes whose parents end become children of this process. Otherwise they become those of ``init``."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "cannot adopt orphans")

@@ -1,0 +1,85 @@
+"""Imports what ``atta`` needs and forks a process for every command: started with a socket as its standard input.
+
+A message has the command's module and arguments, environment and folder, and its standard streams. The answer is the number of the
+process. Its parent is the process that asked, see ``commands``. The process ends when the socket closes.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import json
+import os
+import runpy
+import socket
+import struct
+import sys
+from typing import Any
+
+MODULES = ("atta.cli.main", "atta.partition.methods.metis_child")
+STREAMS = 3
+MOST_BYTES = 1 << 20
+"""At most this many bytes of arguments and environment."""
+
+
+def main() -> bool:
+    """Serve requests until the socket closes. Returns whether this process has become a command."""
+    import pymetis._internal  # noqa: F401 - all are imported for the children
+
+    import atta.cli.cluster.serve
+    import atta.client
+    import atta.daemon.daemon
+    import atta.partition.methods
+    import atta.train  # noqa: F401
+
+    gc.freeze()
+    with socket.socket(fileno=os.dup(0)) as requests:
+        requests.send(b"ready")
+        while True:
+            message, control, _, _ = requests.recvmsg(MOST_BYTES, socket.CMSG_SPACE(STREAMS * 4))
+            if not message:
+                return False
+            streams = array.array("i", control[0][2])
+            pid = fork_an_orphan()
+            if not pid:
+                become(json.loads(message), streams)
+                return True
+            for stream in streams:
+                os.close(stream)
+            requests.send(struct.pack("=i", pid))
+
+
+def fork_an_orphan() -> int:
+    """As ``os.fork``, but the child's parent is the nearest ancestor of this process that adopts orphans."""
+    numbers, adopted = os.pipe(), os.pipe()
+    between = os.fork()
+    if between:
+        os.waitpid(between, 0)
+        (pid,) = struct.unpack("=i", os.read(numbers[0], 4))
+    elif pid := os.fork():
+        os.write(numbers[1], struct.pack("=i", pid))
+        os._exit(0)
+    os.close(adopted[1])
+    if not pid:
+        os.read(adopted[0], 1)  # returns when the other process closes its end
+    for fd in (*numbers, adopted[0]):
+        os.close(fd)
+    return int(pid)
+
+
+def become(task: dict[str, Any], streams: array.array[int]) -> None:
+    """Take the command's arguments, environment, folder and streams."""
+    for stream, number in zip(streams, range(STREAMS), strict=True):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(task["environment"])
+    os.chdir(task["folder"])
+    if task["session"]:
+        os.setsid()
+    sys.executable = task["executable"]
+    sys.argv = task["words"]
+
+
+if __name__ == "__main__" and main():
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
