@@ -1,4 +1,4 @@
-"""What a daemon keeps of other partitions, and what fills it in."""
+"""What a daemon keeps of other daemons' partitions, and what fills it in."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from atta.daemon.filling.filler import Filler, connections, pieces_by_owner
 from atta.daemon.filling.pieces import FillPiece, PieceQueue
 from atta.daemon.filling.rows import row_pieces
 from atta.daemon.links.links import DaemonLinks
+from atta.daemon.loading import OpenedData
 from atta.daemon.peers.peers import Peers
 from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.cache.choice import Division, candidates, divide
-from atta.partition.dataset import Dataset
 
 __all__ = ["DaemonCaches"]
 
@@ -24,8 +24,9 @@ __all__ = ["DaemonCaches"]
 class DaemonCaches:
     """Rows and in-edges of other partitions, within the memory that the configuration gives to both."""
 
-    def __init__(self, config: DaemonConfig, dataset: Dataset, peers: Peers, links: DaemonLinks | None) -> None:
-        self._config, self._dataset, self._peers, self._links = config, dataset, peers, links
+    def __init__(self, config: DaemonConfig, opened: OpenedData, peers: Peers, links: DaemonLinks | None) -> None:
+        self._config, self._peers, self._links = config, peers, links
+        self._dataset, self._owner, self._known = opened.dataset, opened.owner, opened.peers.keys()
         self._how: dict[str, Any] = {
             "share": config.cache_share,
             "rank": config.cache_rank,
@@ -33,17 +34,15 @@ class DaemonCaches:
         }
         memory = Division(config.cache_bytes, 0)
         if config.cache_edges and config.cache_fill:  # batches do not bring in-edges
-            memory = divide(dataset, config.part, limit_bytes=config.cache_bytes, **self._how)
-        self.rows = RowCache(dataset, config.part, limit_bytes=memory.rows, **self._how)
-        self.edges = EdgeCache(dataset, config.part, limit_bytes=memory.edges)
+            memory = divide(self._dataset, self._owner, limit_bytes=config.cache_bytes, **self._how)
+        self.rows = RowCache(self._dataset, self._owner, limit_bytes=memory.rows, **self._how)
+        self.edges = EdgeCache(self._dataset, self._owner, limit_bytes=memory.edges)
         self._filler = self._row_filler()
 
     def chores(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What fills the caches in the background, and connects the peers."""
-        edges = EdgeFilling(self._dataset, self.edges, self._peers, self._config.peers.keys())
-        chosen_from = partial(
-            candidates, self._dataset, self._config.part, limit_bytes=self.edges.limit_bytes, **self._how
-        )
+        edges = EdgeFilling(self._dataset, self.edges, self._peers, self._known)
+        chosen_from = partial(candidates, self._dataset, self._owner, limit_bytes=self.edges.limit_bytes, **self._how)
 
         filler = Filler(self._reached, self._queue(), self._queue(), lambda: 0)
 
@@ -58,11 +57,11 @@ class DaemonCaches:
 
     def _row_filler(self) -> Filler:
         """What fills in rows and connects the peers; without a rate it only connects them."""
-        others = sorted({*self._config.peers} - {self._config.part})
+        others = sorted({*self._known} - {self._owner})
 
         def rows(*, halo: bool) -> Iterable[FillPiece]:
-            found = row_pieces(self.rows, self._dataset, self._config.part, self._peers, halo=halo)
-            return (piece for piece in found if piece.owner in self._config.peers) if self._config.cache_fill else ()
+            found = row_pieces(self.rows, self._dataset, self._owner, self._peers, halo=halo)
+            return (piece for piece in found if piece.owner in self._known) if self._config.cache_fill else ()
 
         first, then = self._queue(connections(others), rows(halo=True)), self._queue(rows(halo=False))
         return Filler(self._reached, first, then, lambda: self.rows.rows_missed)
@@ -75,5 +74,5 @@ class DaemonCaches:
         return there
 
     def _queue(self, *sources: Iterable[FillPiece]) -> PieceQueue:
-        pieces = pieces_by_owner(chain(*sources), self._config.part)
+        pieces = pieces_by_owner(chain(*sources), self._owner)
         return PieceQueue(pieces, bytes_per_s=self._config.cache_fill or 1)
