@@ -1,7 +1,7 @@
 """Graphs on disk: import or generate them, cut them into partitions, read the parts.
 
 Reading order: ``graph`` (the neutral folder), ``importers`` and ``generate`` (what fills it), ``exporters`` (the way
-back), ``methods`` (who owns which vertex), ``writer`` (the partitioned dataset), ``dataset`` and ``book`` (how
+back), ``methods`` (who owns which vertex), ``writer`` (the partitioned dataset), ``dataset`` and ``parts`` (how
 everything above this layer reads it).
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from atta.partition.book import PartitionBook
 from atta.partition.dataset import CSC, Dataset, Part
 from atta.partition.graph import Graph, GraphWriter
+from atta.partition.parts.book import PartitionBook
 from atta.partition.schema import Schema, TableSpec
 
 if TYPE_CHECKING:

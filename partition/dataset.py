@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import shlex
@@ -18,15 +19,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import ConfigError, DataError, UnknownNameError
-from atta.partition.book import PartitionBook
+from atta.errors import ConfigError, DataError
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
 from atta.partition.disk.staging import recover
 from atta.partition.graph import MANIFEST as GRAPH_MANIFEST
 from atta.partition.graph import check_layout, read_records
+from atta.partition.parts.book import PartitionBook
+from atta.partition.parts.joined import JoinedPart, Parts, joined_book
+from atta.partition.parts.part import CSC, Part, part_folder
 from atta.partition.schema import Schema, TableSpec
 
-__all__ = ["CSC", "MANIFEST", "Dataset", "Part", "PartitionBook", "Schema", "TableSpec", "part_folder"]
+__all__ = [
+    "CSC",
+    "MANIFEST",
+    "Dataset",
+    "JoinedPart",
+    "Part",
+    "PartitionBook",
+    "Schema",
+    "TableSpec",
+    "part_folder",
+]
 
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "atta-dataset", 1
@@ -35,35 +48,11 @@ Array = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
 
 
-def part_folder(part: int) -> str:
-    """Return the folder name of a partition."""
-    return f"part-{part:04d}"
-
-
 def fingerprint(schema: Mapping[str, Any], ranges: Mapping[str, Any], files: Mapping[str, FileRecord]) -> str:
     """Return the dataset id: 16 hex digits of a one-way digest of schema, ranges and file checksums."""
     checksums = {name: record.xxh3 for name, record in files.items()}
     text = json.dumps([schema, ranges, checksums], sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-@dataclass(frozen=True)
-class CSC:
-    """In-neighbours of a partition's core vertices for one edge type, memory-mapped.
-
-    Attributes:
-        indptr: int64 [core+1]; the in-neighbours of core row i are at ``indptr[i]:indptr[i+1]``.
-        indices: int32 or int64 [E], internal ids of the sources, ordered by (user id, edge id) within a row.
-        edge_ids: int32 or int64 [E], the users' edge ids.
-        weight: [E] or None.
-        time: [E] or None.
-    """
-
-    indptr: Ids
-    indices: Array
-    edge_ids: Array
-    weight: Array | None = None
-    time: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -101,59 +90,6 @@ def _identity(path: Path) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
-class Part:
-    """One partition. Arrays are memory-mapped at their first use, and the mapping is kept."""
-
-    def __init__(self, dataset: Dataset, index: int) -> None:
-        self.index = index
-        self.path = dataset.path / part_folder(index)
-        self._map = dataset.place.map
-        self._schema = dataset.schema
-        self._book = dataset.book
-        self._csc: dict[str, CSC] = {}
-        self._tables: dict[tuple[str, str], Array] = {}
-
-    def num_core(self, node_type: str) -> int:
-        """Return the number of core vertices of a node type."""
-        lo, hi = self._book.range(node_type, self.index)
-        return hi - lo
-
-    def csc(self, edge_type: str) -> CSC:
-        """Return the in-edges of the core vertices; raises UnknownNameError or DataError."""
-        if edge_type not in self._csc:
-            self._csc[edge_type] = self._open_csc(edge_type)
-        return self._csc[edge_type]
-
-    def _open_csc(self, edge_type: str) -> CSC:
-        folder = self.path / "edges" / self._schema.check_edge_type(edge_type)
-        indptr, indices = self._map(folder / "indptr.npy"), self._map(folder / "indices.npy")
-        if indptr[0] != 0 or indptr[-1] != len(indices):
-            raise DataError(folder / "indptr.npy", f"does not end at the {len(indices)} edges of this partition")
-        known = self._schema.edge_tables[edge_type]
-        tables = {name: self._map(folder / f"{name}.npy") for name in ("weight", "time") if name in known}
-        return CSC(indptr, indices, self._map(folder / "edge_ids.npy"), tables.get("weight"), tables.get("time"))
-
-    def table(self, node_type: str, name: str) -> Array:
-        """Return the rows [core, *row_shape] of a table in internal order; raises UnknownNameError or DataError."""
-        key = node_type, name
-        if key not in self._tables:
-            self._schema.table(node_type, name)
-            self._tables[key] = self._map(self.path / "nodes" / node_type / f"{name}.npy")
-        return self._tables[key]
-
-    def edge_table(self, edge_type: str, name: str) -> Array:
-        """Return the rows [E, *row_shape] of an edge table in the order of ``csc(edge_type).indices``; errors as
-        ``table``."""
-        tables = self._schema.edge_tables[self._schema.check_edge_type(edge_type)]
-        if name not in tables:
-            raise UnknownNameError.of(f"table of edge type {edge_type!r}:", name, tables)
-        return self._map(self.path / "edges" / edge_type / f"{name}.npy")
-
-    def halo(self, node_type: str) -> Array:
-        """Return the ascending internal ids (int64) of in-neighbours that other partitions own."""
-        return self._map(self.path / "nodes" / self._schema.check_node_type(node_type) / "halo.npy")
-
-
 class Dataset:
     """A partitioned dataset, opened read-only.
 
@@ -161,7 +97,9 @@ class Dataset:
         path: folder of the dataset.
         dataset_id: 16 hex digits; equal ids mean equal schema, ranges and file contents.
         schema: types, tables, splits.
-        book: ranges of internal ids.
+        book: ranges of internal ids, of each owner.
+        partitions: the same of each partition. Every partition is an owner, unless several are ``joined``.
+        groups: the partitions of each owner.
         provenance: how it was made.
         quality: edge cut, balance and HALO figures.
         files: what the manifest says about each file.
@@ -172,12 +110,13 @@ class Dataset:
     ) -> None:
         self.path = path
         self.schema = schema
-        self.book = book
+        self.book = self.partitions = book
+        self.groups: Parts = tuple(range(p, p + 1) for p in range(book.num_parts))
         self.dataset_id = str(manifest["dataset_id"])
         self.provenance: dict[str, Any] = dict(manifest.get("provenance") or {})
         self.quality: dict[str, Any] = dict(manifest.get("quality") or {})
         self.files = read_records(path / MANIFEST, manifest.get("files"))
-        self._parts: dict[int, Part] = {}
+        self._parts: dict[int, Part | JoinedPart] = {}
         self.place = place
 
     @classmethod
@@ -233,18 +172,18 @@ class Dataset:
                 yield f"shared/{t}/sorted_ids.npy", ("<i8", (n,))
             for name, size in schema.splits[t].items():
                 yield f"shared/{t}/split_{name}.npy", ("<i8", (size,))
-        for part in range(self.num_parts):
+        for part in range(self.partitions.num_parts):
             yield from self._part_layout(part)
 
     def _part_layout(self, part: int) -> Iterator[tuple[str, tuple[str | None, tuple[int, ...]]]]:
         schema, folder = self.schema, part_folder(part)
         for t in schema.node_types:
-            lo, hi = self.book.range(t, part)
+            lo, hi = self.partitions.range(t, part)
             for name, spec in schema.node_tables[t].items():
                 yield f"{folder}/nodes/{t}/{name}.npy", (spec.dtype, (hi - lo, *spec.row_shape))
             yield f"{folder}/nodes/{t}/halo.npy", ("<i8", self._shape(f"{folder}/nodes/{t}/halo.npy"))
         for e in schema.edge_types:
-            lo, hi = self.book.range(schema.endpoints(e)[1], part)
+            lo, hi = self.partitions.range(schema.endpoints(e)[1], part)
             shape = self._shape(f"{folder}/edges/{e}/indices.npy")
             yield f"{folder}/edges/{e}/indptr.npy", ("<i8", (hi - lo + 1,))
             yield f"{folder}/edges/{e}/indices.npy", (None, shape)
@@ -257,9 +196,23 @@ class Dataset:
         record = self.files.get(name)
         return (record.shape[0] if record and record.shape else 0,)
 
+    def joined(self, groups: Sequence[range]) -> Dataset:
+        """The same dataset with ``groups`` of consecutive partitions as its parts.
+
+        ``book``, ``num_parts`` and ``part`` are then about the groups, in their order: a group is one part that owns
+        what its partitions own.
+
+        Raises:
+            ConfigError: the groups are not all partitions, each once and in order.
+        """
+        book = joined_book(self.partitions, groups)
+        found = copy.copy(self)
+        found.book, found.groups, found._parts = book, tuple(groups), {}
+        return found
+
     @property
     def num_parts(self) -> int:
-        """Number of partitions."""
+        """Number of parts: of partitions, or of groups of ``joined`` ones."""
         return self.book.num_parts
 
     def ids(self, node_type: str) -> Ids:
@@ -297,13 +250,19 @@ class Dataset:
         self.schema.check_split(node_type, name)
         return self.place.map(self.path / "shared" / node_type / f"split_{name}.npy")
 
-    def part(self, index: int) -> Part:
-        """Return a partition; raises ConfigError if it does not exist."""
+    def part(self, index: int) -> Part | JoinedPart:
+        """Return a part; raises ConfigError if it does not exist."""
         if index not in self._parts:
             if not 0 <= index < self.num_parts:
                 raise ConfigError(f"{self.path}: partition {index} does not exist: there are {self.num_parts}")
-            self._parts[index] = Part(self, index)
+            found = [self._partition(p) for p in self.groups[index]]
+            ranges = {t: self.book.range(t, index) for t in self.schema.node_types}
+            self._parts[index] = JoinedPart(found, index, self.schema, ranges) if len(found) > 1 else found[0]
         return self._parts[index]
+
+    def _partition(self, index: int) -> Part:
+        core = {t: hi - lo for t in self.schema.node_types for lo, hi in [self.partitions.range(t, index)]}
+        return Part(self.path, index, self.place.map, self.schema, core)
 
     @cached_property
     def _shared(self) -> dict[str, _IdMaps]:

@@ -25,12 +25,12 @@ import numpy.typing as npt
 from atta.errors import ConfigError
 from atta.observe.progress import Progress, Silent
 from atta.partition import dataset as layout
-from atta.partition.book import PartitionBook
 from atta.partition.cutting.quality import Counts, summarise
 from atta.partition.cutting.sorting import stable_order
 from atta.partition.disk.files import FileRecord, NpyAppender, chunks, describe_file, write_array, write_sealed
 from atta.partition.disk.staging import Staging
 from atta.partition.graph import Edges, Graph, index_dtype
+from atta.partition.parts.book import PartitionBook
 
 __all__ = ["Numbering", "number_vertices", "write_dataset"]
 

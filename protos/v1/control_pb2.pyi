@@ -11,7 +11,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "dataset_id", "part", "num_parts", "schema", "host", "pid", "incarnation")
+    __slots__ = ("version", "dataset_id", "part", "num_parts", "schema", "host", "pid", "incarnation", "parts")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class DescribeReply(_message.Message):
     HOST_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     version: str
     dataset_id: str
     part: int
@@ -28,7 +29,8 @@ class DescribeReply(_message.Message):
     host: str
     pid: int
     incarnation: str
-    def __init__(self, version: _Optional[str] = ..., dataset_id: _Optional[str] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., schema: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ...) -> None: ...
+    parts: int
+    def __init__(self, version: _Optional[str] = ..., dataset_id: _Optional[str] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., schema: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., parts: _Optional[int] = ...) -> None: ...
 
 class StatsRequest(_message.Message):
     __slots__ = ()

@@ -81,18 +81,21 @@ def small_graph(tmp_path_factory: pytest.TempPathFactory) -> SmallGraph:
 
 @pytest.fixture(scope="session")
 def placements(small_graph: SmallGraph) -> Iterator[dict[str, atta.LocalCluster]]:
-    """Clusters by description. They differ in how the graph is cut and in the number of threads."""
+    """Clusters by description. They differ in how the graph is cut, in the number of daemons and of threads."""
     with ExitStack() as stack:
         yield {
-            f"{parts} parts by {method}, {threads} threads": stack.enter_context(
-                atta.local(small_graph.dataset(parts, method), threads=threads)
+            f"{parts} parts by {method} on {daemons} daemons, {threads} threads": stack.enter_context(
+                atta.local(small_graph.dataset(parts, method), threads=threads, daemons=daemons)
             )
-            for parts, method, threads in [
-                (1, "random", 1),
-                (2, "random", 2),
-                (2, "metis", 1),
-                (4, "metis", 2),
-                (4, "random", 1),
+            for parts, method, daemons, threads in [
+                (1, "random", 1, 1),
+                (2, "random", 2, 2),
+                (2, "metis", 2, 1),
+                (4, "metis", 4, 2),
+                (4, "random", 4, 1),
+                (4, "metis", 2, 1),
+                (4, "random", 3, 1),
+                (4, "random", 1, 1),
             ]
         }
 

@@ -34,7 +34,9 @@ class Running:
         """Serve a partition at ``address``."""
 
         async def serve() -> Daemon:
-            config = DaemonConfig(str(data), part, address, dict(peers), threads=1, verify=False, **settings)
+            config = DaemonConfig(
+                str(data), range(part, part + 1), address, dict(peers), threads=1, verify=False, **settings
+            )
             daemon = Daemon(config)
             await daemon.start()
             return daemon

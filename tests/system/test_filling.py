@@ -153,7 +153,7 @@ def test_a_daemon_stops_in_mid_fill(running: Running, data: Path) -> None:
     running.start(data, 1, addresses[1], peers)
 
     async def stop_at_once() -> float:
-        config = DaemonConfig(str(data), 0, addresses[0], peers, threads=1, verify=False, cache_fill=1)
+        config = DaemonConfig(str(data), range(1), addresses[0], peers, threads=1, verify=False, cache_fill=1)
         daemon = Daemon(config)
         await daemon.start()
         while not daemon._caches._filler.stats()["filled_bytes"]:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from atta.cli.output import DURATION, INTS, NAMES, SIZE
+from atta.cli.output import DURATION, INTS, NAMES, PARTS, SIZE
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option, SettingField, settings_of
 
@@ -113,6 +113,8 @@ def _type(setting: SettingField) -> click.ParamType[Any]:
     if about.unit in ("bytes", "s"):
         quantity = SIZE if about.unit == "bytes" else DURATION
         return quantity.at_least(_text(quantity.name, about.at_least)) if about.at_least else quantity
+    if about.unit == "parts":
+        return PARTS
     if about.unit == "percent":
         low, high = (None if bound is None else 100 * bound for bound in (about.at_least, about.at_most))
         return _Percent(low, high)
@@ -233,6 +235,8 @@ def _wanted(kind: click.ParamType[Any]) -> tuple[str, tuple[type, ...]]:
         return "a number or a text with a unit", (int, float, str)
     if kind.name in ("integers", "names"):
         return "a list", (list,)
+    if kind.name == "partitions":
+        return "a partition, a list of them, or a text such as '0-2'", (int, list, str)
     if isinstance(kind, click.types.IntParamType):
         return "a whole number", (int,)
     if isinstance(kind, click.types.FloatParamType):

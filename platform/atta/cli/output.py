@@ -17,6 +17,7 @@ import click
 
 from atta.errors import ConfigError
 from atta.observe.extras import need
+from atta.wire.parts import parse_parts
 
 if TYPE_CHECKING:  # rich takes longer to import than everything else `atta --help` needs
     from rich.console import Console
@@ -26,6 +27,7 @@ __all__ = [
     "DURATION",
     "INTS",
     "NAMES",
+    "PARTS",
     "RATE",
     "SIZE",
     "TO_WRITE",
@@ -105,6 +107,24 @@ DURATION = _Quantity("duration", _DURATIONS, "2ms", whole=False)  # -> float, se
 RATE = _Quantity("rate", _RATES, "1gbit", whole=False)  # -> float, bytes per second
 INTS = _Listed("integers", int, "15,10,5")  # -> tuple[int, ...]
 NAMES = _Listed("names", _word, "dgl,pyg")  # -> tuple[str, ...]
+
+
+class _Partitions(click.ParamType[range]):
+    """Consecutive partitions."""
+
+    name = "partitions"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> range:
+        """Parse text such as ``0``, ``0-2`` or ``0,1,2``. Ranges pass through unchanged."""
+        if isinstance(value, range):
+            return value
+        try:
+            return parse_parts(str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+PARTS = _Partitions()
 
 
 class _ToWrite(click.ParamType[str]):

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from atta.client.control import Connection, Description
+from atta.client.every import check_complete, not_served
 from atta.client.sessions.keeper import SessionKeeper
 from atta.client.sessions.slots import SlotMaps
 from atta.client.sessions.stream import BatchStream
@@ -19,12 +20,13 @@ from atta.protos.v1 import session_pb2
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.seed_plan import home_of
 from atta.wire.clusterfile import check_address, read_cluster
+from atta.wire.parts import groups_of
 
 __all__ = ["Cluster", "connect", "resolve_target"]
 
 
 class Cluster:
-    """Connections to the daemons of a dataset, one per partition. A context manager: ``close`` ends all sessions."""
+    """Connections to the daemons of a dataset. A context manager: ``close`` ends all sessions."""
 
     def __init__(self, connections: Sequence[Connection], descriptions: Sequence[Description]) -> None:
         self._connections = list(connections)
@@ -35,7 +37,7 @@ class Cluster:
         self._keeper = SessionKeeper()
         for connection, description in zip(connections, descriptions, strict=True):
             connection.meet(description)
-        self.tables = ClusterTables(self._connections, self._descriptions[0].dataset_id)
+        self.tables = ClusterTables(self._connections, self.parts, self._descriptions[0].dataset_id)
         """Mutable tables on the daemons; see ``atta.DistTensor`` and ``atta.DistEmbedding``."""
 
     @property
@@ -50,25 +52,38 @@ class Cluster:
 
     @property
     def num_parts(self) -> int:
-        """Number of partitions, and of daemons."""
-        return len(self._connections)
+        """Number of partitions. A daemon serves one or several."""
+        return self._descriptions[0].num_parts
+
+    @property
+    def parts(self) -> list[range]:
+        """The partitions of each daemon, in ascending order."""
+        return [description.parts for description in self._descriptions]
 
     @property
     def addresses(self) -> list[str]:
-        """``host:port`` of each daemon, by partition."""
-        return [c.address for c in self._connections]
+        """``host:port`` of the daemon of each partition, by partition."""
+        return [self._connections[self.daemon_of(part)].address for part in range(self.num_parts)]
+
+    def daemon_of(self, part: int) -> int:
+        """The position of a partition's daemon among the daemons; raises ConfigError if there is no such partition."""
+        found = next((daemon for daemon, parts in enumerate(self.parts) if part in parts), None)
+        if found is None:
+            raise ConfigError(f"partition {part} does not exist: there are {self.num_parts}")
+        return found
 
     def stats(self) -> list[dict[str, float]]:
-        """Counters and gauges of each daemon, by partition."""
+        """Counters and gauges of each daemon, in the order of their partitions."""
         return [c.stats() for c in self._connections]
 
     def trace(self, last_s: float = 0.0) -> list[Recording]:
-        """What each daemon recorded in the last ``last_s`` seconds, by partition; 0: everything that it still has."""
+        """What each daemon recorded in the last ``last_s`` seconds, in the order of their partitions; 0: everything
+        that it still has."""
         return [c.trace(last_s) for c in self._connections]
 
     def stream(self, request: session_pb2.OpenRequest) -> BatchStream:
         """Open a session on the home daemon of the request's rank, also if that daemon has been restarted since."""
-        home = home_of(request.rank, request.world_size, self.num_parts)
+        home = self.daemon_of(home_of(request.rank, request.world_size, self.num_parts))
         request.dataset_id = self.dataset_id
         try:
             return self._open(home, request)
@@ -82,10 +97,10 @@ class Cluster:
         request.wide_ids &= request.shared_memory
         return BatchStream(self._connections[home].pinned(), self._slots, self._keeper, request)
 
-    def _meet_again(self, part: int) -> None:
-        found = self._connections[part].describe()
-        self._connections[part].meet(found)
-        self._descriptions[part] = found
+    def _meet_again(self, daemon: int) -> None:
+        found = self._connections[daemon].describe()
+        self._connections[daemon].meet(found)
+        self._descriptions[daemon] = found
 
     def close(self) -> None:
         """Close all sessions and connections; closing again does nothing."""
@@ -111,20 +126,21 @@ def connect(target: str | Path | Sequence[str], *, deadline_s: float = 30.0, wai
 
     Args:
         target: a cluster file (see ``atta.wire.clusterfile``), ``"host:port,host:port"``, or a list of addresses in the
-            order of the partitions.
+            order of the partitions. A daemon that serves several partitions stands once for each of them, or alone if
+            it serves all.
         deadline_s: how long each call may take.
         wait: whether to wait, for at most ``deadline_s``, for daemons that are still starting.
 
     Raises:
         UnavailableError, DeadlineError: a daemon cannot be reached.
         WrongDatasetError: the daemons serve different datasets, or a daemon another partition than its position says.
-        ConfigError: the target makes no sense, or names more or fewer daemons than there are partitions.
+        ConfigError: the target makes no sense, or its daemons do not serve all partitions.
     """
     addresses = resolve_target(target)
     connections = [Connection(address, deadline_s, part=part) for part, address in sorted(addresses.items())]
     try:
         descriptions = [c.describe(wait=wait) for c in connections]
-        _check(connections, descriptions)
+        _check(connections, descriptions, [*addresses])
     except BaseException:
         for connection in connections:
             connection.close()
@@ -133,7 +149,11 @@ def connect(target: str | Path | Sequence[str], *, deadline_s: float = 30.0, wai
 
 
 def resolve_target(target: str | Path | Sequence[str]) -> Mapping[int, str]:
-    """Addresses by partition of what ``connect`` accepts as a target."""
+    """Addresses of the daemons that ``connect`` accepts as a target, each by its first partition."""
+    return {parts.start: address for parts, address in groups_of(_by_partition(target)).items()}
+
+
+def _by_partition(target: str | Path | Sequence[str]) -> Mapping[int, str]:
     if isinstance(target, Path):
         return read_cluster(target)
     if isinstance(target, str):
@@ -145,15 +165,15 @@ def resolve_target(target: str | Path | Sequence[str]) -> Mapping[int, str]:
     return {part: check_address(address) for part, address in enumerate(target)}
 
 
-def _check(connections: Sequence[Connection], descriptions: Sequence[Description]) -> None:
+def _check(connections: Sequence[Connection], descriptions: Sequence[Description], parts: Sequence[int]) -> None:
+    """``parts``: the first partition of each daemon, as the target says."""
     first = descriptions[0]
-    for part, (connection, found) in enumerate(zip(connections, descriptions, strict=True)):
+    for part, connection, found in zip(parts, connections, descriptions, strict=True):
         if found.dataset_id != first.dataset_id:
             raise WrongDatasetError(
                 connection.address,
                 f"serves dataset {found.dataset_id}, but {connections[0].address} serves {first.dataset_id}",
             )
-        if found.part != part:
-            raise WrongDatasetError(connection.address, f"serves partition {found.part}, not {part}")
-    if len(connections) != first.num_parts:
-        raise ConfigError(f"{len(connections)} daemons are named, the dataset has {first.num_parts} partitions")
+        if found.parts.start != part:
+            raise WrongDatasetError(connection.address, not_served(found, part))
+    check_complete(descriptions)

@@ -27,8 +27,10 @@ class Description:
 
     version: str
     dataset_id: str
-    part: int
+    parts: range
+    """Partitions that the daemon serves."""
     num_parts: int
+    """Partitions of the dataset."""
     schema: Schema
     machine: str
     pid: int
@@ -37,15 +39,15 @@ class Description:
     @property
     def identity(self) -> Identity:
         """How requests name this daemon."""
-        return Identity(self.part, self.dataset_id, self.incarnation)
+        return Identity(self.parts.start, self.dataset_id, self.incarnation)
 
 
 class Connection:
     """A connection to one daemon. It reconnects by itself. Every call has a deadline and raises Atta's typed errors.
 
-    Requests name the daemon that they are meant for, as far as it is known here: by ``part`` alone, or as ``meet`` has
-    found it. Another daemon refuses them with WrongDatasetError. The same daemon, restarted, refuses requests that need
-    what the earlier process held with RestartedError.
+    Requests name the daemon that they are meant for, as far as it is known here: by ``part``, its first partition, or
+    as ``meet`` has found it. Another daemon refuses them with WrongDatasetError. The same daemon, restarted, refuses
+    requests that need what the earlier process held with RestartedError.
     """
 
     def __init__(
@@ -117,7 +119,8 @@ class Connection:
         """Ask the daemon for its description. Any daemon answers; see ``meet``."""
         reply = self.call("ControlService.Describe", control_pb2.DescribeRequest(), wait=wait, timeout=timeout)
         schema = Schema.from_json(json.loads(reply.schema))
-        place = (reply.dataset_id, reply.part, reply.num_parts)
+        served = range(reply.part, reply.part + max(1, reply.parts))  # earlier releases do not tell how many
+        place = (reply.dataset_id, served, reply.num_parts)
         return Description(reply.version, *place, schema, reply.host, reply.pid, reply.incarnation)
 
     def stats(self) -> dict[str, float]:

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from atta.client.control import Connection, Description
 from atta.errors import AttaError, ConfigError, WrongDatasetError
+from atta.wire.parts import parts_text
 
 __all__ = ["DaemonAnswer", "ask_all", "check_together", "down"]
 
@@ -56,13 +57,12 @@ def check_together(answers: Sequence[DaemonAnswer[Description]]) -> list[DaemonA
     their own.
 
     Raises:
-        ConfigError: more or fewer daemons are named than the dataset has partitions.
+        ConfigError: the daemons that are named do not serve all partitions of the dataset, each once.
     """
     first = next((answer.value for answer in answers if answer.value is not None), None)
     if first is None:
         return list(answers)
-    if len(answers) != first.num_parts:
-        raise ConfigError(f"{len(answers)} daemons are named, the dataset has {first.num_parts} partitions")
+    check_complete([answer.value for answer in answers])
     return [_checked(answer, first) for answer in answers]
 
 
@@ -73,11 +73,31 @@ def _checked(answer: DaemonAnswer[Description], first: Description) -> DaemonAns
     wrong = ""
     if found.dataset_id != first.dataset_id:
         wrong = f"serves dataset {found.dataset_id}, the others {first.dataset_id}"
-    elif found.part != answer.part:
-        wrong = f"serves partition {found.part}, not {answer.part}"
+    elif found.parts.start != answer.part:
+        wrong = not_served(found, answer.part)
     return (
         DaemonAnswer(answer.part, answer.address, found, WrongDatasetError(answer.address, wrong)) if wrong else answer
     )
+
+
+def not_served(found: Description, part: int) -> str:
+    """What is wrong with a daemon that should serve ``part`` first and does not."""
+    hint = "" if len(found.parts) == 1 else "; a list names a daemon once for each of its partitions"
+    return f"serves partition {parts_text(found.parts)}, not {part}{hint}"
+
+
+def check_complete(found: Sequence[Description | None]) -> None:
+    """Refuse daemons that do not serve all partitions of their dataset together. None: a daemon that did not answer.
+
+    Raises:
+        ConfigError: partitions are missing or too many.
+    """
+    known = [description for description in found if description is not None]
+    partitions, served = known[0].num_parts, sum(len(description.parts) for description in known)
+    silent = len(found) - len(known)
+    if served + silent > partitions or (not silent and served < partitions):
+        have = f"{len(found)} daemons are named" + (f", they serve {served} partitions" if served != len(found) else "")
+        raise ConfigError(f"{have}, the dataset has {partitions} partitions")
 
 
 def down(answers: Sequence[DaemonAnswer[T]]) -> AttaError | None:

@@ -13,11 +13,12 @@ from types import TracebackType
 from atta.client.cluster import Cluster
 from atta.client.control import Connection, Description
 from atta.client.folder import OwnFolder
-from atta.errors import AttaError, DeadlineError, RemoteError, UnavailableError
+from atta.errors import AttaError, ConfigError, DeadlineError, RemoteError, UnavailableError
 from atta.observe import lastwords
 from atta.observe.machine.processor import usable_cores
 from atta.partition.dataset import Dataset
 from atta.wire.clusterfile import write_cluster
+from atta.wire.parts import parts_text
 
 __all__ = ["LocalCluster", "free_addresses", "local"]
 
@@ -40,7 +41,7 @@ class LocalCluster(Cluster):
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the daemons, by partition."""
+        """Process ids of the daemons, in the order of their partitions."""
         return [child.pid for child in self._children]
 
     @property
@@ -70,9 +71,10 @@ def local(
     deadline_s: float = 60.0,
     verify: bool = True,
     log_level: str = "warning",
+    daemons: int | None = None,
     options: tuple[str, ...] = (),
 ) -> LocalCluster:
-    """Start one daemon per partition of the dataset at ``path`` on loopback and connect to them.
+    """Start daemons for the dataset at ``path`` on loopback and connect to them.
 
     Args:
         path: folder of a partitioned dataset.
@@ -80,6 +82,8 @@ def local(
         deadline_s: how long each call to a daemon may take.
         verify: check the checksums of all files at start.
         log_level: of the daemons: debug, info, warning or error.
+        daemons: how many, each of consecutive partitions and as evenly as possible; default: one per partition.
+            Batches are the same.
         options: further options of ``atta serve``.
 
     Raises:
@@ -88,26 +92,28 @@ def local(
         RemoteError: a daemon ended for another reason; has the last line of its log.
     """
     dataset = Dataset.open(path, parts=[], verify=False)
-    threads = threads or max(1, usable_cores() // dataset.num_parts)
+    served = _divided(dataset.num_parts, daemons)
+    threads = threads or max(1, usable_cores() // len(served))
     folder = OwnFolder("atta-local-")
-    addresses = free_addresses(dataset.num_parts)
-    write_cluster(Path(folder.name) / "cluster.toml", addresses)
+    addresses = free_addresses(len(served))
+    of_parts = [address for parts, address in zip(served, addresses, strict=True) for _ in parts]
+    write_cluster(Path(folder.name) / "cluster.toml", of_parts)
     children: list[subprocess.Popen[bytes]] = []
     try:
-        for part, address in enumerate(addresses):
+        for parts, address in zip(served, addresses, strict=True):
             command = [
-                *(sys.executable, "-m", "atta.cli.main", "serve", "--data", str(path), "--part", str(part)),
+                *(sys.executable, "-m", "atta.cli.main", "serve", "--data", str(path), "--part", parts_text(parts)),
                 *("--listen", address, "--peers", f"{folder.name}/cluster.toml", "--threads", str(threads)),
                 *("--log-level", log_level, "--exit-with-parent", *(() if verify else ("--no-verify",)), *options),
             ]
-            last_words = Path(folder.name) / f"{part}.error"
+            last_words = Path(folder.name) / f"{parts.start}.error"
             environment = {**os.environ, lastwords.VARIABLE: str(last_words)}
             with last_words.with_suffix(".log").open("wb") as errors:
                 children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment))
-        connections = [Connection(a, deadline_s, part=part) for part, a in enumerate(addresses)]
+        connections = [Connection(a, deadline_s, part=parts.start) for parts, a in zip(served, addresses, strict=True)]
         descriptions = [
-            _await_daemon(connection, child, Path(folder.name) / f"{part}.error")
-            for part, (connection, child) in enumerate(zip(connections, children, strict=True))
+            _await_daemon(connection, child, Path(folder.name) / f"{parts.start}.error")
+            for parts, connection, child in zip(served, connections, children, strict=True)
         ]
     except BaseException:
         for child in children:
@@ -116,6 +122,14 @@ def local(
         folder.cleanup()
         raise
     return LocalCluster(connections, descriptions, children, folder)
+
+
+def _divided(partitions: int, daemons: int | None) -> list[range]:
+    """The partitions of each daemon."""
+    count = partitions if daemons is None else daemons
+    if not 1 <= count <= partitions:
+        raise ConfigError(f"daemons is {count}: must be 1 to {partitions}, the number of partitions")
+    return [range(partitions * d // count, partitions * (d + 1) // count) for d in range(count)]
 
 
 def free_addresses(count: int) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from atta.observe.figures import SessionFigures
+from atta.wire.parts import parts_text
 
 __all__ = ["DaemonRates", "Sample", "SessionRates", "rates"]
 
@@ -25,6 +26,11 @@ class Sample:
     at: float = 0.0
     """Uptime of the daemon in seconds when ``sessions`` was read. ``counters`` contains its own."""
     error: str = ""
+
+    @property
+    def parts(self) -> str:
+        """The partitions that the daemon serves, as ``0`` or ``0-2``; of a silent one the first."""
+        return parts_text(range(self.part, self.part + int(self.counters.get("parts", 1))))
 
 
 @dataclass(frozen=True)

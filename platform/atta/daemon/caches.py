@@ -1,4 +1,4 @@
-"""What a daemon keeps of other partitions, and what fills it in."""
+"""What a daemon keeps of other daemons' partitions, and what fills it in."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from atta.daemon.filling.pieces import FillPiece, PieceQueue
 from atta.daemon.filling.rows import row_pieces
 from atta.daemon.filling.source import FillSource
 from atta.daemon.links.links import DaemonLinks
+from atta.daemon.loading import OpenedData
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.peers import Peers
 from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.cache.choice import Division, candidates, divide
 from atta.observe.machine.threads import named_threads
-from atta.partition.dataset import Dataset
 
 __all__ = ["DaemonCaches"]
 
@@ -27,8 +27,9 @@ __all__ = ["DaemonCaches"]
 class DaemonCaches:
     """Rows and in-edges of other partitions, within the memory that the configuration gives to both."""
 
-    def __init__(self, config: DaemonConfig, dataset: Dataset, peers: Peers, links: DaemonLinks | None) -> None:
-        self._config, self._dataset, self._peers, self._links = config, dataset, peers, links
+    def __init__(self, config: DaemonConfig, opened: OpenedData, peers: Peers, links: DaemonLinks | None) -> None:
+        self._config, self._peers, self._links = config, peers, links
+        self._dataset, self._owner, self._known = opened.dataset, opened.owner, opened.peers.keys()
         self._how: dict[str, Any] = {
             "share": config.cache_share,
             "rank": config.cache_rank,
@@ -36,20 +37,18 @@ class DaemonCaches:
         }
         memory = Division(config.cache_bytes, 0)
         if config.cache_edges and config.cache_fill:  # batches do not bring in-edges
-            memory = divide(dataset, config.part, limit_bytes=config.cache_bytes, **self._how)
-        self.rows = RowCache(dataset, config.part, limit_bytes=memory.rows, **self._how)
-        self.edges = EdgeCache(dataset, config.part, limit_bytes=memory.edges)
+            memory = divide(self._dataset, self._owner, limit_bytes=config.cache_bytes, **self._how)
+        self.rows = RowCache(self._dataset, self._owner, limit_bytes=memory.rows, **self._how)
+        self.edges = EdgeCache(self._dataset, self._owner, limit_bytes=memory.edges)
         pool = named_threads(1, "atta-fill")
-        messages = Owners(peers, dataset, pool)
+        messages = Owners(peers, self._dataset, pool)
         self._source = FillSource(messages if links is None else links.owners(messages), peers, pool)
         self._filler = self._row_filler()
 
     def chores(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What fills the caches in the background, and connects the peers."""
-        edges = EdgeFilling(self._dataset, self.edges, self._source, self._config.peers.keys())
-        chosen_from = partial(
-            candidates, self._dataset, self._config.part, limit_bytes=self.edges.limit_bytes, **self._how
-        )
+        edges = EdgeFilling(self._dataset, self.edges, self._source, self._known)
+        chosen_from = partial(candidates, self._dataset, self._owner, limit_bytes=self.edges.limit_bytes, **self._how)
 
         filler = Filler(self._reached, self._queue())
 
@@ -64,10 +63,10 @@ class DaemonCaches:
 
     def _row_filler(self) -> Filler:
         """What fills in rows and connects the peers; without a rate it only connects them."""
-        others = sorted({*self._config.peers} - {self._config.part})
+        others = sorted({*self._known} - {self._owner})
 
-        rows = row_pieces(self.rows, self._dataset, self._config.part, self._source) if self._config.cache_fill else ()
-        reachable = (piece for piece in rows if piece.owner in self._config.peers)
+        rows = row_pieces(self.rows, self._dataset, self._owner, self._source) if self._config.cache_fill else ()
+        reachable = (piece for piece in rows if piece.owner in self._known)
         return Filler(self._reached, self._queue(connections(others), reachable))
 
     async def _reached(self, owner: int) -> bool:
@@ -78,5 +77,5 @@ class DaemonCaches:
         return there
 
     def _queue(self, *sources: Iterable[FillPiece]) -> PieceQueue:
-        pieces = pieces_by_owner(chain(*sources), self._config.part)
+        pieces = pieces_by_owner(chain(*sources), self._owner)
         return PieceQueue(pieces, bytes_per_s=self._config.cache_fill or 1)

@@ -27,7 +27,7 @@ class DaemonConfig:
     """
 
     data: Annotated[str, Option("Partitioned dataset (folder written by `atta partition`).")]
-    part: Annotated[int, Option("Partition to serve.", at_least=0)]
+    parts: Annotated[range, Option("Partition to serve, or consecutive ones: 0-2 or 0,1,2.", name="part", unit="parts")]
     listen: Annotated[str, Option("Address to listen on, host:port.")] = "127.0.0.1:7070"
     peers: Annotated[Mapping[int, str], NoOption("comes from the cluster file that --peers names")] = field(
         default_factory=dict
@@ -43,7 +43,8 @@ class DaemonConfig:
     memory: Annotated[
         str,
         Option(
-            "Load the partition, or map its files; auto: load it if it takes at most a quarter of the free memory.",
+            "Load the partition, or map its files; auto: load it if it takes at most a quarter of the free memory. "
+            "Several partitions are always loaded.",
             choices=("auto", "copy", "map"),
         ),
     ] = "auto"

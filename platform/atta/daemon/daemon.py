@@ -1,4 +1,4 @@
-"""A sampler daemon from start to exit: it loads its partition, listens, serves, drains and ends."""
+"""A sampler daemon from start to exit: it loads its partitions, listens, serves, drains and ends."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from atta.daemon.config import DaemonConfig
 from atta.daemon.descriptors import ensure_descriptors
 from atta.daemon.engine.engine import Engine
 from atta.daemon.links.links import DaemonLinks
+from atta.daemon.loading import OpenedData
 from atta.daemon.peers.chunks import moved_at_once
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.turns import MessageTurns, TurnPool
@@ -37,15 +38,14 @@ from atta.kvstore.store import Store
 from atta.kvstore.tables import Tables
 from atta.observe import logs
 from atta.observe.figures import ProcessFigures
-from atta.observe.machine.memory import available_bytes
 from atta.observe.metrics import DaemonCollector, DaemonFigures, serve_metrics
 from atta.observe.version import __version__
-from atta.partition.dataset import Dataset, part_folder
 from atta.samplers import kernels
 from atta.samplers.shard import Shard
 from atta.wire import rpc
 from atta.wire.clusterfile import check_address
 from atta.wire.identity import Identity, new_incarnation
+from atta.wire.parts import parts_text
 
 __all__ = ["Daemon", "serve"]
 
@@ -62,26 +62,26 @@ class Daemon:
     """One sampler daemon: create it, ``start`` it, ``wait`` for its end. ``drain`` ends it."""
 
     def __init__(self, config: DaemonConfig) -> None:
-        """Load and check the partition.
+        """Load and check the partitions.
 
         Raises:
             DataError: a file is missing, truncated, altered or of another version.
-            ConfigError: there is no such partition or ranking of the cache.
+            ConfigError: there is no such partition or ranking of the cache. Also what ``OpenedData.of`` raises.
         """
         check_address(config.listen)
         _ = config.metrics_address  # a mistake is refused before loading, which may take minutes
         self.config = config
         self.address = config.listen
         began = time.monotonic()
-        self._dataset = _open(config)
-        self._identity = Identity(config.part, self._dataset.dataset_id, new_incarnation())
-        resident = _resident(config, self._dataset)
-        shard = Shard(self._dataset, config.part, resident=resident)
-        store = Store(self._dataset, config.part, resident=resident)
-        peers = Peers(config.peers, self._dataset, config.peer_deadline_s, config.peer_delay_s)
+        opened = OpenedData.of(config)
+        self._dataset, resident = opened.dataset, opened.resident
+        self._identity = Identity(config.parts.start, self._dataset.dataset_id, new_incarnation())
+        shard = Shard(self._dataset, opened.owner, resident=resident)
+        store = Store(self._dataset, opened.owner, resident=resident)
+        peers = Peers(opened.peers, self._dataset, config.peer_deadline_s, config.peer_delay_s)
         with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s
         self._links = DaemonLinks(config, self._dataset, shard, store, peers) if with_links else None
-        self._caches = DaemonCaches(config, self._dataset, peers, self._links)
+        self._caches = DaemonCaches(config, opened, peers, self._links)
         cache, edges = self._caches.rows, self._caches.edges
         self._engine = Engine(config, self._dataset, shard, store, peers, cache=cache, edges=edges, links=self._links)
         self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
@@ -93,14 +93,14 @@ class Daemon:
         )
         tables = Tables(config.table_bytes)
         snapshots = Path(config.snapshots) if config.snapshots else None
-        self._tables = TableService(self._dataset, config.part, tables, self._serving, snapshots=snapshots)
+        self._tables = TableService(self._dataset, opened.owner, tables, self._serving, snapshots=snapshots)
         self._process, self._handling = ProcessFigures(), Handling(self._identity, config.listen)
         self._stopping, self._orphaned = asyncio.Event(), False
         self._stopped = asyncio.Event()
         log.info(
             "loaded",
             seconds=round(time.monotonic() - began, 2),
-            memory="copy" if resident else "map",
+            memory="copy" if resident or len(config.parts) > 1 else "map",
         )
         self._chores: list[asyncio.Task[None]] = []
         self._failure: AttaError | None = None
@@ -116,7 +116,7 @@ class Daemon:
             host, port = metrics
             about = {"dataset": self._dataset.dataset_id, "version": __version__}
             read = partial(_ask_loop, asyncio.get_running_loop(), self._figures)
-            serve_metrics(port, DaemonCollector(self.config.part, about, read), host=host)
+            serve_metrics(port, DaemonCollector(self.config.parts.start, about, read), host=host)
             log.info("metrics", address=f"{host}:{port}")
         # Without this option two daemons could share a port, and each would get some of the other's requests.
         options = [
@@ -169,7 +169,7 @@ class Daemon:
         log.info(
             "serving",
             address=self.address,
-            part=self.config.part,
+            part=parts_text(self.config.parts),
             dataset=self._dataset.dataset_id,
             incarnation=self._identity.incarnation,
         )
@@ -205,6 +205,7 @@ class Daemon:
         links = {} if self._links is None else self._links.stats()
         parts = (self._engine, self._sessions, self._tables, self._caches, self._handling, self._process)
         return {
+            "parts": float(len(self.config.parts)),
             "queue_limit_bytes": float(self.config.queue_bytes),
             "log_lines_dropped": float(logs.dropped_lines()),
             **{name: value for part in parts for name, value in part.stats().items()},
@@ -277,25 +278,6 @@ def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], DaemonFigures]
 
     loop.call_soon_threadsafe(ask)
     return answer.result(SCRAPE_S)
-
-
-def _open(config: DaemonConfig) -> Dataset:
-    """Open the dataset. With ``verify`` every byte of the partition is read, which may take minutes."""
-    dataset = Dataset.open(config.data, parts=[config.part], verify=False)
-    log.info("loading", data=config.data, part=config.part, mbytes=_part_bytes(dataset, config.part) // 1_000_000)
-    return Dataset.open(config.data, parts=[config.part]) if config.verify else dataset
-
-
-def _resident(config: DaemonConfig, dataset: Dataset) -> bool:
-    """Whether to load the partition into memory (see ``DaemonConfig.memory``)."""
-    if config.memory != "auto":
-        return config.memory == "copy"
-    return 4 * _part_bytes(dataset, config.part) <= available_bytes()
-
-
-def _part_bytes(dataset: Dataset, part: int) -> int:
-    folder = part_folder(part)
-    return sum(record.size for name, record in dataset.files.items() if name.startswith(f"{folder}/"))
 
 
 def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -> None:

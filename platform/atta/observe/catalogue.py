@@ -74,6 +74,7 @@ FIGURES: dict[str, Family] = {
         dags_in_flight="Sampling DAGs launched and not finished.",
         buffer_bytes="Memory that batch buffers occupy.",
         buffer_limit_bytes="Memory that batch buffers may occupy (--buffer).",
+        parts="Partitions that the daemon serves.",
         queue_limit_bytes="Bytes of batches in flight or waiting that each session may hold (--queue).",
         lent_bytes="Bytes of batches that consumers have taken and still read.",
         cache_bytes="Memory of cached feature rows of other partitions.",

@@ -26,7 +26,7 @@ from atta.errors import ConfigError, UnknownNameError
 
 __all__ = ["NoOption", "Option", "SettingField", "check_bounds", "earlier_classes", "renamed", "settings_of"]
 
-Unit = Literal["", "bytes", "s", "percent"]
+Unit = Literal["", "bytes", "s", "percent", "parts"]
 Class = TypeVar("Class", bound=type)
 
 
@@ -38,7 +38,7 @@ class Option:
         help: one sentence for people.
         name: name of the option, without dashes; empty: the field's name.
         unit: what the field's number counts. ``bytes`` and ``s`` accept units in text (``4GiB``, ``2ms``). ``percent``
-            is given in percent and stored as a share: 50 is 0.5.
+            is given in percent and stored as a share: 50 is 0.5. ``parts``: partitions, such as ``0-2``.
         choices: the only values allowed.
         at_least, at_most: bounds of the field's value; of each entry where the field is a tuple.
         too_many: why there is an upper bound, in parentheses at the end of the message.

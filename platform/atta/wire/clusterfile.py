@@ -5,8 +5,10 @@ part = 0
 address = "10.0.0.1:7070"
 
 [[daemon]]
-part = 1
+parts = [1, 2]
 address = "10.0.0.2:7070"
+
+A daemon serves one partition or consecutive ones.
 """
 
 from __future__ import annotations
@@ -18,8 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.wire.parts import as_parts, groups_of
 
 __all__ = ["check_address", "read_cluster", "write_cluster"]
+
+_KEYS = ["part", "parts", "address"]
 
 
 def read_cluster(path: str | Path) -> dict[int, str]:
@@ -51,17 +56,38 @@ def _parse(path: str | Path, content: Mapping[str, Any]) -> dict[int, str]:
         if not isinstance(entry, dict):
             raise ConfigError(f"{path}: names no [[daemon]]")
         for key in entry:
-            if key not in ("part", "address"):
-                raise UnknownNameError.of(f"key in {path} [[daemon]]:", key, ["part", "address"])
-        part, address = entry.get("part"), entry.get("address")
-        if not isinstance(part, int) or isinstance(part, bool) or part < 0 or not isinstance(address, str):
-            raise ConfigError(f'{path}: every [[daemon]] needs part = N and address = "host:port"')
-        if part in found:
-            raise ConfigError(f"{path}: partition {part} is named twice")
-        found[part] = check_address(address)
+            if key not in _KEYS:
+                raise UnknownNameError.of(f"key in {path} [[daemon]]:", key, _KEYS)
+        parts, address = _parts_of(path, entry), entry.get("address")
+        if not isinstance(address, str):
+            raise _incomplete(path)
+        for part in parts:
+            if part in found:
+                raise ConfigError(f"{path}: partition {part} is named twice")
+            found[part] = check_address(address)
     if sorted(found) != list(range(len(found))):
         raise ConfigError(f"{path}: partitions {sorted(found)} are named; they must run from 0 without gaps")
+    try:
+        groups_of(found)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
     return found
+
+
+def _parts_of(path: str | Path, entry: Mapping[str, Any]) -> list[int]:
+    """The partitions that a daemon's entry names by ``part`` or ``parts``."""
+    parts = entry.get("parts", [entry.get("part")])
+    known = isinstance(parts, list) and all(isinstance(p, int) and not isinstance(p, bool) and p >= 0 for p in parts)
+    if not parts or not known or ("part" in entry) == ("parts" in entry):
+        raise _incomplete(path)
+    try:
+        return [*as_parts(parts)]
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _incomplete(path: str | Path) -> ConfigError:
+    return ConfigError(f'{path}: every [[daemon]] needs part = N, or parts = [N, ...], and address = "host:port"')
 
 
 def check_address(address: str) -> str:
@@ -94,6 +120,9 @@ def _is_ipv6(text: str) -> bool:
 
 
 def write_cluster(path: str | Path, addresses: Sequence[str]) -> None:
-    """Write a cluster file. ``addresses``: of the daemons, in the order of their partitions."""
-    entries = [f'[[daemon]]\npart = {part}\naddress = "{address}"\n' for part, address in enumerate(addresses)]
+    """Write a cluster file. ``addresses``: of the daemon of each partition; one daemon may serve consecutive ones."""
+    entries = []
+    for parts, address in groups_of(dict(enumerate(addresses))).items():
+        served = f"part = {parts.start}" if len(parts) == 1 else f"parts = {[*parts]}"
+        entries.append(f'[[daemon]]\n{served}\naddress = "{address}"\n')
     Path(path).write_text("\n".join(entries), encoding="utf-8")

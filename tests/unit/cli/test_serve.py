@@ -18,7 +18,7 @@ from atta.observe.settings import NoOption, Option, settings_of
 from atta.scheduler import SchedulerConfig
 
 OPTIONS = {
-    "data": "data", "part": "part", "listen": "listen", "threads": "threads", "requests": "requests", "memory": "memory",
+    "data": "data", "part": "parts", "listen": "listen", "threads": "threads", "requests": "requests", "memory": "memory",
     "buffer": "buffer_bytes", "queue": "queue_bytes", "cache": "cache_bytes", "cache-edges": "cache_edges",
     "cache-share": "cache_share", "cache-rank": "cache_rank", "cache-fanouts": "cache_fanouts", "cache-fill": "cache_fill",
     "share-pulls": "share_pulls", "links": "links", "link-port": "link_port", "tables": "table_bytes",
@@ -67,8 +67,8 @@ def test_every_field_has_an_option_or_a_reason() -> None:
 
 
 def test_defaults_stand_in_the_dataclass(run: Any) -> None:
-    assert run() == DaemonConfig("d", 0)
-    config = DaemonConfig("d", 0)
+    assert run() == DaemonConfig("d", range(1))
+    config = DaemonConfig("d", range(1))
     assert (config.listen, config.threads) == ("127.0.0.1:7070", usable_cores())
     assert (config.buffer_bytes, config.queue_bytes, config.cache_bytes, config.table_bytes) == (
         4 * GIB, 1 * GIB, 1 * GIB, 4 * GIB,
@@ -102,7 +102,7 @@ metrics-port = 9090
 exit-with-parent = true
 """
 WANTED = DaemonConfig(
-    "d", 0, threads=3, buffer_bytes=64 * MIB, queue_bytes=2 * MIB, cache_bytes=0, cache_share=0.125, cache_rank="access",
+    "d", range(1), threads=3, buffer_bytes=64 * MIB, queue_bytes=2 * MIB, cache_bytes=0, cache_share=0.125, cache_rank="access",
     cache_fanouts=(4, 3), cache_edges=False,
     share_pulls=False, lease_s=0.5, peer_delay_s=0.002, policy="fifo", verify=False, metrics_port=9090,
     exit_with_parent=True,
@@ -155,4 +155,4 @@ def test_what_a_file_cannot_say(run: Any, toml: str, error: type[Exception], wor
 )
 def test_python_refuses_what_the_command_line_refuses(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        DaemonConfig("d", 0, **settings)
+        DaemonConfig("d", range(1), **settings)

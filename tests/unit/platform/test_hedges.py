@@ -22,7 +22,7 @@ from atta.samplers.batch.items import FeatureItem
 from atta.wire import rpc
 from atta.wire.rpc import Bulk
 
-DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}))
+DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}), groups=[range(1), range(1, 2)])
 ROWS = np.arange(5, dtype=np.int64)
 
 

@@ -73,7 +73,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
 def run(work: Callable[[SessionService, Engine], Awaitable[None]], max_sessions: int = 4) -> None:
     async def all_of_it() -> None:
         engine: Any = Engine()
-        config = DaemonConfig(data="", part=0, lease_s=LEASE, max_sessions=max_sessions)
+        config = DaemonConfig(data="", parts=range(1), lease_s=LEASE, max_sessions=max_sessions)
         await work(SessionService(config, engine, "here:1"), engine)
 
     asyncio.run(all_of_it())
@@ -306,7 +306,7 @@ def test_more_seeds_than_there_is_memory_to_plan(monkeypatch: pytest.MonkeyPatch
 
 
 def test_addresses_of_a_batch_are_bounded() -> None:
-    config = DaemonConfig(data="", part=0, buffer_bytes=64 << 20)
+    config = DaemonConfig(data="", parts=range(1), buffer_bytes=64 << 20)
     check_room(Layout({}, MAX_CAPACITY), 64 << 20, config)
     with pytest.raises(ConfigError, match="a batch could take 16 TiB, at most 8 are possible"):
         check_room(Layout({}, 2 * MAX_CAPACITY), 0, config)

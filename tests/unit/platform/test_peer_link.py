@@ -19,7 +19,7 @@ from atta.wire import rpc
 from atta.wire.identity import HEADER
 from atta.wire.rpc import Bulk
 
-DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}))
+DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}), groups=[range(1), range(1, 2)])
 ITEM = FeatureItem("node", ("x",), np.arange(5), np.arange(5))
 
 
@@ -29,8 +29,8 @@ class Owner:
     Records each request and the daemon that it was meant for.
     """
 
-    def __init__(self, part: int, dataset_id: str) -> None:
-        self.part, self.dataset_id, self.asked = part, dataset_id, []
+    def __init__(self, part: int, dataset_id: str, parts: int = 1) -> None:
+        self.part, self.dataset_id, self.parts, self.asked = part, dataset_id, parts, []
 
     def _note(self, name: str, context: Any) -> None:
         self.asked.append((name, dict(context.invocation_metadata()).get(HEADER)))
@@ -38,7 +38,7 @@ class Owner:
     async def describe(self, _request: Any, context: Any) -> Any:
         self._note("Describe", context)
         await asyncio.sleep(0.01)
-        return control_pb2.DescribeReply(dataset_id=self.dataset_id, part=self.part, incarnation="i")
+        return control_pb2.DescribeReply(dataset_id=self.dataset_id, part=self.part, parts=self.parts, incarnation="i")
 
     async def pull(self, _request: Any, context: Any) -> AsyncIterator[Any]:
         self._note("Pull", context)
@@ -102,6 +102,14 @@ def test_one_that_is_another_is_asked_for_nothing_else(part: int, dataset_id: st
     assert all(type(answer) is WrongDatasetError for answer in answers)
     assert all(f"serves partition {part} of dataset" in str(answer) for answer in answers)
     assert all("not partition 1 of dataset d" in str(answer) for answer in answers)
+    assert {name for name, _ in owner.asked} == {"Describe"}
+
+
+def test_one_that_serves_more_partitions_than_the_cluster_file_says_is_refused() -> None:
+    owner = Owner(1, "d", parts=2)
+    answers = asyncio.run(ask(owner, pull, pair))
+    assert all(type(answer) is WrongDatasetError for answer in answers)
+    assert all("serves partition 1-2, but the cluster file says 1" in str(answer) for answer in answers)
     assert {name for name, _ in owner.asked} == {"Describe"}
 
 

@@ -72,7 +72,7 @@ def test_a_task_of_others_names_the_owners_or_how_many_they_are() -> None:
     assert [(e.owner, e.owners) for e in entries(recorder) if isinstance(e, TaskSpan)] == [
         (-1, "3"),
         (-1, "1,2,5"),
-        (-1, "127 partitions"),
+        (-1, "127 owners"),
     ]
 
 

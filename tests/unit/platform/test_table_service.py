@@ -22,7 +22,7 @@ from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 from atta.wire.rpc import Bulk
 
 SPEC = MutableSpec("rows", 1000, row_shape=(100,))
-DATASET: Any = SimpleNamespace(dataset_id="d", num_parts=1)
+DATASET: Any = SimpleNamespace(dataset_id="d", partitions=SimpleNamespace(num_parts=1), groups=[range(1)])
 CLIENT = 1
 CONTEXT: Any = None
 
@@ -145,10 +145,27 @@ def test_edges_are_counted_in_their_files(tmp_path: Path) -> None:
     files = {f"part-{part:04d}/edges/e/indices.npy": SimpleNamespace(shape=(size,)) for part, size in enumerate(sizes)}
     schema = SimpleNamespace(check_edge_type=lambda name: name)
     dataset: Any = SimpleNamespace(
-        num_parts=3, schema=schema, files=files, quality={"parts": [{"edges": {"e": 99}}] * 3}
+        partitions=SimpleNamespace(num_parts=3),
+        groups=[range(1), range(1, 2), range(2, 3)],
+        schema=schema,
+        files=files,
+        quality={"parts": [{"edges": {"e": 99}}] * 3},
     )
     assert [span_of(MutableSpec("t", 8, policy="edges:e"), dataset, part) for part in range(3)] == [
         range(3), range(3, 3), range(3, 8),
     ]  # fmt: skip
     dataset.quality = {}
     assert span_of(MutableSpec("t", 8, policy="edges:e"), dataset, 2) == range(3, 8)
+
+
+def test_a_daemon_of_several_partitions_owns_their_rows() -> None:
+    sizes = [3, 0, 5]
+    files = {f"part-{part:04d}/edges/e/indices.npy": SimpleNamespace(shape=(size,)) for part, size in enumerate(sizes)}
+    schema = SimpleNamespace(check_edge_type=lambda name: name)
+    dataset: Any = SimpleNamespace(
+        partitions=SimpleNamespace(num_parts=3), groups=[range(1), range(1, 3)], schema=schema, files=files
+    )
+    spans = [span_of(MutableSpec("t", 8, policy="edges:e"), dataset, owner) for owner in range(2)]
+    assert spans == [range(3), range(3, 8)]
+    spans = [span_of(MutableSpec("t", 10), dataset, owner) for owner in range(2)]
+    assert spans == [range(3), range(3, 10)], "what the partitions would own, each with a daemon of its own"

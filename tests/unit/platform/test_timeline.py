@@ -120,7 +120,7 @@ def test_a_task_tells_what_it_belongs_to() -> None:
 
 @pytest.mark.parametrize(
     ("owners", "name", "owner"),
-    [("2", "part 2", "2"), ("1,3", "parts 1,3", "1,3"), ("40 partitions", "40 partitions", "40 partitions")],
+    [("2", "part 2", "2"), ("1,3", "parts 1,3", "1,3"), ("40 owners", "40 owners", "40 owners")],
 )
 def test_a_task_of_several_partitions_names_them(owners: str, name: str, owner: str) -> None:
     span = task(5.0, 6.0, lane="net", owner=-1)._replace(owners=owners)

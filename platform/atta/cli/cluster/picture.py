@@ -32,7 +32,7 @@ def picture(cluster: str, daemons: Sequence[DaemonRates], width: int) -> Rendera
 
 def _daemon(daemon: DaemonRates, width: int) -> list[RenderableType]:
     sample = daemon.sample
-    head = Text.assemble((f"\npart {sample.part}", "bold cyan"), f"  {sample.address}")
+    head = Text.assemble((f"\npart {sample.parts}", "bold cyan"), f"  {sample.address}")
     if sample.error:
         return [head.append(f"  {sample.error}", style="bold red")]
     shown: list[RenderableType] = [head, Padding(_figures(daemon, width), (0, 0, 0, 2))]

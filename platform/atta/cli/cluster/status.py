@@ -93,7 +93,7 @@ def _table(known: Sequence[DaemonAnswer[Description]], found: Sequence[DaemonRat
     for answer, daemon in zip(known, found, strict=True):
         reason = answer.reason or daemon.sample.error
         state = Text(f"down: {reason}", style="bold red") if reason else "serving"
-        table.add_row(str(answer.part), answer.address, state, *_figures(daemon, now))
+        table.add_row(daemon.sample.parts, answer.address, state, *_figures(daemon, now))
     return table
 
 
@@ -131,7 +131,7 @@ def _counters(found: Sequence[DaemonRates]) -> Table:
     table = Table(title="counters", title_justify="left")
     table.add_column("")
     for daemon in found:
-        table.add_column(f"part {daemon.sample.part}\n{daemon.sample.address}", justify="right")
+        table.add_column(f"part {daemon.sample.parts}\n{daemon.sample.address}", justify="right")
     for name in sorted({name for row in rows for name in row}):
         table.add_row(name, *(f"{row[name]:,.6g}" if name in row else "-" for row in rows))
     return table

@@ -22,6 +22,7 @@ from atta.errors import AttaError, DataError, RemoteError, UnknownNameError
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
 from atta.wire import rpc
+from atta.wire.parts import parts_text
 
 __all__ = ["ClusterTables", "RemoteTable", "Ticket"]
 
@@ -35,8 +36,10 @@ _LOOKS_S = (0.05, 0.2, 0.75, 0.0)
 class ClusterTables:
     """The mutable tables of a cluster."""
 
-    def __init__(self, connections: Sequence[Connection], dataset_id: str) -> None:
+    def __init__(self, connections: Sequence[Connection], parts: Sequence[range], dataset_id: str) -> None:
+        """``parts``: the partitions of each daemon."""
         self._connections, self._dataset_id = connections, dataset_id
+        self._parts = [*map(parts_text, parts)]
         self._registrations: dict[str, list[Registration]] = {}
 
     def create(self, spec: MutableSpec) -> RemoteTable:
@@ -172,7 +175,7 @@ class ClusterTables:
         """The daemons whose rows of a table have this origin; None: the daemons that do not have the table."""
         return ", ".join(
             f"{connection.address} (part {part})"
-            for part, (connection, info) in enumerate(zip(self._connections, infos, strict=True))
+            for part, connection, info in zip(self._parts, self._connections, infos, strict=True)
             if (None if info is None else (info.table_id, info.load_id)) == origin
         )
 
@@ -198,9 +201,11 @@ class ClusterTables:
         ids = [list(reply.ids) for reply in self._all("TableService.Snapshots", table_pb2.SnapshotsRequest(name=name))]
         common: list[str] = [one for one in ids[0] if all(one in others for others in ids[1:])]
         if not common:
-            parts = ", ".join(f"part {part}: {of_part[0] or 'none'}" for part, of_part in enumerate(ids))
+            parts = ", ".join(
+                f"part {part}: {of_part[0] or 'none'}" for part, of_part in zip(self._parts, ids, strict=True)
+            )
             raise DataError(f"snapshot {name}", f"its parts were not saved together ({parts}), so it is not loaded")
-        newer = [part for part, of_part in enumerate(ids) if of_part[0] != common[0]]
+        newer = [part for part, of_part in zip(self._parts, ids, strict=True) if of_part[0] != common[0]]
         if newer:
             warnings.warn(
                 f"snapshot {name}: part {newer[0]} was saved once more, not all daemons were; loading what all have",
@@ -227,12 +232,13 @@ class ClusterTables:
     def _check_alike(self, parts: Sequence[Iterable[table_pb2.TableInfo]]) -> set[str]:
         """The names of the tables that all daemons have prepared; raises RemoteError if these differ."""
         tables = [{(_name(info), info.table_id) for info in infos} for infos in parts]
-        for part, found in enumerate(tables):
+        for part, connection, found in zip(self._parts, self._connections, tables, strict=True):
             different = sorted(name for name, _ in found ^ tables[0])
             if different:
                 raise RemoteError(
-                    self._connections[part].address,
-                    f"part {part} does not have the same tables as part 0: {', '.join(different)} may be lost on one of them",
+                    connection.address,
+                    f"part {part} does not have the same tables as part {self._parts[0]}: {', '.join(different)} may be "
+                    "lost on one of them",
                 )
         return {name for name, _ in tables[0]}
 

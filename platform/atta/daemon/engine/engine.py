@@ -65,7 +65,8 @@ class Engine:
         self._pages = ThreadPoolExecutor(1, thread_name_prefix="atta-pages")
         self.slots = SlotPool(config.buffer_bytes, self._report_lent, self._pages.submit)
         self.counters: dict[str, float] = {}
-        self.recorder = Recorder(config.trace_events)
+        firsts = [group.start for group in dataset.groups] if dataset.num_parts < dataset.partitions.num_parts else []
+        self.recorder = Recorder(config.trace_events, firsts=firsts)
         self._scheduler = sched.Scheduler(
             sched.SchedulerConfig(
                 workers=config.threads,

@@ -30,10 +30,13 @@ _MOST_NAMED = 16
 
 
 class Recorder:
-    """The last ``capacity`` entries (0: none). ``clock`` counts seconds."""
+    """The last ``capacity`` entries (0: none). ``clock`` counts seconds.
 
-    def __init__(self, capacity: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.capacity, self.clock = capacity, clock
+    Owners are named by their first partitions, as people know them: those are ``firsts``. Empty: every owner has one.
+    """
+
+    def __init__(self, capacity: int, clock: Callable[[], float] = time.monotonic, firsts: Sequence[int] = ()) -> None:
+        self.capacity, self.clock, self._firsts = capacity, clock, firsts
         self._ring: deque[tuple[Any, ...]] = deque(maxlen=capacity)
 
     @property
@@ -55,9 +58,10 @@ class Recorder:
         if self.capacity:
             ready, started, ended = times
             kind, lane = _KINDS[task.kind], _LANES[task.lane]
-            rest = (kind, task.op, lane, task.owner, task.chunk, task.chunks, task.cost)
+            owner = self._firsts[task.owner] if self._firsts and task.owner >= 0 else task.owner
+            rest = (kind, task.op, lane, owner, task.chunk, task.chunks, task.cost)
             moved = (result.remote_rows, result.remote_bytes, result.cached_rows, result.shared_rows)
-            self._ring.append(("task", ended, ready, started, *of, *rest, *moved, outcome, _names(owners)))
+            self._ring.append(("task", ended, ready, started, *of, *rest, *moved, outcome, self._names(owners)))
 
     def batch(self, what: str, session: str, batch: int, *, dag: int = -1, at: float | None = None) -> None:
         """A step in the life of a batch, just now or at ``at``."""
@@ -118,8 +122,7 @@ class Recorder:
         entries = tuple(self._ring)
         return to_lines((entry for entry in entries if not last_s or entry[1] >= since), CHUNK_CHARS)
 
-
-def _names(owners: Sequence[OwnedVertices]) -> str:
-    if len(owners) > _MOST_NAMED:
-        return f"{len(owners)} partitions"
-    return ",".join([str(share.owner) for share in owners])
+    def _names(self, owners: Sequence[OwnedVertices]) -> str:
+        if len(owners) > _MOST_NAMED:
+            return f"{len(owners)} owners"
+        return ",".join([str(self._firsts[share.owner] if self._firsts else share.owner) for share in owners])

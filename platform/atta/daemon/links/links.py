@@ -36,7 +36,7 @@ class DaemonLinks:
         self._dataset, self._config = dataset, config
         self.service = LinkService(self._native, config.listen, config.link_port)
         self._steps = LinkSteps(self._native, config.peer_deadline_s)
-        others = (part for part in range(dataset.num_parts) if part != config.part)
+        others = (owner for owner in range(dataset.num_parts) if owner != shard.part)
         # One connection is served by one thread, so a pair of large daemons has several.
         self._attaching = Attaching(self._native, peers.__getitem__, others, width=max(1, threads // 2))
 

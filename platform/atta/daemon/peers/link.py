@@ -14,6 +14,7 @@ from atta.errors import AttaError, UnavailableError, WrongDatasetError
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.identity import Bound, Identity, check
+from atta.wire.parts import parts_text
 
 __all__ = ["CONNECT_S", "RETRY_S", "Link", "PeerLink"]
 
@@ -50,7 +51,17 @@ class PeerLink:
     request also names the daemon that it is meant for.
     """
 
-    def __init__(self, address: str, meant: Identity, deadline_s: float, *, connect_s: float = CONNECT_S) -> None:
+    def __init__(
+        self,
+        address: str,
+        meant: Identity,
+        deadline_s: float,
+        *,
+        connect_s: float = CONNECT_S,
+        parts: range | None = None,
+    ) -> None:
+        """``parts``: the partitions that the peer must serve; None: the one of ``meant``."""
+        self._parts = parts
         self.address, self._meant, self._deadline_s = address, meant, deadline_s
         self._connect_s = min(connect_s, deadline_s)
         self.usual = Link(address, meant)
@@ -122,11 +133,18 @@ class PeerLink:
         found = Identity(reply.part, reply.dataset_id, reply.incarnation)
         try:
             check(found, self._meant, Bound.DATA, self.address)
+            self._check_parts(range(reply.part, reply.part + max(1, reply.parts)))
         except WrongDatasetError as error:
             self._say_lost(error)
             raise
         self._known = True
         self._say_met(found)
+
+    def _check_parts(self, found: range) -> None:
+        """Daemons that spread the partitions in different ways would mean different vertices by one row."""
+        if self._parts is not None and found != self._parts:
+            meant, served = parts_text(self._parts), parts_text(found)
+            raise WrongDatasetError(self.address, f"serves partition {served}, but the cluster file says {meant}")
 
     async def _connect(self, until: float) -> None:
         ready = asyncio.ensure_future(self.usual.channel.channel_ready())

@@ -23,6 +23,7 @@ from atta.samplers.shard import Answer
 from atta.wire import rpc
 from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES
 from atta.wire.identity import Identity
+from atta.wire.parts import parts_text
 
 __all__ = ["Peer", "Peers", "as_array", "rows_to_wire"]
 
@@ -73,7 +74,9 @@ class Peer:
         """``delay_s``: how long every request waits first; ``connect_s``: how long to wait for a peer that is away."""
         self.part, self.address, self._deadline_s, self._delay_s = part, address, deadline_s, delay_s
         self._edge_tables = dataset.schema.edge_tables
-        self._link = PeerLink(address, Identity(part, dataset.dataset_id), deadline_s, connect_s=connect_s)
+        parts = dataset.groups[part]
+        meant = Identity(parts.start, dataset.dataset_id)
+        self._link = PeerLink(address, meant, deadline_s, connect_s=connect_s, parts=parts)
         self.hedges = Hedges()
 
     async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> AsyncIterator[SampledRows]:
@@ -306,7 +309,7 @@ async def _sooner(calls: Sequence[tuple[Any, asyncio.Future[Any]]]) -> tuple[Any
 
 
 class Peers:
-    """All other daemons of the cluster, by partition."""
+    """All other daemons of the cluster, by the parts of the dataset that they own."""
 
     def __init__(self, addresses: Mapping[int, str], dataset: Dataset, deadline_s: float, delay_s: float = 0.0) -> None:
         self._addresses, self._dataset, self._deadline_s, self._delay_s = dict(addresses), dataset, deadline_s, delay_s
@@ -318,7 +321,8 @@ class Peers:
         if peer is None:
             address = self._addresses.get(part)
             if address is None:
-                raise ConfigError(f"no address is known for the daemon of partition {part}: give it with --peers")
+                served = parts_text(self._dataset.groups[part])
+                raise ConfigError(f"no address is known for the daemon of partition {served}: give it with --peers")
             peer = self._peers[part] = Peer(part, address, self._dataset, self._deadline_s, delay_s=self._delay_s)
         return peer
 

@@ -46,11 +46,13 @@ class ControlService:
     async def describe(self, request: control_pb2.DescribeRequest, context: Context) -> control_pb2.DescribeReply:
         """``ControlService.Describe``."""
         dataset = self._engine.dataset
+        parts = dataset.groups[self._engine.shard.part]
         return control_pb2.DescribeReply(
             version=__version__,
             dataset_id=self._identity.dataset_id,
-            part=self._identity.part,
-            num_parts=dataset.num_parts,
+            part=parts.start,
+            parts=len(parts),
+            num_parts=dataset.partitions.num_parts,
             schema=json.dumps(dataset.schema.to_json()),
             host=machine_id(),
             pid=os.getpid(),

@@ -136,7 +136,8 @@ def check_request(
     chosen = _choose_seeds(dataset, request.seeds)
     if plan.temporal != (chosen.times is not None):
         raise ConfigError("seeds: temporal sampling needs their times, and no other has a use for them")
-    seeds = _plan_seeds(request, chosen, dataset.num_parts)
+    # Seeds are planned by partition, so that batches do not depend on how many partitions a daemon serves.
+    seeds = _plan_seeds(request, chosen, dataset.partitions.num_parts)
     if request.start_batch > seeds.batches:
         raise ConfigError(f"start batch {request.start_batch} of {seeds.batches}")
     # The vertices of a partition are one batch of any size: this daemon holds the partition anyway.

@@ -95,9 +95,9 @@ def _check_room(seeds: int) -> None:
 
 
 def _part(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
-    if not seeds.part < dataset.num_parts:
-        raise ConfigError(f"seeds: partition {seeds.part} of {dataset.num_parts}")
-    first, stop = dataset.book.range(seeds.node_type, seeds.part)
+    if not seeds.part < dataset.partitions.num_parts:
+        raise ConfigError(f"seeds: partition {seeds.part} of {dataset.partitions.num_parts}")
+    first, stop = dataset.partitions.range(seeds.node_type, seeds.part)
     _check_room(stop - first)
     keys = np.asarray(dataset.ids(seeds.node_type)[first:stop])
     order = np.argsort(keys, kind="stable")

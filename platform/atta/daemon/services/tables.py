@@ -4,7 +4,7 @@ Who owns which rows follows from a table's policy and is the same on every daemo
 
 | policy | row | owner |
 |---|---|---|
-| ``range`` | any number | equal ranges; rows that a table grows by belong to the last daemon |
+| ``range`` | any number | equal ranges per partition; rows that a table grows by belong to the last daemon |
 | ``nodes:TYPE`` | a vertex: its internal number | whose core vertex it is |
 | ``edges:TYPE`` | an edge: its place among its owner's edges | whose core vertex it leads to |
 
@@ -31,7 +31,7 @@ from atta.daemon.peers.turns import TurnPool
 from atta.daemon.services.data import DataService
 from atta.daemon.services.handling import Context, Handler
 from atta.daemon.services.table_snapshots import TableSnapshots, aside
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.kvstore import codecs
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
@@ -39,6 +39,7 @@ from atta.kvstore.tables import Tables
 from atta.partition.dataset import Dataset, part_folder
 from atta.protos.v1 import table_pb2
 from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES, ROWS_VALUES, ROWS_VERSIONS, prefix
+from atta.wire.parts import parts_text
 from atta.wire.rpc import Bulk
 
 __all__ = ["TableService", "span_of"]
@@ -64,7 +65,8 @@ def span_of(spec: MutableSpec, dataset: Dataset, part: int) -> range:
     """
     kind, _, name = spec.policy.partition(":")
     if kind == "range":
-        return range(spec.rows * part // dataset.num_parts, spec.rows * (part + 1) // dataset.num_parts)
+        partitions, group = dataset.partitions.num_parts, dataset.groups[part]
+        return range(spec.rows * group.start // partitions, spec.rows * group.stop // partitions)
     offsets = node_offsets(dataset, name) if kind == "nodes" else edge_offsets(dataset, name)
     if spec.rows != offsets[-1]:
         raise ConfigError(f"table {spec.name}: {spec.rows} rows, but there are {offsets[-1]} {kind} of type {name!r}")
@@ -79,9 +81,10 @@ def node_offsets(dataset: Dataset, node_type: str) -> np.ndarray:
 def edge_offsets(dataset: Dataset, edge_type: str) -> np.ndarray:
     """int64 [parts + 1]: where the edges of each part begin; from the lengths of their files."""
     dataset.schema.check_edge_type(edge_type)
-    names = [f"{part_folder(part)}/edges/{edge_type}/indices.npy" for part in range(dataset.num_parts)]
+    names = [f"{part_folder(p)}/edges/{edge_type}/indices.npy" for p in range(dataset.partitions.num_parts)]
     counts = [dataset.files[name].shape[0] for name in names]
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    firsts = [group.start for group in dataset.groups] + [len(counts)]
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)[firsts]
 
 
 class _EdgeIndex:
@@ -106,9 +109,10 @@ class TableService(DataService):
 
     def __init__(self, dataset: Dataset, part: int, tables: Tables, pool: TurnPool, *, snapshots: Path | None) -> None:
         """``snapshots``: the folder that holds them; None: none are kept."""
-        super().__init__(dataset.dataset_id, pool, f"part {part}")
+        super().__init__(dataset.dataset_id, pool, f"part {parts_text(dataset.groups[part])}")
         self._dataset, self._part, self._tables = dataset, part, tables
-        self._snapshots = TableSnapshots(tables, part, snapshots)
+        # Daemons that serve other groups of partitions own other rows, so a snapshot is of the same groups.
+        self._snapshots = TableSnapshots(tables, dataset.groups[part].start, snapshots)
         self._edges: dict[str, _EdgeIndex] = {}
         self._indexing = threading.Lock()
         self._pulled = self._pushed = 0.0
@@ -259,12 +263,26 @@ class TableService(DataService):
         """``TableService.Load``."""
         keeper, load_id = self._snapshots, request.load_id
         if request.phase == _PREPARE:
-            return _saved(await aside(keeper.prepare_load, request.name, request.snapshot, load_id, request.hold_s))
+            found = await aside(keeper.prepare_load, request.name, request.snapshot, load_id, request.hold_s)
+            self._check_spans(request.name, found)
+            return _saved(found)
         if request.phase == _COMMIT:
             await aside(keeper.commit_load, load_id, dict(request.steps))
         else:
             await aside(keeper.abort_load, load_id)
         return table_pb2.SnapshotReply()
+
+    def _check_spans(self, snapshot: str, tables: Iterable[MutableTable]) -> None:
+        """Refuse tables of a daemon that served other partitions: the rows of the others would be missing."""
+        for table in tables:
+            span = span_of(table.spec, self._dataset, self._part)
+            if (table.first_row, table.created_rows) != (span.start, len(span)):
+                served = parts_text(self._dataset.groups[self._part])
+                raise DataError(
+                    f"snapshot {snapshot}",
+                    f"its rows of table {table.spec.name} are those of a daemon that served other partitions than {served}; "
+                    "load it where each daemon serves what it served before",
+                )
 
     async def finish(self, *, within_s: float = FINISH_S) -> None:
         """Refuse further pushes and save the tables as snapshot ``shutdown``, if snapshots are kept. Raises nothing."""

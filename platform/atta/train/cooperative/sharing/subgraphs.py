@@ -183,8 +183,12 @@ class ServerData:
     def _sent(self) -> float:
         """Bytes that the daemons of this server have received from others since they started."""
         daemons = self.cluster.stats()
-        mine = daemons if self.config.servers == 1 else [daemons[self.groups.place.server]]
-        return sum(counters.get("remote_bytes", 0.0) for counters in mine)
+        if self.config.servers > 1:
+            # What a daemon of several servers has received counts for the first of them.
+            server = self.groups.place.server
+            daemon = self.cluster.daemon_of(server)
+            daemons = [daemons[daemon]] if self.cluster.parts[daemon].start == server else []
+        return sum(counters.get("remote_bytes", 0.0) for counters in daemons)
 
     def _members(self, *splits: str) -> Longs:
         """Inner vertices in any of the splits, int64, ascending; empty if this trainer does not hold the subgraph."""
