@@ -1,4 +1,5 @@
-"""Runs the tasks of launched DAGs: on worker threads, or as conversations with other daemons on the event loop."""
+"""Runs the tasks of launched DAGs: on worker threads; brief ones, and conversations with other daemons, on the event
+loop."""
 
 from __future__ import annotations
 

@@ -127,7 +127,8 @@ class PullsUnderWay:
             return pull
         last = self._last.get(key)
         if last is None:
-            last = self._last[key] = self._spare.pop(key[0], None) or _LastPulls(self._node_counts.get(key[0], 0))
+            spare = self._spare.pop(key[0], None)
+            last = self._last[key] = spare if spare is not None else _LastPulls(self._node_counts.get(key[0], 0))
         askers, sources = last.replace(rows, pull.number, positions)
         for number, earlier in last.open.items():
             chosen = np.flatnonzero(askers == number)
