@@ -1,20 +1,32 @@
-"""Processor time of the scheduler's decisions: answers all events of many batches at once, with nothing else around.
+"""Processor time that a batch costs the event loop of its daemon: for the scheduler's decisions, and on its whole path.
 
-    python -m bench.scheduling.overhead [--batches 5000] [--rate 200]
+    python -m bench.scheduling.overhead [--batches 5000] [--rate 200] [--path-batches 1000]
 
-Both levels and the DAG instances run as in a daemon. Tasks are not executed, and there are no threads and messages.
-There are three DAGs of two partitions: two hops as for small batches, three hops, and the three branches of ByteGNN.
-    Writes overhead.json and
-overhead.md. Bound: 5 % of the machine at 200 batches per second.
+Decisions: all events of many batches are answered at once, with nothing else around. Both levels and the DAG instances
+run as in a daemon. Tasks are not executed, and there are no threads and messages. There are three DAGs of two
+partitions: two hops as for small batches, three hops, and the three branches of ByteGNN. Bound: 5 % of the machine at
+200 batches per second.
+
+Whole path: two real daemons launch, join, finish and deliver batches of so few seeds that there is next to nothing to
+sample and to move, without a cache and with one that holds all rows.
+
+Writes overhead.json and overhead.md.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
+
+import atta
 from atta.bench.output import document
+from atta.partition import GraphWriter, partition_graph
 from atta.partition.schema import Schema, TableSpec
 from atta.samplers.dag.check import check_spec
 from atta.samplers.dag.instance import Kind, OwnedVertices
@@ -23,6 +35,12 @@ from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
 from atta.scheduler import BatchReady, BatchTaken, Event, RunTask, Scheduler, SchedulerConfig, SessionOpened, TaskDone
 from bench.record import command, head, parser_of, rows_of, write
 
+NODES = 20_000
+"""Vertices of the graph of the whole path; ten times as many edges."""
+SEEDS = 16
+"""Seeds of its batches."""
+CACHES = {"without cache": ("--cache", "0"), "all rows cached": ("--cache", "1GiB")}
+LOOPS = {"loop_us": "loop_cpu_s", "daemons_us": "cpu_s"}
 GROWTH = (OwnedVertices(0, 500, 5000.0, 200_000.0), OwnedVertices(1, 500, 5000.0, 200_000.0))
 
 
@@ -58,9 +76,32 @@ def replay(plan: Plan, batches: int) -> tuple[float, int]:
     return (time.process_time() - begun) / batches, count // batches
 
 
+def whole_path(options: Sequence[str], batches: int) -> dict[str, float]:
+    """Microseconds of processor time per batch: of the event loops, of both daemons, and of the consumer."""
+    rng, edge = np.random.default_rng(0), "node__to__node"
+    with tempfile.TemporaryDirectory() as folder:
+        with GraphWriter(Path(folder) / "graph") as out:
+            out.add_nodes("node", NODES, tables={"x": rng.random((NODES, 16), dtype=np.float32)})
+            out.add_edges(edge, *rng.integers(0, NODES, (2, 10 * NODES)))
+        partition_graph(Path(folder) / "graph", Path(folder) / "parts", parts=2, method="random")
+        with atta.local(Path(folder) / "parts", threads=1, options=options) as cluster:
+            seeds = rng.integers(0, NODES, SEEDS * batches)
+            loader = atta.NeighborLoader(cluster, [2, 2, 2], seeds, batch_size=SEEDS, frontier="all")
+            for _ in loader:  # buffers and caches are there after this
+                pass
+            before, consumer = cluster.stats()[0], time.process_time()
+            for _ in loader:
+                pass
+            after, consumer = cluster.stats()[0], time.process_time() - consumer
+    made = after["batches"] - before["batches"]
+    found = {name: 1e6 * (after[key] - before[key]) / made for name, key in LOOPS.items()}
+    return {**found, "consumer_us": 1e6 * consumer / made}
+
+
 def main() -> None:
     """Measure and write the record."""
     parser = parser_of(__file__, __doc__)
+    parser.add_argument("--path-batches", type=int, default=1000)
     parser.add_argument("--batches", type=int, default=5000)
     parser.add_argument("--rate", type=float, default=200.0)
     arguments = parser.parse_args()
@@ -72,7 +113,12 @@ def main() -> None:
         share = seconds * arguments.rate / cores
         results.append({"dag": name, "events": events, "us_per_batch": 1e6 * seconds, "share_of_machine": share})
         print(f"{name}: {1e6 * seconds:.0f} us per batch, {share:.1%} of {cores} cores at {arguments.rate:g} batches/s")
-    found = document("overhead", command=command(parser, arguments), results=results)
+    paths = []
+    for name, options in CACHES.items():
+        path = whole_path(options, arguments.path_batches)
+        paths.append({"daemons": name, **path})
+        print(f"whole path, {name}: " + ", ".join(f"{key} {us:.0f}" for key, us in path.items()))
+    found = document("overhead", command=command(parser, arguments), results=results, whole_path=paths)
     rows = ((r["dag"], r["events"], f"{r['us_per_batch']:.0f} µs", f"{r['share_of_machine']:.1%}") for r in results)
     lines = [
         *head("Processor time of scheduling", found),
@@ -80,6 +126,13 @@ def main() -> None:
         " per second. Bound: 5 %.",
         "",
         *rows_of(("DAG", "events per batch", "per batch", "share of the machine"), *rows),
+        "",
+        f"The whole path of a batch of {SEEDS} seeds, three hops of two neighbours, two daemons of one worker thread:",
+        "",
+        *rows_of(
+            ("daemons", "event loops per batch", "daemons per batch", "consumer per batch"),
+            *((p["daemons"], *(f"{p[key]:.0f} µs" for key in (*LOOPS, "consumer_us"))) for p in paths),
+        ),
     ]
     write(arguments.out / "overhead.json", found, lines)
 

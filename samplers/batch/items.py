@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -77,8 +78,8 @@ class FeatureItem:
 
 def owners_of(items: Sequence[SampleItem] | Sequence[FeatureItem]) -> int:
     """Number of owners that have rows of ``items``, which have ``starts``."""
-    rows = [np.diff(item.starts) for item in items if item.starts is not None]
-    return int(np.count_nonzero(sum(rows))) if rows else 0
+    bounds = [item.starts.tolist() for item in items if item.starts is not None]
+    return len({p for starts in bounds for p, (start, stop) in enumerate(pairwise(starts)) if start < stop})
 
 
 @dataclass(frozen=True, slots=True)

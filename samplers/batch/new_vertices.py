@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -134,10 +135,11 @@ class NewVertices:
         """int64 [n]: home's own vertices, as positions in its range."""
         return self.rows[self.starts[-1] : len(self.rows) - self.kept]
 
-    def counts(self) -> np.ndarray:
-        """int64 [parts]: number of vertices of each partition."""
-        counts = np.diff(self.starts)
-        counts[self.home] = len(self.rows) - self.starts[-1]
+    def counts(self) -> list[int]:
+        """Number of vertices of each partition."""
+        starts = self.starts.tolist()
+        counts = [stop - start for start, stop in pairwise(starts)]
+        counts[self.home] = len(self.rows) - starts[-1]
         return counts
 
     def within(self, growths: Sequence[NewVertices]) -> NewVertices:
@@ -222,21 +224,19 @@ def by_owner(
     Degrees are exact for vertices of the partition ``home``. For others they are the mean of the graph, because only an
     owner knows the degrees of its vertices.
     """
-    schema = dataset.schema
-    rows = np.zeros(dataset.num_parts, dtype=np.int64)
-    degrees, nbytes = np.zeros((2, dataset.num_parts))
+    schema, parts = dataset.schema, dataset.num_parts
+    rows, degrees, nbytes = [0] * parts, [0.0] * parts, [0.0] * parts  # plain lists: arrays this short are slower
     at_home = 0.0
     for node_type, new in grown.items():
-        counts = new.counts()
-        rows += counts
-        nbytes += counts * row_bytes.get(node_type, 0)
+        counts, each, mean = new.counts(), row_bytes.get(node_type, 0), 0.0
         into = [e for e, _ in op.fan_outs if schema.endpoints(e)[1] == node_type] if op is not None else []
         if into:
-            edges = sum(schema.edge_counts[e] for e in into)
-            mean = edges / max(1, schema.node_counts[node_type])
-            degrees += counts * mean
+            mean = sum(schema.edge_counts[e] for e in into) / max(1, schema.node_counts[node_type])
             at_home += new.kept * mean + (float(degree(into, new.at_home)) if counts[home] else 0.0)
+        for owner, count in enumerate(counts):
+            if count:
+                rows[owner] += count
+                degrees[owner] += count * mean
+                nbytes[owner] += count * each
     degrees[home] = at_home
-    owners = np.flatnonzero(rows)
-    shares = zip(owners.tolist(), rows[owners].tolist(), degrees[owners].tolist(), nbytes[owners].tolist(), strict=True)
-    return [OwnedVertices(*share) for share in shares]
+    return [OwnedVertices(p, rows[p], degrees[p], nbytes[p]) for p in range(parts) if rows[p]]

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from atta.samplers.dag.spec import Kind, Plan, PlanOp
@@ -62,8 +61,7 @@ class Task(NamedTuple):
     cost: float  # NEIGHBORHOOD: total degree; FEATURE: bytes; JOIN: expected edges; POSITIVE, NEGATIVE: vertices drawn
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedVertices:
+class OwnedVertices(NamedTuple):
     """One owner's share of the vertices that a SEED or JOIN task reports."""
 
     owner: int
@@ -180,7 +178,9 @@ class DagInstance:
 
     def _begin(self, op: PlanOp, ready: list[Task]) -> None:
         """Hand out the work of an operator whose inputs are all joined."""
-        shares = _merged(share for source in op.inputs for share in self._expand[source])
+        shares = self._expand[op.inputs[0]]
+        if len(op.inputs) > 1:
+            shares = _merged(share for source in op.inputs for share in self._expand[source])
         if op.kind is Kind.BATCH or op.negatives is not None:
             # This task is not divided by owner: the operator itself asks the owners that it needs. So the task waits
             # like a request to other daemons.

@@ -89,7 +89,9 @@ FIGURES: dict[str, Family] = {
         table_clients="Clients registered to push, counted once for every mutable table.",
     ),
     "cpu_s": Family("process_cpu_seconds", "Processor time of the daemon, all threads, in seconds.", counter=True),
-    "loop_cpu_s": Family("event_loop_cpu_seconds", "Processor time of the event loop, in seconds.", counter=True),
+    "loop_cpu_s": Family(
+        "event_loop_cpu_seconds", "Processor time of the event loop without tasks, in seconds.", counter=True
+    ),
     "scheduler_finished": Family("scheduler_queued", "Batches finished and not taken, of all sessions."),
     "scheduler_finished_bytes": Family("scheduler_queued_bytes", "Bytes of batches finished and not taken."),
     "scheduler_finished_bytes_peak": Family("scheduler_queued_bytes_peak", "Most bytes of finished batches so far."),

@@ -162,7 +162,7 @@ class Placed:
             compactors=CompactorPool(self.dataset.schema.node_counts), degree=self.shards[home].degree,
             kept=edges.cache, rows=cache,
         )  # fmt: skip
-        pulls = order.choice([None, PullsUnderWay(POOL)])
+        pulls = order.choice([None, PullsUnderWay(POOL, self.dataset.schema.node_counts)])
         at_once = order.choice([0, 1 << 20])
 
         async def run(task: Task) -> TaskResult:

@@ -72,7 +72,7 @@ class Batches:
     """Batches of one daemon that pull from two owners."""
 
     def __init__(self, pool: ThreadPoolExecutor, *, at_once: int = 1 << 20) -> None:
-        self.pulls, self.sent = PullsUnderWay(pool), list[int]()
+        self.pulls, self.sent = PullsUnderWay(pool, {"node": int(OFFSETS[-1])}), list[int]()
         self._pool, self._at_once = pool, at_once
 
     async def make(self, rows: np.ndarray, start: int, turns: int, tables: str = "x") -> tuple[PullCounts, Any] | None:

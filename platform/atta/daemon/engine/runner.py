@@ -1,4 +1,5 @@
-"""Runs the tasks of launched DAGs: on worker threads, or as conversations with other daemons on the event loop."""
+"""Runs the tasks of launched DAGs: on worker threads; brief ones, and conversations with other daemons, on the event
+loop."""
 
 from __future__ import annotations
 
@@ -62,6 +63,26 @@ _FIGURES = (
 
 _SMALL_BATCH = 1 << 14
 """Largest number of vertices of a batch that the event loop ends itself, as handing it over would take longer."""
+_UNIT_US = {Kind.NEIGHBORHOOD: 0.01, Kind.JOIN: 0.02, Kind.FEATURE: 0.00025}
+"""About how long a task at home takes per unit of ``Task.cost``, besides what it does in Python. Figures of one core."""
+_SEED_US = 0.1
+"""The same per seed."""
+_BRIEF_US, _BRIEF_ALONE_US = 30.0, 200.0
+"""The event loop itself runs tasks up to this long, as handing one to a worker and taking it back takes as long. A
+single worker would only take turns with the event loop, so there it may be more."""
+
+
+def _is_brief(running: RunningDag, task: Task, most_us: float) -> bool:
+    """Whether a task at home takes at most ``most_us``."""
+    if task.kind is Kind.END:
+        return running.state.vertices <= _SMALL_BATCH
+    if task.kind is Kind.SEED:
+        return _SEED_US * running.session.request.seeds.batch_size <= most_us
+    per_unit = _UNIT_US.get(task.kind)
+    if per_unit is None or task.cost * per_unit > most_us:
+        return False
+    plan = running.state.plan
+    return task.kind is Kind.FEATURE or not (plan.edge_tables or plan.op(task.op).method.rules.draw)
 
 
 @dataclass(eq=False)
@@ -117,14 +138,20 @@ class TaskRunner:
         self._home = AtHome(shard, store, edges, cache)
         self._peers, self._done = peers, done
         self.costs = TaskCosts()
+        self.brief_cpu_s = 0.0  # that the event loop has spent on tasks at home; ``costs`` has it, too
         self._oldest_first = policy_named(config.policy).oldest_first
         self._workers = Workers(config.threads, "atta-worker")
         self._copiers = named_threads(max(1, config.threads // 2), "atta-copy")
         self._at_once = moved_at_once(config.threads)
+        self._brief_us = _BRIEF_ALONE_US if config.threads == 1 else _BRIEF_US
         messages = Owners(peers, shard.dataset, self._copiers, at_once=self._at_once)
         self._owners: AskedOwners = messages if links is None else links.owners(messages)
-        self._underway = PullsUnderWay(self._copiers) if config.share_pulls else None
+        counts = shard.dataset.schema.node_counts
+        self._underway = PullsUnderWay(self._copiers, counts) if config.share_pulls else None
         self._access = ClusterAccess(shard, peers, self._workers)
+        self._brief: list[
+            tuple[int, RunningDag, Task, float]
+        ] = []  # tasks for the event loop, with arguments of ``run``
         self._talks: dict[tuple[int, Task], asyncio.Task[None]] = {}
         self._ended: deque[_Ended] = deque()  # tasks of workers that the event loop has not taken yet
         self._told = False  # whether the event loop knows that there are some
@@ -135,10 +162,25 @@ class TaskRunner:
         if task.lane is Lane.NET:
             talk = loop.create_task(self._converse(dag, running, task, ready))
             self._talks[dag, task] = talk
-        elif task.kind is Kind.END and running.state.vertices <= _SMALL_BATCH:
-            self._done(*self._work(dag, running, task, ready))
+        elif _is_brief(running, task, self._brief_us):
+            if not self._brief:
+                loop.call_soon(self._run_brief)
+            self._brief.append((dag, running, task, ready))
         else:
             self._workers.do(partial(self._work_apart, loop, dag, running, task, ready))
+
+    def _run_brief(self) -> None:
+        """Run the brief tasks at hand. Those that they make ready are for the next turn: what came in goes first."""
+        brief, self._brief = self._brief, []
+        for dag, running, task, ready in brief:
+            if running.cancelled:  # nobody wants its result
+                now = time.monotonic()
+                self._done(dag, running, task, TaskResult(), (ready, now, now))
+            else:
+                begun = time.thread_time()
+                ended = self._work(dag, running, task, ready)
+                self.brief_cpu_s += time.thread_time() - begun
+                self._done(*ended)
 
     def _work(self, dag: int, running: RunningDag, task: Task, ready: float) -> _Ended:
         """Run a task at home."""
@@ -193,7 +235,8 @@ class TaskRunner:
         self._done(dag, running, task, result, (ready, started, time.monotonic()))
 
     async def close(self) -> None:
-        """Give up conversations, wait for running tasks, and end the threads."""
+        """Give up conversations, wait for running tasks, and end the threads. All DAGs have been cancelled."""
+        self._run_brief()
         talks = [*self._talks.values()]
         for talk in talks:
             talk.cancel()

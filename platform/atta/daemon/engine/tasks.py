@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from atta.daemon.engine.access import ClusterAccess
 from atta.daemon.engine.pulls import RemoteContext, pull_rows
@@ -20,8 +20,7 @@ from atta.samplers.shard import Answer, Shard
 __all__ = ["AtHome", "TaskResult", "is_program", "run_local", "run_program", "run_remote"]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskResult:
+class TaskResult(NamedTuple):
     """What a finished task tells the scheduler, and what it moved over the network."""
 
     growth: Sequence[OwnedVertices] = ()

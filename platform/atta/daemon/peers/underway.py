@@ -12,7 +12,7 @@ themselves. All of this runs on the event loop; threads only copy rows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,9 +69,10 @@ class Pull:
 class _LastPulls:
     """For each vertex the last pull that asked for its row, and where the row will lie in that pull's batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_ids: int) -> None:
+        """``num_ids``: all ids are below this number (0 = unknown)."""
         self.open: dict[int, Pull] = {}  # by number, the earliest first
-        self._index = kernels.Compactor()
+        self._index = kernels.Compactor(num_ids)
         self._pull = np.empty(0, dtype=np.int64)  # by row: a number, or -1; as long as ``_position``
         self._position = np.empty(0, dtype=np.int64)
 
@@ -81,8 +82,7 @@ class _LastPulls:
         From now on it is pull ``number``.
         """
         if self._index.size > MOST_ROWS:
-            self._index.reset()
-            self._pull.fill(-1)
+            self.forget()
         local = self._index.insert(rows)
         if (more := self._index.size - len(self._pull)) > 0:
             more = max(more, len(self._pull))
@@ -91,6 +91,11 @@ class _LastPulls:
         before = self._pull[local], self._position[local]
         self._pull[local], self._position[local] = number, positions
         return before
+
+    def forget(self) -> None:
+        """Forget all rows, but keep the memory."""
+        self._pull[: self._index.size] = -1
+        self._index.reset()
 
     def validate(self, key: Key) -> None:
         """Raise AssertionError where an invariant does not hold."""
@@ -103,10 +108,11 @@ class PullsUnderWay:
 
     # Invariants: a key is kept only while a pull is open. Numbers ascend, and a pull expects rows only of earlier ones.
 
-    def __init__(self, pool: Executor) -> None:
-        """``pool`` copies rows."""
-        self._pool = pool
+    def __init__(self, pool: Executor, node_counts: Mapping[str, int] | None = None) -> None:
+        """``pool`` copies rows. ``node_counts``: vertices by node type, if known: small graphs need no hashing then."""
+        self._pool, self._node_counts = pool, node_counts or {}
         self._last: dict[Key, _LastPulls] = {}
+        self._spare: dict[str, _LastPulls] = {}  # by node type: the memory of a key that is not kept any more
         self._count = 0
 
     def begin(self, key: Key, rows: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> Pull:
@@ -119,7 +125,10 @@ class PullsUnderWay:
         pull = Pull(key, self._count, outs)
         if len(rows) < LEAST_ROWS:
             return pull
-        last = self._last.setdefault(key, _LastPulls())
+        last = self._last.get(key)
+        if last is None:
+            spare = self._spare.pop(key[0], None)
+            last = self._last[key] = spare if spare is not None else _LastPulls(self._node_counts.get(key[0], 0))
         askers, sources = last.replace(rows, pull.number, positions)
         for number, earlier in last.open.items():
             chosen = np.flatnonzero(askers == number)
@@ -139,6 +148,8 @@ class PullsUnderWay:
         last = self._last.get(pull.key)
         if last is not None and last.open.pop(pull.number, None) is not None and not last.open:
             del self._last[pull.key]
+            last.forget()
+            self._spare[pull.key[0]] = last
         return self._hand_out(pull, came=came) if pull.promised else None
 
     async def _hand_out(self, pull: Pull, *, came: bool) -> None:
@@ -156,6 +167,7 @@ class PullsUnderWay:
 
     def validate(self) -> None:
         """Raise AssertionError where an invariant does not hold; for tests."""
+        assert not any(last.open for last in self._spare.values()), "a pull is open, and its rows are forgotten"
         for key, last in self._last.items():
             assert last.open, f"{key}: no pull is open, and it is still kept"
             numbers = [*last.open]
