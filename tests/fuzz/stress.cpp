@@ -19,12 +19,13 @@ std::atomic<std::uint64_t> steps{0}, answered{0}, refused{0}, lost{0}, links{0};
 // What the interpreter's lock does for the links of a daemon.
 class Peers {
  public:
-  Peers(const Partition& of, std::vector<std::unique_ptr<Loop>>& loops) : of_(of), loops_(loops) {}
+  Peers(const Partition& of, std::vector<std::unique_ptr<Loop>>& loops) : of_(of), loops_(loops) { counters_->log.keep(100); }
 
   std::shared_ptr<AskingEnd> pick(Rng& rng) {
     const std::lock_guard<std::mutex> held(mutex_);
     std::erase_if(ends_, [](const auto& end) { return !end->alive(); });
     if (ends_.size() < 4) add(rng);
+    if (below(rng, 20) == 0) REQUIRE(counters_->log.entries().size() <= 100);
     return ends_[below(rng, ends_.size())];
   }
 

@@ -86,6 +86,18 @@ def test_the_other_daemon_tells_what_it_served(cluster: atta.LocalCluster) -> No
     assert all(e.started <= e.at and e.nbytes > 0 for e in other.entries if isinstance(e, ServedSpan))
 
 
+def test_what_links_have_served_names_the_daemon_that_asked(small_graph: SmallGraph) -> None:
+    with atta.local(small_graph.dataset(2, "random"), threads=2, options=("--cache", "0")) as cluster:
+        assert len(list(atta.NeighborLoader(cluster, [3, 3], "train", batch_size=8))) == BATCHES
+        home, other = cluster.trace()
+        _, stats = cluster.stats()
+    by_link = [e for e in other.entries if isinstance(e, ServedSpan) and "link" in e.request]
+    assert {e.request for e in by_link} == {"Pull by link, asked by 0", "Sample by link, asked by 0"}
+    assert len(by_link) == stats["link_requests_served"]
+    assert all(e.started <= e.at and e.nbytes > 0 for e in by_link)
+    assert not [e for e in home.entries if isinstance(e, ServedSpan)]
+
+
 def test_sessions_and_samples(cluster: atta.LocalCluster) -> None:
     home, _ = cluster.trace()
     sessions = [(e.what, e.epoch) for e in home.entries if isinstance(e, SessionMark)]

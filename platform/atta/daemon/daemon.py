@@ -138,6 +138,7 @@ class Daemon:
         }
         if self._links is not None:
             handlers["LinkService"] = self._links.service.methods()
+            self._engine.recorder.elsewhere = self._links.served
         self._server.add_generic_rpc_handlers([self._handling.service(*service) for service in handlers.items()])
         names = [f"atta.v1.{service}" for service in handlers]
         reflection.enable_server_reflection(

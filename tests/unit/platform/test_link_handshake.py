@@ -23,9 +23,11 @@ class Links:
 
     def __init__(self) -> None:
         self.served: list[int] = []
+        self.peers: list[int] = []
 
-    def serve(self, fd: int) -> None:
+    def serve(self, fd: int, peer: int) -> None:
         self.served.append(fd)
+        self.peers.append(peer)
 
 
 class Clock:
@@ -53,7 +55,7 @@ async def serving() -> AsyncIterator[tuple[LinkService, Links]]:
 
 
 async def reply_of(service: LinkService) -> link_pb2.AttachReply:
-    return await service.attach(link_pb2.AttachRequest(version=1), cast(Any, None))
+    return await service.attach(link_pb2.AttachRequest(version=1, part=7), cast(Any, None))
 
 
 async def greeted(reply: link_pb2.AttachReply, token: bytes) -> bytes:
@@ -82,7 +84,7 @@ def test_a_token_opens_one_link(local: bool) -> None:
                     await asyncio.sleep(0.001)
                 with pytest.raises(OSError, match="refused the token"):  # it is used
                     await _connected(f"127.0.0.1:{reply.port}", reply)
-            assert len(links.served) == 1
+            assert links.peers == [7]
 
     asyncio.run(main())
 
@@ -119,7 +121,7 @@ def test_silent_connections_leave_their_places_to_others(monkeypatch: pytest.Mon
             for reader, writer in silent:
                 assert await reader.read(1) == b""
                 writer.close()
-            assert len(links.served) == 1
+            assert links.peers == [7]
 
     asyncio.run(main())
 

@@ -109,6 +109,19 @@ def test_only_the_last_seconds() -> None:
     assert [e.at for e in entries(recorder, 3.0)] == [8.0, 9.0, 10.0]  # the time is 11 now
 
 
+def test_what_links_have_served_is_told_too() -> None:
+    recorder = Recorder(10, Clock())
+    recorder.batch("ready", "s", 0)  # at 1
+    spans = [
+        ServedSpan(0.5, 0.25, "Pull by link, asked by 3", 7),
+        ServedSpan(1.5, 1.0, "Sample by link, asked by 2", 9),
+    ]
+    recorder.elsewhere = lambda: spans
+    assert entries(recorder)[1:] == spans
+    assert [e.at for e in entries(recorder, 2.5)] == [1.0, 0.5, 1.5]  # the time is 3 now
+    assert [e.at for e in entries(recorder, 2.5)] == [1.5]  # and now 4
+
+
 def test_served_requests_are_recorded_also_when_they_fail() -> None:
     recorder = Recorder(10, Clock())
 

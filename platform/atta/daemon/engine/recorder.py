@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from atta.daemon.engine.tasks import TaskResult
-from atta.observe.recording import to_lines
+from atta.observe.recording import ServedSpan, to_lines
 from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
 from atta.scheduler import SessionView
 from atta.wire.rpc import METHODS
@@ -38,6 +38,8 @@ class Recorder:
     def __init__(self, capacity: int, clock: Callable[[], float] = time.monotonic, firsts: Sequence[int] = ()) -> None:
         self.capacity, self.clock, self._firsts = capacity, clock, firsts
         self._ring: deque[tuple[Any, ...]] = deque(maxlen=capacity)
+        self.elsewhere: Callable[[], Sequence[ServedSpan]] = tuple
+        """What links have served. Their threads note it, not the event loop."""
 
     @property
     def full(self) -> bool:
@@ -117,9 +119,10 @@ class Recorder:
         return wrapper
 
     def lines(self, last_s: float) -> Iterator[str]:
-        """The entries of the last ``last_s`` seconds (0: all) as text, in pieces, the oldest first."""
+        """The entries of the last ``last_s`` seconds (0: all) as text, in pieces: the oldest first, then
+        those of links."""
         since = self.clock() - last_s
-        entries = tuple(self._ring)
+        entries = (*self._ring, *(("served", *served) for served in self.elsewhere()))
         return to_lines((entry for entry in entries if not last_s or entry[1] >= since), CHUNK_CHARS)
 
     def _names(self, owners: Sequence[OwnedVertices]) -> str:

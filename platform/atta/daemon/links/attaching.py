@@ -32,10 +32,12 @@ class Attaching:
         missing: the partitions to whose owners there is no link.
     """
 
-    def __init__(self, links: _native.Links, peers: Callable[[int], Peer], parts: Iterable[int], *, width: int) -> None:
-        """``parts``: of all peers."""
+    def __init__(
+        self, links: _native.Links, part: int, peers: Callable[[int], Peer], parts: Iterable[int], *, width: int
+    ) -> None:
+        """``part``: of this daemon; ``parts``: of all peers."""
         self.missing = set(parts)
-        self._links, self._peers, self._width = links, peers, width
+        self._links, self._part, self._peers, self._width = links, part, peers, width
         self._coming: dict[int, asyncio.Task[None]] = {}
         self._not_before: dict[int, float] = {}
 
@@ -63,7 +65,7 @@ class Attaching:
         try:
             async with asyncio.timeout(CONNECT_S):
                 for _ in range(self._width - self._links.attached(part)):  # some may live from an attempt that failed
-                    reply = await peer.attach(link_pb2.AttachRequest(version=VERSION))
+                    reply = await peer.attach(link_pb2.AttachRequest(version=VERSION, part=self._part))
                     if reply.version != VERSION:
                         raise AttaError(f"speaks version {reply.version} of the frames, not {VERSION}")
                     sock = await _connected(peer.address, reply)

@@ -12,6 +12,7 @@ from atta.daemon.links.steps import LinkSteps
 from atta.daemon.peers.answers import AskedOwners
 from atta.daemon.peers.peers import Peers
 from atta.kvstore.store import Store
+from atta.observe.recording import ServedSpan
 from atta.partition.dataset import Dataset
 from atta.samplers.shard import Shard
 
@@ -33,12 +34,13 @@ class DaemonLinks:
         threads = link_threads(config.threads)
         self._native = _native.Links(threads)
         register(self._native, Numbers(dataset.schema), shard, store)
+        self._native.keep_served(config.trace_events)
         self._dataset, self._config = dataset, config
         self.service = LinkService(self._native, config.listen, config.link_port)
         self._steps = LinkSteps(self._native, config.peer_deadline_s)
         others = (owner for owner in range(dataset.num_parts) if owner != shard.part)
         # One connection is served by one thread, so a pair of large daemons has several.
-        self._attaching = Attaching(self._native, peers.__getitem__, others, width=max(1, threads // 2))
+        self._attaching = Attaching(self._native, config.part, peers.__getitem__, others, width=max(1, threads // 2))
 
     def owners(self, messages: AskedOwners) -> AskedOwners:
         """Asks over links, and by ``messages`` what links do not answer."""
@@ -57,6 +59,13 @@ class DaemonLinks:
         """
         self.service.listen()
         self._steps.open()
+
+    def served(self) -> list[ServedSpan]:
+        """The last requests of peers, for traces."""
+        return [
+            ServedSpan(ended, came, f"{'Pull' if pulls else 'Sample'} by link, asked by {peer}", nbytes)
+            for ended, came, peer, pulls, nbytes in self._native.served()
+        ]
 
     def stats(self) -> dict[str, float]:
         """Counters."""

@@ -81,7 +81,7 @@ class LinkService:
             version=VERSION,
             port=self._tcp.getsockname()[1],
             local=self._name,
-            token=self._tokens.new(time.monotonic()),
+            token=self._tokens.new(time.monotonic(), request.part),
         )
 
     async def accept(self) -> None:
@@ -116,11 +116,12 @@ class LinkService:
                     if not more:
                         return
                     token += more
-                if not self._tokens.take(token, time.monotonic()):
+                peer = self._tokens.take(token, time.monotonic())
+                if peer is None:
                     log.info("link refused", reason="unknown token")
                     return
                 await loop.sock_sendall(connection, ACCEPTED)
-            self._links.serve(connection.detach())
+            self._links.serve(connection.detach(), peer)
         except (OSError, TimeoutError):
             pass  # it went away, or had nothing to say
         finally:

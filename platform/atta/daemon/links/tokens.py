@@ -18,28 +18,29 @@ class Tokens:
     """Tokens that were given out and not used yet, the oldest first. Each is good once."""
 
     def __init__(self) -> None:
-        self._ends: OrderedDict[bytes, float] = OrderedDict()
+        self._given: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
 
-    def new(self, now: float) -> bytes:
-        """A token that is good until ``now + TOKEN_S``."""
+    def new(self, now: float, peer: int) -> bytes:
+        """A token for the daemon of partition ``peer`` that is good until ``now + TOKEN_S``."""
         self._forget(now, room=1)
         token = secrets.token_bytes(TOKEN_BYTES)
-        self._ends[token] = now + TOKEN_S
+        self._given[token] = now + TOKEN_S, peer
         return token
 
-    def take(self, token: bytes, now: float) -> bool:
-        """Whether ``token`` is good. It is not afterwards."""
+    def take(self, token: bytes, now: float) -> int | None:
+        """The partition whose daemon got ``token``; None: it is not good. It is not afterwards."""
         self._forget(now)
-        return self._ends.pop(token, None) is not None
+        _, peer = self._given.pop(token, (now, None))
+        return peer
 
     def _forget(self, now: float, *, room: int = 0) -> None:
         """Forget tokens that have ended, and as many as it takes for ``room`` more."""
-        while self._ends and (len(self._ends) + room > MOST or next(iter(self._ends.values())) <= now):
-            self._ends.popitem(last=False)
+        while self._given and (len(self._given) + room > MOST or next(iter(self._given.values()))[0] <= now):
+            self._given.popitem(last=False)
 
     def validate(self) -> None:
         """Raise AssertionError where an invariant does not hold; for tests."""
-        assert len(self._ends) <= MOST, f"{len(self._ends)} tokens are good"
-        assert all(len(token) == TOKEN_BYTES for token in self._ends), "a token has another length"
-        ends = [*self._ends.values()]
+        assert len(self._given) <= MOST, f"{len(self._given)} tokens are good"
+        assert all(len(token) == TOKEN_BYTES for token in self._given), "a token has another length"
+        ends = [end for end, _ in self._given.values()]
         assert ends == sorted(ends), "tokens are out of order"

@@ -310,10 +310,22 @@ class Links {
   }
 
   // Answers the requests of a peer. It takes the socket over.
-  void serve(int fd) {
+  void serve(int fd, std::int64_t peer) {
     serving_ = true;
     Loop& loop = next_loop();
-    loop.add(std::make_shared<ServingEnd>(fd, loop, data_, counters_));
+    loop.add(std::make_shared<ServingEnd>(fd, loop, data_, counters_, peer));
+  }
+
+  void keep_served(std::size_t most) { counters_->log.keep(most); }
+
+  // (when it ended, when it came, peer, whether rows were pulled, bytes of the answer) of the last requests that were
+  // answered, the oldest first. Times are seconds of the monotonic clock.
+  nb::list served() const {
+    nb::list found;
+    for (const ServedRequest& one : counters_->log.entries())
+      found.append(nb::make_tuple(1e-6 * static_cast<double>(one.ended_us), 1e-6 * static_cast<double>(one.came_us), one.peer,
+                                  one.pulls, one.bytes));
+    return found;
   }
 
   // Asks `owner` over this socket from now on. It takes the socket over.
@@ -436,7 +448,9 @@ void bind_links(nb::module_& m) {
       .def("add_edges", &Links::add_edges, "indptr"_a, "indices"_a, "edge_ids"_a, "keys"_a)
       .def("prepare", &Links::prepare, "edge_type"_a, "number"_a, "method"_a.none())
       .def("add_table", &Links::add_table, "node_type"_a, "rows"_a)
-      .def("serve", &Links::serve, "fd"_a)
+      .def("serve", &Links::serve, "fd"_a, "peer"_a = -1)
+      .def("keep_served", &Links::keep_served, "most"_a)
+      .def("served", &Links::served)
       .def("attach", &Links::attach, "owner"_a, "fd"_a)
       .def("detach", &Links::detach, "owner"_a)
       .def("attached", &Links::attached, "owner"_a)

@@ -94,8 +94,8 @@ class Piece {
 // A request, and how far it has been answered.
 class Request {
  public:
-  Request(const FrameHeader& head, const std::byte* arrays, std::int64_t since_us)
-      : head_(head), since_us_(since_us), rows_(head.rows) {
+  Request(const FrameHeader& head, const std::byte* arrays, std::int64_t came_us)
+      : head_(head), came_us_(came_us), since_us_(came_us - std::int64_t{1000} * head.age_ms), rows_(head.rows) {
     const std::size_t n = head.rows;
     if (head.flags & kTimes && !pulls()) times_.resize(n), std::memcpy(times_.data(), arrays, 8 * n), arrays += 8 * n;
     for (std::size_t i = 0; i < n; ++i)
@@ -106,9 +106,12 @@ class Request {
 
   bool pulls() const { return head_.kind == FrameKind::kPull; }
   bool done() const { return done_ == head_.rows; }
+  std::int64_t came_us() const { return came_us_; }
   std::size_t nbytes() const { return sizeof *this + 8 * (rows_.size() + times_.size()) + 4 * trees_.size(); }
   // Expansions come before rows, since more work waits for them. Then the oldest batch is first.
   bool before(const Request& other) const { return pulls() != other.pulls() ? other.pulls() : since_us_ < other.since_us_; }
+
+  std::uint64_t answered_bytes = 0;  // as its owner counts them
 
   // Writes the next answer. A request that cannot be answered is refused, and done.
   void answer(const ServedData& data, Piece& out) {
@@ -276,7 +279,7 @@ class Request {
   }
 
   FrameHeader head_;
-  std::int64_t since_us_;
+  std::int64_t came_us_, since_us_;  // when it came, and when its batch was begun
   std::vector<std::int64_t> rows_, times_;
   std::vector<std::int32_t> trees_;
   std::size_t done_ = 0;

@@ -11,6 +11,7 @@
 #include "frame_reader.hpp"
 #include "loop.hpp"
 #include "served_data.hpp"
+#include "served_log.hpp"
 
 namespace atta {
 
@@ -21,6 +22,7 @@ inline std::int64_t now_us() {
 // Figures of all links of a daemon.
 struct LinkCounters {
   std::atomic<std::uint64_t> served{0}, served_bytes{0}, asked{0}, answered_bytes{0}, broken{0}, malformed{0}, refused{0};
+  ServedLog log;
 };
 
 // Sends what lies in `out`, as far as the socket takes it. Returns false when the connection has ended.
@@ -40,8 +42,10 @@ inline bool send_bytes(int fd, Piece& out, std::size_t& sent) {
 
 class ServingEnd final : public Endpoint {
  public:
-  ServingEnd(int fd, Loop& loop, std::shared_ptr<const ServedData> data, std::shared_ptr<LinkCounters> counters)
-      : Endpoint(fd), loop_(loop), data_(std::move(data)), counters_(std::move(counters)) {}
+  // `peer`: partition of the daemon that asks; -1: not known.
+  ServingEnd(int fd, Loop& loop, std::shared_ptr<const ServedData> data, std::shared_ptr<LinkCounters> counters,
+             std::int64_t peer = -1)
+      : Endpoint(fd), loop_(loop), data_(std::move(data)), counters_(std::move(counters)), peer_(peer) {}
 
   bool on_events(std::uint32_t events) override {
     if (events & EPOLLERR) return false;
@@ -80,8 +84,12 @@ class ServingEnd final : public Endpoint {
   bool serve() {
     try {
       do {
-        requests_.front().answer(*data_, out_);
-        if (!requests_.front().done()) continue;
+        Request& first = requests_.front();
+        const std::size_t before = out_.size();
+        first.answer(*data_, out_);
+        first.answered_bytes += out_.size() - before;
+        if (!first.done()) continue;
+        if (counters_->log.keeps()) counters_->log.add({first.came_us(), now_us(), peer_, first.pulls(), first.answered_bytes});
         std::pop_heap(requests_.begin(), requests_.end(), later);
         waiting_ -= requests_.back().nbytes();
         requests_.pop_back();
@@ -98,7 +106,7 @@ class ServingEnd final : public Endpoint {
   bool receive() {
     const char* why =
         reader_.read(fd(), wrong_request, [&](const FrameHeader& head, const std::byte* arrays, std::uint64_t, std::size_t) {
-          requests_.emplace_back(head, arrays, now_us() - std::int64_t{1000} * head.age_ms);
+          requests_.emplace_back(head, arrays, now_us());
           waiting_ += requests_.back().nbytes();
           std::push_heap(requests_.begin(), requests_.end(), later);
           return waiting_ < kMaxWaiting;
@@ -121,6 +129,7 @@ class ServingEnd final : public Endpoint {
   Loop& loop_;
   std::shared_ptr<const ServedData> data_;
   std::shared_ptr<LinkCounters> counters_;
+  std::int64_t peer_;
   FrameReader reader_;
   std::vector<Request> requests_;  // a heap: the most urgent is at the front; none is done
   std::size_t waiting_ = 0;        // their bytes

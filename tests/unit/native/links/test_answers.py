@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from atta import _native
 from atta.samplers.methods import Method
-from tests.unit.native.links.ends import Owner, ask, done, eventually, pull, sample
+from tests.unit.native.links.ends import Owner, ask, done, eventually, pairs, pull, sample
 
 KINDS = pytest.mark.parametrize("kind", ["unix", "tcp"])
 
@@ -253,3 +254,37 @@ def test_many_threads_ask_at_once() -> None:
         thread.join()
     assert wrong == []
     assert len(me.finished()) == 240
+
+
+def test_an_owner_notes_the_last_requests_that_it_has_served() -> None:
+    owner, me = Owner(), _native.Links(1)
+    owner.links.keep_served(3)
+    near, far = pairs("unix")
+    owner.links.serve(far.detach(), 7)
+    me.attach(1, near.detach())
+    rows, began = np.arange(100), time.monotonic()
+    for turn in range(5):
+        step = me.step()
+        if turn % 2 == 0:
+            sample(step, rows)
+        else:
+            pull(step, rows, [np.zeros((100, 25), np.float32)])
+        done(me, ask(me, step))
+        assert step.left() == []
+        eventually(lambda turn=turn: owner.links.stats()["link_requests_served"] == turn + 1)  # type: ignore[misc]
+    served = owner.links.served()
+    assert [(peer, pulls) for _, _, peer, pulls, _ in served] == [(7, False), (7, True), (7, False)]
+    assert served[1][4] == 64 + rows.size * 100  # a header, and rows of 25 float32
+    times = [moment for ended, came, *_ in served for moment in (came, ended)]
+    assert began - 1e-3 <= times[0]
+    assert times == sorted(times)
+    assert times[-1] <= time.monotonic()
+
+
+def test_an_owner_notes_nothing_unless_told() -> None:
+    owner, me = Owner(), _native.Links(1)
+    owner.link_to(me)
+    step = me.step()
+    sample(step, np.arange(3))
+    done(me, ask(me, step))
+    assert owner.links.served() == []
