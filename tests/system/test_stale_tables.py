@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 import atta
+from atta.daemon.services.tables import LEASE_LOOK_S
 from atta.train.stale import rules
 from atta.train.stale.daemons import DaemonTable
 from atta.train.stale.replicas import ReplicaTable
@@ -112,6 +114,9 @@ def test_rows_in_fewer_bytes(small_graph: SmallGraph, cluster: atta.LocalCluster
     table.flush()
     table.commit(0)
     assert torch.equal(table.fetch(1, "forward", rows, rules.latest()).values, values.bfloat16().float())
+    table.fetch(1, "forward", rows[:7], rules.latest())
+    assert dict(table.pushed) == {(1, "forward"): 300 * 5 * 2}
+    assert dict(table.pulled) == {(1, "forward"): 307 * 5 * 2}
     table.close(delete=True)
     with pytest.raises(atta.ConfigError, match="float64"):
         DaemonTable(
@@ -128,8 +133,10 @@ def test_daemons_without_room_name_the_bytes_and_keep_nothing(cluster: atta.Loca
 
 
 def test_a_job_that_is_killed_leaves_nothing(small_graph: SmallGraph, cluster: atta.LocalCluster) -> None:
-    """Its tables go when their lease is over. Those of another job, which is silent for as long, stay."""
-    other = DaemonTable(cluster.tables, TableShape(300, WIDTHS), job="alive", node_type="node", lease_s=2.0)
+    """Its tables go when their lease is over. Those of another job, which neither pushes nor pulls meanwhile, stay."""
+    began, lease_s = time.monotonic(), 10.0
+    shape = TableShape(300, {(1, "forward"): 5})
+    other = DaemonTable(cluster.tables, shape, job="alive", node_type="node", lease_s=lease_s)
     program = textwrap.dedent("""
         import sys, time, atta
         from atta.train.stale.daemons import DaemonTable
@@ -146,6 +153,7 @@ def test_a_job_that_is_killed_leaves_nothing(small_graph: SmallGraph, cluster: a
         assert {"dead.1.forward.0", "dead.1.forward.1"} <= set(cluster.tables.specs())
         job.send_signal(signal.SIGKILL)
     assert eventually(lambda: not [name for name in cluster.tables.specs() if name.startswith("dead.")], seconds=60)
+    time.sleep(max(0.0, began + lease_s + 2 * LEASE_LOOK_S - time.monotonic()))
     rows = other.locate(small_graph.ids[:2])
     other.publish(1, "forward", rows, torch.ones(2, 5), 0)
     other.flush()

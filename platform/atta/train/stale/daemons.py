@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
+from collections import Counter, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -17,7 +17,8 @@ import torch
 from atta.client.tables.cluster import ClusterTables
 from atta.client.tables.pushes import Ticket
 from atta.client.tables.remote import RemoteTable
-from atta.errors import AttaError, ConfigError, QuotaExceededError
+from atta.errors import AttaError, ConfigError, QuotaExceededError, UnknownNameError
+from atta.kvstore.codecs import encoded_bytes
 from atta.kvstore.spec import MutableSpec
 from atta.train.stale.rules import NEVER, Rule
 from atta.train.stale.table import Direction, Fetched, TableShape, check_finite, chosen, refused
@@ -40,6 +41,7 @@ class DaemonTable:
     Attributes:
         shape: its size; ``rows`` is the number of vertices.
         committed: the last committed epoch; -1: none.
+        pushed, pulled: bytes of values, as they travelled, by layer and direction.
     """
 
     def __init__(
@@ -72,6 +74,8 @@ class DaemonTable:
             raise ConfigError(f"stale rows of {shape.dtype}: daemons hold float32, without a codec also float64")
         self.shape, self.committed = shape, NEVER
         self._tables, self._job, self._trainer, self._codec = tables, job, trainer, codec
+        self.pushed: Counter[tuple[int, Direction]] = Counter()
+        self.pulled: Counter[tuple[int, Direction]] = Counter()
         self._open, self._begun = NEVER, 0  # _begun: synchronisations so far, the open one not counted
         self._synced: deque[tuple[int, int]] = deque(maxlen=shape.history)  # (version, slot)
         self._sent: list[Ticket] = []
@@ -105,6 +109,7 @@ class DaemonTable:
             )
         self._open = version
         table = self._slots[layer, direction][self._begun % self.shape.slots]
+        self.pushed[layer, direction] += len(rows) * self._row_bytes(layer, direction)
         data = values.detach().cpu().numpy()
         self._sent.append(table.push(rows.cpu().numpy(), data, version=version, codec=self._codec))
 
@@ -127,6 +132,7 @@ class DaemonTable:
         asked = rows.cpu().numpy()
         wanted = [(int(slots[i]), int(version)) for i, version in zip(at[:, 0], versions[:, 0], strict=True)]
         pulled = {one: self._pulled(layer, direction, asked, *one) for one in dict.fromkeys(wanted)}
+        self.pulled[layer, direction] += len(pulled) * len(rows) * self._row_bytes(layer, direction)
         values = torch.stack([pulled[one] for one in wanted]).to(rows.device)
         found = versions.expand(rule.count, len(rows)).to(rows.device)
         return Fetched(values[0], found[0]) if rule.count == 1 else Fetched(values, found)
@@ -192,6 +198,10 @@ class DaemonTable:
                 f"{self.shape.rows} rows); start the daemons with more --tables: {error}"
             ) from error
 
+    def _row_bytes(self, layer: int, direction: Direction) -> int:
+        width = self.shape.width(layer, direction)
+        return encoded_bytes(self._codec, width) if self._codec else width * self.shape.dtype.itemsize
+
     def _delete(self) -> None:
         for layer, direction in self.shape.widths:
             for slot in range(self.shape.slots):
@@ -222,9 +232,11 @@ class DaemonTable:
                 for tables in self._slots.values():
                     for table in tables:
                         table.refresh()
-            except AttaError as error:
+            except UnknownNameError as error:
                 self._lost = error
                 return
+            except AttaError:  # the lease may last until the daemon answers again; pushes and pulls raise the error
+                continue
 
     def _check_alive(self) -> None:
         if self._lost is not None:
