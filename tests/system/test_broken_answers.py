@@ -247,7 +247,7 @@ def test_a_daemon_is_killed_and_started_again(small_graph: SmallGraph) -> None:
     again: list[subprocess.Popen[bytes]] = []
     with atta.local(small_graph.dataset(2, "random"), threads=1) as cluster:
         whole, victim = epoch(cluster), cluster.pids[1]
-        command = Path(f"/proc/{victim}/cmdline").read_bytes().decode().split("\0")[:-1]
+        command = cluster._children[1].args
         os.kill(victim, signal.SIGKILL)
         pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         timer = later(3.0, lambda: again.append(subprocess.Popen(command, **pipes)))  # type: ignore[call-overload]

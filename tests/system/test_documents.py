@@ -143,6 +143,7 @@ def test_fragments_of_python_are_python(path: Path) -> None:
         assert ast.parse(block.text).body
 
 
+@pytest.mark.usefixtures("preloaded_trainers")
 @pytest.mark.parametrize("path", with_blocks("commands"), ids=lambda p: p.name)
 def test_commands_run(path: Path, home: Path, daemons: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)

@@ -106,11 +106,11 @@ def edit(path: Path, change) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), [("graph", "graph.json"), ("data", "manifest.json")])
-def test_any_byte_of_a_manifest(folder, kind, name):
-    """Every single byte counts, also in unused places: provenance, figures, spaces."""
+def test_any_byte_of_a_manifest(folder, kind, name, seed):
+    """Every single byte counts, also in unused places: provenance, figures, spaces. A run tries a third of them."""
     path, opener = folder / kind / name, Graph.open if kind == "graph" else Dataset.open
     whole = path.read_bytes()
-    for at in range(len(whole)):
+    for at in range(seed % 3, len(whole), 3):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
         with pytest.raises(DataError, match=name):
             opener(folder / kind, verify=False)

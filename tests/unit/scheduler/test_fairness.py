@@ -22,7 +22,7 @@ from atta.scheduler.scheduler import SchedulerError
 from tests.unit.scheduler.harness import PLANS
 
 
-def worked(seconds: dict[str, float], weights: dict[str, float], *, until: float = 60.0) -> dict[str, float]:
+def worked(seconds: dict[str, float], weights: dict[str, float], *, until: float = 20.0) -> dict[str, float]:
     """Seconds of one worker on each session's tasks of ``seconds`` each. Consumers take batches at once."""
     scheduler = Scheduler(SchedulerConfig(workers=1), 0)
     spent, of_dag = dict.fromkeys(seconds, 0.0), dict[int, str]()
@@ -61,9 +61,9 @@ def worked(seconds: dict[str, float], weights: dict[str, float], *, until: float
 )
 def test_workers_are_shared_by_weight(seconds: dict[str, float], weights: dict[str, float]) -> None:
     spent = worked(seconds, weights)
-    assert sum(spent.values()) == pytest.approx(60, rel=0.01)  # no worker is idle
+    assert sum(spent.values()) == pytest.approx(20, rel=0.01)  # no worker is idle
     for name, share in spent.items():
-        assert share / 60 == pytest.approx(weights[name] / sum(weights.values()), rel=0.2), spent
+        assert share / 20 == pytest.approx(weights[name] / sum(weights.values()), rel=0.2), spent
 
 
 def test_a_session_alone_has_everything_whatever_its_weight() -> None:
