@@ -52,6 +52,7 @@ class Shard:
         self.threads = threads
         self.dataset = dataset
         self._csc: dict[str, CSC] = {}
+        self._drawn: dict[str, CSC] = {}
         self._tables: dict[tuple[str, Method], Tables | None] = {}
         self._lock = threading.Lock()
         self.on_prepared: Callable[[str, Method, Tables | None], None] | None = None
@@ -68,8 +69,9 @@ class Shard:
             except ValueError as error:
                 raise DataError(dataset.path, f"part {part}, edge type {edge_type}: {error}") from error
             if resident:
-                arrays = {name: kernels.resident(getattr(csc, name)) for name in ("indptr", "indices", "edge_ids")}
-                csc = dataclasses.replace(csc, **arrays)
+                csc = dataclasses.replace(csc, indptr=kernels.resident(csc.indptr))
+                indices, edge_ids = kernels.resident_beside(csc.indices, csc.edge_ids)
+                self._drawn[edge_type] = dataclasses.replace(csc, indices=indices, edge_ids=edge_ids)
             self._csc[edge_type] = csc
 
     def sample(
@@ -96,12 +98,12 @@ class Shard:
             ConfigError: a row outside the partition, a fan-out below -1, or no usable weights or times.
             UnknownNameError: no such edge type, or no such edge table.
         """
-        csc = self.csc(edge_type)
+        csc, drawn = self.csc(edge_type), self.drawn(edge_type)
         try:
             counts, neighbors, found = kernels.sample_neighbors(
-                csc.indptr,
-                csc.indices,
-                None if tables else csc.edge_ids,
+                drawn.indptr,
+                csc.indices if tables else drawn.indices,
+                None if tables else drawn.edge_ids,
                 self._keys[self.dataset.schema.endpoints(edge_type)[1]],
                 rows,
                 fan_out=fan_out,
@@ -237,6 +239,11 @@ class Shard:
         if csc is None:
             raise UnknownNameError.of("edge type", edge_type, self._csc)
         return csc
+
+    def drawn(self, edge_type: str) -> CSC:
+        """The same edges, as drawing reads them: source and edge id lie side by side if the partition is in memory.
+        Errors as for ``csc``."""
+        return self._drawn.get(edge_type) or self.csc(edge_type)
 
 
 def without_edges(answer: Answer, rows: np.ndarray, targets: np.ndarray, sources: np.ndarray) -> Answer:

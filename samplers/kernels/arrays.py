@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["as_bytes", "flat", "ids_of"]
+__all__ = ["as_bytes", "beside", "flat", "ids_of"]
 
 
 def flat(array: np.ndarray, dtype: Any) -> np.ndarray:
@@ -19,6 +19,18 @@ def ids_of(array: np.ndarray) -> np.ndarray:
     """``array`` as contiguous int32 or int64. Other integers become int64. Raises ValueError for any other type."""
     array = np.ascontiguousarray(array)
     return array if array.dtype in (np.int32, np.int64) else _refuse(array)
+
+
+def beside(indices: np.ndarray, edge_ids: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """As ``ids_of`` for sources and edge ids. Both may be every second value of an array (``resident_beside``): then
+    they stay where they are."""
+    if edge_ids is not None and _every_second(indices) and _every_second(edge_ids):
+        return indices, edge_ids
+    return ids_of(indices), None if edge_ids is None else ids_of(edge_ids)
+
+
+def _every_second(ids: np.ndarray) -> bool:
+    return ids.dtype in (np.int32, np.int64) and ids.strides == (2 * ids.itemsize,)
 
 
 def _refuse(array: np.ndarray) -> np.ndarray:

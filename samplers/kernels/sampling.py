@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from atta import _native
-from atta.samplers.kernels.arrays import flat, ids_of
+from atta.samplers.kernels.arrays import beside, flat, ids_of
 from atta.samplers.methods.base import Tables
 from atta.samplers.methods.in_numpy import InNumpy
 
@@ -47,8 +47,8 @@ def sample_neighbors(
     """Draw in-neighbours of ``rows``: up to ``fan_out`` different ones (-1 = all), or exactly that many with
     replacement.
 
-    ``indptr`` int64 [n+1], ``indices`` and ``edge_ids`` [E], ``vertex_keys`` int64 [n] (user ids of the rows), ``rows``
-    [m].
+    ``indptr`` int64 [n+1], ``indices`` and ``edge_ids`` [E] (perhaps side by side, see ``resident_beside``),
+    ``vertex_keys`` int64 [n] (user ids of the rows), ``rows`` [m].
     ``method`` says how to draw and has the tables of these edges; None: uniformly (Floyd's algorithm). Rows of
     different ``trees`` (int32 [m]) draw independently. ``times`` int64 [m] hides later edges from a temporal method.
     Returns counts int32 [m], neighbours [sum(counts)] in the dtype of ``indices``, and edge ids in their own dtype.
@@ -62,10 +62,11 @@ def sample_neighbors(
         )
         chosen = found.positions if positions else None if edge_ids is None else edge_ids[found.positions]
         return found.counts, indices[found.positions], chosen
+    indices, edge_ids = beside(indices, edge_ids)
     return _native.sample_neighbors(
         flat(indptr, np.int64),
-        ids_of(indices),
-        None if edge_ids is None else ids_of(edge_ids),
+        indices,
+        edge_ids,
         flat(vertex_keys, np.int64),
         ids_of(rows),
         fan_out,

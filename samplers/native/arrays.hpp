@@ -19,6 +19,7 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 using Vector = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Spread = nb::ndarray<nb::ro, nb::ndim<1>, nb::device::cpu>;  // perhaps every second value of an array
 using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Longs = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
@@ -31,11 +32,21 @@ inline bool is_int64(nb::dlpack::dtype t) { return t == nb::dtype<std::int64_t>(
 [[noreturn]] inline void bad(const char* name, const char* why) { throw std::invalid_argument(std::string(name) + ": " + why); }
 
 // Calls f with a typed pointer to the ids of `v`.
-template <class F>
-decltype(auto) with_ids(const char* name, const Vector& v, F f) {
+template <class Ids, class F>
+decltype(auto) with_ids(const char* name, const Ids& v, F f) {
   if (is_int32(v.dtype())) return f(static_cast<const std::int32_t*>(v.data()));
   if (is_int64(v.dtype())) return f(static_cast<const std::int64_t*>(v.data()));
   bad(name, "must be int32 or int64");
+}
+
+// Distance between sources, and between the edge ids beside them, in values: 1 or 2.
+inline std::int64_t stride_of(const Spread& indices, const Spread* edge_ids) {
+  if (edge_ids != nullptr && edge_ids->size() != indices.size()) bad("edge_ids", "must be as long as indices");
+  if (indices.size() < 2) return 1;
+  const std::int64_t stride = indices.stride(0);
+  if (stride != 1 && stride != 2) bad("indices", "must be all or every second value of an array");
+  if (edge_ids != nullptr && edge_ids->stride(0) != stride) bad("edge_ids", "must have the stride of indices");
+  return stride;
 }
 
 // A new array. It uses malloc and not new[], because the memory need not be zeroed.

@@ -7,13 +7,15 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "sample.hpp"
 
 namespace atta {
 
-// The in-edges of some vertices. If `edge_ids` is null, an edge's id is its position.
+// The in-edges of some vertices. If `edge_ids` is null, an edge's id is its position. Source and id of edge e are at
+// e * `stride`. With a stride of 2 they can lie side by side, so that an edge takes one cache line and not two.
 template <class Id, class Edge>
 struct InEdges {
   std::span<const std::int64_t> indptr;
@@ -22,6 +24,15 @@ struct InEdges {
   const Edge* edge_ids;
   const std::int64_t* keys;  // user ids of the rows; null: the row number is the user id
   std::int64_t sources;      // source ids are below this
+  std::int64_t stride = 1;   // 1 or 2
+
+  // Calls f with the stride as a constant, so that it costs no multiplication.
+  template <class F>
+  void with_stride(F f) const {
+    stride == 2 ? f(std::integral_constant<std::int64_t, 2>()) : f(std::integral_constant<std::int64_t, 1>());
+  }
+  // Whether the line that has an edge's source has its id too.
+  bool side_by_side() const { return stride == 2 && static_cast<const void*>(indices + 1) == static_cast<const void*>(edge_ids); }
 };
 
 // A row to expand: its number, the tree that it grows in (-1: none) and its time. No edge may be later than this time.
@@ -61,10 +72,11 @@ Target target_of(const InEdges<Id, Edge>& graph, const SampleSpec& spec, const R
 template <class Id, class Edge, class Picker, class RowAt, class Sink>
 std::size_t expand(const InEdges<Id, Edge>& graph, const SampleSpec& spec, Picker& picker, std::size_t first, std::size_t last,
                    const RowAt& row_at, bool want_edges, Sink& sink) {
-  constexpr std::size_t kSteps = Picker::kResolves ? 3 : 2;  // from drawing a block to taking it
+  constexpr std::size_t kSteps = Picker::kResolves ? 2 : 1;  // from drawing a block to reading it
   constexpr std::size_t kDepth = kSteps + 1;                 // blocks under way
   Block<Id, Edge> blocks[kDepth];
   const bool read_edges = want_edges && graph.edge_ids != nullptr;
+  const bool ask_edges = read_edges && (Picker::kKnowsSources || !graph.side_by_side());
 
   const auto request = [&](std::size_t from) {
     for (std::size_t i = from; i < std::min(last, from + kBlock); ++i) {
@@ -85,56 +97,57 @@ std::size_t expand(const InEdges<Id, Edge>& graph, const SampleSpec& spec, Picke
     picker.draw(block.picks);
   };
   const auto ask = [&](const Block<Id, Edge>& block) {
-    for (const std::int64_t position : block.picks.positions) {
-      if (!Picker::kKnowsSources) __builtin_prefetch(&graph.indices[position]);
-      if (read_edges) __builtin_prefetch(&graph.edge_ids[position]);
-    }
-    asm volatile("");
+    graph.with_stride([&](auto stride) {
+      for (const std::int64_t position : block.picks.positions) {
+        if (!Picker::kKnowsSources) __builtin_prefetch(graph.indices + position * stride);
+        if (ask_edges) __builtin_prefetch(graph.edge_ids + position * stride);
+      }
+      asm volatile("");  // as above
+    });
   };
   const auto read = [&](Block<Id, Edge>& block) {
     const std::vector<std::int64_t>& positions = block.picks.positions;
     block.sources.resize(positions.size());
-    for (std::size_t i = 0; i < positions.size(); ++i) {
-      const Id source = Picker::kKnowsSources ? static_cast<Id>(block.picks.sources[i]) : graph.indices[positions[i]];
-      if (source < 0 || static_cast<std::int64_t>(source) >= graph.sources)
-        throw std::invalid_argument("indices: edge " + std::to_string(positions[i]) + " comes from vertex " +
-                                    std::to_string(source) + " of " + std::to_string(graph.sources));
-      block.sources[i] = source;
-    }
+    graph.with_stride([&](auto stride) {
+      for (std::size_t i = 0; i < positions.size(); ++i) {
+        const Id source = Picker::kKnowsSources ? static_cast<Id>(block.picks.sources[i]) : graph.indices[positions[i] * stride];
+        if (source < 0 || static_cast<std::int64_t>(source) >= graph.sources)
+          throw std::invalid_argument("indices: edge " + std::to_string(positions[i]) + " comes from vertex " +
+                                      std::to_string(source) + " of " + std::to_string(graph.sources));
+        block.sources[i] = source;
+      }
+    });
     sink.request(block);
     if (!want_edges) return;
     block.edge_ids.resize(positions.size());
     if (read_edges)
-      for (std::size_t i = 0; i < positions.size(); ++i) block.edge_ids[i] = graph.edge_ids[positions[i]];
+      graph.with_stride([&](auto stride) {
+        for (std::size_t i = 0; i < positions.size(); ++i) block.edge_ids[i] = graph.edge_ids[positions[i] * stride];
+      });
     else
       for (std::size_t i = 0; i < positions.size(); ++i) block.edge_ids[i] = static_cast<Edge>(positions[i]);
   };
 
-  std::size_t total = (last - first + kBlock - 1) / kBlock, stopped = last;
+  // Each request is followed by work on another block, and its lines are read before much else comes into the first
+  // cache: a block is taken just before the lines of the next one are requested.
+  const std::size_t total = (last - first + kBlock - 1) / kBlock;
   const auto at = [&](std::size_t b) -> Block<Id, Edge>& { return blocks[b % kDepth]; };
   request(first);
   for (std::size_t b = 0; b < total + kSteps; ++b) {
-    if (b < total) {
-      request(first + (b + 1) * kBlock);
-      draw(at(b), first + b * kBlock);
-    }
+    if (b < total) draw(at(b), first + b * kBlock);
     // Unsigned numbers: before there is such a block, its number is beyond the total.
-    const std::size_t known = b - (kSteps - 2), asked = b - (kSteps - 1), done = b - kSteps;
-    // In this stage the positions are final, so their lines are requested.
-    if (known < total) {
+    const std::size_t known = b - (kSteps - 1), done = known - 1;
+    if (done < total) sink.take(at(done));
+    if (known < total) {  // its positions are final
       Block<Id, Edge>& block = at(known);
       if (Picker::kResolves) picker.resolve(block.picks);
-      if (sink.reserve(block.picks.positions.size())) {
-        ask(block);
-      } else {
-        stopped = block.first;
-        total = known;
-      }
+      if (!sink.reserve(block.picks.positions.size())) return block.first;
+      ask(block);
     }
-    if (asked < total) read(at(asked));
-    if (done < total) sink.take(at(done));
+    if (b + 1 < total) request(first + (b + 1) * kBlock);
+    if (known < total) read(at(known));
   }
-  return stopped;
+  return last;
 }
 
 }  // namespace atta

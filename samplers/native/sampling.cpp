@@ -96,12 +96,12 @@ nb::tuple sample_rows(const InEdges<Id, Edge>& graph, const Rows& rows, bool wan
   return nb::make_tuple(counts.release(), joined<Id>(neighbors), chosen);
 }
 
-nb::tuple sample_neighbors(Longs indptr, Vector indices, std::optional<Vector> edge_ids, Longs keys, Vector rows,
+nb::tuple sample_neighbors(Longs indptr, Spread indices, std::optional<Spread> edge_ids, Longs keys, Vector rows,
                            std::int64_t fan_out, bool replace, std::uint64_t stream_key, std::size_t threads, const Method* method,
                            std::optional<Ints> trees, std::optional<Longs> times, bool positions) {
   if (indptr.size() == 0) bad("indptr", "is empty");
   if (keys.size() + 1 != indptr.size()) bad("vertex_keys", "must have one key per row");
-  if (edge_ids && edge_ids->size() != indices.size()) bad("edge_ids", "must be as long as indices");
+  const std::int64_t stride = stride_of(indices, edge_ids ? &*edge_ids : nullptr);
   if (edge_ids && positions) bad("positions", "edge ids or positions, not both");
   check_threads(threads);
   const SampleSpec spec{fan_out, replace, stream_key};
@@ -113,7 +113,7 @@ nb::tuple sample_neighbors(Longs indptr, Vector indices, std::optional<Vector> e
     using Id = std::remove_const_t<std::remove_pointer_t<decltype(ids)>>;
     const auto run = [&](const auto* e) {
       using Edge = std::remove_const_t<std::remove_pointer_t<decltype(e)>>;
-      const InEdges<Id, Edge> graph{ptr, ids, indices.size(), e, keys.data(), std::numeric_limits<std::int64_t>::max()};
+      const InEdges<Id, Edge> graph{ptr, ids, indices.size(), e, keys.data(), std::numeric_limits<std::int64_t>::max(), stride};
       return sample_rows(graph, of, edge_ids.has_value() || positions, method, spec, threads);
     };
     if (!edge_ids) return run(static_cast<const std::int64_t*>(nullptr));

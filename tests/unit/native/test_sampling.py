@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from atta import _native
 from atta.samplers import kernels
 from atta.samplers.hashing import mix64, permutation, stream_key
+from atta.samplers.kernels.arrays import beside
+from atta.samplers.methods import Method, tables_for
 
 Csc = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -74,6 +79,55 @@ def test_a_row_gets_the_same_whatever_else_is_asked(seed: int, fan_out: int, rep
     shuffled = np.split(sample(csc, rows[order], fan_out, **options)[2], np.cumsum(counts[order])[:-1])
     original = np.split(chosen, np.cumsum(counts)[:-1])
     assert all(np.array_equal(shuffled[i], original[j]) for i, j in enumerate(order))
+
+
+@given(
+    st.integers(0, 10_000), st.integers(-1, 20), st.booleans(), st.sampled_from(["none", *Method]), st.integers(1, 3)
+)
+@settings(max_examples=80, deadline=None)
+def test_sources_and_edge_ids_may_lie_side_by_side(
+    seed: int, fan_out: int, wide: bool, method: str, threads: int
+) -> None:
+    indptr, indices, edge_ids, keys = random_csc(seed, wide=wide)
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(0, 50, 70)
+    options: dict[str, Any] = {"fan_out": fan_out, "replace": False, "stream_key": seed, "threads": threads}
+    if method != "none":
+        weight, time = rng.random(len(indices)), np.sort(rng.integers(0, 9, len(indices)))
+        options["method"] = tables_for(Method(method), indptr, indices, weight=weight, time=time)
+        options["times"] = np.full(len(rows), 5)
+    paired = kernels.resident_beside(indices, edge_ids)
+    assert beside(*paired)[0] is paired[0]  # it is not copied
+    if len(indices) > 1:
+        assert paired[1].ctypes.data - paired[0].ctypes.data == indices.itemsize
+    wanted = kernels.sample_neighbors(indptr, indices, edge_ids, keys, rows, **options)
+    found = kernels.sample_neighbors(indptr, *paired, keys, rows, **options)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert mine is not None
+        assert theirs is not None
+        assert mine.dtype == theirs.dtype
+        assert np.array_equal(mine, theirs)
+
+
+def test_edge_ids_lie_beside_their_sources() -> None:
+    indptr, keys = np.array([0, 3, 6]), np.arange(2)
+    values = np.arange(24, dtype=np.int32)
+    for name, indices, edge_ids in (
+        ("indices", values[::3][:6], values[1::3][:6]),
+        ("indices", values[::-1][:6], values[::-1][:6]),
+        ("edge_ids", values[::2][:6], values[:6]),
+        ("edge_ids", values[::2][:6], values[1::2][:7]),
+    ):
+        with pytest.raises(ValueError, match=name):
+            _native.sample_neighbors(indptr, indices, edge_ids, keys, keys, 2, False, 0, 1, None, None, None, False)
+        found = kernels.sample_neighbors(
+            indptr, indices, edge_ids[:6], keys, keys, fan_out=-1, replace=False, stream_key=0
+        )
+        assert np.array_equal(found[1], indices)
+        assert found[2] is not None
+        assert np.array_equal(found[2], edge_ids[:6])
+    mixed = kernels.resident_beside(np.arange(5, dtype=np.int32), np.arange(5, 10))
+    assert [array.tolist() for array in mixed] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
 
 
 @pytest.mark.parametrize(("degree", "fan_out"), [(10, 3), (100, 99), (300, 70), (17, 1)])

@@ -113,7 +113,7 @@ class Placed:
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
-        self.shards = [Shard(dataset, part) for part in range(dataset.num_parts)]
+        self.shards = [Shard(dataset, part, resident=part % 2 == 1) for part in range(dataset.num_parts)]
         self.stores = [Store(dataset, part) for part in range(dataset.num_parts)]
         self.expanded_elsewhere = 0  # number of tasks in which other partitions expanded vertices
 

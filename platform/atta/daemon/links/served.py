@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from atta import _native
 from atta.kvstore.store import Store
 from atta.partition.schema import Schema
-from atta.samplers.kernels.arrays import as_bytes
+from atta.samplers.kernels.arrays import as_bytes, beside
 from atta.samplers.methods import Method
 from atta.samplers.methods.base import Tables
 from atta.samplers.shard import Shard
@@ -41,9 +39,10 @@ class Numbers:
 def register(links: _native.Links, numbers: Numbers, shard: Shard, store: Store) -> None:
     """Hand the partition to the links. Methods that need tables follow when they are first prepared."""
     for edge_type in numbers.edge_types:  # in the order of their numbers
-        csc, target = shard.csc(edge_type), shard.dataset.schema.endpoints(edge_type)[1]
-        edge_ids = np.ascontiguousarray(csc.edge_ids)
-        number = links.add_edges(csc.indptr, np.ascontiguousarray(csc.indices), edge_ids, shard.keys(target))
+        csc, target = shard.drawn(edge_type), shard.dataset.schema.endpoints(edge_type)[1]
+        indices, edge_ids = beside(csc.indices, csc.edge_ids)
+        assert edge_ids is not None
+        number = links.add_edges(csc.indptr, indices, edge_ids, shard.keys(target))
         links.prepare(number, Method.UNIFORM.number, None)
     for node_type, number in numbers.node_types.items():
         for name in numbers.tables[node_type]:

@@ -272,16 +272,17 @@ class Links {
 
   int fd() const { return finished_->fd(); }
 
-  std::size_t add_edges(Longs indptr, Vector indices, Vector edge_ids, Longs keys) {
+  std::size_t add_edges(Longs indptr, Spread indices, Spread edge_ids, Longs keys) {
     if (serving_) bad("edges", "must be added before the first link");
     if (indptr.size() == 0 || keys.size() + 1 != indptr.size()) bad("keys", "must have one key per row");
-    if (edge_ids.size() != indices.size()) bad("edge_ids", "must be as long as indices");
+    const std::int64_t stride = stride_of(indices, &edge_ids);
     for (const auto& ids : {indices, edge_ids})
       if (!is_int32(ids.dtype()) && !is_int64(ids.dtype())) bad("ids", "must be int32 or int64");
     data_->edges.emplace_back();
     ServedEdges& edges = data_->edges.back();
     edges.indptr = {indptr.data(), indptr.size()};
-    edges.indices = indices.data(), edges.edge_ids = edge_ids.data(), edges.edges = indices.size(), edges.keys = keys.data();
+    edges.indices = indices.data(), edges.edge_ids = edge_ids.data(), edges.edges = indices.size(), edges.keys = keys.data(),
+    edges.stride = stride;
     edges.wide_indices = is_int64(indices.dtype()), edges.wide_edge_ids = is_int64(edge_ids.dtype());
     kept_longs_.push_back(indptr), kept_longs_.push_back(keys), kept_.push_back(indices), kept_.push_back(edge_ids);
     return data_->edges.size() - 1;
@@ -424,7 +425,7 @@ class Links {
   std::uint64_t steps_ = 0;
   std::size_t turn_ = 0;
   std::vector<Longs> kept_longs_;
-  std::vector<Vector> kept_;
+  std::vector<Spread> kept_;
   std::vector<Table> kept_tables_;
   std::vector<nb::object> methods_;
 };

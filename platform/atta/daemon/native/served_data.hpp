@@ -27,6 +27,7 @@ struct ServedEdges {
   const void* edge_ids = nullptr;
   bool wide_indices = false, wide_edge_ids = false;
   std::size_t edges = 0;
+  std::int64_t stride = 1;  // see InEdges
   const std::int64_t* keys = nullptr;
   // By number. A method without tables is uniform sampling; one that is not prepared is refused.
   std::array<std::atomic<const Method*>, kMethods> methods{};
@@ -224,9 +225,9 @@ class Request {
 
   template <class Id, class Edge>
   void draw(const ServedEdges& edges, const Method* method, const SampleSpec& spec, std::size_t stop, Piece& out) {
-    const InEdges<Id, Edge> graph{edges.indptr, static_cast<const Id*>(edges.indices),
-                                  edges.edges,  static_cast<const Edge*>(edges.edge_ids),
-                                  edges.keys,   std::numeric_limits<std::int64_t>::max()};
+    const InEdges<Id, Edge> graph{
+        edges.indptr, static_cast<const Id*>(edges.indices),    edges.edges, static_cast<const Edge*>(edges.edge_ids),
+        edges.keys,   std::numeric_limits<std::int64_t>::max(), edges.stride};
     static thread_local PieceSink<Id, Edge> sink;  // keeps its memory
     sink.counts.clear(), sink.neighbors.clear(), sink.edge_ids.clear();
     const auto row_at = [&](std::size_t i) {

@@ -89,7 +89,8 @@ def times_of(rng: np.random.Generator, indptr: np.ndarray) -> np.ndarray:
 
 
 class Owner:
-    """A partition of ``rows`` rows from internal id ``base`` on: two edge types, and tables of two node types."""
+    """A partition of ``rows`` rows from internal id ``base`` on: three edge types, and tables of two node types. Sources
+    and ids of the last edge type lie side by side."""
 
     def __init__(self, seed: int = 0, *, rows: int = 3000, hub: int = 2000, base: int = 0, threads: int = 1) -> None:
         rng = np.random.default_rng(seed)
@@ -97,6 +98,7 @@ class Owner:
         self.edges = [
             Edges.random(rng, rows, hub, np.int32, np.int64),
             Edges.random(rng, rows, hub, np.int64, np.int32),
+            Edges.random(rng, rows, hub, np.int32, np.int32),
         ]
         self.tables = [
             [rng.random((rows, 25), dtype=np.float32), rng.integers(0, 99, rows), rng.random((rows, 3)) < 0.5],
@@ -104,7 +106,8 @@ class Owner:
         ]
         self.links = _native.Links(threads)
         for edges in self.edges:
-            number = self.links.add_edges(edges.indptr, edges.indices, edges.edge_ids, edges.keys)
+            arrays = kernels.resident_beside(edges.indices, edges.edge_ids)
+            number = self.links.add_edges(edges.indptr, *arrays, edges.keys)
             self.links.prepare(number, 0, None)
         for node_type, tables in enumerate(self.tables):
             for table in tables:

@@ -25,7 +25,7 @@ def same(found: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
 
 
 @KINDS
-@pytest.mark.parametrize("edge_type", [0, 1])
+@pytest.mark.parametrize("edge_type", [0, 1, 2])
 @pytest.mark.parametrize(
     ("fan_out", "replace"), [(-1, False), (0, False), (1, False), (7, False), (7, True), (2500, False)]
 )
@@ -58,11 +58,11 @@ def test_every_method_with_trees_and_times(method: Method, fan_out: int) -> None
     if method.rules.temporal:
         options["times"] = times
     step = me.step()
-    for edge_type in (0, 1):  # both in one step
+    for edge_type in (0, 1, 2):  # all in one step
         sample(step, rows, edge_type=edge_type, method=method.number, **options)
     done(me, ask(me, step))
     assert step.left() == []
-    for edge_type in (0, 1):
+    for edge_type in (0, 1, 2):
         ((_, *found),) = step.answers(edge_type)
         same(tuple(found), owner.edges[edge_type].expected(rows, method=method.number, **options))
 
@@ -164,7 +164,7 @@ def test_refusals_say_why() -> None:
     pull(steps[1], outside, outs)
     sample(steps[2], one, method=15)
     sample(steps[3], one, method=99)
-    sample(steps[4], one, edge_type=2)
+    sample(steps[4], one, edge_type=3)
     pull(steps[5], one, [np.zeros((1, 25), np.float32)], node_type=2)
     pull(steps[6], one, [np.zeros((1, 25), np.float32)], tables=8)
     sample(steps[7], one, method=Method.LABOR.number, replace=True)
