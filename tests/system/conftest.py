@@ -84,18 +84,18 @@ def placements(small_graph: SmallGraph) -> Iterator[dict[str, atta.LocalCluster]
     """Clusters by description. They differ in how the graph is cut, in the number of daemons and of threads."""
     with ExitStack() as stack:
         yield {
-            f"{parts} parts by {method} on {daemons} daemons, {threads} threads": stack.enter_context(
+            f"{parts} parts by {method}{where}, {threads} threads": stack.enter_context(
                 atta.local(small_graph.dataset(parts, method), threads=threads, daemons=daemons)
             )
-            for parts, method, daemons, threads in [
-                (1, "random", 1, 1),
-                (2, "random", 2, 2),
-                (2, "metis", 2, 1),
-                (4, "metis", 4, 2),
-                (4, "random", 4, 1),
-                (4, "metis", 2, 1),
-                (4, "random", 3, 1),
-                (4, "random", 1, 1),
+            for parts, method, threads, where, daemons in [
+                (1, "random", 1, "", None),
+                (2, "random", 2, "", None),
+                (2, "metis", 1, "", None),
+                (4, "metis", 2, "", None),
+                (4, "random", 1, "", None),
+                (4, "metis", 1, " on 2 daemons", 2),
+                (4, "random", 1, " on 3 daemons", 3),
+                (4, "random", 1, " on 1 daemon", 1),
             ]
         }
 
