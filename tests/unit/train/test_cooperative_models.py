@@ -31,7 +31,14 @@ from atta.train.cooperative import (
     count_targets,
     worker_view,
 )
-from atta.train.cooperative.exchange import Direction, JoinedSource, KeptRows, Source, source_inside, start_exchange
+from atta.train.cooperative.exchange import (
+    Direction,
+    JoinedSource,
+    UnchangedRows,
+    Source,
+    source_inside,
+    start_exchange,
+)
 from atta.train.cooperative.exchange.source import Payload
 
 VERTICES = 30
@@ -331,14 +338,14 @@ def test_joined_sources_answer_for_their_rows() -> None:
 
 def test_rows_that_never_change_are_asked_for_once() -> None:
     inner, fixed = Numbered(3, 1), torch.ones(2, 1)
-    kept = KeptRows(inner, fixed)
+    kept = UnchangedRows(inner, fixed)
     assert [kept.start(0, "forward", fixed).finish().tolist() for _ in range(3)] == [[[3]]] * 3
     assert len(inner.asked) == 1
     for rows in (fixed.clone(), fixed.clone().requires_grad_()):
         kept.start(0, "forward", rows)
     kept.start(0, "backward", fixed)
     assert len(inner.asked) == 4
-    known = KeptRows(inner, fixed, torch.full((1, 1), 9.0))
+    known = UnchangedRows(inner, fixed, torch.full((1, 1), 9.0))
     assert known.start(0, "forward", fixed).finish().tolist() == [[9]]
     assert len(inner.asked) == 4
     assert kept.sent == inner.sent

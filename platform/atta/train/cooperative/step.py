@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from atta.errors import ConfigError
-from atta.train.cooperative.exchange import CooperativeGraph, JoinedSource, KeptRows, Source, source_inside
+from atta.train.cooperative.exchange import CooperativeGraph, JoinedSource, UnchangedRows, Source, source_inside
 from atta.train.cooperative.groups import ServerGroups
 from atta.train.cooperative.views import WorkerView
 from atta.train.steps.heap import give_back_freed
@@ -69,9 +69,9 @@ class TrainerBatch:
         )
         parts: list[tuple[Source, int]] = []
         if inside is not None:  # features travel once
-            parts.append((KeptRows(inside, x), len(view.remote)))
+            parts.append((UnchangedRows(inside, x), len(view.remote)))
         if across is not None:
-            parts.append((KeptRows(across, x, torch.from_numpy(view.halo_features).to(device)), len(view.halo)))
+            parts.append((UnchangedRows(across, x, torch.from_numpy(view.halo_features).to(device)), len(view.halo)))
         source = None if not parts else parts[0][0] if len(parts) == 1 else JoinedSource(parts)
         return cls(x, y, targets, CooperativeGraph(view, source, device=device))
 

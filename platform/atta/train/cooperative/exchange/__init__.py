@@ -9,7 +9,7 @@ is the source that exchanges the rows of the present step; sources can be joined
 from atta.train.cooperative.exchange.exact import ExactSource, source_inside
 from atta.train.cooperative.exchange.graph import CooperativeGraph, RowRange, exchange, start_exchange
 from atta.train.cooperative.exchange.pending import PendingExchange
-from atta.train.cooperative.exchange.source import Arrival, Direction, JoinedSource, KeptRows, Source
+from atta.train.cooperative.exchange.source import Arrival, Direction, JoinedSource, UnchangedRows, Source
 
 __all__ = [
     "Arrival",
@@ -17,7 +17,7 @@ __all__ = [
     "Direction",
     "ExactSource",
     "JoinedSource",
-    "KeptRows",
+    "UnchangedRows",
     "PendingExchange",
     "RowRange",
     "Source",

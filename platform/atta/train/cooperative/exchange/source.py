@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import torch
 
-__all__ = ["Arrival", "Direction", "JoinedSource", "KeptRows", "Payload", "Source"]
+__all__ = ["Arrival", "Direction", "JoinedSource", "UnchangedRows", "Payload", "Source"]
 
 Direction = Literal["forward", "backward"]
 """Rows travel forward, their gradients backward."""
@@ -79,7 +79,7 @@ class JoinedSource(Source):
         return _AddedUp([source.start(layer, direction, part.contiguous()) for source, part in parts])
 
 
-class KeptRows(Source):
+class UnchangedRows(Source):
     """Rows that never change, such as features, are asked for once and kept; all others come from another source."""
 
     def __init__(self, source: Source, fixed: torch.Tensor, kept: torch.Tensor | None = None) -> None:
@@ -118,7 +118,7 @@ class _There:
 
 
 class _Keeping:
-    def __init__(self, keeper: KeptRows, arrival: Arrival) -> None:
+    def __init__(self, keeper: UnchangedRows, arrival: Arrival) -> None:
         self._keeper, self._arrival = keeper, arrival
 
     def finish(self) -> torch.Tensor:
