@@ -34,8 +34,8 @@ from atta.train.cooperative import (
 from atta.train.cooperative.exchange import (
     Direction,
     JoinedSource,
-    UnchangedRows,
     Source,
+    UnchangedRows,
     source_inside,
     start_exchange,
 )

@@ -9,7 +9,7 @@ is the source that exchanges the rows of the present step; sources can be joined
 from atta.train.cooperative.exchange.exact import ExactSource, source_inside
 from atta.train.cooperative.exchange.graph import CooperativeGraph, RowRange, exchange, start_exchange
 from atta.train.cooperative.exchange.pending import PendingExchange
-from atta.train.cooperative.exchange.source import Arrival, Direction, JoinedSource, UnchangedRows, Source
+from atta.train.cooperative.exchange.source import Arrival, Direction, JoinedSource, Source, UnchangedRows
 
 __all__ = [
     "Arrival",
@@ -17,10 +17,10 @@ __all__ = [
     "Direction",
     "ExactSource",
     "JoinedSource",
-    "UnchangedRows",
     "PendingExchange",
     "RowRange",
     "Source",
+    "UnchangedRows",
     "exchange",
     "source_inside",
     "start_exchange",

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import torch
 
-__all__ = ["Arrival", "Direction", "JoinedSource", "UnchangedRows", "Payload", "Source"]
+__all__ = ["Arrival", "Direction", "JoinedSource", "Payload", "Source", "UnchangedRows"]
 
 Direction = Literal["forward", "backward"]
 """Rows travel forward, their gradients backward."""
