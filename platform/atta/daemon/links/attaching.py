@@ -35,7 +35,7 @@ class Attaching:
     def __init__(
         self, links: _native.Links, part: int, peers: Callable[[int], Peer], parts: Iterable[int], *, width: int
     ) -> None:
-        """``part``: of this daemon; ``parts``: of all peers."""
+        """``part``: the first partition of this daemon; ``parts``: the owners that are peers."""
         self.missing = set(parts)
         self._links, self._part, self._peers, self._width = links, part, peers, width
         self._coming: dict[int, asyncio.Task[None]] = {}

@@ -40,7 +40,8 @@ class DaemonLinks:
         self._steps = LinkSteps(self._native, config.peer_deadline_s)
         others = (owner for owner in range(dataset.num_parts) if owner != shard.part)
         # One connection is served by one thread, so a pair of large daemons has several.
-        self._attaching = Attaching(self._native, config.part, peers.__getitem__, others, width=max(1, threads // 2))
+        first, width = config.parts.start, max(1, threads // 2)
+        self._attaching = Attaching(self._native, first, peers.__getitem__, others, width=width)
 
     def owners(self, messages: AskedOwners) -> AskedOwners:
         """Asks over links, and by ``messages`` what links do not answer."""
