@@ -264,9 +264,13 @@ class Request {
     }
     const auto move = [&](const auto* values) {
       for (const Target& row : found) {
-        const std::size_t bytes = static_cast<std::size_t>(row.degree) * sizeof *values;
-        if (bytes > 0) std::memcpy(to, values + row.begin, bytes);
-        to += bytes;
+        const auto count = static_cast<std::size_t>(row.degree);
+        if (graph.stride == 1 && count > 0) std::memcpy(to, values + row.begin, count * sizeof *values);
+        if (graph.stride != 1)
+          for (std::size_t i = 0; i < count; ++i)
+            std::memcpy(to + i * sizeof *values, values + (row.begin + static_cast<std::int64_t>(i)) * graph.stride,
+                        sizeof *values);
+        to += count * sizeof *values;
       }
     };
     move(graph.indices), move(graph.edge_ids);
