@@ -224,7 +224,7 @@ def test_wrong_subgraphs_are_refused(rng: np.random.Generator, changes: dict[str
 
 def test_wrong_owners_are_refused(rng: np.random.Generator) -> None:
     graph = subgraph(4, np.array([[0, 1, 2], [1, 2, 3]]), rng)
-    for owner, trainer in ((np.zeros(3, int), 0), (np.full(4, 2), 0), (np.full(4, -1), 0), (np.zeros(4, int), 2)):
+    for owner, trainer in ((np.zeros(3, int), 0), (np.full(4, 2), 0), (np.full(4, -2), 0), (np.zeros(4, int), 2)):
         with pytest.raises(ConfigError):
             worker_view(graph, owner, trainer, 2)
     with pytest.raises(ConfigError):
