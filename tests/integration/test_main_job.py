@@ -87,7 +87,7 @@ def test_train_learns_and_reports(dataset: Path, tmp_path: Path) -> None:
     assert report["epochs"][-1]["loss"] < report["epochs"][0]["loss"]
     assert report["best"]["test_accuracy"] > 0.6  # four classes: chance is 0.25
     assert set(report["epochs"][0]["breakdown"]) >= {"sample", "fetch", "copy", "compute", "sync"}
-    assert all(e["seeds_per_s"] > 0 and e["remote_bytes"] > 0 for e in report["epochs"])
+    assert all(e["seeds_per_s"] > 0 for e in report["epochs"])
     assert "test accuracy" in done.stdout
 
 

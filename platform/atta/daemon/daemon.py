@@ -45,7 +45,6 @@ from atta.samplers.shard import Shard
 from atta.wire import rpc
 from atta.wire.clusterfile import check_address
 from atta.wire.identity import Identity, new_incarnation
-from atta.wire.parts import parts_text
 
 __all__ = ["Daemon", "serve"]
 
@@ -170,7 +169,8 @@ class Daemon:
         log.info(
             "serving",
             address=self.address,
-            part=parts_text(self.config.parts),
+            part=self.config.parts.start,
+            parts=len(self.config.parts),
             dataset=self._dataset.dataset_id,
             incarnation=self._identity.incarnation,
         )

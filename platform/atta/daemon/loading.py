@@ -43,10 +43,10 @@ class OpenedData:
             ConfigError: there is no such partition, the cluster file spreads the partitions in another way, or several
                 partitions do not fit into memory.
         """
-        parts, served = [*config.parts], parts_text(config.parts)
+        parts = [*config.parts]
         dataset = Dataset.open(config.data, parts=parts, verify=False)
         nbytes = _bytes_of(dataset, config.parts)
-        log.info("loading", data=config.data, part=served, mbytes=nbytes // 1_000_000)
+        log.info("loading", data=config.data, part=parts[0], parts=len(parts), mbytes=nbytes // 1_000_000)
         groups = spread(config.parts, config.peers, dataset.num_parts)
         resident = _resident(config, nbytes)
         if config.verify:

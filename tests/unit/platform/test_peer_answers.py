@@ -17,7 +17,7 @@ from atta.protos.v1 import kv_pb2
 from atta.samplers.batch.items import FeatureItem
 from atta.wire.rpc import Bulk
 
-DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}))
+DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}), groups=[range(1), range(1, 2)])
 ITEM = FeatureItem("node", ("x",), np.arange(3), np.arange(3))
 
 
