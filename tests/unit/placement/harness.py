@@ -210,6 +210,7 @@ class Copied:
         order.shuffle(self._left)
         self.more(len(self._left) if which == "all" else order.randint(0, len(self._left)))
         if which == "all" or order.random() < 0.5:
+            self._left.clear()  # as in daemons: nothing comes after that
             self.cache.completed()
 
     def more(self, count: int) -> None:
