@@ -51,6 +51,13 @@ class Book:
     in_flight: int = 0
     sizes: dict[int, int] = field(default_factory=dict)  # finished and not taken
     failed: bool = False
+    loader: str = ""
+    before: Book | None = None  # the loader's session that was open already: its batches are taken first
+
+    @property
+    def held(self) -> int:
+        """Batches in flight or finished."""
+        return self.in_flight + len(self.sizes)
 
 
 @dataclass
@@ -88,7 +95,10 @@ class Shell:
     # -- what a test does -----------------------------------------------------------------------------------------
 
     def open(self, name: str, plan: str = "one", batches: int = 5, **options: object) -> list[Action]:
-        self.books[name] = Book(PLANS[plan], list(range(1, 1 + 3 * batches, 3)))
+        loader = str(options.get("loader", ""))
+        earlier = [book for book in self.books.values() if loader and book.loader == loader]
+        before = earlier[-1] if earlier else None
+        self.books[name] = Book(PLANS[plan], list(range(1, 1 + 3 * batches, 3)), loader=loader, before=before)
         return self.send(SessionOpened(name, PLANS[plan], self.books[name].batches, **options))  # type: ignore[arg-type]
 
     def close(self, name: str) -> list[Action]:
@@ -266,12 +276,14 @@ class Shell:
             assert running <= width[lane]
             assert running == width[lane] or not self.ready[lane], "a lane idles while tasks are ready"
         for book in self.books.values():
-            held = book.in_flight + len(book.sizes)
+            held = book.held
             assert held <= self.config.dag_cap
             assert sum(book.sizes.values()) <= max(self.config.queue_bytes, self.size)
             if self.saturated:
                 continue  # sessions wait for their turns: the scheduler considers them whenever a task ends
-            if held == 0 and not self.config.buffer_bytes:
+            open_before = book.before is not None and any(book.before is other for other in self.books.values())
+            first = not open_before or book.before.held == 0  # the consumer has no other batch to wait for
+            if held == 0 and first and not self.config.buffer_bytes:
                 assert book.launched == len(book.batches), "nothing in flight, nothing finished, and no launch"
             elif book.launched < len(book.batches) and book.in_flight == 0 and held < self.config.dag_cap:
                 # Batches wait and there is room: another look must follow, unless bytes or the policy forbid a launch.
