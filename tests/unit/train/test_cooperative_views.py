@@ -95,8 +95,9 @@ def test_machines_are_divided_first(rng: np.random.Generator, trainers: int, mac
     assert np.array_equal(owner, split_vertices(graph, trainers, machines))
     vertices = np.bincount(owner, minlength=trainers)
     edges = np.bincount(owner[graph.edges[1]], minlength=trainers)
-    assert vertices.max() <= 1.031 * vertices.mean() + 1
-    assert edges.max() <= 1.09 * edges.mean() + 1
+    # Both divisions, among machines and among trainers, round up to whole vertices.
+    assert vertices.max() <= 1.031 * vertices.mean() + 2
+    assert edges.max() <= 1.09 * edges.mean() + 2
     machine = owner * machines // trainers
     crossed = crossing(graph, machine)
     assert crossed <= crossing(graph, split_vertices(graph, trainers) * machines // trainers)
