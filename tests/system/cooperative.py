@@ -35,7 +35,7 @@ from atta.train.cooperative import (
     start_exchange,
     worker_view,
 )
-from atta.train.cooperative.across.meeting import meet
+from atta.train.cooperative.across.meeting import HaloRows, meet
 from atta.train.cooperative.exchange import ExactSource
 from atta.train.cooperative.sharing.shares import first_vertices
 
@@ -248,14 +248,19 @@ def own_graph(case: Case, server: int) -> TrainingGraph:
     )
 
 
-def own_batch(case: Case, groups: ServerGroups) -> TrainerBatch:
-    """This trainer's tensors where rows travel between servers."""
+def found_rows(case: Case, groups: ServerGroups) -> HaloRows:
+    """This trainer's view where rows travel between servers."""
     place = groups.place
     graph = own_graph(case, place.server)
     count = int((graph.distance == 0).sum())
     owner = np.full(len(graph), -1)
     owner[:count] = owners(case, first_vertices(graph, count), place.server)
-    found = meet(worker_view(graph, owner, place.local_rank, case.trainers), place, torch.device("cpu"))
+    return meet(worker_view(graph, owner, place.local_rank, case.trainers), place, torch.device("cpu"))
+
+
+def own_batch(case: Case, groups: ServerGroups) -> TrainerBatch:
+    """This trainer's tensors where rows travel between servers."""
+    place, found = groups.place, found_rows(case, groups)
     elsewhere = [rank // case.trainers != place.server for rank in range(WORLD)]
     across = ExactSource(
         found.lists, len(found.view.own), dist.group.WORLD, transport=case.transport, elsewhere=elsewhere

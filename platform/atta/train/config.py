@@ -10,7 +10,15 @@ from typing import Annotated, Any
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option, check_bounds, renamed
-from atta.train.settings import DEEP_MODELS, CooperativeSettings, ExchangeSettings, MinibatchSettings, TrainSettings
+from atta.train.settings import (
+    DEEP_MODELS,
+    CooperativeSettings,
+    MinibatchSettings,
+    PipeGcnSettings,
+    SancusSettings,
+    SatSettings,
+    TrainSettings,
+)
 from atta.train.strategies import STRATEGIES, strategies_with
 
 __all__ = ["TrainConfig"]
@@ -20,7 +28,7 @@ _SENTENCES = "; ".join(f"{name}: {strategy.sentence}" for name, strategy in STRA
 
 @renamed
 @dataclass(frozen=True)
-class TrainConfig(CooperativeSettings, ExchangeSettings, MinibatchSettings):
+class TrainConfig(CooperativeSettings, SancusSettings, PipeGcnSettings, SatSettings, MinibatchSettings):
     """The settings of a run, with those of all strategies. Raises ConfigError for settings that make no sense.
 
     A strategy sees only ``own``: the settings that every run has, and its own.

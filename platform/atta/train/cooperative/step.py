@@ -21,6 +21,8 @@ __all__ = [
     "backward",
     "broadcast_weights",
     "count_targets",
+    "own_backward",
+    "source_of",
     "sum_gradients",
     "summed_cross_entropy",
 ]
@@ -67,13 +69,18 @@ class TrainerBatch:
         x, y, targets = (
             torch.from_numpy(a).to(device) for a in (view.features, view.labels[view.targets], view.targets)
         )
-        parts: list[tuple[Source, int]] = []
-        if inside is not None:  # features travel once
-            parts.append((UnchangedRows(inside, x), len(view.remote)))
-        if across is not None:
-            parts.append((UnchangedRows(across, x, torch.from_numpy(view.halo_features).to(device)), len(view.halo)))
-        source = None if not parts else parts[0][0] if len(parts) == 1 else JoinedSource(parts)
+        # Features travel once.
+        remote = None if inside is None else UnchangedRows(inside, x)
+        halo = None if across is None else UnchangedRows(across, x, torch.from_numpy(view.halo_features).to(device))
+        source = source_of(view, remote, halo)
         return cls(x, y, targets, CooperativeGraph(view, source, device=device))
+
+
+def source_of(view: WorkerView, inside: Source | None, across: Source | None) -> Source | None:
+    """The source of all rows that a trainer reads: remote ones from ``inside``, HALO ones from ``across``."""
+    parts = [(inside, len(view.remote)), (across, len(view.halo))]
+    given = [(source, count) for source, count in parts if source is not None]
+    return None if not given else given[0][0] if len(given) == 1 else JoinedSource(given)
 
 
 def count_targets(batch: TrainerBatch, groups: ServerGroups | None) -> int:
@@ -109,6 +116,20 @@ def backward(
     Raises:
         ConfigError: there are no targets.
     """
+    total = own_backward(model, batch, num_targets, loss)
+    if groups is not None:
+        sum_gradients(model.parameters(), groups, total)
+    return total
+
+
+def own_backward(
+    model: torch.nn.Module, batch: TrainerBatch, num_targets: int, loss: LossSum = summed_cross_entropy
+) -> torch.Tensor:
+    """This trainer's part of ``backward``, before the sum over trainers; returns its part of the mean loss.
+
+    Raises:
+        ConfigError: there are no targets.
+    """
     if num_targets < 1:
         raise ConfigError("there are no targets: no training vertex is in any server's inner set")
     for parameter in model.parameters():
@@ -116,10 +137,7 @@ def backward(
     scores = model(batch.x, batch.graph)
     mean = loss(scores.index_select(0, batch.targets), batch.y) / num_targets
     mean.backward()
-    total = mean.detach().clone()
-    if groups is not None:
-        sum_gradients(model.parameters(), groups, total)
-    return total
+    return mean.detach().clone()
 
 
 def sum_gradients(parameters: Iterable[torch.nn.Parameter], groups: ServerGroups, *more: torch.Tensor) -> None:

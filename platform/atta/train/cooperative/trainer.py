@@ -87,8 +87,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
                 sent, crossed = sent - graph.exchanged_bytes, crossed - graph.crossed_bytes
                 graph.watch = watch
                 count = count_targets(batch, self.groups)
-                loss_sum += backward(self.cooperative, batch, self.groups, count) * count
-                self.optimizer.step()
+                loss_sum += self.update(batch, count) * count
                 graph.watch = None
                 targets += count
                 edges += graph.edge_index.shape[1]
@@ -113,6 +112,12 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
             crossed_bytes=total_crossed,
             peak_memory_bytes=self._peaks(),
         )
+
+    def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
+        """One optimiser step on ``batch``; returns the mean loss over the ``count`` targets of all trainers."""
+        loss = backward(self.cooperative, batch, self.groups, count)
+        self.optimizer.step()
+        return loss
 
     @torch.no_grad()
     def accuracies(self) -> Mapping[str, float]:

@@ -5,9 +5,10 @@ settings they read, so they do not depend on which strategies there are. A strat
 """
 
 from atta.train.settings.common import DEEP_MODELS, DEVICES, MODELS, MOST_LAYERS, TrainSettings
-from atta.train.settings.exchange import ExchangeSettings
+from atta.train.settings.exchange import ExchangeSettings, StaleSettings
 from atta.train.settings.minibatch import MinibatchSettings
 from atta.train.settings.servers import CooperativeSettings, FullSettings, ServerSettings
+from atta.train.settings.stale import DigestSettings, PipeGcnSettings, SancusSettings, SatSettings
 
 __all__ = [
     "DEEP_MODELS",
@@ -15,9 +16,14 @@ __all__ = [
     "MODELS",
     "MOST_LAYERS",
     "CooperativeSettings",
+    "DigestSettings",
     "ExchangeSettings",
     "FullSettings",
     "MinibatchSettings",
+    "PipeGcnSettings",
+    "SancusSettings",
+    "SatSettings",
     "ServerSettings",
+    "StaleSettings",
     "TrainSettings",
 ]

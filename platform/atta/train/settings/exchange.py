@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from atta.observe.settings import Option
 from atta.train.settings.servers import ServerSettings
 
-__all__ = ["ExchangeSettings"]
+__all__ = ["ACROSS", "MESSAGE_CODECS", "ROWS", "ExchangeSettings", "StaleSettings"]
+
+ROWS = ("halo", "all")
+ACROSS = ("servers", "trainers")
+MESSAGE_CODECS = ("none", "bf16", "fp16", "int8", "delta-int8")
 
 
 @dataclass(frozen=True)
 class ExchangeSettings(ServerSettings):
-    """What ``exchange`` has: nothing but its servers."""
+    """What strategies have whose servers read each other's rows."""
+
+    rows: Annotated[
+        str, Option("Which rows trainers send: those that others read, or all, as CAGNET does.", choices=ROWS)
+    ] = "halo"
+    codec: Annotated[
+        str,
+        Option(
+            "How rows and gradients travel; delta-int8: as differences to what the reader has.", choices=MESSAGE_CODECS
+        ),
+    ] = "none"
+    send_features: Annotated[bool, Option("Send features in every epoch, as CAGNET does; else readers keep them.")] = (
+        False
+    )
+
+
+@dataclass(frozen=True)
+class StaleSettings(ExchangeSettings):
+    """What strategies have whose trainers read stale rows."""
+
+    stale_across: Annotated[
+        str, Option("Whose rows may be stale: those of other servers, or of all other trainers.", choices=ACROSS)
+    ] = "servers"

@@ -82,7 +82,7 @@ class ReplicaTable:
     def fetch(self, layer: int, direction: Direction, rows: torch.Tensor, rule: Rule) -> Fetched:
         """See ``RepTable.fetch``. Raises ConfigError for a rule that takes more versions than are kept."""
         self.shape.width(layer, direction)
-        if rule.count > self.shape.history:
+        if rule.count > max(1, self.shape.history):
             raise ConfigError(f"layer {layer}, {direction}: {rule.count} versions, {self.shape.history} are kept")
         held = self._held[layer, direction]
         stamps = held.versions[:, rows]

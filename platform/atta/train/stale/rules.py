@@ -19,15 +19,15 @@ from dataclasses import dataclass
 import torch
 
 from atta.errors import ConfigError
+from atta.train.settings.stale import PHASES
 
 __all__ = [
-    "NEVER", "PHASES", "Ages", "Rule", "SyncPeriod", "at_most", "due_by_age", "due_by_gap", "exact", "latest",
+    "NEVER", "Ages", "Rule", "SyncPeriod", "at_most", "due_by_age", "due_by_gap", "exact", "latest",
     "lead", "mean_absolute_difference", "snapshot", "window",
 ]  # fmt: skip
 
 NEVER = -1
 """Version of a row that was never published."""
-PHASES = ("early", "paper")
 _NO_BOUND = (1 << 63) - 1
 
 

@@ -71,7 +71,7 @@ class TableShape:
     Attributes:
         rows: rows of every layer.
         widths: numbers per row, by layer and direction.
-        history: how many committed versions of a row are kept.
+        history: how many committed versions of a row are kept; 0: a new version replaces it at once.
         dtype: of the values.
     """
 
@@ -81,7 +81,7 @@ class TableShape:
     dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
-        if self.rows < 0 or self.history < 1 or min(self.widths.values(), default=1) < 1:
+        if self.rows < 0 or self.history < 0 or min(self.widths.values(), default=1) < 1:
             raise ConfigError(f"representation table: {self.rows} rows, {self.history} versions, widths {self.widths}")
 
     @property

@@ -15,6 +15,8 @@ _FILES = (
     "full",
     "cooperative",
     "exchange",
+    "sancus",
+    "pipegcn",
 )
 
 STRATEGIES: dict[str, TrainingStrategy] = {name: import_module(f"{__name__}.{name}").STRATEGY for name in _FILES}

@@ -7,7 +7,8 @@ of its HALO vertices, and no process holds the whole graph.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
 from atta.train.settings import ExchangeSettings
@@ -19,14 +20,9 @@ if TYPE_CHECKING:
 
     import atta
     from atta.train.cooperative.across.trainer import ExchangeTrainer
+    from atta.train.stale.decisions.common import Decisions
 
-__all__ = ["STRATEGY"]
-
-
-def _trainer(settings: ExchangeSettings, cluster: atta.Cluster, device: torch.device) -> ExchangeTrainer:
-    from atta.train.cooperative.across.trainer import ExchangeTrainer
-
-    return ExchangeTrainer(settings, cluster, device)
+__all__ = ["STRATEGY", "reading_rows"]
 
 
 def _check_parts(settings: ExchangeSettings, parts: int) -> None:
@@ -44,13 +40,41 @@ def _evaluation(settings: ExchangeSettings) -> str:
     return "whole graph"
 
 
-STRATEGY = TrainingStrategy(
-    name="exchange",
-    sentence="all vertices in one step, each computed once; rows travel between servers",
-    settings=ExchangeSettings,
-    trainer=_trainer,
-    check=check_servers,
-    evaluation=_evaluation,
-    counted="training vertices",
-    check_parts=_check_parts,
+def reading_rows(
+    name: str, sentence: str, settings: type[ExchangeSettings], decisions: Callable[[Any], Decisions]
+) -> TrainingStrategy:
+    """The record of a strategy in which trainers read rows of others; ``decisions`` are made from its settings."""
+
+    def trainer(settings: Any, cluster: atta.Cluster, device: torch.device) -> ExchangeTrainer:
+        from atta.train.cooperative.across.trainer import ExchangeTrainer
+
+        return ExchangeTrainer(settings, cluster, device, decisions(settings))
+
+    def check(settings: Any) -> None:
+        check_servers(settings)
+        decisions(settings)
+
+    return TrainingStrategy(
+        name=name,
+        sentence=sentence,
+        settings=settings,
+        trainer=trainer,
+        check=check,
+        evaluation=_evaluation,
+        counted="training vertices",
+        check_parts=_check_parts,
+    )
+
+
+def _decisions(settings: ExchangeSettings) -> Decisions:
+    from atta.train.stale.decisions.common import ExchangeDecisions
+
+    return ExchangeDecisions()
+
+
+STRATEGY = reading_rows(
+    "exchange",
+    "all vertices in one step, each computed once; rows travel between servers",
+    ExchangeSettings,
+    _decisions,
 )

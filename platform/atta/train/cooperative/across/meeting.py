@@ -21,7 +21,7 @@ from atta.train.cooperative.graph import Longs
 from atta.train.cooperative.groups import Place
 from atta.train.cooperative.views import RowLists, WorkerView
 
-__all__ = ["HaloRows", "by_owner", "meet", "rows_of"]
+__all__ = ["HaloRows", "by_owner", "meet", "rows_of", "told"]
 
 _UNKNOWN = -1
 
@@ -79,7 +79,7 @@ def meet(view: WorkerView, place: Place, device: torch.device) -> HaloRows:
     mine: Longs = np.empty(0, np.int64)
     sends = []
     for rank in range(place.world_size):
-        asked = _told(halo if rank == place.rank else None, rank, device)
+        asked = told(halo if rank == place.rank else None, rank, device)
         rows: Longs = np.full(len(asked), _UNKNOWN, np.int64)
         if rank // place.trainers != place.server:
             rows = rows_of(own, asked)
@@ -101,8 +101,8 @@ def meet(view: WorkerView, place: Place, device: torch.device) -> HaloRows:
     return HaloRows(replace(found, in_degrees=_degrees(found, lists, device)), lists)
 
 
-def _told(ids: Longs | None, rank: int, device: torch.device) -> Longs:
-    """What ``rank`` tells everybody, int64; ``ids`` are given there only."""
+def told(ids: Longs | None, rank: int, device: torch.device) -> Longs:
+    """What ``rank`` tells everybody, int64; ``ids`` are given there only. All ranks call this."""
     count = torch.tensor(0 if ids is None else len(ids), dtype=torch.int64, device=device)
     dist.broadcast(count, rank)
     told = (

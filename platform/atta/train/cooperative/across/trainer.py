@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator, Mapping
+
 import torch
 import torch.distributed as dist
 
 import atta
+from atta.train.cooperative import TrainerBatch
+from atta.train.cooperative.across.figures import RowFigures
 from atta.train.cooperative.across.meeting import HaloRows, meet
-from atta.train.cooperative.exchange import ExactSource, Source
+from atta.train.cooperative.across.messages import MessageWay, message_way
+from atta.train.cooperative.across.packing import packing
+from atta.train.cooperative.across.reads import ReadRows, all_rows, halo_rows, rows_of_trainers
+from atta.train.cooperative.across.source import StaleSource
+from atta.train.cooperative.across.ways import Way
+from atta.train.cooperative.exchange import ExactSource, Source, UnchangedRows, source_inside
 from atta.train.cooperative.sharing.shares import TrainerShare
+from atta.train.cooperative.step import own_backward, source_of, sum_gradients
 from atta.train.cooperative.trainer import ServerTrainer, StepInput
-from atta.train.settings import CooperativeSettings, ExchangeSettings
+from atta.train.settings import CooperativeSettings, ExchangeSettings, StaleSettings
+from atta.train.stale.decisions.common import Decisions, ExchangeDecisions
+from atta.train.stale.table import Direction
 from atta.train.steps.timing import Stopwatch
 
 __all__ = ["ExchangeTrainer"]
@@ -19,29 +32,109 @@ __all__ = ["ExchangeTrainer"]
 class ExchangeTrainer(ServerTrainer):
     """Computes the rows of its own vertices only; all others come from the trainers that compute them.
 
-    A sub-class says where the rows of other servers come from (``across``). Rows of the same server are always those of
-    this step.
+    Rows of other servers, or of all other trainers, are as old as ``decisions`` allow. Sub-classes choose the ways in
+    which rows travel (``forward_way``, ``backward_way``) and what a step does besides.
+
+    Attributes:
+        decisions: what is read and published, and when.
+        options: the settings of the strategy.
+        stale: the source of training; set with the first step.
+        exact: a source of rows of the present step, for evaluation.
     """
 
-    def __init__(self, config: ExchangeSettings, cluster: atta.Cluster, device: torch.device) -> None:
-        """Raises the errors of ``ServerTrainer``."""
-        super().__init__(CooperativeSettings(**vars(config)), cluster, device, halo=True)
+    stale: StaleSource
+    exact: Source
 
-    def across(self, found: HaloRows) -> Source:
-        """The source of HALO rows."""
-        world = dist.group.WORLD
-        assert world is not None
-        place = self.groups.place
-        return ExactSource(
-            found.lists,
-            len(found.view.own),
-            world,
-            device=self.device,
-            elsewhere=[rank // place.trainers != place.server for rank in range(place.world_size)],
-        )
+    def __init__(
+        self,
+        config: ExchangeSettings,
+        cluster: atta.Cluster,
+        device: torch.device,
+        decisions: Decisions | None = None,
+    ) -> None:
+        """Raises the errors of ``ServerTrainer``."""
+        names = {field.name for field in dataclasses.fields(CooperativeSettings)}
+        common = {name: value for name, value in vars(config).items() if name in names}
+        super().__init__(CooperativeSettings(**common), cluster, device, halo=True)
+        self.options = config
+        self.decisions: Decisions = decisions or ExchangeDecisions()
+        self.figures = RowFigures()
+
+    def accuracies(self) -> Mapping[str, float]:
+        """See ``EpochLoop``: predicted by an exact forward pass."""
+        graph = self._kept(Stopwatch(self.device)).batch.graph
+        trained, graph.source = graph.source, self.exact
+        try:
+            return super().accuracies()
+        finally:
+            graph.source = trained
+
+    def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
+        """One step. The sum of gradients is also the moment at which all trainers have published their rows."""
+        loss = own_backward(self.cooperative, batch, count)
+        clip = self.decisions.clip_norm(self.world)
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
+        self.stale.flush()
+        sum_gradients(self.cooperative.parameters(), self.groups, loss)
+        self.optimizer.step()
+        return loss
+
+    def forward_way(self, reads: ReadRows, found: HaloRows) -> Way:
+        """How rows travel."""
+        return self.messages("forward", reads)
+
+    def backward_way(self, reads: ReadRows) -> Way:
+        """How gradients of rows travel."""
+        return self.messages("backward", reads)
+
+    def messages(self, direction: Direction, reads: ReadRows) -> MessageWay:
+        """Messages from owners to readers."""
+        packed = packing(self.options.codec, next(self.model.parameters()).dtype)
+        return message_way(direction, self.decisions, reads, packing=packed, figures=self.figures, device=self.device)
+
+    def _steps(self, epoch: int, watch: Stopwatch) -> Iterator[StepInput]:
+        for step in super()._steps(epoch, watch):
+            self.stale.begin(epoch + 1)
+            yield step
+            self.stale.commit()
 
     def _on_device(self, share: TrainerShare, watch: Stopwatch) -> StepInput:
         start = watch.now()
-        found = meet(share.view, self.groups.place, self.device)
+        place = self.groups.place
+        found = meet(share.view, place, self.device)
+        trainers = isinstance(self.options, StaleSettings) and self.options.stale_across == "trainers"
+        if self.options.rows == "all":
+            reads = all_rows(found, place, self.device, trainers=trainers)
+        else:
+            reads = rows_of_trainers(found, place) if trainers else halo_rows(found, place)
         watch.add("fetch", start, watch.now())
-        return self._placed(TrainerShare(found.view, share.splits), watch, self.across(found))
+        start = watch.now()
+        step = self._made(TrainerShare(found.view, share.splits), found, reads, trainers=trainers)
+        watch.add("copy", start, watch.now())
+        return step
+
+    def _made(self, share: TrainerShare, found: HaloRows, reads: ReadRows, *, trainers: bool) -> StepInput:
+        """Put a share on the device, with its two sources."""
+        view, place, world = share.view, self.groups.place, dist.group.WORLD
+        assert world is not None
+        across = ExactSource(found.lists, len(view.own), world, device=self.device, elsewhere=reads.elsewhere)
+        batch = TrainerBatch.of(view, self.groups.inside, device=self.device, machines=place.machines, across=across)
+        graph, x = batch.graph, batch.x
+        assert graph.source is not None
+        self.exact = graph.source
+        self.stale = StaleSource(
+            reads, self.forward_way(reads, found), self.backward_way(reads), self.figures, self.device
+        )
+        fixed = torch.from_numpy(view.halo_features).to(self.device)
+        inside = source_inside(view, self.groups.inside, device=self.device, machines=place.machines)
+        if trainers and inside is not None:
+            fixed = torch.cat([inside.start(0, "forward", x).finish(), fixed])
+        stale: Source = self.stale
+        if not self.options.send_features:
+            stale = UnchangedRows(stale, x, fixed)
+        if trainers or inside is None:
+            graph.source = stale
+        else:
+            graph.source = source_of(view, UnchangedRows(inside, x), stale)
+        return StepInput(share, batch)

@@ -15,7 +15,7 @@ from atta.errors import ConfigError
 from atta.train.cooperative.exchange.source import Arrival, Direction, Payload, Source
 from atta.train.cooperative.views import RowLists, WorkerView
 
-__all__ = ["TRANSPORTS", "ExactSource", "source_inside"]
+__all__ = ["TRANSPORTS", "ExactSource", "SummedGradients", "source_inside"]
 
 TRANSPORTS = ("auto", "messages", "collective")
 
@@ -79,7 +79,7 @@ class ExactSource(Source):
         self._sent[layer, direction] += len(rows) * row_bytes
         self._crossed[layer, direction] += sum(compress(to, self._elsewhere)) * row_bytes
         under_way = _Transfer(rows, *self._send(rows, to, back))
-        return under_way if direction == "forward" else _Gradients(under_way, self._send_rows, self._own)
+        return under_way if direction == "forward" else SummedGradients(under_way, self._send_rows, self._own)
 
     def _send(self, rows: torch.Tensor, to: list[int], back: list[int]) -> tuple[torch.Tensor, list[Any]]:
         """Start sending ``rows``, by receiver; returns the memory that others' rows arrive in, and what to wait for."""
@@ -108,13 +108,15 @@ class _Transfer:
         return self._into
 
 
-class _Gradients:
+class SummedGradients:
     """Gradients of the rows that were sent, under way. They are added up by own row."""
 
     def __init__(self, arrival: Arrival, send_rows: torch.Tensor, own: int) -> None:
+        """``arrival``: of the gradients [s, ...] of the own rows ``send_rows`` int64 [s]; ``own``: number of own rows."""
         self._arrival, self._send_rows, self._own = arrival, send_rows, own
 
     def finish(self) -> torch.Tensor:
+        """See ``Arrival``: [own, ...]."""
         gradients = self._arrival.finish()
         total = gradients.new_zeros((self._own, *gradients.shape[1:]))
         return total.index_add_(0, self._send_rows, gradients)

@@ -11,12 +11,10 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore import codecs
 from atta.train.stale.codecs.polyline import MOST_DIGITS, decode_polyline, encode_polyline
 
-__all__ = ["HISTORY_CODECS", "ROW_CODECS", "FixedCodec", "PolylineCodec", "RowCodec", "row_codec"]
+__all__ = ["ROW_CODECS", "FixedCodec", "PolylineCodec", "RowCodec", "row_codec"]
 
 ROW_CODECS = ("none", *codecs.CODECS)
 """Names of codecs whose rows all have the same number of bytes."""
-HISTORY_CODECS = ("none", "bf16", "polyline:P")
-"""In which SAT keeps the rows of past synchronisations."""
 
 
 class RowCodec(Protocol):

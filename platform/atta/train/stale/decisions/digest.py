@@ -6,37 +6,18 @@ Rows at age N cost little accuracy. Gradients that are so old do harm, so they h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from atta.observe.settings import Option
-from atta.train.stale.decisions.common import Published, check_options
-from atta.train.stale.rules import PHASES, Rule, SyncPeriod, snapshot
+from atta.train.settings.stale import DigestOptions, check_options
+from atta.train.stale.decisions.common import Decisions, Published
+from atta.train.stale.rules import Rule, SyncPeriod, snapshot
 from atta.train.stale.table import Direction
 
 __all__ = ["DigestDecisions"]
 
 
 @dataclass(frozen=True)
-class DigestDecisions:
+class DigestDecisions(DigestOptions, Decisions):
     """Rows of the last synchronisation. An exact pass before the first epoch fills the tables with version 0."""
-
-    sync_every: Annotated[int, Option("Epochs between synchronisations of rows.", at_least=1)] = 10
-    phase: Annotated[
-        str, Option("When rows are pulled: the epoch after the push, or as in the paper.", choices=PHASES)
-    ] = "early"
-    grad_sync_every: Annotated[
-        int | None,
-        Option("Epochs between synchronisations of gradients.", unset="gradients end at the cut", at_least=1),
-    ] = None
-    normalize_rows: Annotated[bool, Option("Divide rows by their length before they are pushed.")] = False
-    average: Annotated[str, Option("What trainers average after an epoch.", choices=("gradients", "weights"))] = (
-        "gradients"
-    )
-    loss: Annotated[
-        str, Option("Mean over all training vertices, or over each trainer's.", choices=("global", "local"))
-    ] = "global"
-
-    gaps = False
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -45,6 +26,10 @@ class DigestDecisions:
         """When this direction is synchronised; None: never."""
         every = self.sync_every if direction == "forward" else self.grad_sync_every
         return None if every is None else SyncPeriod(every, self.phase)
+
+    def keeps(self, direction: Direction) -> int | None:
+        """See ``Decisions.keeps``."""
+        return 1
 
     def reads(self, epoch: int, direction: Direction) -> Rule | None:
         """See ``Decisions.reads``. Before the first synchronisation there are no gradients."""

@@ -4,33 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
 
 from atta.errors import ConfigError
-from atta.observe.settings import Option
-from atta.train.stale.decisions.common import Published, check_options
+from atta.train.settings.stale import SancusOptions, check_options
+from atta.train.stale.decisions.common import Decisions, Published
 from atta.train.stale.rules import NEVER, Rule, at_most, due_by_age, due_by_gap, exact, latest, lead
 from atta.train.stale.table import Direction
 
-__all__ = ["BOUNDS", "SancusDecisions"]
+__all__ = ["SancusDecisions"]
 
-BOUNDS = ("epoch", "adaptive", "gap")
 _DEFAULT_EPS = {"epoch": 1.0, "adaptive": 1.0, "gap": 0.03}
 
 
 @dataclass(frozen=True)
-class SancusDecisions:
+class SancusDecisions(SancusOptions, Decisions):
     """Rows within a bound, gradients of this epoch. Without a warm-up, the code of the paper's authors loses 2 to 5
     points of accuracy."""
-
-    bound: Annotated[str, Option("What may become stale: epochs, epochs in turns, or the change.", choices=BOUNDS)] = (
-        "epoch"
-    )
-    eps: Annotated[float | None, Option("The bound: epochs, or mean change.", unset="1, or 0.03", at_least=0)] = None
-    warmup: Annotated[int, Option("First epochs in which everything is broadcast.", at_least=0)] = 50
-    clip_grad: Annotated[
-        float | None, Option("Clip each trainer's gradient to this norm over the root of trainers.", unset="never")
-    ] = None
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -45,9 +34,13 @@ class SancusDecisions:
         return _DEFAULT_EPS[self.bound] if self.eps is None else self.eps
 
     @property
-    def gaps(self) -> bool:
+    def gaps(self) -> bool:  # type: ignore[override]
         """See ``Decisions.gaps``."""
         return self.bound == "gap"
+
+    def keeps(self, direction: Direction) -> int | None:
+        """See ``Decisions.keeps``."""
+        return 0 if direction == "forward" else None
 
     def reads(self, epoch: int, direction: Direction) -> Rule | None:
         """See ``Decisions.reads``. A bound on the change is no bound on the age."""
@@ -67,5 +60,5 @@ class SancusDecisions:
         return due_by_age(epoch, last.version, bound)
 
     def clip_norm(self, trainers: int) -> float | None:
-        """Largest norm of one trainer's gradient: a share of a sum over P trainers is about 1/√P of its norm."""
+        """See ``Decisions.clip_norm``. A share of a sum over P trainers is about 1/√P of its norm."""
         return None if self.clip_grad is None else self.clip_grad / math.sqrt(trainers)

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 from atta.errors import ConfigError
-from atta.observe.settings import Option
-from atta.train.stale.codecs.rows import HISTORY_CODECS, FixedCodec, row_codec
-from atta.train.stale.decisions.common import check_options
+from atta.train.settings.stale import HISTORY_CODECS, SatOptions, check_options
+from atta.train.stale.codecs.rows import FixedCodec, row_codec
 from atta.train.stale.decisions.digest import DigestDecisions
-from atta.train.stale.prediction.predictors import PREDICTORS
 from atta.train.stale.rules import Rule, SyncPeriod, window
 
 __all__ = ["SatDecisions"]
 
-_MOST_VERSIONS = 64
-
 
 @dataclass(frozen=True)
-class SatDecisions(DigestDecisions):
+class SatDecisions(SatOptions, DigestDecisions):
     """As ``DigestDecisions``. Each pulled synchronisation also joins the history that predictions are made from."""
-
-    window: Annotated[
-        int, Option("Synchronisations that a prediction is made from.", at_least=2, at_most=_MOST_VERSIONS)
-    ] = 5
-    predictor: Annotated[str, Option("LSTM and two GCN layers, or extrapolation.", choices=PREDICTORS)] = "lstm"
-    train_every: Annotated[int, Option("Epochs between steps of the predictor.", at_least=1)] = 10
-    history_codec: Annotated[str, Option(f"How past rows are kept: {', '.join(HISTORY_CODECS)}.")] = "none"
 
     def __post_init__(self) -> None:
         check_options(self)

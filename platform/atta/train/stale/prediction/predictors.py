@@ -16,11 +16,11 @@ from torch import nn
 from torch_geometric.nn import GCNConv
 
 from atta.errors import ConfigError
+from atta.train.settings.stale import PREDICTORS
 from atta.train.stale.prediction.graph import PublishedGraph
 
-__all__ = ["PREDICTORS", "LinearPredictor", "LstmPredictor", "Reduce", "RowPredictor", "predicted", "predictor"]
+__all__ = ["LinearPredictor", "LstmPredictor", "Reduce", "RowPredictor", "predicted", "predictor"]
 
-PREDICTORS = ("lstm", "linear")
 Reduce = Callable[[list[torch.Tensor]], None]
 """Replaces tensors, in place, by their means over all trainers."""
 

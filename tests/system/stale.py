@@ -1,0 +1,224 @@
+"""Shared by the tests of stale rows: four trainer processes without daemons, in servers of two.
+
+``python -m tests.system.stale FOLDER RANK`` is one of them. It runs all cases and writes ``RANK.pt``.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from atta.train.cooperative import CooperativeModel, ServerGroups, TrainerBatch, broadcast_weights, count_targets
+from atta.train.cooperative.across.figures import RowFigures
+from atta.train.cooperative.across.messages import message_way
+from atta.train.cooperative.across.packing import packing
+from atta.train.cooperative.across.reads import ReadRows, all_rows, halo_rows, rows_of_trainers
+from atta.train.cooperative.across.source import StaleSource
+from atta.train.cooperative.exchange import Source, UnchangedRows, source_inside
+from atta.train.cooperative.step import own_backward, source_of, sum_gradients
+from atta.train.settings.exchange import MESSAGE_CODECS
+from atta.train.stale.decisions.common import Decisions, ExchangeDecisions
+from atta.train.stale.decisions.pipegcn import PipeGcnDecisions
+from atta.train.stale.decisions.sancus import SancusDecisions
+from tests.system.cooperative import WORLD, Case, build, found_rows
+
+WIDTH = 6
+EPOCHS = 12
+CPU = torch.device("cpu")
+
+
+BASE = Case("sage", layers=3, across=True)
+
+
+@dataclass(frozen=True)
+class StaleCase:
+    """Some epochs of a system.
+
+    Attributes:
+        system: exchange, sancus or pipegcn.
+        options: of its decisions.
+        base: model, graph and servers.
+        rows, across, codec: as the options of ``atta train``.
+        epochs: steps of Adam; with ``frozen`` the weights stay as they are.
+    """
+
+    system: str
+    options: dict[str, Any] = field(default_factory=dict)
+    base: Case = BASE
+    rows: str = "halo"
+    across: str = "servers"
+    codec: str = "none"
+    epochs: int = 5
+    frozen: bool = False
+
+    @property
+    def name(self) -> str:
+        return "-".join(map(str, vars(self).values()))
+
+    @property
+    def decisions(self) -> Decisions:
+        kinds = {"exchange": ExchangeDecisions, "sancus": SancusDecisions, "pipegcn": PipeGcnDecisions}
+        made: Decisions = kinds[self.system](**self.options)
+        return made
+
+
+def no_slack(bound: str) -> StaleCase:
+    return StaleCase("sancus", {"bound": bound, "eps": 0, "warmup": 0})
+
+
+EXCHANGE = StaleCase("exchange")
+EXACT = (
+    *(StaleCase("exchange", base=Case(m, layers=3, across=True), epochs=1) for m in ("sage", "gcn", "gat")),
+    *(
+        StaleCase("exchange", rows=rows, across=across, epochs=1)
+        for rows in ("halo", "all")
+        for across in ("servers", "trainers")
+    ),
+    StaleCase("exchange", base=Case("gat", layers=2, trainers=1, across=True), rows="all", epochs=1),
+    StaleCase("exchange", base=Case("deepergcn-checkpointed", layers=3, across=True), epochs=1),
+)
+NO_SLACK = (
+    *(no_slack(bound) for bound in ("epoch", "adaptive", "gap")),
+    StaleCase("sancus", {"eps": 3, "warmup": 5}),
+)
+FROZEN = tuple(
+    StaleCase("pipegcn", base=Case(model, layers=3, across=True), across=across, epochs=6, frozen=True)
+    for model in ("sage", "gcn", "gat")
+    for across in ("servers", "trainers")
+)
+SINGLE = Case("sage", layers=3, across=True, dtype="float32")
+CODECS = tuple(StaleCase("exchange", base=SINGLE, codec=codec) for codec in MESSAGE_CODECS)
+CHECKPOINTED = tuple(
+    StaleCase(system, options, base=Case("deepergcn" + end, layers=3, across=True))
+    for system, options in (("sancus", {"eps": 1, "warmup": 0}), ("pipegcn", {}), ("pipegcn", {"smooth": 0.9}))
+    for end in ("", "-checkpointed")
+)
+TRAINED = (EXCHANGE, *EXACT, *NO_SLACK, *FROZEN, *CODECS, *CHECKPOINTED)
+DRIVEN = (
+    *(
+        StaleCase("sancus", {"bound": bound, "eps": eps, "warmup": 3}, rows=rows)
+        for bound in ("epoch", "adaptive")
+        for eps in (0, 1, 3)
+        for rows in ("halo", "all")
+    ),
+    StaleCase("pipegcn"),
+    StaleCase("exchange", across="trainers"),
+    StaleCase("sancus", {"bound": "gap", "eps": 2.5, "warmup": 0}),
+)
+
+
+def reads_of(case: StaleCase, groups: ServerGroups) -> tuple[Any, ReadRows]:
+    found, trainers = found_rows(case.base, groups), case.across == "trainers"
+    if case.rows == "all":
+        return found, all_rows(found, groups.place, CPU, trainers=trainers)
+    return found, rows_of_trainers(found, groups.place) if trainers else halo_rows(found, groups.place)
+
+
+def source(case: StaleCase, reads: ReadRows, dtype: torch.dtype) -> StaleSource:
+    figures, packed = RowFigures(), [packing(case.codec, dtype) for _ in range(2)]
+    ways = [
+        message_way(direction, case.decisions, reads, packing=pack, figures=figures)  # type: ignore[arg-type]
+        for direction, pack in zip(("forward", "backward"), packed, strict=True)
+    ]
+    return StaleSource(reads, *ways, figures)
+
+
+def train(case: StaleCase, groups: ServerGroups) -> dict[str, Any]:
+    """Losses, gradients of the last epoch, weights after it, and payload of every epoch."""
+    found, reads = reads_of(case, groups)
+    view, dtype = found.view, getattr(torch, case.base.dtype)
+    stale, inside = source(case, reads, dtype), source_inside(view, groups.inside)
+    x = torch.from_numpy(view.features)
+    batch = TrainerBatch.of(view, groups.inside, across=stale)
+    assert batch.x.data_ptr() == x.data_ptr()
+    halo: Source = UnchangedRows(stale, batch.x, torch.from_numpy(view.halo_features))
+    if case.across == "trainers" and inside is not None:
+        remote = inside.start(0, "forward", batch.x).finish()
+        batch.graph.source = UnchangedRows(stale, batch.x, torch.cat([remote, torch.from_numpy(view.halo_features)]))
+    else:
+        batch.graph.source = source_of(view, None if inside is None else UnchangedRows(inside, batch.x), halo)
+    model = CooperativeModel(build(case.base))
+    broadcast_weights(model, groups)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    count = count_targets(batch, groups)
+    losses, payload, ages = [], [], []
+    for epoch in range(1, case.epochs + 1):
+        stale.begin(epoch)
+        loss = own_backward(model, batch, count)
+        stale.flush()
+        sum_gradients(model.parameters(), groups, loss)
+        if not case.frozen:
+            optimizer.step()
+        stale.commit()
+        losses.append(float(loss))
+        payload.append({f"{layer} {way}": count for (layer, way), count in stale.figures.sent.items()})
+        ages.append({f"{layer} {way}": (a.least, a.most, a.rows) for (layer, way), a in stale.figures.ages.items()})
+    return {
+        "losses": losses,
+        "gradients": {n: p.grad.clone() for n, p in model.module.named_parameters()},
+        "weights": {n: p.detach().clone() for n, p in model.module.named_parameters()},
+        "payload": payload,
+        "ages": ages,
+        "sends": torch.from_numpy(reads.lists.send_counts),
+        "receives": torch.from_numpy(reads.lists.receive_counts),
+        "own": reads.own,
+    }
+
+
+def drive(case: StaleCase, groups: ServerGroups) -> dict[str, Any]:
+    """Send rows whose values are the epoch, without a model. So each row that is read says how old it is."""
+    _, reads = reads_of(case, groups)
+    stale = source(case, reads, torch.float64)
+    read, figures = [], []
+    for epoch in range(1, EPOCHS + 1):
+        stale.begin(epoch)
+        rows = stale.start(1, "forward", torch.full((reads.own, WIDTH), float(epoch), dtype=torch.float64)).finish()
+        zeros = torch.zeros(len(reads.places), WIDTH, dtype=torch.float64)
+        stale.start(1, "backward", zeros).finish()
+        stale.flush()
+        dist.barrier()
+        stale.commit()
+        read.append(rows[:, 0].clone())
+        found = stale.figures
+        figures.append(
+            {
+                "sent": found.sent[1, "forward"],
+                "broadcasts": found.broadcasts[1, "forward"],
+                "skipped": found.skipped[1, "forward"],
+                "ages": [found.ages[1, "forward"].least, found.ages[1, "forward"].most, found.ages[1, "forward"].total],
+            }
+        )
+    return {
+        "read": read,
+        "figures": figures,
+        "sends": int(reads.lists.send_counts.sum()),
+        "received": reads.received,
+        "own": reads.own,
+        "kept": getattr(stale.forward, "kept_bytes"),  # noqa: B009
+        "copied": getattr(stale.forward, "copied_bytes"),  # noqa: B009
+    }
+
+
+def main(folder: Path, rank: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", timedelta(seconds=60), rank=rank, world_size=WORLD)
+    groups = {trainers: ServerGroups(trainers) for trainers in (1, 2)}
+    results: dict[str, Any] = {case.name: train(case, groups[case.base.trainers]) for case in TRAINED}
+    results |= {f"driven {case.name}": drive(case, groups[case.base.trainers]) for case in DRIVEN}
+    torch.save(results, folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), int(sys.argv[2]))
+    except BaseException:
+        traceback.print_exc()
+        raise SystemExit(1) from None
