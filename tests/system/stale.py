@@ -60,7 +60,9 @@ class StaleCase:
 
     @property
     def name(self) -> str:
-        return "-".join(map(str, vars(self).values()))
+        base, options = self.base, ",".join(f"{name}={value}" for name, value in self.options.items())
+        words = [self.system, options, base.model, base.layers, base.trainers, base.dtype, self.rows, self.across]
+        return "-".join(map(str, [*words, self.codec, self.epochs]))
 
     @property
     def decisions(self) -> Decisions:
