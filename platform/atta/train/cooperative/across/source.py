@@ -95,7 +95,8 @@ class StaleSource(Source):
         if self._places is not None:
             received = gradients.new_zeros((self._received, *gradients.shape[1:]))
             gradients = received.index_copy_(0, self._places, gradients)
-        return gradients.split(self._receive_counts)
+        parts: Outgoing = gradients.split(self._receive_counts)
+        return parts
 
 
 class _Rows:

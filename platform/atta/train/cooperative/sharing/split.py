@@ -37,7 +37,8 @@ def split_vertices(
     """Trainer of each vertex, int32 [n] (GraNNDis section 4.4, "fetch then split").
 
     METIS cuts few edges, with even numbers of vertices and in-edges, which the time for a layer depends on. Then
-    vertices move until these numbers are even within 3 and 8 %, or within one vertex per division. METIS cannot balance
+    vertices move until these numbers are even within 3 and 8 %, or within one vertex per division, or until no move of
+    a vertex helps both. METIS cannot balance
     boundaries, because they follow from its result. So it runs ``tries`` times, and the result whose busiest trainer
     exchanges the fewest rows is taken. The same arguments give the same result. A trainer may get no vertex when there
     are few.
