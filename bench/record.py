@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 MEANING = "## What it means"
-_UNRECORDED = ("help", "out", "json", "only")
+_UNRECORDED = ("help", "out", "json", "keep", "only")
 """Options that say where figures go, or which of them to measure anew."""
 
 

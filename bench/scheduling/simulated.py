@@ -11,6 +11,8 @@ them. Writes simulated.json and simulated.md.
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
 import statistics
 import subprocess
@@ -104,7 +106,17 @@ def main() -> None:
     parser.add_argument("--data8", help="eight; without it, these settings are left out")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--keep", type=Path, help="folder that keeps what was measured; what is there is not measured")
     arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        measure_and_simulate(parser, arguments, arguments.keep or Path(folder))
+
+
+def measure_and_simulate(parser: argparse.ArgumentParser, arguments: argparse.Namespace, kept: Path) -> None:
+    """Measure what is not in the folder ``kept`` yet, then simulate all of it."""
+    kept.mkdir(parents=True, exist_ok=True)
+    rates = kept / "seeds_per_s.json"
+    done: dict[str, float] = json.loads(rates.read_text()) if rates.exists() else {}
     data = {2: arguments.data, 4: arguments.data4}
     if arguments.data8:
         data[8] = arguments.data8
@@ -114,9 +126,12 @@ def main() -> None:
     for setting in settings:
         if setting.costs not in profiles:
             print(f"== measuring costs: {setting.machines} partitions, fan-outs {setting.fan_outs}", file=sys.stderr)
-            profiles[setting.costs] = costs(setting, data[setting.machines])
-        rounds = [real(setting, data[setting.machines], arguments.seconds) for _ in range(arguments.rounds)]
-        measured.append(statistics.median(rounds))
+            profiles[setting.costs] = costs(setting, data[setting.machines], kept)
+        if setting.name not in done:
+            rounds = [real(setting, data[setting.machines], arguments.seconds) for _ in range(arguments.rounds)]
+            done[setting.name] = statistics.median(rounds)
+            rates.write_text(json.dumps(done, indent=1))
+        measured.append(done[setting.name])
         print(f"{setting.name}: {measured[-1]:,.0f} seeds/s", file=sys.stderr)
     usual = next(s for s in settings if s.machines == max(data))
     scenarios = [scenario(setting, profiles[setting.costs]) for setting in settings]
@@ -132,18 +147,22 @@ def main() -> None:
     record(found, forecasts, command(parser, arguments), arguments.out)
 
 
-def costs(setting: ClusterSetting, data: str) -> Profile:
+def costs(setting: ClusterSetting, data: str, kept: Path) -> Profile:
     """The profile of batches like those of ``setting``, measured with real daemons in namespaces."""
+    fan_outs = ",".join(map(str, setting.fan_outs))
+    out = kept / f"costs-{setting.machines}-{setting.batch_size}-{fan_outs}.json"
+    if out.exists():
+        return load_profile(out)
     with NetLab(setting.machines) as lab, tempfile.TemporaryDirectory() as folder:
         addresses = [f"{host.address}:7070" for host in lab.hosts]
-        cluster, out = Path(folder) / "cluster.toml", Path(folder) / "profile.json"
+        cluster = Path(folder) / "cluster.toml"
         write_cluster(cluster, addresses)
         daemons = []
         for part, (host, address) in enumerate(zip(lab.hosts, addresses, strict=True)):
             options = ["--threads", "1", "--peer-delay", "0s", *cache_options(0)]
             serve = serve_command(Path(data).resolve(), part, address, cluster, *options)
             daemons.append(host.popen(serve, stdin=subprocess.PIPE))
-        words = ["--batch-size", str(setting.batch_size), "--fan-out", ",".join(map(str, setting.fan_outs))]
+        words = ["--batch-size", str(setting.batch_size), "--fan-out", fan_outs]
         words += ["--data", data, "--out", str(out), "--epochs", "4"]
         measure = [sys.executable, "-m", "atta.cli.main", "simulate", "--measure", str(cluster), *words]
         found = lab.hosts[0].popen(measure, stdout=subprocess.DEVNULL)
