@@ -110,8 +110,8 @@ DROPPED = (
         for n in (1, 2)
     ),
     *(
-        StaleCase("exchange", base=Case(model, layers=4, across=True, dropout=0.5), epochs=2, frozen=True)
-        for model in ("resgcn", "resgcn-checkpointed", "deepergcn", "deepergcn-checkpointed")
+        StaleCase("exchange", base=Case(model, layers=3, across=True, dropout=0.5), epochs=2, frozen=True)
+        for model in ("resgcn-checkpointed", "deepergcn")
     ),
     StaleCase(
         "exchange",
@@ -128,13 +128,12 @@ STALE_DROPPED = tuple(
         {"eps": 1, "warmup": 0},
         base=Case(model, trainers=n, layers=3, across=True, dropout=0.5),
         rows=rows,
-        epochs=4,
+        epochs=2,
     )
-    for model in ("sage", "gat")
-    for n, rows in ((1, "halo"), (2, "halo"), (2, "all"))
+    for model, n, rows in (("sage", 1, "halo"), ("gat", 2, "halo"), ("gat", 2, "all"))
 )
 RECOMPUTED = tuple(
-    StaleCase(system, options, base=Case("deepergcn" + end, layers=3, across=True, dropout=0.5), epochs=3)
+    StaleCase(system, options, base=Case("deepergcn" + end, layers=3, across=True, dropout=0.5), epochs=2)
     for system, options in (("sancus", {"eps": 1, "warmup": 0}), ("pipegcn", {}))
     for end in ("", "-checkpointed")
 )

@@ -35,7 +35,7 @@ def results(preloaded_trainers: None, tmp_path_factory: pytest.TempPathFactory) 
         subprocess.Popen([*command, str(rank)], cwd=root, stderr=subprocess.PIPE, text=True) for rank in range(WORLD)
     ]
     try:
-        end = time.monotonic() + 150
+        end = time.monotonic() + 300
         while any(t.poll() is None for t in trainers) and not any(t.poll() for t in trainers):
             assert time.monotonic() < end, "the trainers hang"
             time.sleep(0.05)
@@ -103,7 +103,7 @@ class Plain:
         self.model.zero_grad()
         loss = torch.nn.functional.cross_entropy(scores[self.targets], self.y)
         loss.backward()
-        return float(loss)
+        return loss.item()
 
     def epoch(self, number: int, mask_of: int | None = None) -> float:
         """The loss of an epoch, perhaps with the masks of another; parameters get gradients."""
@@ -171,11 +171,11 @@ class Stale(Plain):
 def test_stale_rows_have_the_masks_of_the_present_epoch(results: Results, case: StaleCase) -> None:
     mine, plain, frozen = results[0][case.name], Stale(case, frozen=False), Stale(case, frozen=True)
     ages = [{age[:2] for age in epoch.values()} for rank in results for epoch in rank[case.name]["ages"]]
-    assert [max(most for _, most in age) for age in ages] == [0, 1, 0, 1] * WORLD
-    losses = [plain.step(epoch, fresh=epoch % 2 == 1) for epoch in range(1, 5)]
+    assert [max(most for _, most in age) for age in ages] == [0, 1] * WORLD
+    losses = [plain.step(1, fresh=True), plain.step(2, fresh=False)]
     assert mine["losses"] == pytest.approx(losses, rel=1e-10)
-    assert error(mine["gradients"], plain.gradients) < 1e-9
-    wrong = [frozen.step(epoch, fresh=epoch % 2 == 1) for epoch in range(1, 5)]
+    assert error(mine["gradients"], plain.gradients) < 1e-10
+    wrong = [frozen.step(1, fresh=True), frozen.step(2, fresh=False)]
     assert wrong[0] == losses[0]
     assert abs(wrong[1] / losses[1] - 1) > 1e-4
 

@@ -52,7 +52,9 @@ class RowDropout(TorchFunctionMode):
     column. So a module that backward computes again, alone, has the same masks again. A module that the model calls
     twice has the same masks both times.
 
-    Other kinds of dropout (``alpha_dropout``, ``dropout2d``, ...) stay what they are.
+    Other kinds of dropout (``alpha_dropout``, ``dropout2d``, ...) stay what they are. Checkpoints of torch must be
+    non-reentrant: a reentrant one computes a layer again on a copy of its rows, and nobody knows what the copy was before
+    dropout.
 
     Attributes:
         epoch: the epoch that masks are for.
