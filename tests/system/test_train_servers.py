@@ -28,6 +28,7 @@ from atta.train.cooperative.sharing.shares import TrainerShare, divide
 from atta.train.cooperative.trainer import ServerTrainer
 from atta.train.launching import worker
 from atta.train.launching.failure import first_cause
+from tests.masks import Masks, of_rows
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
@@ -71,7 +72,10 @@ def config(cluster: str) -> TrainConfig:
 
 
 def whole_graph(graph: Path, config: TrainConfig) -> tuple[list[float], list[float]]:
-    """Losses of each epoch, and test accuracies after it, of PyG's model on the whole graph in this process."""
+    """Losses of each epoch, and test accuracies after it, of PyG's model on the whole graph in this process.
+
+    Its dropout has the masks of the oracle.
+    """
     opened = Graph.open(graph)
     x = torch.from_numpy(np.array(opened.table("node", "x"))).float()
     y = torch.from_numpy(np.array(opened.table("node", "y"))).long().reshape(-1)
@@ -79,16 +83,18 @@ def whole_graph(graph: Path, config: TrainConfig) -> tuple[list[float], list[flo
     found = opened.edges(opened.schema.edge_types[0])
     edges = torch.from_numpy(np.stack([np.array(found.src), np.array(found.dst)]).astype(np.int64))
     torch.manual_seed(config.seed)
-    model = GCN(CHANNELS, config.hidden, config.depth, CLASSES)
+    model = GCN(CHANNELS, config.hidden, config.depth, CLASSES, dropout=config.dropout)
+    masks, places = Masks(config.seed, edges.numpy(), VERTICES), of_rows(config.depth) if config.dropout else []
     optimizer = torch.optim.Adam(model.parameters(), config.lr)
     losses, accuracies = [], []
-    for _ in range(config.epochs):
+    for epoch in range(config.epochs):
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(x, edges)[train], y[train])
+        with masks.instead_of_torch(epoch, places):
+            loss = torch.nn.functional.cross_entropy(model.train()(x, edges)[train], y[train])
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        accuracies.append((model(x, edges)[test].argmax(1) == y[test]).float().mean().item())
+        accuracies.append((model.eval()(x, edges)[test].argmax(1) == y[test]).float().mean().item())
     return losses, accuracies
 
 
@@ -135,6 +141,17 @@ def test_exchange_is_the_whole_graph_and_computes_no_row_twice(config: TrainConf
         assert epoch.crossed_bytes % row == 0
         assert epoch.crossed_bytes <= 2 * VERTICES * row  # both trainers of the other server may read a vertex
         assert (epoch.remote_bytes > 0) == (epoch.epoch == 0)  # HALO features come once
+
+
+@pytest.mark.parametrize("trainers", [2, 4])
+def test_dropout_between_servers_is_that_of_one_process(config: TrainConfig, graph: Path, trainers: int) -> None:
+    config = replace(config, strategy="exchange", trainers=trainers, trainers_per_server=trainers // 2)
+    config = replace(config, dropout=0.5, epochs=6, eval_every=3)
+    report = fit(config)
+    losses, accuracies = whole_graph(graph, config)
+    assert [e.loss for e in report.epochs] == pytest.approx(losses, rel=1e-4)
+    for epoch, expected in zip(report.epochs, accuracies, strict=True):
+        assert epoch.test_accuracy is None or epoch.test_accuracy == pytest.approx(expected, abs=2.5 / TRAINING)
 
 
 def test_a_server_per_partition(config: TrainConfig) -> None:

@@ -17,7 +17,7 @@ from atta.train.cooperative.across.packing import packing
 from atta.train.cooperative.across.reads import ReadRows, all_rows, halo_rows, rows_of_trainers
 from atta.train.cooperative.across.source import StaleSource
 from atta.train.cooperative.across.ways import Way
-from atta.train.cooperative.exchange import ExactSource, Source, UnchangedRows, source_inside
+from atta.train.cooperative.exchange import ExactSource, RowDropout, Source, UnchangedRows, source_inside
 from atta.train.cooperative.sharing.shares import TrainerShare
 from atta.train.cooperative.step import own_backward, source_of, sum_gradients
 from atta.train.cooperative.trainer import ServerTrainer, StepInput
@@ -95,6 +95,8 @@ class ExchangeTrainer(ServerTrainer):
 
     def _steps(self, epoch: int, watch: Stopwatch) -> Iterator[StepInput]:
         for step in super()._steps(epoch, watch):
+            if step.batch.graph.dropout is not None:
+                step.batch.graph.dropout.epoch = epoch
             self.stale.begin(epoch + 1)
             yield step
             self.stale.commit()
@@ -123,6 +125,8 @@ class ExchangeTrainer(ServerTrainer):
         graph, x = batch.graph, batch.x
         assert graph.source is not None
         self.exact = graph.source
+        if self.config.dropout:
+            graph.dropout = RowDropout(view, self.config.seed, self.device)
         self.stale = StaleSource(
             reads, self.forward_way(reads, found), self.backward_way(reads), self.figures, self.device
         )
