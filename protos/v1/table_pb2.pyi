@@ -98,16 +98,20 @@ class LocateReply(_message.Message):
     def __init__(self, rows: _Optional[bytes] = ...) -> None: ...
 
 class PullRowsRequest(_message.Message):
-    __slots__ = ("name", "rows", "codec", "table_id")
+    __slots__ = ("name", "rows", "codec", "table_id", "narrow_rows", "version")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    NARROW_ROWS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: bytes
     codec: str
     table_id: int
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[bytes] = ..., codec: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
+    narrow_rows: bool
+    version: int
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[bytes] = ..., codec: _Optional[str] = ..., table_id: _Optional[int] = ..., narrow_rows: _Optional[bool] = ..., version: _Optional[int] = ...) -> None: ...
 
 class RowsChunk(_message.Message):
     __slots__ = ("first_row", "rows", "versions", "values")

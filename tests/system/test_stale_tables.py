@@ -97,7 +97,9 @@ def test_rows_that_were_not_part_of_a_synchronisation_are_noticed(
     table.flush()
     table.commit(7)
     assert table.fetch(1, "forward", rows[:10], rules.snapshot(7)).values.sum() == 50
-    with pytest.raises(atta.StaleRowError, match=f"row {int(rows[10])} has versions none; the reader may use 7 to 7"):
+    with pytest.raises(
+        atta.StaleRowError, match=f"row {int(rows[10])} was never written with a version; the reader may use 7"
+    ):
         table.fetch(1, "forward", rows[:11], rules.snapshot(7))
     with pytest.raises(atta.StaleRowError, match="the reader may use 8 to 7"):
         table.fetch(1, "forward", rows[:10], rules.snapshot(8))

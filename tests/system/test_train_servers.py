@@ -154,6 +154,43 @@ def test_dropout_between_servers_is_that_of_one_process(config: TrainConfig, gra
         assert epoch.test_accuracy is None or epoch.test_accuracy == pytest.approx(expected, abs=2.5 / TRAINING)
 
 
+def accuracy_in_one_process(graph: Path, config: TrainConfig, split: str) -> float:
+    """Of the checkpointed model, on the whole graph."""
+    assert config.checkpoint is not None
+    opened = Graph.open(graph)
+    x, y = (torch.from_numpy(np.array(opened.table("node", name))) for name in ("x", "y"))
+    members = torch.from_numpy(np.array(opened.split("node", split))).long()
+    found = opened.edges(opened.schema.edge_types[0])
+    edges = torch.from_numpy(np.stack([np.array(found.src), np.array(found.dst)]).astype(np.int64))
+    model = GCN(CHANNELS, config.hidden, config.depth, CLASSES)
+    model.load_state_dict(torch.load(Path(config.checkpoint) / "checkpoint.pt", weights_only=True)["model"])
+    scores = model.eval()(x.float(), edges)[members]
+    return float((scores.argmax(1) == y.reshape(-1)[members]).float().mean())
+
+
+@pytest.mark.parametrize("options", [{"strategy": "full"}, {"strategy": "cooperative", "co_batches": 3}])
+def test_exact_evaluation_of_a_model_trained_on_samples(
+    config: TrainConfig, graph: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    sampled = replace(config, epochs=4, eval_every=2, eas=(0, 1), dropout=0.3, checkpoint=str(tmp_path), **options)
+    trained, exact = fit(sampled), fit(replace(sampled, eval="exact"))
+    assert [e.loss for e in exact.epochs] == [e.loss for e in trained.epochs]  # training is the same
+    assert [e.exchanged_bytes for e in exact.epochs] == [e.exchanged_bytes for e in trained.epochs]
+    assert [e.remote_bytes for e in exact.epochs] == [e.remote_bytes for e in trained.epochs]
+    assert exact.to_json()["evaluation"] == "whole graph"
+    last = exact.epochs[-1]
+    assert last.val_accuracy == pytest.approx(accuracy_in_one_process(graph, sampled, "val"), abs=1.5 / TRAINING)
+    assert last.test_accuracy == pytest.approx(accuracy_in_one_process(graph, sampled, "test"), abs=1.5 / TRAINING)
+    assert last.test_accuracy != trained.epochs[-1].test_accuracy
+    assert [e.eval_bytes for e in exact.epochs[::2]] == [0, 0]
+    row = config.hidden * 4
+    assert last.eval_bytes > 0
+    assert last.eval_bytes % row == 0
+    assert exact.epochs[1].eval_bytes - last.eval_bytes > 0  # features of the same server travel once
+    exchanged = fit(replace(config, strategy="exchange", epochs=1)).epochs[0]
+    assert exact.epochs[1].eval_bytes == exchanged.eval_bytes
+
+
 def test_a_server_per_partition(config: TrainConfig) -> None:
     with pytest.raises(ConfigError, match="make 1 servers, the dataset has 2 partitions, and each server takes one"):
         fit(replace(config, strategy="exchange", trainers_per_server=None))

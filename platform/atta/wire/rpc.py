@@ -263,6 +263,7 @@ _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
     errors.DataError: grpc.StatusCode.DATA_LOSS,
     errors.QuotaExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.WrongDatasetError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.StaleRowError: grpc.StatusCode.OUT_OF_RANGE,
     errors.RestartedError: grpc.StatusCode.ABORTED,
     # A third daemon did not answer. The caller must not think that this one did not answer: it would retry in vain.
     errors.DeadlineError: grpc.StatusCode.INTERNAL,
@@ -300,6 +301,8 @@ def error_from(peer: str, error: grpc.RpcError) -> errors.AttaError:
             return errors.UnknownNameError(details)
         case grpc.StatusCode.INVALID_ARGUMENT:
             return errors.ConfigError(details)
+        case grpc.StatusCode.OUT_OF_RANGE:
+            return errors.StaleRowError(details)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return errors.QuotaExceededError(f"{peer}: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:

@@ -14,11 +14,11 @@ import pytest
 
 from atta.daemon.peers.turns import TurnPool
 from atta.daemon.services.tables import TableService, span_of
-from atta.errors import QuotaExceededError
+from atta.errors import ConfigError, QuotaExceededError, StaleRowError
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
-from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES, ROWS_VALUES
 from atta.wire.rpc import Bulk
 
 SPEC = MutableSpec("rows", 1000, row_shape=(100,))
@@ -41,6 +41,41 @@ async def pulled(service: TableService, count: int) -> float:
     chunks = [len(chunk) async for chunk in service.pull(request, CONTEXT)]
     assert sum(chunks) >= count * SPEC.row_bytes
     return float(service._tables.get("rows").pull(np.arange(count)).values[:, 0].sum())
+
+
+async def answer(service: TableService, rows: np.ndarray, **more: Any) -> list[Any]:
+    request = table_pb2.PullRowsRequest(name="versioned", rows=rows.tobytes(), **more)
+    return [chunk async for chunk in service.pull(request, CONTEXT)]
+
+
+def test_a_reader_that_names_the_version_gets_the_values_alone(tmp_path: Path) -> None:
+    spec = MutableSpec("versioned", 1000, row_shape=(2,), versioned=True)
+    values = np.arange(20, dtype=np.float32).reshape(10, 2)
+
+    async def story() -> None:
+        service = await started(Tables(1 << 20), tmp_path)
+        await service.create(table_pb2.CreateTableRequest(dataset_id="d", spec=json.dumps(spec.to_dict())), CONTEXT)
+        service._tables.get("versioned").register(CLIENT)
+        push = table_pb2.PushRowsRequest(
+            name="versioned", op="write", client=CLIENT, sequence=1, versioned=True, version=7
+        )
+        await service.push(Bulk(push, {PUSH_ROWS: np.arange(10).tobytes(), PUSH_VALUES: values.tobytes()}), CONTEXT)
+        asked = np.array([3, 0, 3])
+        for dtype, narrow in ((np.int32, True), (np.int64, False)):
+            (chunk,) = await answer(service, asked.astype(dtype), narrow_rows=narrow, version=7)
+            assert list(chunk.payloads) == [ROWS_VALUES]
+            assert np.array_equal(np.frombuffer(chunk.payloads[ROWS_VALUES], np.float32).reshape(3, 2), values[asked])
+        (chunk,) = await answer(service, asked, version=7, codec="fp16")
+        assert np.array_equal(np.frombuffer(chunk.payloads[ROWS_VALUES], np.float16).reshape(3, 2), values[asked])
+        with pytest.raises(StaleRowError, match="table versioned: row 2 has version 7; the reader may use 6"):
+            await answer(service, np.array([2]), version=6)
+        with pytest.raises(StaleRowError, match="row 10 was never written with a version; the reader may use 0"):
+            await answer(service, np.array([10]), version=0)
+        unversioned = table_pb2.PullRowsRequest(name="rows", rows=np.arange(2).tobytes(), version=0)
+        with pytest.raises(ConfigError, match="table rows: its rows have no versions"):
+            [chunk async for chunk in service.pull(unversioned, CONTEXT)]
+
+    asyncio.run(story())
 
 
 def added(service: TableService, sequence: int, count: int) -> Any:

@@ -59,6 +59,8 @@ def config(**settings: Any) -> TrainConfig:
         ({"strategy": "full", "co_batches": 1}, "--co-batches: belongs to --strategy cooperative, not full"),
         ({"strategy": "full", "memory": 10**9}, "--memory: belongs to --strategy cooperative, not full"),
         ({"strategy": "exchange", "eas": (1, 15)}, "--eas: belongs to --strategy full or cooperative, not exchange"),
+        ({"eval": "exact"}, "--eval: belongs to --strategy full or cooperative, not minibatch"),
+        ({"strategy": "exchange", "eval": "exact"}, "--eval: belongs to --strategy full or cooperative, not exchange"),
         ({"strategy": "exchange", "co_batches": 2}, "--co-batches: belongs to --strategy cooperative, not exchange"),
         ({"strategy": "exchange", "batch_size": 2}, "--batch-size: belongs to --strategy minibatch, not exchange"),
         ({"strategy": "exchange", "trainers": 3, "trainers_per_server": 2}, "--trainers 3: cannot form servers of"),

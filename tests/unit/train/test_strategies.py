@@ -18,10 +18,12 @@ from atta.train.settings import TrainSettings
 from atta.train.strategies import STRATEGIES, strategies_with
 
 SOURCES = Path(__file__).parents[3] / "platform/atta"
+READING = ["exchange", "sancus", "pipegcn", "digest", "sat"]
+"""Strategies whose trainers read rows of others."""
 
 
 def test_records_are_complete() -> None:
-    assert list(STRATEGIES) == ["minibatch", "full", "cooperative", "exchange"]
+    assert list(STRATEGIES) == ["minibatch", "full", "cooperative", *READING]
     for name, strategy in STRATEGIES.items():
         assert strategy.name == name
         assert issubclass(TrainConfig, strategy.settings)
@@ -35,7 +37,12 @@ def test_every_setting_belongs_to_all_strategies_or_to_some() -> None:
     assert not every & own
     assert strategies_with("batch_size") == ["minibatch"]
     assert strategies_with("eas") == ["full", "cooperative"]
-    assert strategies_with("trainers_per_server") == ["full", "cooperative", "exchange"]
+    assert strategies_with("trainers_per_server") == ["full", "cooperative", *READING]
+    assert strategies_with("rows") == READING
+    assert strategies_with("stale_across") == READING[1:]
+    assert strategies_with("eps") == ["sancus"]
+    assert strategies_with("sync_every") == ["digest", "sat"]
+    assert strategies_with("window") == ["sat"]
     assert strategies_with("epochs") == []
 
 

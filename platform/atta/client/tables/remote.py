@@ -111,24 +111,34 @@ class RemoteTable:
             found.append(np.frombuffer(shard.connection.call("TableService.Locate", request).rows, dtype=np.int64))
         return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
-    def pull(self, rows: np.ndarray, *, codec: str = "", versions: bool = False) -> Pulled:
+    def pull(self, rows: np.ndarray, *, codec: str = "", versions: bool = False, version: int | None = None) -> Pulled:
         """Values [n, *row shape] of global ``rows`` (int64 [n], may repeat) and, if asked for, their versions int64
         [n].
 
+        ``version``: that all rows must have. Then no versions travel, only the values.
+
         Raises:
+            StaleRowError: a row does not have ``version``.
             ConfigError: a row that does not exist; an unknown codec.
             UnknownNameError: an owner does not have the table any more, or one that was created anew.
             RemoteError: an owner does not answer.
         """
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         values = np.empty((len(rows), *self.spec.row_shape), dtype=self.spec.dtype)
-        found = np.full(len(rows), -1, dtype=np.int64) if versions else None
+        found = np.full(len(rows), -1 if version is None else version, dtype=np.int64) if versions else None
+        narrow = not len(rows) or int(rows.max()) < 1 << 31
         calls = []
         for shard, at in self._by_owner(rows):
             for first in range(0, len(at), PIECE_ROWS):
                 piece = at[first : first + PIECE_ROWS]
+                asked = rows[piece].astype(np.int32) if narrow else rows[piece]
                 request = table_pb2.PullRowsRequest(
-                    name=self.spec.name, table_id=self.table_id, rows=rows[piece].tobytes(), codec=codec
+                    name=self.spec.name,
+                    table_id=self.table_id,
+                    rows=asked.tobytes(),
+                    narrow_rows=narrow,
+                    codec=codec,
+                    version=version,
                 )
                 calls.append((shard, piece, request, shard.connection.start("TableService.Pull", request)))
         for shard, piece, request, call in calls:

@@ -199,11 +199,16 @@ class TableService(DataService):
 
     async def pull(self, request: table_pb2.PullRowsRequest, context: Context) -> AsyncIterator[Bulk | bytes]:
         """``TableService.Pull``."""
-        table, rows = self._table(request.name, request.table_id), as_array(request.rows, wide=True)
+        table = self._table(request.name, request.table_id)
+        rows = as_array(request.rows, wide=not request.narrow_rows)
         check_codec(table.spec, request.codec)
+        version = request.version if request.HasField("version") else None
         step = max(1, CHUNK_BYTES // max(1, table.spec.row_bytes))
         parts = [(first, rows[first : first + step]) for first in range(0, len(rows), step)]
-        jobs = [(len(part) * table.spec.row_bytes, _answer, table, first, part, request.codec) for first, part in parts]
+        jobs = [
+            (len(part) * table.spec.row_bytes, _answer, table, first, part, request.codec, version)
+            for first, part in parts
+        ]
         async for answer in self.in_turn(jobs):
             yield answer
         self._pulled += len(rows)
@@ -302,16 +307,24 @@ def check_codec(spec: MutableSpec, codec: str) -> None:
         )
 
 
-def _answer(table: MutableTable, first: int, rows: np.ndarray, codec: str) -> Bulk | bytes:
+def _answer(table: MutableTable, first: int, rows: np.ndarray, codec: str, version: int | None) -> Bulk | bytes:
     message = table_pb2.RowsChunk(first_row=first, rows=len(rows))
+    if version is not None:
+        values = table.pull_version(rows, version)
+        return Bulk(message, {ROWS_VALUES: _encoded(codec, values)})
     if not codec:
         head = prefix(message, ROWS_VALUES, len(rows) * table.spec.row_bytes)
         middle = prefix(table_pb2.RowsChunk(), ROWS_VERSIONS, 8 * len(rows))
         return table.pack(rows, head, middle)
     found = table.pull(rows)
     payloads: dict[int, Any] = {} if found.versions is None else {ROWS_VERSIONS: found.versions}
-    payloads[ROWS_VALUES] = codecs.encode(codec, found.values.reshape(len(rows), -1))
+    payloads[ROWS_VALUES] = _encoded(codec, found.values)
     return Bulk(message, payloads)
+
+
+def _encoded(codec: str, values: np.ndarray) -> np.ndarray:
+    flat = values.reshape(len(values), -1)
+    return codecs.encode(codec, flat) if codec else flat.view(np.uint8)
 
 
 def _apply(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from atta.errors import ConfigError, DataError, QuotaExceededError
+from atta.errors import ConfigError, DataError, QuotaExceededError, StaleRowError
 from atta.kvstore.mutable import kernels
 from atta.kvstore.mutable.gate import Gate
 from atta.kvstore.mutable.optimisers import apply_step, initial_state
@@ -197,6 +197,23 @@ class MutableTable:
             contents.values, local, values, self._locks, versions=contents.versions, out_versions=versions
         )
         return Pulled(values, versions)
+
+    def pull_version(self, rows: np.ndarray, version: int) -> np.ndarray:
+        """As ``pull``, the values alone: all rows have ``version``.
+
+        Raises:
+            StaleRowError: a row has another version, which it names.
+            ConfigError: a row outside the shard, or the table has no versions.
+        """
+        found = self.pull(rows)
+        if found.versions is None:
+            raise ConfigError(f"table {self.spec.name}: its rows have no versions")
+        other = found.versions != version
+        if other.any():
+            row, has = int(rows[other][0]), int(found.versions[other][0])
+            state = "was never written with a version" if has < 0 else f"has version {has}"
+            raise StaleRowError(f"table {self.spec.name}: row {row} {state}; the reader may use {version}")
+        return found.values
 
     def pack(self, rows: np.ndarray, head: bytes, middle: bytes) -> bytes:
         """A message: ``head`` and the rows' values; for a versioned table also ``middle`` and the versions. See

@@ -17,7 +17,7 @@ import torch
 from atta.client.tables.cluster import ClusterTables
 from atta.client.tables.pushes import Ticket
 from atta.client.tables.remote import RemoteTable
-from atta.errors import AttaError, ConfigError, QuotaExceededError, UnknownNameError
+from atta.errors import AttaError, ConfigError, QuotaExceededError, StaleRowError, UnknownNameError
 from atta.kvstore.codecs import encoded_bytes
 from atta.kvstore.spec import MutableSpec
 from atta.train.stale.rules import NEVER, Rule
@@ -218,12 +218,10 @@ class DaemonTable:
         return torch.tensor([[version] for version, _ in synced]), [slot for _, slot in synced]
 
     def _pulled(self, layer: int, direction: Direction, rows: np.ndarray, slot: int, version: int) -> torch.Tensor:
-        found = self._slots[layer, direction][slot].pull(rows, codec=self._codec, versions=True)
-        assert found.versions is not None, "the tables are versioned"
-        other = found.versions != version
-        if other.any():
-            row, has = int(rows[other][0]), [int(found.versions[other][0])]
-            raise refused(layer, direction, Rule(version, version), row=row, versions=has, committed=self.committed)
+        try:
+            found = self._slots[layer, direction][slot].pull(rows, codec=self._codec, version=version)
+        except StaleRowError as error:
+            raise StaleRowError(f"layer {layer}, {direction}: {error}") from error
         return torch.from_numpy(found.values)
 
     def _renew(self, every_s: float) -> None:

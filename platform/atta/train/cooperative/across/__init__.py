@@ -1,5 +1,13 @@
 """Full-graph training in which rows travel between servers too, so that each row is computed once.
 
-A server extracts its own vertices and their HALO, and no process holds the whole graph. ``meeting`` finds out which
-trainer of which server computes each HALO row. ``trainer`` is what one rank does.
+A server extracts its own vertices and their HALO, and no process holds the whole graph. Rows of others are those of this
+epoch or stale, as the decisions of the strategy say (``atta.train.stale.decisions``):
+
+    layer ── asks ──► StaleSource ── forward ──► a way of rows      ──► the trainers that read them
+                                  └─ backward ─► a way of gradients ──► the trainers that computed the rows
+
+Reading order: ``meeting`` (which trainer of which server computes each HALO row), ``reads`` (which rows travel),
+``exact`` (the forward pass in which all rows are of the present step), ``source``, ``ways`` (what a way does),
+``messages`` (owners send to readers), ``packing`` (how rows look in a message), ``figures`` (what is counted),
+``trainer`` (what one rank does in an epoch).
 """

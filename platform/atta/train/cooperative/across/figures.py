@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from atta.train.cooperative.exchange.source import Direction, Payload
+from atta.train.cooperative.exchange.source import Payload
 from atta.train.stale.rules import Ages
+from atta.train.stale.table import Direction
 
 __all__ = ["RowFigures"]
 

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 import torch
-import torch.distributed as dist
 
 import atta
 from atta.train.cooperative import TrainerBatch
+from atta.train.cooperative.across.exact import exact_batch
 from atta.train.cooperative.across.figures import RowFigures
 from atta.train.cooperative.across.meeting import HaloRows, meet
 from atta.train.cooperative.across.messages import MessageWay, message_way
@@ -17,7 +17,7 @@ from atta.train.cooperative.across.packing import packing
 from atta.train.cooperative.across.reads import ReadRows, all_rows, halo_rows, rows_of_trainers
 from atta.train.cooperative.across.source import StaleSource
 from atta.train.cooperative.across.ways import Way
-from atta.train.cooperative.exchange import ExactSource, RowDropout, Source, UnchangedRows, source_inside
+from atta.train.cooperative.exchange import RowDropout, Source, UnchangedRows, source_inside
 from atta.train.cooperative.sharing.shares import TrainerShare
 from atta.train.cooperative.step import own_backward, source_of, sum_gradients
 from atta.train.cooperative.trainer import ServerTrainer, StepInput
@@ -118,10 +118,8 @@ class ExchangeTrainer(ServerTrainer):
 
     def _made(self, share: TrainerShare, found: HaloRows, reads: ReadRows, *, trainers: bool) -> StepInput:
         """Put a share on the device, with its two sources."""
-        view, place, world = share.view, self.groups.place, dist.group.WORLD
-        assert world is not None
-        across = ExactSource(found.lists, len(view.own), world, device=self.device, elsewhere=reads.elsewhere)
-        batch = TrainerBatch.of(view, self.groups.inside, device=self.device, machines=place.machines, across=across)
+        view, place = share.view, self.groups.place
+        batch = exact_batch(found, self.groups, self.device)
         graph, x = batch.graph, batch.x
         assert graph.source is not None
         self.exact = graph.source
