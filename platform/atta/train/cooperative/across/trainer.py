@@ -10,7 +10,7 @@ import torch
 import atta
 from atta.train.cooperative import TrainerBatch
 from atta.train.cooperative.across.exact import exact_batch
-from atta.train.cooperative.across.figures import RowFigures
+from atta.train.cooperative.across.figures import RowFigures, row_report
 from atta.train.cooperative.across.meeting import HaloRows, meet
 from atta.train.cooperative.across.messages import MessageWay, message_way
 from atta.train.cooperative.across.packing import packing
@@ -21,6 +21,7 @@ from atta.train.cooperative.exchange import RowDropout, Source, UnchangedRows, s
 from atta.train.cooperative.sharing.shares import TrainerShare
 from atta.train.cooperative.step import own_backward, source_of, sum_gradients
 from atta.train.cooperative.trainer import ServerTrainer, StepInput
+from atta.train.reports.epochs import EpochReport
 from atta.train.settings import CooperativeSettings, ExchangeSettings, StaleSettings
 from atta.train.stale.decisions.common import Decisions, ExchangeDecisions
 from atta.train.stale.table import Direction
@@ -59,6 +60,18 @@ class ExchangeTrainer(ServerTrainer):
         self.options = config
         self.decisions: Decisions = decisions or ExchangeDecisions()
         self.figures = RowFigures()
+
+    def train_epoch(self, epoch: int) -> EpochReport:
+        """See ``EpochLoop``."""
+        report = super().train_epoch(epoch)
+        ways = self.stale.forward, self.stale.backward
+        rows = row_report(
+            self.figures,
+            kept_bytes=sum(way.kept_bytes for way in ways),
+            copied_bytes=sum(way.copied_bytes for way in ways),
+            device=self.device,
+        )
+        return dataclasses.replace(report, rows=rows)
 
     def accuracies(self) -> Mapping[str, float]:
         """See ``EpochLoop``: predicted by an exact forward pass."""
