@@ -130,8 +130,8 @@ class TableWay:
             count[layer, _FORWARD] += 1
             if publishes:
                 self._publish(layer, self._mine(rows), self._epoch)
-            return _ReadFromTable(self, layer, first=True)
-        return _ReadFromTable(self, layer, first=False)
+            return _FromTable(self, layer, first=True)
+        return _FromTable(self, layer, first=False)
 
     def flush(self) -> None:
         """See ``Way``."""
@@ -216,7 +216,7 @@ class TableWay:
         return self.table.shape.width(layer, _FORWARD)
 
 
-class _ReadFromTable:
+class _FromTable:
     def __init__(self, way: TableWay, layer: int, *, first: bool) -> None:
         self._way, self._layer, self._first = way, layer, first
 
