@@ -28,6 +28,7 @@ from atta.train.cooperative.sharing.shares import TrainerShare, divide
 from atta.train.cooperative.trainer import ServerTrainer
 from atta.train.launching import worker
 from atta.train.launching.failure import first_cause
+from tests.masks import Masks, of_rows
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
@@ -71,7 +72,10 @@ def config(cluster: str) -> TrainConfig:
 
 
 def whole_graph(graph: Path, config: TrainConfig) -> tuple[list[float], list[float]]:
-    """Losses of each epoch, and test accuracies after it, of PyG's model on the whole graph in this process."""
+    """Losses of each epoch, and test accuracies after it, of PyG's model on the whole graph in this process.
+
+    Its dropout has the masks of the oracle.
+    """
     opened = Graph.open(graph)
     x = torch.from_numpy(np.array(opened.table("node", "x"))).float()
     y = torch.from_numpy(np.array(opened.table("node", "y"))).long().reshape(-1)
@@ -79,16 +83,18 @@ def whole_graph(graph: Path, config: TrainConfig) -> tuple[list[float], list[flo
     found = opened.edges(opened.schema.edge_types[0])
     edges = torch.from_numpy(np.stack([np.array(found.src), np.array(found.dst)]).astype(np.int64))
     torch.manual_seed(config.seed)
-    model = GCN(CHANNELS, config.hidden, config.depth, CLASSES)
+    model = GCN(CHANNELS, config.hidden, config.depth, CLASSES, dropout=config.dropout)
+    masks, places = Masks(config.seed, edges.numpy(), VERTICES), of_rows(config.depth) if config.dropout else []
     optimizer = torch.optim.Adam(model.parameters(), config.lr)
     losses, accuracies = [], []
-    for _ in range(config.epochs):
+    for epoch in range(config.epochs):
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(x, edges)[train], y[train])
+        with masks.instead_of_torch(epoch, places):
+            loss = torch.nn.functional.cross_entropy(model.train()(x, edges)[train], y[train])
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        accuracies.append((model(x, edges)[test].argmax(1) == y[test]).float().mean().item())
+        accuracies.append((model.eval()(x, edges)[test].argmax(1) == y[test]).float().mean().item())
     return losses, accuracies
 
 
@@ -135,6 +141,54 @@ def test_exchange_is_the_whole_graph_and_computes_no_row_twice(config: TrainConf
         assert epoch.crossed_bytes % row == 0
         assert epoch.crossed_bytes <= 2 * VERTICES * row  # both trainers of the other server may read a vertex
         assert (epoch.remote_bytes > 0) == (epoch.epoch == 0)  # HALO features come once
+
+
+@pytest.mark.parametrize("trainers", [2, 4])
+def test_dropout_between_servers_is_that_of_one_process(config: TrainConfig, graph: Path, trainers: int) -> None:
+    config = replace(config, strategy="exchange", trainers=trainers, trainers_per_server=trainers // 2)
+    config = replace(config, dropout=0.5, epochs=6, eval_every=3)
+    report = fit(config)
+    losses, accuracies = whole_graph(graph, config)
+    assert [e.loss for e in report.epochs] == pytest.approx(losses, rel=1e-4)
+    for epoch, expected in zip(report.epochs, accuracies, strict=True):
+        assert epoch.test_accuracy is None or epoch.test_accuracy == pytest.approx(expected, abs=2.5 / TRAINING)
+
+
+def accuracy_in_one_process(graph: Path, config: TrainConfig, split: str) -> float:
+    """Of the checkpointed model, on the whole graph."""
+    assert config.checkpoint is not None
+    opened = Graph.open(graph)
+    x, y = (torch.from_numpy(np.array(opened.table("node", name))) for name in ("x", "y"))
+    members = torch.from_numpy(np.array(opened.split("node", split))).long()
+    found = opened.edges(opened.schema.edge_types[0])
+    edges = torch.from_numpy(np.stack([np.array(found.src), np.array(found.dst)]).astype(np.int64))
+    model = GCN(CHANNELS, config.hidden, config.depth, CLASSES)
+    model.load_state_dict(torch.load(Path(config.checkpoint) / "checkpoint.pt", weights_only=True)["model"])
+    scores = model.eval()(x.float(), edges)[members]
+    return float((scores.argmax(1) == y.reshape(-1)[members]).float().mean())
+
+
+@pytest.mark.parametrize("options", [{"strategy": "full"}, {"strategy": "cooperative", "co_batches": 3}])
+def test_exact_evaluation_of_a_model_trained_on_samples(
+    config: TrainConfig, graph: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    sampled = replace(config, epochs=4, eval_every=2, eas=(0, 1), dropout=0.3, checkpoint=str(tmp_path), **options)
+    trained, exact = fit(sampled), fit(replace(sampled, eval="exact"))
+    assert [e.loss for e in exact.epochs] == [e.loss for e in trained.epochs]  # training is the same
+    assert [e.exchanged_bytes for e in exact.epochs] == [e.exchanged_bytes for e in trained.epochs]
+    assert [e.remote_bytes for e in exact.epochs] == [e.remote_bytes for e in trained.epochs]
+    assert exact.to_json()["evaluation"] == "whole graph"
+    last = exact.epochs[-1]
+    assert last.val_accuracy == pytest.approx(accuracy_in_one_process(graph, sampled, "val"), abs=1.5 / TRAINING)
+    assert last.test_accuracy == pytest.approx(accuracy_in_one_process(graph, sampled, "test"), abs=1.5 / TRAINING)
+    assert last.test_accuracy != trained.epochs[-1].test_accuracy
+    assert [e.eval_bytes for e in exact.epochs[::2]] == [0, 0]
+    row = config.hidden * 4
+    assert last.eval_bytes > 0
+    assert last.eval_bytes % row == 0
+    assert exact.epochs[1].eval_bytes - last.eval_bytes > 0  # features of the same server travel once
+    exchanged = fit(replace(config, strategy="exchange", epochs=1)).epochs[0]
+    assert exact.epochs[1].eval_bytes == exchanged.eval_bytes
 
 
 def test_a_server_per_partition(config: TrainConfig) -> None:

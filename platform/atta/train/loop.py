@@ -36,10 +36,12 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         channels, classes: widths of the model's input and output.
         splits: those of ``val`` and ``test`` that have members.
         model, optimizer: saved in checkpoints. Sub-classes set both.
+        eval_bytes: bytes of rows that trainers sent each other in the latest evaluation.
     """
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
+    eval_bytes: float = 0.0
 
     def __init__(self, config: Settings, cluster: atta.Cluster, device: torch.device) -> None:
         """Raises ConfigError if the dataset cannot be trained on."""
@@ -81,7 +83,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
             if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
                 start = time.perf_counter()
                 accuracy: dict[str, Any] = {f"{s}_accuracy": a for s, a in self.accuracies().items()}
-                figures = replace(figures, eval_seconds=self._max(time.perf_counter() - start), **accuracy)
+                seconds = self._max(time.perf_counter() - start)
+                figures = replace(figures, eval_seconds=seconds, eval_bytes=self.eval_bytes, **accuracy)
             epochs.append(figures)
             self.display.line(figures.line())
             self._save(epochs)

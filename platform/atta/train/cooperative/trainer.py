@@ -21,6 +21,7 @@ from atta.train.cooperative import (
     broadcast_weights,
     count_targets,
 )
+from atta.train.cooperative.across.exact import exact_share
 from atta.train.cooperative.exchange import Source
 from atta.train.cooperative.groups import machines_per_server
 from atta.train.cooperative.memory import Size, estimate
@@ -69,6 +70,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         self.data = ServerData(config, cluster, self.groups, device, halo=halo)
         self._weights = sum(p.numel() for p in self.model.parameters())
         self._resident: StepInput | None = None
+        self._exact: StepInput | None = None
 
     def train_epoch(self, epoch: int) -> EpochReport:
         """Run all steps of an epoch; figures are reduced over all ranks."""
@@ -121,18 +123,21 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
 
     @torch.no_grad()
     def accuracies(self) -> Mapping[str, float]:
-        """See ``EpochLoop``. It is the same forward as in training, on subgraphs of the same kind."""
+        """See ``EpochLoop``. It is the same forward as in training, on subgraphs of the same kind, or an exact one."""
         self.cooperative.eval()
         right = torch.zeros(len(self.splits), dtype=torch.int64, device=self.device)
         counts = [0] * len(self.splits)
+        sent = 0
         for share, batch in self._evaluation():
+            sent -= batch.graph.exchanged_bytes
             predicted = self.cooperative(batch.x, batch.graph).argmax(-1)
+            sent += batch.graph.exchanged_bytes
             labels = torch.from_numpy(share.view.labels).to(self.device)
             for i, split in enumerate(self.splits):
                 rows = torch.from_numpy(share.splits[split]).to(self.device)
                 right[i] += (predicted[rows] == labels[rows]).sum()
                 counts[i] += len(rows)
-        sums = self._sum([*right.tolist(), *counts])
+        self.eval_bytes, *sums = self._sum([sent, *right.tolist(), *counts])
         pairs = zip(sums[: len(counts)], sums[len(counts) :], strict=True)
         return {split: r / max(1.0, c) for split, (r, c) in zip(self.splits, pairs, strict=True)}
 
@@ -145,6 +150,11 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
 
     def _evaluation(self) -> Iterator[StepInput]:
         watch = Stopwatch(self.device)
+        if self.config.eval == "exact":
+            if self._exact is None:
+                self._exact = StepInput(*exact_share(self.config, self.cluster, self.groups, self.device))
+            yield self._exact
+            return
         if self.data.batches == 1:
             yield self._kept(watch)
             return

@@ -38,6 +38,7 @@ class EpochReport:
         remote_bytes: bytes that daemons sent each other for this epoch's training batches.
         breakdown: seconds by phase, see ``PHASES`` and ``SERVER_PHASES``.
         eval_seconds: of validation and test; 0 without evaluation.
+        eval_bytes: bytes of rows that trainers sent each other for validation and test. No other figure counts them.
         val_accuracy, test_accuracy: in [0, 1]; None if this epoch was not evaluated.
         steps: optimiser steps.
         exchanged_bytes: bytes of rows and gradients that trainers sent each other, within their servers; with
@@ -61,6 +62,7 @@ class EpochReport:
     exchanged_bytes: float = 0.0
     crossed_bytes: float = 0.0
     peak_memory_bytes: list[int] = field(default_factory=list)
+    eval_bytes: float = 0.0
 
     def line(self) -> str:
         """The epoch in one line for people."""

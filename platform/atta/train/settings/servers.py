@@ -11,7 +11,9 @@ from atta.train.settings.common import MOST_PROCESSES, ONE_PER_CORE, TrainSettin
 if TYPE_CHECKING:
     from atta.samplers.local.server import Rule
 
-__all__ = ["CooperativeSettings", "FullSettings", "ServerSettings"]
+__all__ = ["EVALS", "CooperativeSettings", "FullSettings", "ServerSettings"]
+
+EVALS = ("trained", "exact")
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,13 @@ class FullSettings(ServerSettings):
         ),
     ] = None
     resample_every: Annotated[int, Option("Epochs after which --eas draws anew; 0 = never.", at_least=0)] = 0
+    eval: Annotated[
+        str,
+        Option(
+            "What val and test are predicted from: trained = as in training, exact = the whole graph, and rows travel.",
+            choices=EVALS,
+        ),
+    ] = "trained"
 
     def rule(self, epoch: int) -> Rule:
         """Which vertices join a server's own in this epoch; raises ConfigError for ``eas`` out of range."""

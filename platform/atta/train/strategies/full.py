@@ -66,6 +66,8 @@ def _check_parts(settings: ServerSettings, parts: int) -> None:
 
 def _evaluation(settings: FullSettings) -> str:
     """What validation and test vertices are predicted from."""
+    if settings.eval == "exact":
+        return "whole graph"
     if settings.eas is None:
         return f"exact closure of {settings.depth} hops"
     return f"expansion-aware sample, as trained: max_hop {settings.eas[0]}, fanout {settings.eas[1]}"
