@@ -11,6 +11,7 @@ import atta
 from atta.train.cooperative import TrainerBatch
 from atta.train.cooperative.across.exact import exact_batch
 from atta.train.cooperative.across.figures import RowFigures
+from atta.train.cooperative.across.job import JobReporter
 from atta.train.cooperative.across.meeting import HaloRows, meet
 from atta.train.cooperative.across.messages import MessageWay, message_way
 from atta.train.cooperative.across.packing import packing
@@ -21,6 +22,7 @@ from atta.train.cooperative.exchange import Source, UnchangedRows, source_inside
 from atta.train.cooperative.sharing.shares import TrainerShare
 from atta.train.cooperative.step import own_backward, source_of, sum_gradients
 from atta.train.cooperative.trainer import ServerTrainer, StepInput
+from atta.train.reports.epochs import EpochReport
 from atta.train.settings import CooperativeSettings, ExchangeSettings, StaleSettings
 from atta.train.stale.decisions.common import Decisions, ExchangeDecisions
 from atta.train.stale.table import Direction
@@ -59,6 +61,19 @@ class ExchangeTrainer(ServerTrainer):
         self.options = config
         self.decisions: Decisions = decisions or ExchangeDecisions()
         self.figures = RowFigures()
+        self._reporter = JobReporter(cluster, config.strategy, device)
+
+    def fit(self) -> list[EpochReport]:
+        """See ``EpochLoop``."""
+        epochs = super().fit()
+        self._reporter.end()
+        return epochs
+
+    def train_epoch(self, epoch: int) -> EpochReport:
+        """See ``EpochLoop``; a daemon shows the epoch's figures while the job runs."""
+        report = super().train_epoch(epoch)
+        self._reporter.report(epoch, self.figures)
+        return report
 
     def accuracies(self) -> Mapping[str, float]:
         """See ``EpochLoop``: predicted by an exact forward pass."""
