@@ -54,12 +54,52 @@ class SessionsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class SessionsReply(_message.Message):
-    __slots__ = ("uptime_s", "sessions")
+    __slots__ = ("uptime_s", "sessions", "jobs")
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
     uptime_s: float
     sessions: _containers.RepeatedCompositeFieldContainer[SessionInfo]
-    def __init__(self, uptime_s: _Optional[float] = ..., sessions: _Optional[_Iterable[_Union[SessionInfo, _Mapping]]] = ...) -> None: ...
+    jobs: _containers.RepeatedCompositeFieldContainer[JobInfo]
+    def __init__(self, uptime_s: _Optional[float] = ..., sessions: _Optional[_Iterable[_Union[SessionInfo, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ...) -> None: ...
+
+class JobInfo(_message.Message):
+    __slots__ = ("job", "epoch", "direction", "sent_bytes", "crossed_bytes", "rows", "age_min", "age_mean", "age_max", "broadcasts", "skipped")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DIRECTION_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CROSSED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    AGE_MIN_FIELD_NUMBER: _ClassVar[int]
+    AGE_MEAN_FIELD_NUMBER: _ClassVar[int]
+    AGE_MAX_FIELD_NUMBER: _ClassVar[int]
+    BROADCASTS_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    direction: str
+    sent_bytes: int
+    crossed_bytes: int
+    rows: int
+    age_min: float
+    age_mean: float
+    age_max: float
+    broadcasts: int
+    skipped: int
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., direction: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., crossed_bytes: _Optional[int] = ..., rows: _Optional[int] = ..., age_min: _Optional[float] = ..., age_mean: _Optional[float] = ..., age_max: _Optional[float] = ..., broadcasts: _Optional[int] = ..., skipped: _Optional[int] = ...) -> None: ...
+
+class ReportRequest(_message.Message):
+    __slots__ = ("keep_s", "rows")
+    KEEP_S_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    keep_s: float
+    rows: _containers.RepeatedCompositeFieldContainer[JobInfo]
+    def __init__(self, keep_s: _Optional[float] = ..., rows: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ...) -> None: ...
+
+class ReportReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class SessionInfo(_message.Message):
     __slots__ = ("session", "job", "epoch", "rank", "world_size", "batches", "taken", "seeds", "queued", "in_flight", "queued_bytes", "lent_bytes", "score", "sigma", "sample_ms", "train_ms", "error")

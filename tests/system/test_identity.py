@@ -122,7 +122,9 @@ def test_only_describe_answers_anybody() -> None:
     """The exemptions, by name: a new method gets onto this list only on purpose."""
     by_bound = {bound: [name for name, m in rpc.METHODS.items() if m.bound is bound] for bound in Bound}
     assert by_bound[Bound.NOTHING] == ["ControlService.Describe"]
-    assert by_bound[Bound.NAMED] == [f"ControlService.{name}" for name in ("Stats", "Sessions", "Trace", "Stop")]
+    assert by_bound[Bound.NAMED] == [
+        f"ControlService.{name}" for name in ("Stats", "Sessions", "Report", "Trace", "Stop")
+    ]
     assert {name.partition(".")[0] for name in by_bound[Bound.PROCESS]} == {"SessionService"}
 
 

@@ -6,7 +6,9 @@ import itertools
 import json
 import math
 import os
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ from torch_geometric.nn import GCN
 
 import atta
 from atta.client.local import free_addresses
+from atta.client.watch import Watch
 from atta.errors import ConfigError
+from atta.observe.figures import JobFigures
 from atta.partition import Graph, partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import EpochReport, TrainConfig, fit
@@ -189,6 +193,38 @@ def test_exact_evaluation_of_a_model_trained_on_samples(
     assert exact.epochs[1].eval_bytes - last.eval_bytes > 0  # features of the same server travel once
     exchanged = fit(replace(config, strategy="exchange", epochs=1)).epochs[0]
     assert exact.epochs[1].eval_bytes == exchanged.eval_bytes
+
+
+@pytest.mark.parametrize("strategy", ["exchange", "pipegcn", "sancus"])
+def test_a_daemon_shows_a_running_job(config: TrainConfig, strategy: str) -> None:
+    options: dict[str, Any] = {"warmup": 0, "bound": "epoch", "eps": 1} if strategy == "sancus" else {}
+    config = replace(config, strategy=strategy, epochs=100, eval_every=100, layers=3, **options)
+    seen: dict[tuple[str, int, str], JobFigures] = {}
+    with Watch(str(config.cluster)) as watch, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(fit, config)
+        while not running.done():
+            seen |= {(job.job, job.epoch, job.direction): job for job in watch.look()[0].sample.jobs}
+            time.sleep(0.01)
+        assert not watch.look()[0].sample.jobs  # the job has ended
+    reports = running.result().epochs
+    (name,) = {job for job, _, _ in seen}
+    assert name.startswith(f"{strategy}-")
+    both = {epoch: (seen[name, epoch, "forward"], seen[name, epoch, "backward"]) for _, epoch, _ in seen}
+    assert len(both) > 1
+    for epoch, (rows, gradients) in both.items():
+        assert rows.crossed_bytes + gradients.crossed_bytes == reports[epoch].crossed_bytes
+        assert rows.sent_bytes == rows.crossed_bytes  # rows within a server are counted elsewhere
+        assert rows.rows > 0
+    late = [pair for epoch, pair in both.items() if epoch >= 2]
+    width = 4 * config.hidden
+    if strategy == "exchange":
+        assert {(r.age_min, r.age_max, r.skipped, r.rows * width == r.sent_bytes) for r, _ in late} == {(0, 0, 0, True)}
+    if strategy == "pipegcn":
+        assert {(r.age_min, r.age_mean, r.age_max, g.age_min, g.age_max) for r, g in late} == {(1, 1, 1, 1, 1)}
+    if strategy == "sancus":
+        assert {r.age_max for r, _ in late} == {0, 1}
+        assert all((r.broadcasts == 0) != (r.skipped == 0) for r, _ in late)  # all trainers in every second epoch
+        assert all((r.age_max == 0) == (r.skipped == 0) for r, _ in late)
 
 
 def test_a_server_per_partition(config: TrainConfig) -> None:

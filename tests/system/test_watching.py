@@ -19,8 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import atta
 from atta.client.watch import Watch
-from atta.observe.catalogue import FIGURES, SESSION_FIGURES, family_of
+from atta.observe.catalogue import FIGURES, JOB_FIGURES, SESSION_FIGURES, family_of
 from tests.system.conftest import SmallGraph, free_port
+from tests.unit.platform.figures import job
 from tests.waiting import eventually
 
 DASHBOARD = Path(__file__).parents[2] / "docs/grafana-atta.json"
@@ -113,6 +114,21 @@ def test_sessions_are_seen_with_what_they_do(pair: atta.LocalCluster) -> None:
         assert first.sample.counters["link_requests_served"] > 0  # part 1 asked for its neighbours
         del batches
         assert eventually(lambda: not watch.look()[1].sessions)
+
+
+def test_reports_of_jobs_are_shown(small_graph: SmallGraph) -> None:
+    port = free_port()
+    options = ("--metrics-port", str(port))
+    with atta.local(small_graph.dataset(1, "random"), threads=1, options=options) as cluster:
+        cluster.report([job(), job(direction="backward")], 60)
+        assert eventually(lambda: "atta_job_epoch" in scrape(port))
+        found = scrape(port)
+        assert all(found["types"][f"atta_{family.name}"] == "gauge" for family in JOB_FIGURES.values())
+        done = top("--cluster", str(cluster.cluster_file), "--once")
+        assert "sancus-5e55 rows" in done.stdout
+        assert "sancus-5e55 gradients" in done.stdout
+        cluster.report([job()], 0)
+        assert eventually(lambda: "atta_job_epoch" not in scrape(port))
 
 
 def test_once_prints_a_picture_and_json_a_document(pair: atta.LocalCluster, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from atta.client.sessions.slots import SlotMaps
 from atta.client.sessions.stream import BatchStream
 from atta.client.tables.cluster import ClusterTables
 from atta.errors import ConfigError, RestartedError, WrongDatasetError
+from atta.observe.figures import JobFigures
 from atta.observe.machine.host import machine_id
 from atta.observe.recording import Recording
 from atta.partition.schema import Schema
@@ -75,6 +76,12 @@ class Cluster:
     def stats(self) -> list[dict[str, float]]:
         """Counters and gauges of each daemon, in the order of their partitions."""
         return [c.stats() for c in self._connections]
+
+    def report(self, figures: Sequence[JobFigures], keep_s: float) -> None:
+        """Have the daemon of partition 0 show what a training job's latest epoch has sent and read; see
+        ``Connection.report``.
+        """
+        self._connections[self.daemon_of(0)].report(figures, keep_s)
 
     def trace(self, last_s: float = 0.0) -> list[Recording]:
         """What each daemon recorded in the last ``last_s`` seconds, in the order of their partitions; 0: everything

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,7 @@ import grpc
 
 from atta.client.patience import PATIENCE_S, Patience
 from atta.errors import RemoteError, UnavailableError
-from atta.observe.figures import SessionFigures
+from atta.observe.figures import JobFigures, SessionFigures
 from atta.observe.recording import Entry, Recording, from_lines
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2
@@ -19,6 +21,9 @@ from atta.wire import rpc
 from atta.wire.identity import Bound, Identity, check
 
 __all__ = ["Connection", "Description"]
+
+REPORT_S = 5.0
+"""How long a report of a job may take."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Connection:
         self._stubs: dict[str, Any] = {}
         self._meant = Identity(part)
         self._pinned: Connection | None = None
+        self._reporting: Any = None  # gRPC gives up a call that nobody holds
 
     def meet(self, found: Description) -> None:
         """From now on address requests to the daemon with this description.
@@ -132,6 +138,20 @@ class Connection:
         reply = self.call("ControlService.Sessions", control_pb2.SessionsRequest())
         return [SessionFigures.of_message(session) for session in reply.sessions]
 
+    def report(self, figures: Sequence[JobFigures], keep_s: float) -> None:
+        """Have the daemon show the figures of a job for ``keep_s`` seconds; 0: forget the job.
+
+        The call does not wait, and nobody learns whether it failed: watching must not hold up a job. A report is left
+        out while the one before is under way. The last one, of 0 s, waits for it.
+        """
+        if keep_s == 0:
+            self._finish_report()
+        elif self._reporting is not None and not self._reporting.done():
+            return
+        rows = [one.to_message() for one in figures]
+        request = control_pb2.ReportRequest(keep_s=keep_s, rows=rows)
+        self._reporting = self.begin("ControlService.Report", request, timeout=REPORT_S)
+
     def trace(self, last_s: float = 0.0) -> Recording:
         """What the daemon has recorded in the last ``last_s`` seconds; 0: everything that it still has.
 
@@ -158,5 +178,12 @@ class Connection:
         self.call("ControlService.Stop", control_pb2.StopRequest(), timeout=self.deadline_s)
 
     def close(self) -> None:
-        """Close the channel."""
+        """Close the channel, after the latest report has arrived or failed."""
+        self._finish_report()
         self._channel.close()
+
+    def _finish_report(self) -> None:
+        """Wait until the latest report has arrived or failed."""
+        if self._reporting is not None:
+            with contextlib.suppress(grpc.FutureCancelledError, grpc.FutureTimeoutError):
+                self._reporting.exception(REPORT_S)

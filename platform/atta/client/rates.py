@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from atta.observe.figures import SessionFigures
+from atta.observe.figures import JobFigures, SessionFigures
 from atta.wire.parts import parts_text
 
 __all__ = ["DaemonRates", "Sample", "SessionRates", "rates"]
@@ -26,6 +26,8 @@ class Sample:
     at: float = 0.0
     """Uptime of the daemon in seconds when ``sessions`` was read. ``counters`` contains its own."""
     error: str = ""
+    jobs: tuple[JobFigures, ...] = ()
+    """What training jobs have told this daemon of their latest epoch."""
 
     @property
     def parts(self) -> str:
@@ -76,6 +78,7 @@ class DaemonRates:
             **shown,
             "counters": dict(sorted(self.sample.counters.items())),
             "sessions": [session.to_dict() for session in self.sessions],
+            "jobs": [asdict(job) for job in self.sample.jobs],
         }
 
 

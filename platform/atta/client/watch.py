@@ -12,7 +12,7 @@ import grpc
 from atta.client.cluster import resolve_target
 from atta.client.control import Connection
 from atta.client.rates import DaemonRates, Sample, rates
-from atta.observe.figures import SessionFigures
+from atta.observe.figures import JobFigures, SessionFigures
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 
@@ -55,7 +55,8 @@ class Watch:
             cause = rpc.error_from(address, error)
             return Sample(part, address, error=str(cause).removeprefix(f"{address}: "))
         found = tuple(SessionFigures.of_message(session) for session in reply.sessions)
-        return Sample(part, address, dict(stats.counters), found, reply.uptime_s)
+        jobs = tuple(JobFigures.of_message(job) for job in reply.jobs)
+        return Sample(part, address, dict(stats.counters), found, reply.uptime_s, jobs=jobs)
 
     def close(self) -> None:
         """Close all connections."""

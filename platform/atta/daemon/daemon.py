@@ -31,6 +31,7 @@ from atta.daemon.peers.turns import MessageTurns, TurnPool
 from atta.daemon.services.control import ControlService
 from atta.daemon.services.data import GraphService, KvService
 from atta.daemon.services.handling import Handling
+from atta.daemon.services.jobs import JobBoard
 from atta.daemon.services.sessions import SessionService
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError
@@ -85,6 +86,7 @@ class Daemon:
         self._engine = Engine(config, self._dataset, shard, store, peers, cache=cache, edges=edges, links=self._links)
         self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
         self._sessions = SessionService(config, self._engine, config.listen)
+        self._jobs = JobBoard(time.monotonic)
         self._graph = GraphService(shard, self._serving, turns, config.listen)
         at_once = moved_at_once(config.threads)
         self._kv = KvService(
@@ -124,7 +126,9 @@ class Daemon:
             ("grpc.max_concurrent_streams", MAX_STREAMS + self.config.max_sessions),
         ]
         self._server = grpc.aio.server(options=options)
-        control = ControlService(self._identity, self._engine, self._process, self._stats, self._stopping.set)
+        control = ControlService(
+            self._identity, self._engine, self._process, self._stats, self._stopping.set, jobs=self._jobs
+        )
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         served = self._engine.recorder.served
@@ -214,7 +218,7 @@ class Daemon:
         }
 
     def _figures(self) -> DaemonFigures:
-        return DaemonFigures(self._stats(), self._engine.session_figures())
+        return DaemonFigures(self._stats(), self._engine.session_figures(), self._jobs.figures())
 
     def drain(self) -> None:
         """Begin to stop; a second call exits at once. A signal handler of the event loop may call it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["FIGURES", "SESSION_FIGURES", "Family", "Series", "family_of"]
+__all__ = ["FIGURES", "JOB_FIGURES", "SESSION_FIGURES", "Family", "Series", "family_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,21 @@ SESSION_FIGURES: dict[str, Family] = {
     "train_ms": Family("session_train_milliseconds", "The consumer's time per batch, running mean."),
 }
 """Fields of ``SessionFigures`` that are exported."""
+
+JOB_FIGURES: dict[str, Family] = {
+    "epoch": Family("job_epoch", "The epoch that the other figures of the job are of, from 0."),
+    "sent_bytes": Family("job_sent_bytes", "Bytes of rows or gradients that trainers sent each other in an epoch."),
+    "crossed_bytes": Family("job_crossed_bytes", "The bytes of these that went to other servers."),
+    "rows": Family("job_rows_read", "Rows or gradients of other trainers that were read in an epoch."),
+    "age_min": Family("job_age_min_epochs", "Least age of the rows that were read."),
+    "age_mean": Family("job_age_mean_epochs", "Mean age of the rows that were read."),
+    "age_max": Family("job_age_max_epochs", "Greatest age of the rows that were read."),
+    "broadcasts": Family("job_broadcasts", "How often trainers sent their rows in an epoch."),
+    "skipped": Family(
+        "job_broadcasts_skipped", "How often trainers kept their rows back, which were still good enough."
+    ),
+}
+"""Fields of ``JobFigures`` that are exported. All are of the latest epoch."""
 
 
 @dataclass(frozen=True, slots=True)

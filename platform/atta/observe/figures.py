@@ -11,7 +11,12 @@ import psutil
 
 from atta.protos.v1 import control_pb2
 
-__all__ = ["ProcessFigures", "SessionFigures"]
+__all__ = ["DIRECTIONS", "MAX_REPORT_S", "JobFigures", "ProcessFigures", "SessionFigures"]
+
+DIRECTIONS = ("forward", "backward")
+"""Of rows between trainers: rows travel forward, their gradients backward."""
+MAX_REPORT_S = 24 * 3600.0
+"""How long a daemon shows a report of a job at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +51,57 @@ class SessionFigures:
 
     def to_message(self) -> Any:
         """The same as a ``SessionInfo``."""
-        known = {f.name: getattr(self, f.name) for f in fields(self)}
-        return control_pb2.SessionInfo(**{name: value for name, value in known.items() if value is not None})
+        return control_pb2.SessionInfo(**_known(self))
 
     @classmethod
     def of_message(cls, message: Any) -> SessionFigures:
         """The figures in a ``SessionInfo``."""
-        absent = {f.name for f in message.DESCRIPTOR.fields if f.has_presence and not message.HasField(f.name)}
-        known: dict[str, Any] = {f.name: None if f.name in absent else getattr(message, f.name) for f in fields(cls)}
-        return cls(**known)
+        return cls(**_sent(message))
+
+
+@dataclass(frozen=True, slots=True)
+class JobFigures:
+    """What the trainers of a job have sent each other, and read, in its latest epoch, in one direction."""
+
+    job: str
+    epoch: int
+    """From 0."""
+    direction: str
+    """One of ``DIRECTIONS``."""
+    sent_bytes: int
+    crossed_bytes: int
+    """Of these, the bytes that went to other servers."""
+    rows: int
+    """Number of rows of other trainers that were read."""
+    age_min: float | None
+    """Of the rows that were read, in epochs; None if none was read."""
+    age_mean: float | None
+    age_max: float | None
+    broadcasts: int
+    """How often trainers sent their rows to those who read them."""
+    skipped: int
+    """How often they did not, because theirs were still good enough."""
+
+    def to_message(self) -> Any:
+        """The same as a ``JobInfo``."""
+        return control_pb2.JobInfo(**_known(self))
+
+    @classmethod
+    def of_message(cls, message: Any) -> JobFigures:
+        """The figures in a ``JobInfo``."""
+        return cls(**_sent(message))
+
+
+def _known(figures: SessionFigures | JobFigures) -> dict[str, Any]:
+    """The fields of a message: those that are not None."""
+    known = {f.name: getattr(figures, f.name) for f in fields(figures)}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _sent(message: Any) -> dict[str, Any]:
+    """The fields of a message, by name; None where one is absent."""
+    absent = {f.name for f in message.DESCRIPTOR.fields if f.has_presence and not message.HasField(f.name)}
+    return {f.name: None if f.name in absent else getattr(message, f.name) for f in message.DESCRIPTOR.fields}
 
 
 class ProcessFigures:

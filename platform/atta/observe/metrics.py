@@ -10,8 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from atta.errors import ConfigError
-from atta.observe.catalogue import FIGURES, SESSION_FIGURES, Family, family_of
-from atta.observe.figures import SessionFigures
+from atta.observe.catalogue import FIGURES, JOB_FIGURES, SESSION_FIGURES, Family, family_of
+from atta.observe.figures import JobFigures, SessionFigures
 
 __all__ = ["MAX_SESSIONS", "DaemonCollector", "DaemonFigures", "serve_metrics"]
 
@@ -20,14 +20,18 @@ MAX_SESSIONS = 64
 MAX_JOB_CHARS = 64
 SESSION_LABELS = ("atta_job", "session")
 """Labels of a session's metrics. The first is not ``job``, because Prometheus gives every series a label ``job``."""
+JOB_LABELS = ("atta_job", "direction")
 
 
 @dataclass(frozen=True)
 class DaemonFigures:
-    """What a scrape reads: the counters and gauges of a daemon, and its sessions in the order of opening."""
+    """What a scrape reads: the counters and gauges of a daemon, and its sessions in the order of opening, and
+    what training jobs have reported.
+    """
 
     stats: Mapping[str, float]
     sessions: Sequence[SessionFigures]
+    jobs: Sequence[JobFigures] = ()
 
 
 class DaemonCollector(Collector):
@@ -45,13 +49,26 @@ class DaemonCollector(Collector):
             series = family_of(figure)
             self._add(metrics, series.family, series.labels, value)
         for shown in found.sessions[:MAX_SESSIONS]:
-            for field, family in SESSION_FIGURES.items():
-                value = getattr(shown, field)
-                if value is not None:
-                    labelled = Family(family.name, family.help, family.counter, SESSION_LABELS)
-                    self._add(metrics, labelled, (shown.job[:MAX_JOB_CHARS], shown.session), value)
+            labels = (shown.job[:MAX_JOB_CHARS], shown.session)
+            self._add_all(metrics, shown, SESSION_FIGURES, SESSION_LABELS, labels)
+        for job in found.jobs:
+            self._add_all(metrics, job, JOB_FIGURES, JOB_LABELS, (job.job, job.direction))
         yield InfoMetricFamily("atta_daemon", "What is served.", {"part": self._part, **self._about})
         yield from (metrics[name] for name in sorted(metrics))
+
+    def _add_all(
+        self,
+        metrics: dict[str, GaugeMetricFamily | CounterMetricFamily],
+        figures: SessionFigures | JobFigures,
+        families: Mapping[str, Family],
+        names: tuple[str, ...],
+        labels: Sequence[str],
+    ) -> None:
+        """Add the fields of ``figures`` that ``families`` has; ``names`` of labels and their values."""
+        for field, family in families.items():
+            value = getattr(figures, field)
+            if value is not None:
+                self._add(metrics, Family(family.name, family.help, family.counter, names), labels, value)
 
     def _add(
         self,

@@ -166,6 +166,7 @@ METHODS: dict[str, RpcMethod] = {
         Bound.NAMED,
         Stats=(control_pb2.StatsRequest, control_pb2.StatsReply),
         Sessions=(control_pb2.SessionsRequest, control_pb2.SessionsReply),
+        Report=(control_pb2.ReportRequest, control_pb2.ReportReply),
         Trace=(control_pb2.TraceRequest, control_pb2.TraceChunk, True),
         Stop=(control_pb2.StopRequest, control_pb2.StopReply),
     ),

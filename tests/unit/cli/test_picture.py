@@ -9,7 +9,7 @@ from rich.console import Console
 
 from atta.cli.cluster.picture import picture
 from atta.client.rates import DaemonRates, Sample, SessionRates
-from tests.unit.platform.figures import session
+from tests.unit.platform.figures import job, session
 
 COUNTERS = {
     "buffer_bytes": 3 << 20,
@@ -54,6 +54,18 @@ def test_daemons_their_sessions_and_silent_ones() -> None:
     ]  # fmt: skip
     assert line_with(lines, "fit").split()[3:5] == ["-", "-"]  # one sample gives no rates
     assert line_with(lines, "part 1").split() == ["part", "1", "b:2", "no", "daemon", "answers"]
+
+
+def test_rows_of_jobs_are_shown_by_direction() -> None:
+    gradients = job(direction="backward", rows=0, age_min=None, age_mean=None, age_max=None)
+    lines = drawn(DaemonRates(Sample(0, "a:1", COUNTERS, jobs=(job(), gradients))))
+    assert line_with(lines, "skipped").split() == [
+        "job", "epoch", "sent", "crossed", "rows", "read", "age", "min", "mean", "max", "broadcasts", "skipped",
+    ]  # fmt: skip
+    assert line_with(lines, "5e55 rows").split() == [
+        "sancus-5e55", "rows", "12", "3", "MiB", "2", "MiB", "12,345", "0.0", "0.8", "2.0", "3", "5",
+    ]  # fmt: skip
+    assert line_with(lines, "gradients").split()[-6:] == ["0", "-", "-", "-", "3", "5"]
 
 
 def test_a_failed_session_says_why() -> None:

@@ -12,10 +12,10 @@ import pytest
 from prometheus_client.core import Metric
 
 from atta.errors import ConfigError
-from atta.observe.catalogue import FIGURES, SESSION_FIGURES, family_of
+from atta.observe.catalogue import FIGURES, JOB_FIGURES, SESSION_FIGURES, family_of
 from atta.observe.figures import ProcessFigures, SessionFigures
 from atta.observe.metrics import MAX_SESSIONS, DaemonCollector, DaemonFigures, serve_metrics
-from tests.unit.platform.figures import session
+from tests.unit.platform.figures import job, session
 
 
 def scrape(stats: Mapping[str, float], *sessions: SessionFigures) -> dict[str, Metric]:
@@ -28,7 +28,12 @@ def values(metric: Metric) -> dict[tuple[str, ...], float]:
 
 
 def test_no_two_figures_share_a_name() -> None:
-    families = [*FIGURES.values(), *SESSION_FIGURES.values(), *(family_of(n).family for n in LABELLED)]
+    families = [
+        *FIGURES.values(),
+        *SESSION_FIGURES.values(),
+        *JOB_FIGURES.values(),
+        *(family_of(n).family for n in LABELLED),
+    ]
     names = [family.name for family in families]
     assert len(set(names)) == len(names)
     assert all(family.help.endswith(".") for family in families)
@@ -73,6 +78,19 @@ def test_sessions_have_series_while_they_are_open() -> None:
     assert found["atta_session_batches_taken"].type == "counter"
     assert {f"atta_{family.name}" for family in SESSION_FIGURES.values()} <= set(found)
     assert not any(name.startswith("atta_session_") for name in scrape({}))
+
+
+def test_jobs_have_series_by_direction() -> None:
+    jobs = (job(), job(direction="backward", rows=0, age_min=None, age_mean=None, age_max=None))
+    collector = DaemonCollector(3, {}, lambda: DaemonFigures({}, (), jobs))
+    found = {metric.name: metric for metric in collector.collect()}
+    rows, gradients = ("sancus-5e55", "forward"), ("sancus-5e55", "backward")
+    assert values(found["atta_job_rows_read"]) == {rows: 12_345, gradients: 0}
+    assert values(found["atta_job_age_mean_epochs"]) == {rows: 0.75}  # no gradient was read
+    assert values(found["atta_job_broadcasts_skipped"]) == {rows: 5, gradients: 5}
+    assert {f"atta_{family.name}" for family in JOB_FIGURES.values()} <= set(found)
+    assert all(found[f"atta_{family.name}"].type == "gauge" for family in JOB_FIGURES.values())
+    assert not any(name.startswith("atta_job_") for name in scrape({}))
 
 
 def test_series_of_sessions_are_bounded() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atta.client.rates import Sample, rates
-from tests.unit.platform.figures import session
+from tests.unit.platform.figures import job, session
 
 BEFORE = {
     "uptime_seconds": 100.0, "machine_cores": 4.0, "machine_busy_seconds": 1000.0, "cpu_s": 50.0,
@@ -42,6 +42,11 @@ def test_a_session_between_two_samples() -> None:
     assert (old.batches_per_s, old.seeds_per_s) == (5, 475)
     assert (new.batches_per_s, new.seeds_per_s) == (0.5, 50)
     assert new.figures.session == "new"
+
+
+def test_jobs_are_in_the_document() -> None:
+    (shown,) = rates(None, sample(AFTER, jobs=(job(),))).to_dict()["jobs"]
+    assert (shown["job"], shown["direction"], shown["age_max"], shown["skipped"]) == ("sancus-5e55", "forward", 2.0, 5)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What ``atta top`` shows: one line of figures per daemon and a table of its sessions below."""
+"""What ``atta top`` shows: one line of figures per daemon, tables of its sessions and of jobs' rows below."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from atta.cli.work import size
 from atta.client.rates import DaemonRates, SessionRates
+from atta.observe.figures import JobFigures
 
 __all__ = ["picture"]
 
@@ -21,6 +22,8 @@ _WIDTHS = {"remote": 11, "buffers": 18, "served": 20}
 _SESSION_COLUMNS = (
     "epoch", "batches", "batch/s", "seeds/s", "queue", "flight", "held", "score", "sigma", "sample ms", "train ms",
 )  # fmt: skip
+_JOB_COLUMNS = ("epoch", "sent", "crossed", "rows read", "age min", "mean", "max", "broadcasts", "skipped")
+_TRAVELLING = {"forward": "rows", "backward": "gradients"}
 
 
 def picture(cluster: str, daemons: Sequence[DaemonRates], width: int) -> RenderableType:
@@ -38,6 +41,8 @@ def _daemon(daemon: DaemonRates, width: int) -> list[RenderableType]:
     shown: list[RenderableType] = [head, Padding(_figures(daemon, width), (0, 0, 0, 2))]
     if daemon.sessions:
         shown.append(Padding(_sessions(daemon.sessions), (0, 0, 0, 2)))
+    if sample.jobs:
+        shown.append(Padding(_jobs(sample.jobs), (0, 0, 0, 2)))
     return shown
 
 
@@ -94,6 +99,27 @@ def _sessions(sessions: Sequence[SessionRates]) -> Table:
             _number(s.sigma),
             _number(s.sample_ms),
             _number(s.train_ms),
+        )
+    return table
+
+
+def _jobs(jobs: Sequence[JobFigures]) -> Table:
+    table = _table()
+    table.add_column("job", overflow="fold")
+    for name in _JOB_COLUMNS:
+        table.add_column(name, justify="right", overflow="fold")
+    for job in jobs:
+        table.add_row(
+            Text(f"{job.job} {_TRAVELLING.get(job.direction, job.direction)}"),
+            str(job.epoch),
+            size(job.sent_bytes),
+            size(job.crossed_bytes),
+            f"{job.rows:,}",
+            _number(job.age_min),
+            _number(job.age_mean),
+            _number(job.age_max),
+            str(job.broadcasts),
+            str(job.skipped),
         )
     return table
 

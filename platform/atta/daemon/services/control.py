@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Callable
 
 from atta.daemon.engine.engine import Engine
 from atta.daemon.services.handling import Context, Handler
+from atta.daemon.services.jobs import JobBoard
 from atta.errors import ConfigError
-from atta.observe.figures import ProcessFigures
+from atta.observe.figures import JobFigures, ProcessFigures
 from atta.observe.machine.host import machine_id
 from atta.observe.version import __version__
 from atta.protos.v1 import control_pb2
@@ -20,7 +21,10 @@ __all__ = ["ControlService"]
 
 
 class ControlService:
-    """``ControlService`` of a daemon. ``stats`` returns its counters; ``stop`` makes it drain."""
+    """``ControlService`` of a daemon.
+
+    ``stats`` returns its counters; ``stop`` makes it drain. ``jobs``: where reports of training jobs are kept.
+    """
 
     def __init__(
         self,
@@ -29,8 +33,10 @@ class ControlService:
         process: ProcessFigures,
         stats: Callable[[], dict[str, float]],
         stop: Callable[[], None],
+        *,
+        jobs: JobBoard,
     ) -> None:
-        self._identity = identity
+        self._identity, self._jobs = identity, jobs
         self._engine, self._process, self._stats, self._stop = engine, process, stats, stop
 
     def methods(self) -> dict[str, Handler]:
@@ -39,6 +45,7 @@ class ControlService:
             "Describe": self.describe,
             "Stats": self.stats,
             "Sessions": self.sessions,
+            "Report": self.report,
             "Trace": self.trace,
             "Stop": self.stop,
         }
@@ -67,8 +74,15 @@ class ControlService:
         """``ControlService.Sessions``."""
         figures = self._engine.session_figures()
         return control_pb2.SessionsReply(
-            uptime_s=self._process.uptime_s, sessions=[session.to_message() for session in figures]
+            uptime_s=self._process.uptime_s,
+            sessions=[session.to_message() for session in figures],
+            jobs=[job.to_message() for job in self._jobs.figures()],
         )
+
+    async def report(self, request: control_pb2.ReportRequest, context: Context) -> control_pb2.ReportReply:
+        """``ControlService.Report``."""
+        self._jobs.put([JobFigures.of_message(message) for message in request.rows], request.keep_s)
+        return control_pb2.ReportReply()
 
     async def trace(self, request: control_pb2.TraceRequest, context: Context) -> AsyncIterator[control_pb2.TraceChunk]:
         """``ControlService.Trace``."""

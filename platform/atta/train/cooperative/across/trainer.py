@@ -11,6 +11,7 @@ import atta
 from atta.train.cooperative import TrainerBatch
 from atta.train.cooperative.across.exact import exact_batch
 from atta.train.cooperative.across.figures import RowFigures, row_report
+from atta.train.cooperative.across.job import JobReporter
 from atta.train.cooperative.across.meeting import HaloRows, meet
 from atta.train.cooperative.across.messages import MessageWay, message_way
 from atta.train.cooperative.across.packing import packing
@@ -60,9 +61,16 @@ class ExchangeTrainer(ServerTrainer):
         self.options = config
         self.decisions: Decisions = decisions or ExchangeDecisions()
         self.figures = RowFigures()
+        self._reporter = JobReporter(cluster, config.strategy)
+
+    def fit(self) -> list[EpochReport]:
+        """See ``EpochLoop``."""
+        epochs = super().fit()
+        self._reporter.end()
+        return epochs
 
     def train_epoch(self, epoch: int) -> EpochReport:
-        """See ``EpochLoop``."""
+        """See ``EpochLoop``; a daemon shows the epoch's figures while the job runs."""
         report = super().train_epoch(epoch)
         ways = self.stale.forward, self.stale.backward
         rows = row_report(
@@ -71,6 +79,7 @@ class ExchangeTrainer(ServerTrainer):
             copied_bytes=sum(way.copied_bytes for way in ways),
             device=self.device,
         )
+        self._reporter.report(epoch, rows)
         return dataclasses.replace(report, rows=rows)
 
     def accuracies(self) -> Mapping[str, float]:
