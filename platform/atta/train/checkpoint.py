@@ -1,5 +1,9 @@
 """Checkpoints: a file from which a later run continues, and the best model so far.
 
+Strategies in which trainers keep something from epoch to epoch also have a file per rank, named after the epoch. All
+ranks write theirs before the checkpoint that goes with them, and remove earlier ones after it. So a crash leaves a
+checkpoint with the files of all ranks.
+
 Each is a zip archive as ``torch.save`` writes it. Its comment is a checksum of all bytes before it. ``torch.load``
 reads it too.
 """
@@ -9,7 +13,7 @@ from __future__ import annotations
 import io
 import pickle
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,13 +27,25 @@ from atta.partition.disk.staging import StagedFile, disk_full, remove_partial_fi
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings import TrainSettings
 
-__all__ = ["BEST", "LAST", "check_folder", "load_checkpoint", "save_best", "save_checkpoint", "seal"]
+__all__ = [
+    "BEST",
+    "LAST",
+    "check_folder",
+    "load_checkpoint",
+    "load_rank",
+    "prune_ranks",
+    "save_best",
+    "save_checkpoint",
+    "save_rank",
+    "seal",
+]
 
 LAST = "checkpoint.pt"
 BEST = "best.pt"
 VERSION = 1
 _MARK = b"atta-xxh3:"  # then 16 hex digits, which end the file
 _DIGITS = 16
+_RANK_FILES = "rank"
 _SHAPE = ("strategy", "model", "hidden", "heads", "depth")  # settings that determine the weights
 
 
@@ -95,6 +111,46 @@ def load_checkpoint(
         return [EpochReport.from_dict(e) for e in saved["epochs"]]
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
         raise DataError(path, f"does not fit this dataset and model: {error}") from error
+
+
+def save_rank(folder: str | Path, rank: int, world: int, done: int, state: Mapping[str, Any]) -> None:
+    """Write what ``rank`` of ``world`` keeps after ``done`` epochs: tensors and plain values.
+
+    Raises the errors of ``save_checkpoint``.
+    """
+    saved = {"version": VERSION, "world": world, "state": dict(state)}
+    _write(_rank_file(folder, rank, done), saved)
+
+
+def load_rank(folder: str | Path, rank: int, world: int, done: int, device: torch.device) -> dict[str, Any]:
+    """What ``save_rank`` has written.
+
+    Raises:
+        DataError: the file is missing or damaged, or comes from another number of trainers.
+    """
+    path = _rank_file(folder, rank, done)
+    if not path.exists():
+        raise DataError(path, f"is missing: the checkpoint of {done} epochs goes with a file of each trainer")
+    saved = _read(path, device)
+    if saved.get("version") != VERSION or not isinstance(saved.get("state"), dict):
+        raise DataError(path, f"checkpoint version {saved.get('version')!r}, this is {VERSION}")
+    if saved.get("world") != world:
+        raise DataError(path, f"was made with --trainers {saved.get('world')}, not {world}")
+    found: dict[str, Any] = saved["state"]
+    return found
+
+
+def prune_ranks(folder: str | Path, rank: int, done: int) -> None:
+    """Remove this rank's files of other epochs than ``done``."""
+    kept = _rank_file(folder, rank, done)
+    for path in Path(folder).glob(f"{_RANK_FILES}-*-{rank}.pt"):
+        if path != kept:
+            remove_partial_file(path)
+            path.unlink(missing_ok=True)
+
+
+def _rank_file(folder: str | Path, rank: int, done: int) -> Path:
+    return Path(folder) / f"{_RANK_FILES}-{done}-{rank}.pt"
 
 
 def _shape(config: TrainSettings) -> dict[str, Any]:

@@ -13,7 +13,14 @@ import torch.distributed as dist
 
 import atta
 from atta.errors import ConfigError
-from atta.train.checkpoint import load_checkpoint, save_best, save_checkpoint
+from atta.train.checkpoint import (
+    load_checkpoint,
+    load_rank,
+    prune_ranks,
+    save_best,
+    save_checkpoint,
+    save_rank,
+)
 from atta.train.labels import LabelCounts, check_label_table, count_labels
 from atta.train.reports.display import Display
 from atta.train.reports.epochs import EpochReport, best_epoch, stalled
@@ -35,12 +42,14 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         rank, world: this trainer's number, and the number of trainers.
         channels, classes: widths of the model's input and output.
         splits: those of ``val`` and ``test`` that have members.
+        keeps_state: whether ranks keep something else from epoch to epoch (``rank_state``).
         model, optimizer: saved in checkpoints. Sub-classes set both.
         eval_bytes: bytes of rows that trainers sent each other in the latest evaluation.
     """
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
+    keeps_state: bool = False
     eval_bytes: float = 0.0
 
     def __init__(self, config: Settings, cluster: atta.Cluster, device: torch.device) -> None:
@@ -87,8 +96,10 @@ class EpochLoop(abc.ABC, Generic[Settings]):
                 figures = replace(figures, eval_seconds=seconds, eval_bytes=self.eval_bytes, **accuracy)
             epochs.append(figures)
             self.display.line(figures.line())
-            self._save(epochs)
-            if config.patience is not None and stalled(epochs, config.patience):
+            stops = config.patience is not None and stalled(epochs, config.patience)
+            last = stops or epoch + 1 == config.epochs
+            self._save(epochs, last=last)
+            if stops:
                 self.display.line(f"no better validation accuracy for {config.patience} evaluations: stopping")
                 break
         return epochs
@@ -96,6 +107,13 @@ class EpochLoop(abc.ABC, Generic[Settings]):
     @abc.abstractmethod
     def train_epoch(self, epoch: int) -> EpochReport:
         """Train for one epoch; figures are reduced over all ranks."""
+
+    def rank_state(self) -> dict[str, Any]:
+        """What this rank keeps from epoch to epoch besides model and optimiser, if ``keeps_state``."""
+        return {}
+
+    def load_rank_state(self, state: dict[str, Any]) -> None:
+        """Go on from what ``rank_state`` has returned; called before the first epoch."""
 
     @abc.abstractmethod
     def accuracies(self) -> Mapping[str, float]:
@@ -111,15 +129,26 @@ class EpochLoop(abc.ABC, Generic[Settings]):
             raise ConfigError(
                 f"--checkpoint {folder}: not all trainers see the same one; several machines must share it"
             )
+        if epochs and self.keeps_state:
+            self.load_rank_state(load_rank(folder, self.rank, self.world, len(epochs), self.device))
         return epochs
 
-    def _save(self, epochs: Sequence[EpochReport]) -> None:
-        folder = self.config.checkpoint
-        if folder is None or self.rank != 0:
+    def _save(self, epochs: Sequence[EpochReport], *, last: bool) -> None:
+        folder, done = self.config.checkpoint, len(epochs)
+        if folder is None:
             return
-        if best_epoch(epochs) is epochs[-1]:
+        if self.rank == 0 and best_epoch(epochs) is epochs[-1]:
             save_best(folder, self.config, self.model, epochs[-1])
-        save_checkpoint(folder, self.config, self.model, self.optimizer, epochs)
+        if done % self.config.checkpoint_every and not last:
+            return
+        if self.keeps_state:
+            save_rank(folder, self.rank, self.world, done, self.rank_state())
+            dist.barrier()  # a checkpoint without the files of all ranks could not be resumed from
+        if self.rank == 0:
+            save_checkpoint(folder, self.config, self.model, self.optimizer, epochs)
+        if self.keeps_state:
+            dist.barrier()
+            prune_ranks(folder, self.rank, done)
 
     def _sum(self, values: Sequence[float]) -> list[float]:
         """Sum of each number over all ranks."""

@@ -69,7 +69,10 @@ class TrainSettings:
             too_many=ONE_PER_CORE,
         ),
     ] = None
-    checkpoint: Annotated[str | None, Option("Write a checkpoint after every epoch.", metavar="DIR")] = None
+    checkpoint: Annotated[str | None, Option("Write checkpoints into this folder.", metavar="DIR")] = None
+    checkpoint_every: Annotated[
+        int, Option("Epochs between checkpoints; the last epoch always writes one.", at_least=1)
+    ] = 1
     resume: Annotated[bool, Option("Continue from the checkpoint, if there is one.")] = False
     verbose: Annotated[bool, NoOption("the command has --quiet, its opposite")] = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from typing import Any
 
 import numpy as np
 import torch
@@ -88,6 +89,20 @@ class DigestTrainer(ExchangeTrainer):
         if hasattr(self, "tables"):
             self.stale.close()
         return epochs
+
+    def rank_state(self) -> dict[str, Any]:
+        """See ``EpochLoop``. Trainers that step by themselves have moments of their own."""
+        alone = self.options.average == "weights"
+        return super().rank_state() | ({"optimizer": self.optimizer.state_dict()} if alone else {})
+
+    def load_rank_state(self, state: dict[str, Any]) -> None:
+        """See ``EpochLoop``."""
+        super().load_rank_state(state)
+        if self.options.average == "weights":
+            try:
+                self.optimizer.load_state_dict(state["optimizer"])
+            except (KeyError, ValueError) as error:
+                raise ConfigError(f"--resume: the checkpoint was made without --average weights: {error}") from error
 
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """One step on the mean of gradients, or on the mean of the weights of trainers that step by themselves."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
 import atta
+from atta.errors import ConfigError
 from atta.train.cooperative import TrainerBatch
 from atta.train.cooperative.across.exact import exact_batch
 from atta.train.cooperative.across.figures import RowFigures, row_report
@@ -61,6 +63,7 @@ class ExchangeTrainer(ServerTrainer):
         self.options = config
         self.decisions: Decisions = decisions or ExchangeDecisions()
         self.figures = RowFigures()
+        self._saved: dict[str, Any] | None = None
         self._reporter = JobReporter(cluster, config.strategy)
 
     def fit(self) -> list[EpochReport]:
@@ -68,6 +71,20 @@ class ExchangeTrainer(ServerTrainer):
         epochs = super().fit()
         self._reporter.end()
         return epochs
+
+    @property
+    def keeps_state(self) -> bool:  # type: ignore[override]
+        """See ``EpochLoop``: whether rows are read again in later epochs."""
+        keeps = self.decisions.keeps("forward"), self.decisions.keeps("backward")
+        return keeps != (None, None) or self.options.codec == "delta-int8"
+
+    def rank_state(self) -> dict[str, Any]:
+        """See ``EpochLoop``: rows as they were sent last, copies of others' rows, and their versions."""
+        return self.stale.state()
+
+    def load_rank_state(self, state: dict[str, Any]) -> None:
+        """See ``EpochLoop``. The ways of rows are made with the first step, and take it then."""
+        self._saved = state
 
     def train_epoch(self, epoch: int) -> EpochReport:
         """See ``EpochLoop``; a daemon shows the epoch's figures while the job runs."""
@@ -124,11 +141,20 @@ class ExchangeTrainer(ServerTrainer):
 
     def _steps(self, epoch: int, watch: Stopwatch) -> Iterator[StepInput]:
         for step in super()._steps(epoch, watch):
+            if self._saved is not None:
+                self._take_up(self._saved)
+                self._saved = None
             if step.batch.graph.dropout is not None:
                 step.batch.graph.dropout.epoch = epoch
             self.stale.begin(epoch + 1)
             yield step
             self.stale.commit()
+
+    def _take_up(self, state: dict[str, Any]) -> None:
+        try:
+            self.stale.load_state(state)
+        except (ConfigError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(f"--resume: the saved rows do not go with this run: {error}") from error
 
     def _on_device(self, share: TrainerShare, watch: Stopwatch) -> StepInput:
         start = watch.now()
