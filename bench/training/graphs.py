@@ -46,9 +46,9 @@ def partitioned(graph: str, options: GenerateOptions, data_root: Path | None, wo
     method = "metis" if name == graph else "random"
     source, dataset = work / name, work / f"{name}-{parts}p-{method}"
     if name == "sbm":
-        # Another size is another graph.
-        size = f"{options.nodes}-{options.features}-{options.classes}"
-        source, dataset = work / f"{name}-{size}", work / f"{name}-{size}-{parts}p-{method}"
+        # Other options make another graph.
+        asked = f"{options.nodes}-{options.edges}-{options.features}-{options.classes}-{options.inter}-{options.signal}"
+        source, dataset = work / f"sbm-{asked}", work / f"sbm-{asked}-{parts}p-{method}"
     if not (source / "manifest.json").exists():
         if name == "sbm":
             generate("sbm", source, options)
@@ -96,7 +96,8 @@ def _features(source: Path) -> Array:
     with np.load(source / "x_sparse.npz") as file:
         x = csr_matrix((file["data"], file["indices"], file["indptr"]), shape=file["shape"])
     dense: Array = x.toarray()
-    return dense / np.maximum(np.abs(dense).sum(1, keepdims=True), 1e-12)
+    normalized: Array = dense / np.maximum(np.abs(dense).sum(1, keepdims=True), 1e-12)
+    return normalized
 
 
 def halo_rows(dataset: Path) -> tuple[int, int]:
