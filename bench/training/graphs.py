@@ -49,18 +49,19 @@ def partitioned(graph: str, options: GenerateOptions, data_root: Path | None, wo
         # Other options make another graph.
         asked = f"{options.nodes}-{options.edges}-{options.features}-{options.classes}-{options.inter}-{options.signal}"
         source, dataset = work / f"sbm-{asked}", work / f"sbm-{asked}-{parts}p-{method}"
-    if not (source / "manifest.json").exists():
-        if name == "sbm":
-            generate("sbm", source, options)
-        elif data_root is None:
-            raise SystemExit(f"{graph}: give --data-root, the folder of real graphs")
-        else:
-            neutral = projected(data_root / name, work / f"{name}-projected")
-            meta = json.loads((neutral / "meta.json").read_text())
-            both = [] if meta["both_directions_stored"] else ["--undirected"]
-            atta("import", "npz", neutral, source, "--overwrite", "--quiet", *both)
-    if not (dataset / "manifest.json").exists():
-        partition_graph(source, dataset, parts=parts, method=method, seed=0)
+    if (dataset / "manifest.json").exists():
+        return dataset
+    # What a cut-off attempt has left is made anew.
+    if name == "sbm":
+        generate("sbm", source, options, overwrite=True)
+    elif data_root is None:
+        raise SystemExit(f"{graph}: give --data-root, the folder of real graphs")
+    else:
+        neutral = projected(data_root / name, work / f"{name}-projected")
+        meta = json.loads((neutral / "meta.json").read_text())
+        both = [] if meta["both_directions_stored"] else ["--undirected"]
+        atta("import", "npz", neutral, source, "--overwrite", "--quiet", *both)
+    partition_graph(source, dataset, parts=parts, method=method, seed=0, overwrite=True)
     return dataset
 
 
