@@ -46,21 +46,22 @@ def partitioned(graph: str, options: GenerateOptions, data_root: Path | None, wo
     method = "metis" if name == graph else "random"
     source, dataset = work / name, work / f"{name}-{parts}p-{method}"
     if name == "sbm":
-        # Another size is another graph.
-        size = f"{options.nodes}-{options.features}-{options.classes}"
-        source, dataset = work / f"{name}-{size}", work / f"{name}-{size}-{parts}p-{method}"
-    if not (source / "manifest.json").exists():
-        if name == "sbm":
-            generate("sbm", source, options)
-        elif data_root is None:
-            raise SystemExit(f"{graph}: give --data-root, the folder of real graphs")
-        else:
-            neutral = projected(data_root / name, work / f"{name}-projected")
-            meta = json.loads((neutral / "meta.json").read_text())
-            both = [] if meta["both_directions_stored"] else ["--undirected"]
-            atta("import", "npz", neutral, source, "--overwrite", "--quiet", *both)
-    if not (dataset / "manifest.json").exists():
-        partition_graph(source, dataset, parts=parts, method=method, seed=0)
+        # Other options make another graph.
+        asked = f"{options.nodes}-{options.edges}-{options.features}-{options.classes}-{options.inter}-{options.signal}"
+        source, dataset = work / f"sbm-{asked}", work / f"sbm-{asked}-{parts}p-{method}"
+    if (dataset / "manifest.json").exists():
+        return dataset
+    # What a cut-off attempt has left is made anew.
+    if name == "sbm":
+        generate("sbm", source, options, overwrite=True)
+    elif data_root is None:
+        raise SystemExit(f"{graph}: give --data-root, the folder of real graphs")
+    else:
+        neutral = projected(data_root / name, work / f"{name}-projected")
+        meta = json.loads((neutral / "meta.json").read_text())
+        both = [] if meta["both_directions_stored"] else ["--undirected"]
+        atta("import", "npz", neutral, source, "--overwrite", "--quiet", *both)
+    partition_graph(source, dataset, parts=parts, method=method, seed=0, overwrite=True)
     return dataset
 
 
@@ -96,7 +97,8 @@ def _features(source: Path) -> Array:
     with np.load(source / "x_sparse.npz") as file:
         x = csr_matrix((file["data"], file["indices"], file["indptr"]), shape=file["shape"])
     dense: Array = x.toarray()
-    return dense / np.maximum(np.abs(dense).sum(1, keepdims=True), 1e-12)
+    normalized: Array = dense / np.maximum(np.abs(dense).sum(1, keepdims=True), 1e-12)
+    return normalized
 
 
 def halo_rows(dataset: Path) -> tuple[int, int]:
