@@ -44,6 +44,7 @@ class EpochReport:
             ``exchange`` to those of other servers too.
         crossed_bytes: the bytes of these that went to other machines, or to other servers; 0 if each server is one
             machine, except with ``exchange``.
+        crossed_feature_bytes: the bytes of ``crossed_bytes`` that are features.
         peak_memory_bytes: of each trainer since its start, by rank: of the process on the CPU, of tensors on a GPU.
     """
 
@@ -60,6 +61,7 @@ class EpochReport:
     steps: int = 0
     exchanged_bytes: float = 0.0
     crossed_bytes: float = 0.0
+    crossed_feature_bytes: float = 0.0
     peak_memory_bytes: list[int] = field(default_factory=list)
 
     def line(self) -> str:
