@@ -20,6 +20,7 @@ import pytest
 import atta
 from atta.client.local import free_addresses
 from atta.partition import partition_graph
+from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
@@ -154,6 +155,38 @@ def test_exact_strategies_learn_the_same(parts: Path, tmp_path: Path) -> None:
         assert figures["epoch_seconds"]["median"] > 0
         assert figures["peak_memory_bytes"]["median"] > 50e6
         assert figures["test_accuracy"]["median"] > 0.35
+
+
+def halo_rows(parts: Path) -> int:
+    """Rows that servers of one trainer read from each other."""
+    dataset = Dataset.open(parts)
+    (edge_type,), (node_type,) = dataset.schema.edge_types, dataset.schema.node_types
+    bounds = dataset.book.offsets[node_type]
+    read = [set(dataset.part(p).csc(edge_type).indices.tolist()) for p in range(2)]
+    return sum(len(rows - set(range(bounds[p], bounds[p + 1]))) for p, rows in enumerate(read))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_variants_beside_each_other(parts: Path, tmp_path: Path) -> None:
+    """CAGNET's form of exchange sends features in every epoch; the others keep them. SANCUS skips every other one."""
+    variants = {
+        "cagnet": "--strategy exchange --rows all --send-features",
+        "sancus": "--strategy sancus --eps 1 --warmup 0",
+    }
+    words = [word for name, options in variants.items() for word in ("--variant", f"{name}={options}")]
+    more = ("--strategies", "full", "--trainers-per-server", "1", "--epochs", "4")
+    found = bench(parts, tmp_path / "s.json", *more, *words)
+    results = {name: {k: v["median"] for k, v in figures.items()} for name, figures in found["results"].items()}
+    assert list(results) == ["full", *variants]
+    assert results["cagnet"]["payload/features_bytes"] == 400 * 6 * 4  # each row travels to the other server
+    assert results["sancus"]["payload/features_bytes"] == 0
+    # A hidden layer has 8 columns. SANCUS sends its HALO rows in 2 of the 4 epochs, and their gradients in all.
+    assert results["sancus"]["payload/rows_bytes"] == halo_rows(parts) * 8 * 4 * (2 / 4 + 1)
+    assert results["cagnet"]["payload/rows_bytes"] == 2 * 400 * 8 * 4
+    for figures in results.values():
+        assert 0 < figures["waiting_share"] < 1
+        assert figures["mean_epoch_seconds"] > 0
 
 
 @pytest.mark.netns

@@ -24,7 +24,7 @@ ENTRY = re.compile(r"- \*\*(.+?)\*\*: (.+)\. \*([^*]+)\*")
 
 SERVER_MEANS_A_MACHINE = (
     "platform/atta/train/",
-    "platform/atta/bench/strategies.py",  # compares the training strategies
+    "platform/atta/bench/strategies/",  # compares the training strategies
     "platform/atta/bench/train/",
     "platform/atta/bench/peers/",  # DistDGL calls its daemons servers
     "platform/atta/client/loaders/server.py",

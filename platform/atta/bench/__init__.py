@@ -10,7 +10,7 @@ loader        ``atta bench loader``, with its measured process ``consumer``
 scale         ``atta bench scale``, with its measured process ``consumer``
 train         ``atta bench train``, with its measured process ``worker``; ``run`` starts ``atta train`` on several hosts
 scheduler     ``atta bench scheduler``
-strategies    ``atta bench strategies``
+strategies    ``atta bench strategies``, a package: settings, figures, systems, rounds
 sampling, kv  ``atta bench sampling`` and ``atta bench kv``, with their measured processes
 partition     ``atta bench partition``, and ``atta partition --compare``
 cache         ``atta bench cache``

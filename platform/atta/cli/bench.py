@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atta.cli.output import DURATION, INTS, NAMES, json_option, plot_option, printer, quiet_option, write_json
+from atta.cli.variants import SHARE, VARIANT
 from atta.kvstore.cache import RANKS
 from atta.scheduler import POLICIES
 from atta.train.settings import MODELS
@@ -322,9 +323,20 @@ def scheduler(rtt_s: float, think_s: float, **options: Any) -> tuple[Run, Any]:
     "--batch-size", type=int, default=1024, show_default=True, help="Seeds per trainer and step of mini-batches."
 )
 @click.option(
+    "--variant",
+    "variants",
+    type=VARIANT,
+    multiple=True,
+    metavar="NAME='OPTIONS'",
+    help="Also run these options of atta train, under this name; may be given several times.",
+)
+@click.option(
     "--external-share",
-    type=float,
-    help="Shape the links between servers so that full spends this share of its time in them; needs root.",
+    "share",
+    type=SHARE,
+    metavar="[NAME=]SHARE",
+    help="Shape the links between servers so that a strategy or variant (full) spends this share of its time in them; "
+    "needs root.",
 )
 @click.option("--link", metavar="RATE", help="Rate of the links between servers, e.g. 100mbit; needs root.")
 @click.option("--eval-every", type=int, help="Epochs between evaluations  [default: after the last one].")
@@ -339,15 +351,19 @@ def scheduler(rtt_s: float, think_s: float, **options: Any) -> tuple[Run, Any]:
     "--seed", type=int, default=0, show_default=True, help="Seed of the first round; each round takes the next."
 )
 @_measured("Draw seconds per epoch.")
-def strategies(**options: Any) -> tuple[Run, Any]:
+def strategies(share: tuple[str, float] | None, **options: Any) -> tuple[Run, Any]:
     """Training strategies: mini-batches, the full graph and whole servers, over a slow link between servers.
 
     Example: atta bench strategies --data data/demo-2p --layers 3 --eas 1,15 --external-share 0.65 --json
         strategies.json
+
+    Example: atta bench strategies --data data/demo-2p --strategies full --variant exchange='--strategy exchange' --variant
+        sancus='--strategy sancus --eps 1' --external-share exchange=0.8
     """
     from atta.bench.strategies import StrategiesBench, run
 
-    return run, StrategiesBench(**options)
+    name, external_share = share or ("full", None)
+    return run, StrategiesBench(external_share=external_share, share_of=name, **options)
 
 
 @bench.command()

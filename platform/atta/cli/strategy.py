@@ -142,16 +142,25 @@ def _sizes(sizes: Sizes) -> dict[str, Any]:
     return plain
 
 
+def _stale_rows(forecast: Forecast) -> tuple[str, str]:
+    """MiB of rows per epoch into the busiest server, and their ages; empty where no rows cross."""
+    if not forecast.row_bytes:
+        return "", ""
+    return f"{forecast.row_bytes / 2**20:.3g}", "-".join(str(age) for age in dict.fromkeys(forecast.ages))
+
+
 def _print(ranked: list[Forecast], advice: Advice, sizes: Sizes, alpha: float | None) -> None:
     table = Table(
         "strategy", "gradients", "steps", "s/epoch", "compute", "internal", "external", "sampling", "redundancy",
-        "memory per trainer", "fits", title="Predicted seconds per epoch, the fastest that fits first",
+        "MiB of rows", "ages", "memory per trainer", "fits", title="Predicted seconds per epoch, the fastest that fits first",
     )  # fmt: skip
     for f in ranked:
         figures = (f.seconds, f.compute, f.internal, f.external, f.sampling)
-        exact, fits = "exact" if f.exact else "sampled", "yes" if f.fits else "no"
+        exact, fits = "exact" if f.exact else "stale" if f.risk else "sampled", "yes" if f.fits else "no"
         texts = (f"{value:.3g}" for value in figures)
-        table.add_row(f.name, exact, str(f.steps), *texts, f"{f.redundancy:.2f}", size_text(f.memory), fits)
+        table.add_row(
+            f.name, exact, str(f.steps), *texts, f"{f.redundancy:.2f}", *_stale_rows(f), size_text(f.memory), fits
+        )
     console = printer()
     console.print(table)
     grown = ", ".join(f"{n / max(1.0, sizes.closure_by_hop[0]):.2f}" for n in sizes.closure_by_hop[1:6])

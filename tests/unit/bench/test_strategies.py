@@ -5,13 +5,25 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from atta.bench.lab.netlab import bits_per_s
 from atta.bench.lab.processes import Measured, Usage
 from atta.bench.results import BenchReport
-from atta.bench.strategies import STRATEGIES, StrategiesBench, accuracies, epochs_of, external_rate, figures
+from atta.bench.strategies import (
+    STRATEGIES,
+    StrategiesBench,
+    Variant,
+    accuracies,
+    epochs_of,
+    external_rate,
+    figures,
+)
 from atta.bench.train.run import Trained
+from atta.cli.main import cli
+from atta.cli.variants import SHARE, VARIANT
 from atta.errors import ConfigError, UnknownNameError
 from atta.train.reports.epochs import EpochReport
 
@@ -29,6 +41,13 @@ from atta.train.reports.epochs import EpochReport
         ({"external_share": 1.0}, "--external-share 1.0"),
         ({"external_share": 0.5, "strategies": ("cooperative",)}, "name it"),
         ({"external_share": 0.5, "servers": 1}, "at least 2 servers"),
+        ({"external_share": 0.5, "share_of": "sancus"}, "`sancus` between servers"),
+        ({"variants": (Variant("a", ()), Variant("a", ()))}, "--variant a: this name is given twice"),
+        ({"variants": (Variant("a", (), {"strategy": "exchange", "eps": 1.0}),)}, "--variant a: --eps: belongs to"),
+        (
+            {"variants": (Variant("a", (), {"strategy": "exchange", "trainers_per_server": 1}),)},
+            "--variant a: --trainers 4 --trainers-per-server 1: make 4 servers",
+        ),
         ({"link": "fast"}, "fast"),
         ({"target": 1.5}, "--target 1.5"),
         ({"eas": (1,)}, "--eas 1"),
@@ -50,6 +69,91 @@ def test_every_strategy_is_a_command() -> None:
     assert all("--epochs 12 --eval-every 12" in words and "--trainers " not in words for words in options.values())
     assert all(words.startswith("--seed 7 ") for words in options.values())
     assert "--eval-every 4" in " ".join(StrategiesBench("d", eval_every=4).options("full", 0))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "word"),
+    [
+        ("", {}, "a name has"),
+        ("a/b", {}, "a name has"),
+        ("full", {}, "this name is taken"),
+        ("dgl", {}, "this name is taken"),
+        ("a", {"seed": 4}, "--seed is the same for all systems"),
+        ("a", {"eval_every": 4}, "--eval-every is the same"),
+    ],
+)
+def test_bad_variants_are_refused(name: str, settings: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        Variant(name, (), settings)
+
+
+def test_a_variant_is_a_command_whose_options_win() -> None:
+    words = ("--strategy", "sancus", "--eps", "1", "--hidden", "8")
+    variant = Variant("s1", words, {"strategy": "sancus", "eps": 1.0, "hidden": 8})
+    plain = Variant("mini", (), {})
+    bench = StrategiesBench("d", strategies=("full",), variants=(variant, plain), external_share=0.8, share_of="s1")
+    assert bench.names == ("full", "s1", "mini")
+    options = bench.options("s1", 7)
+    assert options[:2] == ["--seed", "7"]
+    assert options[-6:] == [*words]
+    assert options.count("--hidden") == options.count("--strategy") == 1
+    assert "--trainers-per-server 2" in " ".join(options)
+    assert "--trainers-per-server" not in bench.options("mini", 7)  # mini-batches have no servers
+    assert bench.settings("s1")["hidden"] == 8
+    assert bench.settings("full")["hidden"] == 64
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ("sancus", "write NAME='OPTIONS'"),
+        ("a=--strategy exchang", "'exchang' is not one of"),
+        ("a=--nope", "No such option"),
+        ("a=--help", "not --help"),
+        ("a=--strategy 'exchange", "cannot be read"),
+        ("a=--json f", "--json is not for variants"),
+        ("a=--quiet", "--quiet is not for variants"),
+        ("a=--strategy sancus --eps nan", "--eps nan"),
+        ("a=--strategy exchange --trainers 3", "--trainers is the same"),
+    ],
+)
+def test_the_command_refuses_bad_variants_in_one_line(given: str, word: str) -> None:
+    answer = CliRunner().invoke(cli, ["bench", "strategies", "--data", "nowhere", "--variant", given])
+    assert isinstance(answer.exception, ConfigError)
+    said = str(answer.exception)
+    assert word in said
+    assert "\n" not in said
+    assert said.startswith("--variant ")
+
+
+def test_the_command_reads_variants_as_atta_train_does() -> None:
+    found = VARIANT.convert("c=--strategy exchange --rows all --send-features --codec bf16", None, None)
+    assert found.name == "c"
+    assert found.settings == {"strategy": "exchange", "rows": "all", "send_features": True, "codec": "bf16"}
+    assert found.words == ("--strategy", "exchange", "--rows", "all", "--send-features", "--codec", "bf16")
+
+
+def test_a_share_may_name_its_strategy() -> None:
+    assert SHARE.convert("0.65", None, None) == ("full", 0.65)
+    assert SHARE.convert("exchange=0.8", None, None) == ("exchange", 0.8)
+    with pytest.raises(click.BadParameter, match=r"such as 0\.65 or exchange"):
+        SHARE.convert("exchange=much", None, None)
+
+
+def test_payload_and_waiting_are_means_because_stale_strategies_do_not_send_in_every_epoch() -> None:
+    waits = {"compute": 1.0, "exchange": 2.0, "sync": 0.5, "external": 0.5}
+    epochs = [
+        epoch(9.0, None, crossed_bytes=1000.0),
+        epoch(4.0, None, crossed_bytes=30.0, crossed_feature_bytes=10.0) | {"breakdown": waits},
+        epoch(2.0, None) | {"remote_bytes": 8.0, "breakdown": {**waits, "exchange": 0.0}},
+    ]
+    found = figures(Trained(epochs, [[500, 500], [40, 50], [5, 7]]), 1)
+    assert found["payload/rows_bytes"] == 10
+    assert found["payload/features_bytes"] == 5
+    assert found["payload/daemon_bytes"] == 4
+    assert found["payload/interface_bytes"] == 51
+    assert found["waiting_share"] == pytest.approx(4 / 6)
+    assert found["mean_epoch_seconds"] == 3
 
 
 def test_rate_of_the_links() -> None:

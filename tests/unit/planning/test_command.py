@@ -37,7 +37,7 @@ def test_it_ranks_and_explains(data: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     found: dict[str, Any] = json.loads(report.read_text())
     assert {f["kind"] for f in found["strategies"]} == {
-        "mini-batch", "exchange", "preloading", "expansion-aware", "cooperative",
+        "mini-batch", "exchange", "sancus", "pipegcn", "digest", "sat", "preloading", "expansion-aware", "cooperative",
     }  # fmt: skip
     assert found["strategies"][0]["name"] == found["chosen"]
     assert found["rates"]["external"] == pytest.approx(100e6 / 8 / 32)
@@ -45,6 +45,10 @@ def test_it_ranks_and_explains(data: Path, tmp_path: Path) -> None:
     assert found["rates"]["internal"] > 0
     assert found["rates"]["parameters"] == 2 * 8 * 8 + 8 + 2 * 8 * 8 + 8 + 2 * 8 * 3 + 3  # three SAGE layers
     assert found["sizes"]["vertices"] == 600
+    rows = {f["kind"]: f["row_bytes"] for f in found["strategies"]}
+    assert rows["pipegcn"] == rows["exchange"] == found["sizes"]["exchanged"]["external"] * 2 * 2 * 8 * 4
+    assert rows["sancus"] == 0.75 * rows["exchange"]
+    assert rows["preloading"] == 0
     assert [s["max_hop"] for s in found["sizes"]["sampled"]] == [1, 1, 2, 3]
     assert found["command"] in done.output
     assert "per epoch" in done.output

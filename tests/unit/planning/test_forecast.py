@@ -181,7 +181,10 @@ def test_what_memory_keeps_out() -> None:
     assert "preloading would be faster, but needs 3 GiB per trainer." in advise(ranked).sentences
 
 
-@pytest.mark.parametrize("kind", ["mini-batch", "exchange", "preloading", "expansion-aware", "cooperative"])
+KINDS = ["mini-batch", "exchange", "sancus", "pipegcn", "preloading", "expansion-aware", "cooperative"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_options_are_those_of_training(kind: str) -> None:
     """The options (such as ``--co-batches 4``) are settings that a run accepts together."""
     options = by_kind()[kind].options

@@ -22,7 +22,7 @@ from atta.train.cooperative import (
     count_targets,
 )
 from atta.train.cooperative.across.exact import exact_share
-from atta.train.cooperative.exchange import Source
+from atta.train.cooperative.exchange import CooperativeGraph, Source
 from atta.train.cooperative.groups import machines_per_server
 from atta.train.cooperative.memory import Size, estimate
 from atta.train.cooperative.sharing.shares import TrainerShare
@@ -30,7 +30,7 @@ from atta.train.cooperative.sharing.subgraphs import ServerData
 from atta.train.loop import EpochLoop
 from atta.train.models import whole_model
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
-from atta.train.settings import CooperativeSettings
+from atta.train.settings import DEEP_MODELS, CooperativeSettings
 from atta.train.steps.timing import Stopwatch
 
 __all__ = ["ServerTrainer"]
@@ -82,11 +82,12 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
             self._resident = None
         fetched += self.data.remote_bytes
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
-        targets = edges = sent = crossed = 0
+        targets = edges = sent = crossed = features = 0
         with self.display.batches(f"epoch {epoch}", self.data.batches) as advance:
             for _, batch in self._steps(epoch, watch):
                 graph = batch.graph
                 sent, crossed = sent - graph.exchanged_bytes, crossed - graph.crossed_bytes
+                features -= self._crossed_features(graph)
                 graph.watch = watch
                 count = count_targets(batch, self.groups)
                 loss_sum += self.update(batch, count) * count
@@ -94,12 +95,13 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
                 targets += count
                 edges += graph.edge_index.shape[1]
                 sent, crossed = sent + graph.exchanged_bytes, crossed + graph.crossed_bytes
+                features += self._crossed_features(graph)
                 advance()
         watch.add("all", begin, watch.now())
         self.groups.watch = None
         seconds = self._max(time.perf_counter() - start)
-        total_edges, total_sent, total_crossed, total_fetched, *spent = self._sum(
-            [edges, sent, crossed, fetched, *self._leader_seconds(watch)]
+        total_edges, total_sent, total_crossed, total_features, total_fetched, *spent = self._sum(
+            [edges, sent, crossed, features, fetched, *self._leader_seconds(watch)]
         )
         return EpochReport(
             epoch,
@@ -112,8 +114,15 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
             steps=self.data.batches,
             exchanged_bytes=total_sent,
             crossed_bytes=total_crossed,
+            crossed_feature_bytes=total_features,
             peak_memory_bytes=self._peaks(),
         )
+
+    def _crossed_features(self, graph: CooperativeGraph) -> int:
+        """Bytes of features that this trainer has sent to other servers. The first layer of a deep model reads rows
+        that were computed.
+        """
+        return 0 if self.config.model in DEEP_MODELS else graph.crossed_in(0, "forward")
 
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """One optimiser step on ``batch``; returns the mean loss over the ``count`` targets of all trainers."""

@@ -23,7 +23,7 @@ _WORTH_SAYING = 1000.0
 
 @dataclass(frozen=True)
 class Advice:
-    """The chosen strategy, and two to four sentences that say why."""
+    """The chosen strategy, and two to six sentences that say why."""
 
     chosen: Forecast
     sentences: tuple[str, ...]
@@ -47,10 +47,23 @@ def advise(ranked: Sequence[Forecast]) -> Advice:
     term = max(chosen.terms, key=lambda name: chosen.terms[name])
     share = chosen.terms[term] / chosen.seconds if chosen.seconds else 0.0
     said = [f"{chosen.name} takes about {_seconds(chosen.seconds)} per epoch, {share:.0%} of it for {_CAUSES[term]}."]
+    said += _staleness(chosen)
     said += _next_best(chosen, ranked)
     said += _other_link(chosen, ranked)
     said += _more_memory(chosen, ranked)
     return Advice(chosen, tuple(said))
+
+
+def _staleness(chosen: Forecast) -> list[str]:
+    if not chosen.risk:
+        return []
+    low, high = chosen.ages
+    ages = f"{low} epochs" if low == high else f"{low} to {high} epochs"
+    return [
+        f"It receives {_bytes(chosen.row_bytes)} of rows per epoch and server; rows of other servers are "
+        f"{ages if high != 1 or low != high else '1 epoch'} old.",
+        f"What may cost accuracy: {chosen.risk}.",
+    ]
 
 
 def _next_best(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
@@ -71,11 +84,13 @@ def _other_link(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
     """The nearest link speed at which another kind would be chosen.
 
     A strategy takes a + e x seconds: e is its time on the link, and the link gets faster by the factor 1 / x. So times
-    are lines in x.
+    are lines in x. Those that hide a part of the link's time are not, so they are left out.
     """
+    if chosen.hidden:
+        return []
     crossings: list[tuple[float, Forecast]] = []
     for other in ranked:
-        if not other.fits or other.kind == chosen.kind or other.external == chosen.external:
+        if not other.fits or other.kind == chosen.kind or other.external == chosen.external or other.hidden:
             continue
         fixed = (other.seconds - other.external) - (chosen.seconds - chosen.external)
         x = fixed / (chosen.external - other.external)

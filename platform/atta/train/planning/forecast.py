@@ -2,13 +2,14 @@
 
 The terms are those of GraNNDis' equations (3), (4) and (8), with counted sizes instead of D^alpha: computing, rows
 within a server, rows between servers, and sampling. As in the paper they are added up, as if nothing overlapped. In
-training some of them overlap, so it is faster than predicted. Unlike the paper, gradients are counted.
+training some of them overlap, so it is faster than predicted. Unlike the paper, gradients are counted. A strategy that is
+built to send rows while it computes takes the larger of the two.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atta.train.cooperative.memory import ModelShape, Size, step_bytes
 from atta.train.planning.rates import Machines, PlannedModel, Rates
@@ -22,7 +23,7 @@ class Forecast:
     """Predicted time and memory of a strategy.
 
     Attributes:
-        kind: mini-batch, exchange, preloading, expansion-aware or cooperative.
+        kind: mini-batch, exchange, preloading, expansion-aware, cooperative, or the name of a stale strategy.
         name: for people.
         options: of ``atta train`` that select it.
         exact: whether each step computes the gradient of the whole graph.
@@ -34,6 +35,10 @@ class Forecast:
         fits: whether ``memory`` is within the machine's memory per trainer.
         redundancy: rows that all trainers compute in an epoch, per vertex and layer; 1 means that each is computed
             once.
+        row_bytes: hidden rows and gradients that the busiest server receives from other servers, in bytes per epoch.
+        ages: least and largest age of rows of other servers, in epochs.
+        risk: what may cost accuracy, for people; empty for strategies that read no stale rows.
+        hidden: seconds of ``external`` that pass while trainers compute.
     """
 
     kind: str
@@ -49,11 +54,15 @@ class Forecast:
     memory: float
     fits: bool
     redundancy: float
+    row_bytes: float = 0.0
+    ages: tuple[int, int] = (0, 0)
+    risk: str = ""
+    hidden: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """Seconds per epoch: the sum of all terms."""
-        return self.compute + self.internal + self.external + self.sampling
+        """Seconds per epoch: the sum of all terms, without what is hidden behind computing."""
+        return self.compute + self.internal + (self.external - self.hidden) + self.sampling
 
     @property
     def terms(self) -> dict[str, float]:
@@ -102,6 +111,55 @@ class Forecaster:
             preload=(work.preloaded * self.model.feature_rows + work.external * once) / self.rates.external,
             memory=self._memory(Size(rows, received, edges)),
             redundancy=self.machines.servers * steps * work.mean_vertices / max(1, self.sizes.vertices),
+        )
+
+    def reading(
+        self,
+        strategy: str,
+        name: str,
+        *,
+        forward: float,
+        backward: float,
+        options: tuple[str, ...] = (),
+        ages: tuple[int, int] = (0, 0),
+        copies: int = 0,
+        predicted: float = 0.0,
+        overlaps: bool = False,
+        risk: str = "",
+    ) -> Forecast:
+        """The forecast of a strategy in which trainers read HALO rows of other servers.
+
+        Args:
+            strategy: value of ``--strategy``, and the kind of the forecast.
+            name: for people.
+            forward, backward: how often per epoch rows and gradients of a layer travel, means over epochs after the
+                first ones.
+            options: of ``atta train`` besides the strategy.
+            ages: see ``Forecast``.
+            copies: versions of HALO rows that readers keep of each layer.
+            predicted: versions per epoch and HALO row that an LSTM reads. It computes 8 d² products per row and
+                version; a layer computes 3 d², forward and backward. Learning is not counted.
+            overlaps: whether rows travel while trainers compute.
+            risk: see ``Forecast``.
+        """
+        work, trainers = self.sizes.exchanged, self.machines.trainers
+        words = ("--strategy", strategy, "--trainers-per-server", str(trainers), *options)
+        exact = self.shared(strategy, name, work, words, exact=not risk)
+        layers = self.model.exchanges / 2
+        rows = work.external * layers
+        external = self._gradients(1)[1] + rows * (forward + backward) / self.rates.external
+        memory = exact.memory + copies * rows / trainers * self.model.row_bytes
+        compute = exact.compute + rows / trainers * predicted * (8 / 3) / self.rates.vertices
+        return replace(
+            exact,
+            compute=compute,
+            external=external,
+            memory=memory,
+            fits=memory <= self.machines.memory,
+            row_bytes=rows * (forward + backward) * self.model.row_bytes,
+            ages=ages,
+            risk=risk,
+            hidden=min(compute, rows * (forward + backward) / self.rates.external) if overlaps else 0.0,
         )
 
     def sampled(self, kind: str, name: str, batch: MeanBatch, options: tuple[str, ...]) -> Forecast:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from atta.errors import ConfigError
 from atta.train.settings import DigestSettings
 from atta.train.strategies.exchange import reading_rows
+from atta.train.strategies.forecasts import digest_forecasts
 
 if TYPE_CHECKING:
     from atta.train.cooperative.across.trainer import ExchangeTrainer
@@ -45,4 +46,5 @@ STRATEGY = reading_rows(
     DigestSettings,
     _decisions,
     _trainers,
+    digest_forecasts,
 )

@@ -7,19 +7,21 @@ of its HALO vertices, and no process holds the whole graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
 from atta.train.settings import ExchangeSettings
+from atta.train.strategies.forecasts import exchange_forecasts
 from atta.train.strategies.full import check_servers
-from atta.train.strategies.strategy import TrainingStrategy
+from atta.train.strategies.strategy import TrainingStrategy, no_forecasts
 
 if TYPE_CHECKING:
     import torch
 
     import atta
     from atta.train.cooperative.across.trainer import ExchangeTrainer
+    from atta.train.planning.forecast import Forecast, Forecaster
     from atta.train.stale.decisions.common import Decisions
 
 __all__ = ["STRATEGY", "reading_rows"]
@@ -46,10 +48,12 @@ def reading_rows(
     settings: type[ExchangeSettings],
     decisions: Callable[[Any], Decisions],
     trainers: Callable[[], type[ExchangeTrainer]] | None = None,
+    forecasts: Callable[[Forecaster], Iterator[Forecast]] = no_forecasts,
 ) -> TrainingStrategy:
     """The record of a strategy in which trainers read rows of others.
 
     ``decisions`` are made from its settings. ``trainers`` imports the class of its trainers; None: ``ExchangeTrainer``.
+    ``forecasts``: one of ``atta.train.strategies.forecasts``.
     """
 
     def trainer(settings: Any, cluster: atta.Cluster, device: torch.device) -> ExchangeTrainer:
@@ -69,6 +73,7 @@ def reading_rows(
         evaluation=_evaluation,
         counted="training vertices",
         check_parts=_check_parts,
+        forecasts=forecasts,
     )
 
 
@@ -89,4 +94,5 @@ STRATEGY = reading_rows(
     "all vertices in one step, each computed once; rows travel between servers",
     ExchangeSettings,
     _decisions,
+    forecasts=exchange_forecasts,
 )

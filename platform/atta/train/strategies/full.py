@@ -76,10 +76,6 @@ def _evaluation(settings: FullSettings) -> str:
 def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     sizes, machines = forecaster.sizes, forecaster.machines
     full = ("--strategy", "full", "--trainers-per-server")
-    if machines.servers > 1:
-        # One group of all trainers: rows go wherever they are read, also between servers.
-        options = (*full, str(machines.servers * machines.trainers))
-        yield forecaster.shared("exchange", "full, exchange between servers", sizes.exchanged, options, exact=True)
     options = (*full, str(machines.trainers))
     yield forecaster.shared("preloading", "full, shared preloading", sizes.closure, options, exact=True)
     for bounds, work in sizes.sampled.items():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from atta.train.settings import PipeGcnSettings
 from atta.train.strategies.exchange import reading_rows
+from atta.train.strategies.forecasts import pipegcn_forecasts
 
 if TYPE_CHECKING:
     from atta.train.stale.decisions.common import Decisions
@@ -26,4 +27,5 @@ STRATEGY = reading_rows(
     "as exchange, with rows and gradients of the epoch before, sent while this one computes",
     PipeGcnSettings,
     _decisions,
+    forecasts=pipegcn_forecasts,
 )

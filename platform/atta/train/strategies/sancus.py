@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from atta.train.settings import SancusSettings
 from atta.train.strategies.exchange import reading_rows
+from atta.train.strategies.forecasts import sancus_forecasts
 
 if TYPE_CHECKING:
     from atta.train.stale.decisions.common import Decisions
@@ -26,4 +27,5 @@ STRATEGY = reading_rows(
     "as exchange, but rows are sent only when the copies of their readers are too old",
     SancusSettings,
     _decisions,
+    forecasts=sancus_forecasts,
 )

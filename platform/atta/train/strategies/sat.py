@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from atta.train.settings import SatSettings
 from atta.train.strategies.digest import decisions_on_tables
 from atta.train.strategies.exchange import reading_rows
+from atta.train.strategies.forecasts import sat_forecasts
 
 if TYPE_CHECKING:
     from atta.train.cooperative.across.trainer import ExchangeTrainer
@@ -33,4 +34,5 @@ STRATEGY = reading_rows(
     SatSettings,
     _decisions,
     _trainers,
+    sat_forecasts,
 )

@@ -112,9 +112,6 @@ class TableWay:
         assert rule is not None, "rows are always read"
         for layer in sorted(self._published):
             self._pulls[layer] = self.table.fetch_later(layer, _FORWARD, self._others, rule)
-            row_bytes = self.table.row_bytes(layer, _FORWARD)
-            self._figures.sent[layer, _FORWARD] += len(self._others) * row_bytes
-            self._figures.crossed[layer, _FORWARD] += self._rows.elsewhere * row_bytes
 
     def start(self, layer: int, rows: torch.Tensor, outgoing: Callable[[torch.Tensor], Outgoing]) -> Arrival:
         """See ``Way``. Pushes own rows, if it is time.
@@ -201,6 +198,9 @@ class TableWay:
 
     def _take(self, layer: int) -> None:
         found = self._pulls.pop(layer).result()
+        row_bytes = self.table.row_bytes(layer, _FORWARD)
+        self._figures.sent[layer, _FORWARD] += len(self._others) * row_bytes
+        self._figures.crossed[layer, _FORWARD] += self._rows.elsewhere * row_bytes
         self._held[layer] = Fetched(found.values.to(self._device), found.versions)
 
     def _mine(self, rows: torch.Tensor) -> torch.Tensor:

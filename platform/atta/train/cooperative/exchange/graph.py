@@ -13,7 +13,7 @@ import torch
 from atta.errors import ConfigError
 from atta.train.cooperative.exchange.dropout import RowDropout
 from atta.train.cooperative.exchange.pending import PendingExchange
-from atta.train.cooperative.exchange.source import Source
+from atta.train.cooperative.exchange.source import Direction, Source
 from atta.train.cooperative.views import WorkerView
 from atta.train.steps.timing import Stopwatch
 
@@ -87,6 +87,10 @@ class CooperativeGraph:
     def crossed_bytes(self) -> int:
         """The bytes of these that went to other machines."""
         return 0 if self.source is None else sum(self.source.crossed.values())
+
+    def crossed_in(self, layer: int, direction: Direction) -> int:
+        """The bytes of ``crossed_bytes`` of one layer and direction."""
+        return 0 if self.source is None else self.source.crossed[layer, direction]
 
     def exchange(self, h: torch.Tensor, layer: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """The pair that PyG's layers take for two sets of vertices: rows read [o + r, ...], rows computed [o, ...].
