@@ -21,7 +21,7 @@ from atta.train.cooperative.across.messages import message_way
 from atta.train.cooperative.across.packing import packing
 from atta.train.cooperative.across.reads import ReadRows, all_rows, halo_rows, rows_of_trainers
 from atta.train.cooperative.across.source import StaleSource
-from atta.train.cooperative.exchange import Source, UnchangedRows, source_inside
+from atta.train.cooperative.exchange import RowDropout, Source, UnchangedRows, source_inside
 from atta.train.cooperative.step import own_backward, source_of, sum_gradients
 from atta.train.settings.exchange import MESSAGE_CODECS
 from atta.train.stale.decisions.common import Decisions, ExchangeDecisions
@@ -30,6 +30,7 @@ from atta.train.stale.decisions.sancus import SancusDecisions
 from tests.system.cooperative import WORLD, Case, build, found_rows
 
 WIDTH = 6
+SEED = 9
 EPOCHS = 12
 CPU = torch.device("cpu")
 
@@ -39,7 +40,7 @@ BASE = Case("sage", layers=3, across=True)
 
 @dataclass(frozen=True)
 class StaleCase:
-    """Some epochs of a system.
+    """Some epochs of a system. Dropout is that of ``base``, after the exchange.
 
     Attributes:
         system: exchange, sancus or pipegcn.
@@ -102,7 +103,44 @@ CHECKPOINTED = tuple(
     for system, options in (("sancus", {"eps": 1, "warmup": 0}), ("pipegcn", {}), ("pipegcn", {"smooth": 0.9}))
     for end in ("", "-checkpointed")
 )
-TRAINED = (EXCHANGE, *EXACT, *NO_SLACK, *FROZEN, *CODECS, *CHECKPOINTED)
+DROPPED = (
+    *(
+        StaleCase("exchange", base=Case(model, trainers=n, layers=3, across=True, dropout=0.5), epochs=2, frozen=True)
+        for model in ("sage", "gcn", "gat")
+        for n in (1, 2)
+    ),
+    *(
+        StaleCase("exchange", base=Case(model, layers=3, across=True, dropout=0.5), epochs=2, frozen=True)
+        for model in ("resgcn-checkpointed", "deepergcn")
+    ),
+    StaleCase(
+        "exchange",
+        base=Case("gat", layers=3, owners="one", across=True, dropout=0.5),
+        rows="all",
+        across="trainers",
+        epochs=2,
+        frozen=True,
+    ),
+)
+STALE_DROPPED = tuple(
+    StaleCase(
+        "sancus",
+        {"eps": 1, "warmup": 0},
+        base=Case(model, trainers=n, layers=3, across=True, dropout=0.5),
+        rows=rows,
+        epochs=2,
+    )
+    for model, n, rows in (("sage", 1, "halo"), ("gat", 2, "halo"), ("gat", 2, "all"))
+)
+RECOMPUTED = tuple(
+    StaleCase(system, options, base=Case("deepergcn" + end, layers=3, across=True, dropout=0.5), epochs=2)
+    for system, options in (("sancus", {"eps": 1, "warmup": 0}), ("pipegcn", {}))
+    for end in ("", "-checkpointed")
+)
+TRAINED = (
+    *(EXCHANGE, *EXACT, *NO_SLACK, *FROZEN, *CODECS, *CHECKPOINTED),
+    *(*DROPPED, *STALE_DROPPED, *RECOMPUTED),
+)
 DRIVEN = (
     *(
         StaleCase("sancus", {"bound": bound, "eps": eps, "warmup": 3}, rows=rows)
@@ -146,12 +184,15 @@ def train(case: StaleCase, groups: ServerGroups) -> dict[str, Any]:
         batch.graph.source = UnchangedRows(stale, batch.x, torch.cat([remote, torch.from_numpy(view.halo_features)]))
     else:
         batch.graph.source = source_of(view, None if inside is None else UnchangedRows(inside, batch.x), halo)
+    dropout = batch.graph.dropout = RowDropout(view, SEED) if case.base.dropout else None
     model = CooperativeModel(build(case.base))
     broadcast_weights(model, groups)
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     count = count_targets(batch, groups)
     losses, payload, ages = [], [], []
     for epoch in range(1, case.epochs + 1):
+        if dropout is not None:
+            dropout.epoch = epoch
         stale.begin(epoch)
         loss = own_backward(model, batch, count)
         stale.flush()

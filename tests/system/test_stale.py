@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from atta.kvstore.codecs import encoded_bytes
+from tests.masks import PLACES, Masks
+from tests.system import cooperative
 from tests.system import stale as harness
 from tests.system.cooperative import CHANNELS, VERTICES, WORLD
 from tests.system.stale import CODECS, DRIVEN, EPOCHS, EXACT, EXCHANGE, FROZEN, NO_SLACK, StaleCase
@@ -32,7 +35,7 @@ def results(preloaded_trainers: None, tmp_path_factory: pytest.TempPathFactory) 
         subprocess.Popen([*command, str(rank)], cwd=root, stderr=subprocess.PIPE, text=True) for rank in range(WORLD)
     ]
     try:
-        end = time.monotonic() + 150
+        end = time.monotonic() + 300
         while any(t.poll() is None for t in trainers) and not any(t.poll() for t in trainers):
             assert time.monotonic() < end, "the trainers hang"
             time.sleep(0.05)
@@ -81,6 +84,108 @@ def test_pipegcn_is_exact_after_two_epochs_per_layer(results: Results, case: Sta
     assert mine["losses"][-1] == pytest.approx(loss, rel=1e-10)
     assert error(mine["gradients"], expected) < 1e-10
     assert [ages["1 forward"][:2] for ages in mine["ages"]] == [(0, 0)] + [(1, 1)] * 5
+
+
+# -- dropout -----------------------------------------------------------------------------------------------------------
+
+
+class Plain:
+    """PyG's model on the whole graph in this process, with masks of the oracle."""
+
+    def __init__(self, case: StaleCase) -> None:
+        graph, self.case = cooperative.whole(), case
+        self.model, self.masks = cooperative.build(case.base), Masks(harness.SEED, graph["edges"], VERTICES)
+        self.x, self.edges = torch.from_numpy(graph["x"]), torch.from_numpy(graph["edges"])
+        self.targets = torch.from_numpy(np.flatnonzero(graph["train"]))
+        self.y = torch.from_numpy(graph["y"])[self.targets]
+
+    def backward(self, scores: torch.Tensor) -> float:
+        self.model.zero_grad()
+        loss = torch.nn.functional.cross_entropy(scores[self.targets], self.y)
+        loss.backward()
+        return loss.item()
+
+    def epoch(self, number: int, mask_of: int | None = None) -> float:
+        """The loss of an epoch, perhaps with the masks of another; parameters get gradients."""
+        places = PLACES[self.case.base.model.removesuffix("-checkpointed")](self.case.base.layers)
+        if "checkpointed" in self.case.base.model:
+            self.model.checkpointed = False
+        with self.masks.instead_of_torch(mask_of or number, places):
+            return self.backward(self.model(self.x, self.edges))
+
+    @property
+    def gradients(self) -> dict[str, torch.Tensor]:
+        return {name: p.grad for name, p in self.model.named_parameters()}  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("case", harness.DROPPED, ids=lambda c: c.name)
+def test_dropout_is_that_of_one_process(results: Results, case: StaleCase) -> None:
+    """For any number of servers and trainers, in each epoch, of rows and of attention."""
+    plain, mine = Plain(case), results[0][case.name]
+    assert mine["losses"] == pytest.approx([plain.epoch(1), plain.epoch(2)], rel=1e-10)
+    assert error(mine["gradients"], plain.gradients) < 1e-10
+    assert all(same(other[case.name]["gradients"], mine["gradients"]) for other in results[1:])
+    plain.epoch(2, mask_of=1)
+    assert error(mine["gradients"], plain.gradients) > 1e-2  # other masks would have been seen
+
+
+class Stale(Plain):
+    """Rows that another server computes come from the epoch in which they were sent last. Their masks do not.
+
+    Gradients go to the rows of this epoch. ``frozen`` is the mistake: the mask of the epoch in which rows were sent.
+    """
+
+    def __init__(self, case: StaleCase, *, frozen: bool) -> None:
+        super().__init__(case)
+        self.frozen, self.optimizer = frozen, torch.optim.Adam(self.model.parameters(), 0.01)
+        self.sent: dict[int, torch.Tensor] = {}
+        self.sent_in = 0
+        server = torch.arange(VERTICES) * (WORLD // case.base.trainers) // VERTICES
+        self.cut = self.edges.clone()
+        self.cut[0, server[self.edges[0]] != server[self.edges[1]]] += VERTICES
+
+    def step(self, epoch: int, *, fresh: bool) -> float:
+        if fresh:
+            self.sent_in = epoch
+        attention = [(f"layer {n}", 0) for n in range(3)] if self.case.base.model == "gat" else []
+        with self.masks.instead_of_torch(epoch, attention):
+            h = self.model.convs[0](self.x, self.edges)
+            for layer in (1, 2):
+                h = self.model.convs[layer](*self.read(layer, h.relu(), epoch, fresh=fresh))
+        loss = self.backward(h)
+        self.optimizer.step()
+        return loss
+
+    def read(self, layer: int, rows: torch.Tensor, epoch: int, *, fresh: bool) -> tuple[Any, torch.Tensor]:
+        """What a layer is called with: rows of this server and then those of others, both of all vertices."""
+        if fresh:
+            self.sent[layer] = rows.detach()
+        others = rows + (self.sent[layer] - rows).detach()
+        place = ("model", layer - 1)
+        own = rows * self.masks.factors(epoch, place, rows.shape, 0.5)
+        others = others * self.masks.factors(self.sent_in if self.frozen else epoch, place, rows.shape, 0.5)
+        return (torch.cat([own, others]), own), self.cut
+
+
+@pytest.mark.parametrize("case", harness.STALE_DROPPED, ids=lambda c: c.name)
+def test_stale_rows_have_the_masks_of_the_present_epoch(results: Results, case: StaleCase) -> None:
+    mine, plain, frozen = results[0][case.name], Stale(case, frozen=False), Stale(case, frozen=True)
+    ages = [{age[:2] for age in epoch.values()} for rank in results for epoch in rank[case.name]["ages"]]
+    assert [max(most for _, most in age) for age in ages] == [0, 1] * WORLD
+    losses = [plain.step(1, fresh=True), plain.step(2, fresh=False)]
+    assert mine["losses"] == pytest.approx(losses, rel=1e-10)
+    assert error(mine["gradients"], plain.gradients) < 1e-10
+    wrong = [frozen.step(1, fresh=True), frozen.step(2, fresh=False)]
+    assert wrong[0] == losses[0]
+    assert abs(wrong[1] / losses[1] - 1) > 1e-4
+
+
+def test_layers_that_are_computed_again_have_the_same_masks(results: Results) -> None:
+    for kept, again in zip(harness.RECOMPUTED[::2], harness.RECOMPUTED[1::2], strict=True):
+        for rank in results:
+            assert rank[kept.name]["payload"] == rank[again.name]["payload"]
+            assert rank[kept.name]["losses"] == pytest.approx(rank[again.name]["losses"], rel=1e-12)
+        assert error(results[0][again.name]["weights"], results[0][kept.name]["weights"]) < 1e-12
 
 
 # -- what layers that backward computes again do -----------------------------------------------------------------------

@@ -32,6 +32,7 @@ from atta.train.cooperative.sharing.shares import TrainerShare, divide
 from atta.train.cooperative.trainer import ServerTrainer
 from atta.train.launching import worker
 from atta.train.launching.failure import first_cause
+from tests.masks import Masks, of_rows
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
@@ -75,7 +76,10 @@ def config(cluster: str) -> TrainConfig:
 
 
 def whole_graph(graph: Path, config: TrainConfig) -> tuple[list[float], list[float]]:
-    """Losses of each epoch, and test accuracies after it, of PyG's model on the whole graph in this process."""
+    """Losses of each epoch, and test accuracies after it, of PyG's model on the whole graph in this process.
+
+    Its dropout has the masks of the oracle.
+    """
     opened = Graph.open(graph)
     x = torch.from_numpy(np.array(opened.table("node", "x"))).float()
     y = torch.from_numpy(np.array(opened.table("node", "y"))).long().reshape(-1)
@@ -83,16 +87,18 @@ def whole_graph(graph: Path, config: TrainConfig) -> tuple[list[float], list[flo
     found = opened.edges(opened.schema.edge_types[0])
     edges = torch.from_numpy(np.stack([np.array(found.src), np.array(found.dst)]).astype(np.int64))
     torch.manual_seed(config.seed)
-    model = GCN(CHANNELS, config.hidden, config.depth, CLASSES)
+    model = GCN(CHANNELS, config.hidden, config.depth, CLASSES, dropout=config.dropout)
+    masks, places = Masks(config.seed, edges.numpy(), VERTICES), of_rows(config.depth) if config.dropout else []
     optimizer = torch.optim.Adam(model.parameters(), config.lr)
     losses, accuracies = [], []
-    for _ in range(config.epochs):
+    for epoch in range(config.epochs):
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(x, edges)[train], y[train])
+        with masks.instead_of_torch(epoch, places):
+            loss = torch.nn.functional.cross_entropy(model.train()(x, edges)[train], y[train])
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        accuracies.append((model(x, edges)[test].argmax(1) == y[test]).float().mean().item())
+        accuracies.append((model.eval()(x, edges)[test].argmax(1) == y[test]).float().mean().item())
     return losses, accuracies
 
 
@@ -141,6 +147,17 @@ def test_exchange_is_the_whole_graph_and_computes_no_row_twice(config: TrainConf
         assert (epoch.remote_bytes > 0) == (epoch.epoch == 0)  # HALO features come once
 
 
+@pytest.mark.parametrize("trainers", [2, 4])
+def test_dropout_between_servers_is_that_of_one_process(config: TrainConfig, graph: Path, trainers: int) -> None:
+    config = replace(config, strategy="exchange", trainers=trainers, trainers_per_server=trainers // 2)
+    config = replace(config, dropout=0.5, epochs=6, eval_every=3)
+    report = fit(config)
+    losses, accuracies = whole_graph(graph, config)
+    assert [e.loss for e in report.epochs] == pytest.approx(losses, rel=1e-4)
+    for epoch, expected in zip(report.epochs, accuracies, strict=True):
+        assert epoch.test_accuracy is None or epoch.test_accuracy == pytest.approx(expected, abs=2.5 / TRAINING)
+
+
 def accuracy_in_one_process(graph: Path, config: TrainConfig, split: str) -> float:
     """Of the checkpointed model, on the whole graph."""
     assert config.checkpoint is not None
@@ -178,10 +195,13 @@ def test_exact_evaluation_of_a_model_trained_on_samples(
     assert exact.epochs[1].eval_bytes == exchanged.eval_bytes
 
 
-@pytest.mark.parametrize("strategy", ["exchange", "pipegcn", "sancus"])
+@pytest.mark.parametrize("strategy", ["exchange", "pipegcn", "sancus", "digest"])
 def test_a_daemon_shows_a_running_job(config: TrainConfig, strategy: str) -> None:
-    options: dict[str, Any] = {"warmup": 0, "bound": "epoch", "eps": 1} if strategy == "sancus" else {}
-    config = replace(config, strategy=strategy, epochs=100, eval_every=100, layers=3, **options)
+    own: dict[str, dict[str, Any]] = {
+        "sancus": {"warmup": 0, "bound": "epoch", "eps": 1},
+        "digest": {"sync_every": 2, "phase": "early"},
+    }
+    config = replace(config, strategy=strategy, epochs=100, eval_every=100, layers=3, **own.get(strategy, {}))
     seen: dict[tuple[str, int, str], JobFigures] = {}
     with Watch(str(config.cluster)) as watch, ThreadPoolExecutor(1) as pool:
         running = pool.submit(fit, config)
@@ -195,11 +215,17 @@ def test_a_daemon_shows_a_running_job(config: TrainConfig, strategy: str) -> Non
     both = {epoch: (seen[name, epoch, "forward"], seen[name, epoch, "backward"]) for _, epoch, _ in seen}
     assert len(both) > 1
     for epoch, (rows, gradients) in both.items():
-        assert rows.crossed_bytes + gradients.crossed_bytes == reports[epoch].crossed_bytes
+        if strategy == "digest":  # every second epoch pulls all that it reads
+            assert rows.crossed_bytes == (0 if epoch % 2 else rows.rows * 4 * config.hidden)
+        else:
+            assert rows.crossed_bytes + gradients.crossed_bytes == reports[epoch].crossed_bytes
         assert rows.sent_bytes == rows.crossed_bytes  # rows within a server are counted elsewhere
         assert rows.rows > 0
     late = [pair for epoch, pair in both.items() if epoch >= 2]
     width = 4 * config.hidden
+    if strategy == "digest":  # two epochs read what was pushed in the one before them
+        assert {(r.age_min, r.age_max) for r, _ in late} == {(1, 1), (2, 2)}
+        assert {g.rows for _, g in late} == {0}  # gradients stay where they are
     if strategy == "exchange":
         assert {(r.age_min, r.age_max, r.skipped, r.rows * width == r.sent_bytes) for r, _ in late} == {(0, 0, 0, True)}
     if strategy == "pipegcn":

@@ -57,6 +57,10 @@ class Exchanged(torch.nn.Module):
         ]
         if extra:
             raise ConfigError(f"{type(self.layer).__name__}: argument {', '.join(extra)} has no cooperative form")
+        with graph.within(f"layer {self.number}", self.layer):
+            return self._rows(h, graph)
+
+    def _rows(self, h: torch.Tensor, graph: CooperativeGraph) -> torch.Tensor:
         if type(self.layer) is GCNConv:
             return _gcn(self.layer, h, graph, self.number)
         if type(self.layer) is SAGEConv:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -82,23 +84,35 @@ class CooperativeModel(torch.nn.Module):
 
 
 def _twin(
-    module: torch.nn.Module, chosen: set[torch.nn.Module] | None, numbers: dict[torch.nn.Module, int]
+    module: torch.nn.Module,
+    chosen: set[torch.nn.Module] | None,
+    numbers: dict[torch.nn.Module, int],
+    name: str = "model",
 ) -> torch.nn.Module:
     """``module`` with its layers exchanged: containers of layers are shallow copies, all other modules the same
     objects.
 
-    ``numbers`` gets a number for each layer, in the order of the modules. A layer that is used twice has one.
+    ``numbers`` gets a number for each layer, in the order of the modules. A layer that is used twice has one. ``name``
+    is that of the module in the whole model, ``model.layers.3``.
     """
     layer = module.layer if isinstance(module, Exchanged) else module
     given = isinstance(module, Exchanged)
     if given or (module in chosen if chosen is not None else isinstance(module, MessagePassing)):
         return Exchanged(layer, numbers.setdefault(layer, len(numbers)))
-    children = {name: child and _twin(child, chosen, numbers) for name, child in module._modules.items()}
-    if all(child is module._modules[name] for name, child in children.items()):
+    children = {n: child and _twin(child, chosen, numbers, f"{name}.{n}") for n, child in module._modules.items()}
+    if all(child is module._modules[n] for n, child in children.items()):
         return module
     twin = copy.copy(module)
     twin.__dict__["_modules"] = children
+    twin.__dict__["forward"] = partial(_within, name, twin.forward)
     return twin
+
+
+def _within(name: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a module by its ``forward``. If it gets a graph, the graph's dropout knows where in the model it is."""
+    graph = next((a for a in (*args, *kwargs.values()) if isinstance(a, CooperativeGraph)), None)
+    with nullcontext() if graph is None else graph.within(name):
+        return forward(*args, **kwargs)
 
 
 def _refuse_norms_over_rows(module: torch.nn.Module) -> None:

@@ -19,7 +19,7 @@ from atta.train.stale.rules import NEVER, Rule
 __all__ = ["Direction", "Fetched", "RepTable", "TableShape", "check_finite", "chosen", "refused"]
 
 Direction = Literal["forward", "backward"]
-"""Hidden rows, or gradients of the loss with respect to them."""
+"""Rows travel forward, the gradients of the loss with respect to them backward."""
 
 
 class Fetched(NamedTuple):

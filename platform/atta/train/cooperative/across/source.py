@@ -11,7 +11,8 @@ from atta.train.cooperative.across.figures import RowFigures
 from atta.train.cooperative.across.reads import ReadRows
 from atta.train.cooperative.across.ways import Outgoing, Way
 from atta.train.cooperative.exchange.exact import SummedGradients
-from atta.train.cooperative.exchange.source import Arrival, Direction, Payload, Source
+from atta.train.cooperative.exchange.source import Arrival, Payload, Source
+from atta.train.stale.table import Direction
 
 __all__ = ["StaleSource"]
 

@@ -18,7 +18,7 @@ from atta.train.cooperative.across.packing import packing
 from atta.train.cooperative.across.reads import ReadRows, all_rows, halo_rows, rows_of_trainers
 from atta.train.cooperative.across.source import StaleSource
 from atta.train.cooperative.across.ways import Way
-from atta.train.cooperative.exchange import Source, UnchangedRows, source_inside
+from atta.train.cooperative.exchange import RowDropout, Source, UnchangedRows, source_inside
 from atta.train.cooperative.sharing.shares import TrainerShare
 from atta.train.cooperative.step import own_backward, source_of, sum_gradients
 from atta.train.cooperative.trainer import ServerTrainer, StepInput
@@ -95,6 +95,13 @@ class ExchangeTrainer(ServerTrainer):
         self.optimizer.step()
         return loss
 
+    def reads_of(self, found: HaloRows, *, trainers: bool) -> ReadRows:
+        """Which rows this trainer gets from others; ``trainers``: also from those of its own server."""
+        place = self.groups.place
+        if self.options.rows == "all":
+            return all_rows(found, place, self.device, trainers=trainers)
+        return rows_of_trainers(found, place) if trainers else halo_rows(found, place)
+
     def forward_way(self, reads: ReadRows, found: HaloRows) -> Way:
         """How rows travel."""
         return self.messages("forward", reads)
@@ -110,19 +117,17 @@ class ExchangeTrainer(ServerTrainer):
 
     def _steps(self, epoch: int, watch: Stopwatch) -> Iterator[StepInput]:
         for step in super()._steps(epoch, watch):
+            if step.batch.graph.dropout is not None:
+                step.batch.graph.dropout.epoch = epoch
             self.stale.begin(epoch + 1)
             yield step
             self.stale.commit()
 
     def _on_device(self, share: TrainerShare, watch: Stopwatch) -> StepInput:
         start = watch.now()
-        place = self.groups.place
-        found = meet(share.view, place, self.device)
+        found = meet(share.view, self.groups.place, self.device)
         trainers = isinstance(self.options, StaleSettings) and self.options.stale_across == "trainers"
-        if self.options.rows == "all":
-            reads = all_rows(found, place, self.device, trainers=trainers)
-        else:
-            reads = rows_of_trainers(found, place) if trainers else halo_rows(found, place)
+        reads = self.reads_of(found, trainers=trainers)
         watch.add("fetch", start, watch.now())
         start = watch.now()
         step = self._made(TrainerShare(found.view, share.splits), found, reads, trainers=trainers)
@@ -136,6 +141,8 @@ class ExchangeTrainer(ServerTrainer):
         graph, x = batch.graph, batch.x
         assert graph.source is not None
         self.exact = graph.source
+        if self.config.dropout:
+            graph.dropout = RowDropout(view, self.config.seed, self.device)
         self.stale = StaleSource(
             reads, self.forward_way(reads, found), self.backward_way(reads), self.figures, self.device
         )

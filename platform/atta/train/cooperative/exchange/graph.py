@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from atta.errors import ConfigError
+from atta.train.cooperative.exchange.dropout import RowDropout
 from atta.train.cooperative.exchange.pending import PendingExchange
 from atta.train.cooperative.exchange.source import Source
 from atta.train.cooperative.views import WorkerView
@@ -46,6 +48,7 @@ class CooperativeGraph:
         in_degrees: int64 [o + r], of own and remote rows, in the whole graph.
         whole, interior, boundary: all own rows; the own rows that read only own rows; the other own rows.
         watch: where the time of waiting for others counts, as phase ``exchange``; None: it is not counted.
+        dropout: what takes the place of torch's dropout in a ``CooperativeModel``; None: nothing does.
     """
 
     def __init__(self, view: WorkerView, source: Source | None = None, *, device: torch.device | str = "cpu") -> None:
@@ -59,6 +62,7 @@ class CooperativeGraph:
             raise ConfigError(f"the view has {others} rows of other trainers: it needs a source of them")
         self.view, self.source, self.device = view, source, torch.device(device)
         self.watch: Stopwatch | None = None
+        self.dropout: RowDropout | None = None
         self._cache: dict[Any, Any] = {}
         self.edge_index = self._tensor(view.edge_index)
         self.in_degrees = self._tensor(view.in_degrees)
@@ -91,6 +95,10 @@ class CooperativeGraph:
         """
         return exchange(h, self, layer), h
 
+    def within(self, name: str, layer: torch.nn.Module | None = None) -> AbstractContextManager[None]:
+        """Run the module ``name``, as in ``RowDropout.within``, if the graph has a dropout of its own."""
+        return nullcontext() if self.dropout is None else self.dropout.within(name, layer)
+
     def cached(self, key: Any, make: Callable[[], Any]) -> Any:
         """The result of ``make`` at the first call with this key: edges in another form, made once per graph."""
         if key not in self._cache:
@@ -104,6 +112,9 @@ class CooperativeGraph:
 def start_exchange(h: torch.Tensor, graph: CooperativeGraph, layer: int = 0) -> PendingExchange:
     """Send the rows of ``h`` [o, ...] that others read. Compute what needs no remote rows before ``finish``.
 
+    If ``h`` comes straight from the graph's dropout, rows travel as they were before, and remote ones are dropped out
+    here.
+
     ``layer``: the number of the layer that reads the rows. All trainers must start their exchanges in the same order,
     with rows of the same shape and type.
 
@@ -114,7 +125,10 @@ def start_exchange(h: torch.Tensor, graph: CooperativeGraph, layer: int = 0) -> 
         raise ConfigError(f"exchange: got {len(h)} rows, this trainer computes {graph.num_own}")
     if graph.source is None:
         raise ConfigError("exchange: this trainer is the only one")
-    return PendingExchange(graph.source, layer, h, graph.watch)
+    before = None if graph.dropout is None else graph.dropout.undropped(h)
+    if before is None:
+        return PendingExchange(graph.source, layer, h, graph.watch)
+    return PendingExchange(graph.source, layer, before.rows, graph.watch, before.drop_remote)
 
 
 def exchange(h: torch.Tensor, graph: CooperativeGraph, layer: int = 0) -> torch.Tensor:

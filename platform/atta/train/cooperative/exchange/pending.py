@@ -7,6 +7,7 @@ between overlaps with the messages. This holds in backward too, because autograd
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,9 +22,22 @@ __all__ = ["PendingExchange"]
 class PendingExchange:
     """An exchange under way."""
 
-    def __init__(self, source: Source, layer: int, h: torch.Tensor, watch: Stopwatch | None = None) -> None:
-        """``h``: own rows [o, ...]; ``watch``: counts the time of waiting as ``exchange``, if there is one."""
-        self.source, self.layer = source, layer
+    def __init__(
+        self,
+        source: Source,
+        layer: int,
+        h: torch.Tensor,
+        watch: Stopwatch | None = None,
+        then: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
+        """Args:
+        source: of the remote rows.
+        layer: the number of the layer that reads them.
+        h: own rows [o, ...].
+        watch: counts the time of waiting as ``exchange``, if there is one.
+        then: what is done to the remote rows when they are there, such as dropout.
+        """
+        self.source, self.layer, self._then = source, layer, then
         self._watch = watch or Stopwatch(h.device)
         self._arrival: Arrival | None = None
         # The token has no content: it makes autograd run the backward of start after that of finish.
@@ -38,7 +52,7 @@ class PendingExchange:
         # alive.
         token, self._token = self._token, None
         rows: torch.Tensor = _Finish.apply(token, self)  # type: ignore[no-untyped-call]
-        return rows
+        return rows if self._then is None else self._then(rows)
 
     def start(self, direction: Any, rows: torch.Tensor) -> None:
         """Ask the source."""

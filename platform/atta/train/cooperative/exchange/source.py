@@ -9,14 +9,14 @@ from __future__ import annotations
 import abc
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 
+from atta.train.stale.table import Direction
+
 __all__ = ["Arrival", "Direction", "JoinedSource", "Payload", "Source", "UnchangedRows"]
 
-Direction = Literal["forward", "backward"]
-"""Rows travel forward, their gradients backward."""
 Payload = Counter[tuple[int, Direction]]
 """Bytes by layer and direction."""
 

@@ -1,0 +1,200 @@
+"""Masks of dropout: uniform, independent, the numbers of an oracle, the same for any division into trainers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch_geometric import nn as pyg
+
+from atta.errors import ConfigError
+from atta.samplers.hashing import hash_string, stream_key
+from atta.train.cooperative import CooperativeModel, DeepGNN, TrainerBatch, TrainingGraph, worker_view
+from atta.train.cooperative.exchange import RowDropout
+from atta.train.cooperative.exchange.masks import edge_keys, keep_mask
+from tests import masks as oracle
+
+VERTICES = 40
+IDS = st.integers(-(2**63), 2**63 - 1)
+
+
+def signs(mask: torch.Tensor) -> np.ndarray:
+    return np.where(mask.numpy(), 1.0, -1.0)
+
+
+# -- masks -------------------------------------------------------------------------------------------------------------
+
+
+@given(
+    stream=st.integers(0, 2**64 - 1),
+    ids=st.lists(IDS, max_size=20),
+    columns=st.integers(0, 40),
+    p=st.floats(0, 1, exclude_max=True),
+)
+def test_masks_are_those_of_the_oracle(stream: int, ids: list[int], columns: int, p: float) -> None:
+    found = keep_mask(stream, torch.tensor(ids, dtype=torch.int64), columns, p)
+    np.testing.assert_array_equal(found.numpy(), oracle.kept(stream, np.array(ids, np.int64), columns, p))
+
+
+def test_large_masks_are_those_of_their_rows() -> None:
+    """Hashes are computed in pieces of 2^15."""
+    for rows, columns in ((3, 40_000), (1000, 100)):
+        ids = torch.arange(rows) * 77
+        found = keep_mask(5, ids, columns, 0.4)
+        for row in (0, rows // 2, rows - 1):
+            expected = oracle.kept(5, ids[row : row + 1].numpy(), columns, 0.4)
+            np.testing.assert_array_equal(found[row].numpy(), expected[0])
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.75])
+def test_masks_keep_the_share_that_they_should(p: float) -> None:
+    """5 standard deviations, over everything, and over rows and columns by chi-square."""
+    rows, columns = 2000, 500
+    mask = keep_mask(7, torch.arange(rows), columns, p).numpy()
+    assert abs(mask.mean() - (1 - p)) < 5 * math.sqrt(p * (1 - p) / mask.size)
+    for axis, count in ((0, rows), (1, columns)):
+        deviations = (mask.sum(axis) - count * (1 - p)) / math.sqrt(count * p * (1 - p))
+        freedom = len(deviations)
+        assert abs((deviations**2).sum() - freedom) < 5 * math.sqrt(2 * freedom)
+
+
+def test_masks_of_neighbours_are_independent() -> None:
+    """Correlation of neighbouring ids, columns, epochs, layers and seeds: 5 standard deviations."""
+
+    def mask(seed: int, epoch: int, call: int, name: str) -> np.ndarray:
+        return signs(keep_mask(stream_key(seed, epoch, 0, call, hash_string(name)), torch.arange(1000), 300, 0.5))
+
+    base = mask(0, 0, 0, "a")
+    pairs = [(base[1:], base[:-1]), (base[:, 1:], base[:, :-1]), (base[1:, 1:], base[:-1, :-1])]
+    pairs += [(base, mask(*place)) for place in ((1, 0, 0, "a"), (0, 1, 0, "a"), (0, 0, 1, "a"), (0, 0, 0, "b"))]
+    for one, other in pairs:
+        assert abs((one * other).mean()) < 5 / math.sqrt(one.size)
+
+
+# -- edges -------------------------------------------------------------------------------------------------------------
+
+
+@given(st.data())
+def test_keys_of_edges_are_those_of_the_oracle(data: st.DataObject) -> None:
+    ids = np.array(data.draw(st.lists(st.integers(0, 2**40), min_size=1, max_size=5, unique=True)), np.int64)
+    ends = st.integers(0, len(ids) - 1)
+    pairs = data.draw(st.lists(st.tuples(ends, ends), max_size=30))
+    edges = np.array(pairs, np.int64).reshape(-1, 2).T
+    found = edge_keys(ids, edges)
+    np.testing.assert_array_equal(found.view(np.uint64), oracle.keys_of_edges(ids[edges].reshape(2, -1)))
+    assert len(np.unique(found)) == len(found)
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def graph(rng: np.random.Generator) -> TrainingGraph:
+    edges = rng.integers(0, VERTICES, (2, 120))
+    edges = np.concatenate([edges, edges[:, :9]], axis=1)  # parallel ones
+    return TrainingGraph(
+        global_ids=np.arange(VERTICES),
+        edges=edges,
+        features=rng.standard_normal((VERTICES, 5)),
+        labels=rng.integers(0, 3, VERTICES),
+        loss_mask=np.ones(VERTICES, np.bool_),
+        in_degrees=np.bincount(edges[1][edges[0] != edges[1]], minlength=VERTICES),
+        distance=np.zeros(VERTICES, np.int64),
+    )
+
+
+def dropping(graph: TrainingGraph, seed: int = 3) -> TrainerBatch:
+    batch = TrainerBatch.of(worker_view(graph, np.zeros(VERTICES, np.int64), 0, 1))
+    batch.graph.dropout = RowDropout(batch.graph.view, seed)
+    return batch
+
+
+MODELS: dict[str, Any] = {
+    "sage": lambda: pyg.GraphSAGE(5, 8, 3, 3, dropout=0.5),
+    "gcn": lambda: pyg.GCN(5, 8, 3, 3, dropout=0.5),
+    "gat": lambda: pyg.GAT(5, 8, 3, 3, heads=2, dropout=0.5),
+    "resgcn": lambda: DeepGNN(5, 8, 3, num_layers=3, kind="resgcn+"),
+    "deepergcn": lambda: DeepGNN(5, 8, 3, num_layers=3, kind="deepergcn"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_single_trainer_has_the_masks_of_the_oracle(name: str, graph: TrainingGraph) -> None:
+    model, batch = MODELS[name]().double(), dropping(graph)
+    masks, x = oracle.Masks(3, batch.graph.view.edge_index, VERTICES), batch.x
+    assert batch.graph.view.own.tolist() == list(range(VERTICES))
+    cooperative = CooperativeModel(model)
+    outputs = []
+    assert batch.graph.dropout is not None
+    for epoch in (0, 1, 0):
+        batch.graph.dropout.epoch = epoch
+        outputs.append(cooperative(x, batch.graph))
+        with masks.instead_of_torch(epoch, oracle.PLACES[name](3)):
+            torch.testing.assert_close(outputs[-1], model(x, batch.graph.edge_index))
+    assert torch.equal(outputs[0], outputs[2])
+    assert not torch.allclose(outputs[0], outputs[1])
+    cooperative.eval()
+    torch.testing.assert_close(cooperative(x, batch.graph), model(x, batch.graph.edge_index))
+
+
+@pytest.mark.parametrize("kind", ["resgcn+", "deepergcn"])
+def test_backward_computes_layers_again_with_the_same_masks(kind: str, graph: TrainingGraph) -> None:
+    gradients = []
+    for checkpointed in (False, True):
+        torch.manual_seed(0)
+        model = DeepGNN(5, 8, 3, num_layers=4, kind=kind, checkpointed=checkpointed).double()
+        batch = dropping(graph)
+        CooperativeModel(model)(batch.x, batch.graph).square().sum().backward()
+        gradients.append([p.grad for p in model.parameters()])
+    torch.testing.assert_close(*gradients)
+
+
+def test_several_dropouts_of_a_module_differ(graph: TrainingGraph) -> None:
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = pyg.SAGEConv(5, 5)
+
+        def forward(self, x: torch.Tensor, edge_index: Any) -> torch.Tensor:
+            ones = torch.ones(VERTICES, 300, dtype=torch.float64)
+            self.seen = [F.dropout(ones, 0.5), F.dropout(ones, p=0.5, inplace=True), F.dropout(ones, 0.0)]
+            return self.layer(x, edge_index)
+
+    model, batch = Twice().double(), dropping(graph)
+    twin = CooperativeModel(model)._twin()[0]
+    twin(batch.x, batch.graph)
+    first, second, none = twin.seen
+    assert set(first.unique().tolist()) == {0.0, 2.0}
+    assert 0.4 < float((first == second).double().mean()) < 0.6
+    assert bool((none == 1).all())
+
+
+def test_outside_a_model_torch_drops_out_as_ever(graph: TrainingGraph) -> None:
+    batch = dropping(graph)
+    CooperativeModel(MODELS["sage"]().double())(batch.x, batch.graph)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        found.append(F.dropout(torch.ones(1000)))
+    assert torch.equal(*found)
+    assert not torch.equal(F.dropout(torch.ones(1000)), found[0])
+
+
+def test_dropout_of_anything_but_rows_and_attention_is_refused(graph: TrainingGraph) -> None:
+    class Pooled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = pyg.SAGEConv(5, 5)
+
+        def forward(self, x: torch.Tensor, edge_index: Any) -> torch.Tensor:
+            return self.layer(x, edge_index) + F.dropout(x.mean(0, keepdim=True))
+
+    batch = dropping(graph)
+    with pytest.raises(ConfigError, match="dropout in model: got 1 rows, the trainer has 40; only rows of vertices"):
+        CooperativeModel(Pooled().double())(batch.x, batch.graph)
