@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +234,33 @@ def test_a_daemon_shows_a_running_job(config: TrainConfig, strategy: str) -> Non
         assert {r.age_max for r, _ in late} == {0, 1}
         assert all((r.broadcasts == 0) != (r.skipped == 0) for r, _ in late)  # all trainers in every second epoch
         assert all((r.age_max == 0) == (r.skipped == 0) for r, _ in late)
+
+
+def test_an_epoch_tells_what_was_read_of_others(config: TrainConfig, tmp_path: Path) -> None:
+    """A sum over layers is what the epoch counts in all, and every other epoch after the warm-up sends no rows."""
+    config = replace(config, strategy="sancus", layers=3, warmup=2, epochs=6, eval_every=6, checkpoint=str(tmp_path))
+    report = fit(config)
+    row = 4 * config.hidden
+    for epoch in report.epochs:
+        assert epoch.rows is not None
+        keys = [(layer.layer, layer.direction) for layer in epoch.rows.layers]
+        assert keys == [(1, "forward"), (1, "backward"), (2, "forward"), (2, "backward")]
+        sends = epoch.epoch in (0, 1, 3, 5)
+        for layer in epoch.rows.layers:
+            forward = layer.direction == "forward"
+            assert layer.age_min == layer.age_mean == layer.age_max == (0 if sends or not forward else 1)
+            assert (layer.broadcasts, layer.skipped) == ((4, 0) if sends or not forward else (0, 4))
+            assert layer.payload_bytes == (layer.rows * row if sends or not forward else 0)
+            assert layer.crossed_bytes == layer.payload_bytes
+            assert (layer.pushed_bytes, layer.predicted_error) == (0, None)
+        assert sum(layer.crossed_bytes for layer in epoch.rows.layers) == epoch.crossed_bytes
+        assert epoch.rows.kept_bytes == sum(
+            layer.rows * row for layer in epoch.rows.layers if layer.direction == "forward"
+        )
+        assert epoch.rows.copied_bytes == 0
+    # JSON and checkpoints give back the same figures.
+    assert EpochReport.from_dict(json.loads(json.dumps(asdict(report.epochs[-1])))) == report.epochs[-1]
+    assert fit(replace(config, resume=True)).epochs == report.epochs
 
 
 def test_a_server_per_partition(config: TrainConfig) -> None:

@@ -92,7 +92,7 @@ def load_checkpoint(
     try:
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
-        return [EpochReport(**e) for e in saved["epochs"]]
+        return [EpochReport.from_dict(e) for e in saved["epochs"]]
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
         raise DataError(path, f"does not fit this dataset and model: {error}") from error
 

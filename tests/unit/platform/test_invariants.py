@@ -200,6 +200,8 @@ def first(pulls: PullsUnderWay) -> Pull:
         (lambda p: last(p).open[2].expected.append(first(p).promised[0]), "expects a row twice"),
         (lambda p: put("sources", np.empty(0))(first(p).promised[0]), "unequal lengths"),
         (lambda p: first(p).promised[0].came.set_result(True), "before their pull ended"),
+        (lambda p: setattr(p._habits[KEY[0]], "left", 0), "0 pulls are left"),
+        (lambda p: setattr(p._habits[KEY[0]], "shared", 10**6), "rows were found"),
     ],
 )
 def test_pulls_under_way(damage: Callable[[Any], object], words: str, monkeypatch: pytest.MonkeyPatch) -> None:

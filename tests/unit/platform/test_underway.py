@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -111,15 +112,18 @@ BATCHES = st.lists(
 )
 
 
-@given(batches=BATCHES, at_once=st.sampled_from([0, 1 << 20]))
+@given(batches=BATCHES, at_once=st.sampled_from([0, 1 << 20]), looks=st.sampled_from([1, 2, underway.LOOKS]))
 @settings(max_examples=150, deadline=None)
 def test_every_batch_has_its_rows(
-    batches: list[tuple[list[int], int, int, str]], at_once: int, pool: ThreadPoolExecutor
+    batches: list[tuple[list[int], int, int, str]], at_once: int, looks: int, pool: ThreadPoolExecutor
 ) -> None:
+    """After short stretches, pulls look for rows of pulls that did not look."""
+
     async def run() -> None:
         daemon = Batches(pool, at_once=at_once)
         wanted = [(np.array(rows, dtype=np.int64), *how) for rows, *how in batches]
-        found = await asyncio.wait_for(asyncio.gather(*(daemon.make(*one) for one in wanted)), 20)
+        with patch.multiple(underway, LOOKS=looks, RESTS=1):
+            found = await asyncio.wait_for(asyncio.gather(*(daemon.make(*one) for one in wanted)), 20)
         sent = 0
         for (rows, _, turns, tables), made in zip(wanted, found, strict=True):
             if made is None:
@@ -209,5 +213,54 @@ def test_what_is_remembered_is_bounded(pool: ThreadPoolExecutor, monkeypatch: py
             opened = pulls.begin(KEY, rows, rows - first, [np.zeros((30, 3), dtype=np.float32)])
             assert sum(len(shared.chosen) for shared in opened.expected) in {0, 10}
         assert len(pulls._last[KEY]._pull) <= 400
+
+    asyncio.run(run())
+
+
+class Pulls:
+    """Pulls of 20 rows each, of which at most two are open."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self.under_way, self._open, self._out = PullsUnderWay(pool), list[Any](), np.zeros((20, 3), dtype=np.float32)
+
+    def one(self, first: int) -> int:
+        """A pull of the rows from ``first`` on. Returns how many of them the pull before brings."""
+        rows = np.arange(first, first + 20)
+        pull = self.under_way.begin(KEY, rows, np.arange(20), [self._out])
+        self.under_way.validate()
+        self._open.append(pull)
+        if len(self._open) > 2:
+            ended = self._open.pop(0)
+            owed = self.under_way.end(ended, came=False)
+            if owed is not None:
+                owed.close()
+        return sum(len(shared.chosen) for shared in pull.expected)
+
+
+def test_pulls_do_not_look_for_long_where_nothing_is_shared(pool: ThreadPoolExecutor) -> None:
+    async def run() -> None:
+        pulls = Pulls(pool)
+        assert [pulls.one(20 * i) for i in range(underway.LOOKS)] == [0] * underway.LOOKS
+        # The same rows again and again: nobody looks.
+        assert [pulls.one(0) for _ in range(underway.RESTS)] == [0] * underway.RESTS
+        assert not pulls.under_way._last  # and nothing is remembered
+        # Then they look again, and go on as they find something.
+        again = 10 * underway.LOOKS
+        assert [pulls.one(0) for _ in range(again)] == [0, *[20] * (again - 1)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("step", "rest"), [(10, False), (19, False), (20, True)])
+def test_whether_pulls_look_follows_from_the_share_that_they_find(
+    pool: ThreadPoolExecutor, step: int, rest: bool
+) -> None:
+    """Each pull has 20 - ``step`` rows of the one before: half, a twentieth, none."""
+
+    async def run() -> None:
+        pulls, count = Pulls(pool), 4 * underway.LOOKS
+        found = [pulls.one(step * i) for i in range(count)]
+        assert found == [0, *[20 - step] * (count - 1)]
+        assert pulls.under_way._habits["node"].rests is rest
 
     asyncio.run(run())

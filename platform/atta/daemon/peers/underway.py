@@ -3,7 +3,8 @@
 Batches in flight overlap: on a power-law graph half of a batch's remote rows may be in the batch before it as well. A
 batch that wants a row which is still under way leaves it out of its own request. When the row has come, it gets a copy
 from the memory of the earlier batch, before that batch goes to its consumer, who may write into it. Nothing is kept for
-this, so it is not a cache. It helps most where a cache is small and the link is slow, because pulls then overlap.
+this, so it is not a cache. It helps most where a cache is small and the link is slow, because pulls then overlap. Where
+they hardly do, looking for such rows costs more than it saves, so most pulls do not look (``_Habit``).
 
 A pull waits only for pulls that began before it, so never in a circle. If one fails, the others ask for their rows
 themselves. All of this runs on the event loop; threads only copy rows.
@@ -27,6 +28,11 @@ LEAST_ROWS = 256
 """Least number of rows to share. Fewer are asked for again, as waiting for another batch costs more."""
 MOST_ROWS = 1 << 22
 """Most rows remembered per choice of tables, 20 bytes each. Beyond that, all of them are forgotten."""
+LOOKS, RESTS = 16, 112
+"""Pulls that look for rows of others before it is decided anew, and pulls that do not look where it did not pay."""
+LEAST_SHARE = 1 / 32
+"""Least share of the rows that must come from other pulls. Looking costs about a tenth of what a row of 400 bytes takes
+over a link, but it also spares the network."""
 
 Key = tuple[str, tuple[str, ...], str]
 """Node type, tables, codec: pulls of different keys have nothing in common."""
@@ -64,6 +70,42 @@ class Pull:
     outs: Sequence[np.ndarray] = field(repr=False)
     expected: list[SharedRows] = field(default_factory=list)
     promised: list[SharedRows] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class _Habit:
+    """Whether pulls of a node type look for rows of others. It follows from what the last stretch of pulls has found.
+
+    ``left`` pulls, at least one, follow in this stretch. ``rows`` were looked for, and ``shared`` of them found.
+    """
+
+    rests: bool = False
+    left: int = field(default_factory=lambda: LOOKS)
+    rows: int = 0
+    shared: int = 0
+
+    def rest(self) -> bool:
+        """Whether the next pull does not look; else ``looked`` must follow."""
+        if self.rests:
+            self._passed(then_rests=False)
+            return True
+        return False
+
+    def looked(self, rows: int, shared: int) -> None:
+        """A pull of ``rows`` has found that others bring ``shared`` of them."""
+        self.rows, self.shared = self.rows + rows, self.shared + shared
+        self._passed(then_rests=self.shared < LEAST_SHARE * self.rows)
+
+    def _passed(self, *, then_rests: bool) -> None:
+        self.left -= 1
+        if not self.left:
+            self.rests, self.left, self.rows, self.shared = then_rests, RESTS if then_rests else LOOKS, 0, 0
+
+    def validate(self, node_type: str) -> None:
+        """Raise AssertionError where an invariant does not hold."""
+        most = RESTS if self.rests else LOOKS
+        assert 1 <= self.left <= most, f"{node_type}: {self.left} pulls are left of {most}"
+        assert 0 <= self.shared <= self.rows, f"{node_type}: {self.shared} of {self.rows} rows were found"
 
 
 class _LastPulls:
@@ -113,6 +155,7 @@ class PullsUnderWay:
         self._pool, self._node_counts = pool, node_counts or {}
         self._last: dict[Key, _LastPulls] = {}
         self._spare: dict[str, _LastPulls] = {}  # by node type: the memory of a key that is not kept any more
+        self._habits: dict[str, _Habit] = {}  # by node type
         self._count = 0
 
     def begin(self, key: Key, rows: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> Pull:
@@ -124,6 +167,11 @@ class PullsUnderWay:
         self._count += 1
         pull = Pull(key, self._count, outs)
         if len(rows) < LEAST_ROWS:
+            return pull
+        habit = self._habits.get(key[0])
+        if habit is None:
+            habit = self._habits[key[0]] = _Habit()
+        if habit.rest():
             return pull
         last = self._last.get(key)
         if last is None:
@@ -138,6 +186,7 @@ class PullsUnderWay:
                 earlier.promised.append(shared)
                 pull.expected.append(shared)
         last.open[pull.number] = pull
+        habit.looked(len(rows), sum(len(shared.chosen) for shared in pull.expected))
         return pull
 
     def end(self, pull: Pull, *, came: bool) -> Coroutine[Any, Any, None] | None:
@@ -168,6 +217,8 @@ class PullsUnderWay:
     def validate(self) -> None:
         """Raise AssertionError where an invariant does not hold; for tests."""
         assert not any(last.open for last in self._spare.values()), "a pull is open, and its rows are forgotten"
+        for node_type, habit in self._habits.items():
+            habit.validate(node_type)
         for key, last in self._last.items():
             assert last.open, f"{key}: no pull is open, and it is still kept"
             numbers = [*last.open]

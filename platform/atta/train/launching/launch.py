@@ -54,7 +54,7 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
         (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
         _launch(trainers, nodes, Path(folder))
         epochs = json.loads((Path(folder) / "epochs.json").read_text(encoding="utf-8"))
-    return TrainReport(config, [EpochReport(**e) for e in epochs])
+    return TrainReport(config, [EpochReport.from_dict(e) for e in epochs])
 
 
 @contextlib.contextmanager

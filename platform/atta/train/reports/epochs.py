@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from atta.train.reports.rows import RowReport
 
 __all__ = ["PHASES", "SERVER_PHASES", "EpochReport", "best_epoch", "stalled"]
 
@@ -45,6 +48,7 @@ class EpochReport:
             ``exchange`` to those of other servers too.
         crossed_bytes: the bytes of these that went to other machines, or to other servers; 0 if each server is one
             machine, except with ``exchange``.
+        rows: what trainers read of each other's rows; None for strategies in which servers do not.
         peak_memory_bytes: of each trainer since its start, by rank: of the process on the CPU, of tensors on a GPU.
     """
 
@@ -62,6 +66,14 @@ class EpochReport:
     exchanged_bytes: float = 0.0
     crossed_bytes: float = 0.0
     peak_memory_bytes: list[int] = field(default_factory=list)
+    rows: RowReport | None = None
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> EpochReport:
+        """The inverse of ``dataclasses.asdict``. Raises TypeError and KeyError for other fields."""
+        rows = saved.get("rows")
+        return cls(**{**saved, "rows": None if rows is None else RowReport.from_dict(rows)})
+
     eval_bytes: float = 0.0
 
     def line(self) -> str:

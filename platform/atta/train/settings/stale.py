@@ -27,13 +27,20 @@ _MOST_VERSIONS = 64
 class SancusOptions:
     """What SANCUS asks for (Peng et al., VLDB 2022)."""
 
-    bound: Annotated[str, Option("What may become stale: epochs, epochs in turns, or the change.", choices=BOUNDS)] = (
-        "epoch"
-    )
-    eps: Annotated[float | None, Option("The bound: epochs, or mean change.", unset="1, or 0.03", at_least=0)] = None
-    warmup: Annotated[int, Option("First epochs in which everything is broadcast.", at_least=0)] = 50
+    bound: Annotated[
+        str,
+        Option(
+            "What is bounded: the age of copies, their age with owners taking turns, or the change.", choices=BOUNDS
+        ),
+    ] = "epoch"
+    eps: Annotated[
+        float | None,
+        Option("The bound: epochs, or with --bound gap the mean change of a number.", unset="1, or 0.03", at_least=0),
+    ] = None
+    warmup: Annotated[int, Option("First epochs, in which rows are sent every time.", at_least=0)] = 50
     clip_grad: Annotated[
-        float | None, Option("Clip each trainer's gradient to this norm over the root of trainers.", unset="never")
+        float | None,
+        Option("Clip each trainer's gradient to this norm divided by the root of their number.", unset="never"),
     ] = None
 
 
@@ -42,7 +49,7 @@ class PipeGcnOptions:
     """What PipeGCN asks for (Wan et al., ICLR 2022)."""
 
     smooth: Annotated[
-        float | None, Option("Decay of the moving mean that replaces rows and gradients, such as 0.95.", unset="off")
+        float | None, Option("Read a moving mean of rows and gradients with this decay, such as 0.95.", unset="off")
     ] = None
 
 
@@ -52,7 +59,10 @@ class DigestOptions:
 
     sync_every: Annotated[int, Option("Epochs between synchronisations of rows.", at_least=1)] = 10
     phase: Annotated[
-        str, Option("When rows are pulled: the epoch after the push, or as in the paper.", choices=PHASES)
+        str,
+        Option(
+            "When rows are pulled: early, the epoch after a push; paper, the epoch before the next.", choices=PHASES
+        ),
     ] = "early"
     grad_sync_every: Annotated[
         int | None,
@@ -74,7 +84,9 @@ class SatOptions(DigestOptions):
     window: Annotated[
         int, Option("Synchronisations that a prediction is made from.", at_least=2, at_most=_MOST_VERSIONS)
     ] = 5
-    predictor: Annotated[str, Option("LSTM and two GCN layers, or extrapolation.", choices=PREDICTORS)] = "lstm"
+    predictor: Annotated[
+        str, Option("What predicts rows: an LSTM with two GCN layers, or linear extrapolation.", choices=PREDICTORS)
+    ] = "lstm"
     train_every: Annotated[int, Option("Epochs between steps of the predictor.", at_least=1)] = 10
     history_codec: Annotated[str, Option(f"How past rows are kept: {', '.join(HISTORY_CODECS)}.")] = "none"
 

@@ -9,6 +9,6 @@ epoch or stale, as the decisions of the strategy say (``atta.train.stale.decisio
 Reading order: ``meeting`` (which trainer of which server computes each HALO row), ``reads`` (which rows travel),
 ``exact`` (the forward pass in which all rows are of the present step), ``source``, ``ways`` (what a way does),
 ``messages`` (owners send to readers), ``packing`` (how rows look in a message), ``tables`` (rows wait on daemons until
-readers pull them), ``predictions`` (readers predict such rows from their past), ``figures`` (what is counted), ``job``
-(a daemon shows it), ``trainer`` (what one rank does in an epoch), ``digest`` (what it does with tables).
+readers pull them), ``predictions`` (readers predict such rows from their past), ``figures`` (what is counted),
+``job`` (a daemon shows it), ``trainer`` (what one rank does in an epoch), ``digest`` (what it does with tables).
 """

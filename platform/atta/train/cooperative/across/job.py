@@ -5,13 +5,11 @@ from __future__ import annotations
 import secrets
 import time
 
-import torch
 import torch.distributed as dist
 
 import atta
 from atta.observe.figures import DIRECTIONS, MAX_REPORT_S, JobFigures
-from atta.train.cooperative.across.figures import RowFigures
-from atta.train.stale.rules import Ages
+from atta.train.reports.rows import RowReport
 
 __all__ = ["JobReporter", "job_figures", "keep_s"]
 
@@ -27,16 +25,16 @@ def keep_s(period_s: float) -> float:
 class JobReporter:
     """Reports the epochs of a job. All ranks have one; the first one talks to the daemon."""
 
-    def __init__(self, cluster: atta.Cluster, strategy: str, device: torch.device) -> None:
+    def __init__(self, cluster: atta.Cluster, strategy: str) -> None:
         """``strategy``: first part of the job's name; the rest is random."""
-        self._cluster, self._device = cluster, device
+        self._cluster = cluster
         self._job = f"{strategy}-{secrets.token_hex(3)}"
         self._latest: list[JobFigures] = []
         self._since = time.monotonic()
 
-    def report(self, epoch: int, figures: RowFigures) -> None:
-        """Report an epoch; all ranks call this."""
-        self._latest = job_figures(self._job, epoch, figures, self._device)
+    def report(self, epoch: int, rows: RowReport) -> None:
+        """Report an epoch, counted from 0."""
+        self._latest = job_figures(self._job, epoch, rows)
         period = time.monotonic() - self._since
         self._since += period
         if dist.get_rank() == 0:
@@ -48,35 +46,25 @@ class JobReporter:
             self._cluster.report(self._latest, 0.0)
 
 
-def job_figures(job: str, epoch: int, figures: RowFigures, device: torch.device) -> list[JobFigures]:
-    """Figures of all ranks together, by direction; all ranks call this."""
-    mine = torch.tensor([_values(figures, d) for d in DIRECTIONS], dtype=torch.float64, device=device)
-    every = mine.new_empty((dist.get_world_size() * len(mine), *mine.shape[1:]))
-    dist.all_gather_into_tensor(every, mine)
+def job_figures(job: str, epoch: int, rows: RowReport) -> list[JobFigures]:
+    """The figures of all layers together, by direction."""
     found = []
-    for place, direction in enumerate(DIRECTIONS):
-        rows = every[place :: len(DIRECTIONS)]
-        sent, crossed, broadcasts, skipped, read, total = map(int, rows[:, :-2].sum(0).tolist())
-        shown = JobFigures(
-            job,
-            epoch,
-            direction,
-            sent_bytes=sent,
-            crossed_bytes=crossed,
-            rows=read,
-            age_min=float(rows[:, -2].min()) if read else None,
-            age_mean=total / read if read else None,
-            age_max=float(rows[:, -1].max()) if read else None,
-            broadcasts=broadcasts,
-            skipped=skipped,
+    for direction in DIRECTIONS:
+        layers = [layer for layer in rows.layers if layer.direction == direction]
+        read = sum(layer.rows for layer in layers)
+        found.append(
+            JobFigures(
+                job,
+                epoch,
+                direction,
+                sent_bytes=sum(layer.payload_bytes for layer in layers),
+                crossed_bytes=sum(layer.crossed_bytes for layer in layers),
+                rows=read,
+                age_min=min((layer.age_min for layer in layers if layer.age_min is not None), default=None),
+                age_mean=sum((layer.age_mean or 0.0) * layer.rows for layer in layers) / read if read else None,
+                age_max=max((layer.age_max for layer in layers if layer.age_max is not None), default=None),
+                broadcasts=sum(layer.broadcasts for layer in layers),
+                skipped=sum(layer.skipped for layer in layers),
+            )
         )
-        found.append(shown)
     return found
-
-
-def _values(figures: RowFigures, direction: str) -> tuple[float, ...]:
-    """This rank's figures of a direction: numbers that are added up, then the bounds of ages."""
-    counted = (figures.sent, figures.crossed, figures.broadcasts, figures.skipped)
-    sums = [sum(count for (_, way), count in counter.items() if way == direction) for counter in counted]
-    ages = sum((ages for (_, way), ages in figures.ages.items() if way == direction), Ages())
-    return (*sums, ages.rows, ages.total, ages.least, ages.most)

@@ -81,6 +81,16 @@ class TableWay:
         self._pulls: dict[int, Future[Fetched]] = {}
         self._held: dict[int, Fetched] = {}
 
+    @property
+    def kept_bytes(self) -> int:
+        """See ``Way``."""
+        return sum(found.values.nbytes for found in self._held.values())
+
+    @property
+    def copied_bytes(self) -> int:
+        """See ``Way``: changes are not measured."""
+        return 0
+
     def fill(self, table: DaemonTable, rows: Mapping[int, torch.Tensor]) -> None:
         """Publish version 0 in ``table``: own ``rows`` [o, d] of each layer that travels.
 
@@ -120,8 +130,8 @@ class TableWay:
             count[layer, _FORWARD] += 1
             if publishes:
                 self._publish(layer, self._mine(rows), self._epoch)
-            return _Awaited(self, layer, first=True)
-        return _Awaited(self, layer, first=False)
+            return _FromTable(self, layer, first=True)
+        return _FromTable(self, layer, first=False)
 
     def flush(self) -> None:
         """See ``Way``."""
@@ -206,7 +216,7 @@ class TableWay:
         return self.table.shape.width(layer, _FORWARD)
 
 
-class _Awaited:
+class _FromTable:
     def __init__(self, way: TableWay, layer: int, *, first: bool) -> None:
         self._way, self._layer, self._first = way, layer, first
 

@@ -10,7 +10,7 @@ import torch
 import atta
 from atta.train.cooperative import TrainerBatch
 from atta.train.cooperative.across.exact import exact_batch
-from atta.train.cooperative.across.figures import RowFigures
+from atta.train.cooperative.across.figures import RowFigures, row_report
 from atta.train.cooperative.across.job import JobReporter
 from atta.train.cooperative.across.meeting import HaloRows, meet
 from atta.train.cooperative.across.messages import MessageWay, message_way
@@ -61,7 +61,7 @@ class ExchangeTrainer(ServerTrainer):
         self.options = config
         self.decisions: Decisions = decisions or ExchangeDecisions()
         self.figures = RowFigures()
-        self._reporter = JobReporter(cluster, config.strategy, device)
+        self._reporter = JobReporter(cluster, config.strategy)
 
     def fit(self) -> list[EpochReport]:
         """See ``EpochLoop``."""
@@ -72,8 +72,15 @@ class ExchangeTrainer(ServerTrainer):
     def train_epoch(self, epoch: int) -> EpochReport:
         """See ``EpochLoop``; a daemon shows the epoch's figures while the job runs."""
         report = super().train_epoch(epoch)
-        self._reporter.report(epoch, self.figures)
-        return report
+        ways = self.stale.forward, self.stale.backward
+        rows = row_report(
+            self.figures,
+            kept_bytes=sum(way.kept_bytes for way in ways),
+            copied_bytes=sum(way.copied_bytes for way in ways),
+            device=self.device,
+        )
+        self._reporter.report(epoch, rows)
+        return dataclasses.replace(report, rows=rows)
 
     def accuracies(self) -> Mapping[str, float]:
         """See ``EpochLoop``: predicted by an exact forward pass."""

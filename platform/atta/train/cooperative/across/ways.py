@@ -21,6 +21,14 @@ class Way(Protocol):
     ``begin``, then ``start`` for each layer, then ``flush``, then all trainers wait for each other, then ``commit``.
     """
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the copies of others' rows that are kept for later epochs, without their versions."""
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of own rows as they were sent last; 0 unless their change is measured."""
+
     def begin(self, epoch: int) -> None:
         """Begin an epoch; epochs count from 1."""
 

@@ -1,0 +1,340 @@
+"""Accuracy with stale rows, paired by seeds: each strategy beside exact exchange, on the same graph and weights.
+
+    python -m bench.training.stale --data-root DIR [--graphs sbm,amazon_computers] [--seeds 5] [--only exchange,sancus-e1]
+
+8 trainers, a server each, live as long as the comparison, and the daemons as long as their graph. Every run is what
+``atta train`` does, with a GCN of width 64 and Adam at 0.01. ``--only`` names variants: those of the gates by default,
+``all`` for all of them. With ``--keep`` a comparison goes on where it was cut off. ``--bytes`` measures instead what
+trainers send, against closed formulas. Writes stale-accuracy or stale-bytes, .json and .md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atta.bench.output import document
+from atta.partition.generate import GenerateOptions
+from atta.train.config import TrainConfig
+from atta.train.reports.epochs import EpochReport, best_epoch
+from atta.train.strategies import STRATEGIES
+from bench.record import ROOT, command, head, parser_of, rows_of, write
+from bench.training.graphs import SPLITS, halo_rows, partitioned
+from bench.training.payload import Shape, expected_bytes
+from bench.training.pool import TrainerPool
+
+PARTS, HIDDEN, EVAL_EVERY = 8, 64, 10
+REAL_GRAPHS = ("amazon_computers", "coauthor_cs")
+SBM = GenerateOptions(nodes=10_000, edges=100_000, features=32, classes=20, inter=0.6, signal=0.5, **SPLITS)
+# 602-256-41 is the shape of Reddit in the papers, on a graph that is small enough for 8 copies of all its rows.
+WIDE_SBM = GenerateOptions(nodes=2_000, edges=20_000, features=602, classes=41, inter=0.6, signal=0.5, **SPLITS)
+WIDE_HIDDEN, WIDE_LAYERS, WIDE_EPOCHS, WIDE_WARMUP = 256, 2, 24, 6
+
+Settings = Mapping[str, Any]
+
+VARIANTS: dict[str, Settings] = {
+    "exchange": {"strategy": "exchange"},
+    "dropped": {"strategy": "full", "eas": (0, 1), "eval": "exact"},
+    "sancus-e1": {"strategy": "sancus", "eps": 1.0},
+    "pipegcn": {"strategy": "pipegcn"},
+    "digest-10": {"strategy": "digest", "sync_every": 10},
+    "sancus-e3": {"strategy": "sancus", "eps": 3.0},
+    "sancus-gap": {"strategy": "sancus", "bound": "gap"},
+    "digest-1": {"strategy": "digest", "sync_every": 1},
+    "digest-5": {"strategy": "digest", "sync_every": 5},
+    "digest-20": {"strategy": "digest", "sync_every": 20},
+    "sat": {"strategy": "sat"},
+    "delta-int8": {"strategy": "exchange", "codec": "delta-int8"},
+}
+GATED = ("exchange", "dropped", "sancus-e1", "pipegcn", "digest-10")
+
+WIDE_VARIANTS: dict[str, Settings] = {
+    "CAGNET": {"strategy": "exchange", "rows": "all", "send_features": True},
+    "CAGNET, features kept": {"strategy": "exchange", "rows": "all"},
+    "HALO rows": {"strategy": "exchange"},
+    "SANCUS E1": {"strategy": "sancus", "eps": 1.0, "rows": "all", "warmup": WIDE_WARMUP},
+    "SANCUS E3": {"strategy": "sancus", "eps": 3.0, "rows": "all", "warmup": WIDE_WARMUP},
+    "SANCUS E1, HALO rows": {"strategy": "sancus", "eps": 1.0, "warmup": WIDE_WARMUP},
+    "PipeGCN": {"strategy": "pipegcn"},
+    "DIGEST N=10": {"strategy": "digest", "sync_every": 10},
+    "dropped edges": {"strategy": "full", "eas": (0, 1), "eval": "exact"},
+}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What must hold: the median over seeds of ``variant - beside`` is ``least`` points or more."""
+
+    variant: str
+    beside: str
+    least: float
+    graphs: tuple[str, ...] = ("sbm", *REAL_GRAPHS)
+    layers: tuple[int, ...] = (2, 3)
+
+
+BOUNDS = (
+    Bound("sancus-e1", "exchange", -1.0, layers=(2,)),
+    Bound("digest-10", "dropped", 5.0, graphs=("sbm",), layers=(3,)),
+    Bound("digest-10", "exchange", -2.5, graphs=("sbm",), layers=(3,)),
+    Bound("pipegcn", "exchange", -0.5),
+)
+
+
+def main() -> None:
+    """Measure what is asked for and write its record."""
+    parser = parser_of(__file__, __doc__)
+    parser.add_argument("--data-root", type=Path, help="folder of the real graphs")
+    parser.add_argument("--work", type=Path, default=ROOT / "data" / "stale", help="where datasets are kept")
+    parser.add_argument("--graphs", default="sbm,amazon_computers,coauthor_cs", help="-random after one: random parts")
+    parser.add_argument("--layers", default="2,3")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=120)
+    parser.add_argument("--only", default=",".join(GATED), help="variants, or all")
+    parser.add_argument("--keep", type=Path, help="folder that keeps what was measured; what is there is not measured")
+    parser.add_argument("--bytes", action="store_true", help="measure payload instead")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    with TrainerPool(PARTS) as pool, tempfile.TemporaryDirectory() as folder:
+        if arguments.bytes:
+            record_bytes(measured_bytes(pool, arguments.work), command(parser, arguments), arguments.out)
+            return
+        cells = measured(pool, arguments, arguments.keep or Path(folder))
+        record(cells, arguments.epochs, command(parser, arguments), arguments.out)
+
+
+def available(variants: Mapping[str, Settings]) -> dict[str, Settings]:
+    """The variants that this version of Atta has; says which it has not."""
+    known = {field.name for field in dataclasses.fields(TrainConfig)}
+    found = {n: s for n, s in variants.items() if s["strategy"] in STRATEGIES and known.issuperset(s)}
+    if missing := [name for name in variants if name not in found]:
+        print(f"left out, because this version of Atta lacks them: {', '.join(missing)}", file=sys.stderr)
+    return found
+
+
+def config_of(settings: Settings, *, layers: int, hidden: int, epochs: int, seed: int) -> TrainConfig:
+    """The configuration of a run; the pool knows the daemons."""
+    return TrainConfig(
+        cluster="of the pool",
+        model="gcn",
+        layers=layers,
+        hidden=hidden,
+        epochs=epochs,
+        seed=seed,
+        dropout=0.0,
+        trainers=PARTS,
+        trainers_per_server=1,
+        eval_every=EVAL_EVERY,
+        device="cpu",
+        verbose=False,
+        **settings,
+    )
+
+
+# -- accuracy ----------------------------------------------------------------------------------------------------------
+
+
+def measured(pool: TrainerPool, arguments: argparse.Namespace, kept: Path) -> list[dict[str, Any]]:
+    """The runs of all cells, in the order of graph, layers, seed and variant; keeps each run as soon as it ends.
+
+    Raises:
+        SystemExit: ``--only`` names something unknown.
+    """
+    names = list(VARIANTS) if arguments.only == "all" else arguments.only.split(",")
+    if unknown := set(names) - set(VARIANTS):
+        raise SystemExit(f"--only {','.join(sorted(unknown))}: not one of {', '.join(VARIANTS)}")
+    variants = available({name: VARIANTS[name] for name in names})
+    kept.mkdir(parents=True, exist_ok=True)
+    depths = [int(layers) for layers in arguments.layers.split(",")]
+    cells: list[dict[str, Any]] = []
+    for graph in arguments.graphs.split(","):
+        data = partitioned(graph, SBM, arguments.data_root, arguments.work, PARTS)
+        todo = {}
+        for layers, seed, name in itertools.product(depths, range(arguments.seeds), variants):
+            config = config_of(variants[name], layers=layers, hidden=HIDDEN, epochs=arguments.epochs, seed=seed)
+            file = kept / f"{graph}-{layers}-layers-{arguments.epochs}-epochs-{name}-{seed}.json"
+            todo[file] = (config, {"graph": graph, "layers": layers, "seed": seed, "variant": name})
+        cells += runs_of(pool, graph, data, todo)
+    return cells
+
+
+def runs_of(
+    pool: TrainerPool, graph: str, data: Path, todo: Mapping[Path, tuple[TrainConfig, Mapping[str, Any]]]
+) -> Iterator[dict[str, Any]]:
+    """The runs on one graph: those whose file does not exist yet are made, with one set of daemons for all."""
+    import atta
+
+    if not all(file.exists() for file in todo):
+        with atta.local(data, threads=1, log_level="error") as cluster:
+            for file, (config, names) in todo.items():
+                if file.exists():
+                    continue
+                start = time.time()
+                found = {**names, **summary(pool.fit(config, cluster.addresses)), "evaluation": config.evaluation}
+                found["seconds"] = round(time.time() - start, 2)
+                file.write_text(json.dumps(found))
+                print(f"{file.stem}: {found['test']:.2f} % in {found['seconds']:.1f} s", flush=True)
+    for file in todo:
+        yield json.loads(file.read_text())
+
+
+def summary(epochs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Figures of a run: accuracies in percent, and payload."""
+    reports = [EpochReport(**epoch) for epoch in epochs]
+    best = best_epoch(reports)
+    assert best is not None
+    assert best.val_accuracy is not None
+    assert best.test_accuracy is not None
+    curve = [(e.epoch + 1, round(100 * e.test_accuracy, 3)) for e in reports if e.test_accuracy is not None]
+    return {
+        "best_epoch": best.epoch + 1,
+        "val": 100 * best.val_accuracy,
+        "test": 100 * best.test_accuracy,
+        "last": curve[-1][1],
+        "curve": curve,
+        "loss": reports[-1].loss,
+        "payload_bytes": sum(e.crossed_bytes for e in reports),
+        "epoch_s": statistics.median(e.seconds for e in reports),
+    }
+
+
+def differences(cells: list[dict[str, Any]], graph: str, layers: int, variant: str, beside: str) -> list[float]:
+    """Points by which a variant is better, for each seed that both have."""
+    tests = {
+        (cell["variant"], cell["seed"]): cell["test"]
+        for cell in cells
+        if (cell["graph"], cell["layers"]) == (graph, layers)
+    }
+    return [
+        test - tests[beside, seed]
+        for (name, seed), test in tests.items()
+        if name == variant and (beside, seed) in tests
+    ]
+
+
+def verdicts(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each bound on each graph and depth that was measured."""
+    found = []
+    for bound in BOUNDS:
+        for graph in bound.graphs:
+            for layers in bound.layers:
+                paired = differences(cells, graph, layers, bound.variant, bound.beside)
+                if paired:
+                    median = statistics.median(paired)
+                    entry = dataclasses.asdict(bound) | {"graph": graph, "layers": layers}
+                    found.append(entry | {"median": median, "holds": median >= bound.least})
+    return found
+
+
+def spread(values: list[float], signs: str = "") -> str:
+    """Median, minimum and maximum, for people."""
+    median, low, high = (format(v, f"{signs}.1f") for v in (statistics.median(values), min(values), max(values)))
+    return f"{median} ({low} to {high})"
+
+
+def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> None:
+    """Write stale-accuracy.json and stale-accuracy.md."""
+    held = verdicts(cells)
+    found = document("stale-accuracy", command=typed, results=cells) | {"epochs": epochs, "bounds": held}
+    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    for cell in cells:
+        groups.setdefault((cell["graph"], cell["layers"], cell["variant"]), []).append(cell)
+    rows = []
+    for (graph, layers, variant), runs in groups.items():
+        paired = differences(cells, graph, layers, variant, "exchange")
+        rows.append(
+            (
+                *(graph, layers, variant, spread([run["test"] for run in runs])),
+                *(
+                    spread(paired, "+") if paired and variant != "exchange" else "",
+                    spread([run["last"] for run in runs]),
+                ),
+                f"{statistics.median(run['payload_bytes'] for run in runs) / 2**20:,.1f}",
+                runs[0]["evaluation"],
+            )
+        )
+    lines = [
+        *head("Accuracy with stale rows", found),
+        f"Test accuracy in percent at the epoch with the best validation accuracy, median (minimum to maximum) of "
+        f"{len({cell['seed'] for cell in cells})} seeds.",
+        f"GCN, {HIDDEN} hidden columns, Adam 0.01, no dropout, {epochs} epochs, evaluated every {EVAL_EVERY}; {PARTS} parts and",
+        "trainers, each a server. Differences are paired by seed. Real graphs have features that a random projection",
+        "makes 128 wide, and 30 % of the vertices train.",
+        "",
+        *rows_of(
+            ("bound", "graph", "layers", "median difference", "holds"),
+            *(
+                (
+                    f"{v['variant']} ≥ {v['beside']} {v['least']:+g}",
+                    *(v["graph"], v["layers"], f"{v['median']:+.2f}", "yes" if v["holds"] else "**no**"),
+                )
+                for v in held
+            ),
+        ),
+        "",
+        *rows_of(
+            ("graph", "layers", "variant", "test", "less exchange", "last epoch", "MiB sent", "evaluated on"), *rows
+        ),
+    ]
+    write(out / "stale-accuracy.json", found, lines)
+
+
+# -- payload -----------------------------------------------------------------------------------------------------------
+
+
+def measured_bytes(pool: TrainerPool, work: Path) -> list[dict[str, Any]]:
+    """Payload of each variant beside its formula."""
+    import atta
+
+    data = partitioned("sbm", WIDE_SBM, None, work, PARTS)
+    vertices, halo = halo_rows(data)
+    widths = (WIDE_SBM.features, *[WIDE_HIDDEN] * (WIDE_LAYERS - 1))
+    shape = Shape(vertices, halo, PARTS, widths, WIDE_EPOCHS)
+    found = []
+    with atta.local(data, threads=1, log_level="error") as cluster:
+        for name, settings in available(WIDE_VARIANTS).items():
+            config = config_of(settings, layers=WIDE_LAYERS, hidden=WIDE_HIDDEN, epochs=WIDE_EPOCHS, seed=0)
+            sent = summary(pool.fit(config, cluster.addresses))["payload_bytes"]
+            expected = expected_bytes(shape, settings)
+            found.append({"variant": name, "sent": sent, "expected": expected, "shape": dataclasses.asdict(shape)})
+            print(f"{name}: {sent:,.0f} bytes, expected {expected:,}", flush=True)
+    return found
+
+
+def record_bytes(found: list[dict[str, Any]], typed: str, out: Path) -> None:
+    """Write stale-bytes.json and stale-bytes.md."""
+    shape = Shape(**found[0]["shape"])
+    written = document("stale-bytes", command=typed, results=found)
+    reads = shape.vertices * (shape.parts - 1)
+    lines = [
+        *head("Payload with stale rows", written),
+        f"Bytes of rows and gradients that {shape.parts} trainers, each a server, sent in {shape.epochs} epochs. GCN",
+        f"{WIDE_SBM.features}-{WIDE_HIDDEN}-{WIDE_SBM.classes}, {shape.vertices:,} vertices, {shape.halo:,} HALO rows,",
+        f"warm-up of {WIDE_WARMUP} epochs. Floats: per vertex, epoch and other trainer.",
+        "",
+        *rows_of(
+            ("variant", "bytes sent", "formula", "equal to the byte", "floats"),
+            *(
+                (
+                    *(row["variant"], f"{row['sent']:,.0f}", f"{row['expected']:,}"),
+                    "yes" if row["sent"] == row["expected"] else "**no**",
+                    f"{row['sent'] / reads / shape.epochs / 4:,.1f}",
+                )
+                for row in found
+            ),
+        ),
+    ]
+    write(out / "stale-bytes.json", written, lines)
+
+
+if __name__ == "__main__":
+    main()
