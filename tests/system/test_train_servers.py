@@ -195,10 +195,13 @@ def test_exact_evaluation_of_a_model_trained_on_samples(
     assert exact.epochs[1].eval_bytes == exchanged.eval_bytes
 
 
-@pytest.mark.parametrize("strategy", ["exchange", "pipegcn", "sancus"])
+@pytest.mark.parametrize("strategy", ["exchange", "pipegcn", "sancus", "digest"])
 def test_a_daemon_shows_a_running_job(config: TrainConfig, strategy: str) -> None:
-    options: dict[str, Any] = {"warmup": 0, "bound": "epoch", "eps": 1} if strategy == "sancus" else {}
-    config = replace(config, strategy=strategy, epochs=100, eval_every=100, layers=3, **options)
+    own: dict[str, dict[str, Any]] = {
+        "sancus": {"warmup": 0, "bound": "epoch", "eps": 1},
+        "digest": {"sync_every": 2, "phase": "early"},
+    }
+    config = replace(config, strategy=strategy, epochs=100, eval_every=100, layers=3, **own.get(strategy, {}))
     seen: dict[tuple[str, int, str], JobFigures] = {}
     with Watch(str(config.cluster)) as watch, ThreadPoolExecutor(1) as pool:
         running = pool.submit(fit, config)
@@ -212,11 +215,17 @@ def test_a_daemon_shows_a_running_job(config: TrainConfig, strategy: str) -> Non
     both = {epoch: (seen[name, epoch, "forward"], seen[name, epoch, "backward"]) for _, epoch, _ in seen}
     assert len(both) > 1
     for epoch, (rows, gradients) in both.items():
-        assert rows.crossed_bytes + gradients.crossed_bytes == reports[epoch].crossed_bytes
+        if strategy == "digest":  # every second epoch pulls all that it reads
+            assert rows.crossed_bytes == (0 if epoch % 2 else rows.rows * 4 * config.hidden)
+        else:
+            assert rows.crossed_bytes + gradients.crossed_bytes == reports[epoch].crossed_bytes
         assert rows.sent_bytes == rows.crossed_bytes  # rows within a server are counted elsewhere
         assert rows.rows > 0
     late = [pair for epoch, pair in both.items() if epoch >= 2]
     width = 4 * config.hidden
+    if strategy == "digest":  # two epochs read what was pushed in the one before them
+        assert {(r.age_min, r.age_max) for r, _ in late} == {(1, 1), (2, 2)}
+        assert {g.rows for _, g in late} == {0}  # gradients stay where they are
     if strategy == "exchange":
         assert {(r.age_min, r.age_max, r.skipped, r.rows * width == r.sent_bytes) for r, _ in late} == {(0, 0, 0, True)}
     if strategy == "pipegcn":
