@@ -60,6 +60,11 @@ def config(**settings: Any) -> TrainConfig:
         ({"strategy": "full", "memory": 10**9}, "--memory: belongs to --strategy cooperative, not full"),
         ({"strategy": "exchange", "eas": (1, 15)}, "--eas: belongs to --strategy full or cooperative, not exchange"),
         ({"strategy": "exchange", "co_batches": 2}, "--co-batches: belongs to --strategy cooperative, not exchange"),
+        (
+            {"strategy": "digest", "codec": "delta-int8"},
+            "--codec delta-int8: a daemon does not know what each reader has",
+        ),
+        ({"strategy": "sat", "codec": "delta-int8"}, "--codec delta-int8: a daemon does not know what each reader has"),
         ({"strategy": "exchange", "batch_size": 2}, "--batch-size: belongs to --strategy minibatch, not exchange"),
         ({"strategy": "exchange", "trainers": 3, "trainers_per_server": 2}, "--trainers 3: cannot form servers of"),
         ({"strategy": "cooperative"}, "--co-batches R (steps per epoch) or --memory SIZE"),

@@ -87,6 +87,11 @@ class DaemonTable:
         self._keeper = threading.Thread(target=self._renew, args=(lease_s / 4,), name="atta-lease", daemon=True)
         self._keeper.start()
 
+    def row_bytes(self, layer: int, direction: Direction) -> int:
+        """Bytes of a row's values as they travel."""
+        width = self.shape.width(layer, direction)
+        return encoded_bytes(self._codec, width) if self._codec else width * self.shape.dtype.itemsize
+
     def locate(self, ids: np.ndarray) -> torch.Tensor:
         """int64 [n]: the rows of users' ``ids`` of vertices. Raises ConfigError for an unknown vertex."""
         assert self._any is not None, "a table without layers has no rows"
@@ -109,7 +114,7 @@ class DaemonTable:
             )
         self._open = version
         table = self._slots[layer, direction][self._begun % self.shape.slots]
-        self.pushed[layer, direction] += len(rows) * self._row_bytes(layer, direction)
+        self.pushed[layer, direction] += len(rows) * self.row_bytes(layer, direction)
         data = values.detach().cpu().numpy()
         self._sent.append(table.push(rows.cpu().numpy(), data, version=version, codec=self._codec))
 
@@ -132,7 +137,7 @@ class DaemonTable:
         asked = rows.cpu().numpy()
         wanted = [(int(slots[i]), int(version)) for i, version in zip(at[:, 0], versions[:, 0], strict=True)]
         pulled = {one: self._pulled(layer, direction, asked, *one) for one in dict.fromkeys(wanted)}
-        self.pulled[layer, direction] += len(pulled) * len(rows) * self._row_bytes(layer, direction)
+        self.pulled[layer, direction] += len(pulled) * len(rows) * self.row_bytes(layer, direction)
         values = torch.stack([pulled[one] for one in wanted]).to(rows.device)
         found = versions.expand(rule.count, len(rows)).to(rows.device)
         return Fetched(values[0], found[0]) if rule.count == 1 else Fetched(values, found)
@@ -167,6 +172,11 @@ class DaemonTable:
             self._begun += 1
         self.committed, self._open = max(self.committed, version), NEVER
 
+    def let_go(self) -> None:
+        """End the work in the background and wait for nothing. The tables go when their lease is over."""
+        self._ending.set()
+        self._pulling.shutdown(wait=False, cancel_futures=True)
+
     def close(self, *, delete: bool = False) -> None:
         """End the work in the background; ``delete``: drop the job's tables, which one trainer does for all."""
         self._ending.set()
@@ -197,10 +207,6 @@ class DaemonTable:
                 f"stale rows need {self.shape.nbytes} bytes on the daemons together ({self.shape.slots} versions of "
                 f"{self.shape.rows} rows); start the daemons with more --tables: {error}"
             ) from error
-
-    def _row_bytes(self, layer: int, direction: Direction) -> int:
-        width = self.shape.width(layer, direction)
-        return encoded_bytes(self._codec, width) if self._codec else width * self.shape.dtype.itemsize
 
     def _delete(self) -> None:
         for layer, direction in self.shape.widths:

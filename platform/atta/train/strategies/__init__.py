@@ -17,6 +17,8 @@ _FILES = (
     "exchange",
     "sancus",
     "pipegcn",
+    "digest",
+    "sat",
 )
 
 STRATEGIES: dict[str, TrainingStrategy] = {name: import_module(f"{__name__}.{name}").STRATEGY for name in _FILES}

@@ -41,14 +41,20 @@ def _evaluation(settings: ExchangeSettings) -> str:
 
 
 def reading_rows(
-    name: str, sentence: str, settings: type[ExchangeSettings], decisions: Callable[[Any], Decisions]
+    name: str,
+    sentence: str,
+    settings: type[ExchangeSettings],
+    decisions: Callable[[Any], Decisions],
+    trainers: Callable[[], type[ExchangeTrainer]] | None = None,
 ) -> TrainingStrategy:
-    """The record of a strategy in which trainers read rows of others; ``decisions`` are made from its settings."""
+    """The record of a strategy in which trainers read rows of others.
+
+    ``decisions`` are made from its settings. ``trainers`` imports the class of its trainers; None: ``ExchangeTrainer``.
+    """
 
     def trainer(settings: Any, cluster: atta.Cluster, device: torch.device) -> ExchangeTrainer:
-        from atta.train.cooperative.across.trainer import ExchangeTrainer
-
-        return ExchangeTrainer(settings, cluster, device, decisions(settings))
+        kind = (trainers or _trainers)()
+        return kind(settings, cluster, device, decisions(settings))
 
     def check(settings: Any) -> None:
         check_servers(settings)
@@ -64,6 +70,12 @@ def reading_rows(
         counted="training vertices",
         check_parts=_check_parts,
     )
+
+
+def _trainers() -> type[ExchangeTrainer]:
+    from atta.train.cooperative.across.trainer import ExchangeTrainer
+
+    return ExchangeTrainer
 
 
 def _decisions(settings: ExchangeSettings) -> Decisions:

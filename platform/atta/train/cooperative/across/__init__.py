@@ -8,5 +8,6 @@ epoch or stale, as the decisions of the strategy say (``atta.train.stale.decisio
 
 Reading order: ``meeting`` (which trainer of which server computes each HALO row), ``reads`` (which rows travel),
 ``source``, ``ways`` (what a way does), ``messages`` (owners send to readers), ``packing`` (how rows look in a message),
-``figures`` (what is counted), ``trainer`` (what one rank does in an epoch).
+``tables`` (rows wait on daemons until readers pull them), ``predictions`` (readers predict such rows from their past),
+``figures`` (what is counted), ``trainer`` (what one rank does in an epoch), ``digest`` (what it does with tables).
 """

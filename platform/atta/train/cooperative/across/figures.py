@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass, field
 
 from atta.train.cooperative.exchange.source import Direction, Payload
+from atta.train.stale.prediction.guard import Errors
 from atta.train.stale.rules import Ages
 
 __all__ = ["RowFigures"]
@@ -24,6 +26,8 @@ class RowFigures:
         ages: of the rows that were read, in epochs.
         broadcasts: how often this trainer sent its rows to those who read them.
         skipped: how often it did not, because theirs were still good enough.
+        pushed: bytes of rows that this trainer pushed to the daemon beside it, from which others pull them.
+        errors: squared distances of predicted and of stale rows to those of this epoch, of all trainers together.
     """
 
     sent: Payload = field(default_factory=Counter)
@@ -31,11 +35,13 @@ class RowFigures:
     ages: dict[Key, Ages] = field(default_factory=dict)
     broadcasts: Counter[Key] = field(default_factory=Counter)
     skipped: Counter[Key] = field(default_factory=Counter)
+    pushed: Payload = field(default_factory=Counter)
+    errors: dict[Key, Errors] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Begin anew."""
-        for figure in (self.sent, self.crossed, self.ages, self.broadcasts, self.skipped):
-            figure.clear()
+        for figure in dataclasses.fields(self):
+            getattr(self, figure.name).clear()
 
     def read(self, key: Key, ages: Ages) -> None:
         """Note the ages of rows that were read."""

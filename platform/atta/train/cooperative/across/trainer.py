@@ -80,6 +80,13 @@ class ExchangeTrainer(ServerTrainer):
         self.optimizer.step()
         return loss
 
+    def reads_of(self, found: HaloRows, *, trainers: bool) -> ReadRows:
+        """Which rows this trainer gets from others; ``trainers``: also from those of its own server."""
+        place = self.groups.place
+        if self.options.rows == "all":
+            return all_rows(found, place, self.device, trainers=trainers)
+        return rows_of_trainers(found, place) if trainers else halo_rows(found, place)
+
     def forward_way(self, reads: ReadRows, found: HaloRows) -> Way:
         """How rows travel."""
         return self.messages("forward", reads)
@@ -101,13 +108,9 @@ class ExchangeTrainer(ServerTrainer):
 
     def _on_device(self, share: TrainerShare, watch: Stopwatch) -> StepInput:
         start = watch.now()
-        place = self.groups.place
-        found = meet(share.view, place, self.device)
+        found = meet(share.view, self.groups.place, self.device)
         trainers = isinstance(self.options, StaleSettings) and self.options.stale_across == "trainers"
-        if self.options.rows == "all":
-            reads = all_rows(found, place, self.device, trainers=trainers)
-        else:
-            reads = rows_of_trainers(found, place) if trainers else halo_rows(found, place)
+        reads = self.reads_of(found, trainers=trainers)
         watch.add("fetch", start, watch.now())
         start = watch.now()
         step = self._made(TrainerShare(found.view, share.splits), found, reads, trainers=trainers)

@@ -38,6 +38,17 @@ class History:
             raise ConfigError(f"history: version {version} comes after version {self._kept[-1][0]}")
         self._kept.append((version, self._codec.encode(values.detach().cpu().numpy())))
 
+    def state(self) -> list[tuple[int, torch.Tensor]]:
+        """What a checkpoint saves: versions, and encoded rows uint8 [m]."""
+        return [(version, torch.from_numpy(encoded)) for version, encoded in self._kept]
+
+    def load_state(self, state: list[tuple[int, torch.Tensor]]) -> None:
+        """Become what ``state`` saved. Raises ConfigError if it is the state of other rows."""
+        for _, encoded in state:
+            self._codec.decode(encoded.numpy(), *self._size)
+        self._kept.clear()
+        self._kept.extend((version, encoded.numpy()) for version, encoded in state)
+
     def window(self) -> Fetched:
         """All that is kept, the oldest first: values [count, n, d], versions int64 [count, n].
 

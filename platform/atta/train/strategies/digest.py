@@ -1,0 +1,48 @@
+"""``digest``: rows of other servers are pulled from tables on the daemons every N epochs (DIGEST)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from atta.errors import ConfigError
+from atta.train.settings import DigestSettings
+from atta.train.strategies.exchange import reading_rows
+
+if TYPE_CHECKING:
+    from atta.train.cooperative.across.trainer import ExchangeTrainer
+    from atta.train.stale.decisions.common import Decisions
+
+__all__ = ["STRATEGY", "decisions_on_tables"]
+
+
+def decisions_on_tables(kind: type[Any], settings: DigestSettings) -> Decisions:
+    """Decisions of a ``kind``. Raises ConfigError for options that tables on daemons cannot follow."""
+    from atta.train.stale.decisions.common import decisions_of
+
+    if settings.codec == "delta-int8":
+        raise ConfigError(
+            "--codec delta-int8: a daemon does not know what each reader has; take bf16, fp16, int8 or none"
+        )
+    found: Decisions = decisions_of(kind, settings)
+    return found
+
+
+def _decisions(settings: DigestSettings) -> Decisions:
+    from atta.train.stale.decisions.digest import DigestDecisions
+
+    return decisions_on_tables(DigestDecisions, settings)
+
+
+def _trainers() -> type[ExchangeTrainer]:
+    from atta.train.cooperative.across.digest import DigestTrainer
+
+    return DigestTrainer
+
+
+STRATEGY = reading_rows(
+    "digest",
+    "as exchange, but rows are pulled from tables on the daemons every N epochs, and gradients end at the cut",
+    DigestSettings,
+    _decisions,
+    _trainers,
+)
