@@ -45,6 +45,6 @@ STRATEGY = reading_rows(
     "as exchange, but rows are pulled from tables on the daemons every N epochs, and gradients end at the cut",
     DigestSettings,
     _decisions,
-    _trainers,
-    digest_forecasts,
+    trainers=_trainers,
+    forecasts=digest_forecasts,
 )

@@ -47,6 +47,7 @@ def reading_rows(
     sentence: str,
     settings: type[ExchangeSettings],
     decisions: Callable[[Any], Decisions],
+    *,
     trainers: Callable[[], type[ExchangeTrainer]] | None = None,
     forecasts: Callable[[Forecaster], Iterator[Forecast]] = no_forecasts,
 ) -> TrainingStrategy:

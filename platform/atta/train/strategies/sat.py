@@ -33,6 +33,6 @@ STRATEGY = reading_rows(
     "as digest, with rows predicted from their past where that is better",
     SatSettings,
     _decisions,
-    _trainers,
-    sat_forecasts,
+    trainers=_trainers,
+    forecasts=sat_forecasts,
 )
