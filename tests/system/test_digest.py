@@ -241,7 +241,7 @@ def test_gradients_end_at_the_cut_and_rows_are_of_the_last_synchronisation(resul
 
 def test_all_rows_are_pushed_if_asked_for(results: Results) -> None:
     for rank in range(WORLD):
-        case = VARIANTS[1]
+        case = VARIANTS[0]
         found = results[rank][case.name]
         pushed = [e["pushed"] for e in found["epochs"]]
         assert pushed == [(epoch % 2 == 0) * len(found["own"]) * 2 * HIDDEN * 8 for epoch in range(1, 8)]
@@ -280,7 +280,7 @@ def test_delays_change_no_bit(results: Results) -> None:
     assert same(weights(results, BASE), weights(results, DELAYED))
 
 
-@pytest.mark.parametrize("cases", [RESUMED[:2], RESUMED[2:], SAT_RESUMED[:2], SAT_RESUMED[2:]], ids=lambda c: c[0].name)
+@pytest.mark.parametrize("cases", [RESUMED, SAT_RESUMED], ids=lambda c: c[0].name)
 def test_a_run_that_goes_on_repeats_every_bit(results: Results, cases: tuple[TableCase, TableCase]) -> None:
     through, resumed = cases
     assert same(weights(results, through), weights(results, resumed))
@@ -337,19 +337,19 @@ def test_predictions_are_read_only_where_they_are_better(results: Results, case:
 # -- what is left behind -----------------------------------------------------------------------------------------------
 
 
+def digest_config(cluster: atta.LocalCluster, **options: Any) -> Any:
+    return TableCase("digest", {"epochs": 2, **options}).config(str(cluster.cluster_file))
+
+
 def test_tables_that_do_not_fit_name_the_bytes(preloaded_trainers: None, cluster: atta.LocalCluster) -> None:
     config = digest_config(cluster, hidden=500)
     before = set(cluster.tables.specs())
-    shape = 2 * VERTICES * (500 * 4 + 8)
+    needed = 2 * VERTICES * 2 * (500 * 4 + 8)  # two slots, two layers, versions
     with pytest.raises(
-        QuotaExceededError, match=rf"stale rows need {shape} bytes .* start the daemons with more --tables"
+        QuotaExceededError, match=rf"stale rows need {needed} bytes .* start the daemons with more --tables"
     ):
         fit(config)
     assert set(cluster.tables.specs()) == before
-
-
-def digest_config(cluster: atta.LocalCluster, **options: Any) -> Any:
-    return TableCase("digest", {"epochs": 2, **options}).config(str(cluster.cluster_file))
 
 
 def test_a_run_that_is_killed_leaves_no_tables(
