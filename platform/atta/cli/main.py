@@ -9,7 +9,7 @@ from importlib import import_module
 
 import click
 
-from atta.errors import AttaError, ConfigError, DataError, DiskFullError
+from atta.errors import AttaError, ConfigError, DataError, DiskFullError, QuotaExceededError
 
 __all__ = ["cli", "main"]
 
@@ -141,7 +141,7 @@ def _verdict(error: BaseException) -> tuple[str, int]:
             return f"atta: error: {_line(error.format_message())}", 2
         case DiskFullError():
             return f"atta: error: {_line(error)}", 1
-        case ConfigError() | DataError():
+        case ConfigError() | DataError() | QuotaExceededError():
             return f"atta: error: {_line(error)}", 2
         case AttaError() | OSError():
             return f"atta: error: {_line(error)}", 1

@@ -42,7 +42,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         (errors.UnknownNameError.of("split", "trian", ["train"]), 2, "did you mean 'train'?"),
         (errors.DataError("a/b.npy", "truncated"), 2, "atta: error: a/b.npy: truncated\n"),
         (errors.UnavailableError("h:1", "nothing answers"), 1, "atta: error: h:1: nothing answers\n"),
-        (errors.QuotaExceededError("too many"), 1, "atta: error: too many\n"),
+        (errors.QuotaExceededError("too many"), 2, "atta: error: too many\n"),
         (OSError(28, "No space left on device", "x.npy"), 1, "No space left on device"),
         (RuntimeError("two\nlines"), 1, "RuntimeError: two lines (--debug"),
         (KeyboardInterrupt(), 130, "interrupted"),

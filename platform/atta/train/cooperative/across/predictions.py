@@ -60,6 +60,11 @@ class LayerPredictions:
         self._stale: torch.Tensor | None = None
         self._predictions: torch.Tensor | None = None
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the past of the rows."""
+        return self._past.nbytes
+
     def pulled(self, own: torch.Tensor, others: torch.Tensor, version: int) -> None:
         """``own`` rows as they were published [p, d], and those of ``others`` [n, d], of a synchronisation."""
         self._past.append(torch.cat([own, others]), version)
@@ -128,6 +133,11 @@ class PredictedWay(TableWay):
         self._layers: dict[int, LayerPredictions] = {}
         self._pushed: dict[int, tuple[int, torch.Tensor]] = {}
         self._fresh: dict[int, torch.Tensor] = {}
+
+    @property
+    def kept_bytes(self) -> int:
+        """See ``Way``: the past of rows too."""
+        return super().kept_bytes + sum(layer.kept_bytes for layer in self._layers.values())
 
     def begin(self, epoch: int) -> None:
         """See ``Way``."""
