@@ -170,7 +170,7 @@ class ExchangeTrainer(ServerTrainer):
     def _made(self, share: TrainerShare, found: HaloRows, reads: ReadRows, *, trainers: bool) -> StepInput:
         """Put a share on the device, with its two sources."""
         view, place = share.view, self.groups.place
-        batch = exact_batch(found, self.groups, self.device)
+        batch = exact_batch(found._replace(view=view), self.groups, self.device)
         graph, x = batch.graph, batch.x
         assert graph.source is not None
         self.exact = graph.source
