@@ -72,12 +72,17 @@ def killed(settings: dict[str, Any], rank: int) -> Killed:
 
 MINI_BATCHES = {"trainers": 2, "num_neighbors": (5, 5), "batch_size": 20}
 CO_BATCHES = {"strategy": "cooperative", "co_batches": 3, "trainers": 4, "trainers_per_server": 2, "layers": 2}
+READING = {"trainers": 2, "trainers_per_server": 1, "layers": 2}
+SANCUS = {**READING, "strategy": "sancus", "bound": "gap", "eps": 0.001, "warmup": 1}
+SAT = {**READING, "strategy": "sat", "sync_every": 2, "window": 3, "train_every": 1}
 
 
 @pytest.mark.parametrize(
     ("mode", "rank"),
     [
         pytest.param(MINI_BATCHES, 1, id="mini-batches", marks=pytest.mark.slow),
+        pytest.param(SANCUS, 1, id="sancus"),
+        pytest.param(SAT, 0, id="sat", marks=pytest.mark.slow),
         pytest.param(CO_BATCHES, 2, id="co-batches", marks=pytest.mark.slow),  # rank 2 extracts for the second server
     ],
 )

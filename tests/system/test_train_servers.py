@@ -172,7 +172,10 @@ def accuracy_in_one_process(graph: Path, config: TrainConfig, split: str) -> flo
     return float((scores.argmax(1) == y.reshape(-1)[members]).float().mean())
 
 
-@pytest.mark.parametrize("options", [{"strategy": "full"}, {"strategy": "cooperative", "co_batches": 3}])
+@pytest.mark.parametrize(
+    "options",
+    [{"strategy": "full"}, pytest.param({"strategy": "cooperative", "co_batches": 3}, marks=pytest.mark.slow)],
+)
 def test_exact_evaluation_of_a_model_trained_on_samples(
     config: TrainConfig, graph: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -195,7 +198,9 @@ def test_exact_evaluation_of_a_model_trained_on_samples(
     assert exact.epochs[1].eval_bytes == exchanged.eval_bytes
 
 
-@pytest.mark.parametrize("strategy", ["exchange", "pipegcn", "sancus", "digest"])
+@pytest.mark.parametrize(
+    "strategy", [*(pytest.param(s, marks=pytest.mark.slow) for s in ("exchange", "pipegcn")), "sancus", "digest"]
+)
 def test_a_daemon_shows_a_running_job(config: TrainConfig, strategy: str) -> None:
     own: dict[str, dict[str, Any]] = {
         "sancus": {"warmup": 0, "bound": "epoch", "eps": 1},

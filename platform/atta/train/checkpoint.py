@@ -118,7 +118,7 @@ def save_rank(folder: str | Path, rank: int, world: int, done: int, state: Mappi
 
     Raises the errors of ``save_checkpoint``.
     """
-    saved = {"version": VERSION, "world": world, "state": dict(state)}
+    saved = {"version": VERSION, "rank": rank, "world": world, "state": dict(state)}
     _write(_rank_file(folder, rank, done), saved)
 
 
@@ -126,7 +126,7 @@ def load_rank(folder: str | Path, rank: int, world: int, done: int, device: torc
     """What ``save_rank`` has written.
 
     Raises:
-        DataError: the file is missing or damaged, or comes from another number of trainers.
+        DataError: the file is missing or damaged, or comes from another trainer or number of trainers.
     """
     path = _rank_file(folder, rank, done)
     if not path.exists():
@@ -136,6 +136,8 @@ def load_rank(folder: str | Path, rank: int, world: int, done: int, device: torc
         raise DataError(path, f"checkpoint version {saved.get('version')!r}, this is {VERSION}")
     if saved.get("world") != world:
         raise DataError(path, f"was made with --trainers {saved.get('world')}, not {world}")
+    if saved.get("rank") != rank:
+        raise DataError(path, f"is of trainer {saved.get('rank')}, not {rank}")
     found: dict[str, Any] = saved["state"]
     return found
 

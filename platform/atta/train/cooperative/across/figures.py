@@ -62,9 +62,9 @@ def row_report(
     kept = [kept_bytes, copied_bytes]
     mine = [float(value) for key in keys for value in _values(figures, key)] + [float(value) for value in kept]
     world = dist.get_world_size()
-    every = torch.empty(world * len(mine), dtype=torch.float64, device=device)
-    dist.all_gather_into_tensor(every, torch.tensor(mine, dtype=torch.float64, device=device))
-    table = every.view(world, len(mine))
+    table = torch.zeros((world, len(mine)), dtype=torch.float64, device=device)
+    table[dist.get_rank()] = torch.tensor(mine, dtype=torch.float64, device=device)
+    dist.all_reduce(table)
     sums, least, most = table.sum(0).tolist(), table.amin(0).tolist(), table.amax(0).tolist()
     width = len(_values(figures, keys[0])) if keys else 0
     layers = []

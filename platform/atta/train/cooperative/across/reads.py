@@ -98,5 +98,6 @@ def _split(rows: Longs, counts: Longs) -> list[Longs]:
 def agreed(group: dist.ProcessGroup, flag: bool, device: torch.device) -> list[bool]:
     """The flag of every rank, one byte each."""
     flags = torch.zeros(dist.get_world_size(group), dtype=torch.uint8, device=device)
-    dist.all_gather_into_tensor(flags, torch.tensor([flag], dtype=torch.uint8, device=device), group=group)
+    flags[dist.get_rank(group)] = flag
+    dist.all_reduce(flags, group=group)
     return [bool(value) for value in flags.tolist()]

@@ -1,0 +1,49 @@
+"""``atta train`` refuses options of stale rows that make no sense: one line, exit code 2, before anything starts."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from atta.cli import main as root
+
+CASES = [
+    ("--strategy sancus --eps nan", "--eps nan: must be a finite number"),
+    ("--strategy sancus --eps -1", "'--eps': -1.0 is not in the range"),
+    ("--strategy sancus --eps 0.5", "--eps 0.5: is a number of epochs with --bound epoch"),
+    ("--strategy sancus --bound often", "'often' is not one of 'epoch', 'adaptive', 'gap'"),
+    ("--strategy sancus --clip-grad 0", "--clip-grad 0.0: must be positive"),
+    ("--strategy sancus --clip-grad inf", "--clip-grad inf: must be a finite number"),
+    ("--strategy sancus --warmup -1", "'--warmup': -1 is not in the range"),
+    ("--strategy pipegcn --smooth 1", "--smooth 1.0: must lie in [0, 1)"),
+    ("--strategy pipegcn --smooth nan", "--smooth nan: must be a finite number"),
+    ("--strategy pipegcn --codec int4", "'int4' is not one of"),
+    ("--strategy digest --sync-every 0", "'--sync-every': 0 is not in the range"),
+    ("--strategy digest --phase late", "'late' is not one of 'early', 'paper'"),
+    ("--strategy digest --codec delta-int8", "--codec delta-int8"),
+    ("--strategy sat --window 1", "'--window': 1 is not in the range"),
+    ("--strategy sat --history-codec polyline:99", "codec 'polyline:99'"),
+    ("--strategy sat --history-codec zip", "zip"),
+    ("--strategy exchange --eps 1", "--eps: belongs to --strategy sancus, not exchange"),
+    ("--strategy exchange --stale-across trainers", "--stale-across: belongs to --strategy sancus or pipegcn or"),
+    ("--strategy pipegcn --sync-every 3", "--sync-every: belongs to --strategy digest or sat, not pipegcn"),
+    ("--strategy digest --window 3", "--window: belongs to --strategy sat, not digest"),
+    ("--strategy full --rows all", "--rows: belongs to --strategy exchange or"),
+    ("--strategy sancus --trainers 3 --trainers-per-server 2", "cannot form servers"),
+    ("--strategy sancus --checkpoint-every 0", "'--checkpoint-every': 0 is not in the range"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), CASES, ids=[options for options, _ in CASES])
+def test_one_line_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: str, said: str
+) -> None:
+    given = ["--data", "there-is-none"] + (["--trainers", "2"] if "--trainers" not in options else [])
+    monkeypatch.setattr(sys, "argv", ["atta", "train", *given, *options.split()])
+    with pytest.raises(SystemExit) as stopped:
+        root.main()
+    text = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert said in text
+    assert len(text.strip().splitlines()) == 1
