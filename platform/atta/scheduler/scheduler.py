@@ -94,10 +94,10 @@ class Scheduler:
             case SessionOpened():
                 self._session_opened(event, now, actions)
             case SessionClosed():
-                self._session_closed(event, actions)
+                self._session_closed(event, now, actions)
                 self._consider_cramped(now, actions)
             case TaskFailed():
-                self._task_failed(event, actions)
+                self._task_failed(event, now, actions)
                 self._consider_cramped(now, actions)
             case ConsumersHold():
                 freed, self._taken_bytes = event.nbytes < self._taken_bytes, event.nbytes
@@ -197,12 +197,12 @@ class Scheduler:
         running = [s.pace for s in self._sessions.values() if s.loader == loader and s.pace.finished]
         return running[-1] if running else self._paces.get(loader)
 
-    def _session_closed(self, event: SessionClosed, actions: list[Action]) -> None:
+    def _session_closed(self, event: SessionClosed, now: float, actions: list[Action]) -> None:
         session = self._sessions.get(event.session)
         if session is not None:
-            self._close(session, actions)
+            self._close(session, now, actions)
 
-    def _close(self, session: ScheduledSession, actions: list[Action]) -> None:
+    def _close(self, session: ScheduledSession, now: float, actions: list[Action]) -> None:
         del self._sessions[session.name]
         self._held_back.pop(session.name, None)
         self._cramped.pop(session.name, None)
@@ -219,6 +219,12 @@ class Scheduler:
                     del self._dags[number]
         for lane in self._lanes.values():
             lane.drop_cancelled()
+        self._consider_followers(session, now, actions)
+
+    def _consider_followers(self, session: ScheduledSession, now: float, actions: list[Action]) -> None:
+        """Their consumer has fewer batches before theirs, and no event of their own would say so."""
+        for follower in [s for s in self._sessions.values() if s.before is session]:
+            self._consider(follower, now, actions)
 
     def _batch_taken(self, event: BatchTaken, now: float, actions: list[Action]) -> None:
         session = self._sessions.get(event.session)
@@ -231,6 +237,7 @@ class Scheduler:
         if event.train_ms > 0:
             session.pace.trained(event.train_ms, session.trainers, self._config)
         self._consider(session, now, actions)
+        self._consider_followers(session, now, actions)
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
@@ -247,11 +254,11 @@ class Scheduler:
         if dag.instance.finished:
             self._dag_finished(dag, event.nbytes, now, actions)
 
-    def _task_failed(self, event: TaskFailed, actions: list[Action]) -> None:
+    def _task_failed(self, event: TaskFailed, now: float, actions: list[Action]) -> None:
         dag = self._answered(event.dag, event.task)
         if dag is not None:
             actions.append(FailSession(dag.session.name, dag.id, event.task))
-            self._close(dag.session, actions)
+            self._close(dag.session, now, actions)
 
     def _answered(self, number: int, task: Task) -> Dag | None:
         """Free the lane of a task that has run; its DAG, or None when the result is no longer wanted."""
