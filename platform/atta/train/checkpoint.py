@@ -142,11 +142,13 @@ def load_rank(folder: str | Path, rank: int, world: int, done: int, device: torc
     return found
 
 
-def prune_ranks(folder: str | Path, rank: int, done: int) -> None:
-    """Remove this rank's files of other epochs than ``done``."""
+def prune_ranks(folder: str | Path, rank: int, world: int, done: int) -> None:
+    """Remove this rank's files of other epochs than ``done``. Rank 0 also removes those of ranks from ``world`` on."""
     kept = _rank_file(folder, rank, done)
-    for path in Path(folder).glob(f"{_RANK_FILES}-*-{rank}.pt"):
-        if path != kept:
+    for path in Path(folder).glob(f"{_RANK_FILES}-*-*.pt"):
+        number = path.stem.rpartition("-")[2]
+        of_nobody = rank == 0 and number.isdecimal() and int(number) >= world
+        if path != kept and (number == str(rank) or of_nobody):
             remove_partial_file(path)
             path.unlink(missing_ok=True)
 

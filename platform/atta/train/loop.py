@@ -148,7 +148,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
             save_checkpoint(folder, self.config, self.model, self.optimizer, epochs)
         if self.keeps_state:
             dist.barrier()
-            prune_ranks(folder, self.rank, done)
+            prune_ranks(folder, self.rank, self.world, done)
 
     def _sum(self, values: Sequence[float]) -> list[float]:
         """Sum of each number over all ranks."""

@@ -148,6 +148,7 @@ class DigestTrainer(ExchangeTrainer):
         start = watch.now()
         rows = self._exact_rows(step.batch)
         self.tables.fill(self._shared_table(rows), rows)
+        self.filled_bytes = self.exact.sent.total() + self.figures.pushed.total()
         dist.barrier()
         self.tables.commit()
         watch.add("fetch", start, watch.now())
