@@ -40,7 +40,7 @@ def run(config: TrainConfig, addresses: Sequence[str]) -> list[EpochReport]:
     import atta
 
     trainers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // trainers))
+    torch.set_num_threads(compute_threads(trainers))
     device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", "0")), trainers)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -49,6 +49,14 @@ def run(config: TrainConfig, addresses: Sequence[str]) -> list[EpochReport]:
         epochs = STRATEGIES[config.strategy].trainer(config.own, cluster, device).fit()
     dist.destroy_process_group()
     return epochs
+
+
+def compute_threads(trainers: int) -> int:
+    """Threads that a trainer computes with: those of ``OMP_NUM_THREADS``, or a share of the machine's cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isascii() and asked.isdecimal() and int(asked) > 0:
+        return int(asked)
+    return max(1, len(os.sched_getaffinity(0)) // trainers)
 
 
 def choose_device(wanted: str, local_rank: int, trainers: int) -> torch.device:
