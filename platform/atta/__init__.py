@@ -80,6 +80,7 @@ __all__ = [
     "connect",
     "from_networkx",
     "local",
+    "predict",
     "server_subgraph",
 ]
 
@@ -100,6 +101,7 @@ _HOMES = {
     "connect": "atta.client.cluster",
     "from_networkx": "atta.partition.importers.networkx",
     "local": "atta.client.local",
+    "predict": "atta.train.launching.predict",
     "server_subgraph": "atta.client.loaders.server",
 }
 

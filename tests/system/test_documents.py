@@ -42,6 +42,7 @@ PRINTED = {
     "cooperative.md": "\n",
     "README.md": "",
     "importing.md": "",
+    "inference.md": "(50, 8)",
     "samplers.md": "torch.Size",
     "sampling-standalone.md": "\n",
     "tables.md": "torch.Size([1000, 16])",

@@ -11,7 +11,7 @@ import pytest
 
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from atta.train.checkpoint import BEST, LAST
+from atta.train.checkpoint import BEST, BEST_WEIGHTS, LAST
 
 
 @pytest.fixture
@@ -65,4 +65,4 @@ def test_the_disk_is_full_in_the_middle_of_a_run(dataset: Path, small_disk: Path
     assert "no space left" in done.stderr
     assert str(folder) in done.stderr
     assert (folder / LAST).read_bytes() == before
-    assert sorted(p.name for p in folder.iterdir()) == [BEST, LAST]
+    assert sorted(p.name for p in folder.iterdir()) == [BEST, BEST_WEIGHTS, LAST]

@@ -95,7 +95,7 @@ def test_a_resumed_run_is_the_same_run(config: TrainConfig, tmp_path: Path, name
 
 def test_exact_exchange_keeps_nothing(config: TrainConfig, tmp_path: Path) -> None:
     fit(replace(config, epochs=2, checkpoint=str(tmp_path)))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.pt", "checkpoint.pt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.pt", "best.safetensors", "checkpoint.pt"]
 
 
 def test_files_of_ranks_that_do_not_fit_are_refused(config: TrainConfig, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ _MODULES = {
     "stop": "cluster.status",
     "tables": "cluster.tables",
     "train": "train",
+    "predict": "predict",
     "bench": "bench",
     "simulate": "simulate",
 }
@@ -46,6 +47,7 @@ _SUMMARIES = {
     "stop": "Ask every daemon of a cluster to drain and exit.",
     "tables": "List, save, load and drop the mutable tables of a cluster.",
     "train": "Train a model on sampled mini-batches, or on whole servers.",
+    "predict": "Compute embeddings, scores or classes of vertices with a trained model.",
     "bench": "Measure against physical limits and peers.",
     "simulate": "Compute what a cluster of any size would do.",
 }

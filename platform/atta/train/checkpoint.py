@@ -14,7 +14,7 @@ import io
 import pickle
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,18 @@ import xxhash
 from atta.errors import ConfigError, DataError
 from atta.partition.disk.files import open_regular
 from atta.partition.disk.staging import StagedFile, disk_full, remove_partial_file
+from atta.train.models.weights import safetensors_bytes
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings import TrainSettings
 
 __all__ = [
     "BEST",
+    "BEST_WEIGHTS",
     "LAST",
+    "SavedModel",
     "check_folder",
     "load_checkpoint",
+    "load_model",
     "load_rank",
     "prune_ranks",
     "save_best",
@@ -42,10 +46,12 @@ __all__ = [
 
 LAST = "checkpoint.pt"
 BEST = "best.pt"
+BEST_WEIGHTS = "best.safetensors"
 VERSION = 1
 _MARK = b"atta-xxh3:"  # then 16 hex digits, which end the file
 _DIGITS = 16
 _RANK_FILES = "rank"
+_WRAPPERS = ("gnn.", "module.")
 _SHAPE = ("strategy", "model", "hidden", "heads", "depth")  # settings that determine the weights
 
 
@@ -75,9 +81,53 @@ def save_checkpoint(
 
 
 def save_best(folder: str | Path, config: TrainSettings, model: torch.nn.Module, epoch: EpochReport) -> None:
-    """Write the model of the epoch with the best validation accuracy so far."""
-    state = {"version": VERSION, "shape": _shape(config), "model": model.state_dict(), "epoch": asdict(epoch)}
+    """Write the model of the epoch with the best validation accuracy so far; its weights also as safetensors."""
+    weights = model.state_dict()
+    state = {"version": VERSION, "shape": _shape(config), "model": weights, "epoch": asdict(epoch)}
     _write(Path(folder) / BEST, state)
+    about = {name: str(value) for name, value in {**_shape(config), "epoch": epoch.epoch}.items()}
+    with StagedFile(Path(folder) / BEST_WEIGHTS, overwrite=True) as partial:
+        partial.write_bytes(safetensors_bytes(_bare(weights), about))
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model as a checkpoint has it.
+
+    Attributes:
+        path: of its file.
+        shape: settings that determine the weights: model, hidden, heads, depth.
+        weights: by the names that the model has without a trainer around it.
+    """
+
+    path: Path
+    shape: Mapping[str, Any]
+    weights: Mapping[str, torch.Tensor]
+
+
+def load_model(folder: str | Path) -> SavedModel:
+    """The best model of a folder of checkpoints; where there was no evaluation, that of the last checkpoint.
+
+    Raises:
+        DataError: there is none, or it is damaged or of another version.
+    """
+    path = next((p for p in (Path(folder) / BEST, Path(folder) / LAST) if p.exists()), None)
+    if path is None:
+        raise DataError(folder, f"has no {BEST} and no {LAST}: not a folder of atta train --checkpoint")
+    saved = _read(path, torch.device("cpu"))
+    if saved.get("version") != VERSION:
+        raise DataError(path, f"checkpoint version {saved.get('version')!r}, this is {VERSION}")
+    shape, weights = saved.get("shape"), saved.get("model")
+    if not isinstance(shape, dict) or not isinstance(weights, dict):
+        raise DataError(path, "has no model")
+    return SavedModel(path, shape, _bare(weights))
+
+
+def _bare(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights by the names of the model itself: trainers wrap it, each strategy in its own way."""
+    return {
+        next((name.removeprefix(w) for w in _WRAPPERS if name.startswith(w)), name): t for name, t in weights.items()
+    }
 
 
 def load_checkpoint(
@@ -171,7 +221,7 @@ def check_folder(folder: str | Path) -> None:
         DiskFullError: there is no space left.
     """
     folder = Path(folder)
-    for path in (folder / LAST, folder / BEST):
+    for path in (folder / LAST, folder / BEST, folder / BEST_WEIGHTS):
         if path.exists() and not path.is_file():
             raise ConfigError(f"--checkpoint {folder}: {path.name} in it is not a regular file")
         remove_partial_file(path)

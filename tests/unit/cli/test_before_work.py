@@ -17,6 +17,7 @@ from atta.cli.output import TO_WRITE, check_folder, write_json
 from atta.errors import ConfigError
 
 WRITTEN = {"--json", "--plot", "--out"}
+"""Options of files. Where one of them names a folder its type is click.Path, and `check_folder` tries it."""
 
 
 def verbs(command: click.Command = cli, name: str = "atta") -> Iterator[tuple[str, click.Command]]:
@@ -35,7 +36,7 @@ def options() -> list[tuple[str, click.Option]]:
         (name, option)
         for name, command in verbs()
         for option in command.params
-        if isinstance(option, click.Option) and set(option.opts) & WRITTEN
+        if isinstance(option, click.Option) and set(option.opts) & WRITTEN and not isinstance(option.type, click.Path)
     ]
 
 

@@ -20,7 +20,7 @@ from atta.kvstore.store import known_codec
 from atta.protos.v1 import dag_pb2, session_pb2
 from atta.samplers.arguments import flag, number, whole
 
-__all__ = ["DagLoader"]
+__all__ = ["DagLoader", "place_of"]
 
 _SEED_POLICIES = {"local": session_pb2.SEED_POLICY_LOCAL, "global": session_pb2.SEED_POLICY_GLOBAL}
 _MOST = (1 << 32) - 1
@@ -75,7 +75,7 @@ class DagLoader:
             raise UnknownNameError.of("seed policy", seed_policy, _SEED_POLICIES)
         if transform is not None and not callable(transform):
             raise ConfigError(f"transform {transform!r}: must be a function of a MiniBatch")
-        rank, world_size = _place("RANK", rank, 0), _place("WORLD_SIZE", world_size, 1)
+        rank, world_size = place_of("RANK", rank, 0), place_of("WORLD_SIZE", world_size, 1)
         if not rank < world_size:
             raise ConfigError(f"rank {rank} of {world_size} trainers")
         self._cluster = cluster
@@ -165,7 +165,7 @@ class DagLoader:
         return batch if self._transform is None else self._transform(batch)
 
 
-def _place(variable: str, given: int | None, least: int) -> int:
+def place_of(variable: str, given: int | None, least: int) -> int:
     """The rank or the number of ranks: what was given, else torchrun's environment variable."""
     if given is not None:
         return whole("rank" if least == 0 else "world_size", given, least, _MOST)

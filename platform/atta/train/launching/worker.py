@@ -29,7 +29,7 @@ from atta.train.strategies import STRATEGIES
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["keep_freed_memory", "main", "run"]
+__all__ = ["end_with_parent", "keep_freed_memory", "main", "run"]
 
 
 def run(config: TrainConfig, addresses: Sequence[str]) -> list[EpochReport]:
@@ -112,7 +112,7 @@ def _prepare() -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo resolves the host name, which may fail
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     keep_freed_memory()
-    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
 
 
 def keep_freed_memory() -> None:
@@ -129,7 +129,8 @@ def keep_freed_memory() -> None:
     mallopt(trim_threshold, 2**31 - 1)
 
 
-def _follow(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
+    """End this process when ``parent`` is not its parent any more; for a thread of its own."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

@@ -1,0 +1,68 @@
+"""What a layer reads to compute some vertices, and what a layer is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Floats", "Layer", "LayerBlock", "in_degrees", "one_prepared"]
+
+Floats = npt.NDArray[np.float32]
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class LayerBlock:
+    """Some vertices, all (or the sampled) in-edges of them, and the rows of both ends.
+
+    Attributes:
+        x: float32 [r, channels], rows of the vertices that the layer reads. The first ``targets`` of them are the
+            vertices that it computes.
+        edge_index: int64 [2, e], positions in ``x`` of sources and targets; targets ascend.
+        targets: number of vertices to compute.
+        degrees: float32 [r], in-edges of each vertex that is read, in the whole graph and without self-loops; None
+            unless the layer asks for them.
+    """
+
+    x: Floats
+    edge_index: npt.NDArray[np.int64]
+    targets: int
+    degrees: Floats | None = None
+
+
+class Layer(Protocol):
+    """A layer of a model: computes a row for each target of a block from the rows that the block has."""
+
+    @property
+    def needs_degrees(self) -> bool:
+        """Whether blocks must have in-degrees, as for the normalisation of a GCN."""
+
+    def __call__(self, block: LayerBlock) -> Floats:
+        """float32 [targets, out channels]."""
+
+
+def in_degrees(edge_index: npt.NDArray[np.int64], vertices: int) -> Floats:
+    """float32 [vertices]: in-edges of each vertex among these edges, without self-loops."""
+    source, target = edge_index
+    return np.bincount(target[source != target], minlength=vertices)[:vertices].astype(np.float32)
+
+
+def one_prepared(items: Iterable[Item], prepare: Callable[[Item], Made]) -> Iterator[Made]:
+    """Yield ``prepare(item)`` in order; a thread takes and prepares the next item while one is in use."""
+    source, end = iter(items), object()
+
+    def make() -> Made | object:
+        item = next(source, end)
+        return end if item is end else prepare(item)  # type: ignore[arg-type]  # only the mark is not an Item
+
+    with ThreadPoolExecutor(1, thread_name_prefix="atta-block") as thread:
+        coming = thread.submit(make)
+        while (made := coming.result()) is not end:
+            coming = thread.submit(make)
+            yield made  # type: ignore[misc]  # only the mark is not what was made

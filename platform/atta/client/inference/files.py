@@ -1,0 +1,166 @@
+"""Results as files: one ``.npy`` or Parquet file per share, which has its final name only when it is complete.
+
+The folder also has ``predictions.json``, which says what the files are. A repeated run goes on in a folder that has the
+same description, and refuses one that has another.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.client.inference.sinks import ShareWriter
+from atta.errors import ConfigError, DataError
+from atta.observe.extras import load, need
+from atta.partition.disk.files import NpyAppender
+from atta.partition.disk.staging import StagedFile, remove_partial_file
+
+__all__ = ["DESCRIPTION", "FORMATS", "FileSink", "described"]
+
+FORMATS = ("parquet", "npy")
+DESCRIPTION = "predictions.json"
+VERSION = 1
+_ATTEMPTS, _PAUSE_S = 20, 0.1
+"""How often, and how long apart, a process tries to write the description that another one is writing."""
+
+
+def described(folder: str | Path) -> dict[str, Any] | None:
+    """What the files of a folder are, as the run that began them has written it; None if nothing is there.
+
+    Raises:
+        DataError: the description cannot be read.
+    """
+    path = Path(folder) / DESCRIPTION
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise DataError(path, f"cannot be read as a description of predictions: {error}") from None
+    if not isinstance(found, dict) or found.get("version") != VERSION or not isinstance(found.get("files"), int):
+        raise DataError(path, "is no description of predictions")
+    return found
+
+
+class FileSink:
+    """A folder of files. ``paths`` are their final names."""
+
+    def __init__(self, folder: str | Path, form: str, shares: int, column: str, about: Mapping[str, Any]) -> None:
+        """Begin, or go on in, ``folder``.
+
+        form: one of ``FORMATS``. column: name of the values. about: JSON values on which the files depend.
+
+        Raises:
+            ConfigError: the folder holds something else, or cannot be written; Parquet without pyarrow.
+            DataError: its description cannot be read.
+        """
+        if form == "parquet":
+            need("writing Parquet (--format parquet; npy needs nothing)", "pyarrow")
+        self._form, self._column = form, column
+        folder = Path(folder)
+        self.paths = [folder / f"part-{share:05d}-of-{shares:05d}.{form}" for share in range(shares)]
+        whole = {"version": VERSION, "files": shares, "format": form, "column": column, **about}
+        self._begin(folder, whole)
+
+    def _begin(self, folder: Path, about: dict[str, Any]) -> None:
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"{folder}: is not a folder")
+        found = described(folder)
+        if found is None:
+            if folder.exists() and any(not p.name.startswith(DESCRIPTION) for p in folder.iterdir()):
+                raise ConfigError(f"{folder}: holds other files; choose another folder")
+            _describe(folder, about)
+            found = described(folder) or {}  # another process may have been first
+        other = sorted(name for name in about.keys() | found.keys() if about.get(name) != found.get(name))
+        if other:
+            raise ConfigError(f"{folder}: holds predictions with another {', '.join(other)}; choose another folder")
+
+    def finished(self, share: int) -> bool:
+        """See ``Sink``."""
+        return self.paths[share].is_file()
+
+    @contextmanager
+    def open(self, share: int) -> Iterator[ShareWriter]:
+        """See ``Sink``."""
+        path = self.paths[share]
+        remove_partial_file(path)
+        with StagedFile(path) as partial:
+            writer = _NpyRows(partial, self._column) if self._form == "npy" else _ParquetRows(partial, self._column)
+            try:
+                yield writer
+            finally:
+                writer.close()
+
+
+def _describe(folder: Path, about: dict[str, Any]) -> None:
+    """Write the description, or wait until another process of the run has done so."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            with StagedFile(folder / DESCRIPTION, overwrite=True) as partial:
+                partial.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+            return
+        except ConfigError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(_PAUSE_S)
+            if described(folder) is not None:
+                return
+
+
+class _NpyRows:
+    """One array with the fields ``id`` (or ``source`` and ``target``) and that of the values."""
+
+    def __init__(self, path: Path, column: str) -> None:
+        self._path, self._column = path, column
+        self._out: NpyAppender | None = None
+
+    def write(self, ids: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
+        columns = _columns(ids, values, self._column)
+        fields = [(name, array.dtype.str, array.shape[1:]) for name, array in columns.items()]
+        records = np.empty(len(ids), np.dtype(fields))
+        for name, array in columns.items():
+            records[name] = array
+        if self._out is None:
+            self._out = NpyAppender(self._path, records.dtype)
+        self._out.append(records)
+
+    def close(self) -> None:
+        if self._out is not None:
+            self._out.close()
+
+
+class _ParquetRows:
+    """The same columns; rows of numbers are lists of a fixed size."""
+
+    def __init__(self, path: Path, column: str) -> None:
+        self._path, self._column = path, column
+        self._parquet = load("writing Parquet", "pyarrow.parquet")
+        self._out: Any = None
+
+    def write(self, ids: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
+        import pyarrow as pa
+
+        columns = {}
+        for name, array in _columns(ids, values, self._column).items():
+            flat = pa.array(np.ascontiguousarray(array).reshape(-1))
+            columns[name] = flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+        batch = pa.record_batch(columns)
+        if self._out is None:
+            self._out = self._parquet.ParquetWriter(self._path, batch.schema)
+        self._out.write_batch(batch)
+
+    def close(self) -> None:
+        if self._out is not None:
+            self._out.close()
+
+
+def _columns(ids: np.ndarray, values: np.ndarray, column: str) -> dict[str, np.ndarray]:
+    named = {"id": ids} if ids.ndim == 1 else {"source": ids[:, 0], "target": ids[:, 1]}
+    return {**named, column: values}

@@ -1,0 +1,245 @@
+"""``atta predict``: daemons, and processes that each compute a part. The first process is the command itself.
+
+``python -m atta.train.launching.predictors FOLDER RANK`` is another of the processes; ``FOLDER/task.json`` says what
+they do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atta.client.folder import OwnFolder
+from atta.errors import AttaError, ConfigError, DataError
+from atta.observe import lastwords
+from atta.observe.progress import Progress
+from atta.observe.versions import machine, versions
+from atta.partition.disk.files import open_regular
+from atta.train.settings.predict import PredictConfig
+
+__all__ = ["PredictReport", "predict_as", "read_ids"]
+
+END_S = 10.0
+"""How long other processes may take to end after one has failed; then they are killed."""
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True)
+class PredictReport:
+    """What a run has done.
+
+    Attributes:
+        config: of the run.
+        vertices: number of vertices asked for.
+        width: numbers per row; 1 for classes.
+        files: paths of the files; none where a table was written.
+        seconds: without the start of daemons.
+    """
+
+    config: PredictConfig
+    vertices: int
+    width: int
+    files: list[str]
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``--json`` writes."""
+        return {"schema": 1, **dataclasses.asdict(self), "machine": machine(), "versions": versions()}
+
+
+def predict_as(config: PredictConfig, progress: Progress | None = None) -> PredictReport:
+    """Predict as ``config`` says. Repeated after it was broken off, it computes only what is missing.
+
+    Raises:
+        ConfigError, DataError: bad settings, checkpoint, ids or dataset.
+        RemoteError: a daemon failed. AttaError: another process failed.
+    """
+    from atta.client.inference.files import FileSink
+    from atta.train.launching.predict import PredictJob
+
+    _prepare_torch(config.processes)
+    ids = None if config.ids is None else read_ids(config.ids)
+    with _connected(config) as cluster, OwnFolder("atta-predict-") as folder:
+        started = time.monotonic()
+        job = PredictJob(cluster, **_arguments(config, 0, config.split if ids is None else ids))
+        task = {"config": dataclasses.asdict(config), "addresses": cluster.addresses}
+        (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
+        others = 0 if job.finished else config.processes - 1
+        with _Helpers(Path(folder), others) as helpers:
+            inference = job.inference(progress, helpers.check)
+            inference.run()
+            helpers.await_end()
+        inference.clean()
+    files = [str(path) for path in job.sink.paths] if isinstance(job.sink, FileSink) else []
+    return PredictReport(config, job.count, job.width, files, time.monotonic() - started)
+
+
+def read_ids(path: str | Path) -> np.ndarray:
+    """User ids, int64 [n], of a ``.npy`` file, or of a text file with one per line.
+
+    Raises:
+        DataError: the file is missing, or has something else.
+    """
+    try:
+        with open_regular(Path(path)) as file:
+            if Path(path).suffix == ".npy":
+                found = np.load(file, allow_pickle=False)
+            else:
+                found = np.array([int(line) for line in file.read().split()], dtype=np.int64)
+    except OSError as error:
+        raise DataError(path, error.strerror or str(error)) from None
+    except (ValueError, OverflowError, EOFError) as error:
+        raise DataError(path, f"has something else than whole numbers, one per line: {error}") from None
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise DataError(path, f"wanted are whole numbers [n], not {found.dtype} of shape {list(found.shape)}")
+    return np.asarray(found.astype(np.int64))
+
+
+@contextlib.contextmanager
+def _connected(config: PredictConfig) -> Iterator[Any]:
+    import atta
+
+    if config.cluster is not None:
+        with atta.connect(config.cluster) as running:
+            yield running
+        return
+    assert config.data is not None
+    with atta.local(config.data, threads=config.threads) as started:
+        yield started
+
+
+def _arguments(config: PredictConfig, rank: int, nodes: Any) -> Mapping[str, Any]:
+    """Arguments of ``PredictJob``."""
+    return {
+        "model": config.checkpoint,
+        "nodes": nodes,
+        "what": config.what,
+        "out": config.out,
+        "table": config.table,
+        "rank": rank,
+        "world": config.processes,
+        "format": config.format,
+        "files": config.files,
+        "batch_size": config.batch_size,
+        "device": _device(config.device, rank),
+    }
+
+
+def _device(wanted: str, rank: int) -> str:
+    """The CPU, or a GPU; processes share GPUs if there are fewer."""
+    import torch
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted == "cuda" and not gpus:
+        raise ConfigError("--device cuda: torch sees no GPU")
+    return "cpu" if wanted == "cpu" or not gpus else f"cuda:{rank % gpus}"
+
+
+def _prepare_torch(processes: int) -> None:
+    """Give each process its share of the cores, and silence a warning about what torch calls beta."""
+    import torch
+
+    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes))
+
+
+class _Helpers:
+    """The other processes of the run. Leaving the block ends those that still run."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._folder = folder
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._looked = 0.0
+        for rank in range(1, count + 1):
+            words = {**os.environ, lastwords.VARIABLE: str(self._words(rank))}
+            command = [sys.executable, "-m", "atta.train.launching.predictors", str(folder), str(rank)]
+            self._running[rank] = subprocess.Popen(command, env=words, stdin=subprocess.DEVNULL)
+
+    def _words(self, rank: int) -> Path:
+        return self._folder / f"failure-{rank}.json"
+
+    def check(self) -> None:
+        """Raise the error of a process that has failed; looks now and then only."""
+        if time.monotonic() - self._looked < _LOOK_S:
+            return
+        self._looked = time.monotonic()
+        for rank, process in [*self._running.items()]:
+            code = process.poll()
+            if code == 0:
+                del self._running[rank]
+            elif code is not None:
+                raise lastwords.read(self._words(rank)) or AttaError(f"process {rank} {_ended(code)}")
+
+    def await_end(self) -> None:
+        """Wait until all of them have done their parts."""
+        while self._running:
+            self.check()
+            time.sleep(0.05)
+
+    def __enter__(self) -> _Helpers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._running.values():
+            process.terminate()
+        until = time.monotonic() + END_S
+        for process in self._running.values():
+            try:
+                process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    hint = "; out of memory?" if code == -signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-code).name}{hint}"
+
+
+def main(folder: str, rank: int) -> int:
+    """Do the part of process ``rank``; returns the exit code."""
+    from atta.train.launching.worker import end_with_parent
+
+    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+    try:
+        import atta
+        from atta.train.launching.predict import PredictJob
+
+        task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))
+        config = PredictConfig(**task["config"])
+        _prepare_torch(config.processes)
+        nodes = config.split if config.ids is None else read_ids(config.ids)
+        with atta.connect(task["addresses"]) as cluster:
+            PredictJob(cluster, **_arguments(config, rank, nodes)).inference().run()
+    except KeyboardInterrupt:
+        return 130
+    except AttaError as error:
+        lastwords.leave(error)
+        return 1
+    except Exception as error:
+        lastwords.leave(AttaError(f"process {rank}: {type(error).__name__}: {error}"))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1], int(sys.argv[2]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,391 @@
+"""Inference layer by layer equals the forward pass on the whole graph, and survives being broken off."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch_geometric.nn import GCNConv, SAGEConv
+
+import atta
+from atta.cli.main import cli, main
+from atta.client.inference.files import DESCRIPTION
+from atta.errors import AttaError, ConfigError, DataError
+from atta.train import EpochReport, TrainConfig
+from atta.train.checkpoint import BEST, BEST_WEIGHTS, save_best
+from atta.train.models import build_model
+from atta.train.reports.epochs import PHASES
+from tests.system.conftest import SmallGraph
+
+MODELS = ("sage", "gcn", "gat", "resgcn+", "deepergcn")
+EPOCH = EpochReport(3, 1.0, 0.5, 10.0, 20.0, 30.0, dict.fromkeys(PHASES, 0.1), val_accuracy=0.25)
+CLASSES = 4
+
+
+def checkpoint(folder: Path, model: str, layers: int = 3) -> tuple[Path, torch.nn.Module]:
+    """A folder with random weights, and the model itself."""
+    config = TrainConfig(data="x", model=model, num_neighbors=(2,), layers=layers, hidden=8, heads=2)
+    torch.manual_seed(5)
+    made = build_model(config, 16, CLASSES)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight += 0.1 * torch.randn_like(weight)  # biases, too
+    save_best(folder, config, made, EPOCH)
+    return folder, made.gnn.eval()
+
+
+@pytest.fixture(scope="module")
+def clusters(small_graph: SmallGraph) -> Iterator[dict[int, atta.LocalCluster]]:
+    with ExitStack() as stack:
+        yield {
+            parts: stack.enter_context(atta.local(small_graph.dataset(parts, "random"), threads=1)) for parts in (1, 2)
+        }
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, torch.nn.Module]]:
+    return {model: checkpoint(tmp_path_factory.mktemp("saved"), model) for model in MODELS}
+
+
+@torch.no_grad()
+def whole_graph(graph: SmallGraph, model: torch.nn.Module) -> np.ndarray:
+    """Scores of all vertices by PyG's own forward, in the order of ``graph.ids``."""
+    edges = torch.from_numpy(np.stack([graph.src, graph.dst]))
+    return model(torch.from_numpy(graph.x), edges).numpy()
+
+
+def by_position(graph: SmallGraph, ids: np.ndarray) -> np.ndarray:
+    order = np.argsort(graph.ids)
+    return order[np.searchsorted(graph.ids, ids, sorter=order)]
+
+
+def npy_rows(folder: Path, column: str) -> tuple[np.ndarray, np.ndarray]:
+    found = np.concatenate([np.load(path) for path in sorted(folder.glob("part-*.npy"))])
+    return found["id"], found[column]
+
+
+def edges_read(cluster: atta.Cluster) -> float:
+    return sum(stats.get("edges", 0.0) for stats in cluster.stats())
+
+
+def rows_pushed(cluster: atta.Cluster) -> float:
+    return sum(stats.get("table_rows_pushed", 0.0) for stats in cluster.stats())
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("model", MODELS)
+def test_scores_equal_the_whole_graph_and_every_edge_is_read_once_per_layer(
+    small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster], saved: Any, model: str, parts: int
+) -> None:
+    cluster, (folder, gnn) = clusters[parts], saved[model]
+    edges, rows = edges_read(cluster), rows_pushed(cluster)
+    found = atta.predict(cluster, folder, what="scores", batch_size=37)
+    assert sorted(found.ids) == sorted(small_graph.ids)
+    expected = whole_graph(small_graph, gnn)[by_position(small_graph, found.ids)]
+    np.testing.assert_allclose(found.values, expected, rtol=1e-5, atol=1e-5)
+    counting = model == "gcn"  # reads the edges once more for degrees
+    assert edges_read(cluster) - edges == (3 + counting) * len(small_graph.src)
+    marks = (2 + counting) * parts
+    assert rows_pushed(cluster) - rows == (2 + counting) * len(small_graph.ids) + marks
+    assert not [name for name in cluster.tables.specs() if name.startswith("predict.")]
+
+
+@pytest.mark.parametrize("model", ["sage", "gat", "resgcn+"])
+def test_embeddings_classes_splits_and_ids(
+    small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster], saved: Any, model: str
+) -> None:
+    cluster, (folder, gnn) = clusters[2], saved[model]
+    seen: list[torch.Tensor] = []
+    read = gnn.decoder if model == "resgcn+" else gnn.convs[-1]
+    hook = read.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    scores = whole_graph(small_graph, gnn)
+    hook.remove()
+    asked = small_graph.ids[[250, 3, 3, 17]]
+    some = atta.predict(cluster, folder, asked)
+    assert some.ids.tolist() == sorted(set(asked.tolist())) or set(some.ids) == set(asked)
+    assert len(some.ids) == 3
+    np.testing.assert_allclose(some.values, seen[0].numpy()[by_position(small_graph, some.ids)], rtol=1e-5, atol=1e-5)
+    train = atta.predict(cluster, folder, "train", what="classes")
+    assert sorted(train.ids) == sorted(small_graph.train_ids)
+    assert train.values.dtype == np.int64
+    best = np.sort(scores[by_position(small_graph, train.ids)], axis=1)
+    clear = best[:, -1] - best[:, -2] > 1e-4
+    assert clear.sum() > 100
+    assert (train.values == scores.argmax(1)[by_position(small_graph, train.ids)])[clear].all()
+
+
+def test_layers_of_a_users_own_model(small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster]) -> None:
+    torch.manual_seed(2)
+    first, norm, last = SAGEConv(16, 6), torch.nn.LayerNorm(6), GCNConv(6, 3)
+    found = atta.predict(clusters[2], [first, norm, torch.nn.ReLU(), last])
+    edges = torch.from_numpy(np.stack([small_graph.src, small_graph.dst]))
+    with torch.no_grad():
+        expected = last(norm(first(torch.from_numpy(small_graph.x), edges)).relu(), edges).numpy()
+    np.testing.assert_allclose(found.values, expected[by_position(small_graph, found.ids)], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("processes", "form"), [(1, "npy"), (2, "parquet")])
+def test_the_command_writes_files(
+    small_graph: SmallGraph,
+    clusters: dict[int, atta.LocalCluster],
+    saved: Any,
+    tmp_path: Path,
+    processes: int,
+    form: str,
+) -> None:
+    folder, gnn = saved["gat"]
+    addresses, out = ",".join(clusters[2].addresses), tmp_path / "out"
+    command = ["predict", "--cluster", addresses, "--checkpoint", str(folder), "--what", "scores", "--out", str(out)]
+    command += ["--processes", str(processes), "--format", form, "--json", str(tmp_path / "r.json")]
+    done = CliRunner().invoke(cli, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["vertices"] == 300
+    assert report["files"] == [str(out / f"part-0000{n}-of-00002.{form}") for n in range(2)]
+    if form == "npy":
+        ids, values = npy_rows(out, "score")
+    else:
+        dataset = pytest.importorskip("pyarrow.dataset")
+        table = dataset.dataset([str(p) for p in sorted(out.glob("*.parquet"))]).to_table()
+        assert str(table.schema.field("score").type).startswith("fixed_size_list<")
+        ids, values = table["id"].to_numpy(), np.stack(table["score"].to_numpy())
+    assert sorted(ids) == sorted(small_graph.ids)
+    np.testing.assert_allclose(
+        values, whole_graph(small_graph, gnn)[by_position(small_graph, ids)], rtol=1e-5, atol=1e-5
+    )
+
+    if processes > 1:  # starting them takes seconds; the rest does not depend on their number
+        return
+    files = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+    before = edges_read(clusters[2])
+    (out / f"part-00001-of-00002.{form}").unlink()
+    assert CliRunner().invoke(cli, command, catch_exceptions=False).exit_code == 0
+    assert edges_read(clusters[2]) > before
+    again = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+    assert again.keys() == files.keys()
+    assert [p.name for p in files if again[p] != files[p]] == [f"part-00001-of-00002.{form}"]
+    before = edges_read(clusters[2])
+    assert CliRunner().invoke(cli, command, catch_exceptions=False).exit_code == 0
+    assert edges_read(clusters[2]) == before  # nothing was left to do
+
+
+def test_a_table_takes_the_rows(small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster], saved: Any) -> None:
+    folder, gnn = saved["sage"]
+    for _ in range(2):  # again: the same rows
+        assert atta.predict(clusters[2], folder, "train", what="scores", table="scores-a") is None
+    table = clusters[2].tables.open("scores-a")
+    rows = table.pull(table.locate(small_graph.ids)).values
+    expected = whole_graph(small_graph, gnn)
+    asked = np.isin(small_graph.ids, small_graph.train_ids)
+    np.testing.assert_allclose(rows[asked], expected[asked], rtol=1e-5, atol=1e-5)
+    assert not rows[~asked].any()
+    with pytest.raises(ConfigError, match="scores-a"):
+        atta.predict(clusters[2], folder, "train", what="classes", table="scores-a")
+    clusters[2].tables.delete("scores-a")
+
+
+class _StopError(Exception):
+    pass
+
+
+class _Allowing:
+    """Allows some calls and then raises."""
+
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    def __call__(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise _StopError
+
+
+def test_broken_off_anywhere_and_repeated_gives_the_same_rows(
+    small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster], saved: Any, tmp_path: Path
+) -> None:
+    """Errors at every block in turn, in one process: what is there afterwards is complete, and the rest follows."""
+    from atta.train.launching.predict import PredictJob
+
+    cluster, (folder, gnn) = clusters[2], saved["gcn"]
+    out = tmp_path / "out"
+
+    stops = 0
+    while True:
+        job = PredictJob(cluster, folder, None, "scores", out=out, format="npy", files=3, batch_size=20)
+        inference = job.inference(check=_Allowing(7))  # a share has five blocks, so every run completes one
+        try:
+            inference.run()
+            break
+        except _StopError:
+            stops += 1
+            assert not list(out.glob("*.partial"))
+            for path in out.glob("part-*.npy"):
+                assert len(np.load(path)) == 100
+    inference.clean()
+    assert stops == 4 * 3 - 1
+    ids, values = npy_rows(out, "score")
+    assert sorted(ids) == sorted(small_graph.ids)
+    np.testing.assert_allclose(
+        values, whole_graph(small_graph, gnn)[by_position(small_graph, ids)], rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.slow
+def test_killed_processes_leave_nothing_partial_and_can_be_repeated(
+    small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster], saved: Any, tmp_path: Path
+) -> None:
+    folder, gnn = saved["sage"]
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "atta.cli.main", "predict", "--cluster", ",".join(clusters[2].addresses)]
+    command += ["--checkpoint", str(folder), "--what", "scores", "--out", str(out), "--format", "npy", "--files", "6"]
+    command += ["--processes", "2", "--batch-size", "1", "--device", "cpu"]
+    killed = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not list(out.glob("part-*")) and killed.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    whole = list(out.glob("part-*.npy"))
+    assert all(len(np.load(path)) == 50 for path in whole)
+    done = subprocess.run([*command[:-4], "--device", "cpu"], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert sorted(p.name for p in out.iterdir()) == sorted(
+        [DESCRIPTION, *(f"part-{n:05d}-of-00006.npy" for n in range(6))]
+    )
+    ids, values = npy_rows(out, "score")
+    assert sorted(ids) == sorted(small_graph.ids)
+    np.testing.assert_allclose(
+        values, whole_graph(small_graph, gnn)[by_position(small_graph, ids)], rtol=1e-5, atol=1e-5
+    )
+
+
+def test_ranks_that_users_start_share_the_work(
+    small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster], saved: Any, tmp_path: Path
+) -> None:
+    folder, gnn = saved["gcn"]
+    errors: list[BaseException] = []
+
+    def work(rank: int) -> None:
+        try:
+            with atta.connect(clusters[2].addresses) as cluster:
+                atta.predict(
+                    cluster, folder, "train", what="scores", out=tmp_path / "out", format="npy", rank=rank, world_size=2
+                )
+        except BaseException as error:
+            errors.append(error)
+
+    before = edges_read(clusters[2])
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    ids, values = npy_rows(tmp_path / "out", "score")
+    assert sorted(ids) == sorted(small_graph.train_ids)
+    np.testing.assert_allclose(
+        values, whole_graph(small_graph, gnn)[by_position(small_graph, ids)], rtol=1e-5, atol=1e-5
+    )
+    into_train = np.isin(small_graph.dst_ids, small_graph.train_ids).sum()
+    assert edges_read(clusters[2]) - before == 3 * len(small_graph.src) + into_train
+    for name in [*clusters[2].tables.specs()]:
+        clusters[2].tables.delete(name)
+
+
+def test_bad_input_is_one_line(
+    clusters: dict[int, atta.LocalCluster],
+    saved: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = str(saved["sage"][0])
+    (tmp_path / "ids.txt").write_text("3\nx\n")
+    (tmp_path / "unknown.txt").write_text("123456789\n")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("")
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / BEST).write_bytes((Path(folder) / BEST).read_bytes()[:-100])
+    there, out = ["--cluster", clusters[1].addresses[0]], ["--out", str(tmp_path / "out")]
+    for options, words in [
+        ([*there, *out, "--checkpoint", str(tmp_path / "none")], "best.pt"),
+        ([*there, *out, "--checkpoint", str(tmp_path / "cut")], "checksum"),
+        ([*there, *out, "--checkpoint", folder, "--split", "trian"], "did you mean 'train'"),
+        ([*there, *out, "--checkpoint", folder, "--split", "train", "--ids", str(tmp_path / "ids.txt")], "not both"),
+        ([*there, *out, "--checkpoint", folder, "--ids", str(tmp_path / "ids.txt")], "whole numbers"),
+        ([*there, *out, "--checkpoint", folder, "--ids", str(tmp_path / "unknown.txt")], "123456789"),
+        ([*there, "--out", str(tmp_path / "other"), "--checkpoint", folder], "other files"),
+        ([*there, "--checkpoint", folder], "--out"),
+        ([*out, "--checkpoint", folder], "--data"),
+        ([*there, *out, "--checkpoint", folder, "--what", "score"], "score"),
+        (["--data", "x", "--table", "t", "--checkpoint", folder], "--cluster"),
+    ]:
+        monkeypatch.setattr(sys, "argv", ["atta", "predict", *options])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        assert (ended.value.code, told.err.count("\n"), told.out) == (2, 1, ""), (options, told)
+        assert words in told.err
+
+
+def test_a_folder_of_other_predictions_is_refused(
+    clusters: dict[int, atta.LocalCluster], saved: Any, tmp_path: Path
+) -> None:
+    folder = saved["sage"][0]
+    atta.predict(clusters[1], folder, "train", out=tmp_path / "out", format="npy")
+    for other, words in [({"what": "classes"}, "what"), ({"nodes": "val"}, "nodes"), ({"files": 7}, "files")]:
+        with pytest.raises(ConfigError, match=rf"another .*{words}"):
+            atta.predict(clusters[1], folder, **{"nodes": "train", "out": tmp_path / "out", "format": "npy", **other})
+    with pytest.raises(ConfigError, match=r"another .*model"):
+        atta.predict(clusters[1], saved["gat"][0], "train", out=tmp_path / "out", format="npy")
+
+
+def test_models_that_do_not_fit_are_refused(clusters: dict[int, atta.LocalCluster], tmp_path: Path) -> None:
+    cluster = clusters[1]
+    with pytest.raises(ConfigError, match="layer 2 does not take rows of 5"):
+        atta.predict(cluster, [SAGEConv(16, 5), SAGEConv(6, 3)])
+    with pytest.raises(ConfigError, match="not a torch module"):
+        atta.predict(cluster, [SAGEConv(16, 5), "relu"])
+    with pytest.raises(ConfigError, match="at least one layer"):
+        atta.predict(cluster, [torch.nn.ReLU()])
+    with pytest.raises(ConfigError, match="no embeddings"):
+        atta.predict(cluster, checkpoint(tmp_path / "one", "sage", layers=1)[0])
+    config = TrainConfig(data="x", num_neighbors=(2,), hidden=8)
+    save_best(tmp_path / "wide", config, build_model(config, 17, CLASSES), EPOCH)
+    with pytest.raises(DataError, match="16 features"):
+        atta.predict(cluster, tmp_path / "wide")
+    with pytest.raises(ConfigError, match="only a part"):
+        atta.predict(cluster, tmp_path / "wide", rank=0, world_size=2)
+    with pytest.raises(AttaError, match="empty"):
+        atta.predict(cluster, [SAGEConv(16, 5)], [])
+
+
+def test_weights_lie_beside_the_checkpoint_for_other_programs(saved: Any) -> None:
+    folder, gnn = saved["gat"]
+    content = (folder / BEST_WEIGHTS).read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    assert header.pop("__metadata__") == {
+        "strategy": "minibatch", "model": "gat", "hidden": "8", "heads": "2", "depth": "3", "epoch": "3"
+    }  # fmt: skip
+    assert (8 + length) % 8 == 0
+    expected = gnn.state_dict()
+    assert header.keys() == expected.keys()
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        assert entry["dtype"] == "F32"
+        raw = np.frombuffer(content[8 + length + begin : 8 + length + end], np.float32)
+        np.testing.assert_array_equal(raw.reshape(entry["shape"]), expected[name].numpy())

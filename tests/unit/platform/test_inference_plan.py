@@ -1,0 +1,108 @@
+"""What a process of an inference does next: everything once, nothing too early, nothing that nobody reads."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.client.inference.block import in_degrees, one_prepared
+from atta.client.inference.plan import AwaitStage, InferencePlan, RunShare, block_size, share_count
+from atta.errors import ConfigError
+
+
+@given(st.integers(1, 40), st.integers(1, 12))
+def test_shares_are_divided_evenly_and_without_gaps(shares: int, world: int) -> None:
+    mine = [list(InferencePlan(1, shares, rank, world).mine) for rank in range(world)]
+    assert list(chain(*mine)) == list(range(shares))
+    assert max(map(len, mine)) - min(map(len, mine)) <= 1
+
+
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 5), st.randoms(use_true_random=False))
+def test_any_order_of_processes_does_each_share_once_after_the_stage_before(stages, shares, world, random) -> None:
+    plans = [InferencePlan(stages, shares, rank, world) for rank in range(world)]
+    done, runs = np.zeros((stages, shares), bool), []
+    at_work: dict[int, RunShare] = {}
+    while True:
+        rank = random.randrange(world)
+        if rank in at_work:
+            step = at_work.pop(rank)
+            assert not done[step.stage, step.share]
+            done[step.stage, step.share] = True
+            continue
+        step = plans[rank].next(done)
+        if isinstance(step, RunShare):
+            assert step.stage == 0 or done[step.stage - 1].all()
+            runs.append(step)
+            at_work[rank] = step
+        if done.all():
+            break
+        # Somebody can always go on, so nobody waits for ever.
+        assert at_work or any(isinstance(plan.next(done), RunShare) for plan in plans)
+    assert len(runs) == len(set(runs)) == stages * shares
+    assert all(plan.next(done) is None for plan in plans)
+
+
+def test_a_process_whose_files_are_finished_still_computes_what_others_read() -> None:
+    plan = InferencePlan(2, 2, rank=0, world=2)
+    done = np.array([[False, False], [True, False]])
+    assert plan.next(done) == RunShare(0, 0)
+    done[0, 0] = True
+    assert plan.next(done) is None
+    assert InferencePlan(2, 2, rank=1, world=2).next(np.array([[True, False], [True, False]])) == RunShare(0, 1)
+    assert InferencePlan(2, 2, rank=1, world=2).next(np.array([[False, True], [True, False]])) == AwaitStage(0)
+
+
+def test_nothing_is_computed_when_all_files_are_finished() -> None:
+    assert InferencePlan(3, 2).next(np.array([[False, False], [False, False], [True, True]])) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [((0, 1), "layer"), ((1, 0), "files"), ((1, 1, 1, 1), "rank"), ((1, 1 << 17), "files")],
+)
+def test_plans_that_make_no_sense_are_refused(arguments: tuple[int, ...], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        InferencePlan(*arguments)
+    with pytest.raises(ConfigError, match="shape"):
+        InferencePlan(2, 2).next(np.zeros((1, 2), bool))
+
+
+@given(st.integers(1, 64), st.integers(1, 64))
+def test_every_process_and_partition_has_a_share(processes: int, parts: int) -> None:
+    shares = share_count(processes, parts)
+    assert shares % processes == 0
+    assert parts <= shares < parts + processes
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**11), st.integers(1, 4096))
+def test_blocks_have_bounded_memory(vertices: int, edges: int, width: int) -> None:
+    size = block_size(vertices, edges, width)
+    assert 1 <= size <= 1 << 15
+    assert size == 1 or size * (edges / vertices) * width * 4 <= 128 << 20
+
+
+def test_in_degrees_leave_out_self_loops() -> None:
+    edges = np.array([[0, 1, 1, 2, 2], [0, 0, 0, 1, 2]])
+    assert in_degrees(edges, 3).tolist() == [2, 1, 0]
+
+
+def test_the_next_item_is_prepared_while_one_is_in_use() -> None:
+    made = []
+    prepared = one_prepared(range(4), lambda n: made.append(n) or n * n)
+    assert next(prepared) == 0
+    assert list(prepared) == [1, 4, 9]
+    assert made == [0, 1, 2, 3]
+
+    def fail(number: int) -> int:
+        if number == 1:
+            raise ConfigError("no")
+        return number
+
+    failing = one_prepared(range(4), fail)
+    assert next(failing) == 0
+    with pytest.raises(ConfigError):
+        next(failing)
