@@ -46,7 +46,8 @@ VERSION = 1
 _MARK = b"atta-xxh3:"  # then 16 hex digits, which end the file
 _DIGITS = 16
 _RANK_FILES = "rank"
-_SHAPE = ("strategy", "model", "hidden", "heads", "depth")  # settings that determine the weights
+_SHAPE = ("strategy", "task", "model", "hidden", "heads", "depth")  # settings that determine the weights
+_EARLIER = {"task": "classes"}  # what files of earlier versions lack
 
 
 def save_checkpoint(
@@ -75,7 +76,7 @@ def save_checkpoint(
 
 
 def save_best(folder: str | Path, config: TrainSettings, model: torch.nn.Module, epoch: EpochReport) -> None:
-    """Write the model of the epoch with the best validation accuracy so far."""
+    """Write the model of the epoch with the best figure of validation so far."""
     state = {"version": VERSION, "shape": _shape(config), "model": model.state_dict(), "epoch": asdict(epoch)}
     _write(Path(folder) / BEST, state)
 
@@ -102,7 +103,7 @@ def load_checkpoint(
     if saved.get("version") != VERSION:
         raise DataError(path, f"checkpoint version {saved.get('version')!r}, this is {VERSION}")
     for name, value in _shape(config).items():
-        was = saved.get("shape", {}).get(name)
+        was = saved.get("shape", {}).get(name, _EARLIER.get(name))
         if was != value:
             raise DataError(path, f"was made with {name} {was}, not {value}")
     try:
