@@ -87,7 +87,7 @@ def test_a_resumed_run_is_the_same_run(config: TrainConfig, tmp_path: Path, name
     assert files == ["rank-4-0.pt", "rank-4-1.pt"]
     resumed = fit(stopped).epochs
     again = timeless(resumed)
-    again[3] = replace(again[3], val_accuracy=None, test_accuracy=None)  # the first run ended there
+    again[3] = replace(again[3], val_accuracy=None, test_accuracy=None, metrics={})  # the first run ended there
     assert again == timeless(through)
     ends = [torch.load(place / "checkpoint.pt", weights_only=True)["model"] for place in (tmp_path / "through", folder)]
     assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])

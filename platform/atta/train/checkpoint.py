@@ -52,7 +52,8 @@ _MARK = b"atta-xxh3:"  # then 16 hex digits, which end the file
 _DIGITS = 16
 _RANK_FILES = "rank"
 _WRAPPERS = ("gnn.", "module.")
-_SHAPE = ("strategy", "model", "hidden", "heads", "depth")  # settings that determine the weights
+_SHAPE = ("strategy", "task", "model", "hidden", "heads", "depth")  # settings that determine the weights
+_EARLIER = {"task": "classes"}  # what files of earlier versions lack
 
 
 def save_checkpoint(
@@ -81,7 +82,7 @@ def save_checkpoint(
 
 
 def save_best(folder: str | Path, config: TrainSettings, model: torch.nn.Module, epoch: EpochReport) -> None:
-    """Write the model of the epoch with the best validation accuracy so far; its weights also as safetensors."""
+    """Write the model of the epoch with the best figure of validation so far; its weights also as safetensors."""
     weights = model.state_dict()
     state = {"version": VERSION, "shape": _shape(config), "model": weights, "epoch": asdict(epoch)}
     _write(Path(folder) / BEST, state)
@@ -152,7 +153,7 @@ def load_checkpoint(
     if saved.get("version") != VERSION:
         raise DataError(path, f"checkpoint version {saved.get('version')!r}, this is {VERSION}")
     for name, value in _shape(config).items():
-        was = saved.get("shape", {}).get(name)
+        was = saved.get("shape", {}).get(name, _EARLIER.get(name))
         if was != value:
             raise DataError(path, f"was made with {name} {was}, not {value}")
     try:

@@ -44,7 +44,7 @@ def test_json_holds_what_scripts_read() -> None:
     report = TrainReport(TrainConfig(data="x", model="gcn"), epochs([None, 0.5, 0.25]))
     value = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert (value["schema"], value["strategy"], value["model"]) == (1, "minibatch", "gcn")
-    assert value["best"] == {"epoch": 1, "val_accuracy": 0.5, "test_accuracy": None}
+    assert value["best"] == {"epoch": 1, "val_accuracy": 0.5, "test_accuracy": None, "metrics": {}}
     assert set(value["epochs"][0]["breakdown"]) >= {"sample", "fetch", "copy", "compute", "sync"}
     assert value["config"]["num_neighbors"] == [15, 10, 5]
     assert value["machine"]["cores"] >= 1

@@ -11,16 +11,20 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from atta.client.folder import OwnFolder
 from atta.errors import AttaError, ConfigError
+from atta.partition.schema import Schema
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import first_cause
 from atta.train.launching.nodes import Nodes
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.run import TrainReport
+from atta.train.tasks.choice import task_on
+from atta.train.tasks.weights import read_weights
 
 __all__ = ["fit"]
 
@@ -48,8 +52,9 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
         from atta.train.checkpoint import check_folder
 
         check_folder(config.checkpoint)
-    with _addresses(config, nodes) as addresses, OwnFolder("atta-train-") as folder:
+    with _daemons(config, nodes) as (addresses, schema), OwnFolder("atta-train-") as folder:
         config.check_parts(len(addresses))
+        config = _with_task(config, schema)
         task = {"config": config.to_dict(), "addresses": addresses}
         (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
         _launch(trainers, nodes, Path(folder))
@@ -57,20 +62,30 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
     return TrainReport(config, [EpochReport.from_dict(e) for e in epochs])
 
 
+def _with_task(config: TrainConfig, schema: Schema) -> TrainConfig:
+    """The settings with the task that fits the dataset. What each trainer would refuse is refused here, once."""
+    found = task_on(schema, config.own)
+    if config.class_weights not in ("none", "balanced"):
+        read_weights(config.class_weights, found.outputs)
+    return replace(config, task=found.task.name)
+
+
 @contextlib.contextmanager
-def _addresses(config: TrainConfig, nodes: Nodes) -> Iterator[list[str]]:
-    """Addresses of the daemons, started for the run unless the configuration names running ones."""
+def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[list[str], Schema]]:
+    """Addresses of the daemons, and the schema of their graph. They are started for the run unless the configuration
+    names running ones.
+    """
     import atta
 
     if config.cluster is not None:
         # On several machines nobody knows whether daemons or trainers start first.
         with atta.connect(config.cluster, wait=nodes.count > 1, deadline_s=MEETING_S) as running:
-            addresses = running.addresses
-        yield addresses
+            found = running.addresses, running.schema
+        yield found
         return
     assert config.data is not None
     with atta.local(config.data, threads=config.threads) as started:
-        yield started.addresses
+        yield started.addresses, started.schema
 
 
 def _launch(trainers: int, nodes: Nodes, folder: Path) -> None:

@@ -7,11 +7,16 @@ from typing import Annotated
 
 from atta.observe.settings import NoOption, Option
 
-__all__ = ["DEEP_MODELS", "DEVICES", "MODELS", "MOST_LAYERS", "MOST_PROCESSES", "ONE_PER_CORE", "TrainSettings"]
+__all__ = [
+    "DEEP_MODELS", "DEVICES", "LEARNING_TASKS", "MODELS", "MOST_LAYERS", "MOST_PROCESSES",
+    "ONE_PER_CORE", "REGRESSION_LOSSES", "TrainSettings",
+]  # fmt: skip
 
 DEEP_MODELS = ("resgcn+", "deepergcn")
 MODELS = ("sage", "gcn", "gat", *DEEP_MODELS)
 DEVICES = ("auto", "cpu", "cuda")
+LEARNING_TASKS = ("auto", "classes", "labels", "regression")
+REGRESSION_LOSSES = ("mse", "mae")
 DEFAULT_LAYERS = 3
 MOST_LAYERS = 1000
 """Of models on whole graphs; GraNNDis trains up to 112."""
@@ -27,6 +32,16 @@ class TrainSettings:
     cluster: Annotated[str | None, Option("Cluster file (or addresses) of daemons that run already.")] = None
     model: Annotated[str, Option("The last two are deep ones.", choices=MODELS)] = "sage"
     strategy: Annotated[str, Option("How trainers get what they compute on.")] = "minibatch"
+    task: Annotated[str, Option("What table y holds; auto: as its type and shape say.", choices=LEARNING_TASKS)] = (
+        "auto"
+    )
+    class_weights: Annotated[
+        str,
+        Option("Weights of classes in the loss: none, balanced, or a file with a number per class.", metavar="WEIGHTS"),
+    ] = "none"
+    regression_loss: Annotated[
+        str, Option("Squared or absolute error, with --task regression.", choices=REGRESSION_LOSSES)
+    ] = "mse"
     trainers: Annotated[
         int,
         Option(

@@ -107,7 +107,7 @@ class DigestTrainer(ExchangeTrainer):
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """One step on the mean of gradients, or on the mean of the weights of trainers that step by themselves."""
         divisor = count if self.options.loss == "global" else max(1, len(batch.targets))
-        loss = own_backward(self.cooperative, batch, divisor) * (divisor / count)
+        loss = own_backward(self.cooperative, batch, divisor, self.objective.loss_sum) * (divisor / count)
         parameters = [p for p in self.cooperative.parameters() if p.grad is not None]
         averages_weights = self.options.average == "weights"
         for parameter in parameters:

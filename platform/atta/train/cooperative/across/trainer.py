@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -113,18 +113,18 @@ class ExchangeTrainer(ServerTrainer):
         self._reporter.report(epoch, rows)
         return dataclasses.replace(report, rows=rows)
 
-    def accuracies(self) -> Mapping[str, float]:
+    def tallies(self) -> dict[str, list[float]]:
         """See ``EpochLoop``: predicted by an exact forward pass."""
         graph = self._kept(Stopwatch(self.device)).batch.graph
         trained, graph.source = graph.source, self.exact
         try:
-            return super().accuracies()
+            return super().tallies()
         finally:
             graph.source = trained
 
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """One step. The sum of gradients is also the moment at which all trainers have published their rows."""
-        loss = own_backward(self.cooperative, batch, count)
+        loss = own_backward(self.cooperative, batch, count, self.objective.loss_sum)
         clip = self.decisions.clip_norm(self.world)
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
