@@ -41,6 +41,9 @@ __all__ = [
     "WrongDatasetError",
 ]
 
+LONGEST_NAME = 256
+"""Characters of an unknown name that are compared and shown."""
+
 
 class AttaError(Exception):
     """Base of all errors that Atta raises on purpose."""
@@ -56,10 +59,12 @@ class UnknownNameError(ConfigError):
     @classmethod
     def of(cls, what: str, name: object, known: Iterable[object]) -> UnknownNameError:
         """Make the error. ``what``: the kind of thing, such as ``"split"``; ``known``: the names that exist."""
-        names = sorted(str(k) for k in known)
-        near = difflib.get_close_matches(str(name), names, n=1)
+        names, text = sorted(str(k) for k in known), str(name)
+        if len(text) > LONGEST_NAME:  # comparing it to all names could take a minute
+            return cls(f"unknown {what} {text[:LONGEST_NAME]!r}..., {len(text)} characters")
+        near = difflib.get_close_matches(text, names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names) or 'none'}"
-        return cls(f"unknown {what} {str(name)!r}{hint}")
+        return cls(f"unknown {what} {text!r}{hint}")
 
 
 class UnknownClientError(UnknownNameError):

@@ -120,6 +120,24 @@ class DaemonConfig:
     ] = 0
     """0: any free one."""
     max_sessions: Annotated[int, Option("Sessions open at a time.", at_least=1)] = 256
+    max_seeds: Annotated[int, Option("Seeds of a session.", at_least=1)] = 1 << 30
+    max_connections: Annotated[int, Option("Connections open at a time.", at_least=1)] = 1024
+    """Less where the process may not open as many files."""
+    max_calls: Annotated[int, Option("Calls under way at a time, of all connections.", at_least=64)] = 4096
+    request_bytes: Annotated[
+        int, Option("Memory for requests under way.", name="request-memory", unit="bytes", at_least=512 * MIB)
+    ] = 1 * GIB
+    """One that is still arriving counts as the largest one, 64 MiB. A connection may have a quarter."""
+    answer_bytes: Annotated[
+        int,
+        Option(
+            "Memory for streamed answers that wait for their readers.",
+            name="answer-memory",
+            unit="bytes",
+            at_least=64 * MIB,
+        ),
+    ] = 1 * GIB
+    """A connection may have an eighth."""
     max_batch_size: Annotated[int, NoOption("keeps one mistaken request from taking all memory")] = 1 << 20
     drain_s: Annotated[float, Option("How long sessions may go on after SIGTERM.", name="drain", unit="s")] = 10.0
     policy: Annotated[str, Option("Launch policy of the scheduler.", choices=tuple(POLICIES))] = SchedulerConfig.policy

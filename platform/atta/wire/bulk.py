@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 
 from atta.protos.v1 import graph_pb2, kv_pb2, session_pb2, table_pb2
+from atta.wire.fields import read_varint
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -42,6 +43,8 @@ __all__ = [
 ]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MAX_FIELDS = 256
+"""A message with large fields has a dozen fields in all. Python looks at each of them."""
 
 M = TypeVar("M", bound="Message")
 
@@ -94,19 +97,6 @@ def prefix(message: Message, number: int, nbytes: int) -> bytes:
     return message.SerializeToString() + _varint(number << 3 | _BYTES) + _varint(nbytes)
 
 
-def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(raw) or shift > 63:
-            raise ValueError("malformed message: truncated or overlong varint")
-        byte = raw[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
 def unpack(kind: type[M], raw: bytes, fields: Collection[int]) -> tuple[M, dict[int, memoryview]]:
     """Parse ``raw`` as ``kind``. The bytes fields with numbers in ``fields`` come back as views of ``raw``.
 
@@ -116,15 +106,17 @@ def unpack(kind: type[M], raw: bytes, fields: Collection[int]) -> tuple[M, dict[
     """
     rest = bytearray()
     payloads: dict[int, memoryview] = {}
-    view, at = memoryview(raw), 0
+    view, at, left = memoryview(raw), 0, _MAX_FIELDS
     while at < len(raw):
+        if (left := left - 1) < 0:
+            raise ValueError(f"malformed message: more than {_MAX_FIELDS} fields")
         start = at
-        tag, at = _read_varint(raw, at)
+        tag, at = read_varint(raw, at)
         number, wire = tag >> 3, tag & 7
         if wire == _VARINT:
-            _, at = _read_varint(raw, at)
+            _, at = read_varint(raw, at)
         elif wire == _BYTES:
-            length, at = _read_varint(raw, at)
+            length, at = read_varint(raw, at)
             if number in fields:
                 payloads[number] = view[at : at + length]
                 start = at + length

@@ -19,6 +19,7 @@ from atta import errors
 from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, link_pb2, session_pb2, table_pb2
 from atta.wire import bulk
 from atta.wire.bulk import BATCH_CHUNK, PULL_CHUNK, PUSH_REQUEST, ROWS_CHUNK, SAMPLE_CHUNK
+from atta.wire.fields import ARRAYS_BYTES, check_fields
 from atta.wire.identity import Bound
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ __all__ = [
     "stub",
 ]
 
-MAX_MESSAGE_BYTES = 64 << 20
+MAX_MESSAGE_BYTES = ARRAYS_BYTES
 """Largest message that either side sends or accepts. Senders cut long answers into chunks of a few MB."""
 
 
@@ -80,8 +81,10 @@ class RpcMethod:
 
         Raises:
             ConfigError: the bytes are not such a message.
+            QuotaExceededError: it has too many bytes or fields.
         """
         try:
+            check_fields(self.request, raw)
             if self.request_payload:
                 return Bulk(*bulk.unpack(self.request, raw, self.request_payload))
             return self.request.FromString(raw)
@@ -231,17 +234,27 @@ def client_options() -> list[tuple[str, Any]]:
     ]
 
 
+_HANDLERS: dict[tuple[bool, bool], Any] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+"""What makes a handler, by whether it reads requests itself, and whether it streams replies."""
+
+
 def handlers(
     service: str, methods: Mapping[str, Callable[..., Any]], *, raw: bool = False
 ) -> grpc.GenericRpcHandler[Any, Any]:
     """The handlers of ``service``: a coroutine for each method, or an async generator if the method streams.
 
-    ``raw``: whether they take requests as bytes and parse them themselves.
+    ``raw``: whether they read requests themselves, as bytes, from their contexts (``await context.read()``). gRPC then
+    treats a request as a stream of one message: on the wire that is the same.
     """
     table = {}
     for name, function in methods.items():
         method = METHODS[f"{service}.{name}"]
-        make = grpc.unary_stream_rpc_method_handler if method.streams else grpc.unary_unary_rpc_method_handler
+        make = _HANDLERS[raw, method.streams]
         table[name] = make(
             function,
             request_deserializer=None if raw else method.decode_request,
@@ -275,7 +288,12 @@ _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
 
 
 def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
-    """The gRPC status that carries ``error``: each of Atta's errors has its own, anything else is INTERNAL."""
+    """The gRPC status that carries ``error``: each of Atta's errors has its own, anything else is INTERNAL.
+
+    A lack of memory is a bound that was reached: the request fails, the daemon goes on.
+    """
+    if isinstance(error, MemoryError):
+        return grpc.StatusCode.RESOURCE_EXHAUSTED, f"not enough memory: {error}"
     for kind in type(error).__mro__:
         if kind in _STATUS:
             return _STATUS[kind], str(error)

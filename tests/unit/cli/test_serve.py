@@ -23,7 +23,9 @@ OPTIONS = {
     "cache-share": "cache_share", "cache-rank": "cache_rank", "cache-fanouts": "cache_fanouts", "cache-fill": "cache_fill",
     "share-pulls": "share_pulls", "links": "links", "link-port": "link_port", "tables": "table_bytes",
     "snapshots": "snapshots", "lease": "lease_s", "peer-deadline": "peer_deadline_s", "peer-delay": "peer_delay_s",
-    "max-sessions": "max_sessions", "drain": "drain_s", "policy": "policy", "prefetch": "prefetch",
+    "max-sessions": "max_sessions", "max-seeds": "max_seeds", "max-connections": "max_connections",
+    "max-calls": "max_calls", "request-memory": "request_bytes", "answer-memory": "answer_bytes",
+    "drain": "drain_s", "policy": "policy", "prefetch": "prefetch",
     "trace-events": "trace_events", "metrics": "metrics", "metrics-port": "metrics_port", "verify": "verify",
     "exit-with-parent": "exit_with_parent",
 }  # fmt: skip

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,9 @@ SHUTDOWN = "shutdown"
 """The snapshot that a daemon writes before it ends."""
 MAX_HOLD_S = 3600.0
 """Longest time that what was prepared is held, even if the client asks for more."""
+
+MAX_SNAPSHOTS = 64
+"""A daemon keeps snapshots of at most so many names, apart from ``SHUTDOWN``."""
 
 T = TypeVar("T")
 
@@ -84,10 +88,13 @@ class TableSnapshots:
             DataError: a file cannot be written; names it, and nothing is left behind.
             QuotaExceededError: another save is under way.
         """
+        check_hold(hold_s)
         with self._working:
             self._drop()
             parts = self._parts_of(name)
+            self._check_names(name)
             if self._saving is None:
+                parts.trim()
                 self._tables.snapshot(parts.beside(snapshot_id), snapshot_id=snapshot_id)
                 self._saving = _Saving(name, snapshot_id, self._until(hold_s))
             if (self._saving.name, self._saving.snapshot_id) != (name, snapshot_id):
@@ -123,6 +130,7 @@ class TableSnapshots:
             DataError: there is no such snapshot, or it is damaged; names the file.
             QuotaExceededError: there is no room, or another load is under way.
         """
+        check_hold(hold_s)
         with self._working:
             self._drop()
             if self._loading is None:
@@ -177,6 +185,17 @@ class TableSnapshots:
             self._tables.snapshot(parts.beside(snapshot_id), snapshot_id=snapshot_id, overwrite=True)
             parts.commit(snapshot_id, keep=True)
 
+    def _check_names(self, name: str) -> None:
+        """Refuse one name more than a daemon keeps snapshots of."""
+        assert self._folder is not None, "checked"
+        part = part_folder(self._part)
+        names = {path.parent.name for path in self._folder.glob(f"*/{part}*")} - {name, SHUTDOWN}
+        if len(names) >= MAX_SNAPSHOTS:
+            raise QuotaExceededError(
+                f"part {self._part}: keeps {len(names)} snapshots, at most {MAX_SNAPSHOTS} are possible: save under one of "
+                f"their names, or remove a folder below {self._folder}"
+            )
+
     def _until(self, hold_s: float) -> float:
         return self._clock() + min(hold_s, MAX_HOLD_S)
 
@@ -198,6 +217,12 @@ def lineage(tables: Sequence[MutableTable]) -> str:
     """16 hex digits, equal on all daemons whose tables were created, and last loaded, together."""
     text = json.dumps([[table.spec.name, table.table_id, table.load_id] for table in tables])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def check_hold(hold_s: float) -> None:
+    """Raise ConfigError unless something can be held for this many seconds."""
+    if not 0 <= hold_s < math.inf:
+        raise ConfigError(f"what is prepared cannot be held for {hold_s} s")
 
 
 async def aside(function: Callable[..., T], *args: object) -> T:
