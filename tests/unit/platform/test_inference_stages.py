@@ -28,6 +28,7 @@ class Sum:
 
     width: int
     needs_degrees: bool = False
+    row_per_edge: bool = False
 
     def __call__(self, block: LayerBlock) -> Floats:
         out = block.x[: block.targets].copy()

@@ -46,7 +46,7 @@ class InferenceTask:
         shares: number of shares.
         features: node table with the input.
         rank, world: number of this process, and of all.
-        batch_size: vertices per block; None: what fits into about 128 MiB, or 1024 of sampled batches.
+        batch_size: vertices per block; None: what ``block_size`` says, or 1024 of sampled batches.
         seed: of sampled batches.
         pairs: int64 [n, 2], user ids of sources and targets to score, if the last stage is about pairs.
         finish: turns rows of the last stage into what is written.
@@ -244,7 +244,8 @@ class Inference:
         read = self._schema.node_tables[self._node_type][self._task.features].row_shape[0] if stage.features else 1
         width = max(read, stage.width or 1, (stage.reads.width or 1) if stage.reads else 1)
         edges = self._schema.edge_counts[self._schema.edge_types[0]]
-        return block_size(self._schema.node_counts[self._node_type], edges, width)
+        vertices = self._schema.node_counts[self._node_type]
+        return block_size(vertices, edges, width, row_per_edge=stage.row_per_edge)
 
     def _prepare(self, stage: Stage, batch: MiniBatch) -> _Prepared:
         """Find the table rows of a batch's vertices, and pull what the stage reads of them."""

@@ -79,6 +79,7 @@ class Stage:
         features: whether it reads the features.
         reads: the rows that it reads in place of features, if any.
         degrees: whether it reads ``DEGREES``.
+        row_per_edge: whether ``compute`` makes a row per edge.
         writes: the rows that it writes; None: the result.
     """
 
@@ -90,6 +91,7 @@ class Stage:
     features: bool = False
     reads: Rows | None = None
     degrees: bool = False
+    row_per_edge: bool = False
     writes: Rows | None = None
 
 
@@ -112,6 +114,7 @@ def layerwise_stages(
             features=number == 1,
             reads=None if number == 1 else Rows(f"rows-{number - 1}", widths[number - 1]),
             degrees=layer.needs_degrees,
+            row_per_edge=layer.row_per_edge,
             writes=written,
         )
         stages.append(stage)
