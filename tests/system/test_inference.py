@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -26,8 +27,10 @@ from atta.client.inference.files import DESCRIPTION
 from atta.errors import AttaError, ConfigError, DataError
 from atta.train import EpochReport, TrainConfig
 from atta.train.checkpoint import BEST, BEST_WEIGHTS, save_best
-from atta.train.models import build_model
+from atta.train.launching import predictors
+from atta.train.models import SampledModel, build_model
 from atta.train.reports.epochs import PHASES
+from atta.train.settings.predict import PredictConfig
 from tests.system.conftest import SmallGraph
 
 MODELS = ("sage", "gcn", "gat", "resgcn+", "deepergcn")
@@ -137,7 +140,9 @@ def test_layers_of_a_users_own_model(small_graph: SmallGraph, clusters: dict[int
     np.testing.assert_allclose(found.values, expected[by_position(small_graph, found.ids)], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("processes", "form"), [(1, "npy"), (2, "parquet")])
+@pytest.mark.parametrize(
+    ("processes", "form"), [(1, "npy"), (1, "parquet"), pytest.param(2, "parquet", marks=pytest.mark.slow)]
+)
 def test_the_command_writes_files(
     small_graph: SmallGraph,
     clusters: dict[int, atta.LocalCluster],
@@ -180,6 +185,63 @@ def test_the_command_writes_files(
     before = edges_read(clusters[2])
     assert CliRunner().invoke(cli, command, catch_exceptions=False).exit_code == 0
     assert edges_read(clusters[2]) == before  # nothing was left to do
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_sampled_batches_give_what_the_trained_model_gives(
+    small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster], saved: Any, model: str
+) -> None:
+    folder, gnn = saved[model]
+    found = atta.predict(clusters[2], folder, "train", what="scores", num_neighbors=[4, 3, 2], batch_size=16, seed=7)
+    scores: dict[int, np.ndarray] = {}
+    for rank in range(2):
+        loader = atta.NeighborLoader(
+            clusters[2], [4, 3, 2], "train", batch_size=16, seed=7, rank=rank, world_size=2, pad=False, tables=["x"]
+        )
+        for batch in loader:
+            data = batch.to_pyg()
+            with torch.no_grad():
+                rows = SampledModel(gnn)(data.x, data.edge_index, data.num_sampled_nodes, data.num_sampled_edges)
+            scores.update(zip(batch.n_id()[: batch.batch_size].tolist(), rows.numpy(), strict=True))
+    assert sorted(found.ids) == sorted(small_graph.train_ids) == sorted(scores)
+    expected = np.stack([scores[i] for i in found.ids.tolist()])
+    np.testing.assert_allclose(found.values, expected, rtol=1e-5, atol=1e-5)
+    assert not np.allclose(expected, whole_graph(small_graph, gnn)[by_position(small_graph, found.ids)], atol=1e-3)
+    if model != "gcn":  # its degrees are those of the batch
+        exact = atta.predict(clusters[2], folder, "train", what="scores", num_neighbors=[-1])
+        expected = whole_graph(small_graph, gnn)[by_position(small_graph, exact.ids)]
+        np.testing.assert_allclose(exact.values, expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ConfigError, match="2 fan-outs for 3 layers"):
+        atta.predict(clusters[2], folder, "train", what="scores", num_neighbors=[4, 3])
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_pairs_are_scored_by_the_embeddings_of_their_ends(
+    small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster], saved: Any, tmp_path: Path, sampled: bool
+) -> None:
+    folder, out = saved["gat"][0], tmp_path / "out"
+    rng = np.random.default_rng(4)
+    pairs = small_graph.ids[rng.integers(0, 300, (151, 2))]
+    pairs[7] = pairs[3]  # a pair that comes twice, in order
+    pairs[9, 1] = pairs[9, 0]
+    (tmp_path / "pairs.txt").write_text("\n".join(f"{a},{b}" for a, b in pairs) + "\n\n")
+    command = ["predict", "--cluster", ",".join(clusters[2].addresses), "--checkpoint", str(folder), "--format", "npy"]
+    command += ["--links", str(tmp_path / "pairs.txt"), "--out", str(out)]
+    command += ["--mode", "sampled", "--num-neighbors", "-1"] if sampled else []
+    done = CliRunner().invoke(cli, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("151 pairs")
+    found = np.concatenate([np.load(path) for path in sorted(out.glob("part-*.npy"))])
+    np.testing.assert_array_equal(np.stack([found["source"], found["target"]], axis=1), pairs)
+    embedded = atta.predict(clusters[2], folder)
+    at = np.argsort(embedded.ids)
+    rows = embedded.values[at]
+    ends = rows[np.searchsorted(embedded.ids[at], pairs)]
+    np.testing.assert_allclose(found["score"], (ends[:, 0] * ends[:, 1]).sum(1), rtol=1e-4, atol=1e-5)
+    assert not [name for name in clusters[2].tables.specs() if name.startswith("predict.")]
+    in_memory = atta.predict(clusters[1], folder, links=pairs)
+    np.testing.assert_array_equal(in_memory.ids, pairs)
+    np.testing.assert_allclose(in_memory.values, found["score"], rtol=1e-4, atol=1e-5)
 
 
 def test_a_table_takes_the_rows(small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster], saved: Any) -> None:
@@ -275,17 +337,18 @@ def test_killed_processes_leave_nothing_partial_and_can_be_repeated(
 def test_ranks_that_users_start_share_the_work(
     small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster], saved: Any, tmp_path: Path
 ) -> None:
+    """As processes do it: each runs ``main``, here in threads."""
     folder, gnn = saved["gcn"]
-    errors: list[BaseException] = []
+    config = PredictConfig(
+        str(folder), cluster="x", out=str(tmp_path / "out"), what="scores", split="train", format="npy", processes=2,
+        device="cpu",
+    )  # fmt: skip
+    task = {"config": dataclasses.asdict(config), "addresses": clusters[2].addresses}
+    (tmp_path / "task.json").write_text(json.dumps(task))
+    codes: list[int] = []
 
     def work(rank: int) -> None:
-        try:
-            with atta.connect(clusters[2].addresses) as cluster:
-                atta.predict(
-                    cluster, folder, "train", what="scores", out=tmp_path / "out", format="npy", rank=rank, world_size=2
-                )
-        except BaseException as error:
-            errors.append(error)
+        codes.append(predictors.main(str(tmp_path), rank))
 
     before = edges_read(clusters[2])
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
@@ -293,7 +356,7 @@ def test_ranks_that_users_start_share_the_work(
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert errors == []
+    assert codes == [0, 0]
     ids, values = npy_rows(tmp_path / "out", "score")
     assert sorted(ids) == sorted(small_graph.train_ids)
     np.testing.assert_allclose(
@@ -331,6 +394,13 @@ def test_bad_input_is_one_line(
         ([*there, "--checkpoint", folder], "--out"),
         ([*out, "--checkpoint", folder], "--data"),
         ([*there, *out, "--checkpoint", folder, "--what", "score"], "score"),
+        ([*there, *out, "--checkpoint", folder, "--links", str(tmp_path / "ids.txt")], "2 per line"),
+        ([*there, *out, "--checkpoint", folder, "--links", str(tmp_path / "missing.npy")], "missing.npy"),
+        ([*there, *out, "--checkpoint", folder, "--links", "x", "--what", "scores"], "--links"),
+        ([*there, *out, "--checkpoint", folder, "--links", "x", "--split", "train"], "--links"),
+        ([*there, *out, "--checkpoint", folder, "--mode", "sampled"], "--num-neighbors"),
+        ([*there, *out, "--checkpoint", folder, "--mode", "sampled", "--num-neighbors", "2,0"], "2,0"),
+        ([*there, *out, "--checkpoint", folder, "--mode", "sampled", "--num-neighbors", "2,2,2"], "3 fan-outs for 2"),
         (["--data", "x", "--table", "t", "--checkpoint", folder], "--cluster"),
     ]:
         monkeypatch.setattr(sys, "argv", ["atta", "predict", *options])

@@ -31,6 +31,8 @@ def predict(settings: dict[str, Any], json_file: str | None, quiet: bool) -> Non
 
     Example: atta predict --data data/demo-2p --checkpoint runs/a --out predictions --what classes
 
+    Example: atta predict --data data/demo-2p --checkpoint runs/a --out scores --links pairs.txt
+
     Example: atta predict --cluster cluster.toml --checkpoint runs/a --table embeddings --processes 4
     """
     need("prediction", "torch", "torch_geometric")
@@ -51,7 +53,8 @@ def predict(settings: dict[str, Any], json_file: str | None, quiet: bool) -> Non
 def _summary(report: PredictReport) -> str:
     config = report.config
     where = f"{len(report.files)} files in {config.out}" if config.out else f"table {config.table}"
-    return f"{report.vertices:,} vertices: {config.what} in {where}, {report.seconds:.1f} s"
+    what = f"pairs: scores in {where}" if config.links else f"vertices: {config.what} in {where}"
+    return f"{report.vertices:,} {what}, {report.seconds:.1f} s"
 
 
 COMMANDS = [predict]

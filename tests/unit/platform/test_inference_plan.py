@@ -80,9 +80,14 @@ def test_every_process_and_partition_has_a_share(processes: int, parts: int) -> 
 
 @given(st.integers(1, 10**9), st.integers(0, 10**11), st.integers(1, 4096))
 def test_blocks_have_bounded_memory(vertices: int, edges: int, width: int) -> None:
-    size = block_size(vertices, edges, width)
-    assert 1 <= size <= 1 << 15
-    assert size == 1 or size * (edges / vertices) * width * 4 <= 128 << 20
+    by_edge = block_size(vertices, edges, width, row_per_edge=True)
+    summed = block_size(vertices, edges, width, row_per_edge=False)
+    assert 1 <= by_edge <= 1 << 15
+    assert 1 <= summed <= 1 << 15
+    degree = edges / vertices
+    assert by_edge == 1 or by_edge * degree * width * 4 <= 128 << 20
+    assert summed == 1 or summed * degree <= 1 << 21
+    assert summed == 1 or min(vertices, summed * (1 + degree)) * width * 4 <= 256 << 20
 
 
 def test_in_degrees_leave_out_self_loops() -> None:

@@ -5,6 +5,7 @@ once, and each edge is read once per layer (PyG's ``BasicGNN.inference``; GraphS
 What lies between two layers are rows of hidden values. They wait in mutable tables on the daemons, so no process needs
 memory for a whole layer.
 
-Reading order: ``plan`` (which share comes next, pure), ``block`` (what a layer reads), ``tables`` (rows between layers,
-and which shares are done), ``sinks`` and ``files`` (where results go), ``run`` (does what the plan says).
+Reading order: ``stages`` (what is computed, in which order), ``plan`` (which share comes next; both are pure), ``block``
+(what a layer reads), ``tables`` (rows between layers, and which shares are done), ``sinks`` and ``files`` (where
+results go), ``run`` (does what the plan says).
 """

@@ -43,6 +43,10 @@ class Layer(Protocol):
     def needs_degrees(self) -> bool:
         """Whether blocks must have in-degrees, as for the normalisation of a GCN."""
 
+    @property
+    def row_per_edge(self) -> bool:
+        """Whether it makes a row per edge in memory. Other layers sum up rows as they read them."""
+
     def __call__(self, block: LayerBlock) -> Floats:
         """float32 [targets, out channels]."""
 

@@ -12,54 +12,55 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.client.cluster import Cluster
-from atta.client.inference.block import Floats, Layer, LayerBlock, in_degrees, one_prepared
+from atta.client.inference.block import Floats, LayerBlock, one_prepared
 from atta.client.inference.plan import AwaitStage, InferencePlan, RunShare, block_size
 from atta.client.inference.sinks import ShareWriter, Sink
+from atta.client.inference.stages import DEGREES, HopCounts, Rows, Stage, Targets, unread
 from atta.client.inference.tables import InferenceTables
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.neighbor import NeighborLoader
+from atta.client.tables.remote import RemoteTable
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.observe.progress import Progress, Silent
 from atta.partition.schema import Schema
-from atta.samplers.seed_plan import local_counts
+from atta.samplers.seed_plan import local_count, local_counts
 
-__all__ = ["InferenceTask", "LayerwiseInference", "Targets", "feature_width", "layer_widths", "target_count"]
+__all__ = ["Inference", "InferenceTask", "feature_width", "target_count"]
 
 PATIENCE_S = 900.0
 """How long a process waits while no other process completes a share."""
 _LOOK_S = (0.02, 0.5)
 """Shortest and longest pause between two looks at what other processes have done."""
-_DEGREES = "degrees"
-
-Targets = npt.NDArray[np.int64] | str | None
-"""Vertices to predict: user ids without repeats, the name of a split, or None for all."""
+_SAMPLED_SEEDS = 1024
+_PAIRS = 1 << 16
+"""Pairs that are scored at a time."""
 
 
 @dataclass(frozen=True)
 class InferenceTask:
-    """What is computed, for whom, and by how many.
+    """What is computed, and by how many.
 
     Attributes:
-        layers: of the model, first to last.
-        widths: numbers per row before the first layer and after each (``layer_widths``).
-        nodes: vertices to predict.
+        stages: first to last (``layerwise_stages`` or ``sampled_stages``).
         key: digest of everything that rows depend on; processes with the same one share tables.
-        features: node table with the input.
         shares: number of shares.
+        features: node table with the input.
         rank, world: number of this process, and of all.
-        batch_size: vertices per block; None: what fits into about 128 MiB.
-        finish: turns a block of the last layer's rows into what is written.
+        batch_size: vertices per block; None: what ``block_size`` says, or 1024 of sampled batches.
+        seed: of sampled batches.
+        pairs: int64 [n, 2], user ids of sources and targets to score, if the last stage is about pairs.
+        finish: turns rows of the last stage into what is written.
     """
 
-    layers: Sequence[Layer]
-    widths: Sequence[int]
-    nodes: Targets
+    stages: Sequence[Stage]
     key: str
     shares: int
     features: str = "x"
     rank: int = 0
     world: int = 1
     batch_size: int | None = None
+    seed: int = 0
+    pairs: npt.NDArray[np.int64] | None = None
     finish: Callable[[Floats], npt.NDArray[Any]] = np.asarray
 
 
@@ -71,7 +72,7 @@ def feature_width(schema: Schema, features: str) -> int:
         UnknownNameError: there is no such table.
     """
     if len(schema.node_types) != 1 or len(schema.edge_types) != 1:
-        raise ConfigError("inference layer by layer takes graphs with one node type and one edge type")
+        raise ConfigError("inference takes graphs with one node type and one edge type")
     spec = schema.table(schema.node_types[0], features)
     if len(spec.row_shape) != 1:
         raise ConfigError(
@@ -96,11 +97,21 @@ def target_count(schema: Schema, nodes: Targets) -> int:
     return count
 
 
-class LayerwiseInference:
-    """One process of an inference, layer by layer over all in-neighbours.
+@dataclass(frozen=True)
+class _Prepared:
+    """A block with the user ids and the table rows of its targets."""
 
-    In a stage every vertex is in one block of one share, and a block has all in-edges of its vertices. So each edge is
-    read once per layer, and each row is written once.
+    ids: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    block: LayerBlock
+    counts: HopCounts
+
+
+class Inference:
+    """One process of an inference.
+
+    In a stage every vertex is in one block of one share. With all in-neighbours a block has all in-edges of its
+    vertices. So each edge is read once per layer, and each row is written once.
     """
 
     def __init__(
@@ -114,19 +125,15 @@ class LayerwiseInference:
     ) -> None:
         """``check`` is called between blocks and while others are waited for; what it raises ends the run.
 
-        Raises the errors of ``feature_width``, ``target_count`` and ``InferencePlan``.
+        Raises the errors of ``InferencePlan``.
         """
-        schema = cluster.schema
         self._cluster, self._task, self._sink = cluster, task, sink
         self._progress, self._check = progress or Silent(), check
-        self._node_type, self._edge_type = schema.node_types[0], schema.edge_types[0]
-        feature_width(schema, task.features)
-        self._targets = target_count(schema, task.nodes)
-        self._vertices = schema.node_counts[self._node_type]
-        self._counted = any(layer.needs_degrees for layer in task.layers)
-        stages = len(task.layers) + self._counted
-        self.plan = InferencePlan(stages, task.shares, task.rank, task.world)
-        self._tables = InferenceTables(cluster, self._node_type, task.key, stages=stages, shares=task.shares)
+        self._schema, self._node_type = cluster.schema, cluster.schema.node_types[0]
+        self.plan = InferencePlan(len(task.stages), task.shares, task.rank, task.world)
+        self._tables = InferenceTables(
+            cluster, self._node_type, task.key, stages=self.plan.stages, shares=self.plan.shares
+        )
         self._shown: int | None = None
 
     def run(self) -> None:
@@ -136,9 +143,8 @@ class LayerwiseInference:
             AttaError: no other process has completed a share for a long time.
             RemoteError: a daemon does not answer. UnknownNameError: a daemon has lost rows.
         """
-        finished = [self._sink.finished(share) for share in range(self.plan.shares)]
-        if all(finished):
-            return
+        if all(self._sink.finished(share) for share in range(self.plan.shares)):
+            return  # without tables
         while step := self.plan.next(self._done()):
             if isinstance(step, AwaitStage):
                 self._await(step.stage)
@@ -146,7 +152,7 @@ class LayerwiseInference:
                 self._run(step)
 
     def clean(self) -> None:
-        """Delete the rows between layers, when all processes have ended."""
+        """Delete the rows between stages, when all processes have ended."""
         self._tables.clean()
 
     # -- stages --------------------------------------------------------------------------------------------------------
@@ -159,94 +165,119 @@ class LayerwiseInference:
         return done
 
     def _run(self, step: RunShare) -> None:
-        stage, last = step.stage, step.stage == self.plan.stages - 1
-        if stage >= self._counted + 2 and self.plan.rank == 0:
-            self._tables.drop(self._name(stage - 2))  # the stage before is done, and nobody reads its input again
-        self._show(stage)
-        if last:
-            with self._sink.open(step.share) as writer:
-                self._last(step, writer)
+        stage = self._task.stages[step.stage]
+        if self.plan.rank == 0:
+            for rows in unread(self._task.stages, step.stage):
+                self._tables.drop(rows.name)
+        self._show(step.stage)
+        if stage.writes is not None:
+            self._between(step, stage, self._table(stage.writes))
+            self._tables.mark(step.stage, step.share)
             return
-        self._between(step)
-        self._tables.mark(stage, step.share)
+        with self._sink.open(step.share) as writer:
+            if self._task.pairs is None:
+                self._last(step, stage, writer)
+            else:
+                self._score(step, stage, self._task.pairs, writer)
 
-    def _name(self, stage: int) -> str:
-        return _DEGREES if self._counted and stage == 0 else f"rows-{stage - self._counted + 1}"
-
-    def _between(self, step: RunShare) -> None:
+    def _between(self, step: RunShare, stage: Stage, table: RemoteTable) -> None:
         """Write a share of rows into a table. A block is pushed while the next one is computed."""
-        layer = step.stage - self._counted
-        table = self._tables.rows(self._name(step.stage), None if layer < 0 else self._task.widths[layer + 1])
         ticket = None
-        for _, rows, values in self._computed(step, None):
+        for prepared, values in self._computed(step, stage):
             if ticket is not None:
                 ticket.wait()
-            ticket = table.push(rows, values)
+            ticket = table.push(prepared.rows, values)
         if ticket is not None:
             ticket.wait()
 
-    def _last(self, step: RunShare, writer: ShareWriter) -> None:
-        nothing = self._task.finish(np.empty((0, self._task.widths[-1]), np.float32))
-        writer.write(np.empty(0, np.int64), nothing)
-        for ids, _, values in self._computed(step, self._task.nodes):
-            writer.write(ids, self._task.finish(values))
+    def _last(self, step: RunShare, stage: Stage, writer: ShareWriter) -> None:
+        nothing = self._task.finish(np.empty((0, stage.width or 0), np.float32))
+        writer.write(np.empty(0, np.int64), nothing)  # a share without vertices has columns, too
+        for prepared, values in self._computed(step, stage):
+            writer.write(prepared.ids, self._task.finish(values))
 
-    def _computed(self, step: RunShare, nodes: Targets) -> Iterator[tuple[np.ndarray, np.ndarray, Floats]]:
-        """User ids, table rows and values of a share's vertices, block by block."""
-        number = step.stage - self._counted
-        layer = None if number < 0 else self._task.layers[number]
-        prepare = partial(self._block, number)
-        for ids, rows, block in one_prepared(self._loader(step, number, nodes), prepare):
+    def _score(self, step: RunShare, stage: Stage, pairs: npt.NDArray[np.int64], writer: ShareWriter) -> None:
+        """Dot products of both ends' rows, for this share's part of the pairs, in their order."""
+        assert stage.reads is not None
+        table = self._table(stage.reads)
+        first = sum(local_count(len(pairs), share, self.plan.shares) for share in range(step.share))
+        mine = pairs[first : first + local_count(len(pairs), step.share, self.plan.shares)]
+        writer.write(mine[:0], np.empty(0, np.float32))
+        for at in range(0, len(mine), _PAIRS):
+            self._check()
+            some = mine[at : at + _PAIRS]
+            ends, inverse = np.unique(some, return_inverse=True)
+            rows = table.pull(table.locate(ends)).values
+            source, target = inverse.reshape(-1, 2).T
+            writer.write(some, np.einsum("nd,nd->n", rows[source], rows[target]))
+            self._progress.advance(len(some))
+
+    # -- blocks --------------------------------------------------------------------------------------------------------
+
+    def _computed(self, step: RunShare, stage: Stage) -> Iterator[tuple[_Prepared, Floats]]:
+        """A share's blocks and the rows of their targets. The next block is prepared while one is computed."""
+        assert stage.compute is not None
+        for prepared in one_prepared(self._loader(step, stage), partial(self._prepare, stage)):
             self._check()
             self._tables.keep()
-            values = in_degrees(block.edge_index, block.targets) if layer is None else layer(block)
-            yield ids, rows, values
-            self._progress.advance(block.targets)
+            yield prepared, stage.compute(prepared.block, prepared.counts)
+            self._progress.advance(prepared.block.targets)
 
-    def _loader(self, step: RunShare, number: int, nodes: Targets) -> NeighborLoader:
-        widths = self._task.widths[max(0, number) : number + 2]  # read and written; none for degrees
-        edges = self._cluster.schema.edge_counts[self._edge_type]
-        size = self._task.batch_size or block_size(self._vertices, edges, max(widths, default=1))
+    def _loader(self, step: RunShare, stage: Stage) -> NeighborLoader:
         return NeighborLoader(
             self._cluster,
-            [-1],
-            (self._node_type, nodes),
-            batch_size=size,
+            stage.fan_outs,
+            (self._node_type, stage.nodes),
+            batch_size=self._task.batch_size or self._block_size(stage),
             rank=step.share,
             world_size=self.plan.shares,
             pad=False,
-            tables=[self._task.features] if number == 0 else [],
+            seed=self._task.seed,
+            tables=[self._task.features] if stage.features else [],
             edge_ids=False,
-            job=f"predict-{step.stage}-{step.share}",
+            job=f"predict-{stage.title.replace(' ', '-')}-{step.share}",
         )
 
-    def _block(self, number: int, batch: MiniBatch) -> tuple[np.ndarray, np.ndarray, LayerBlock]:
-        """User ids of the targets, their table rows, and what the layer reads."""
+    def _block_size(self, stage: Stage) -> int:
+        if len(stage.fan_outs) > 1:
+            return _SAMPLED_SEEDS
+        read = self._schema.node_tables[self._node_type][self._task.features].row_shape[0] if stage.features else 1
+        width = max(read, stage.width or 1, (stage.reads.width or 1) if stage.reads else 1)
+        edges = self._schema.edge_counts[self._schema.edge_types[0]]
+        vertices = self._schema.node_counts[self._node_type]
+        return block_size(vertices, edges, width, row_per_edge=stage.row_per_edge)
+
+    def _prepare(self, stage: Stage, batch: MiniBatch) -> _Prepared:
+        """Find the table rows of a batch's vertices, and pull what the stage reads of them."""
         n_id, targets = batch.n_id(), batch.batch_size
-        ids = n_id[:targets].copy()
-        # With a single stage no table is read or written.
-        rows = np.empty(0, np.int64) if self.plan.stages == 1 else self._any_table(number).locate(n_id)
-        if number < 0:
-            x = np.empty((len(n_id), 0), np.float32)
-        elif number == 0:
+        table = next((self._table(rows) for rows in self._numbering(stage)), None)
+        rows = np.empty(0, np.int64) if table is None else table.locate(n_id)
+        if stage.reads is not None:
+            x = self._table(stage.reads).pull(rows).values
+        elif stage.features:
             x = np.asarray(batch.table(self._task.features), np.float32)
         else:
-            x = self._tables.rows(f"rows-{number}", self._task.widths[number]).pull(rows).values
-        counted = number >= 0 and self._task.layers[number].needs_degrees
-        degrees = self._tables.rows(_DEGREES, None).pull(rows).values if counted else None
-        return ids, rows[:targets], LayerBlock(x, batch.edge_index(), targets, degrees)
+            x = np.empty((len(n_id), 0), np.float32)
+        degrees = self._table(DEGREES).pull(rows).values if stage.degrees else None
+        counts = HopCounts(batch.num_sampled_nodes(), batch.num_sampled_edges())
+        block = LayerBlock(x, batch.edge_index(), targets, degrees)
+        return _Prepared(n_id[:targets].copy(), rows[:targets], block, counts)
 
-    def _any_table(self, number: int) -> Any:
-        """A table of vertices that exists in this stage: all of them number their rows alike."""
-        if number > 0:
-            return self._tables.rows(f"rows-{number}", self._task.widths[number])
-        return self._tables.rows(_DEGREES, None) if self._counted else self._tables.rows("rows-1", self._task.widths[1])
+    @staticmethod
+    def _numbering(stage: Stage) -> list[Rows]:
+        """Tables that the stage uses. All of them number their rows alike."""
+        used = (stage.reads, DEGREES if stage.degrees else None, stage.writes)
+        return [rows for rows in used if rows is not None]
+
+    def _table(self, rows: Rows) -> RemoteTable:
+        return self._tables.rows(rows.name, rows.width)
 
     # -- other processes -----------------------------------------------------------------------------------------------
 
     def _await(self, stage: int) -> None:
         """Wait until all shares of a stage are done."""
-        self._progress.stage(f"waiting for {self._title(stage)}", None)
+        title = self._task.stages[stage].title
+        self._progress.stage(f"waiting for {title}", None)
         self._shown = None
         before, since, pause = -1, time.monotonic(), _LOOK_S[0]
         while not (done := self._tables.done())[stage].all():
@@ -257,43 +288,18 @@ class LayerwiseInference:
             elif time.monotonic() - since > PATIENCE_S:
                 missing = np.flatnonzero(~done[stage])[:8].tolist()
                 raise AttaError(
-                    f"{self._title(stage)}: nobody has completed a share for {PATIENCE_S:.0f} s; "
+                    f"{title}: nobody has completed a share for {PATIENCE_S:.0f} s; "
                     f"missing are {', '.join(map(str, missing))}: are all {self.plan.world} processes running?"
                 )
             time.sleep(pause)
             pause = min(_LOOK_S[1], 2 * pause)
 
-    def _show(self, stage: int) -> None:
-        if self._shown == stage:
+    def _show(self, number: int) -> None:
+        if self._shown == number:
             return
-        self._shown = stage
-        total = self._targets if stage == self.plan.stages - 1 else self._vertices
+        self._shown = number
+        stage, pairs = self._task.stages[number], self._task.pairs
+        scored = pairs is not None and number == self.plan.stages - 1
+        total = len(pairs) if scored and pairs is not None else target_count(self._schema, stage.nodes)
         counts = local_counts(total, self.plan.shares)
-        self._progress.stage(self._title(stage), sum(counts[share] for share in self.plan.mine))
-
-    def _title(self, stage: int) -> str:
-        number = stage - self._counted + 1
-        return f"layer {number} of {len(self._task.layers)}" if number else "in-degrees"
-
-
-def layer_widths(layers: Sequence[Layer], channels: int) -> list[int]:
-    """Numbers per row before the first layer, which are ``channels``, and after each layer: each is tried on one vertex.
-
-    Raises:
-        ConfigError: a layer does not take what the layer before gives, or does not give a row.
-    """
-    widths = [channels]
-    for number, layer in enumerate(layers, 1):
-        before = widths[-1]
-        x, edges, degrees = np.zeros((1, before), np.float32), np.empty((2, 0), np.int64), np.zeros(1, np.float32)
-        try:
-            out = layer(LayerBlock(x, edges, 1, degrees))
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            cause = str(error).partition("\n")[0]
-            raise ConfigError(f"layer {number} does not take rows of {before} numbers: {cause}") from error
-        if out.ndim != 2 or len(out) != 1:
-            raise ConfigError(
-                f"layer {number} gives an array of shape {list(out.shape)} for one vertex, not [1, width]"
-            )
-        widths.append(out.shape[1])
-    return widths
+        self._progress.stage(stage.title, sum(counts[share] for share in self.plan.mine))

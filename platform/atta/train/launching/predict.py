@@ -10,23 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 import atta
 from atta.client.inference.files import FORMATS, FileSink, described
 from atta.client.inference.plan import share_count
-from atta.client.inference.run import (
-    InferenceTask,
-    LayerwiseInference,
-    Targets,
-    feature_width,
-    layer_widths,
-    target_count,
-)
+from atta.client.inference.run import Inference, InferenceTask, feature_width, target_count
 from atta.client.inference.sinks import MemorySink, Predictions, Sink, TableSink
+from atta.client.inference.stages import Targets, layer_widths, layerwise_stages, sampled_stages
 from atta.client.loaders.dag import place_of
 from atta.client.loaders.seeds import InputNodes, as_ids
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.progress import Progress
+from atta.samplers.arguments import integers
 from atta.train.settings.predict import WHAT
 
 if TYPE_CHECKING:
@@ -43,6 +40,8 @@ def predict(
     nodes: InputNodes = None,
     *,
     what: str = "embeddings",
+    links: ArrayLike | None = None,
+    num_neighbors: Sequence[int] | None = None,
     out: str | Path | None = None,
     table: str | None = None,
     rank: int | None = None,
@@ -50,7 +49,7 @@ def predict(
     progress: Progress | None = None,
     **options: Any,
 ) -> Predictions | None:
-    """Compute rows of all vertices, of a split or of given ids, layer by layer over all their in-neighbours.
+    """Compute rows of all vertices, of a split or of given ids; by default layer by layer over all their in-neighbours.
 
     Args:
         cluster: from ``atta.connect`` or ``atta.local``.
@@ -60,13 +59,17 @@ def predict(
         nodes: name of a split, user ids, or None for all vertices. Repeated ids count once.
         what: of a checkpoint: ``"embeddings"``, ``"scores"`` or ``"classes"``. Of a list of layers the last one's rows
             are taken; with ``"classes"`` the position of the largest number in each.
+        links: int [n, 2], user ids of pairs: instead of rows give the dot product of both ends' embeddings.
+        num_neighbors: compute on sampled batches with these fan-outs, from the vertices outwards: one per layer that is
+            computed (embeddings need the last one only of deep models), or one for all; None: exactly.
         out: folder for files; table: name of a mutable table to write. With neither the result is returned.
         rank, world_size: number of this process, and of all that run the same line (default: torchrun's RANK and
             WORLD_SIZE). Each writes files of its own.
         progress: is told of what has been done.
         **options: ``features`` (node table with the input of the first layer, ``"x"``), ``format`` (of files:
             ``"parquet"`` or ``"npy"``), ``files`` (how many; default: one per process, or more with more partitions),
-            ``batch_size`` (vertices that a layer computes at a time), ``device`` (of torch, ``"cpu"``).
+            ``batch_size`` (vertices that a layer computes at a time), ``seed`` (of sampled batches), ``device`` (of
+            torch, ``"cpu"``).
 
     Returns:
         The result; None if it is written.
@@ -79,7 +82,10 @@ def predict(
     rank, world = place_of("RANK", rank, 0), place_of("WORLD_SIZE", world_size, 1)
     if out is None and table is None and world > 1:
         raise ConfigError(f"{world} processes: give out= or table=, for each has only a part of the result")
-    job = PredictJob(cluster, model, nodes, what, out=out, table=table, rank=rank, world=world, **options)
+    job = PredictJob(
+        cluster, model, nodes, what, links=links, num_neighbors=num_neighbors, out=out, table=table, rank=rank,
+        world=world, **options,
+    )  # fmt: skip
     inference = job.inference(progress)
     inference.run()
     if world == 1:
@@ -92,7 +98,7 @@ class PredictJob:
     """What one process of an inference does, checked before it begins. Arguments are those of ``predict``.
 
     Attributes:
-        count: number of vertices asked for.
+        count: number of vertices, or pairs, asked for.
         width: numbers per row that is written.
         sink: takes the results.
         task: what is computed.
@@ -100,9 +106,11 @@ class PredictJob:
 
     cluster: atta.Cluster
     model: str | Path | Sequence[Any]
-    nodes: InputNodes
-    what: str
+    nodes: InputNodes = None
+    what: str = "embeddings"
     _: KW_ONLY
+    links: ArrayLike | None = None
+    num_neighbors: Sequence[int] | None = None
     out: str | Path | None = None
     table: str | None = None
     rank: int = 0
@@ -111,23 +119,23 @@ class PredictJob:
     format: str = "parquet"
     files: int | None = None
     batch_size: int | None = None
+    seed: int = 0
     device: str = "cpu"
 
     def __post_init__(self) -> None:
         """Raises the errors of ``predict``."""
-        for what, value, known in (("kind of prediction", self.what, WHAT), ("format", self.format, FORMATS)):
-            if value not in known:
-                raise UnknownNameError.of(what, value, known)
-        if self.out is not None and self.table is not None:
-            raise ConfigError("give a folder for files or a table, not both")
-        nodes: Targets = self.nodes if isinstance(self.nodes, str) else None
-        if self.nodes is not None and nodes is None:
-            nodes = np.unique(as_ids("nodes", self.nodes))
-        channels = feature_width(self.cluster.schema, self.features)
-        self.count = target_count(self.cluster.schema, nodes)
+        self._check()
+        pairs, nodes = self._asked()
+        schema = self.cluster.schema
+        channels = feature_width(schema, self.features)
+        self.count = target_count(schema, nodes) if pairs is None else len(pairs)
         layers, digest = self._layers(channels)
         widths = layer_widths(layers, channels)
-        self.width = 1 if self.what == "classes" else widths[-1]
+        self.width = widths[-1] if self.what != "classes" and pairs is None else 1
+        if self.num_neighbors is None:
+            stages = layerwise_stages(layers, widths, nodes, pairs=pairs is not None)
+        else:
+            stages = sampled_stages(layers, widths, nodes, self.num_neighbors, pairs=pairs is not None)
         before = None if self.out is None else described(self.out)
         shares = self.files or (before or {}).get("files") or share_count(self.world, self.cluster.num_parts)
         about = {
@@ -135,13 +143,16 @@ class PredictJob:
             "model": digest,
             "what": self.what,
             "features": self.features,
-            "nodes": nodes if nodes is None or isinstance(nodes, str) else _digest(nodes.tobytes()),
+            "nodes": _digest(nodes) if isinstance(nodes, np.ndarray) else nodes,
+            "links": None if pairs is None else _digest(pairs),
+            "num_neighbors": None if self.num_neighbors is None else list(self.num_neighbors),
+            "seed": None if self.num_neighbors is None else self.seed,
         }
-        self.sink = self._sink(shares, about)
-        key = _digest(json.dumps([about, shares]).encode())
+        self.sink = self._sink(shares, "score" if pairs is not None else _COLUMNS[self.what], about)
+        key = _digest(np.frombuffer(json.dumps([about, shares]).encode(), np.uint8))
         finish: Callable[[np.ndarray], np.ndarray] = _best if self.what == "classes" else np.asarray
         self.task = InferenceTask(
-            layers, widths, nodes, key, shares, self.features, self.rank, self.world, self.batch_size, finish
+            stages, key, shares, self.features, self.rank, self.world, self.batch_size, self.seed, pairs, finish
         )
 
     @property
@@ -149,11 +160,33 @@ class PredictJob:
         """Whether an earlier run has finished everything."""
         return all(self.sink.finished(share) for share in range(self.task.shares))
 
-    def inference(
-        self, progress: Progress | None = None, check: Callable[[], None] = lambda: None
-    ) -> LayerwiseInference:
-        """What computes it; see ``LayerwiseInference``."""
-        return LayerwiseInference(self.cluster, self.task, self.sink, progress=progress, check=check)
+    def inference(self, progress: Progress | None = None, check: Callable[[], None] = lambda: None) -> Inference:
+        """What computes it; see ``Inference``."""
+        return Inference(self.cluster, self.task, self.sink, progress=progress, check=check)
+
+    def _check(self) -> None:
+        for what, value, known in (("kind of prediction", self.what, WHAT), ("format", self.format, FORMATS)):
+            if value not in known:
+                raise UnknownNameError.of(what, value, known)
+        if self.out is not None and self.table is not None:
+            raise ConfigError("give a folder for files or a table, not both")
+        if self.links is None:
+            return
+        if self.nodes is not None or self.what != "embeddings":
+            raise ConfigError("pairs are scored by the embeddings of their ends: give no vertices and no other kind")
+        if self.table is not None:
+            raise ConfigError("scores of pairs go into files, not into a table of vertices")
+
+    def _asked(self) -> tuple[npt.NDArray[np.int64] | None, Targets]:
+        """The pairs to score, if any, and the vertices to compute."""
+        if self.links is not None:
+            pairs = np.asarray(integers("links", self.links))
+            if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
+                raise ConfigError(f"links: must be pairs of ids [n, 2], at least one, not of shape {list(pairs.shape)}")
+            return pairs, np.unique(pairs)
+        if self.nodes is None or isinstance(self.nodes, str):
+            return None, self.nodes
+        return None, np.unique(as_ids("nodes", self.nodes))
 
     def _layers(self, channels: int) -> tuple[list[Layer], str]:
         import torch
@@ -171,9 +204,9 @@ class PredictJob:
         model = saved_model(load_model(self.model), channels)
         return layers_of(model, device, hidden=self.what == "embeddings"), digest_of([model])
 
-    def _sink(self, shares: int, about: dict[str, Any]) -> Sink:
+    def _sink(self, shares: int, column: str, about: dict[str, Any]) -> Sink:
         if self.out is not None:
-            return FileSink(self.out, self.format, shares, _COLUMNS[self.what], about)
+            return FileSink(self.out, self.format, shares, column, about)
         if self.table is not None:
             node_type = self.cluster.schema.node_types[0]
             return TableSink(self.cluster, node_type, self.table, None if self.what == "classes" else self.width)
@@ -185,5 +218,5 @@ def _best(scores: np.ndarray) -> np.ndarray:
     return np.asarray(scores.argmax(axis=1).astype(np.int64))
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=8).hexdigest()
+def _digest(content: npt.NDArray[Any]) -> str:
+    return hashlib.blake2b(content.tobytes(), digest_size=8).hexdigest()

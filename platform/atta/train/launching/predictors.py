@@ -44,7 +44,7 @@ class PredictReport:
 
     Attributes:
         config: of the run.
-        vertices: number of vertices asked for.
+        vertices: number of vertices, or of pairs (``--links``), asked for.
         width: numbers per row; 1 for classes.
         files: paths of the files; none where a table was written.
         seconds: without the start of daemons.
@@ -72,10 +72,10 @@ def predict_as(config: PredictConfig, progress: Progress | None = None) -> Predi
     from atta.train.launching.predict import PredictJob
 
     _prepare_torch(config.processes)
-    ids = None if config.ids is None else read_ids(config.ids)
+    asked = _asked(config)
     with _connected(config) as cluster, OwnFolder("atta-predict-") as folder:
         started = time.monotonic()
-        job = PredictJob(cluster, **_arguments(config, 0, config.split if ids is None else ids))
+        job = PredictJob(cluster, **_arguments(config, 0), **asked)
         task = {"config": dataclasses.asdict(config), "addresses": cluster.addresses}
         (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
         others = 0 if job.finished else config.processes - 1
@@ -88,25 +88,37 @@ def predict_as(config: PredictConfig, progress: Progress | None = None) -> Predi
     return PredictReport(config, job.count, job.width, files, time.monotonic() - started)
 
 
-def read_ids(path: str | Path) -> np.ndarray:
-    """User ids, int64 [n], of a ``.npy`` file, or of a text file with one per line.
+def read_ids(path: str | Path, columns: int = 1) -> np.ndarray:
+    """User ids of a ``.npy`` file, or of a text file: int64 [n] with one per line, [n, 2] with two.
 
     Raises:
         DataError: the file is missing, or has something else.
     """
+    shape = "[n]" if columns == 1 else f"[n, {columns}]"
     try:
         with open_regular(Path(path)) as file:
             if Path(path).suffix == ".npy":
                 found = np.load(file, allow_pickle=False)
             else:
-                found = np.array([int(line) for line in file.read().split()], dtype=np.int64)
+                found = _numbers(file.read().decode().replace(",", " ").splitlines(), columns)
     except OSError as error:
         raise DataError(path, error.strerror or str(error)) from None
     except (ValueError, OverflowError, EOFError) as error:
-        raise DataError(path, f"has something else than whole numbers, one per line: {error}") from None
-    if found.ndim != 1 or found.dtype.kind not in "iu":
-        raise DataError(path, f"wanted are whole numbers [n], not {found.dtype} of shape {list(found.shape)}")
+        raise DataError(path, f"wanted are whole numbers {shape}, {columns} per line: {error}") from None
+    if found.shape[1:] != ((columns,) if columns > 1 else ()) or found.ndim == 0 or found.dtype.kind not in "iu":
+        raise DataError(path, f"wanted are whole numbers {shape}, not {found.dtype} of shape {list(found.shape)}")
+    if not len(found):
+        raise DataError(path, "has no ids")
     return np.asarray(found.astype(np.int64))
+
+
+def _numbers(lines: list[str], columns: int) -> np.ndarray:
+    """int64 [n], or [n, columns], from lines of numbers; empty lines do not count. Raises ValueError."""
+    rows = [[int(word) for word in line.split()] for line in lines if line.strip()]
+    if wrong := next((row for row in rows if len(row) != columns), None):
+        raise ValueError(f"a line has {len(wrong)}")
+    found = np.array(rows, dtype=np.int64).reshape(-1, columns)
+    return found[:, 0] if columns == 1 else found
 
 
 @contextlib.contextmanager
@@ -122,12 +134,20 @@ def _connected(config: PredictConfig) -> Iterator[Any]:
         yield started
 
 
-def _arguments(config: PredictConfig, rank: int, nodes: Any) -> Mapping[str, Any]:
-    """Arguments of ``PredictJob``."""
+def _asked(config: PredictConfig) -> Mapping[str, Any]:
+    """The vertices or pairs that ``PredictJob`` is to compute."""
+    if config.links is not None:
+        return {"links": read_ids(config.links, 2)}
+    return {"nodes": config.split if config.ids is None else read_ids(config.ids)}
+
+
+def _arguments(config: PredictConfig, rank: int) -> Mapping[str, Any]:
+    """Other arguments of ``PredictJob``."""
     return {
         "model": config.checkpoint,
-        "nodes": nodes,
         "what": config.what,
+        "num_neighbors": config.num_neighbors,
+        "seed": config.seed,
         "out": config.out,
         "table": config.table,
         "rank": rank,
@@ -222,11 +242,12 @@ def main(folder: str, rank: int) -> int:
         from atta.train.launching.predict import PredictJob
 
         task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))
-        config = PredictConfig(**task["config"])
+        settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in task["config"].items()}
+        config = PredictConfig(**settings)
         _prepare_torch(config.processes)
-        nodes = config.split if config.ids is None else read_ids(config.ids)
+        asked = _asked(config)
         with atta.connect(task["addresses"]) as cluster:
-            PredictJob(cluster, **_arguments(config, rank, nodes)).inference().run()
+            PredictJob(cluster, **_arguments(config, rank), **asked).inference().run()
     except KeyboardInterrupt:
         return 130
     except AttaError as error:

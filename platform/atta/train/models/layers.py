@@ -26,12 +26,15 @@ class TorchLayer:
     """A layer of torch: moves a block to the device, computes without gradients, and brings the rows back.
 
     Attributes:
-        needs_degrees: see ``atta.client.inference.block.Layer``.
+        needs_degrees, row_per_edge: see ``atta.client.inference.block.Layer``.
     """
 
-    def __init__(self, rows: Rows, device: torch.device, *, needs_degrees: bool = False) -> None:
+    def __init__(
+        self, rows: Rows, device: torch.device, *, needs_degrees: bool = False, row_per_edge: bool = True
+    ) -> None:
         """``rows``: makes rows of the targets from all rows of a block, which are on ``device`` already."""
-        self._rows, self._device, self.needs_degrees = rows, device, needs_degrees
+        self._rows, self._device = rows, device
+        self.needs_degrees, self.row_per_edge = needs_degrees, row_per_edge
 
     @torch.no_grad()
     def __call__(self, block: LayerBlock) -> Floats:
@@ -116,18 +119,22 @@ def _conv(
         out: torch.Tensor = _gcn(conv, x, block) if gcn else _pair(conv, x, block)
         return out if act is None else act(out)
 
-    return TorchLayer(rows, device, needs_degrees=gcn)
+    return TorchLayer(rows, device, needs_degrees=gcn, row_per_edge=not gcn and not _sums(conv, device))
 
 
 def _pair(conv: Any, x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
-    summing = type(conv) is SAGEConv and conv.aggr in ("add", "sum", "mean") and x.device.type == "cpu"
     source, target = (torch.from_numpy(np.require(ends, requirements="W")) for ends in block.edge_index)
-    if summing:
+    if _sums(conv, x.device):
         edges = _matrix(source, target, torch.ones(len(source), dtype=x.dtype), block)
     else:
         edges = torch.stack([source, target]).to(x.device)
     found: torch.Tensor = conv((x, x[: block.targets]), edges)
     return found
+
+
+def _sums(conv: Any, device: torch.device) -> bool:
+    """Whether PyG sums up rows of the layer as a sparse matrix reads them."""
+    return type(conv) is SAGEConv and conv.aggr in ("add", "sum", "mean") and device.type == "cpu"
 
 
 def _gcn(conv: GCNConv, x: torch.Tensor, block: LayerBlock) -> torch.Tensor:

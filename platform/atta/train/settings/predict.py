@@ -34,6 +34,19 @@ class PredictConfig:
     ids: Annotated[
         str | None, Option("Only the vertices whose ids this file has: .npy, or text with one per line.", path="file")
     ] = None
+    links: Annotated[
+        str | None,
+        Option("Score the pairs of ids that this file has by their embeddings: .npy [n, 2], or text with two per line.",
+               path="file"),
+    ] = None  # fmt: skip
+    mode: Annotated[
+        str, Option("All in-neighbours, layer by layer, or sampled batches.", choices=("exact", "sampled"))
+    ] = "exact"
+    num_neighbors: Annotated[
+        tuple[int, ...] | None,
+        Option("Fan-outs of --mode sampled, one per layer that is computed, or one for all; -1 = all.", unset="none"),
+    ] = None
+    seed: Annotated[int, Option("Of --mode sampled.")] = 0
     format: Annotated[str, Option("Of the files; Parquet needs pyarrow.", choices=("parquet", "npy"))] = "parquet"
     processes: Annotated[
         int, Option("Processes on this machine.", at_least=1, at_most=MOST_PROCESSES, too_many=ONE_PER_CORE)
@@ -44,7 +57,7 @@ class PredictConfig:
                at_least=1, at_most=1 << 16),
     ] = None  # fmt: skip
     batch_size: Annotated[
-        int | None, Option("Vertices that a layer computes at a time.", unset="what takes about 128 MiB", at_least=1)
+        int | None, Option("Vertices that a layer computes at a time.", unset="what takes 128 to 256 MiB", at_least=1)
     ] = None
     device: Annotated[str, Option("Where layers compute; auto: a GPU if there is one.", choices=DEVICES)] = "auto"
     threads: Annotated[
@@ -69,3 +82,24 @@ class PredictConfig:
             raise ConfigError("--table: needs --cluster; daemons started by --data end with the run, and the table too")
         if self.split is not None and self.ids is not None:
             raise ConfigError("give --split or --ids, not both")
+        self._check_links()
+        self._check_mode()
+
+    def _check_links(self) -> None:
+        if self.links is None:
+            return
+        if self.split is not None or self.ids is not None:
+            raise ConfigError("--links: has the vertices itself, so it does not go with --split and --ids")
+        if self.what != "embeddings" or self.table is not None:
+            raise ConfigError(
+                "--links: scores pairs by embeddings, into files: it takes no other --what and no --table"
+            )
+
+    def _check_mode(self) -> None:
+        if (self.mode == "sampled") != (self.num_neighbors is not None):
+            raise ConfigError("--mode sampled and --num-neighbors (its fan-outs) go together")
+        if self.num_neighbors is not None and any(k < -1 or k == 0 for k in self.num_neighbors):
+            text = ",".join(map(str, self.num_neighbors))
+            raise ConfigError(f"--num-neighbors {text}: one number per layer, each -1 (all) or at least 1")
+        if not 0 <= self.seed < 1 << 63:
+            raise ConfigError(f"--seed {self.seed}: must be 0 to 2**63 - 1")

@@ -1,0 +1,94 @@
+"""The stages of an inference: what they read has been written, and rows are kept exactly as long as somebody reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.client.inference.block import Floats, LayerBlock
+from atta.client.inference.stages import (
+    DEGREES,
+    HopCounts,
+    Stage,
+    layer_widths,
+    layerwise_stages,
+    sampled_stages,
+    unread,
+)
+from atta.errors import ConfigError
+
+
+@dataclass
+class Sum:
+    """Adds up the rows of a vertex and its in-neighbours, and repeats the first number up to ``width``."""
+
+    width: int
+    needs_degrees: bool = False
+    row_per_edge: bool = False
+
+    def __call__(self, block: LayerBlock) -> Floats:
+        out = block.x[: block.targets].copy()
+        np.add.at(out, block.edge_index[1], block.x[block.edge_index[0]])
+        if self.needs_degrees:
+            assert block.degrees is not None
+            out /= 1 + block.degrees[: block.targets, None]
+        return np.repeat(out[:, :1], self.width, axis=1)
+
+
+def reads(stage: Stage) -> set[object]:
+    return {rows for rows in (stage.reads, DEGREES if stage.degrees else None) if rows is not None}
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=5), st.booleans())
+def test_every_stage_reads_what_earlier_ones_have_written(degrees: list[bool], pairs: bool) -> None:
+    layers = [Sum(2 + number, counted) for number, counted in enumerate(degrees)]
+    stages = layerwise_stages(layers, layer_widths(layers, 7), "train", pairs=pairs)
+    assert len(stages) == len(layers) + any(degrees) + pairs
+    kept: set[object] = set()
+    for number, stage in enumerate(stages):
+        gone = unread(stages, number)
+        assert all(not gone & reads(later) for later in stages[number:])
+        kept -= gone
+        assert reads(stage) <= kept
+        assert kept <= set().union(*map(reads, stages[number:]))
+        if stage.writes is not None:
+            kept.add(stage.writes)
+    assert [stage for stage in stages if stage.writes is None] == [stages[-1]]
+    assert [stage.features for stage in stages].count(True) == 1
+    named = [stage for stage in stages if stage.nodes == "train"]
+    assert [stage.title for stage in named] == [f"layer {len(layers)} of {len(layers)}"]
+
+
+def test_widths_are_found_by_trying() -> None:
+    assert layer_widths([Sum(3), Sum(1, True), Sum(5)], 4) == [4, 3, 1, 5]
+    with pytest.raises(ConfigError, match="layer 2 gives"):
+        layer_widths([Sum(3), lambda block: np.zeros((2, 3), np.float32)], 4)
+
+
+def test_layers_on_a_sampled_batch_read_one_hop_less_each() -> None:
+    """A path 3 -> 2 -> 1 -> 0 with one seed: three hops of one vertex each."""
+    layers = [Sum(1), Sum(1), Sum(1)]
+    (stage,) = sampled_stages(layers, [1, 1, 1, 1], None, [2])
+    assert stage.fan_outs == (2, 2, 2)
+    x = np.array([[1], [10], [100], [1000]], np.float32)
+    edges = np.array([[1, 2, 3], [0, 1, 2]])
+    assert stage.compute is not None
+    found = stage.compute(LayerBlock(x, edges, 1), HopCounts([1, 1, 1, 1], [1, 1, 1]))
+    whole = x
+    for _ in layers:
+        whole = whole + np.vstack([whole[1:], [[0]]])
+    assert found.tolist() == whole[:1].tolist() == [[1331]]
+    with pytest.raises(ConfigError, match="2 fan-outs for 3 layers"):
+        sampled_stages(layers, [1, 1, 1, 1], None, [2, 2])
+
+
+def test_sampled_layers_take_degrees_of_the_batch() -> None:
+    (stage,) = sampled_stages([Sum(1, True)], [1, 1], None, [2])
+    edges = np.array([[1, 2, 0], [0, 0, 0]])  # the last one is a self-loop
+    assert stage.compute is not None
+    found = stage.compute(LayerBlock(np.array([[3], [4], [5]], np.float32), edges, 1), HopCounts([1, 2], [3]))
+    assert found.tolist() == [[5.0]]
