@@ -48,9 +48,9 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
         from atta.train.checkpoint import check_folder
 
         check_folder(config.checkpoint)
-    with _addresses(config, nodes) as addresses, OwnFolder("atta-train-") as folder:
+    with _daemons(config, nodes) as (addresses, tls), OwnFolder("atta-train-") as folder:
         config.check_parts(len(addresses))
-        task = {"config": config.to_dict(), "addresses": addresses}
+        task = {"config": config.to_dict(), "addresses": addresses, "tls": tls}
         (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
         _launch(trainers, nodes, Path(folder))
         epochs = json.loads((Path(folder) / "epochs.json").read_text(encoding="utf-8"))
@@ -58,19 +58,21 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
 
 
 @contextlib.contextmanager
-def _addresses(config: TrainConfig, nodes: Nodes) -> Iterator[list[str]]:
-    """Addresses of the daemons, started for the run unless the configuration names running ones."""
+def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[list[str], dict[str, str] | None]]:
+    """Addresses of the daemons, started for the run unless the configuration names running ones, and the files that
+    trainers bring to them (None: nothing, they have no TLS).
+    """
     import atta
 
     if config.cluster is not None:
         # On several machines nobody knows whether daemons or trainers start first.
         with atta.connect(config.cluster, wait=nodes.count > 1, deadline_s=MEETING_S) as running:
-            addresses = running.addresses
-        yield addresses
+            addresses, credentials = running.addresses, running.credentials
+        yield addresses, None if credentials is None else credentials.to_dict()
         return
     assert config.data is not None
     with atta.local(config.data, threads=config.threads) as started:
-        yield started.addresses
+        yield started.addresses, None
 
 
 def _launch(trainers: int, nodes: Nodes, folder: Path) -> None:
