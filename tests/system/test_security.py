@@ -236,3 +236,24 @@ def test_a_revoked_token_is_refused_soon(guarded: Guarded) -> None:
             return False
 
         assert eventually(refused)
+
+
+@pytest.mark.slow
+def test_tokens_alone_will_do(small_graph: SmallGraph, tmp_path: Path, plain: atta.LocalCluster) -> None:
+    """Daemons that ask for no certificate bring each other a token, and callers bring theirs."""
+    authority = Authority.in_folder(tmp_path / "authority")
+    own = authority.certificate("daemon", hosts=("127.0.0.1",))
+    tokens = authority.tokens()
+    for role in ("peer", "reader"):
+        (tmp_path / role).write_text(tokens[role])
+    options = ("--tls-ca", own.ca, "--tls-cert", own.cert, "--tls-key", own.key, "--tls-callers", "token")
+    options += ("--tokens", str(authority.token_file), "--peer-token", str(tmp_path / "peer"), "--cache", "0")
+    credentials = Credentials(own.ca, token=str(tmp_path / "reader"))
+    data = small_graph.dataset(2, "metis")
+    with atta.local(data, threads=1, options=options, credentials=credentials) as cluster:
+        found = [batch.to_pyg() for batch in atta.NeighborLoader(cluster, **LOADER)]
+        wanted = [batch.to_pyg() for batch in atta.NeighborLoader(plain, **LOADER)]
+        assert len(found) == len(wanted) > 0
+        assert all(np.array_equal(one.x, other.x) for one, other in zip(found, wanted, strict=True))
+        with pytest.raises(atta.NotAuthenticatedError, match="neither a certificate nor a token"):
+            atta.connect(cluster.addresses, credentials=Credentials(own.ca))

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from atta.cli.output import DURATION, printer, quiet_option
+from atta.cli.output import DURATION, TO_WRITE, printer, quiet_option
 from atta.cli.work import say
 from atta.errors import ConfigError
 from atta.wire.security.files import write_private
@@ -53,10 +53,10 @@ def token() -> None:
 @role_option(required=True)
 @click.option("--expires", type=DURATION.at_least("1s"), default="90d", show_default=True, help="How long it is good.")
 @click.option(
-    "--out", type=click.Path(dir_okay=False), help="Write it to this file, for its owner alone  [default: show it]."
+    "--out", type=TO_WRITE, default="-", show_default=True, help="Write it to this file, for its owner alone."
 )
 @quiet_option
-def new(path: str, name: str, *, roles: tuple[str, ...], expires: float, out: str | None, quiet: bool) -> None:
+def new(path: str, name: str, *, roles: tuple[str, ...], expires: float, out: str, quiet: bool) -> None:
     """Make a token. It is shown or written once: the file of hashes cannot give it back.
 
     Running daemons know it within a second or two.
@@ -65,13 +65,13 @@ def new(path: str, name: str, *, roles: tuple[str, ...], expires: float, out: st
     """
     if expires > MAX_DAYS * 86_400:
         raise ConfigError(f"--expires: a token is good for at most {MAX_DAYS} days")
-    if out is not None and Path(out).exists():
+    if out != "-" and Path(out).exists():
         raise ConfigError(f"--out {out}: exists already, and may hold a token that is in use")
     secret, entry = issue(name, parse_roles(roles), datetime.now(UTC) + timedelta(seconds=expires))
     with _changed(path) as change:
         change(lambda found: found.with_entry(entry))
     told = f"token {entry.id} of {name}: {', '.join(sorted(roles))}, until {entry.expires:%Y-%m-%d %H:%M} UTC"
-    if out is None:
+    if out == "-":
         click.echo(secret)
         click.echo(told, err=True)
     else:

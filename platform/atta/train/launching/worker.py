@@ -75,7 +75,7 @@ def main(folder: str) -> int:
     rank = os.environ.get("RANK", "0")
     try:
         task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))
-        epochs = run(TrainConfig.from_dict(task["config"]), task["addresses"], task["tls"])
+        epochs = run(TrainConfig.from_dict(task["config"]), task["addresses"], task.get("tls"))
     except KeyboardInterrupt:
         return 130
     except BaseException as error:
