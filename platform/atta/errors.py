@@ -12,6 +12,8 @@
     └── RemoteError            a daemon failed to answer; names the peer
         ├── UnavailableError   nothing answers at that address
         ├── DeadlineError      no answer within the deadline
+        ├── NotAuthenticatedError  one end does not accept who the other says it is
+        ├── NotAllowedError    the caller lacks a role that the method needs
         ├── WrongDatasetError  the daemon serves another dataset, or another partition of it
         └── RestartedError     the daemon has been restarted, so its sessions are gone
 
@@ -31,6 +33,8 @@ __all__ = [
     "DeadlineError",
     "DiskFullError",
     "NonFiniteError",
+    "NotAllowedError",
+    "NotAuthenticatedError",
     "QuotaExceededError",
     "RemoteError",
     "RestartedError",
@@ -122,6 +126,14 @@ class UnavailableError(RemoteError):
 
 class DeadlineError(RemoteError):
     """No answer within the deadline."""
+
+
+class NotAuthenticatedError(RemoteError):
+    """One end does not accept who the other says it is: no credential, an expired one, or one of somebody else."""
+
+
+class NotAllowedError(RemoteError):
+    """The daemon knows the caller, but the caller lacks a role that the method needs."""
 
 
 class WrongDatasetError(RemoteError):

@@ -31,6 +31,7 @@ LAYERS = (
 PURE = (
     "atta.scheduler",
     "atta.wire.identity",
+    "atta.wire.security.roles",
     "atta.samplers.dag",
     "atta.samplers.seed_plan",
 )

@@ -150,6 +150,23 @@ class DaemonConfig:
     """Empty: none, unless ``metrics_port`` is given."""
     metrics_port: Annotated[int, Option("The same on every address of the machine.", at_least=0, at_most=65_535)] = 0
     """0: none."""
+    tls_cert: Annotated[str, Option("Certificate of this daemon (PEM). Turns TLS on.", path="file")] = ""
+    """Empty: callers are not asked who they are, and nothing is encrypted."""
+    tls_key: Annotated[str, Option("Its private key (PEM, without a password).", path="file")] = ""
+    tls_ca: Annotated[
+        str, Option("Certificate of the authority that callers and peers must have theirs from.", path="file")
+    ] = ""
+    tls_callers: Annotated[
+        str,
+        Option(
+            "What every caller must show: a certificate of the authority, to which a token may add roles; or a token.",
+            choices=("certificate", "token"),
+        ),
+    ] = "certificate"
+    tokens: Annotated[str, Option("Hashes of the tokens that are good, from `atta token new`.", path="file")] = ""
+    """Read again when it changes."""
+    peer_token: Annotated[str, Option("File with the token that this daemon brings to its peers.", path="file")] = ""
+    insecure: Annotated[bool, Option("Listen beyond this machine without TLS: the network is trusted.")] = False
     verify: Annotated[bool, Option("Check the checksums of all files at start.")] = True
     """Reads every byte of the partition once."""
     exit_with_parent: Annotated[bool, Option("Stop when standard input closes.")] = False

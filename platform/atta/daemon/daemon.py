@@ -28,6 +28,7 @@ from atta.daemon.loading import OpenedData
 from atta.daemon.peers.chunks import CHUNK_BYTES, moved_at_once
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.turns import MessageTurns, TurnPool
+from atta.daemon.security.security import DaemonSecurity
 from atta.daemon.services.control import ControlService
 from atta.daemon.services.data import GraphService, KvService
 from atta.daemon.services.handling import Handling
@@ -67,6 +68,7 @@ class Daemon:
         """
         check_address(config.listen)
         _ = config.metrics_address  # a mistake is refused before loading, which may take minutes
+        self._security = DaemonSecurity.of(config)
         self.config = config
         self.address = config.listen
         began = time.monotonic()
@@ -75,8 +77,10 @@ class Daemon:
         self._identity = Identity(config.parts.start, self._dataset.dataset_id, new_incarnation())
         shard = Shard(self._dataset, opened.owner, resident=resident)
         store = Store(self._dataset, opened.owner, resident=resident)
-        peers = Peers(opened.peers, self._dataset, config.peer_deadline_s, config.peer_delay_s)
-        with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s
+        outgoing = self._security.outgoing if self._security is not None else None
+        peers = Peers(opened.peers, self._dataset, config.peer_deadline_s, config.peer_delay_s, outgoing)
+        # Links are not encrypted: with TLS, messages carry everything.
+        with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s and outgoing is None
         self._links = DaemonLinks(config, self._dataset, shard, store, peers) if with_links else None
         self._caches = DaemonCaches(config, opened, peers, self._links)
         cache, edges = self._caches.rows, self._caches.edges
@@ -125,11 +129,17 @@ class Daemon:
             host, port = metrics
             about = {"dataset": self._dataset.dataset_id, "version": __version__}
             read = partial(_ask_loop, asyncio.get_running_loop(), self._figures)
-            serve_metrics(port, DaemonCollector(self.config.parts.start, about, read), host=host)
+            collector = DaemonCollector(self.config.parts.start, about, read)
+            if self._security is not None:
+                self._security.serve_metrics(host, port, collector)
+            else:
+                serve_metrics(port, collector, host=host)
             log.info("metrics", address=f"{host}:{port}")
         connections = connections_that_fit(self.config.max_connections)
         self._server = grpc.aio.server(
-            options=grpc_options(self.config, connections), maximum_concurrent_rpcs=self.config.max_calls
+            options=grpc_options(self.config, connections),
+            maximum_concurrent_rpcs=self.config.max_calls,
+            interceptors=(self._security.guard,) if self._security is not None else (),
         )
         control = ControlService(
             self._identity, self._engine, self._process, self._stats, self._stopping.set, jobs=self._jobs
@@ -150,7 +160,10 @@ class Daemon:
         self._health = add_health_and_reflection(self._server, names)
         host = self.config.listen.rpartition(":")[0]
         try:
-            port = self._server.add_insecure_port(self.config.listen)
+            if self._security is not None:
+                port = self._security.listen(self._server, self.config.listen)
+            else:
+                port = self._server.add_insecure_port(self.config.listen)
         except RuntimeError as error:
             raise ConfigError(
                 f"cannot listen on {self.config.listen}: the address is in use or not of this machine"
@@ -177,6 +190,7 @@ class Daemon:
             part=self.config.parts.start,
             parts=len(self.config.parts),
             dataset=self._dataset.dataset_id,
+            tls=self._security is not None,
             incarnation=self._identity.incarnation,
         )
 

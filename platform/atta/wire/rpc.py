@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 __all__ = [
+    "ACCESS",
     "MAX_MESSAGE_BYTES",
     "METHODS",
     "Bulk",
@@ -38,6 +39,8 @@ __all__ = [
     "stub",
 ]
 
+ACCESS = "access refused: "
+"""How the reason begins with which a daemon refuses a caller. Forgotten clients of tables have the same status."""
 MAX_MESSAGE_BYTES = ARRAYS_BYTES
 """Largest message that either side sends or accepts. Senders cut long answers into chunks of a few MB."""
 
@@ -307,13 +310,13 @@ def error_from(peer: str, error: grpc.RpcError) -> errors.AttaError:
         return errors.UnavailableError(peer, f"the connection broke ({_brief(details)})")
     match code:
         case grpc.StatusCode.UNAVAILABLE:
-            return errors.UnavailableError(peer, f"no daemon answers ({_brief(details)})")
+            return _unreached(peer, details)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return errors.DeadlineError(peer, "no answer within the deadline")
         case grpc.StatusCode.FAILED_PRECONDITION:
             return errors.WrongDatasetError(peer, details)
-        case grpc.StatusCode.UNAUTHENTICATED:
-            return errors.UnknownClientError(details)
+        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+            return _refused(peer, code, details)
         case grpc.StatusCode.ABORTED:
             return errors.RestartedError(peer, details)
         case grpc.StatusCode.NOT_FOUND:
@@ -340,6 +343,27 @@ def _broke_off(code: grpc.StatusCode, details: str) -> bool:
     return code in {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN} and details.startswith(_BROKEN)
 
 
+def _refused(peer: str, code: grpc.StatusCode, details: str) -> errors.AttaError:
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        return errors.NotAllowedError(peer, details)
+    return (
+        errors.NotAuthenticatedError(peer, details)
+        if details.startswith(ACCESS)
+        else errors.UnknownClientError(details)
+    )
+
+
+def _unreached(peer: str, details: str) -> errors.RemoteError:
+    """The error of a connection that does not come about."""
+    if any(sign in details for sign in _NO_HANDSHAKE):
+        return errors.NotAuthenticatedError(peer, f"no TLS connection comes about ({_brief(details)})")
+    # A daemon with TLS accepts the connection of a caller that it does not trust, and closes it at once.
+    closed = details.startswith("failed to connect") and details.endswith("Socket closed")
+    hint = "; does it ask for a certificate?" if closed else ""
+    return errors.UnavailableError(peer, f"no daemon answers ({_brief(details)}{hint})")
+
+
+_NO_HANDSHAKE = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "erification Check failed", "_ALERT_")
 _OWN_DOING = ("Locally cancelled", "Cancelled upon", "Channel closed")
 _BROKEN = ("Received RST_STREAM", "RST_STREAM", "Stream removed", "Connection reset")
 

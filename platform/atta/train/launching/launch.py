@@ -52,10 +52,10 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
         from atta.train.checkpoint import check_folder
 
         check_folder(config.checkpoint)
-    with _daemons(config, nodes) as (addresses, schema), OwnFolder("atta-train-") as folder:
-        config.check_parts(len(addresses))
+    with _daemons(config, nodes) as (cluster, schema), OwnFolder("atta-train-") as folder:
+        config.check_parts(len(cluster["addresses"]))
         config = _with_task(config, schema)
-        task = {"config": config.to_dict(), "addresses": addresses}
+        task = {"config": config.to_dict(), **cluster}
         (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
         _launch(trainers, nodes, Path(folder))
         epochs = json.loads((Path(folder) / "epochs.json").read_text(encoding="utf-8"))
@@ -71,21 +71,23 @@ def _with_task(config: TrainConfig, schema: Schema) -> TrainConfig:
 
 
 @contextlib.contextmanager
-def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[list[str], Schema]]:
-    """Addresses of the daemons, and the schema of their graph. They are started for the run unless the configuration
-    names running ones.
+def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any], Schema]]:
+    """What trainers must know of the daemons, and the schema of their graph. The daemons are started for the run unless
+    the configuration names running ones.
+
+    Trainers get ``addresses``, and in ``tls`` the files that they bring to them (None: nothing, they have no TLS).
     """
     import atta
 
     if config.cluster is not None:
         # On several machines nobody knows whether daemons or trainers start first.
         with atta.connect(config.cluster, wait=nodes.count > 1, deadline_s=MEETING_S) as running:
-            found = running.addresses, running.schema
-        yield found
+            addresses, credentials, schema = running.addresses, running.credentials, running.schema
+        yield {"addresses": addresses, "tls": None if credentials is None else credentials.to_dict()}, schema
         return
     assert config.data is not None
     with atta.local(config.data, threads=config.threads) as started:
-        yield started.addresses, started.schema
+        yield {"addresses": started.addresses, "tls": None}, started.schema
 
 
 def _launch(trainers: int, nodes: Nodes, folder: Path) -> None:
