@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import xxhash
@@ -37,6 +37,7 @@ __all__ = [
     "load_checkpoint",
     "load_model",
     "load_rank",
+    "load_weights",
     "prune_ranks",
     "save_best",
     "save_checkpoint",
@@ -53,7 +54,19 @@ _DIGITS = 16
 _RANK_FILES = "rank"
 _WRAPPERS = ("gnn.", "module.")
 _SHAPE = ("strategy", "task", "model", "hidden", "heads", "depth")  # settings that determine the weights
-_EARLIER = {"task": "classes"}  # what files of earlier versions lack
+_KEPT = (*_SHAPE, "lr_schedule")  # settings that a run cannot change on its way
+_EARLIER = {"task": "classes", "lr_schedule": "none"}  # what files of earlier versions lack
+_SAMPLED = "gnn."  # where models of sampled batches have the names of the others
+
+
+class Stateful(Protocol):
+    """What a checkpoint saves and fills."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Become what ``state_dict`` saved."""
 
 
 def save_checkpoint(
@@ -62,6 +75,8 @@ def save_checkpoint(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     epochs: Sequence[EpochReport],
+    *,
+    schedule: Stateful | None = None,
 ) -> None:
     """Write everything that the next epoch depends on. A crash leaves the old file or the new one, never a part.
 
@@ -75,6 +90,7 @@ def save_checkpoint(
         "shape": _shape(config),
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
+        "schedule": {} if schedule is None else schedule.state_dict(),
         "epochs": [asdict(e) for e in epochs],
         "loader": {"epoch": done, "batch": 0},  # the next batch to train on
     }
@@ -137,8 +153,10 @@ def load_checkpoint(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     device: torch.device,
+    *,
+    schedule: Stateful | None = None,
 ) -> list[EpochReport]:
-    """Fill model and optimiser from the checkpoint in ``folder``; return the epochs already done, none without a
+    """Fill model, optimiser and schedule from the checkpoint in ``folder``; return the epochs already done, none without a
     checkpoint.
 
     Only tensors and plain values are read, so a file cannot run code.
@@ -159,9 +177,38 @@ def load_checkpoint(
     try:
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
+        if schedule is not None:
+            schedule.load_state_dict(saved.get("schedule", {}))
         return [EpochReport.from_dict(e) for e in saved["epochs"]]
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
         raise DataError(path, f"does not fit this dataset and model: {error}") from error
+
+
+def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device) -> None:
+    """Fill the model with the weights of another run's checkpoint, whatever its strategy.
+
+    path: a file that ``save_checkpoint`` or ``save_best`` wrote, or a folder with one (``best.pt`` comes first).
+
+    Raises:
+        DataError: there is no such file, it is damaged, or its weights have other names or shapes.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = next((path / name for name in (BEST, LAST) if (path / name).exists()), path / BEST)
+    if not path.exists():
+        raise DataError(path, "--init-from: there is no such file")
+    weights = _read(path, device).get("model")
+    if not isinstance(weights, dict):
+        raise DataError(path, "--init-from: holds no model")
+    given = {name.removeprefix(_SAMPLED): tensor for name, tensor in weights.items()}
+    own = {name.removeprefix(_SAMPLED): name for name in model.state_dict()}
+    wanted = {name: model.state_dict()[full].shape for name, full in own.items()}
+    for name in sorted(given.keys() | wanted.keys()):
+        there = tuple(given[name].shape) if name in given else "absent"
+        here = tuple(wanted[name]) if name in wanted else "absent"
+        if there != here:
+            raise DataError(path, f"--init-from: does not fit this model: {name} is {there} there and {here} here")
+    model.load_state_dict({own[name]: tensor for name, tensor in given.items()})
 
 
 def save_rank(folder: str | Path, rank: int, world: int, done: int, state: Mapping[str, Any]) -> None:
@@ -209,7 +256,7 @@ def _rank_file(folder: str | Path, rank: int, done: int) -> Path:
 
 
 def _shape(config: TrainSettings) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in _SHAPE}
+    return {name: getattr(config, name) for name in _KEPT}
 
 
 def check_folder(folder: str | Path) -> None:

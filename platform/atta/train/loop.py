@@ -6,6 +6,7 @@ import abc
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -15,8 +16,10 @@ import torch.distributed as dist
 import atta
 from atta.errors import ConfigError
 from atta.train.checkpoint import (
+    LAST,
     load_checkpoint,
     load_rank,
+    load_weights,
     prune_ranks,
     save_best,
     save_checkpoint,
@@ -25,6 +28,8 @@ from atta.train.checkpoint import (
 from atta.train.reports.display import Display
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
 from atta.train.settings import TrainSettings
+from atta.train.settings.stopping import patience_of
+from atta.train.steps.schedule import LearningRate
 from atta.train.steps.timing import peak_memory
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.counting import count_targets_of, numbers_of, of_numbers
@@ -51,12 +56,13 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         channels, outputs: widths of the model's input and output.
         splits: those of ``val`` and ``test`` that have members.
         keeps_state: whether ranks keep something else from epoch to epoch (``rank_state``).
-        model, optimizer: saved in checkpoints. Sub-classes set both.
+        model, optimizer, learning_rate: saved in checkpoints; set by ``begin_with``.
         eval_bytes: bytes of rows that trainers sent each other in the latest evaluation.
     """
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
+    learning_rate: LearningRate
     keeps_state: bool = False
     eval_bytes: float = 0.0
 
@@ -79,27 +85,55 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         given = None if weights is None else torch.from_numpy(weights).float().to(self.device)
         return Objective(self.task, self.outputs, given)
 
+    def begin_with(self, model: torch.nn.Module) -> None:
+        """Take the model that is trained, with new weights or those of ``--init-from``, and make its optimiser.
+
+        Raises DataError for a checkpoint that does not fit the model.
+        """
+        config = self.config
+        self.model = model.to(self.device)
+        goes_on = config.resume and config.checkpoint is not None and (Path(config.checkpoint) / LAST).exists()
+        if config.init_from is not None and not goes_on:
+            load_weights(config.init_from, self.model, self.device)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
+        self.learning_rate = LearningRate(config, self.optimizer, rises=self.watched.rises)
+
+    def update_weights(self) -> None:
+        """The optimiser's step, once gradients are those of all trainers."""
+        if self.config.clip_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_grad_norm)
+        self.optimizer.step()
+
     def fit(self) -> list[EpochReport]:
         """Train all epochs; returns them with those of a resumed checkpoint."""
-        config, epochs = self.config, self._restore()
-        for epoch in range(len(epochs), config.epochs):
-            # Dropout must not depend on earlier epochs: then a resumed run repeats exactly the same epoch.
-            torch.manual_seed((config.seed * 1_000_003 + epoch) * self.world + self.rank)
-            figures = self.train_epoch(epoch)
-            if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
-                start = time.perf_counter()
-                metrics = self._metrics()
-                seconds = self._max(time.perf_counter() - start)
-                figures = replace(figures, eval_seconds=seconds, eval_bytes=self.eval_bytes).evaluated(metrics)
-            epochs.append(figures)
-            self.display.line(figures.line())
-            stops = config.patience is not None and stalled(epochs, config.patience, self.watched)
-            last = stops or epoch + 1 == config.epochs
-            self._save(epochs, last=last)
-            if stops:
-                self.display.line(f"no better {_words(self.watched)} for {config.patience} evaluations: stopping")
-                break
+        epochs, patience = self._restore(), patience_of(self.config)
+        stops = self._stops(epochs)  # a run that has stopped stays stopped when it is resumed
+        while len(epochs) < self.config.epochs and not stops:
+            epochs.append(self._epoch(len(epochs)))
+            stops = self._stops(epochs)
+            self._save(epochs, last=stops or len(epochs) == self.config.epochs)
+        if stops:
+            self.display.line(f"no better {_words(self.watched)} for {patience} evaluations: stopping")
         return epochs
+
+    def _epoch(self, epoch: int) -> EpochReport:
+        config = self.config
+        # Dropout must not depend on earlier epochs: then a resumed run repeats exactly the same epoch.
+        torch.manual_seed((config.seed * 1_000_003 + epoch) * self.world + self.rank)
+        figures = self.train_epoch(epoch)
+        figures = replace(figures, learning_rate=self.learning_rate.present)
+        if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
+            start = time.perf_counter()
+            metrics = self._metrics()
+            seconds = self._max(time.perf_counter() - start)
+            figures = replace(figures, eval_seconds=seconds, eval_bytes=self.eval_bytes).evaluated(metrics)
+        self.learning_rate.epoch_done(figures.metric(self.watched.metric))
+        self.display.line(figures.line())
+        return figures
+
+    def _stops(self, epochs: Sequence[EpochReport]) -> bool:
+        patience = patience_of(self.config)
+        return patience is not None and stalled(epochs, patience, self.watched)
 
     @abc.abstractmethod
     def train_epoch(self, epoch: int) -> EpochReport:
@@ -125,7 +159,9 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         if not (self.config.resume and self.config.checkpoint):
             return []
         folder = self.config.checkpoint
-        epochs = load_checkpoint(folder, self.config, self.model, self.optimizer, self.device)
+        epochs = load_checkpoint(
+            folder, self.config, self.model, self.optimizer, self.device, schedule=self.learning_rate
+        )
         most, least = self._max(len(epochs)), -self._max(-len(epochs))
         if most > least:
             raise ConfigError(
@@ -147,7 +183,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
             save_rank(folder, self.rank, self.world, done, self.rank_state())
             dist.barrier()  # a checkpoint without the files of all ranks could not be resumed from
         if self.rank == 0:
-            save_checkpoint(folder, self.config, self.model, self.optimizer, epochs)
+            save_checkpoint(folder, self.config, self.model, self.optimizer, epochs, schedule=self.learning_rate)
         if self.keeps_state:
             dist.barrier()
             prune_ranks(folder, self.rank, self.world, done)

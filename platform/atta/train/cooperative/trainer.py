@@ -64,10 +64,9 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         trainers_here = int(os.environ.get("LOCAL_WORLD_SIZE", str(config.trainers)))  # set by torch's launcher
         self.groups = ServerGroups(config.server_size, machines_per_server(config.server_size, trainers_here))
         torch.manual_seed(config.seed)
-        self.model = whole_model(config, self.channels, self.outputs).to(device)
+        self.begin_with(whole_model(config, self.channels, self.outputs))
         self.cooperative = CooperativeModel(self.model)
         broadcast_weights(self.cooperative, self.groups)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
         self.data = ServerData(config, cluster, self.groups, device, self.task, halo=halo)
         self._weights = sum(p.numel() for p in self.model.parameters())
         self._resident: StepInput | None = None
@@ -128,7 +127,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """One optimiser step on ``batch``; returns the mean loss over the ``count`` targets of all trainers."""
         loss = backward(self.cooperative, batch, self.groups, count, self.objective.loss_sum)
-        self.optimizer.step()
+        self.update_weights()
         return loss
 
     @torch.no_grad()

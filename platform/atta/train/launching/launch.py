@@ -24,6 +24,7 @@ from atta.train.launching.nodes import Nodes
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.run import TrainReport
 from atta.train.tasks.choice import task_on
+from atta.train.tasks.watching import check_watched
 from atta.train.tasks.weights import read_weights
 
 __all__ = ["fit"]
@@ -67,7 +68,9 @@ def _with_task(config: TrainConfig, schema: Schema) -> TrainConfig:
     found = task_on(schema, config.own)
     if config.class_weights not in ("none", "balanced"):
         read_weights(config.class_weights, found.outputs)
-    return replace(config, task=found.task.name)
+    resolved = replace(config, task=found.task.name)
+    check_watched(resolved.own, found)
+    return resolved
 
 
 @contextlib.contextmanager

@@ -52,6 +52,7 @@ class EpochReport:
         rows: what trainers read of each other's rows; None for strategies in which servers do not.
         metrics: every figure of validation and test by name, such as ``val_accuracy`` or ``test_mae``, those of the task
             first.
+        learning_rate: of this epoch; None if an earlier version trained it.
         peak_memory_bytes: of each trainer since its start, by rank: of the process on the CPU, of tensors on a GPU.
     """
 
@@ -73,6 +74,7 @@ class EpochReport:
     rows: RowReport | None = None
     eval_bytes: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
+    learning_rate: float | None = None
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> EpochReport:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from atta.train.models import build_model
 from atta.train.reports.epochs import PHASES, EpochReport
 from atta.train.settings import MinibatchSettings
 from atta.train.steps.allreduce import SyncClock, timed_all_reduce
-from atta.train.steps.step import timed_step
+from atta.train.steps.step import step_parts, timed_step
 from atta.train.steps.timing import Stopwatch, add_daemon_time
 from atta.train.steps.transfer import on_device
 
@@ -32,8 +33,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         """Build loaders and model; raises ConfigError if the dataset cannot be trained on."""
         super().__init__(config, cluster, device)
         torch.manual_seed(config.seed)
-        self.model = build_model(config, self.channels, self.outputs).to(device)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
+        self.begin_with(build_model(config, self.channels, self.outputs))
         self.parallel = DistributedDataParallel(
             self.model, device_ids=[device.index] if device.type == "cuda" else None
         )
@@ -73,11 +73,21 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         known_sum = torch.zeros((), dtype=torch.int64, device=self.device)
         seeds = edges = 0
         remote_bytes = 0.0
+        batches, together = len(self.train_loader), self.config.accumulate
+        parts = step_parts(batches, together)
         start = time.perf_counter()
-        with self.display.batches(f"epoch {epoch}", len(self.train_loader)) as advance:
+        with self.display.batches(f"epoch {epoch}", batches) as advance:
             for batch, data in on_device(self.train_loader, self.device, watch):
                 targets = self.task.targets(data.y)
-                loss = timed_step(partial(self._loss, data, targets), self.optimizer, self._clock)
+                part = next(parts)
+                with nullcontext() if part.last else self.parallel.no_sync():
+                    loss = timed_step(
+                        partial(self._loss, data, targets),
+                        self.optimizer,
+                        self._clock,
+                        part,
+                        update=self.update_weights,
+                    )
                 known = self.task.known(targets).sum()
                 loss_sum += loss * known
                 known_sum += known
@@ -100,12 +110,14 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
             edges_per_s=sums[1] / seconds,
             remote_bytes=sums[2],
             breakdown=breakdown,
-            steps=len(self.train_loader),
+            steps=-(-batches // together),
             peak_memory_bytes=self._peaks(),
         )
 
     def _loss(self, data: Any, targets: torch.Tensor) -> torch.Tensor:
-        return self.objective.mean_loss(_scores(self.parallel, data), targets)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
+            outputs = _scores(self.parallel, data)
+        return self.objective.mean_loss(outputs.float(), targets)
 
     def tallies(self) -> dict[str, list[float]]:
         """See ``EpochLoop``."""

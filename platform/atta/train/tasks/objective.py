@@ -8,17 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from atta.train.tasks.task import LearningTask, Metric
+from atta.train.tasks.task import LOSS, LearningTask
 
-__all__ = ["LOSS", "Objective"]
-
-
-def _mean_loss(tally: np.ndarray) -> float | None:
-    return float(tally[0] / tally[1]) if tally[1] else None
-
-
-LOSS = Metric("loss", _mean_loss, rises=False)
-"""The mean loss of validation or test vertices, a metric of every task."""
+__all__ = ["Objective"]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from atta.partition.schema import TableSpec
 
-__all__ = ["ClassWeights", "Floats", "LearningTask", "Loss", "Metric", "TargetCounts"]
+__all__ = ["LOSS", "ClassWeights", "Floats", "LearningTask", "Loss", "Metric", "TargetCounts"]
 
 Floats = npt.NDArray[np.float64]
 Loss = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor | None"], "torch.Tensor"]
@@ -35,6 +35,14 @@ class Metric:
     name: str
     of: Callable[[Floats], float | None]
     rises: bool = True
+
+
+def _mean_loss(sums: Floats) -> float | None:
+    return float(sums[0] / sums[1]) if sums[1] else None
+
+
+LOSS = Metric("loss", _mean_loss, rises=False)
+"""The mean loss, a figure of every task; of the sum of losses and the number of vertices."""
 
 
 @dataclass(frozen=True)

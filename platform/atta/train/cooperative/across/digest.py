@@ -127,7 +127,7 @@ class DigestTrainer(ExchangeTrainer):
                     parameter.div_(self.world)
         else:
             sum_gradients(parameters, self.groups, loss)
-            self.optimizer.step()
+            self.update_weights()
         return loss
 
     def learn(self) -> None:

@@ -130,7 +130,7 @@ class ExchangeTrainer(ServerTrainer):
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
         self.stale.flush()
         sum_gradients(self.cooperative.parameters(), self.groups, loss)
-        self.optimizer.step()
+        self.update_weights()
         return loss
 
     def reads_of(self, found: HaloRows, *, trainers: bool) -> ReadRows:
