@@ -20,6 +20,7 @@ from atta.errors import AttaError, ConfigError
 from atta.partition.schema import Schema
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import first_cause
+from atta.train.launching.handing import handed
 from atta.train.launching.nodes import Nodes
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.run import TrainReport
@@ -75,22 +76,20 @@ def _with_task(config: TrainConfig, schema: Schema) -> TrainConfig:
 
 @contextlib.contextmanager
 def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any], Schema]]:
-    """What trainers must know of the daemons, and the schema of their graph. The daemons are started for the run unless
-    the configuration names running ones.
-
-    Trainers get ``addresses``, and in ``tls`` the files that they bring to them (None: nothing, they have no TLS).
+    """What trainers must know of the daemons (``handed``), and the schema of their graph. The daemons are started for the
+    run unless the configuration names running ones.
     """
     import atta
 
     if config.cluster is not None:
         # On several machines nobody knows whether daemons or trainers start first.
         with atta.connect(config.cluster, wait=nodes.count > 1, deadline_s=MEETING_S) as running:
-            addresses, credentials, schema = running.addresses, running.credentials, running.schema
-        yield {"addresses": addresses, "tls": None if credentials is None else credentials.to_dict()}, schema
+            found = handed(running), running.schema
+        yield found
         return
     assert config.data is not None
     with atta.local(config.data, threads=config.threads) as started:
-        yield {"addresses": started.addresses, "tls": None}, started.schema
+        yield handed(started), started.schema
 
 
 def _launch(trainers: int, nodes: Nodes, folder: Path) -> None:

@@ -40,8 +40,7 @@ def run(config: TrainConfig, addresses: Sequence[str], tls: Mapping[str, str] | 
     import torch
     import torch.distributed as dist
 
-    from atta.client.cluster import connect_all, resolve_target
-    from atta.wire.security.credentials import Credentials
+    from atta.train.launching.handing import connect_handed
 
     trainers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     torch.set_num_threads(compute_threads(trainers))
@@ -49,7 +48,7 @@ def run(config: TrainConfig, addresses: Sequence[str], tls: Mapping[str, str] | 
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    with connect_all(resolve_target(list(addresses)), None if tls is None else Credentials(**tls)) as cluster:
+    with connect_handed({"addresses": addresses, "tls": tls}) as cluster:
         epochs = STRATEGIES[config.strategy].trainer(config.own, cluster, device).fit()
     dist.destroy_process_group()
     return epochs
