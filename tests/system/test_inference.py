@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import signal
@@ -26,7 +27,7 @@ from atta.cli.main import cli, main
 from atta.client.inference.files import DESCRIPTION
 from atta.errors import AttaError, ConfigError, DataError
 from atta.train import EpochReport, TrainConfig
-from atta.train.checkpoint import BEST, BEST_WEIGHTS, save_best
+from atta.train.checkpoint import BEST, BEST_WEIGHTS, save_best, seal
 from atta.train.launching import predictors
 from atta.train.models import SampledModel, build_model
 from atta.train.reports.epochs import PHASES
@@ -382,10 +383,17 @@ def test_bad_input_is_one_line(
     (tmp_path / "other" / "mine.txt").write_text("")
     (tmp_path / "cut").mkdir()
     (tmp_path / "cut" / BEST).write_bytes((Path(folder) / BEST).read_bytes()[:-100])
+    (tmp_path / "labels").mkdir()
+    of_labels = torch.load(Path(folder) / BEST, weights_only=True)
+    of_labels["shape"]["task"] = "labels"
+    content = io.BytesIO()
+    torch.save(of_labels, content)
+    (tmp_path / "labels" / BEST).write_bytes(seal(content.getvalue()))
     there, out = ["--cluster", clusters[1].addresses[0]], ["--out", str(tmp_path / "out")]
     for options, words in [
         ([*there, *out, "--checkpoint", str(tmp_path / "none")], "best.pt"),
         ([*there, *out, "--checkpoint", str(tmp_path / "cut")], "checksum"),
+        ([*there, *out, "--checkpoint", str(tmp_path / "labels"), "--what", "classes"], "--task labels"),
         ([*there, *out, "--checkpoint", folder, "--split", "trian"], "did you mean 'train'"),
         ([*there, *out, "--checkpoint", folder, "--split", "train", "--ids", str(tmp_path / "ids.txt")], "not both"),
         ([*there, *out, "--checkpoint", folder, "--ids", str(tmp_path / "ids.txt")], "whole numbers"),
