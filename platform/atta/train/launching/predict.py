@@ -203,7 +203,7 @@ class PredictJob:
             return wrapped(modules, device), digest_of(modules)
         saved = load_model(self.model)
         task = saved.shape.get("task", "classes")
-        if self.what == "classes" and task != "classes":
+        if self.what == "classes" and task not in ("classes", "auto"):  # auto: whoever trained did not say
             raise ConfigError(f"{saved.path}: was trained for --task {task}, which has no classes: ask for scores")
         model = saved_model(saved, channels)
         return layers_of(model, device, hidden=self.what == "embeddings"), digest_of([model])
