@@ -69,16 +69,16 @@ class Handling:
 
         async def answer(_: Any, context: Context) -> Any:
             self._begun(name)
-            place: RoomShare | None = None
+            share: RoomShare | None = None
             try:
                 self._admit(method.bound, context)
-                place, raw = await self._room.read(context)
+                share, raw = await self._room.read(context)
                 reply = await handler(method.decode_request(raw), context)
             except Exception as error:
                 await self._failed(name, error, context)
             finally:
-                if place is not None:
-                    self._room.leave(place)
+                if share is not None:
+                    self._room.leave(share)
             if isinstance(reply, bytes):
                 counts[sent] += len(reply)
             return reply
@@ -90,18 +90,18 @@ class Handling:
 
         async def answer(_: Any, context: Context) -> AsyncIterator[Any]:
             self._begun(name)
-            place: RoomShare | None = None
+            share: RoomShare | None = None
             try:
                 self._admit(method.bound, context)
-                place, raw = await self._room.read(context)
+                share, raw = await self._room.read(context)
                 async for reply in handler(method.decode_request(raw), context):
                     counts[sent] += _bulk_bytes(reply)
                     yield reply
             except Exception as error:
                 await self._failed(name, error, context)
             finally:
-                if place is not None:
-                    self._room.leave(place)
+                if share is not None:
+                    self._room.leave(share)
 
         return answer
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,7 @@ WAIT_S = 60.0
 """How long a request may take to arrive, and how long it, or an answer, may wait for room."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class RoomShare:
     """A share of a room that a call has."""
 
@@ -44,7 +44,7 @@ class Room:
         """``what``: names the room in errors."""
         self._what, self._in_all, self._per_connection = what, in_all, per_connection
         self._used = 0
-        self._by_connection: Counter[str] = Counter()  # entries are positive
+        self._by_connection: dict[str, int] = {}  # entries are positive
         self._waiting: OrderedDict[str, deque[tuple[RoomShare, asyncio.Future[None]]]] = OrderedDict()
         """By connection; each has one at least. The first of them does not fit."""
 
@@ -53,63 +53,72 @@ class Room:
         """Bytes that calls have."""
         return self._used
 
+    def enter_now(self, connection: str, nbytes: int) -> RoomShare | None:
+        """As ``enter``, or None where the call has to wait."""
+        share = RoomShare(connection, min(nbytes, self._per_connection))
+        if connection in self._waiting or not self._fits(share):
+            return None
+        self._take(share)
+        return share
+
     async def enter(self, connection: str, nbytes: int) -> RoomShare:
         """Wait for room; ``leave`` gives it back. More than a connection may have counts as what it may have.
 
         Raises:
             QuotaExceededError: there was none for a minute.
         """
-        place = RoomShare(connection, min(nbytes, self._per_connection))
-        if connection not in self._waiting and self._fits(place):
-            self._take(place)
-            return place
+        if (found := self.enter_now(connection, nbytes)) is not None:
+            return found
+        share = RoomShare(connection, min(nbytes, self._per_connection))
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(connection, deque()).append((place, mine))
+        self._waiting.setdefault(connection, deque()).append((share, mine))
         try:
             async with asyncio.timeout(WAIT_S):
                 await mine
         except BaseException as error:
             if mine.done() and not mine.cancelled():
-                self.leave(place)
+                self.leave(share)
             else:
                 mine.cancel()
                 self._admit()
             if isinstance(error, TimeoutError):
                 raise QuotaExceededError(f"no room for {self._what} within {WAIT_S:g} s: others take it") from None
             raise
-        return place
+        return share
 
-    def leave(self, place: RoomShare, keep: int = 0) -> None:
+    def leave(self, share: RoomShare, keep: int = 0) -> None:
         """Give back a share, but for ``keep`` bytes."""
-        given, place.nbytes = max(0, place.nbytes - keep), min(keep, place.nbytes)
+        given, share.nbytes = max(0, share.nbytes - keep), min(keep, share.nbytes)
         if not given:
             return
         self._used -= given
-        self._by_connection[place.connection] -= given
-        if not self._by_connection[place.connection]:
-            del self._by_connection[place.connection]
+        left = self._by_connection[share.connection] - given
+        if left:
+            self._by_connection[share.connection] = left
+        else:
+            del self._by_connection[share.connection]
         if self._waiting:
             self._admit()
 
-    def _fits(self, place: RoomShare) -> bool:
+    def _fits(self, share: RoomShare) -> bool:
         return (
-            self._used + place.nbytes <= self._in_all
-            and self._by_connection.get(place.connection, 0) + place.nbytes <= self._per_connection
+            self._used + share.nbytes <= self._in_all
+            and self._by_connection.get(share.connection, 0) + share.nbytes <= self._per_connection
         )
 
-    def _take(self, place: RoomShare) -> None:
-        self._used += place.nbytes
-        self._by_connection[place.connection] += place.nbytes
+    def _take(self, share: RoomShare) -> None:
+        self._used += share.nbytes
+        self._by_connection[share.connection] = self._by_connection.get(share.connection, 0) + share.nbytes
 
     def _admit(self) -> None:
         """Let in those who wait, as far as they fit; connections in the order in which they began to wait."""
         for connection, queue in list(self._waiting.items()):
             while queue:
-                place, waiting = queue[0]
+                share, waiting = queue[0]
                 if not waiting.done():
-                    if not self._fits(place):
+                    if not self._fits(share):
                         break
-                    self._take(place)
+                    self._take(share)
                     waiting.set_result(None)
                 queue.popleft()
             if not queue:
@@ -122,8 +131,8 @@ class Room:
             assert 0 < nbytes <= self._per_connection, f"connection {connection} has {nbytes} bytes"
         for connection, queue in self._waiting.items():
             assert queue, f"nobody waits on connection {connection}"
-            place, waiting = queue[0]
-            assert waiting.done() or not self._fits(place), f"connection {connection} waits, and there is room"
+            share, waiting = queue[0]
+            assert waiting.done() or not self._fits(share), f"connection {connection} waits, and there is room"
 
 
 class RequestRoom:
@@ -133,6 +142,10 @@ class RequestRoom:
         """A connection may have a quarter of ``in_all`` bytes, and two of the largest requests in any case: one may
         arrive while others are answered."""
         self._room = Room("the request", max(in_all, 2 * ARRAYS_BYTES), max(in_all // 4, 2 * ARRAYS_BYTES))
+        self._arriving: dict[RoomShare, tuple[float, asyncio.Task[Any]]] = {}
+        """When the call began to read, and its task; in order of time."""
+        self._late: set[RoomShare] = set()
+        self._looks = False
 
     @property
     def used_bytes(self) -> int:
@@ -140,35 +153,57 @@ class RequestRoom:
         return self._room.used_bytes
 
     async def read(self, context: Any) -> tuple[RoomShare, bytes]:
-        """Read the request of a call. It has its place until ``leave``.
+        """Read the request of a call. It has its share of the room until ``leave``.
 
         Raises:
             QuotaExceededError: it did not arrive in time, or there was no room for it.
             ConfigError: the caller has sent none.
         """
-        place = await self._room.enter(context.peer(), ARRAYS_BYTES)
+        room = self._room
+        share = room.enter_now(context.peer(), ARRAYS_BYTES) or await room.enter(context.peer(), ARRAYS_BYTES)
         try:
-            raw = await _read(context)
+            raw = await self._arrived(share, context)
         except BaseException:
-            self._room.leave(place)
+            room.leave(share)
             raise
-        self._room.leave(place, keep=len(raw))
-        return place, raw
+        room.leave(share, keep=len(raw))
+        return share, raw
 
-    def leave(self, place: RoomShare) -> None:
+    def leave(self, share: RoomShare) -> None:
         """The request has been answered."""
-        self._room.leave(place)
+        self._room.leave(share)
 
-
-async def _read(context: Any) -> bytes:
-    try:
-        async with asyncio.timeout(WAIT_S):
+    async def _arrived(self, share: RoomShare, context: Any) -> bytes:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None, "gRPC runs every call as a task"
+        self._arriving[share] = loop.time(), task
+        if not self._looks:
+            self._looks = True
+            loop.call_later(WAIT_S / 4, self._look)
+        try:
             raw = await context.read()
-    except TimeoutError:
-        raise QuotaExceededError(f"the request did not arrive within {WAIT_S:g} s") from None
-    if raw is grpc.aio.EOF:  # type: ignore[attr-defined]
-        raise ConfigError("the call ended without a request")
-    return bytes(raw)
+        except asyncio.CancelledError:
+            if share not in self._late:
+                raise
+            self._late.remove(share)
+            task.uncancel()
+            raise QuotaExceededError(f"the request did not arrive within {WAIT_S:g} s") from None
+        finally:
+            del self._arriving[share]
+        if raw is grpc.aio.EOF:  # type: ignore[attr-defined]
+            raise ConfigError("the call ended without a request")
+        return bytes(raw)
+
+    def _look(self) -> None:
+        """End the calls whose requests do not arrive. A timer for every request would cost more than this."""
+        loop = asyncio.get_running_loop()
+        for share, (began, task) in self._arriving.items():
+            if loop.time() - began > WAIT_S and share not in self._late:
+                self._late.add(share)
+                task.cancel()
+        self._looks = bool(self._arriving)
+        if self._looks:
+            loop.call_later(WAIT_S / 4, self._look)
 
 
 class AnswerRoom:
@@ -187,8 +222,8 @@ class AnswerRoom:
     @contextlib.asynccontextmanager
     async def answer(self, connection: str, nbytes: int) -> AsyncIterator[None]:
         """Hold room for an answer of ``nbytes``; raises QuotaExceededError if there was none for a minute."""
-        place = await self._room.enter(connection, min(nbytes, self._most))
+        share = await self._room.enter(connection, min(nbytes, self._most))
         try:
             yield
         finally:
-            self._room.leave(place)
+            self._room.leave(share)

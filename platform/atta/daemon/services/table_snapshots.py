@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from atta.errors import AttaError, ConfigError, QuotaExceededError
+from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.snapshots.parts import SnapshotParts
 from atta.kvstore.spec import check_name
@@ -105,7 +105,7 @@ class TableSnapshots:
         """Let what was prepared take the place of the snapshot; repeating it changes nothing.
 
         Raises:
-            AttaError: it was not prepared, or too long ago.
+            UnknownNameError: it was not prepared, or too long ago.
         """
         with self._working:
             parts, saving = self._parts_of(name), self._saving
@@ -113,7 +113,7 @@ class TableSnapshots:
                 parts.commit(snapshot_id)
                 self._saving = None
             elif not parts.uses(snapshot_id):
-                raise AttaError(f"part {self._part}: what was prepared was held for too long; save again")
+                raise UnknownNameError(f"part {self._part}: what was prepared was held for too long; save again")
 
     def abort_save(self, name: str, snapshot_id: str) -> None:
         """Remove what was prepared, unless it has been committed."""
@@ -146,7 +146,7 @@ class TableSnapshots:
         ``steps``: see ``Tables.adopt``.
 
         Raises:
-            AttaError: it was not prepared, or has been dropped since.
+            UnknownNameError: it was not prepared, or has been dropped since.
         """
         with self._working:
             loading = self._loading
@@ -154,7 +154,9 @@ class TableSnapshots:
                 self._tables.adopt(loading.tables, load_id, steps)
                 self._loading, self._loaded = None, load_id
             elif self._loaded != load_id:
-                raise AttaError(f"part {self._part}: what was read to be loaded is not here any more; load again")
+                raise UnknownNameError(
+                    f"part {self._part}: what was read to be loaded is not here any more; load again"
+                )
 
     def abort_load(self, load_id: int) -> None:
         """Drop what was prepared."""
