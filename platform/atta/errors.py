@@ -73,7 +73,7 @@ class UnknownNameError(ConfigError):
 
 class UnknownClientError(UnknownNameError):
     """A mutable table does not know the client that pushes. It has forgotten the client, or was loaded or created
-    since.
+    since. Or the weights of a job do not know the member: its lease is over, or it has been started anew since.
 
     The push has changed nothing.
     """

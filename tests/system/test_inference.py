@@ -457,7 +457,7 @@ def test_weights_lie_beside_the_checkpoint_for_other_programs(saved: Any) -> Non
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     assert header.pop("__metadata__") == {
-        "strategy": "minibatch", "model": "gat", "hidden": "8", "heads": "2", "depth": "3", "epoch": "3"
+        "strategy": "minibatch", "task": "auto", "model": "gat", "hidden": "8", "heads": "2", "depth": "3", "epoch": "3"
     }  # fmt: skip
     assert (8 + length) % 8 == 0
     expected = gnn.state_dict()

@@ -30,6 +30,7 @@ LAYERS = (
 )
 PURE = (
     "atta.scheduler",
+    "atta.kvstore.parameters",
     "atta.wire.identity",
     "atta.wire.security.roles",
     "atta.samplers.dag",

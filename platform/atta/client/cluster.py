@@ -8,11 +8,13 @@ from types import TracebackType
 
 from atta.client.control import Connection, Description
 from atta.client.every import check_complete, not_served
+from atta.client.parameters import JobWeights
 from atta.client.sessions.keeper import SessionKeeper
 from atta.client.sessions.slots import SlotMaps
 from atta.client.sessions.stream import BatchStream
 from atta.client.tables.cluster import ClusterTables
 from atta.errors import ConfigError, RestartedError, WrongDatasetError
+from atta.kvstore.parameters.spec import ParameterSpec
 from atta.observe.figures import JobFigures
 from atta.observe.machine.host import machine_id
 from atta.observe.recording import Recording
@@ -90,6 +92,10 @@ class Cluster:
         ``Connection.report``.
         """
         self._connections[self.daemon_of(0)].report(figures, keep_s)
+
+    def weights(self, spec: ParameterSpec) -> JobWeights:
+        """The weights of a job without barriers; the daemon of partition 0 holds them."""
+        return JobWeights(self._connections[self.daemon_of(0)].pinned(), spec)
 
     def trace(self, last_s: float = 0.0) -> list[Recording]:
         """What each daemon recorded in the last ``last_s`` seconds, in the order of their partitions; 0: everything

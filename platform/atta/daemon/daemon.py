@@ -34,10 +34,12 @@ from atta.daemon.services.data import GraphService, KvService
 from atta.daemon.services.handling import Handling
 from atta.daemon.services.jobs import JobBoard
 from atta.daemon.services.others import add_health_and_reflection
+from atta.daemon.services.parameters import ParameterService
 from atta.daemon.services.rooms import AnswerRoom, RequestRoom
 from atta.daemon.services.sessions import SessionService
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError
+from atta.kvstore.parameters.jobs import ParameterJobs
 from atta.kvstore.store import Store
 from atta.kvstore.tables import Tables
 from atta.observe import logs
@@ -100,7 +102,9 @@ class Daemon:
             at_once=at_once,
             answers=answers,
         )
-        tables = Tables(config.table_bytes)
+        weights = ParameterJobs(lambda: config.table_bytes - tables.used_bytes)
+        tables = Tables(config.table_bytes, beside=lambda: weights.used_bytes)
+        self._weights = ParameterService(weights, config.parts.start)
         snapshots = Path(config.snapshots) if config.snapshots else None
         self._tables = TableService(
             self._dataset, opened.owner, tables, self._serving, snapshots=snapshots, answers=answers
@@ -149,6 +153,7 @@ class Daemon:
             "GraphService": served("GraphService", self._graph.methods()),
             "KvService": served("KvService", self._kv.methods()),
             "TableService": self._tables.methods(),
+            "ParameterService": self._weights.methods(),
             "SessionService": self._sessions.methods(),
             "ControlService": control.methods(),
         }
@@ -180,6 +185,7 @@ class Daemon:
             "expire_sessions": self._sessions.expire(),
             "forget_idle_clients": self._tables.forget_idle(),
             "end_leases_of_tables": self._tables.end_leases(),
+            "end_leases_of_weights": self._weights.end_leases(),
         }
         if self._links is not None:
             chores["accept_links"] = self._links.service.accept()
@@ -223,7 +229,7 @@ class Daemon:
 
     def _stats(self) -> dict[str, float]:
         links = {} if self._links is None else self._links.stats()
-        parts = (self._engine, self._sessions, self._tables, self._caches, self._handling, self._process)
+        parts = (self._engine, self._sessions, self._tables, self._weights, self._caches, self._handling, self._process)
         return {
             "parts": float(len(self.config.parts)),
             "queue_limit_bytes": float(self.config.queue_bytes),

@@ -28,16 +28,23 @@ MAX_CLIENTS = 65_536
 class Tables:
     """Creates, finds and drops mutable tables. Safe to use from many threads; finding a table takes no lock."""
 
-    def __init__(self, quota_bytes: int, *, free_bytes: Callable[[], int] = available_bytes) -> None:
+    def __init__(
+        self,
+        quota_bytes: int,
+        *,
+        free_bytes: Callable[[], int] = available_bytes,
+        beside: Callable[[], int] = lambda: 0,
+    ) -> None:
         """Hold no tables yet.
 
         Args:
             quota_bytes: limit for all tables together. While a table grows, is copied or is restored, it is in memory
                 twice.
             free_bytes: returns how much memory the process may still take. Tables leave an eighth of it free.
+            beside: returns how many bytes of the limit are taken by other things.
         """
         self.quota_bytes = quota_bytes
-        self._free_bytes = free_bytes
+        self._free_bytes, self._beside = free_bytes, beside
         self._changing = threading.Lock()
         self._tables: dict[str, MutableTable] = {}  # replaced, never changed
         self._closed = False
@@ -223,14 +230,14 @@ class Tables:
         folder = Path(folder)
         recover(folder)
         names, total = read_contents(folder).tables, 0
-        leased = sum(table.nbytes for table in self._leased().values())
+        leased = sum(table.nbytes for table in self._leased().values()) + self._beside()
         for name in names:
             saved, _ = read_saved(table_folder(folder, name))
             if saved.spec.name != name:
                 raise DataError(table_folder(folder, name), f"holds table {saved.spec.name} instead of {name}")
             total += saved.spec.nbytes(saved.rows)
         if total + leased > self.quota_bytes:
-            stay = f" beside {leased} bytes of tables with a lease" if leased else ""
+            stay = f" beside {leased} bytes of tables with a lease and weights" if leased else ""
             raise QuotaExceededError(f"{folder}: its tables have {total} bytes{stay}, the quota is {self.quota_bytes}")
         self._check_memory(str(folder), total)
         return {name: MutableTable.load(table_folder(folder, name)) for name in names}
@@ -263,10 +270,10 @@ class Tables:
             raise QuotaExceededError("the daemon is stopping: its tables do not change any more")
 
     def _check_room(self, what: str, more: int, *, for_a_while: int = 0) -> None:
-        used = self.used_bytes + self.lingering_bytes
+        used = self.used_bytes + self.lingering_bytes + self._beside()
         if used + more > self.quota_bytes and self.lingering_bytes:
             gc.collect()  # the error of a request may have kept a table that nobody reads
-            used = self.used_bytes + self.lingering_bytes
+            used = self.used_bytes + self.lingering_bytes + self._beside()
         if used + more > self.quota_bytes:
             raise QuotaExceededError(
                 f"{what}: {more} more bytes, {used} of {self.quota_bytes} bytes for mutable tables are used"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from atta.protos.v1 import graph_pb2, kv_pb2, session_pb2, table_pb2
+from atta.protos.v1 import graph_pb2, kv_pb2, session_pb2, table_pb2, weights_pb2
 from atta.wire.fields import read_varint
 
 if TYPE_CHECKING:
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCH_CHUNK",
     "BATCH_DATA",
+    "BEGIN_REPLY",
+    "BEGIN_VALUES",
+    "CREATE_REQUEST",
+    "CREATE_VALUES",
+    "GRADIENT_REQUEST",
+    "GRADIENT_VALUES",
     "PULL_CHUNK",
     "PULL_DATA",
     "PUSH_REQUEST",
@@ -36,6 +42,8 @@ __all__ = [
     "SAMPLE_EDGE_IDS",
     "SAMPLE_NEIGHBORS",
     "SAMPLE_TABLES",
+    "WEIGHTS_REPLY",
+    "WEIGHTS_VALUES",
     "bytes_fields",
     "pack",
     "prefix",
@@ -72,6 +80,10 @@ PULL_CHUNK = (PULL_DATA,) = bytes_fields(kv_pb2.PullChunk, "data")
 ROWS_CHUNK = ROWS_VERSIONS, ROWS_VALUES = bytes_fields(table_pb2.RowsChunk, "versions", "values")
 PUSH_REQUEST = PUSH_ROWS, PUSH_VALUES = bytes_fields(table_pb2.PushRowsRequest, "rows", "values")
 BATCH_CHUNK = (BATCH_DATA,) = bytes_fields(session_pb2.BatchChunk, "data")
+CREATE_REQUEST = (CREATE_VALUES,) = bytes_fields(weights_pb2.CreateWeightsRequest, "values")
+BEGIN_REPLY = (BEGIN_VALUES,) = bytes_fields(weights_pb2.BeginStepReply, "values")
+GRADIENT_REQUEST = (GRADIENT_VALUES,) = bytes_fields(weights_pb2.PushGradientRequest, "values")
+WEIGHTS_REPLY = (WEIGHTS_VALUES,) = bytes_fields(weights_pb2.PullWeightsReply, "values")
 
 
 def _varint(value: int) -> bytes:

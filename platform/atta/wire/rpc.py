@@ -16,9 +16,19 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from atta import errors
-from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, link_pb2, session_pb2, table_pb2
+from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, link_pb2, session_pb2, table_pb2, weights_pb2
 from atta.wire import bulk
-from atta.wire.bulk import BATCH_CHUNK, PULL_CHUNK, PUSH_REQUEST, ROWS_CHUNK, SAMPLE_CHUNK
+from atta.wire.bulk import (
+    BATCH_CHUNK,
+    BEGIN_REPLY,
+    CREATE_REQUEST,
+    GRADIENT_REQUEST,
+    PULL_CHUNK,
+    PUSH_REQUEST,
+    ROWS_CHUNK,
+    SAMPLE_CHUNK,
+    WEIGHTS_REPLY,
+)
 from atta.wire.fields import ARRAYS_BYTES, check_fields
 from atta.wire.identity import Bound
 
@@ -153,6 +163,18 @@ METHODS: dict[str, RpcMethod] = {
         Snapshots=(table_pb2.SnapshotsRequest, table_pb2.SnapshotsReply),
         Save=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
         Load=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
+    ),
+    **_table(
+        "ParameterService",
+        Bound.PROCESS,
+        Create=(weights_pb2.CreateWeightsRequest, weights_pb2.WeightsState, False, (), CREATE_REQUEST),
+        Join=(weights_pb2.MemberRequest, weights_pb2.JoinReply),
+        Begin=(weights_pb2.BeginStepRequest, weights_pb2.BeginStepReply, False, BEGIN_REPLY),
+        Push=(weights_pb2.PushGradientRequest, weights_pb2.PushGradientReply, False, (), GRADIENT_REQUEST),
+        Pull=(weights_pb2.PullWeightsRequest, weights_pb2.PullWeightsReply, False, WEIGHTS_REPLY),
+        Renew=(weights_pb2.MemberRequest, weights_pb2.WeightsState),
+        Leave=(weights_pb2.MemberRequest, weights_pb2.WeightsState),
+        Drop=(weights_pb2.DropWeightsRequest, weights_pb2.DropWeightsReply),
     ),
     **_table(
         "SessionService",

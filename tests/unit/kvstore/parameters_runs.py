@@ -1,4 +1,4 @@
-"""Random runs of the weights of jobs: trainers and workers whose messages are lost, late, repeated and out of order."""
+"""Random runs of the weights of jobs: trainers and intervals whose messages are lost, late, repeated and out of order."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class ArrivalRun:
 
 
 class SummedRun:
-    """Workers on intervals of one job, several of them on the same one; ages of the values that intervals read."""
+    """Intervals of one job, each computed by several processes; ages of the values that intervals read."""
 
     def __init__(self, seed: int, step: VectorStep = SGD, bound: int | None = None) -> None:
         self.rng = random.Random(seed)

@@ -42,7 +42,7 @@ class _Sum:
 class SummedJob:
     """The weights of a job of intervals. Times do not matter: an epoch needs the gradients of all intervals.
 
-    Any worker may ask for any interval, and several may do the same work: the first result counts. An interval begins
+    Any process may ask for any interval, and several may do the same work: the first result counts. An interval begins
     its next epoch at most ``spec.bound`` epochs after the slowest. Epochs count from 0.
     """
 

@@ -36,6 +36,7 @@ def _methods(service: str, roles: Iterable[Role], *names: str) -> dict[str, froz
 
 
 _GRAPH, _KV, _LINK = "atta.v1.GraphService", "atta.v1.KvService", "atta.v1.LinkService"
+_WEIGHTS = "atta.v1.ParameterService"
 _TABLE, _SESSION, _CONTROL = "atta.v1.TableService", "atta.v1.SessionService", "atta.v1.ControlService"
 _REFLECTION, _HEALTH = "grpc.reflection.v1alpha.ServerReflection", "grpc.health.v1.Health"
 _FIGURES = (Role.READER, Role.WRITER, Role.OPERATOR)
@@ -48,6 +49,7 @@ ROLES: dict[str, frozenset[Role]] = {
     **_methods(_TABLE, [Role.READER, Role.WRITER], "Locate", "Pull"),
     **_methods(_TABLE, _FIGURES, "List", "Describe", "Snapshots"),
     **_methods(_TABLE, [Role.OPERATOR], "Delete", "Save", "Load"),
+    **_methods(_WEIGHTS, [Role.WRITER], "Create", "Join", "Begin", "Push", "Pull", "Renew", "Leave", "Drop"),
     **_methods(_SESSION, [Role.READER], "Open", "Next", "Renew", "Close"),
     **_methods(_CONTROL, Role, "Describe"),
     **_methods(_CONTROL, _FIGURES, "Stats", "Sessions"),
