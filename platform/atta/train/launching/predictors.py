@@ -76,7 +76,8 @@ def predict_as(config: PredictConfig, progress: Progress | None = None) -> Predi
     with _connected(config) as cluster, OwnFolder("atta-predict-") as folder:
         started = time.monotonic()
         job = PredictJob(cluster, **_arguments(config, 0), **asked)
-        task = {"config": dataclasses.asdict(config), "addresses": cluster.addresses}
+        # A cluster file may say more than addresses, so each process reads it.
+        task = {"config": dataclasses.asdict(config), "target": config.cluster or cluster.addresses}
         (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
         others = 0 if job.finished else config.processes - 1
         with _Helpers(Path(folder), others) as helpers:
@@ -246,7 +247,7 @@ def main(folder: str, rank: int) -> int:
         config = PredictConfig(**settings)
         _prepare_torch(config.processes)
         asked = _asked(config)
-        with atta.connect(task["addresses"]) as cluster:
+        with atta.connect(task["target"]) as cluster:
             PredictJob(cluster, **_arguments(config, rank), **asked).inference().run()
     except KeyboardInterrupt:
         return 130
