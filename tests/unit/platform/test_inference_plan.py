@@ -78,16 +78,21 @@ def test_every_process_and_partition_has_a_share(processes: int, parts: int) -> 
     assert parts <= shares < parts + processes
 
 
-@given(st.integers(1, 10**9), st.integers(0, 10**11), st.integers(1, 4096))
-def test_blocks_have_bounded_memory(vertices: int, edges: int, width: int) -> None:
-    by_edge = block_size(vertices, edges, width, row_per_edge=True)
-    summed = block_size(vertices, edges, width, row_per_edge=False)
+@given(st.integers(1, 10**9), st.integers(0, 10**11), st.integers(1, 4096), st.booleans())
+def test_blocks_have_bounded_memory(vertices: int, edges: int, width: int, queued: bool) -> None:
+    by_edge = block_size(vertices, edges, width, row_per_edge=True, queued=queued)
+    summed = block_size(vertices, edges, width, row_per_edge=False, queued=queued)
+    degree = edges / vertices
     assert 1 <= by_edge <= 1 << 15
     assert 1 <= summed <= 1 << 15
-    degree = edges / vertices
-    assert by_edge == 1 or by_edge * degree * width * 4 <= 128 << 20
-    assert summed == 1 or summed * degree <= 1 << 21
-    assert summed == 1 or min(vertices, summed * (1 + degree)) * width * 4 <= 256 << 20
+    assert by_edge == 1 or by_edge * degree * width * 4 <= 64 << 20
+    assert summed == 1 or summed * degree <= 1 << 20
+    assert summed == 1 or min(vertices, summed * (1 + degree)) * width * 4 <= (64 if queued else 128) << 20
+
+
+def test_a_graph_that_fits_is_read_in_large_blocks() -> None:
+    assert block_size(60_000, 3_000_000, 256, row_per_edge=False, queued=False) == (1 << 20) // 51
+    assert block_size(245_000, 12_000_000, 256, row_per_edge=False, queued=False) == (1 << 17) // 50
 
 
 def test_in_degrees_leave_out_self_loops() -> None:

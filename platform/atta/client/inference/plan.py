@@ -17,9 +17,10 @@ from atta.errors import ConfigError
 __all__ = ["AwaitStage", "InferencePlan", "RunShare", "block_size", "share_count"]
 
 MOST_SHARES = 1 << 16
-_EDGE_ROWS_BYTES = 128 << 20
-_READ_ROWS_BYTES = 256 << 20
-_BLOCK_EDGES = 1 << 21
+_EDGE_ROWS_BYTES = 64 << 20
+_READ_ROWS_BYTES = 128 << 20
+_QUEUED_BYTES = 64 << 20
+_BLOCK_EDGES = 1 << 20
 _BLOCK_SEEDS = 1 << 15
 
 Done = npt.NDArray[np.bool_]
@@ -98,19 +99,17 @@ def share_count(processes: int, parts: int) -> int:
     return processes * -(-parts // processes)
 
 
-def block_size(vertices: int, edges: int, width: int, *, row_per_edge: bool) -> int:
+def block_size(vertices: int, edges: int, width: int, *, row_per_edge: bool, queued: bool) -> int:
     """How many vertices a layer computes at a time, for rows of ``width`` float32 and vertices with average in-degrees.
 
-    row_per_edge: whether the layer makes a row per edge; these take at most 128 MiB. Other layers sum up rows as they
-    read them. Then the rows that a block reads count, at most all there are: large blocks read each row less often.
-    They take at most 256 MiB, and a block has at most 2**21 edges.
+    row_per_edge: whether the layer makes a row per edge; these take at most 64 MiB. Other layers sum up rows as they
+        read them. Then the rows that a block reads count, at most all there are: large blocks read each row less often.
+        They take at most 128 MiB, and a block has at most 2**20 edges.
+    queued: whether rows come with batches, of which several wait. Then a block reads at most 64 MiB.
     """
     degree = -(-edges // max(1, vertices))
     row_bytes = 4 * max(1, width)
-    if row_per_edge:
-        most = _EDGE_ROWS_BYTES // (row_bytes * (1 + degree))
-    elif vertices * row_bytes <= _READ_ROWS_BYTES:
-        most = _BLOCK_EDGES // (1 + degree)
-    else:
-        most = min(_BLOCK_EDGES, _READ_ROWS_BYTES // row_bytes) // (1 + degree)
-    return max(1, min(_BLOCK_SEEDS, most))
+    rows = (_EDGE_ROWS_BYTES if row_per_edge else _QUEUED_BYTES if queued else _READ_ROWS_BYTES) // row_bytes
+    if not row_per_edge and vertices <= rows:
+        rows = _BLOCK_EDGES
+    return max(1, min(_BLOCK_SEEDS, min(_BLOCK_EDGES, rows) // (1 + degree)))

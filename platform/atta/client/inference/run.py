@@ -245,7 +245,7 @@ class Inference:
         width = max(read, stage.width or 1, (stage.reads.width or 1) if stage.reads else 1)
         edges = self._schema.edge_counts[self._schema.edge_types[0]]
         vertices = self._schema.node_counts[self._node_type]
-        return block_size(vertices, edges, width, row_per_edge=stage.row_per_edge)
+        return block_size(vertices, edges, width, row_per_edge=stage.row_per_edge, queued=stage.features)
 
     def _prepare(self, stage: Stage, batch: MiniBatch) -> _Prepared:
         """Find the table rows of a batch's vertices, and pull what the stage reads of them."""

@@ -57,7 +57,7 @@ class PredictConfig:
                at_least=1, at_most=1 << 16),
     ] = None  # fmt: skip
     batch_size: Annotated[
-        int | None, Option("Vertices that a layer computes at a time.", unset="what takes 128 to 256 MiB", at_least=1)
+        int | None, Option("Vertices that a layer computes at a time.", unset="what takes 64 to 128 MiB", at_least=1)
     ] = None
     device: Annotated[str, Option("Where layers compute; auto: a GPU if there is one.", choices=DEVICES)] = "auto"
     threads: Annotated[
