@@ -88,7 +88,7 @@ def test_60_mib_of_tiny_fields(cluster: atta.LocalCluster, caller: Caller, name:
     with watched(cluster) as worst:
         code, details = caller.refusal(name, unit * (LONGEST // len(unit)))
     assert code is FULL
-    assert "has more than 16384 fields" in details
+    assert "has more than 8192 fields" in details
     assert worst[0] < 2
     assert memory(cluster) - before < 256 * MIB
 
