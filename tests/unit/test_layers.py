@@ -31,6 +31,8 @@ LAYERS = (
 PURE = (
     "atta.scheduler",
     "atta.wire.identity",
+    "atta.client.sessions.cursor",
+    "atta.client.sessions.reattachment",
     "atta.samplers.dag",
     "atta.samplers.seed_plan",
 )
