@@ -233,14 +233,14 @@ def test_another_dataset_is_served_at_the_address_of_old(small_graph: SmallGraph
             cluster.stats()
 
 
-def test_a_restart_ends_sessions_and_nothing_else(small_graph: SmallGraph, running: Running) -> None:
+def test_a_restart_ends_sessions_and_tables_and_nothing_else(small_graph: SmallGraph, running: Running) -> None:
     addresses, data = free_addresses(2), small_graph.dataset(2, "random")
     start(running, data, addresses)
     with atta.connect(addresses) as cluster:
         loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=8, rank=0, world_size=1)
         before = [batch.n_id() for batch in loader]
         table = cluster.tables.create(MutableSpec("t", 10, row_shape=(2,)))
-        batches = iter(loader)
+        batches = iter(atta.NeighborLoader(cluster, [5, 5], batch_size=8, rank=0, world_size=1, reconnect=0))
         next(batches)
         running.kill_all()
         start(running, data, addresses)

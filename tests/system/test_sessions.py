@@ -237,7 +237,7 @@ def test_daemons_in_the_wrong_order(cluster: atta.Cluster) -> None:
 def test_dead_peer_reaches_the_iterator(small_graph: SmallGraph) -> None:
     options = ("--peer-deadline", "1s", "--cache", "0")  # a full cache would do without the peer
     with atta.local(small_graph.dataset(2, "random"), threads=1, options=options) as broken:
-        loader = atta.NeighborLoader(broken, [5, 5], batch_size=8, rank=0, world_size=2)
+        loader = atta.NeighborLoader(broken, [5, 5], batch_size=8, rank=0, world_size=2, reconnect=0)
         list(loader)
         os.kill(broken.pids[1], signal.SIGKILL)
         with pytest.raises(atta.AttaError, match=broken.addresses[1]):
@@ -248,7 +248,7 @@ def test_dead_peer_reaches_the_iterator(small_graph: SmallGraph) -> None:
 def test_dead_home_reaches_the_iterator(small_graph: SmallGraph, taken: int) -> None:
     """The daemon dies while the client waits for the next batch: the iterator soon ends with an error."""
     with atta.local(small_graph.dataset(2, "random"), threads=1) as cluster:
-        batches = iter(atta.NeighborLoader(cluster, [3], "train", batch_size=4))
+        batches = iter(atta.NeighborLoader(cluster, [3], "train", batch_size=4, reconnect=0))
         for _ in range(taken):
             next(batches)
         os.kill(cluster.pids[0], signal.SIGKILL)

@@ -33,6 +33,8 @@ PURE = (
     "atta.kvstore.parameters",
     "atta.wire.identity",
     "atta.wire.security.roles",
+    "atta.client.sessions.cursor",
+    "atta.client.sessions.reattachment",
     "atta.samplers.dag",
     "atta.samplers.seed_plan",
 )

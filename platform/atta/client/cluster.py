@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -23,7 +25,8 @@ from atta.protos.v1 import session_pb2
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.seed_plan import home_of
 from atta.wire.clusterfile import check_address, read_cluster, read_credentials
-from atta.wire.parts import groups_of
+from atta.wire.identity import Bound, Identity, check
+from atta.wire.parts import groups_of, parts_text
 from atta.wire.security.credentials import Credentials
 
 __all__ = ["Cluster", "connect", "connect_all", "credentials_for", "resolve_target"]
@@ -37,10 +40,13 @@ class Cluster:
         connections: Sequence[Connection],
         descriptions: Sequence[Description],
         credentials: Credentials | None = None,
+        where: Callable[[], Mapping[int, str]] | None = None,
     ) -> None:
+        """``where``: the daemons' present addresses, each by its first partition; None: they never move."""
         self.credentials = credentials
         """With which files the daemons were reached; None: without TLS."""
         self._connections = list(connections)
+        self._where, self._moving, self._left = where, threading.Lock(), list[Connection]()
         self._descriptions = list(descriptions)
         self._closed = False
         self._slots = SlotMaps()
@@ -48,7 +54,8 @@ class Cluster:
         self._keeper = SessionKeeper()
         for connection, description in zip(connections, descriptions, strict=True):
             connection.meet(description)
-        self.tables = ClusterTables(self._connections, self.parts, self._descriptions[0].dataset_id)
+        # Mutable tables live in the daemons' memory, so they do not move to another address.
+        self.tables = ClusterTables(tuple(self._connections), self.parts, self._descriptions[0].dataset_id)
         """Mutable tables on the daemons; see ``atta.DistTensor`` and ``atta.DistEmbedding``."""
 
     @property
@@ -102,26 +109,65 @@ class Cluster:
         that it still has."""
         return [c.trace(last_s) for c in self._connections]
 
-    def stream(self, request: session_pb2.OpenRequest) -> BatchStream:
-        """Open a session on the home daemon of the request's rank, also if that daemon has been restarted since."""
+    def stream(
+        self, request: session_pb2.OpenRequest, timeout_s: float | None = None, *, look: bool = False
+    ) -> BatchStream:
+        """Open a session on the home daemon of the request's rank, also if that daemon has been restarted since.
+
+        Args:
+            request: what to sample. Fields that depend on the daemon are set here.
+            timeout_s: how long it may take; None: the connection's deadline, and longer if the daemon is restarting.
+            look: the daemon was lost. Look where it is now before asking: perhaps it has another address.
+
+        Raises:
+            UnavailableError, DeadlineError: it does not answer.
+            WrongDatasetError: another dataset or partition is served at its address.
+        """
         home = self.daemon_of(home_of(request.rank, request.world_size, self.num_parts))
         request.dataset_id = self.dataset_id
+        if look:
+            self._look_for(home, timeout_s)
         try:
-            return self._open(home, request)
+            return self._open(home, request, timeout_s)
         except RestartedError:
-            self._meet_again(home)
-            return self._open(home, request)
+            self._meet_again(home, timeout_s)
+            return self._open(home, request, timeout_s)
 
-    def _open(self, home: int, request: session_pb2.OpenRequest) -> BatchStream:
+    def _open(self, home: int, request: session_pb2.OpenRequest, timeout_s: float | None) -> BatchStream:
         request.shared_memory = self._descriptions[home].machine == machine_id()
         # Over a network wide ids would cost more than converting narrow ones here.
         request.wide_ids &= request.shared_memory
-        return BatchStream(self._connections[home].pinned(), self._slots, self._keeper, request)
+        connection = self._connections[home].pinned()
+        within_s = None if timeout_s is None else min(timeout_s, connection.deadline_s)
+        return BatchStream(connection, self._slots, self._keeper, request, within_s)
 
-    def _meet_again(self, daemon: int) -> None:
-        found = self._connections[daemon].describe()
+    def _meet_again(self, daemon: int, timeout_s: float | None) -> None:
+        found = self._connections[daemon].describe(timeout=timeout_s)
         self._connections[daemon].meet(found)
         self._descriptions[daemon] = found
+
+    def _look_for(self, daemon: int, timeout_s: float | None) -> None:
+        """Ask the daemon who it is, at its present address. It may be a new process there."""
+        with self._moving:
+            known, parts = self._connections[daemon], self._descriptions[daemon].parts
+            address = known.address if self._where is None else self._where().get(parts.start, known.address)
+            if address == known.address:
+                self._meet_again(daemon, timeout_s)
+                return
+            moved = Connection(address, known.deadline_s, part=parts.start, credentials=self.credentials)
+            try:
+                found = moved.describe(timeout=timeout_s)
+                check(found.identity, Identity(parts.start, self.dataset_id), Bound.NAMED, address)
+                if found.parts != parts:
+                    raise WrongDatasetError(
+                        address, f"serves partitions {parts_text(found.parts)}, not {parts_text(parts)}"
+                    )
+            except BaseException:
+                moved.close()
+                raise
+            moved.meet(found)
+            self._left.append(known)  # other sessions, tables and the keeper may still use it
+            self._connections[daemon], self._descriptions[daemon] = moved, found
 
     def close(self) -> None:
         """Close all sessions and connections; closing again does nothing."""
@@ -130,7 +176,7 @@ class Cluster:
         self._closed = True
         self._keeper.close()
         self.tables.close()
-        for connection in self._connections:
+        for connection in (*self._connections, *self._left):
             connection.close()
 
     def __enter__(self) -> Cluster:
@@ -166,13 +212,23 @@ def connect(
         WrongDatasetError: the daemons serve different datasets, or a daemon another partition than its position says.
         ConfigError: the target makes no sense, or its daemons do not serve all partitions.
     """
-    return connect_all(resolve_target(target), credentials or credentials_for(target), deadline_s=deadline_s, wait=wait)
+    where = partial(resolve_target, target)
+    found = credentials or credentials_for(target)
+    return connect_all(where(), found, deadline_s=deadline_s, wait=wait, where=where)
 
 
 def connect_all(
-    addresses: Mapping[int, str], credentials: Credentials | None, *, deadline_s: float = 30.0, wait: bool = False
+    addresses: Mapping[int, str],
+    credentials: Credentials | None,
+    *,
+    deadline_s: float = 30.0,
+    wait: bool = False,
+    where: Callable[[], Mapping[int, str]] | None = None,
 ) -> Cluster:
-    """As ``connect``, with the addresses of daemons by their first partitions. Without credentials there is no TLS."""
+    """As ``connect``, with the addresses of daemons by their first partitions. Without credentials there is no TLS.
+
+    ``where``: see ``Cluster``.
+    """
     connections = [
         Connection(address, deadline_s, part=part, credentials=credentials)
         for part, address in sorted(addresses.items())
@@ -184,7 +240,7 @@ def connect_all(
         for connection in connections:
             connection.close()
         raise
-    return Cluster(connections, descriptions, credentials)
+    return Cluster(connections, descriptions, credentials, where)
 
 
 def resolve_target(target: str | Path | Sequence[str]) -> Mapping[int, str]:

@@ -38,12 +38,12 @@ async def _refuse(name: str, raw: bytes, context: Any) -> None:
 
 
 def _handler(name: str) -> Any:
-    async def one(raw: bytes, context: Any) -> Any:
-        await _refuse(name, raw, context)
+    async def one(_: Any, context: Any) -> Any:
+        await _refuse(name, await context.read(), context)
         return rpc.METHODS[name].reply()
 
-    async def stream(raw: bytes, context: Any) -> AsyncIterator[Any]:
-        await _refuse(name, raw, context)
+    async def stream(_: Any, context: Any) -> AsyncIterator[Any]:
+        await _refuse(name, await context.read(), context)
         yield rpc.METHODS[name].reply()
 
     return stream if rpc.METHODS[name].streams else one

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -14,6 +15,8 @@ from atta.client.loaders.arguments import earlier_names, ignore_torch_options
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.sampled import Origin
 from atta.client.loaders.seeds import InputNodes, batches_of, node_seeds
+from atta.client.sessions.cursor import Cursor, StreamPlace, request_digest
+from atta.client.sessions.resuming import ResumingStream
 from atta.client.sessions.stream import BatchStream
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.kvstore.store import known_codec
@@ -38,6 +41,9 @@ class DagLoader:
     Attributes:
         epochs: how often the loader will be iterated; None: not known. While one epoch ends, the daemon begins the
             next.
+
+    If the daemon goes away, the iterator waits for it, at most ``reconnect`` seconds (60), and goes on with the next
+    batch: none is lost and none comes twice. ``reconnect=0``: it fails at once (docs/reliability.md).
     """
 
     _wide_ids = True
@@ -64,6 +70,7 @@ class DagLoader:
         job: str | None = None,
         epochs: int | None = None,
         share: float = 1.0,
+        reconnect: float = 60.0,
         **torch_options: Any,
     ) -> None:
         """See ``NeighborLoader``. ``dag`` comes from ``atta.samplers.dag.spec``.
@@ -81,6 +88,8 @@ class DagLoader:
         self._cluster = cluster
         self._transform = transform
         self._epoch, self.epochs = 0, None if epochs is None else whole("epochs", epochs, 0)
+        self._reconnect_s = number("reconnect", reconnect, "seconds, at least 0", above=-math.ulp(0.0))
+        self._place, self._loaded = StreamPlace(0), False
         self._prepared: tuple[int, Future[BatchStream]] | None = None
         self._opener: ThreadPoolExecutor | None = None
         self._origin = Origin.of(dag, edge_ids=edge_ids)
@@ -106,8 +115,9 @@ class DagLoader:
             raise ConfigError("batches: they come as given, without shuffle and drop_last")
 
     def __iter__(self) -> Iterator[Any]:
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        return _Batches(self._prepared_for(epoch) or self._open(epoch), self._made, partial(self._prepare, epoch + 1))
+        if self._loaded:
+            return self.resume(self._place.epoch, self._place.batch)
+        return self._batches(StreamPlace(self._epoch))
 
     def __len__(self) -> int:
         """Number of batches per epoch of this rank. Asks no daemon.
@@ -118,8 +128,14 @@ class DagLoader:
         return batches_of(self._cluster.schema, self._request)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration epoch ``epoch``, as torch's DistributedSampler does."""
+        """Make the next iteration epoch ``epoch``, as torch's DistributedSampler does.
+
+        If a state has been loaded and it lies in this epoch, the iteration still begins where the state says.
+        """
         self._epoch = whole("epoch", epoch, 0, _MOST_EPOCHS)
+        self._loaded = self._loaded and self._place.epoch == self._epoch
+        if not self._loaded:
+            self._place = StreamPlace(self._epoch)
 
     def resume(self, epoch: int, batch: int) -> Iterator[Any]:
         """Iterate epoch ``epoch`` from this rank's batch ``batch`` on: the same batches that an interrupted run lacks.
@@ -128,9 +144,43 @@ class DagLoader:
             ConfigError: ``epoch`` or ``batch`` is not a whole number from 0, or there are fewer batches.
         """
         epoch, first = whole("epoch", epoch, 0, _MOST_EPOCHS), whole("batch", batch, 0, len(self))
-        stream = self._open(epoch, start_batch=first)
-        self._epoch = epoch + 1
-        return _Batches(stream, self._made, partial(self._prepare, epoch + 1))
+        return self._batches(StreamPlace(epoch, first))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the latest iteration is: its epoch and its next batch, also in mid-epoch. Plain values.
+
+        If ``set_epoch`` has been called since, it is the start of that epoch.
+
+        A batch counts when the iterator has returned it. After the last batch the state is the start of the next epoch.
+        """
+        place = self._place
+        if place.batch and place.batch >= len(self):
+            place = StreamPlace(place.epoch + 1)
+        return Cursor(self._digest(), place.epoch, place.batch).to_state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration begin where ``state``, from ``state_dict``, says.
+
+        Raises:
+            ConfigError: it is no state, or that of a loader with other batches: another dataset, seed, batch size, ...
+        """
+        cursor = Cursor.from_state(state)
+        if cursor.request != self._digest():
+            raise ConfigError("state of a loader: it belongs to a loader with other batches (dataset or arguments)")
+        whole("batch", cursor.batch, 0, len(self))
+        self._place, self._epoch, self._loaded = StreamPlace(cursor.epoch, cursor.batch), cursor.epoch, True
+
+    def _digest(self) -> str:
+        self._request.dataset_id = self._cluster.dataset_id
+        return request_digest(self._request)
+
+    def _batches(self, place: StreamPlace) -> _Batches:
+        """Iterate from ``place`` on. The next iteration is the epoch after it."""
+        self._epoch, self._loaded = place.epoch + 1, False
+        prepared = None if place.batch else self._prepared_for(place.epoch)
+        stream = ResumingStream(self._open, place, self._reconnect_s, prepared)
+        self._place = place
+        return _Batches(stream, self._made, partial(self._prepare, place.epoch + 1))
 
     def _prepare(self, epoch: int) -> None:
         """Open the session of a coming epoch in the background: its batches are made while the present epoch ends."""
@@ -138,7 +188,7 @@ class DagLoader:
             return
         if self._opener is None:
             self._opener = ThreadPoolExecutor(1, thread_name_prefix="atta-open")
-        self._prepared = epoch, self._opener.submit(self._open, epoch)
+        self._prepared = epoch, self._opener.submit(self._open, StreamPlace(epoch))
 
     def _prepared_for(self, epoch: int) -> BatchStream | None:
         """The session that was prepared for ``epoch``; None if there is none. A session of another epoch is closed."""
@@ -154,11 +204,11 @@ class DagLoader:
         stream.close()
         return None
 
-    def _open(self, epoch: int, start_batch: int = 0) -> BatchStream:
+    def _open(self, place: StreamPlace, timeout_s: float | None = None, look: bool = False) -> BatchStream:
         request = session_pb2.OpenRequest()
         request.CopyFrom(self._request)
-        request.epoch, request.start_batch = epoch, start_batch
-        return self._cluster.stream(request)
+        request.epoch, request.start_batch = place.epoch, place.batch
+        return self._cluster.stream(request, timeout_s, look=look)
 
     def _made(self, raw: Any) -> Any:
         batch = MiniBatch(raw, self._cluster.schema, self._cluster.scratch, self._origin)
@@ -178,7 +228,7 @@ def place_of(variable: str, given: int | None, least: int) -> int:
 class _Batches(Iterator[Any]):
     """The iterator of one epoch. Its session ends when the iterator is dropped."""
 
-    def __init__(self, stream: BatchStream, made: Callable[[Any], Any], ending: Callable[[], None]) -> None:
+    def __init__(self, stream: ResumingStream, made: Callable[[Any], Any], ending: Callable[[], None]) -> None:
         """``ending``: called once, when the daemon has begun the last batch and could begin another epoch."""
         self._stream, self._made = stream, made
         self._ending: Callable[[], None] | None = ending

@@ -20,7 +20,7 @@ from atta.client.control import Connection
 from atta.client.sessions.keeper import SessionKeeper, SessionState
 from atta.client.sessions.pace import ConsumerPace
 from atta.client.sessions.slots import SlotMaps
-from atta.errors import ConfigError, DeadlineError, QuotaExceededError, RemoteError, UnavailableError
+from atta.errors import ConfigError, DeadlineError, QuotaExceededError, RemoteError, RestartedError, UnavailableError
 from atta.protos.v1 import session_pb2
 from atta.wire import rpc
 from atta.wire.bulk import BATCH_DATA
@@ -59,9 +59,16 @@ class BatchStream(Iterator[RawBatch]):
     """
 
     def __init__(
-        self, connection: Connection, slots: SlotMaps, keeper: SessionKeeper, request: session_pb2.OpenRequest
+        self,
+        connection: Connection,
+        slots: SlotMaps,
+        keeper: SessionKeeper,
+        request: session_pb2.OpenRequest,
+        timeout_s: float | None = None,
     ) -> None:
         """Open the session under a random name. ``keeper`` renews its lease.
+
+        Without ``timeout_s`` the request is repeated for a while if nobody answers, see ``Connection.call``.
 
         Raises:
             ConfigError, UnknownNameError, WrongDatasetError, QuotaExceededError: the daemon refuses the request.
@@ -70,7 +77,7 @@ class BatchStream(Iterator[RawBatch]):
         request.session = secrets.token_hex(8)
         self._state = SessionState(connection, slots, request.session)
         try:
-            reply = connection.call("SessionService.Open", request)
+            reply = connection.call("SessionService.Open", request, timeout=timeout_s)
         except (ConfigError, QuotaExceededError):
             raise
         except BaseException:  # the session may be open: perhaps only the answer was lost
@@ -98,6 +105,9 @@ class BatchStream(Iterator[RawBatch]):
         asked = time.perf_counter()
         try:
             batch = self._receive()
+        except (UnavailableError, DeadlineError, RestartedError):
+            self._finalizer()  # closes the session without waiting for a daemon that does not answer
+            raise
         except BaseException:
             self.close()
             raise
@@ -108,6 +118,11 @@ class BatchStream(Iterator[RawBatch]):
         batch.stats["wait_ms"] = 1e3 * (time.perf_counter() - asked)
         self._pace.arrived()
         return batch
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the daemon."""
+        return self._state.connection.address
 
     @property
     def left(self) -> int:
@@ -134,14 +149,15 @@ class BatchStream(Iterator[RawBatch]):
 
     def _receive(self) -> RawBatch:
         """The batch that was asked for. A lost answer is asked for again, which is safe because ``Next`` is numbered."""
-        failures = 0
+        failures, began = 0, time.monotonic()
         while True:
             try:
                 answer = self._read()
-            except (UnavailableError, DeadlineError):
+            except (UnavailableError, DeadlineError) as error:
                 # An answer that was asked for ahead may miss its deadline while the consumer is busy elsewhere.
+                late = isinstance(error, DeadlineError) and time.monotonic() - began > NEXT_DEADLINE_S / 2
                 failures += 1
-                if failures > RETRIES:
+                if failures > RETRIES or late:
                     raise
                 time.sleep(0.1 * failures)
             else:

@@ -1,0 +1,108 @@
+"""An epoch of batches that outlives its session: when the daemon goes away, another session goes on at the cursor."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+
+from atta.client.sessions.cursor import StreamPlace
+from atta.client.sessions.reattachment import Reattachment
+from atta.client.sessions.stream import BatchStream, RawBatch
+from atta.errors import DeadlineError, RemoteError, RestartedError, UnavailableError
+
+__all__ = ["ResumingStream"]
+
+LOST = (UnavailableError, DeadlineError, RestartedError)
+"""What a request raises whose session may be gone. Other errors would come again."""
+FIRST_OPEN_S = 30.0
+"""How long the first request for a session may take."""
+_JITTER = random.Random()  # its own: the program's random numbers stay what they would be
+LEAST_S = 1.0
+"""How long an attempt may take at least, also at the very end of an outage."""
+Opener = Callable[[StreamPlace, float, bool], BatchStream]
+
+
+class ResumingStream(Iterator[RawBatch]):
+    """The batches from ``place`` to the end of the epoch, each once and in order.
+
+    Attributes:
+        place: of the next batch. It stays readable when the stream is gone.
+    """
+
+    def __init__(
+        self, opened: Opener, place: StreamPlace, reconnect_s: float, stream: BatchStream | None = None
+    ) -> None:
+        """Open the session, unless ``stream`` has been opened for ``place`` already.
+
+        Args:
+            opened: opens a session for a place, within a number of seconds, with one attempt. The flag says whether
+                the daemon was lost before, so that it must be looked for.
+            place: where to begin.
+            reconnect_s: how long to wait for a daemon that has gone; 0: not at all.
+            stream: a session to begin with.
+
+        Raises:
+            ConfigError, UnknownNameError, WrongDatasetError, QuotaExceededError: the daemon refuses the request.
+            UnavailableError, DeadlineError: it did not answer in time.
+        """
+        self.place = place
+        self._opened = opened
+        self._outages = Reattachment(reconnect_s, place.batch)
+        self._reconnect_s = reconnect_s
+        self._failed = False
+        if stream is None:
+            try:
+                stream = opened(place, FIRST_OPEN_S, False)
+            except LOST as error:
+                stream = self._reopened(error)
+        self._stream = stream
+        self.batches = self._stream.batches
+
+    def __next__(self) -> RawBatch:
+        while True:
+            try:
+                batch = next(self._stream)
+            except LOST as error:
+                if self._failed:
+                    raise StopIteration from None
+                self._stream = self._same(self._reopened(error))
+            else:
+                self.place.batch += 1
+                return batch
+
+    @property
+    def unlaunched(self) -> int:
+        """Number of batches that the daemon had not begun when it sent the latest one."""
+        return self._stream.unlaunched
+
+    def close(self) -> None:
+        """End the session; repeating it does nothing."""
+        self._stream.close()
+
+    def _reopened(self, lost: RemoteError) -> BatchStream:
+        """A session from the next batch on. Raises the latest error when the outage has lasted too long."""
+        while True:
+            wait_s = self._outages.wait_s(time.monotonic(), self.place.batch, _JITTER.random())
+            if wait_s is None:
+                self._failed = True
+                raise self._told(lost)
+            time.sleep(wait_s)
+            try:
+                return self._opened(self.place, max(LEAST_S, self._outages.left_s(time.monotonic())), True)
+            except LOST as error:
+                lost = error
+
+    def _told(self, lost: RemoteError) -> RemoteError:
+        """The error, with how long the daemon was waited for."""
+        if not self._reconnect_s:
+            return lost
+        return type(lost)(lost.peer, f"{lost.cause} (gave up after reconnect={self._reconnect_s:g} s)")
+
+    def _same(self, stream: BatchStream) -> BatchStream:
+        if stream.batches == self.batches:
+            return stream
+        stream.close()
+        raise RemoteError(
+            stream.address, f"has {stream.batches} batches in this epoch, there were {self.batches} before"
+        )

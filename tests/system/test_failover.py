@@ -1,0 +1,196 @@
+"""Daemons that die in the middle of an epoch: the batches are those of an undisturbed run, each once and in order."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atta
+from atta.client.local import free_addresses
+from atta.client.sessions import stream
+from atta.errors import AttaError, ConfigError
+from atta.wire.clusterfile import write_cluster
+from tests.system.conftest import SmallGraph
+from tests.system.running import Running, daemons
+
+OWN = {"rank": 0, "world_size": 1, "seed": 3, "shuffle": True}
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    with daemons() as found:
+        yield found
+
+
+def digest(batch: Any) -> str:
+    """Of the number and all arrays of a batch."""
+    found = hashlib.sha256(str(batch.batch_id).encode())
+    for name, array in sorted(batch._raw.arrays.items()):
+        found.update(f"{name} {array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+LOADERS: dict[str, Callable[[atta.Cluster, SmallGraph], Any]] = {
+    "neighbours": lambda cluster, _: atta.NeighborLoader(cluster, [4, 3], "train", batch_size=8, **OWN),
+    "trees": lambda cluster, _: atta.NeighborLoader(cluster, [4, 3], "train", batch_size=8, disjoint=True, **OWN),
+    "times": lambda cluster, graph: atta.NeighborLoader(
+        cluster, [4], graph.train_ids, input_time=np.full(120, 25), time_attr="time", batch_size=8, **OWN
+    ),
+    "links": lambda cluster, graph: atta.LinkNeighborLoader(
+        cluster, [3], np.stack([graph.src_ids, graph.dst_ids])[:, :120], batch_size=8, neg_sampling="binary", **OWN
+    ),
+    "operator": lambda cluster, graph: atta.BatchLoader(
+        cluster, "saint-walks", {"length": 3}, input_nodes=graph.train_ids, batch_size=8, **OWN
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_the_home_daemon_dies_twice_in_an_epoch(kind: str, small_graph: SmallGraph, running: Running) -> None:
+    addresses, data = free_addresses(1), small_graph.dataset(1, "random")
+    running.start(data, 0, addresses[0], {})
+    with atta.connect(addresses) as cluster:
+        loader = LOADERS[kind](cluster, small_graph)
+        whole = [digest(batch) for batch in loader]
+        loader.set_epoch(0)
+        found, kept = [], []
+        for batch in loader:
+            kept.append(batch)
+            found.append(digest(batch))
+            if len(found) in (1, len(whole) // 2):
+                running.kill(addresses[0])
+                running.start(data, 0, addresses[0], {})
+        assert found == whole
+        assert [digest(batch) for batch in kept] == whole, "batches of daemons that have died stay readable"
+
+
+def test_a_real_daemon_is_killed_and_comes_back(small_graph: SmallGraph) -> None:
+    again: list[subprocess.Popen[bytes]] = []
+
+    def restart(cluster: atta.LocalCluster) -> None:
+        again.append(subprocess.Popen(cluster._children[0].args, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL))
+
+    with atta.local(small_graph.dataset(2, "random"), threads=1) as cluster:
+        loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=8, **OWN)
+        whole = [digest(batch) for batch in loader]
+        loader.set_epoch(0)
+        batches = iter(loader)
+        found = [digest(next(batches)) for _ in range(4)]
+        os.kill(cluster.pids[0], signal.SIGKILL)
+        timer = threading.Timer(0.5, restart, [cluster])
+        timer.start()
+        try:
+            found += [digest(batch) for batch in batches]
+            assert found == whole
+            assert len(loader) == len(whole)
+        finally:
+            timer.join()
+            again[0].kill()
+            again[0].wait()
+
+
+def test_the_daemon_comes_back_at_another_address(small_graph: SmallGraph, running: Running, tmp_path: Path) -> None:
+    (old, new), data, file = free_addresses(2), small_graph.dataset(1, "random"), tmp_path / "cluster.toml"
+    write_cluster(file, [old])
+    running.start(data, 0, old, {})
+    with atta.connect(file) as cluster:
+        loader = LOADERS["neighbours"](cluster, small_graph)
+        whole = [digest(batch) for batch in loader]
+        batches = loader.resume(0, 0)
+        found = [digest(next(batches))]
+        running.kill(old)
+        running.start(data, 0, new, {})
+        write_cluster(file, [new])
+        assert found + [digest(batch) for batch in batches] == whole
+        assert cluster.addresses == [new]
+
+
+def test_another_dataset_at_the_new_address(small_graph: SmallGraph, running: Running, tmp_path: Path) -> None:
+    (old, new), file = free_addresses(2), tmp_path / "cluster.toml"
+    write_cluster(file, [old])
+    running.start(small_graph.dataset(1, "random"), 0, old, {})
+    with atta.connect(file) as cluster:
+        batches = iter(LOADERS["neighbours"](cluster, small_graph))
+        next(batches)
+        running.kill(old)
+        running.start(small_graph.dataset(2, "random"), 0, new, {1: old})
+        write_cluster(file, [new])
+        with pytest.raises(atta.WrongDatasetError, match=f"{new}: serves partition 0 of dataset"):
+            list(batches)
+
+
+@pytest.mark.parametrize("reconnect", [0, 0.3])
+def test_a_daemon_that_stays_away(reconnect: float, small_graph: SmallGraph, running: Running) -> None:
+    (address,) = free_addresses(1)
+    running.start(small_graph.dataset(1, "random"), 0, address, {})
+    with atta.connect([address]) as cluster:
+        batches = iter(atta.NeighborLoader(cluster, [3], "train", batch_size=8, reconnect=reconnect, **OWN))
+        next(batches)
+        running.kill(address)
+        with pytest.raises(atta.UnavailableError, match=address) as caught:
+            list(batches)
+        assert ("reconnect=0.3 s" in str(caught.value)) == bool(reconnect)
+        assert list(batches) == [], "an iterator that has failed is over"
+
+
+def test_a_stopped_daemon(small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "NEXT_DEADLINE_S", 1.0)
+    with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster:
+        loader = atta.NeighborLoader(cluster, [3], "train", batch_size=8, reconnect=0.5, **OWN)
+        whole = [digest(batch) for batch in loader]
+        loader.set_epoch(0)
+        batches = iter(loader)
+        found = [digest(next(batches))]
+        os.kill(cluster.pids[0], signal.SIGSTOP)
+        try:
+            with pytest.raises(atta.DeadlineError, match=rf"{cluster.addresses[0]}.*reconnect=0.5 s"):
+                found += [digest(batch) for batch in batches]
+        finally:
+            os.kill(cluster.pids[0], signal.SIGCONT)
+        state = loader.state_dict()
+        assert state["batch"] == len(found)
+        loader.load_state_dict(state)
+        assert found + [digest(batch) for batch in loader] == whole
+
+
+def test_a_state_in_mid_epoch(small_graph: SmallGraph, placements: dict[str, atta.LocalCluster]) -> None:
+    """Another process would do the same: the state goes to a loader of its own."""
+    cluster = next(iter(placements.values()))
+
+    def made(**changes: Any) -> Any:
+        return atta.NeighborLoader(cluster, [3], "train", **{"batch_size": 8, **OWN, **changes})
+
+    loader = made()
+    epochs = [[digest(batch) for batch in loader] for _ in range(3)]
+    loader.set_epoch(1)
+    for number, _ in enumerate(loader, 1):
+        if number == 5:
+            break
+    state = loader.state_dict()
+    assert (state["epoch"], state["batch"]) == (1, 5)
+    other = made(job="another", share=0.5)
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    other.set_epoch(1)
+    assert [digest(batch) for batch in other] == epochs[1][5:]
+    assert other.state_dict() == {**state, "epoch": 2, "batch": 0}
+    assert [digest(batch) for batch in other] == epochs[2]
+    other.set_epoch(7)
+    assert (other.state_dict()["epoch"], other.state_dict()["batch"]) == (7, 0)
+    other.load_state_dict(state)
+    other.set_epoch(0)
+    assert [digest(batch) for batch in other] == epochs[0], "set_epoch names another epoch, so it begins at its start"
+    for changes in ({"seed": 4}, {"batch_size": 4}, {"shuffle": False}):
+        with pytest.raises(ConfigError, match="other batches"):
+            made(**changes).load_state_dict(state)
+    with pytest.raises(AttaError, match="batch"):
+        made().load_state_dict({**state, "batch": 1000})
