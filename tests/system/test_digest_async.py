@@ -99,6 +99,21 @@ def test_two_trainers_learn_without_waiting_for_each_other(preloaded_trainers: N
     assert last.loss < found.epochs[0].loss or len(found.epochs) == 1
 
 
+@pytest.mark.slow
+def test_trainers_of_one_server_do_not_wait_for_each_other_either(preloaded_trainers: None, graph: Path) -> None:
+    folder = graph.parent / "shared"
+    partition_graph(graph, folder, parts=1, method="random", seed=0)
+    found = fit(
+        config(
+            data=str(folder), strategy="digest-async", trainers=2, trainers_per_server=2, stale_across="trainers",
+            epochs=60, dropout=0.0, lr=0.05,
+        )
+    )  # fmt: skip
+    assert [report.steps for report in found.epochs] == [120]
+    assert found.epochs[-1].test_accuracy is not None
+    assert found.epochs[-1].test_accuracy > 0.6
+
+
 def state_of(pid: int) -> str:
     """``T`` for a stopped process."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
