@@ -12,6 +12,7 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option, check_bounds, renamed
 from atta.train.settings import (
     DEEP_MODELS,
+    AsyncDigestSettings,
     CooperativeSettings,
     MinibatchSettings,
     PipeGcnSettings,
@@ -29,7 +30,9 @@ _SENTENCES = "; ".join(f"{name}: {strategy.sentence}" for name, strategy in STRA
 
 @renamed
 @dataclass(frozen=True)
-class TrainConfig(CooperativeSettings, SancusSettings, PipeGcnSettings, SatSettings, MinibatchSettings):
+class TrainConfig(
+    CooperativeSettings, SancusSettings, PipeGcnSettings, SatSettings, AsyncDigestSettings, MinibatchSettings
+):
     """The settings of a run, with those of all strategies. Raises ConfigError for settings that make no sense.
 
     A strategy sees only ``own``: the settings that every run has, and its own.

@@ -18,7 +18,7 @@ from atta.train.settings import TrainSettings
 from atta.train.strategies import STRATEGIES, strategies_with
 
 SOURCES = Path(__file__).parents[3] / "platform/atta"
-READING = ["exchange", "sancus", "pipegcn", "digest", "sat"]
+READING = ["exchange", "sancus", "pipegcn", "digest", "sat", "digest-async"]
 """Strategies whose trainers read rows of others."""
 
 
@@ -41,14 +41,15 @@ def test_every_setting_belongs_to_all_strategies_or_to_some() -> None:
     assert strategies_with("rows") == READING
     assert strategies_with("stale_across") == READING[1:]
     assert strategies_with("eps") == ["sancus"]
-    assert strategies_with("sync_every") == ["digest", "sat"]
+    assert strategies_with("sync_every") == ["digest", "sat", "digest-async"]
     assert strategies_with("window") == ["sat"]
+    assert strategies_with("max_delay") == ["digest-async"]
     assert strategies_with("epochs") == []
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_strategy_sees_its_own_settings_only(name: str) -> None:
-    needed = {"co_batches": 2} if name == "cooperative" else {}
+    needed = {"cooperative": {"co_batches": 2}, "digest-async": {"trainers_per_server": 1}}.get(name, {})
     config = TrainConfig(data="x", strategy=name, trainers=4, layers=3, **needed)  # type: ignore[arg-type]
     own = config.own
     assert type(own) is STRATEGIES[name].settings

@@ -8,13 +8,14 @@ from atta.train.settings.common import DEEP_MODELS, DEVICES, MODELS, MOST_LAYERS
 from atta.train.settings.exchange import ExchangeSettings, StaleSettings
 from atta.train.settings.minibatch import MinibatchSettings
 from atta.train.settings.servers import CooperativeSettings, FullSettings, ServerSettings
-from atta.train.settings.stale import DigestSettings, PipeGcnSettings, SancusSettings, SatSettings
+from atta.train.settings.stale import AsyncDigestSettings, DigestSettings, PipeGcnSettings, SancusSettings, SatSettings
 
 __all__ = [
     "DEEP_MODELS",
     "DEVICES",
     "MODELS",
     "MOST_LAYERS",
+    "AsyncDigestSettings",
     "CooperativeSettings",
     "DigestSettings",
     "ExchangeSettings",

@@ -12,8 +12,9 @@ from atta.observe.settings import Option, check_bounds
 from atta.train.settings.exchange import StaleSettings
 
 __all__ = [
-    "BOUNDS", "HISTORY_CODECS", "PHASES", "PREDICTORS", "DigestOptions", "DigestSettings", "PipeGcnOptions",
-    "PipeGcnSettings", "SancusOptions", "SancusSettings", "SatOptions", "SatSettings", "check_options",
+    "BOUNDS", "HISTORY_CODECS", "PHASES", "PREDICTORS", "AsyncDigestSettings", "AsyncOptions", "DigestOptions",
+    "DigestSettings", "PipeGcnOptions", "PipeGcnSettings", "SancusOptions", "SancusSettings", "SatOptions",
+    "SatSettings", "check_options",
 ]  # fmt: skip
 
 BOUNDS = ("epoch", "adaptive", "gap")
@@ -92,6 +93,26 @@ class SatOptions(DigestOptions):
 
 
 @dataclass(frozen=True)
+class AsyncOptions:
+    """What training without barriers asks for."""
+
+    max_delay: Annotated[
+        int | None,
+        Option("Steps that a trainer may be ahead of the slowest.", unset="no bound", at_least=0, at_most=1 << 20),
+    ] = None
+    lr_scale: Annotated[
+        float | None, Option("Multiply the learning rate by this.", unset="1 divided by the number of trainers")
+    ] = None
+    max_updates: Annotated[
+        int | None, Option("Stop after this many updates.", unset="epochs times trainers", at_least=1, at_most=1 << 40)
+    ] = None
+    eval_interval: Annotated[
+        float, Option("Seconds between copies of the weights, which are evaluated after the run.")
+    ] = 10.0
+    lease: Annotated[float, Option("Seconds after which a silent trainer does not hold up others any more.")] = 30.0
+
+
+@dataclass(frozen=True)
 class SancusSettings(StaleSettings, SancusOptions):
     """What ``sancus`` has."""
 
@@ -109,6 +130,11 @@ class DigestSettings(StaleSettings, DigestOptions):
 @dataclass(frozen=True)
 class SatSettings(DigestSettings, SatOptions):
     """What ``sat`` has."""
+
+
+@dataclass(frozen=True)
+class AsyncDigestSettings(DigestSettings, AsyncOptions):
+    """What ``digest-async`` has."""
 
 
 def check_options(options: Any) -> None:

@@ -39,10 +39,13 @@ class DaemonTable:
     same order. A synchronisation publishes every row that is read.
 
     Attributes:
+        history: how many synchronisations it keeps.
         shape: its size; ``rows`` is the number of vertices.
         committed: the last committed epoch; -1: none.
         pushed, pulled: bytes of values, as they travelled, by layer and direction.
     """
+
+    history = 1
 
     def __init__(
         self,

@@ -161,7 +161,7 @@ class Ages:
         """Ages in ``epoch`` of rows with these ``versions`` (int64 of any shape)."""
         if not versions.numel():
             return cls()
-        ages = epoch - versions
+        ages = (epoch - versions).clamp(min=0)  # without barriers an owner may be ahead of its readers
         return cls(ages.numel(), int(ages.min()), int(ages.max()), int(ages.sum()))
 
     def __add__(self, other: Ages) -> Ages:

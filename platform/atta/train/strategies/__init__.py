@@ -19,10 +19,13 @@ _FILES = (
     "pipegcn",
     "digest",
     "sat",
+    "digest_async",
 )
 
-STRATEGIES: dict[str, TrainingStrategy] = {name: import_module(f"{__name__}.{name}").STRATEGY for name in _FILES}
-"""By the value of ``--strategy``, which is also the name of the file."""
+STRATEGIES: dict[str, TrainingStrategy] = {
+    name.replace("_", "-"): import_module(f"{__name__}.{name}").STRATEGY for name in _FILES
+}
+"""By the value of ``--strategy``, which is also the name of the file, with dashes."""
 
 
 def strategies_with(setting: str) -> list[str]:

@@ -69,10 +69,12 @@ class DigestTrainer(ExchangeTrainer):
 
     Attributes:
         lease_s: how long the tables live when the run has died.
+        table_type: how rows are kept on the daemons.
         tables: the way of hidden rows; set with the first step.
     """
 
     lease_s = LEASE_S
+    table_type: type[DaemonTable] = DaemonTable
     options: DigestSettings
     decisions: DigestDecisions
     tables: TableWay
@@ -185,10 +187,11 @@ class DigestTrainer(ExchangeTrainer):
         shape = TableShape(
             schema.node_counts[node_type],
             {(layer, "forward"): of_layer.shape[1] for layer, of_layer in rows.items()},
+            history=self.table_type.history,
             dtype=dtype,
         )
         codec = "" if self.options.codec == "none" else self.options.codec
-        return DaemonTable(
+        return self.table_type(
             self.cluster.tables,
             shape,
             job=f"stale-{job:016x}",

@@ -1,0 +1,61 @@
+"""``digest-async``: DIGEST without barriers. Each trainer steps by itself on weights that a daemon keeps (DIGEST-A)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from atta.errors import ConfigError
+from atta.train.settings import AsyncDigestSettings
+from atta.train.strategies.digest import decisions_on_tables
+from atta.train.strategies.exchange import reading_rows
+
+if TYPE_CHECKING:
+    from atta.train.cooperative.across.trainer import ExchangeTrainer
+    from atta.train.stale.decisions.common import Decisions
+
+__all__ = ["STRATEGY"]
+
+
+def _decisions(settings: AsyncDigestSettings) -> Decisions:
+    from atta.train.stale.decisions.unsynchronised import AsyncDigestDecisions
+
+    _check(settings)
+    return decisions_on_tables(AsyncDigestDecisions, settings)
+
+
+def _check(settings: AsyncDigestSettings) -> None:
+    refused = {
+        "--checkpoint": settings.checkpoint is not None,
+        "--patience": settings.patience is not None,
+        "--grad-sync-every": settings.grad_sync_every is not None,
+        "--average weights": settings.average != "gradients",
+        "--phase paper": settings.phase != "early",
+    }
+    for option, given in refused.items():
+        if given:
+            raise ConfigError(f"{option}: does not go with digest-async, whose trainers do not wait for each other")
+    for option, value in (
+        ("--lr-scale", settings.lr_scale), ("--eval-interval", settings.eval_interval), ("--lease", settings.lease)
+    ):  # fmt: skip
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"{option} {value}: must be positive")
+    if settings.server_size > 1 and settings.stale_across != "trainers":
+        raise ConfigError(
+            "--trainers-per-server above 1: trainers of a server wait for each other; give --stale-across trainers"
+        )
+
+
+def _trainers() -> type[ExchangeTrainer]:
+    from atta.train.steps.asynchronous import AsyncDigestTrainer
+
+    return AsyncDigestTrainer
+
+
+STRATEGY = reading_rows(
+    "digest-async",
+    "as digest, but no trainer waits for others: weights change whenever a gradient comes",
+    AsyncDigestSettings,
+    _decisions,
+    trainers=_trainers,
+)

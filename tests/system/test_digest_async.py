@@ -1,0 +1,139 @@
+"""``digest-async`` on real daemons: like ``digest`` with one trainer; without barriers it makes the updates asked for."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import atta
+from atta.partition import partition_graph
+from atta.partition.graph import GraphWriter
+from atta.train import TrainConfig, fit
+from atta.train.cooperative.trainer import ServerTrainer
+from atta.train.strategies import STRATEGIES
+from tests.waiting import eventually
+
+VERTICES, EDGES, CLASSES = 120, 800, 3
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Classes that features show well, and edges mostly within classes."""
+    folder, rng = tmp_path_factory.mktemp("async") / "graph", np.random.default_rng(3)
+    labels = rng.integers(0, CLASSES, VERTICES)
+    x = (np.eye(CLASSES)[labels] + 0.3 * rng.normal(size=(VERTICES, CLASSES))).astype(np.float32)
+    order = rng.permutation(VERTICES)
+    with GraphWriter(folder) as writer:
+        splits = {"train": order[:60], "val": order[60:90], "test": order[90:]}
+        writer.add_nodes("node", VERTICES, tables={"x": x, "y": labels}, splits=splits)
+        sources = rng.integers(0, VERTICES, EDGES)
+        alike = [rng.choice(np.flatnonzero(labels == labels[source])) for source in sources]
+        targets = np.where(rng.random(EDGES) < 0.9, alike, rng.integers(0, VERTICES, EDGES))
+        writer.add_edges("node__to__node", sources, targets)
+    return folder
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """This process is the only trainer."""
+    dist.init_process_group("gloo", f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def halves(graph: Path) -> Path:
+    folder = graph.parent / "halves"
+    partition_graph(graph, folder, parts=2, method="random", seed=0)
+    return folder
+
+
+def config(**given: object) -> TrainConfig:
+    base = {"model": "gcn", "hidden": 8, "layers": 2, "device": "cpu", "verbose": False, "sync_every": 2}
+    return TrainConfig(**{**base, **given})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_one_trainer_is_digest(alone: None, graph: Path, dropout: float) -> None:
+    folder = graph.parent / "whole"
+    if not folder.exists():
+        partition_graph(graph, folder, parts=1, method="random", seed=0)
+    weights = {}
+    with atta.local(folder, threads=1) as cluster:
+        for strategy in ("digest", "digest-async"):
+            asked = config(
+                cluster=str(cluster.cluster_file), strategy=strategy, epochs=12, dropout=dropout, weight_decay=1e-3
+            )
+            trainer = STRATEGIES[strategy].trainer(asked.own, cluster, torch.device("cpu"))
+            assert isinstance(trainer, ServerTrainer)
+            reports = trainer.fit()
+            weights[strategy] = torch.cat([p.detach().reshape(-1) for p in trainer.model.parameters()])
+        assert sum(report.steps for report in reports) == 12
+        assert not list(cluster.tables.specs())
+        assert cluster.stats()[0]["weights"] == 0, "the job has dropped its weights"
+    torch.testing.assert_close(weights["digest-async"], weights["digest"], rtol=1e-6, atol=1e-6)
+
+
+def test_two_trainers_learn_without_waiting_for_each_other(preloaded_trainers: None, halves: Path) -> None:
+    found = fit(
+        config(
+            data=str(halves), strategy="digest-async", trainers=2, trainers_per_server=1, epochs=1, max_updates=160,
+            eval_interval=0.2, dropout=0.0, lr=0.05, max_delay=3,
+        )
+    )  # fmt: skip
+    assert sum(report.steps for report in found.epochs) == 160
+    assert [report.epoch for report in found.epochs] == list(range(len(found.epochs)))
+    last = found.epochs[-1]
+    assert last.test_accuracy is not None
+    assert last.test_accuracy > 0.6
+    assert last.loss < found.epochs[0].loss or len(found.epochs) == 1
+
+
+@pytest.mark.slow
+def test_trainers_of_one_server_do_not_wait_for_each_other_either(preloaded_trainers: None, graph: Path) -> None:
+    folder = graph.parent / "shared"
+    partition_graph(graph, folder, parts=1, method="random", seed=0)
+    found = fit(
+        config(
+            data=str(folder), strategy="digest-async", trainers=2, trainers_per_server=2, stale_across="trainers",
+            epochs=60, dropout=0.0, lr=0.05,
+        )
+    )  # fmt: skip
+    assert [report.steps for report in found.epochs] == [120]
+    assert found.epochs[-1].test_accuracy is not None
+    assert found.epochs[-1].test_accuracy > 0.6
+
+
+def state_of(pid: int) -> str:
+    """``T`` for a stopped process."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", ["none", "0"])
+def test_a_stopped_trainer_holds_nobody_for_longer_than_its_lease(halves: Path, tmp_path: Path, delay: str) -> None:
+    with atta.local(halves, threads=1) as cluster, ExitStack() as stack:
+        command = [sys.executable, "-m", "tests.system.digest_async", str(tmp_path)]
+        trainers = [
+            subprocess.Popen([*command, str(rank), str(cluster.cluster_file), delay], cwd=ROOT) for rank in range(2)
+        ]
+        for trainer in trainers:
+            stack.callback(trainer.wait)
+            stack.callback(trainer.kill)
+        assert eventually(lambda: state_of(trainers[1].pid) == "T", 90)
+        assert eventually((tmp_path / "0.done").exists, 60), "the other trainer makes all updates that are left"
+        assert not (tmp_path / "1.done").exists()
+        trainers[1].send_signal(signal.SIGCONT)
+        assert [trainer.wait(60) for trainer in trainers] == [0, 0]
+        assert cluster.stats()[0]["weights"] == 0
+        assert not list(cluster.tables.specs())
