@@ -5,6 +5,9 @@ community, and every community belongs to one class. Features show the class so 
 neighbours to find it. ``rmat`` draws the recursive matrix graph (Chakrabarti et al., 2004). Its edges do not depend on
 classes. The label of a vertex is the commonest hidden topic among its in-neighbours, and features show the topics.
 
+The table ``y`` holds the classes or, with other ``targets``, what follows from them: for each class a set of labels, or a
+number with a little noise.
+
 Every edge is stored in both directions. Vertex numbers are shuffled: neighbouring numbers say nothing.
 Memory: a few arrays per vertex plus a chunk of edges or features per thread.
 """
@@ -29,14 +32,18 @@ from atta.observe.progress import Progress, Silent
 from atta.partition.disk.files import chunks
 from atta.partition.graph import NODE_TYPE, GraphWriter
 
-__all__ = ["KINDS", "GenerateOptions", "generate"]
+__all__ = ["KINDS", "TARGETS", "GenerateOptions", "generate"]
 
 KINDS = ("sbm", "rmat", "powerlaw")
+TARGETS = ("classes", "labels", "regression")
 _CHUNK_EDGES = 2 << 20
 _CHUNK_VALUES = 8 << 20
 _TOPIC_SIGNAL = 4
 # Numbers of the independent random streams of one graph.
 _STREAM_PERMUTE, _STREAM_WEIGHT, _STREAM_EDGES, _STREAM_X, _STREAM_CENTROID, _STREAM_SPLIT, _STREAM_TOPIC = range(7)
+_STREAM_TARGET = 7
+_LABEL_SHARE = 0.3
+_TARGET_NOISE = 0.1
 
 Ints = npt.NDArray[np.int64]
 _T = TypeVar("_T")
@@ -53,6 +60,8 @@ class GenerateOptions:
             dropped after a few further attempts.
         features: number of columns of ``x`` (float32); 0: no features.
         classes: number of classes of ``y``.
+        targets: what ``y`` holds (one of TARGETS): the class; a row of ``classes`` labels, each 0 or 1 (int8); or a number
+            (float32), of unit variance between classes and a tenth of their deviation within.
         seed: seed of everything.
         communities: planted communities, at least ``classes`` (default: one per class for sbm, about 2,000 vertices
             each for powerlaw). Ignored by rmat.
@@ -75,6 +84,7 @@ class GenerateOptions:
     train: float = 0.08
     val: float = 0.02
     test: float = 0.05
+    targets: str = "classes"
 
     def __post_init__(self) -> None:
         limits: dict[str, tuple[float, float]] = {
@@ -85,6 +95,8 @@ class GenerateOptions:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ConfigError(f"--{name} {value}: must lie between {low:g} and {high:g}")
+        if self.targets not in TARGETS:
+            raise ConfigError(f"--targets {self.targets}: there are {', '.join(TARGETS)}")
         if self.train + self.val + self.test > 1 + 1e-9:
             raise ConfigError("--train, --val and --test add up to more than 1")
         if self.classes > self.nodes:
@@ -124,8 +136,7 @@ def generate(
             deque(_write_edges(out, drawn, options, progress), maxlen=0)
             topics = labels = np.empty(options.nodes, np.int64)
             labels[row_of] = model.labels(options)
-        out.add_labels(labels)
-        out.num_classes = options.classes
+        _write_targets(out, labels, options)
         # A topic is not a class: a vertex's own topic does not tell its label, so features may show it plainly.
         strength = options.signal * (_TOPIC_SIGNAL if kind == "rmat" else 1)
         _write_features(out, topics, strength, options, progress=progress, threads=threads)
@@ -261,6 +272,22 @@ def _distinct(draw: Callable[[int], Edges], want: int, n: int) -> Edges:
         if len(found) >= want * 0.999:
             break
     return found // n, found % n
+
+
+def _write_targets(out: GraphWriter, classes: Ints, options: GenerateOptions) -> None:
+    """Write ``y``, what a model shall learn, given the class of each row [n]."""
+    if options.targets == "classes":
+        out.add_labels(classes)
+        out.num_classes = options.classes
+        return
+    rng = _rng(options, _STREAM_TARGET)
+    if options.targets == "labels":
+        sets = rng.random((options.classes, options.classes)) < _LABEL_SHARE
+        np.fill_diagonal(sets, val=True)  # so no two classes need to look alike, and none is without a label
+        out.add_table("y", sets.astype(np.int8)[classes])
+        return
+    values, noise = rng.standard_normal(options.classes), rng.standard_normal(len(classes))
+    out.add_table("y", (values[classes] + _TARGET_NOISE * noise).astype(np.float32))
 
 
 def _write_features(

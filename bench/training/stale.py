@@ -5,7 +5,8 @@
 8 trainers, a server each, live as long as the comparison, and the daemons as long as their graph. Every run is what
 ``atta train`` does, with a GCN of width 64 and Adam at 0.01. ``--only`` names variants: those of the gates by default,
 ``all`` for all of them. With ``--keep`` a comparison goes on where it was cut off. ``--bytes`` measures instead what
-trainers send, against closed formulas. Writes stale-accuracy or stale-bytes, .json and .md.
+trainers send, against closed formulas; ``--sat`` how good predicted rows are. Writes stale-accuracy, stale-bytes or
+stale-sat, .json and .md.
 """
 
 from __future__ import annotations
@@ -55,8 +56,13 @@ VARIANTS: dict[str, Settings] = {
     "digest-20": {"strategy": "digest", "sync_every": 20},
     "sat": {"strategy": "sat"},
     "delta-int8": {"strategy": "exchange", "codec": "delta-int8"},
+    "sat-linear": {"strategy": "sat", "predictor": "linear"},
 }
 GATED = ("exchange", "dropped", "sancus-e1", "pipegcn", "digest-10")
+PREDICTING = ("digest-10", "sat", "sat-linear")
+SETTLED = 15
+"""Synchronisations after which predictions are judged."""
+MOST_RATIO = 0.9
 
 WIDE_VARIANTS: dict[str, Settings] = {
     "CAGNET": {"strategy": "exchange", "rows": "all", "send_features": True},
@@ -87,6 +93,8 @@ BOUNDS = (
     Bound("digest-10", "dropped", 5.0, graphs=("sbm",), layers=(3,)),
     Bound("digest-10", "exchange", -2.5, graphs=("sbm",), layers=(3,)),
     Bound("pipegcn", "exchange", -0.5),
+    Bound("sat", "digest-10", -0.2),
+    Bound("sat-linear", "digest-10", -0.2),
 )
 
 
@@ -102,14 +110,18 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(GATED), help="variants, or all")
     parser.add_argument("--keep", type=Path, help="folder that keeps what was measured; what is there is not measured")
     parser.add_argument("--bytes", action="store_true", help="measure payload instead")
+    parser.add_argument("--sat", action="store_true", help="compare predicted and stale rows instead")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     with TrainerPool(PARTS) as pool, tempfile.TemporaryDirectory() as folder:
         if arguments.bytes:
             record_bytes(measured_bytes(pool, arguments.work), command(parser, arguments), arguments.out)
             return
+        if arguments.sat:
+            arguments.only = ",".join(PREDICTING)
         cells = measured(pool, arguments, arguments.keep or Path(folder))
-        record(cells, arguments.epochs, command(parser, arguments), arguments.out)
+        write_record = record_predictions if arguments.sat else record
+        write_record(cells, arguments.epochs, command(parser, arguments), arguments.out)
 
 
 def available(variants: Mapping[str, Settings]) -> dict[str, Settings]:
@@ -189,7 +201,7 @@ def runs_of(
 
 def summary(epochs: list[dict[str, Any]]) -> dict[str, Any]:
     """Figures of a run: accuracies in percent, and payload."""
-    reports = [EpochReport(**epoch) for epoch in epochs]
+    reports = [EpochReport.from_dict(epoch) for epoch in epochs]
     best = best_epoch(reports)
     assert best is not None
     assert best.val_accuracy is not None
@@ -204,6 +216,13 @@ def summary(epochs: list[dict[str, Any]]) -> dict[str, Any]:
         "loss": reports[-1].loss,
         "payload_bytes": sum(e.crossed_bytes for e in reports),
         "epoch_s": statistics.median(e.seconds for e in reports),
+        "errors": [
+            (e.epoch + 1, layer.layer, layer.predicted_error, layer.stale_error)
+            for e in reports
+            if e.rows is not None
+            for layer in e.rows.layers
+            if layer.stale_error
+        ],
     }
 
 
@@ -235,9 +254,9 @@ def verdicts(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def spread(values: list[float], signs: str = "") -> str:
+def spread(values: list[float], signs: str = "", digits: int = 1) -> str:
     """Median, minimum and maximum, for people."""
-    median, low, high = (format(v, f"{signs}.1f") for v in (statistics.median(values), min(values), max(values)))
+    median, low, high = (format(v, f"{signs}.{digits}f") for v in (statistics.median(values), min(values), max(values)))
     return f"{median} ({low} to {high})"
 
 
@@ -286,6 +305,49 @@ def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> N
         ),
     ]
     write(out / "stale-accuracy.json", found, lines)
+
+
+# -- predictions -------------------------------------------------------------------------------------------------------
+
+
+def ratios(run: Mapping[str, Any], sync_every: int = 10) -> dict[int, float]:
+    """Mean distance of predicted rows by that of stale rows, by layer, in the epochs after ``SETTLED`` synchronisations."""
+    of_layer: dict[int, list[float]] = {}
+    for epoch, layer, predicted, stale in run["errors"]:
+        if epoch > SETTLED * sync_every:
+            of_layer.setdefault(layer, []).append(predicted / stale)
+    return {layer: statistics.fmean(found) for layer, found in sorted(of_layer.items())}
+
+
+def record_predictions(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> None:
+    """Write stale-sat.json and stale-sat.md."""
+    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    for cell in cells:
+        groups.setdefault((cell["graph"], cell["layers"], cell["variant"]), []).append(cell)
+    errors, tests = [], []
+    for (graph, layers, variant), runs in groups.items():
+        found = [ratios(run) for run in runs]
+        for layer in sorted({layer for of_run in found for layer in of_run}):
+            values = [of_run[layer] for of_run in found if layer in of_run]
+            holds = statistics.fmean(values) <= MOST_RATIO
+            errors.append((graph, layers, variant, layer, spread(values, digits=3), "yes" if holds else "**no**"))
+        paired = differences(cells, graph, layers, variant, "digest-10")
+        less = spread(paired, "+") if paired and variant != "digest-10" else ""
+        times = f"{1000 * statistics.median(run['epoch_s'] for run in runs):,.0f}"
+        tests.append((graph, layers, variant, spread([run["test"] for run in runs]), less, times))
+    document_ = document("stale-sat", command=typed, results=cells) | {"epochs": epochs, "bounds": verdicts(cells)}
+    lines = [
+        *head("Predicted rows beside stale rows", document_),
+        f"GCN, {HIDDEN} hidden columns, Adam 0.01, no dropout, {epochs} epochs, {PARTS} parts and trainers, each a server;",
+        "synchronisations and steps of the predictor every 10 epochs. Median (minimum to maximum) of",
+        f"{len({cell['seed'] for cell in cells})} seeds. Distances are measured on own rows that others read, before the",
+        f"predictor learns from them, in the epochs after {SETTLED} synchronisations.",
+        "",
+        *rows_of(("graph", "layers", "variant", "layer", "predicted / stale", f"at most {MOST_RATIO}"), *errors),
+        "",
+        *rows_of(("graph", "layers", "variant", "test in percent", "less digest", "ms per epoch"), *tests),
+    ]
+    write(out / "stale-sat.json", document_, lines)
 
 
 # -- payload -----------------------------------------------------------------------------------------------------------

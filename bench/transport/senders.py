@@ -26,9 +26,11 @@ from typing import Any
 import grpc
 import numpy as np
 
+from atta.daemon.peers.chunks import CHUNK_BYTES
 from atta.daemon.peers.peers import as_array
 from atta.daemon.peers.turns import TurnPool
 from atta.daemon.services.data import DataService
+from atta.daemon.services.rooms import AnswerRoom
 from atta.protos.v1 import kv_pb2
 from atta.samplers import kernels
 from atta.wire import bulk, rpc
@@ -131,13 +133,15 @@ def send_sync(source: Source, config: SenderConfig) -> None:
 
 def send_aio(source: Source, config: SenderConfig) -> None:
     """grpc.aio's server, as in a daemon. Receivers tell senders on a shared port apart by the process id."""
-    service = DataService("", TurnPool(1, "serve"), "")
+    service = DataService("", TurnPool(1, "serve"), "", answers=AnswerRoom(1 << 30, 3 * CHUNK_BYTES))
     identity = (("pid", str(os.getpid())),)
 
     async def pull(request: Any, context: Any) -> AsyncIterator[bytes]:
         context.set_trailing_metadata(identity)
         parts = source.parts(_asked(request))
-        async for message in service.in_turn((len(p) * source.row_bytes, source.chunk, at, p) for at, p in parts):
+        async for message in service.in_turn(
+            ((len(p) * source.row_bytes, source.chunk, at, p) for at, p in parts), "", 3 * CHUNK_BYTES
+        ):
             yield message
 
     async def serve() -> None:

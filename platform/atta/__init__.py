@@ -24,6 +24,8 @@ from atta.errors import (
     DeadlineError,
     DiskFullError,
     NonFiniteError,
+    NotAllowedError,
+    NotAuthenticatedError,
     QuotaExceededError,
     RemoteError,
     RestartedError,
@@ -48,12 +50,14 @@ if TYPE_CHECKING:
     from atta.kvstore.spec import OptimiserSpec
     from atta.observe.version import __version__
     from atta.partition.importers.networkx import from_networkx
+    from atta.wire.security.credentials import Credentials
 
 __all__ = [
     "AttaError",
     "BatchLoader",
     "Cluster",
     "ConfigError",
+    "Credentials",
     "DagLoader",
     "DataError",
     "DeadlineError",
@@ -66,6 +70,8 @@ __all__ = [
     "NegativeSampling",
     "NeighborLoader",
     "NonFiniteError",
+    "NotAllowedError",
+    "NotAuthenticatedError",
     "OptimiserSpec",
     "QuotaExceededError",
     "RemoteError",
@@ -87,6 +93,7 @@ __all__ = [
 _HOMES = {
     "BatchLoader": "atta.client.loaders.batch",
     "Cluster": "atta.client.cluster",
+    "Credentials": "atta.wire.security.credentials",
     "DagLoader": "atta.client.loaders.dag",
     "DistEmbedding": "atta.client.tables.embedding",
     "DistTensor": "atta.client.tables.tensor",

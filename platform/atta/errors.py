@@ -12,6 +12,8 @@
     └── RemoteError            a daemon failed to answer; names the peer
         ├── UnavailableError   nothing answers at that address
         ├── DeadlineError      no answer within the deadline
+        ├── NotAuthenticatedError  one end does not accept who the other says it is
+        ├── NotAllowedError    the caller lacks a role that the method needs
         ├── WrongDatasetError  the daemon serves another dataset, or another partition of it
         └── RestartedError     the daemon has been restarted, so its sessions are gone
 
@@ -31,6 +33,8 @@ __all__ = [
     "DeadlineError",
     "DiskFullError",
     "NonFiniteError",
+    "NotAllowedError",
+    "NotAuthenticatedError",
     "QuotaExceededError",
     "RemoteError",
     "RestartedError",
@@ -40,6 +44,9 @@ __all__ = [
     "UnknownNameError",
     "WrongDatasetError",
 ]
+
+LONGEST_NAME = 256
+"""Characters of an unknown name that are compared and shown."""
 
 
 class AttaError(Exception):
@@ -56,15 +63,17 @@ class UnknownNameError(ConfigError):
     @classmethod
     def of(cls, what: str, name: object, known: Iterable[object]) -> UnknownNameError:
         """Make the error. ``what``: the kind of thing, such as ``"split"``; ``known``: the names that exist."""
-        names = sorted(str(k) for k in known)
-        near = difflib.get_close_matches(str(name), names, n=1)
+        names, text = sorted(str(k) for k in known), str(name)
+        if len(text) > LONGEST_NAME:  # comparing it to all names could take a minute
+            return cls(f"unknown {what} {text[:LONGEST_NAME]!r}..., {len(text)} characters")
+        near = difflib.get_close_matches(text, names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names) or 'none'}"
-        return cls(f"unknown {what} {str(name)!r}{hint}")
+        return cls(f"unknown {what} {text!r}{hint}")
 
 
 class UnknownClientError(UnknownNameError):
     """A mutable table does not know the client that pushes. It has forgotten the client, or was loaded or created
-    since.
+    since. Or the weights of a job do not know the member: its lease is over, or it has been started anew since.
 
     The push has changed nothing.
     """
@@ -117,6 +126,14 @@ class UnavailableError(RemoteError):
 
 class DeadlineError(RemoteError):
     """No answer within the deadline."""
+
+
+class NotAuthenticatedError(RemoteError):
+    """One end does not accept who the other says it is: no credential, an expired one, or one of somebody else."""
+
+
+class NotAllowedError(RemoteError):
+    """The daemon knows the caller, but the caller lacks a role that the method needs."""
 
 
 class WrongDatasetError(RemoteError):

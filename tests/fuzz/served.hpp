@@ -34,13 +34,13 @@ inline std::array<int, 2> socket_pair() {
   return ends;
 }
 
-// Two edge types of different widths and two tables of one node type.
+// Three edge types and two tables of one node type. Edges are narrow, wide, and narrow with source and id side by side.
 struct Partition {
   static constexpr std::size_t kRows = 500, kHub = 3;  // row 3 has many edges
   static constexpr std::array<std::size_t, 2> kRowBytes{40, 8};
 
   std::vector<std::int64_t> indptr, keys, wide_indices, wide_ids;
-  std::vector<std::int32_t> indices, ids;
+  std::vector<std::int32_t> indices, ids, beside;
   std::array<std::vector<std::byte>, 2> tables;
   std::shared_ptr<ServedData> data = std::make_shared<ServedData>();
 
@@ -52,15 +52,18 @@ struct Partition {
     for (std::int64_t e = 0; e < indptr.back(); ++e) {
       indices.push_back(static_cast<std::int32_t>(below(rng, 1 << 20))), ids.push_back(static_cast<std::int32_t>(e));
       wide_indices.push_back(static_cast<std::int64_t>(rng() >> 2)), wide_ids.push_back((std::int64_t{1} << 40) + e);
+      beside.push_back(indices.back()), beside.push_back(ids.back());
     }
     for (std::size_t t = 0; t < 2; ++t)
       for (std::size_t at = 0; at < kRows * kRowBytes[t]; ++at) tables[t].push_back(static_cast<std::byte>(rng()));
-    for (const bool wide : {false, true}) {
+    for (const std::size_t type : {0, 1, 2}) {
+      const bool wide = type == 1;
       ServedEdges& edges = data->edges.emplace_back();
       edges.indptr = indptr, edges.keys = keys.data(), edges.edges = indices.size();
       edges.wide_indices = edges.wide_edge_ids = wide;
       edges.indices = wide ? static_cast<const void*>(wide_indices.data()) : indices.data();
       edges.edge_ids = wide ? static_cast<const void*>(wide_ids.data()) : ids.data();
+      if (type == 2) edges.indices = beside.data(), edges.edge_ids = beside.data() + 1, edges.stride = 2;
       edges.prepared[0] = true;
     }
     data->tables.resize(1);
@@ -143,7 +146,7 @@ struct Question {
 
  private:
   void sample(Rng& rng) {
-    head.kind = FrameKind::kSample, head.item = static_cast<std::uint16_t>(below(rng, 2)), head.key = rng();
+    head.kind = FrameKind::kSample, head.item = static_cast<std::uint16_t>(below(rng, 3)), head.key = rng();
     head.fan_out = static_cast<std::int32_t>(below(rng, 12)) - 1;
     if (head.fan_out > 0 && below(rng, 4) == 0) head.flags |= kReplace;
     if (below(rng, 50) == 0) head.method = static_cast<std::uint32_t>(1 + below(rng, 40)), refused = true;

@@ -32,7 +32,9 @@ MINUS_1 = np.int32(-1).tobytes()
 @pytest.fixture(scope="module")
 def daemon(small_graph: SmallGraph):  # type: ignore[no-untyped-def]
     metrics = free_port()
-    with atta.local(small_graph.dataset(1, "random"), threads=1, options=("--metrics-port", str(metrics))) as cluster:
+    with atta.local(
+        small_graph.dataset(1, "random"), threads=1, options=("--metrics", f"127.0.0.1:{metrics}")
+    ) as cluster:
         channel = grpc.insecure_channel(cluster.addresses[0])
         yield cluster, channel, metrics
         channel.close()

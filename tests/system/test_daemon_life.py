@@ -181,6 +181,7 @@ def test_a_daemon_says_what_it_loads_and_where_its_metrics_are(small_graph: Smal
         (("--metrics", "9090"), "host:port"),
         (("--metrics", "127.0.0.1:0"), "name a port"),
         (("--metrics", "127.0.0.1:9090", "--metrics-port", "9090"), "one of them"),
+        (("--metrics-port", "9090"), "reached from other machines"),
     ],
 )
 def test_nonsense_about_metrics_is_refused(small_graph: SmallGraph, options: tuple[str, ...], words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import signal
@@ -26,7 +27,7 @@ from atta.cli.main import cli, main
 from atta.client.inference.files import DESCRIPTION
 from atta.errors import AttaError, ConfigError, DataError
 from atta.train import EpochReport, TrainConfig
-from atta.train.checkpoint import BEST, BEST_WEIGHTS, save_best
+from atta.train.checkpoint import BEST, BEST_WEIGHTS, save_best, seal
 from atta.train.launching import predictors
 from atta.train.models import SampledModel, build_model
 from atta.train.reports.epochs import PHASES
@@ -343,7 +344,7 @@ def test_ranks_that_users_start_share_the_work(
         str(folder), cluster="x", out=str(tmp_path / "out"), what="scores", split="train", format="npy", processes=2,
         device="cpu",
     )  # fmt: skip
-    task = {"config": dataclasses.asdict(config), "target": clusters[2].addresses}
+    task = {"config": dataclasses.asdict(config), "addresses": clusters[2].addresses}
     (tmp_path / "task.json").write_text(json.dumps(task))
     codes: list[int] = []
 
@@ -382,10 +383,17 @@ def test_bad_input_is_one_line(
     (tmp_path / "other" / "mine.txt").write_text("")
     (tmp_path / "cut").mkdir()
     (tmp_path / "cut" / BEST).write_bytes((Path(folder) / BEST).read_bytes()[:-100])
+    (tmp_path / "labels").mkdir()
+    of_labels = torch.load(Path(folder) / BEST, weights_only=True)
+    of_labels["shape"]["task"] = "labels"
+    content = io.BytesIO()
+    torch.save(of_labels, content)
+    (tmp_path / "labels" / BEST).write_bytes(seal(content.getvalue()))
     there, out = ["--cluster", clusters[1].addresses[0]], ["--out", str(tmp_path / "out")]
     for options, words in [
         ([*there, *out, "--checkpoint", str(tmp_path / "none")], "best.pt"),
         ([*there, *out, "--checkpoint", str(tmp_path / "cut")], "checksum"),
+        ([*there, *out, "--checkpoint", str(tmp_path / "labels"), "--what", "classes"], "--task labels"),
         ([*there, *out, "--checkpoint", folder, "--split", "trian"], "did you mean 'train'"),
         ([*there, *out, "--checkpoint", folder, "--split", "train", "--ids", str(tmp_path / "ids.txt")], "not both"),
         ([*there, *out, "--checkpoint", folder, "--ids", str(tmp_path / "ids.txt")], "whole numbers"),
@@ -449,7 +457,7 @@ def test_weights_lie_beside_the_checkpoint_for_other_programs(saved: Any) -> Non
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     assert header.pop("__metadata__") == {
-        "strategy": "minibatch", "model": "gat", "hidden": "8", "heads": "2", "depth": "3", "epoch": "3"
+        "strategy": "minibatch", "task": "auto", "model": "gat", "hidden": "8", "heads": "2", "depth": "3", "epoch": "3"
     }  # fmt: skip
     assert (8 + length) % 8 == 0
     expected = gnn.state_dict()

@@ -269,7 +269,7 @@ def test_an_epoch_tells_what_was_read_of_others(config: TrainConfig, tmp_path: P
 
 
 def test_a_server_per_partition(config: TrainConfig) -> None:
-    with pytest.raises(ConfigError, match="make 1 servers, the dataset has 2 partitions, and each server takes one"):
+    with pytest.raises(ConfigError, match="make 1 server, the dataset has 2 partitions, and each server takes one"):
         fit(replace(config, strategy="exchange", trainers_per_server=None))
 
 

@@ -55,7 +55,7 @@ def scrape(port: int) -> dict[str, dict[str, Any]]:
 def test_every_metric_of_the_dashboard_is_exported(small_graph: SmallGraph) -> None:
     port = free_port()
     wanted = set(re.findall(r"\batta_\w+(?=[{,])", DASHBOARD.read_text()))
-    options = ("--metrics-port", str(port))
+    options = ("--metrics", f"127.0.0.1:{port}")
     with atta.local(small_graph.dataset(1, "random"), threads=1, options=options) as cluster:
         batches = iter(atta.NeighborLoader(cluster, [2], batch_size=4, job="watched"))
         for _ in range(5):
@@ -80,7 +80,7 @@ def test_every_metric_of_the_dashboard_is_exported(small_graph: SmallGraph) -> N
 
 def test_scrapes_while_sessions_come_and_go(small_graph: SmallGraph) -> None:
     port = free_port()
-    options = ("--metrics-port", str(port))
+    options = ("--metrics", f"127.0.0.1:{port}")
     with atta.local(small_graph.dataset(1, "random"), threads=1, options=options) as cluster:
         for epoch in range(10):
             batches = iter(atta.NeighborLoader(cluster, [2], batch_size=8))
@@ -118,7 +118,7 @@ def test_sessions_are_seen_with_what_they_do(pair: atta.LocalCluster) -> None:
 
 def test_reports_of_jobs_are_shown(small_graph: SmallGraph) -> None:
     port = free_port()
-    options = ("--metrics-port", str(port))
+    options = ("--metrics", f"127.0.0.1:{port}")
     with atta.local(small_graph.dataset(1, "random"), threads=1, options=options) as cluster:
         cluster.report([job(), job(direction="backward")], 60)
         assert eventually(lambda: "atta_job_epoch" in scrape(port))
@@ -206,7 +206,7 @@ def test_a_metrics_port_in_use_is_said_so(small_graph: SmallGraph) -> None:
     port = free_port()
     data = small_graph.dataset(1, "random")
     with (
-        atta.local(data, threads=1, options=("--metrics-port", str(port))),
+        atta.local(data, threads=1, options=("--metrics", f"127.0.0.1:{port}")),
         pytest.raises(atta.ConfigError, match=f"metrics on port {port}"),
     ):
-        atta.local(data, threads=1, options=("--metrics-port", str(port)))
+        atta.local(data, threads=1, options=("--metrics", f"127.0.0.1:{port}"))

@@ -30,7 +30,9 @@ LAYERS = (
 )
 PURE = (
     "atta.scheduler",
+    "atta.kvstore.parameters",
     "atta.wire.identity",
+    "atta.wire.security.roles",
     "atta.samplers.dag",
     "atta.samplers.seed_plan",
 )

@@ -63,8 +63,13 @@ def train(
 
 def _print(report: TrainReport) -> None:
     best = report.best
-    if best.test_accuracy is not None:
+    found = best.metric(report.watched.metric)
+    if report.config.task == "classes" and best.test_accuracy is not None:
         click.echo(f"best epoch {best.epoch}: val {best.val_accuracy or 0:.4f}, test accuracy {best.test_accuracy:.4f}")
+    elif found is not None:
+        tested = [f"{name[5:]} {value:.4f}" for name, value in best.metrics.items() if name.startswith("test_")]
+        test = f"; test {', '.join(tested)}" if tested else ""
+        click.echo(f"best epoch {best.epoch}: {report.watched.metric} {found:.4f}{test}")
     rates = sorted(e.seeds_per_s for e in report.epochs)
     counted = STRATEGIES[report.config.strategy].counted
     click.echo(f"median throughput {rates[len(rates) // 2]:,.0f} {counted}/s over {len(rates)} epochs")

@@ -8,11 +8,13 @@ from types import TracebackType
 
 from atta.client.control import Connection, Description
 from atta.client.every import check_complete, not_served
+from atta.client.parameters import JobWeights
 from atta.client.sessions.keeper import SessionKeeper
 from atta.client.sessions.slots import SlotMaps
 from atta.client.sessions.stream import BatchStream
 from atta.client.tables.cluster import ClusterTables
 from atta.errors import ConfigError, RestartedError, WrongDatasetError
+from atta.kvstore.parameters.spec import ParameterSpec
 from atta.observe.figures import JobFigures
 from atta.observe.machine.host import machine_id
 from atta.observe.recording import Recording
@@ -20,16 +22,24 @@ from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.seed_plan import home_of
-from atta.wire.clusterfile import check_address, read_cluster
+from atta.wire.clusterfile import check_address, read_cluster, read_credentials
 from atta.wire.parts import groups_of
+from atta.wire.security.credentials import Credentials
 
-__all__ = ["Cluster", "connect", "resolve_target"]
+__all__ = ["Cluster", "connect", "connect_all", "credentials_for", "resolve_target"]
 
 
 class Cluster:
     """Connections to the daemons of a dataset. A context manager: ``close`` ends all sessions."""
 
-    def __init__(self, connections: Sequence[Connection], descriptions: Sequence[Description]) -> None:
+    def __init__(
+        self,
+        connections: Sequence[Connection],
+        descriptions: Sequence[Description],
+        credentials: Credentials | None = None,
+    ) -> None:
+        self.credentials = credentials
+        """With which files the daemons were reached; None: without TLS."""
         self._connections = list(connections)
         self._descriptions = list(descriptions)
         self._closed = False
@@ -83,6 +93,10 @@ class Cluster:
         """
         self._connections[self.daemon_of(0)].report(figures, keep_s)
 
+    def weights(self, spec: ParameterSpec) -> JobWeights:
+        """The weights of a job without barriers; the daemon of partition 0 holds them."""
+        return JobWeights(self._connections[self.daemon_of(0)].pinned(), spec)
+
     def trace(self, last_s: float = 0.0) -> list[Recording]:
         """What each daemon recorded in the last ``last_s`` seconds, in the order of their partitions; 0: everything
         that it still has."""
@@ -128,7 +142,13 @@ class Cluster:
         self.close()
 
 
-def connect(target: str | Path | Sequence[str], *, deadline_s: float = 30.0, wait: bool = False) -> Cluster:
+def connect(
+    target: str | Path | Sequence[str],
+    *,
+    deadline_s: float = 30.0,
+    wait: bool = False,
+    credentials: Credentials | None = None,
+) -> Cluster:
     """Connect to running daemons.
 
     Args:
@@ -137,14 +157,26 @@ def connect(target: str | Path | Sequence[str], *, deadline_s: float = 30.0, wai
             it serves all.
         deadline_s: how long each call may take.
         wait: whether to wait, for at most ``deadline_s``, for daemons that are still starting.
+        credentials: files for daemons with TLS; default: what the cluster file and the environment say.
 
     Raises:
+        NotAuthenticatedError, NotAllowedError: a daemon does not accept them.
+        DataError: one of their files is missing or wrong.
         UnavailableError, DeadlineError: a daemon cannot be reached.
         WrongDatasetError: the daemons serve different datasets, or a daemon another partition than its position says.
         ConfigError: the target makes no sense, or its daemons do not serve all partitions.
     """
-    addresses = resolve_target(target)
-    connections = [Connection(address, deadline_s, part=part) for part, address in sorted(addresses.items())]
+    return connect_all(resolve_target(target), credentials or credentials_for(target), deadline_s=deadline_s, wait=wait)
+
+
+def connect_all(
+    addresses: Mapping[int, str], credentials: Credentials | None, *, deadline_s: float = 30.0, wait: bool = False
+) -> Cluster:
+    """As ``connect``, with the addresses of daemons by their first partitions. Without credentials there is no TLS."""
+    connections = [
+        Connection(address, deadline_s, part=part, credentials=credentials)
+        for part, address in sorted(addresses.items())
+    ]
     try:
         descriptions = [c.describe(wait=wait) for c in connections]
         _check(connections, descriptions, [*addresses])
@@ -152,7 +184,7 @@ def connect(target: str | Path | Sequence[str], *, deadline_s: float = 30.0, wai
         for connection in connections:
             connection.close()
         raise
-    return Cluster(connections, descriptions)
+    return Cluster(connections, descriptions, credentials)
 
 
 def resolve_target(target: str | Path | Sequence[str]) -> Mapping[int, str]:
@@ -160,12 +192,25 @@ def resolve_target(target: str | Path | Sequence[str]) -> Mapping[int, str]:
     return {parts.start: address for parts, address in groups_of(_by_partition(target)).items()}
 
 
+def credentials_for(target: str | Path | Sequence[str]) -> Credentials | None:
+    """What to bring to the daemons of a target: as its cluster file and the environment say; None: they have no TLS.
+
+    Raises:
+        DataError, ConfigError: the cluster file is bad, or the authority's certificate is missing.
+    """
+    if isinstance(target, str | Path) and _is_file(target):
+        return read_credentials(target)
+    return Credentials.of("the environment", {})
+
+
+def _is_file(target: str | Path) -> bool:
+    return isinstance(target, Path) or target.endswith(".toml") or "/" in target
+
+
 def _by_partition(target: str | Path | Sequence[str]) -> Mapping[int, str]:
-    if isinstance(target, Path):
+    if isinstance(target, Path) or (isinstance(target, str) and _is_file(target)):
         return read_cluster(target)
     if isinstance(target, str):
-        if target.endswith(".toml") or "/" in target:
-            return read_cluster(target)
         target = [part.strip() for part in target.split(",") if part.strip()]
     if not target:
         raise ConfigError("no daemon address is given")

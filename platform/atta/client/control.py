@@ -19,6 +19,7 @@ from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.identity import Bound, Identity, check
+from atta.wire.security.credentials import Credentials, open_channel
 
 __all__ = ["Connection", "Description"]
 
@@ -56,11 +57,18 @@ class Connection:
     """
 
     def __init__(
-        self, address: str, deadline_s: float, *, part: int | None = None, patience_s: float = PATIENCE_S
+        self,
+        address: str,
+        deadline_s: float,
+        *,
+        part: int | None = None,
+        patience_s: float = PATIENCE_S,
+        credentials: Credentials | None = None,
     ) -> None:
-        """``patience_s``: see ``call``."""
+        """``patience_s``: see ``call``; ``credentials``: for a daemon with TLS. Raises DataError for bad files."""
         self.address, self.deadline_s, self._patience_s = address, deadline_s, patience_s
-        self._channel = grpc.insecure_channel(address, options=rpc.client_options())
+        self._token = credentials.headers() if credentials is not None else ()
+        self._channel = open_channel(address, credentials, rpc.client_options())
         self._stubs: dict[str, Any] = {}
         self._meant = Identity(part)
         self._pinned: Connection | None = None
@@ -119,7 +127,7 @@ class Connection:
         return self._stubs[name]
 
     def _header(self, name: str) -> tuple[tuple[str, str], ...]:
-        return self._meant.header(rpc.METHODS[name].bound)
+        return self._meant.header(rpc.METHODS[name].bound) + self._token
 
     def describe(self, *, wait: bool = False, timeout: float | None = None) -> Description:
         """Ask the daemon for its description. Any daemon answers; see ``meet``."""

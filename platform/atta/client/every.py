@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from atta.client.control import Connection, Description
 from atta.errors import AttaError, ConfigError, WrongDatasetError
 from atta.wire.parts import parts_text
+from atta.wire.security.credentials import Credentials
 
 __all__ = ["DaemonAnswer", "ask_all", "check_together", "down"]
 
@@ -34,13 +35,21 @@ class DaemonAnswer(Generic[T]):
 
 
 def ask_all(
-    addresses: Mapping[int, str], ask: Callable[[Connection], T], *, deadline_s: float
+    addresses: Mapping[int, str],
+    ask: Callable[[Connection], T],
+    *,
+    deadline_s: float,
+    credentials: Credentials | None = None,
 ) -> list[DaemonAnswer[T]]:
-    """What ``ask`` returns for each daemon of ``addresses``, by partition. All are asked at once."""
+    """What ``ask`` returns for each daemon of ``addresses``, by partition. All are asked at once.
+
+    Raises:
+        DataError: a file of ``credentials`` is bad.
+    """
 
     def one(place: tuple[int, str]) -> DaemonAnswer[T]:
         part, address = place
-        connection = Connection(address, deadline_s, part=part)
+        connection = Connection(address, deadline_s, part=part, credentials=credentials)
         try:
             return DaemonAnswer(part, address, value=ask(connection))
         except AttaError as error:

@@ -19,6 +19,7 @@ from atta.observe.machine.processor import usable_cores
 from atta.partition.dataset import Dataset
 from atta.wire.clusterfile import write_cluster
 from atta.wire.parts import parts_text
+from atta.wire.security.credentials import Credentials
 
 __all__ = ["LocalCluster", "free_addresses", "local"]
 
@@ -35,8 +36,9 @@ class LocalCluster(Cluster):
         descriptions: list[Description],
         children: list[subprocess.Popen[bytes]],
         folder: OwnFolder,
+        credentials: Credentials | None = None,
     ) -> None:
-        super().__init__(connections, descriptions)
+        super().__init__(connections, descriptions, credentials)
         self._children, self._folder = children, folder
 
     @property
@@ -73,6 +75,7 @@ def local(
     log_level: str = "warning",
     daemons: int | None = None,
     options: tuple[str, ...] = (),
+    credentials: Credentials | None = None,
 ) -> LocalCluster:
     """Start daemons for the dataset at ``path`` on loopback and connect to them.
 
@@ -85,6 +88,7 @@ def local(
         daemons: how many, each of consecutive partitions and as evenly as possible; default: one per partition.
             Batches are the same.
         options: further options of ``atta serve``.
+        credentials: what to bring if these turn TLS on.
 
     Raises:
         DataError: the dataset is missing, truncated, altered or of another version.
@@ -97,7 +101,7 @@ def local(
     folder = OwnFolder("atta-local-")
     addresses = free_addresses(len(served))
     of_parts = [address for parts, address in zip(served, addresses, strict=True) for _ in parts]
-    write_cluster(Path(folder.name) / "cluster.toml", of_parts)
+    write_cluster(Path(folder.name) / "cluster.toml", of_parts, credentials)
     children: list[subprocess.Popen[bytes]] = []
     try:
         for parts, address in zip(served, addresses, strict=True):
@@ -110,7 +114,10 @@ def local(
             environment = {**os.environ, lastwords.VARIABLE: str(last_words)}
             with last_words.with_suffix(".log").open("wb") as errors:
                 children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment))
-        connections = [Connection(a, deadline_s, part=parts.start) for parts, a in zip(served, addresses, strict=True)]
+        connections = [
+            Connection(address, deadline_s, part=parts.start, credentials=credentials)
+            for parts, address in zip(served, addresses, strict=True)
+        ]
         descriptions = [
             _await_daemon(connection, child, Path(folder.name) / f"{parts.start}.error")
             for parts, connection, child in zip(served, connections, children, strict=True)
@@ -121,7 +128,7 @@ def local(
         _stop(children)
         folder.cleanup()
         raise
-    return LocalCluster(connections, descriptions, children, folder)
+    return LocalCluster(connections, descriptions, children, folder, credentials)
 
 
 def _divided(partitions: int, daemons: int | None) -> list[range]:

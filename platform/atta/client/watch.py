@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from atta.client.cluster import resolve_target
+from atta.client.cluster import credentials_for, resolve_target
 from atta.client.control import Connection
 from atta.client.rates import DaemonRates, Sample, rates
 from atta.observe.figures import JobFigures, SessionFigures
@@ -26,8 +26,10 @@ class Watch:
     """
 
     def __init__(self, target: str | Path | Sequence[str], *, deadline_s: float = 2.0) -> None:
+        credentials = credentials_for(target)
         self._connections = {
-            part: Connection(address, deadline_s, part=part) for part, address in sorted(resolve_target(target).items())
+            part: Connection(address, deadline_s, part=part, credentials=credentials)
+            for part, address in sorted(resolve_target(target).items())
         }
         self._latest: dict[int, Sample] = {}
 

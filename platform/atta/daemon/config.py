@@ -120,6 +120,24 @@ class DaemonConfig:
     ] = 0
     """0: any free one."""
     max_sessions: Annotated[int, Option("Sessions open at a time.", at_least=1)] = 256
+    max_seeds: Annotated[int, Option("Seeds of a session.", at_least=1)] = 1 << 30
+    max_connections: Annotated[int, Option("Connections open at a time.", at_least=1)] = 1024
+    """Less where the process may not open as many files."""
+    max_calls: Annotated[int, Option("Calls under way at a time, of all connections.", at_least=64)] = 4096
+    request_bytes: Annotated[
+        int, Option("Memory for requests under way.", name="request-memory", unit="bytes", at_least=512 * MIB)
+    ] = 1 * GIB
+    """One that is still arriving counts as the largest one, 64 MiB. A connection may have a quarter."""
+    answer_bytes: Annotated[
+        int,
+        Option(
+            "Memory for streamed answers that wait for their readers.",
+            name="answer-memory",
+            unit="bytes",
+            at_least=64 * MIB,
+        ),
+    ] = 1 * GIB
+    """A connection may have an eighth."""
     max_batch_size: Annotated[int, NoOption("keeps one mistaken request from taking all memory")] = 1 << 20
     drain_s: Annotated[float, Option("How long sessions may go on after SIGTERM.", name="drain", unit="s")] = 10.0
     policy: Annotated[str, Option("Launch policy of the scheduler.", choices=tuple(POLICIES))] = SchedulerConfig.policy
@@ -132,6 +150,23 @@ class DaemonConfig:
     """Empty: none, unless ``metrics_port`` is given."""
     metrics_port: Annotated[int, Option("The same on every address of the machine.", at_least=0, at_most=65_535)] = 0
     """0: none."""
+    tls_cert: Annotated[str, Option("Certificate of this daemon (PEM). Turns TLS on.", path="file")] = ""
+    """Empty: callers are not asked who they are, and nothing is encrypted."""
+    tls_key: Annotated[str, Option("Its private key (PEM, without a password).", path="file")] = ""
+    tls_ca: Annotated[
+        str, Option("Certificate of the authority that callers and peers must have theirs from.", path="file")
+    ] = ""
+    tls_callers: Annotated[
+        str,
+        Option(
+            "What every caller must show: a certificate of the authority, to which a token may add roles; or a token.",
+            choices=("certificate", "token"),
+        ),
+    ] = "certificate"
+    tokens: Annotated[str, Option("Hashes of the tokens that are good, from `atta token new`.", path="file")] = ""
+    """Read again when it changes."""
+    peer_token: Annotated[str, Option("File with the token that this daemon brings to its peers.", path="file")] = ""
+    insecure: Annotated[bool, Option("Listen beyond this machine without TLS: the network is trusted.")] = False
     verify: Annotated[bool, Option("Check the checksums of all files at start.")] = True
     """Reads every byte of the partition once."""
     exit_with_parent: Annotated[bool, Option("Stop when standard input closes.")] = False

@@ -16,25 +16,30 @@ from typing import Any
 
 import grpc
 import structlog
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health_pb2
 
 from atta.daemon.caches import DaemonCaches
 from atta.daemon.config import DaemonConfig
-from atta.daemon.descriptors import ensure_descriptors
+from atta.daemon.descriptors import connections_that_fit, ensure_descriptors
 from atta.daemon.engine.engine import Engine
+from atta.daemon.limits import grpc_options
 from atta.daemon.links.links import DaemonLinks
 from atta.daemon.loading import OpenedData
-from atta.daemon.peers.chunks import moved_at_once
+from atta.daemon.peers.chunks import CHUNK_BYTES, moved_at_once
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.turns import MessageTurns, TurnPool
+from atta.daemon.security.security import DaemonSecurity
 from atta.daemon.services.control import ControlService
 from atta.daemon.services.data import GraphService, KvService
 from atta.daemon.services.handling import Handling
 from atta.daemon.services.jobs import JobBoard
+from atta.daemon.services.others import add_health_and_reflection
+from atta.daemon.services.parameters import ParameterService
+from atta.daemon.services.rooms import AnswerRoom, RequestRoom
 from atta.daemon.services.sessions import SessionService
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError
+from atta.kvstore.parameters.jobs import ParameterJobs
 from atta.kvstore.store import Store
 from atta.kvstore.tables import Tables
 from atta.observe import logs
@@ -43,17 +48,12 @@ from atta.observe.metrics import DaemonCollector, DaemonFigures, serve_metrics
 from atta.observe.version import __version__
 from atta.samplers import kernels
 from atta.samplers.shard import Shard
-from atta.wire import rpc
 from atta.wire.clusterfile import check_address
 from atta.wire.identity import Identity, new_incarnation
 
 __all__ = ["Daemon", "serve"]
 
 log = structlog.get_logger("atta.daemon")
-MAX_STREAMS = 128
-"""At most this many requests of one connection are answered at a time, apart from one per session. Each holds a message
-or two in memory; further ones wait. A session's own request may wait long, for its batch or for its consumer, and must
-not keep renewals waiting."""
 SCRAPE_S = 5.0
 """How long a scrape waits for the event loop before it fails."""
 
@@ -70,6 +70,7 @@ class Daemon:
         """
         check_address(config.listen)
         _ = config.metrics_address  # a mistake is refused before loading, which may take minutes
+        self._security = DaemonSecurity.of(config)
         self.config = config
         self.address = config.listen
         began = time.monotonic()
@@ -78,8 +79,10 @@ class Daemon:
         self._identity = Identity(config.parts.start, self._dataset.dataset_id, new_incarnation())
         shard = Shard(self._dataset, opened.owner, resident=resident)
         store = Store(self._dataset, opened.owner, resident=resident)
-        peers = Peers(opened.peers, self._dataset, config.peer_deadline_s, config.peer_delay_s)
-        with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s
+        outgoing = self._security.outgoing if self._security is not None else None
+        peers = Peers(opened.peers, self._dataset, config.peer_deadline_s, config.peer_delay_s, outgoing)
+        # Links are not encrypted: with TLS, messages carry everything.
+        with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s and outgoing is None
         self._links = DaemonLinks(config, self._dataset, shard, store, peers) if with_links else None
         self._caches = DaemonCaches(config, opened, peers, self._links)
         cache, edges = self._caches.rows, self._caches.edges
@@ -87,15 +90,28 @@ class Daemon:
         self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
         self._sessions = SessionService(config, self._engine, config.listen)
         self._jobs = JobBoard(time.monotonic)
-        self._graph = GraphService(shard, self._serving, turns, config.listen)
+        answers = self._answers = AnswerRoom(config.answer_bytes, 3 * CHUNK_BYTES)
+        self._graph = GraphService(shard, self._serving, turns, config.listen, answers=answers)
         at_once = moved_at_once(config.threads)
         self._kv = KvService(
-            store, self._dataset.dataset_id, self._serving, turns, address=config.listen, at_once=at_once
+            store,
+            self._dataset.dataset_id,
+            self._serving,
+            turns,
+            address=config.listen,
+            at_once=at_once,
+            answers=answers,
         )
-        tables = Tables(config.table_bytes)
+        weights = ParameterJobs(lambda: config.table_bytes - tables.used_bytes)
+        tables = Tables(config.table_bytes, beside=lambda: weights.used_bytes)
+        self._weights = ParameterService(weights, config.parts.start)
         snapshots = Path(config.snapshots) if config.snapshots else None
-        self._tables = TableService(self._dataset, opened.owner, tables, self._serving, snapshots=snapshots)
-        self._process, self._handling = ProcessFigures(), Handling(self._identity, config.listen)
+        self._tables = TableService(
+            self._dataset, opened.owner, tables, self._serving, snapshots=snapshots, answers=answers
+        )
+        self._process = ProcessFigures()
+        self._requests = RequestRoom(config.request_bytes)
+        self._handling = Handling(self._identity, config.listen, self._requests)
         self._stopping, self._orphaned = asyncio.Event(), False
         self._stopped = asyncio.Event()
         log.info(
@@ -117,25 +133,27 @@ class Daemon:
             host, port = metrics
             about = {"dataset": self._dataset.dataset_id, "version": __version__}
             read = partial(_ask_loop, asyncio.get_running_loop(), self._figures)
-            serve_metrics(port, DaemonCollector(self.config.parts.start, about, read), host=host)
+            collector = DaemonCollector(self.config.parts.start, about, read)
+            if self._security is not None:
+                self._security.serve_metrics(host, port, collector)
+            else:
+                serve_metrics(port, collector, host=host)
             log.info("metrics", address=f"{host}:{port}")
-        # Without this option two daemons could share a port, and each would get some of the other's requests.
-        options = [
-            *rpc.channel_options(),
-            ("grpc.so_reuseport", 0),
-            ("grpc.max_concurrent_streams", MAX_STREAMS + self.config.max_sessions),
-        ]
-        self._server = grpc.aio.server(options=options)
+        connections = connections_that_fit(self.config.max_connections)
+        self._server = grpc.aio.server(
+            options=grpc_options(self.config, connections),
+            maximum_concurrent_rpcs=self.config.max_calls,
+            interceptors=(self._security.guard,) if self._security is not None else (),
+        )
         control = ControlService(
             self._identity, self._engine, self._process, self._stats, self._stopping.set, jobs=self._jobs
         )
-        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         served = self._engine.recorder.served
         handlers = {
             "GraphService": served("GraphService", self._graph.methods()),
             "KvService": served("KvService", self._kv.methods()),
             "TableService": self._tables.methods(),
+            "ParameterService": self._weights.methods(),
             "SessionService": self._sessions.methods(),
             "ControlService": control.methods(),
         }
@@ -144,12 +162,13 @@ class Daemon:
             self._engine.recorder.elsewhere = self._links.served
         self._server.add_generic_rpc_handlers([self._handling.service(*service) for service in handlers.items()])
         names = [f"atta.v1.{service}" for service in handlers]
-        reflection.enable_server_reflection(
-            [*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME], self._server
-        )
+        self._health = add_health_and_reflection(self._server, names)
         host = self.config.listen.rpartition(":")[0]
         try:
-            port = self._server.add_insecure_port(self.config.listen)
+            if self._security is not None:
+                port = self._security.listen(self._server, self.config.listen)
+            else:
+                port = self._server.add_insecure_port(self.config.listen)
         except RuntimeError as error:
             raise ConfigError(
                 f"cannot listen on {self.config.listen}: the address is in use or not of this machine"
@@ -166,6 +185,7 @@ class Daemon:
             "expire_sessions": self._sessions.expire(),
             "forget_idle_clients": self._tables.forget_idle(),
             "end_leases_of_tables": self._tables.end_leases(),
+            "end_leases_of_weights": self._weights.end_leases(),
         }
         if self._links is not None:
             chores["accept_links"] = self._links.service.accept()
@@ -176,6 +196,7 @@ class Daemon:
             part=self.config.parts.start,
             parts=len(self.config.parts),
             dataset=self._dataset.dataset_id,
+            tls=self._security is not None,
             incarnation=self._identity.incarnation,
         )
 
@@ -208,10 +229,12 @@ class Daemon:
 
     def _stats(self) -> dict[str, float]:
         links = {} if self._links is None else self._links.stats()
-        parts = (self._engine, self._sessions, self._tables, self._caches, self._handling, self._process)
+        parts = (self._engine, self._sessions, self._tables, self._weights, self._caches, self._handling, self._process)
         return {
             "parts": float(len(self.config.parts)),
             "queue_limit_bytes": float(self.config.queue_bytes),
+            "request_bytes": float(self._requests.used_bytes),
+            "answer_bytes": float(self._answers.used_bytes),
             "log_lines_dropped": float(logs.dropped_lines()),
             **{name: value for part in parts for name, value in part.stats().items()},
             **links,

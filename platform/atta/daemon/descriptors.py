@@ -1,4 +1,4 @@
-"""Makes sure that a daemon may open as many files as it needs: at least one connection per session."""
+"""Makes sure that a daemon may open as many files as it needs, and has no more connections than that leaves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import resource
 
 from atta.errors import ConfigError
 
-__all__ = ["check_descriptors", "ensure_descriptors"]
+__all__ = ["check_descriptors", "connections_that_fit", "ensure_descriptors", "within_descriptors"]
 
 OTHER = 64
 """Number of files that a daemon needs apart from one connection per session: for peers, memory files and operators."""
@@ -30,9 +30,25 @@ def check_descriptors(limit: int, used: int, max_sessions: int) -> None:
         )
 
 
+def within_descriptors(limit: int, used: int, max_connections: int) -> int:
+    """How many of ``max_connections`` fit into ``limit`` open files (-1: any number), with ``used`` already open.
+    Pure."""
+    return max_connections if limit < 0 else max(1, min(max_connections, limit - used - OTHER))
+
+
+def connections_that_fit(max_connections: int) -> int:
+    """How many of ``max_connections`` this process may have, so that it can still open memory files and reach peers."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return within_descriptors(-1 if limit == resource.RLIM_INFINITY else limit, _open_files(), max_connections)
+
+
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
 def ensure_descriptors(max_sessions: int) -> None:
     """Raise the limit of this process to the highest allowed; raises ConfigError if that is not enough."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    check_descriptors(-1 if hard == resource.RLIM_INFINITY else hard, len(os.listdir("/proc/self/fd")), max_sessions)
+    check_descriptors(-1 if hard == resource.RLIM_INFINITY else hard, _open_files(), max_sessions)

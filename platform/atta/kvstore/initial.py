@@ -5,14 +5,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 
 from atta.errors import ConfigError
 from atta.kvstore.mutable import kernels
 
-__all__ = ["Constant", "Initialiser", "Normal", "Uniform", "Zeros", "initialiser_from_dict", "initialiser_to_dict"]
+__all__ = [
+    "Constant",
+    "Initialiser",
+    "Normal",
+    "Uniform",
+    "Zeros",
+    "initialiser_from_dict",
+    "initialiser_to_dict",
+    "is_finite",
+]
 
 _BLOCK = 1 << 20
 """Number of values that are made at once for float16 tables, which have no kernel of their own."""
@@ -142,9 +151,17 @@ def _check_random(init: Uniform | Normal, dtype: np.dtype[Any]) -> None:
         raise ConfigError(f"init: seed {init.seed!r} is not an integer of 64 bits")
 
 
+def is_finite(value: object) -> TypeGuard[float]:
+    """Whether a value is a number that a float can hold."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return False
+
+
 def _check_finite(kind: str, **values: object) -> None:
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if not is_finite(value):
             raise ConfigError(f"init: {kind}: {name} {value!r} is not a finite number")
 
 

@@ -3,7 +3,7 @@ JSON."""
 
 from __future__ import annotations
 
-import math
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from atta.errors import ConfigError
-from atta.kvstore.initial import Initialiser, Zeros, initialiser_from_dict, initialiser_to_dict
+from atta.kvstore.initial import Initialiser, Zeros, initialiser_from_dict, initialiser_to_dict, is_finite
 
 __all__ = ["MAX_LEASE_S", "MAX_ROWS", "MAX_ROW_BYTES", "MutableSpec", "OptimiserSpec", "check_name"]
 
 MAX_ROW_BYTES = 1 << 20
 MAX_ROWS = 1 << 48
 MAX_LEASE_S = 3600.0
+MAX_TEXT = 16_384
+"""Longest description of a table, in characters of JSON."""
 _MAX_DIMENSIONS = 8
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]|_(?!_)){0,99}")
 _DTYPES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
@@ -192,6 +194,17 @@ class MutableSpec:
         }
 
     @classmethod
+    def from_json(cls, text: str) -> MutableSpec:
+        """Read ``to_dict`` as JSON; raises ConfigError."""
+        if len(text) > MAX_TEXT:
+            raise ConfigError(f"the description of a table has {len(text)} characters, at most {MAX_TEXT} are possible")
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            raise ConfigError("the description of a table is not JSON") from None
+        return cls.from_dict(value)
+
+    @classmethod
     def from_dict(cls, value: object) -> MutableSpec:
         """Read what ``to_dict`` made, perhaps after a trip through JSON; raises ConfigError."""
         fields = _fields("table", cls, value, required=("name", "rows"))
@@ -225,5 +238,5 @@ def _fields(what: str, cls: type, value: object, *, required: tuple[str, ...]) -
 
 
 def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if not is_finite(value) or value < 0:
         raise ConfigError(f"optimiser: {name} {value!r} is not a finite number from 0 on")

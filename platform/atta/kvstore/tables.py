@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,30 +17,49 @@ from atta.kvstore.spec import MutableSpec
 from atta.observe.machine.memory import available_bytes
 from atta.partition.disk.staging import Staging, recover
 
-__all__ = ["Tables"]
+__all__ = ["MAX_CLIENTS", "MAX_TABLES", "Tables"]
+
+MAX_TABLES = 1024
+"""At most this many tables are held."""
+MAX_CLIENTS = 65_536
+"""At most this many clients are known to all tables together. A client of several tables counts several times."""
 
 
 class Tables:
     """Creates, finds and drops mutable tables. Safe to use from many threads; finding a table takes no lock."""
 
-    def __init__(self, quota_bytes: int, *, free_bytes: Callable[[], int] = available_bytes) -> None:
+    def __init__(
+        self,
+        quota_bytes: int,
+        *,
+        free_bytes: Callable[[], int] = available_bytes,
+        beside: Callable[[], int] = lambda: 0,
+    ) -> None:
         """Hold no tables yet.
 
         Args:
             quota_bytes: limit for all tables together. While a table grows, is copied or is restored, it is in memory
                 twice.
             free_bytes: returns how much memory the process may still take. Tables leave an eighth of it free.
+            beside: returns how many bytes of the limit are taken by other things.
         """
         self.quota_bytes = quota_bytes
-        self._free_bytes = free_bytes
+        self._free_bytes, self._beside = free_bytes, beside
         self._changing = threading.Lock()
         self._tables: dict[str, MutableTable] = {}  # replaced, never changed
         self._closed = False
+        self._dropped: tuple[weakref.ref[MutableTable], ...] = ()
+        """Tables that are not here any more. Each stays in memory until the last request on it has been answered."""
 
     @property
     def used_bytes(self) -> int:
         """Bytes of all tables."""
         return sum(table.nbytes for table in self._tables.values())
+
+    @property
+    def lingering_bytes(self) -> int:
+        """Bytes of dropped tables that requests still read."""
+        return sum(table.nbytes for table in (ref() for ref in self._dropped) if table is not None)
 
     @property
     def clients(self) -> int:
@@ -69,6 +90,10 @@ class Tables:
             if whole:
                 return self.get(spec.name, table_id)  # raises UnknownNameError if it is not there
             self._check_open()
+            if len(self._tables) >= MAX_TABLES:
+                raise QuotaExceededError(
+                    f"table {spec.name}: there are {MAX_TABLES} tables, the most that are possible"
+                )
             self._check_room(f"table {spec.name}", spec.nbytes(max(0, rows)))
             table = MutableTable(spec, first_row, rows, table_id=table_id)
             self._tables = {**self._tables, spec.name: table}
@@ -105,7 +130,7 @@ class Tables:
             self._check_open()
             tables = dict(self._tables)
             found = tables.pop(name, None)
-            self._tables = tables
+            self._replace(tables)
             return found is not None
 
     def list(self) -> tuple[MutableTable, ...]:
@@ -137,6 +162,14 @@ class Tables:
             table.grow(rows)
             return table
 
+    def register(self, table: MutableTable, client: Client) -> None:
+        """Let a client push to one of the tables; see ``MutableTable.register``."""
+        if self.clients >= MAX_CLIENTS:
+            raise QuotaExceededError(
+                f"the tables know {MAX_CLIENTS} clients already: those that are done must be forgotten"
+            )
+        table.register(client)
+
     def forget(self, client: Client) -> bool:
         """Drop a client that will not come again from all tables. Returns whether a table knew it."""
         return sum(table.forget(client) for table in self._tables.values()) > 0
@@ -150,7 +183,7 @@ class Tables:
         """Drop the tables whose lease is over, and return their names; see ``MutableTable.lease_is_over``."""
         with self._changing:
             over = {name for name, table in self._leased().items() if table.lease_is_over(now)}
-            self._tables = {name: table for name, table in self._tables.items() if name not in over}
+            self._replace({name: table for name, table in self._tables.items() if name not in over})
             return tuple(sorted(over))
 
     def validate(self) -> None:
@@ -197,14 +230,14 @@ class Tables:
         folder = Path(folder)
         recover(folder)
         names, total = read_contents(folder).tables, 0
-        leased = sum(table.nbytes for table in self._leased().values())
+        leased = sum(table.nbytes for table in self._leased().values()) + self._beside()
         for name in names:
             saved, _ = read_saved(table_folder(folder, name))
             if saved.spec.name != name:
                 raise DataError(table_folder(folder, name), f"holds table {saved.spec.name} instead of {name}")
             total += saved.spec.nbytes(saved.rows)
         if total + leased > self.quota_bytes:
-            stay = f" beside {leased} bytes of tables with a lease" if leased else ""
+            stay = f" beside {leased} bytes of tables with a lease and weights" if leased else ""
             raise QuotaExceededError(f"{folder}: its tables have {total} bytes{stay}, the quota is {self.quota_bytes}")
         self._check_memory(str(folder), total)
         return {name: MutableTable.load(table_folder(folder, name)) for name in names}
@@ -219,19 +252,28 @@ class Tables:
             self._check_open()
             for name, table in tables.items():
                 table.loaded(load_id, steps.get(name, 0))
-            self._tables = {**tables, **self._leased()}
+            self._replace({**tables, **self._leased()})
 
     def restore(self, folder: str | Path) -> None:
         """Replace all tables without a lease by those of a snapshot. Raises the errors of ``prepare``, and then changes
         nothing."""
         self.adopt(self.prepare(folder), 0, {})
 
+    def _replace(self, tables: dict[str, MutableTable]) -> None:
+        gone = set(self._tables.values()) - set(tables.values())
+        still_read = (ref for ref in self._dropped if ref() is not None)
+        self._dropped = (*still_read, *map(weakref.ref, gone))
+        self._tables = tables
+
     def _check_open(self) -> None:
         if self._closed:
             raise QuotaExceededError("the daemon is stopping: its tables do not change any more")
 
     def _check_room(self, what: str, more: int, *, for_a_while: int = 0) -> None:
-        used = self.used_bytes
+        used = self.used_bytes + self.lingering_bytes + self._beside()
+        if used + more > self.quota_bytes and self.lingering_bytes:
+            gc.collect()  # the error of a request may have kept a table that nobody reads
+            used = self.used_bytes + self.lingering_bytes + self._beside()
         if used + more > self.quota_bytes:
             raise QuotaExceededError(
                 f"{what}: {more} more bytes, {used} of {self.quota_bytes} bytes for mutable tables are used"

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import xxhash
@@ -37,6 +37,7 @@ __all__ = [
     "load_checkpoint",
     "load_model",
     "load_rank",
+    "load_weights",
     "prune_ranks",
     "save_best",
     "save_checkpoint",
@@ -52,7 +53,20 @@ _MARK = b"atta-xxh3:"  # then 16 hex digits, which end the file
 _DIGITS = 16
 _RANK_FILES = "rank"
 _WRAPPERS = ("gnn.", "module.")
-_SHAPE = ("strategy", "model", "hidden", "heads", "depth")  # settings that determine the weights
+_SHAPE = ("strategy", "task", "model", "hidden", "heads", "depth")  # settings that determine the weights
+_KEPT = (*_SHAPE, "lr_schedule")  # settings that a run cannot change on its way
+_EARLIER = {"task": "classes", "lr_schedule": "none"}  # what files of earlier versions lack
+_SAMPLED = "gnn."  # where models of sampled batches have the names of the others
+
+
+class Stateful(Protocol):
+    """What a checkpoint saves and fills."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Become what ``state_dict`` saved."""
 
 
 def save_checkpoint(
@@ -61,6 +75,8 @@ def save_checkpoint(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     epochs: Sequence[EpochReport],
+    *,
+    schedule: Stateful | None = None,
 ) -> None:
     """Write everything that the next epoch depends on. A crash leaves the old file or the new one, never a part.
 
@@ -74,6 +90,7 @@ def save_checkpoint(
         "shape": _shape(config),
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
+        "schedule": {} if schedule is None else schedule.state_dict(),
         "epochs": [asdict(e) for e in epochs],
         "loader": {"epoch": done, "batch": 0},  # the next batch to train on
     }
@@ -81,7 +98,7 @@ def save_checkpoint(
 
 
 def save_best(folder: str | Path, config: TrainSettings, model: torch.nn.Module, epoch: EpochReport) -> None:
-    """Write the model of the epoch with the best validation accuracy so far; its weights also as safetensors."""
+    """Write the model of the epoch with the best figure of validation so far; its weights also as safetensors."""
     weights = model.state_dict()
     state = {"version": VERSION, "shape": _shape(config), "model": weights, "epoch": asdict(epoch)}
     _write(Path(folder) / BEST, state)
@@ -136,8 +153,10 @@ def load_checkpoint(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     device: torch.device,
+    *,
+    schedule: Stateful | None = None,
 ) -> list[EpochReport]:
-    """Fill model and optimiser from the checkpoint in ``folder``; return the epochs already done, none without a
+    """Fill model, optimiser and schedule from the checkpoint in ``folder``; return the epochs already done, none without a
     checkpoint.
 
     Only tensors and plain values are read, so a file cannot run code.
@@ -152,15 +171,44 @@ def load_checkpoint(
     if saved.get("version") != VERSION:
         raise DataError(path, f"checkpoint version {saved.get('version')!r}, this is {VERSION}")
     for name, value in _shape(config).items():
-        was = saved.get("shape", {}).get(name)
+        was = saved.get("shape", {}).get(name, _EARLIER.get(name))
         if was != value:
             raise DataError(path, f"was made with {name} {was}, not {value}")
     try:
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
+        if schedule is not None:
+            schedule.load_state_dict(saved.get("schedule", {}))
         return [EpochReport.from_dict(e) for e in saved["epochs"]]
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
         raise DataError(path, f"does not fit this dataset and model: {error}") from error
+
+
+def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device) -> None:
+    """Fill the model with the weights of another run's checkpoint, whatever its strategy.
+
+    path: a file that ``save_checkpoint`` or ``save_best`` wrote, or a folder with one (``best.pt`` comes first).
+
+    Raises:
+        DataError: there is no such file, it is damaged, or its weights have other names or shapes.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = next((path / name for name in (BEST, LAST) if (path / name).exists()), path / BEST)
+    if not path.exists():
+        raise DataError(path, "--init-from: there is no such file")
+    weights = _read(path, device).get("model")
+    if not isinstance(weights, dict):
+        raise DataError(path, "--init-from: holds no model")
+    given = {name.removeprefix(_SAMPLED): tensor for name, tensor in weights.items()}
+    own = {name.removeprefix(_SAMPLED): name for name in model.state_dict()}
+    wanted = {name: model.state_dict()[full].shape for name, full in own.items()}
+    for name in sorted(given.keys() | wanted.keys()):
+        there = tuple(given[name].shape) if name in given else "absent"
+        here = tuple(wanted[name]) if name in wanted else "absent"
+        if there != here:
+            raise DataError(path, f"--init-from: does not fit this model: {name} is {there} there and {here} here")
+    model.load_state_dict({own[name]: tensor for name, tensor in given.items()})
 
 
 def save_rank(folder: str | Path, rank: int, world: int, done: int, state: Mapping[str, Any]) -> None:
@@ -192,11 +240,13 @@ def load_rank(folder: str | Path, rank: int, world: int, done: int, device: torc
     return found
 
 
-def prune_ranks(folder: str | Path, rank: int, done: int) -> None:
-    """Remove this rank's files of other epochs than ``done``."""
+def prune_ranks(folder: str | Path, rank: int, world: int, done: int) -> None:
+    """Remove this rank's files of other epochs than ``done``. Rank 0 also removes those of ranks from ``world`` on."""
     kept = _rank_file(folder, rank, done)
-    for path in Path(folder).glob(f"{_RANK_FILES}-*-{rank}.pt"):
-        if path != kept:
+    for path in Path(folder).glob(f"{_RANK_FILES}-*-*.pt"):
+        number = path.stem.rpartition("-")[2]
+        of_nobody = rank == 0 and number.isdecimal() and int(number) >= world
+        if path != kept and (number == str(rank) or of_nobody):
             remove_partial_file(path)
             path.unlink(missing_ok=True)
 
@@ -206,7 +256,7 @@ def _rank_file(folder: str | Path, rank: int, done: int) -> Path:
 
 
 def _shape(config: TrainSettings) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in _SHAPE}
+    return {name: getattr(config, name) for name in _KEPT}
 
 
 def check_folder(folder: str | Path) -> None:

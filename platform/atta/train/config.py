@@ -19,6 +19,7 @@ from atta.train.settings import (
     SatSettings,
     TrainSettings,
 )
+from atta.train.settings.stopping import parse_early_stop
 from atta.train.strategies import STRATEGIES, strategies_with
 
 __all__ = ["TrainConfig"]
@@ -49,10 +50,27 @@ class TrainConfig(CooperativeSettings, SancusSettings, PipeGcnSettings, SatSetti
             raise ConfigError(f"--lr {self.lr}: must be positive")
         if not 0 <= self.weight_decay < math.inf:
             raise ConfigError(f"--weight-decay {self.weight_decay}: must not be negative")
+        self._check_practice()
         if not 0 <= self.seed < 1 << 63:
             raise ConfigError(f"--seed {self.seed}: must be 0 to 2**63 - 1")
         if self.resume and self.checkpoint is None:
             raise ConfigError("--resume needs --checkpoint DIR")
+
+    def _check_practice(self) -> None:
+        if self.clip_grad_norm is not None and not 0 < self.clip_grad_norm < math.inf:
+            raise ConfigError(f"--clip-grad-norm {self.clip_grad_norm}: must be positive")
+        if not 0 < self.lr_factor < 1:
+            raise ConfigError(f"--lr-factor {self.lr_factor}: must lie between 0 and 1")
+        if self.lr_schedule not in ("step", "plateau"):
+            for name, value in (("every", self.lr_every), ("factor", self.lr_factor)):
+                if value != getattr(TrainSettings, f"lr_{name}"):
+                    raise ConfigError(f"--lr-{name} {value}: goes with --lr-schedule step or plateau")
+        if self.early_stop is not None:
+            if self.patience is not None:
+                raise ConfigError(
+                    "give either --patience (the first figure of the task) or --early-stop METRIC:PATIENCE"
+                )
+            parse_early_stop(self.early_stop)
 
     def _check_belonging(self) -> None:
         own = STRATEGIES[self.strategy].own_settings

@@ -5,27 +5,37 @@ from __future__ import annotations
 import abc
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 import atta
 from atta.errors import ConfigError
 from atta.train.checkpoint import (
+    LAST,
     load_checkpoint,
     load_rank,
+    load_weights,
     prune_ranks,
     save_best,
     save_checkpoint,
     save_rank,
 )
-from atta.train.labels import LabelCounts, check_label_table, count_labels
 from atta.train.reports.display import Display
-from atta.train.reports.epochs import EpochReport, best_epoch, stalled
+from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
 from atta.train.settings import TrainSettings
+from atta.train.settings.stopping import patience_of
+from atta.train.steps.schedule import LearningRate
 from atta.train.steps.timing import peak_memory
+from atta.train.tasks.choice import task_on
+from atta.train.tasks.counting import count_targets_of, numbers_of, of_numbers
+from atta.train.tasks.objective import Objective
+from atta.train.tasks.watching import watched_by
+from atta.train.tasks.weights import class_weights
 
 __all__ = ["EpochLoop"]
 
@@ -40,69 +50,90 @@ class EpochLoop(abc.ABC, Generic[Settings]):
 
     Attributes:
         rank, world: this trainer's number, and the number of trainers.
-        channels, classes: widths of the model's input and output.
+        task: what the model learns.
+        objective: its loss and figures, with the weights of this run.
+        watched: the figure that decides which epoch is the best.
+        channels, outputs: widths of the model's input and output.
         splits: those of ``val`` and ``test`` that have members.
         keeps_state: whether ranks keep something else from epoch to epoch (``rank_state``).
-        model, optimizer: saved in checkpoints. Sub-classes set both.
+        model, optimizer, learning_rate: saved in checkpoints; set by ``begin_with``.
         eval_bytes: bytes of rows that trainers sent each other in the latest evaluation.
     """
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
+    learning_rate: LearningRate
     keeps_state: bool = False
     eval_bytes: float = 0.0
 
     def __init__(self, config: Settings, cluster: atta.Cluster, device: torch.device) -> None:
         """Raises ConfigError if the dataset cannot be trained on."""
-        self.config, self.cluster, self.device = config, cluster, device
+        found = task_on(cluster.schema, config)
+        self.config, self.cluster, self.device = replace(config, task=found.task.name), cluster, device
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.display = Display(config.verbose and self.rank == 0)
-        self.channels, self.classes = self._task()
-        self._check_labels()
+        self.task, self.channels, self.outputs, self.splits = found.task, found.channels, found.outputs, found.splits
+        self.objective, self.watched = self._objective(), watched_by(self.config)
 
-    def _task(self) -> tuple[int, int]:
-        """Number of input channels and of classes."""
-        schema = self.cluster.schema
-        node_type = schema.node_types[0]
-        tables = schema.node_tables[node_type]
-        if len(schema.node_types) > 1 or len(schema.edge_types) > 1:
-            raise ConfigError("the models of atta train take graphs with one node type and one edge type")
-        if "x" not in tables or "y" not in tables:
-            raise ConfigError("training needs the node tables x (features) and y (integer labels)")
-        if len(tables["x"].row_shape) != 1:
-            raise ConfigError(
-                f"training needs one row of features per vertex, x has rows of shape {tables['x'].row_shape}"
-            )
-        self.splits = [s for s in ("val", "test") if schema.splits[node_type].get(s)]
-        return tables["x"].row_shape[0], check_label_table(tables["y"], schema.num_classes)
-
-    def _check_labels(self) -> None:
-        mine = count_labels(self.cluster, "train", self.classes, self.rank, self.world)
-        found = LabelCounts(*map(int, self._sum(astuple(mine))))
-        if left_out := found.checked(self.classes):
+    def _objective(self) -> Objective:
+        """Count the targets of the training vertices, refuse those that cannot be learnt, and weigh classes."""
+        mine = count_targets_of(self.cluster, "train", self.task, self.outputs, rank=self.rank, world=self.world)
+        counts = of_numbers(np.array(self._sum(numbers_of(mine).tolist())))
+        if left_out := self.task.check(counts, self.outputs):
             self.display.line(left_out)
+        weights = class_weights(self.config.class_weights, self.task, counts, self.outputs)
+        given = None if weights is None else torch.from_numpy(weights).float().to(self.device)
+        return Objective(self.task, self.outputs, given)
+
+    def begin_with(self, model: torch.nn.Module) -> None:
+        """Take the model that is trained, with new weights or those of ``--init-from``, and make its optimiser.
+
+        Raises DataError for a checkpoint that does not fit the model.
+        """
+        config = self.config
+        self.model = model.to(self.device)
+        goes_on = config.resume and config.checkpoint is not None and (Path(config.checkpoint) / LAST).exists()
+        if config.init_from is not None and not goes_on:
+            load_weights(config.init_from, self.model, self.device)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
+        self.learning_rate = LearningRate(config, self.optimizer, rises=self.watched.rises)
+
+    def update_weights(self) -> None:
+        """The optimiser's step, once gradients are those of all trainers."""
+        if self.config.clip_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_grad_norm)
+        self.optimizer.step()
 
     def fit(self) -> list[EpochReport]:
         """Train all epochs; returns them with those of a resumed checkpoint."""
-        config, epochs = self.config, self._restore()
-        for epoch in range(len(epochs), config.epochs):
-            # Dropout must not depend on earlier epochs: then a resumed run repeats exactly the same epoch.
-            torch.manual_seed((config.seed * 1_000_003 + epoch) * self.world + self.rank)
-            figures = self.train_epoch(epoch)
-            if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
-                start = time.perf_counter()
-                accuracy: dict[str, Any] = {f"{s}_accuracy": a for s, a in self.accuracies().items()}
-                seconds = self._max(time.perf_counter() - start)
-                figures = replace(figures, eval_seconds=seconds, eval_bytes=self.eval_bytes, **accuracy)
-            epochs.append(figures)
-            self.display.line(figures.line())
-            stops = config.patience is not None and stalled(epochs, config.patience)
-            last = stops or epoch + 1 == config.epochs
-            self._save(epochs, last=last)
-            if stops:
-                self.display.line(f"no better validation accuracy for {config.patience} evaluations: stopping")
-                break
+        epochs, patience = self._restore(), patience_of(self.config)
+        stops = self._stops(epochs)  # a run that has stopped stays stopped when it is resumed
+        while len(epochs) < self.config.epochs and not stops:
+            epochs.append(self._epoch(len(epochs)))
+            stops = self._stops(epochs)
+            self._save(epochs, last=stops or len(epochs) == self.config.epochs)
+        if stops:
+            self.display.line(f"no better {_words(self.watched)} for {patience} evaluations: stopping")
         return epochs
+
+    def _epoch(self, epoch: int) -> EpochReport:
+        config = self.config
+        # Dropout must not depend on earlier epochs: then a resumed run repeats exactly the same epoch.
+        torch.manual_seed((config.seed * 1_000_003 + epoch) * self.world + self.rank)
+        figures = self.train_epoch(epoch)
+        figures = replace(figures, learning_rate=self.learning_rate.present)
+        if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
+            start = time.perf_counter()
+            metrics = self._metrics()
+            seconds = self._max(time.perf_counter() - start)
+            figures = replace(figures, eval_seconds=seconds, eval_bytes=self.eval_bytes).evaluated(metrics)
+        self.learning_rate.epoch_done(figures.metric(self.watched.metric))
+        self.display.line(figures.line())
+        return figures
+
+    def _stops(self, epochs: Sequence[EpochReport]) -> bool:
+        patience = patience_of(self.config)
+        return patience is not None and stalled(epochs, patience, self.watched)
 
     @abc.abstractmethod
     def train_epoch(self, epoch: int) -> EpochReport:
@@ -116,14 +147,21 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         """Go on from what ``rank_state`` has returned; called before the first epoch."""
 
     @abc.abstractmethod
-    def accuracies(self) -> Mapping[str, float]:
-        """Accuracy on each of ``splits``, in [0, 1]; each vertex is predicted once."""
+    def tallies(self) -> Mapping[str, Sequence[float]]:
+        """``Objective.tally`` of each of ``splits``, added up over all ranks; each vertex is predicted once."""
+
+    def _metrics(self) -> dict[str, float]:
+        """Figures of validation and test by name: ``val_accuracy``."""
+        found = {split: self.objective.metrics(tally) for split, tally in self.tallies().items()}
+        return {f"{split}_{name}": value for split, metrics in found.items() for name, value in metrics.items()}
 
     def _restore(self) -> list[EpochReport]:
         if not (self.config.resume and self.config.checkpoint):
             return []
         folder = self.config.checkpoint
-        epochs = load_checkpoint(folder, self.config, self.model, self.optimizer, self.device)
+        epochs = load_checkpoint(
+            folder, self.config, self.model, self.optimizer, self.device, schedule=self.learning_rate
+        )
         most, least = self._max(len(epochs)), -self._max(-len(epochs))
         if most > least:
             raise ConfigError(
@@ -137,7 +175,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         folder, done = self.config.checkpoint, len(epochs)
         if folder is None:
             return
-        if self.rank == 0 and best_epoch(epochs) is epochs[-1]:
+        if self.rank == 0 and best_epoch(epochs, self.watched) is epochs[-1]:
             save_best(folder, self.config, self.model, epochs[-1])
         if done % self.config.checkpoint_every and not last:
             return
@@ -145,10 +183,10 @@ class EpochLoop(abc.ABC, Generic[Settings]):
             save_rank(folder, self.rank, self.world, done, self.rank_state())
             dist.barrier()  # a checkpoint without the files of all ranks could not be resumed from
         if self.rank == 0:
-            save_checkpoint(folder, self.config, self.model, self.optimizer, epochs)
+            save_checkpoint(folder, self.config, self.model, self.optimizer, epochs, schedule=self.learning_rate)
         if self.keeps_state:
             dist.barrier()
-            prune_ranks(folder, self.rank, done)
+            prune_ranks(folder, self.rank, self.world, done)
 
     def _sum(self, values: Sequence[float]) -> list[float]:
         """Sum of each number over all ranks."""
@@ -166,3 +204,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return float(tensor)
+
+
+def _words(watched: Watched) -> str:
+    """A figure's name for people."""
+    return watched.metric.replace("val_", "validation ", 1)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from atta.protos.v1 import graph_pb2, kv_pb2, session_pb2, table_pb2
+from atta.protos.v1 import graph_pb2, kv_pb2, session_pb2, table_pb2, weights_pb2
+from atta.wire.fields import read_varint
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCH_CHUNK",
     "BATCH_DATA",
+    "BEGIN_REPLY",
+    "BEGIN_VALUES",
+    "CREATE_REQUEST",
+    "CREATE_VALUES",
+    "GRADIENT_REQUEST",
+    "GRADIENT_VALUES",
     "PULL_CHUNK",
     "PULL_DATA",
     "PUSH_REQUEST",
@@ -35,6 +42,8 @@ __all__ = [
     "SAMPLE_EDGE_IDS",
     "SAMPLE_NEIGHBORS",
     "SAMPLE_TABLES",
+    "WEIGHTS_REPLY",
+    "WEIGHTS_VALUES",
     "bytes_fields",
     "pack",
     "prefix",
@@ -42,6 +51,8 @@ __all__ = [
 ]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MAX_FIELDS = 256
+"""A message with large fields has a dozen fields in all. Python looks at each of them."""
 
 M = TypeVar("M", bound="Message")
 
@@ -69,6 +80,10 @@ PULL_CHUNK = (PULL_DATA,) = bytes_fields(kv_pb2.PullChunk, "data")
 ROWS_CHUNK = ROWS_VERSIONS, ROWS_VALUES = bytes_fields(table_pb2.RowsChunk, "versions", "values")
 PUSH_REQUEST = PUSH_ROWS, PUSH_VALUES = bytes_fields(table_pb2.PushRowsRequest, "rows", "values")
 BATCH_CHUNK = (BATCH_DATA,) = bytes_fields(session_pb2.BatchChunk, "data")
+CREATE_REQUEST = (CREATE_VALUES,) = bytes_fields(weights_pb2.CreateWeightsRequest, "values")
+BEGIN_REPLY = (BEGIN_VALUES,) = bytes_fields(weights_pb2.BeginStepReply, "values")
+GRADIENT_REQUEST = (GRADIENT_VALUES,) = bytes_fields(weights_pb2.PushGradientRequest, "values")
+WEIGHTS_REPLY = (WEIGHTS_VALUES,) = bytes_fields(weights_pb2.PullWeightsReply, "values")
 
 
 def _varint(value: int) -> bytes:
@@ -94,19 +109,6 @@ def prefix(message: Message, number: int, nbytes: int) -> bytes:
     return message.SerializeToString() + _varint(number << 3 | _BYTES) + _varint(nbytes)
 
 
-def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(raw) or shift > 63:
-            raise ValueError("malformed message: truncated or overlong varint")
-        byte = raw[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
 def unpack(kind: type[M], raw: bytes, fields: Collection[int]) -> tuple[M, dict[int, memoryview]]:
     """Parse ``raw`` as ``kind``. The bytes fields with numbers in ``fields`` come back as views of ``raw``.
 
@@ -116,15 +118,17 @@ def unpack(kind: type[M], raw: bytes, fields: Collection[int]) -> tuple[M, dict[
     """
     rest = bytearray()
     payloads: dict[int, memoryview] = {}
-    view, at = memoryview(raw), 0
+    view, at, left = memoryview(raw), 0, _MAX_FIELDS
     while at < len(raw):
+        if (left := left - 1) < 0:
+            raise ValueError(f"malformed message: more than {_MAX_FIELDS} fields")
         start = at
-        tag, at = _read_varint(raw, at)
+        tag, at = read_varint(raw, at)
         number, wire = tag >> 3, tag & 7
         if wire == _VARINT:
-            _, at = _read_varint(raw, at)
+            _, at = read_varint(raw, at)
         elif wire == _BYTES:
-            length, at = _read_varint(raw, at)
+            length, at = read_varint(raw, at)
             if number in fields:
                 payloads[number] = view[at : at + length]
                 start = at + length

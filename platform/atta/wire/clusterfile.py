@@ -8,12 +8,20 @@ address = "10.0.0.1:7070"
 parts = [1, 2]
 address = "10.0.0.2:7070"
 
-A daemon serves one partition or consecutive ones.
+A daemon serves one partition or consecutive ones. For daemons with TLS the file may also say what callers bring. Paths
+begin at the folder of the file:
+
+[tls]
+ca = "ca.pem"
+cert = "trainer.pem"
+key = "trainer.key"
+token = "trainer.token"
 """
 
 from __future__ import annotations
 
 import ipaddress
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,8 +29,9 @@ from typing import Any
 
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.wire.parts import as_parts, groups_of
+from atta.wire.security.credentials import Credentials
 
-__all__ = ["check_address", "read_cluster", "write_cluster"]
+__all__ = ["check_address", "read_cluster", "read_credentials", "write_cluster"]
 
 _KEYS = ["part", "parts", "address"]
 
@@ -34,20 +43,35 @@ def read_cluster(path: str | Path) -> dict[int, str]:
         DataError: the file is missing or is not TOML.
         ConfigError: a key is unknown, missing or of the wrong type, or a partition is named twice.
     """
+    return _parse(path, _read(path))
+
+
+def read_credentials(path: str | Path) -> Credentials | None:
+    """What callers bring to the daemons of a cluster file; the environment wins. None: nothing, they have no TLS.
+
+    Raises:
+        DataError: the file is missing or is not TOML.
+        ConfigError: a key is unknown or of the wrong type, or the authority is missing.
+    """
+    given = _read(path).get("tls", {})
+    if not isinstance(given, dict):
+        raise ConfigError(f"{path}: [tls] names files")
+    return Credentials.of(f"{path} [tls]", given, Path(path).absolute().parent)
+
+
+def _read(path: str | Path) -> dict[str, Any]:
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        content = tomllib.loads(text)
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(path, f"cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(path, f"is not a TOML file: {error}") from error
-    return _parse(path, content)
 
 
 def _parse(path: str | Path, content: Mapping[str, Any]) -> dict[int, str]:
     for key in content:
-        if key != "daemon":
-            raise UnknownNameError.of(f"key in {path}:", key, ["daemon"])
+        if key not in {"daemon", "tls"}:
+            raise UnknownNameError.of(f"key in {path}:", key, ["daemon", "tls"])
     entries = content.get("daemon", [])
     if not isinstance(entries, list) or not entries:
         raise ConfigError(f"{path}: names no [[daemon]]")
@@ -119,10 +143,14 @@ def _is_ipv6(text: str) -> bool:
     return True
 
 
-def write_cluster(path: str | Path, addresses: Sequence[str]) -> None:
+def write_cluster(path: str | Path, addresses: Sequence[str], credentials: Credentials | None = None) -> None:
     """Write a cluster file. ``addresses``: of the daemon of each partition; one daemon may serve consecutive ones."""
     entries = []
     for parts, address in groups_of(dict(enumerate(addresses))).items():
         served = f"part = {parts.start}" if len(parts) == 1 else f"parts = {[*parts]}"
         entries.append(f'[[daemon]]\n{served}\naddress = "{address}"\n')
+    if credentials is not None:
+        named = {key: value for key, value in credentials.to_dict().items() if value}
+        lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in named.items())
+        entries.append("[tls]\n" + "".join(lines))
     Path(path).write_text("\n".join(entries), encoding="utf-8")

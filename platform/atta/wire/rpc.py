@@ -16,15 +16,27 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from atta import errors
-from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, link_pb2, session_pb2, table_pb2
+from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, link_pb2, session_pb2, table_pb2, weights_pb2
 from atta.wire import bulk
-from atta.wire.bulk import BATCH_CHUNK, PULL_CHUNK, PUSH_REQUEST, ROWS_CHUNK, SAMPLE_CHUNK
+from atta.wire.bulk import (
+    BATCH_CHUNK,
+    BEGIN_REPLY,
+    CREATE_REQUEST,
+    GRADIENT_REQUEST,
+    PULL_CHUNK,
+    PUSH_REQUEST,
+    ROWS_CHUNK,
+    SAMPLE_CHUNK,
+    WEIGHTS_REPLY,
+)
+from atta.wire.fields import ARRAYS_BYTES, check_fields
 from atta.wire.identity import Bound
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 __all__ = [
+    "ACCESS",
     "MAX_MESSAGE_BYTES",
     "METHODS",
     "Bulk",
@@ -37,7 +49,9 @@ __all__ = [
     "stub",
 ]
 
-MAX_MESSAGE_BYTES = 64 << 20
+ACCESS = "access refused: "
+"""How the reason begins with which a daemon refuses a caller. Forgotten clients of tables have the same status."""
+MAX_MESSAGE_BYTES = ARRAYS_BYTES
 """Largest message that either side sends or accepts. Senders cut long answers into chunks of a few MB."""
 
 
@@ -80,8 +94,10 @@ class RpcMethod:
 
         Raises:
             ConfigError: the bytes are not such a message.
+            QuotaExceededError: it has too many bytes or fields.
         """
         try:
+            check_fields(self.request, raw)
             if self.request_payload:
                 return Bulk(*bulk.unpack(self.request, raw, self.request_payload))
             return self.request.FromString(raw)
@@ -147,6 +163,18 @@ METHODS: dict[str, RpcMethod] = {
         Snapshots=(table_pb2.SnapshotsRequest, table_pb2.SnapshotsReply),
         Save=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
         Load=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
+    ),
+    **_table(
+        "ParameterService",
+        Bound.PROCESS,
+        Create=(weights_pb2.CreateWeightsRequest, weights_pb2.WeightsState, False, (), CREATE_REQUEST),
+        Join=(weights_pb2.MemberRequest, weights_pb2.JoinReply),
+        Begin=(weights_pb2.BeginStepRequest, weights_pb2.BeginStepReply, False, BEGIN_REPLY),
+        Push=(weights_pb2.PushGradientRequest, weights_pb2.PushGradientReply, False, (), GRADIENT_REQUEST),
+        Pull=(weights_pb2.PullWeightsRequest, weights_pb2.PullWeightsReply, False, WEIGHTS_REPLY),
+        Renew=(weights_pb2.MemberRequest, weights_pb2.WeightsState),
+        Leave=(weights_pb2.MemberRequest, weights_pb2.WeightsState),
+        Drop=(weights_pb2.DropWeightsRequest, weights_pb2.DropWeightsReply),
     ),
     **_table(
         "SessionService",
@@ -231,17 +259,27 @@ def client_options() -> list[tuple[str, Any]]:
     ]
 
 
+_HANDLERS: dict[tuple[bool, bool], Any] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+"""What makes a handler, by whether it reads requests itself, and whether it streams replies."""
+
+
 def handlers(
     service: str, methods: Mapping[str, Callable[..., Any]], *, raw: bool = False
 ) -> grpc.GenericRpcHandler[Any, Any]:
     """The handlers of ``service``: a coroutine for each method, or an async generator if the method streams.
 
-    ``raw``: whether they take requests as bytes and parse them themselves.
+    ``raw``: whether they read requests themselves, as bytes, from their contexts (``await context.read()``). gRPC then
+    treats a request as a stream of one message: on the wire that is the same.
     """
     table = {}
     for name, function in methods.items():
         method = METHODS[f"{service}.{name}"]
-        make = grpc.unary_stream_rpc_method_handler if method.streams else grpc.unary_unary_rpc_method_handler
+        make = _HANDLERS[raw, method.streams]
         table[name] = make(
             function,
             request_deserializer=None if raw else method.decode_request,
@@ -275,7 +313,12 @@ _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
 
 
 def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
-    """The gRPC status that carries ``error``: each of Atta's errors has its own, anything else is INTERNAL."""
+    """The gRPC status that carries ``error``: each of Atta's errors has its own, anything else is INTERNAL.
+
+    A lack of memory is a bound that was reached: the request fails, the daemon goes on.
+    """
+    if isinstance(error, MemoryError):
+        return grpc.StatusCode.RESOURCE_EXHAUSTED, f"not enough memory: {error}"
     for kind in type(error).__mro__:
         if kind in _STATUS:
             return _STATUS[kind], str(error)
@@ -289,13 +332,13 @@ def error_from(peer: str, error: grpc.RpcError) -> errors.AttaError:
         return errors.UnavailableError(peer, f"the connection broke ({_brief(details)})")
     match code:
         case grpc.StatusCode.UNAVAILABLE:
-            return errors.UnavailableError(peer, f"no daemon answers ({_brief(details)})")
+            return _unreached(peer, details)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return errors.DeadlineError(peer, "no answer within the deadline")
         case grpc.StatusCode.FAILED_PRECONDITION:
             return errors.WrongDatasetError(peer, details)
-        case grpc.StatusCode.UNAUTHENTICATED:
-            return errors.UnknownClientError(details)
+        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+            return _refused(peer, code, details)
         case grpc.StatusCode.ABORTED:
             return errors.RestartedError(peer, details)
         case grpc.StatusCode.NOT_FOUND:
@@ -322,6 +365,27 @@ def _broke_off(code: grpc.StatusCode, details: str) -> bool:
     return code in {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN} and details.startswith(_BROKEN)
 
 
+def _refused(peer: str, code: grpc.StatusCode, details: str) -> errors.AttaError:
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        return errors.NotAllowedError(peer, details)
+    return (
+        errors.NotAuthenticatedError(peer, details)
+        if details.startswith(ACCESS)
+        else errors.UnknownClientError(details)
+    )
+
+
+def _unreached(peer: str, details: str) -> errors.RemoteError:
+    """The error of a connection that does not come about."""
+    if any(sign in details for sign in _NO_HANDSHAKE):
+        return errors.NotAuthenticatedError(peer, f"no TLS connection comes about ({_brief(details)})")
+    # A daemon with TLS accepts the connection of a caller that it does not trust, and closes it at once.
+    closed = details.startswith("failed to connect") and details.endswith("Socket closed")
+    hint = "; does it ask for a certificate?" if closed else ""
+    return errors.UnavailableError(peer, f"no daemon answers ({_brief(details)}{hint})")
+
+
+_NO_HANDSHAKE = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "erification Check failed", "_ALERT_")
 _OWN_DOING = ("Locally cancelled", "Cancelled upon", "Channel closed")
 _BROKEN = ("Received RST_STREAM", "RST_STREAM", "Stream removed", "Connection reset")
 

@@ -23,8 +23,12 @@ OPTIONS = {
     "cache-share": "cache_share", "cache-rank": "cache_rank", "cache-fanouts": "cache_fanouts", "cache-fill": "cache_fill",
     "share-pulls": "share_pulls", "links": "links", "link-port": "link_port", "tables": "table_bytes",
     "snapshots": "snapshots", "lease": "lease_s", "peer-deadline": "peer_deadline_s", "peer-delay": "peer_delay_s",
-    "max-sessions": "max_sessions", "drain": "drain_s", "policy": "policy", "prefetch": "prefetch",
-    "trace-events": "trace_events", "metrics": "metrics", "metrics-port": "metrics_port", "verify": "verify",
+    "max-sessions": "max_sessions", "max-seeds": "max_seeds", "max-connections": "max_connections",
+    "max-calls": "max_calls", "request-memory": "request_bytes", "answer-memory": "answer_bytes",
+    "drain": "drain_s", "policy": "policy", "prefetch": "prefetch",
+    "trace-events": "trace_events", "metrics": "metrics", "metrics-port": "metrics_port",
+    "tls-cert": "tls_cert", "tls-key": "tls_key", "tls-ca": "tls_ca", "tls-callers": "tls_callers", "tokens": "tokens",
+    "peer-token": "peer_token", "insecure": "insecure", "verify": "verify",
     "exit-with-parent": "exit_with_parent",
 }  # fmt: skip
 """Names on the command line, which scripts use, and the fields that they set."""

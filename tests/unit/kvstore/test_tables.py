@@ -246,7 +246,9 @@ def test_a_snapshot_leaves_the_tables_of_jobs_alone(tmp_path: Path) -> None:
     tables.restore(tmp_path / "none")
     assert [table.spec.name for table in tables.list()] == ["job"]
     tables.create(dataclasses.replace(SPEC, name="job2", lease_s=60.0, rows=20))
-    with pytest.raises(QuotaExceededError, match="160 bytes beside 480 bytes of tables with a lease, the quota is 500"):
+    with pytest.raises(
+        QuotaExceededError, match="160 bytes beside 480 bytes of tables with a lease and weights, the quota is 500"
+    ):
         tables.restore(tmp_path / "s")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from atta.errors import ConfigError
 from atta.partition import Graph
-from atta.partition.generate import KINDS, GenerateOptions, _Communities, generate
+from atta.partition.generate import KINDS, TARGETS, GenerateOptions, _Communities, generate
 
 SIZES = {"nodes": 3000, "edges": 60_000, "features": 32, "classes": 6}
 ETYPE = "node__to__node"
@@ -97,6 +97,26 @@ def test_chunks_do_not_lose_edges(tmp_path, monkeypatch, kind):
     graph = Graph.open(tmp_path / "g")
     assert abs(graph.schema.edge_counts[ETYPE] - 30_000) < 1500
     assert graph.table("node", "x").shape == (2000, 4)
+
+
+def test_other_targets_follow_from_the_class(tmp_path):
+    sizes = {"nodes": 2000, "edges": 8000, "features": 2, "classes": 5, "seed": 4}
+    found = {}
+    for targets in TARGETS:
+        generate("sbm", tmp_path / targets, GenerateOptions(**sizes, targets=targets))
+        found[targets] = Graph.open(tmp_path / targets)
+    classes, labels, numbers = (np.array(graph.table("node", "y")) for graph in found.values())
+    assert [graph.schema.num_classes for graph in found.values()] == [5, None, None]
+    assert (labels.shape, labels.dtype, numbers.shape, numbers.dtype) == ((2000, 5), np.int8, (2000,), np.float32)
+    for c in range(5):
+        mine = labels[classes == c]
+        assert (mine == mine[0]).all()
+        assert mine[0, c] == 1
+        assert 0.08 < numbers[classes == c].std() < 0.12
+    means = [numbers[classes == c].mean() for c in range(5)]
+    assert np.std(means) > 0.3
+    for name in ("x.npy", "split_train.npy"):  # nothing else differs
+        assert len({(tmp_path / t / "nodes/node" / name).read_bytes() for t in TARGETS}) == 1
 
 
 def test_power_law(tmp_path):

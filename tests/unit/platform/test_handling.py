@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from atta.daemon.services.handling import Handling
+from atta.daemon.services.rooms import RequestRoom
 from atta.errors import ConfigError, UnavailableError, WrongDatasetError
 from atta.protos.v1 import control_pb2, kv_pb2
 from atta.wire.bulk import PULL_DATA
@@ -26,8 +27,11 @@ class Aborted(Exception):
 
 
 class Context:
-    def __init__(self, named: str | None) -> None:
-        self._named = named
+    def __init__(self, named: str | None, raw: bytes = b"") -> None:
+        self._named, self._raw = named, raw
+
+    async def read(self) -> bytes:
+        return self._raw
 
     def invocation_metadata(self) -> Any:
         return () if self._named is None else ((HEADER, self._named),)
@@ -64,19 +68,19 @@ class Daemon:
     """The handlers of a daemon at ``here:1``, without gRPC."""
 
     def __init__(self) -> None:
-        self.handling, self.service = Handling(HERE, "here:1"), Service()
+        self.handling, self.service = Handling(HERE, "here:1", RequestRoom(1 << 30)), Service()
         self._stats = self.handling.handler("ControlService.Stats", self.service.stats)
         self._pull = self.handling.handler("KvService.Pull", self.service.pull)
 
     def stats(self, named: str | None = HERE.named(Bound.NAMED), raw: bytes = b"") -> Any:
-        context: Any = Context(named)
-        return asyncio.run(self._stats(raw, context))
+        context: Any = Context(named, raw)
+        return asyncio.run(self._stats(None, context))
 
     def pull(self, named: str | None = HERE.named(Bound.DATA), raw: bytes = PULL.SerializeToString()) -> list[Any]:
-        context: Any = Context(named)
+        context: Any = Context(named, raw)
 
         async def read() -> list[Any]:
-            return [reply async for reply in self._pull(raw, context)]
+            return [reply async for reply in self._pull(None, context)]
 
         return asyncio.run(read())
 

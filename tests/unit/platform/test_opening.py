@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from atta.daemon.config import DaemonConfig
-from atta.daemon.descriptors import OTHER, check_descriptors
+from atta.daemon.descriptors import OTHER, check_descriptors, within_descriptors
+from atta.daemon.services.handling import MAX_NAMED
 from atta.daemon.services.opening import ENDED, MAX_CAPACITY, Openings, check_room
 from atta.daemon.services.seed_ids import choose_seeds
-from atta.daemon.services.sessions import MAX_NAMED, SessionService
+from atta.daemon.services.sessions import SessionService
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
 from atta.protos.v1.session_pb2 import CloseRequest, NextRequest, OpenRequest, RenewRequest, Seeds
 from atta.samplers.batch.layout import Layout
@@ -236,10 +237,10 @@ def test_requests_that_name_too_much(checks: Checks) -> None:
     async def work(service: SessionService, engine: Engine) -> None:
         checks.go.set()
         await asked(service, "a")
-        with pytest.raises(ConfigError, match="65537 released batches"):
+        with pytest.raises(ConfigError, match="4097 released batches"):
             async for _ in service.next(NextRequest(session="a", released=range(MAX_NAMED + 1)), Context()):
                 pass
-        with pytest.raises(ConfigError, match="65537 sessions"):
+        with pytest.raises(ConfigError, match="4097 sessions"):
             await service.renew(RenewRequest(sessions=["a"] * (MAX_NAMED + 1)), Context())
 
     run(work)
@@ -324,3 +325,10 @@ def test_descriptors() -> None:
         check_descriptors(128, 40, 256)
     with pytest.raises(ConfigError, match=r"\(--max-sessions\): raise the limit \(ulimit -Hn\)"):
         check_descriptors(64, 40, 256)
+
+
+def test_connections_leave_descriptors_for_other_things() -> None:
+    assert within_descriptors(-1, 40, 1024) == 1024
+    assert within_descriptors(4096, 40, 1024) == 1024
+    assert within_descriptors(1024, 40, 1024) == 1024 - 40 - OTHER
+    assert within_descriptors(64, 40, 1024) == 1

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from atta.daemon.peers.chunks import CHUNK_BYTES
 from atta.daemon.peers.turns import TurnPool
+from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService, span_of
 from atta.errors import ConfigError, QuotaExceededError, StaleRowError
 from atta.kvstore.spec import MutableSpec
@@ -24,12 +26,13 @@ from atta.wire.rpc import Bulk
 SPEC = MutableSpec("rows", 1000, row_shape=(100,))
 DATASET: Any = SimpleNamespace(dataset_id="d", partitions=SimpleNamespace(num_parts=1), groups=[range(1)])
 CLIENT = 1
-CONTEXT: Any = None
+CONTEXT: Any = SimpleNamespace(peer=lambda: "somewhere")
+ANSWERS = AnswerRoom(1 << 30, 3 * CHUNK_BYTES)
 
 
 async def started(tables: Tables, folder: Path) -> TableService:
     """A service whose answers are made on a single thread."""
-    service = TableService(DATASET, 0, tables, TurnPool(1, "test"), snapshots=folder)
+    service = TableService(DATASET, 0, tables, TurnPool(1, "test"), snapshots=folder, answers=ANSWERS)
     await service.create(table_pb2.CreateTableRequest(dataset_id="d", spec=json.dumps(SPEC.to_dict())), CONTEXT)
     tables.get("rows").register(CLIENT)
     return service
@@ -153,7 +156,7 @@ def test_a_daemon_without_tables_keeps_the_older_snapshot(tmp_path: Path) -> Non
         tables = Tables(1 << 20)
         for name in names:
             tables.create(MutableSpec(name, 3))
-        await TableService(DATASET, 0, tables, TurnPool(1, "test"), snapshots=tmp_path).finish()
+        await TableService(DATASET, 0, tables, TurnPool(1, "test"), snapshots=tmp_path, answers=ANSWERS).finish()
 
     asyncio.run(end("first"))
     asyncio.run(end())

@@ -126,7 +126,7 @@ def test_servers_follow_from_trainers_and_partitions() -> None:
     exchange.check_parts(2)
     with pytest.raises(ConfigError, match="make 2 servers, the dataset has 3 partitions, and each server takes one"):
         exchange.check_parts(3)
-    with pytest.raises(ConfigError, match="make 1 servers, the dataset has 2 partitions"):
+    with pytest.raises(ConfigError, match="make 1 server, the dataset has 2 partitions"):
         config(strategy="exchange", trainers=4).check_parts(2)
 
 

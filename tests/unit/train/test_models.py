@@ -86,3 +86,23 @@ def test_dropout_only_while_training() -> None:
     assert not torch.equal(network(*arguments), network(*arguments))
     network.eval()
     assert torch.equal(network(*arguments), network(*arguments))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_bfloat16_is_near_single_precision(rng: np.random.Generator, model: str) -> None:
+    edge_index, nodes, edges = batch(rng, 20, (4, 3))
+    x = torch.from_numpy(rng.standard_normal((sum(nodes), 5)).astype(np.float32))
+    gradients = []
+    for reduced in (False, True):
+        torch.manual_seed(0)
+        settings = {"model": model, "num_neighbors": (4, 3), "hidden": 64, "heads": 2, "dropout": 0.0}
+        network = build_model(TrainConfig(data="x", **settings), 5, 3)  # type: ignore[arg-type]
+        with torch.autocast("cpu", torch.bfloat16, enabled=reduced):
+            scores = network(x, edge_index, nodes, edges)
+        scores.float().square().mean().backward()
+        parts = [p.grad for p in network.parameters() if p.grad is not None]
+        assert all(part.dtype == torch.float32 for part in parts)
+        gradients.append(torch.cat([part.reshape(-1) for part in parts]))
+    exact, near = gradients
+    assert not torch.equal(exact, near)
+    assert torch.nn.functional.cosine_similarity(exact, near, dim=0) > 0.99

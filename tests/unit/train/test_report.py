@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atta.cli.train import _print
 from atta.train import EpochReport, TrainConfig, TrainReport
 from atta.train.reports.epochs import PHASES, best_epoch, stalled
 
@@ -44,7 +46,7 @@ def test_json_holds_what_scripts_read() -> None:
     report = TrainReport(TrainConfig(data="x", model="gcn"), epochs([None, 0.5, 0.25]))
     value = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert (value["schema"], value["strategy"], value["model"]) == (1, "minibatch", "gcn")
-    assert value["best"] == {"epoch": 1, "val_accuracy": 0.5, "test_accuracy": None}
+    assert value["best"] == {"epoch": 1, "val_accuracy": 0.5, "test_accuracy": None, "metrics": {}}
     assert set(value["epochs"][0]["breakdown"]) >= {"sample", "fetch", "copy", "compute", "sync"}
     assert value["config"]["num_neighbors"] == [15, 10, 5]
     assert value["machine"]["cores"] >= 1
@@ -60,3 +62,13 @@ def test_epochs_have_the_same_number_for_people_and_programs() -> None:
     report = TrainReport(TrainConfig(data="x"), epochs([0.5, 0.25]))
     for line, entry in zip([e.line() for e in report.epochs], report.to_json()["epochs"], strict=True):
         assert int(line.split()[1]) == entry["epoch"]
+
+
+def test_the_best_epoch_of_other_tasks_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    config = TrainConfig(data="x", task="regression", early_stop="mae:3")
+    made = epochs([None, None, None])
+    for i, (mse, mae) in enumerate([(1.0, 3.0), (2.0, 1.0), (3.0, 2.0)]):
+        made[i] = made[i].evaluated({"val_mse": mse, "val_mae": mae, "test_mse": mse / 2, "test_mae": mae / 2})
+    _print(TrainReport(config, made))
+    assert capsys.readouterr().out.splitlines()[0] == "best epoch 1: val_mae 1.0000; test mse 1.0000, mae 0.5000"
+    assert "val_mse 2.0000  test_mse 1.0000" in made[1].line()

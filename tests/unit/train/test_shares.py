@@ -19,6 +19,7 @@ from atta.train.cooperative import Place
 from atta.train.cooperative.sharing.handover import Handover, arrays_of, header_of, room_for, share_of
 from atta.train.cooperative.sharing.shares import divide
 from atta.train.cooperative.sharing.subgraphs import divide_targets
+from atta.train.tasks import TASKS
 
 VERTICES = 60
 
@@ -48,8 +49,18 @@ def test_every_inner_vertex_of_a_split_is_in_one_share(found: ServerGraph) -> No
     assert {share.view.features.dtype for share in shares} == {np.dtype(np.float32)}
 
 
-def test_messages_carry_shares_unchanged(found: ServerGraph) -> None:
-    for share in divide(found, 2):
+@pytest.mark.parametrize("task", ["classes", "labels", "regression"])
+def test_messages_carry_shares_unchanged(found: ServerGraph, task: str) -> None:
+    if TASKS[task].rows:
+        rows = np.arange(2.0 * found.num_nodes).reshape(-1, 2)
+        found = replace(found, tables={**found.tables, "y": rows})
+    for share in divide(found, 2, task=TASKS[task]):
+        if TASKS[task].rows:
+            numbers = np.searchsorted(
+                found.n_id, share.view.global_ids[: len(share.view.own)], sorter=np.argsort(found.n_id)
+            )
+            own = np.argsort(found.n_id)[numbers]
+            assert np.array_equal(share.view.labels, rows[own].astype(np.float32))
         sent = arrays_of(share)
         received = room_for(header_of(sent), "trainer 0")
         for name, array in sent.items():  # the bytes that are sent, array by array
@@ -84,6 +95,9 @@ def test_headers_that_are_not_of_a_share_are_refused(found: ServerGraph) -> None
         ("own", ["own", "<i8"]),
         ("own", ["other", "<i8", [3]]),
         ("features", ["features", "<i8", [3, 3]]),
+        ("labels", ["labels", "<f4", [3]]),
+        ("labels", ["labels", "<f8", [3, 2]]),
+        ("labels", ["labels", "<i8", [3, 2]]),
         ("split/val", ["val", "<i8", [3]]),
         ("split/val", ["split/train", "<i8", [3]]),
     ]

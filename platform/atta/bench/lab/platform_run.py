@@ -13,6 +13,7 @@ from atta.bench.lab.processes import Measured, SystemProcesses
 from atta.bench.lab.workload import BenchWorkload, Recipe
 from atta.bench.loader.consumer import ConsumerConfig
 from atta.client.local import free_addresses
+from atta.daemon.security.security import is_loopback
 from atta.wire.clusterfile import write_cluster
 
 __all__ = ["cache_options", "places", "quiet_environment", "run_atta", "serve_command"]
@@ -115,6 +116,8 @@ def serve_command(
     ``python`` is the interpreter of the installation or checkout whose daemon it is.
     """
     peers = [] if cluster is None else ["--peers", str(cluster)]
+    if not is_loopback(address.rpartition(":")[0]):  # a namespace of our own
+        options = (*options, "--insecure")
     return [
         *(python, "-m", "atta.cli.main", "serve", "--data", str(data), "--part", str(part)),
         *("--listen", address, *peers, *options),

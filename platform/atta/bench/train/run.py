@@ -74,13 +74,19 @@ def run_training(
     nodes = 1 if alone else len(hosts)
     if nodes > 1:
         command += ["--nnodes", str(nodes), "--rdzv-endpoint", f"{hosts[0].address}:{_MEETING_PORT}"]
+    # Hosts share the cores of this machine, which no launcher knows.
+    threads = max(1, len(os.sched_getaffinity(0)) // (len(hosts) * trainers))
     with SystemProcesses("atta", folder) as daemons:
         for part, host in enumerate(hosts):
             serve = serve_command(data, part, addresses[part], cluster, "--threads", "1")
             daemons.start_support(f"daemon{part}", host, serve)
         launchers = [
             _start(
-                [*command, "--node-rank", str(rank)], host, folder / f"node{rank}.log", report if rank == 0 else None
+                [*command, "--node-rank", str(rank)],
+                host,
+                folder / f"node{rank}.log",
+                report if rank == 0 else None,
+                threads,
             )
             for rank, host in enumerate(hosts[:nodes])
         ]
@@ -92,13 +98,14 @@ def run_training(
     return Trained(epochs, sent)
 
 
-def _start(command: list[str], host: Host, log: Path, report: Path | None) -> subprocess.Popen[bytes]:
+def _start(command: list[str], host: Host, log: Path, report: Path | None, threads: int) -> subprocess.Popen[bytes]:
     """Start a launcher. The one that writes the report says on standard error when an epoch is over."""
+    env = {"OMP_NUM_THREADS": str(threads)}
     if report is None:
         with log.open("wb") as out:
-            return host.popen([*command, "--quiet"], stdout=subprocess.DEVNULL, stderr=out)
+            return host.popen([*command, "--quiet"], stdout=subprocess.DEVNULL, stderr=out, env=env)
     command = [*command, "--json", str(report)]
-    return host.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return host.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env)
 
 
 def _follow(

@@ -24,7 +24,7 @@ __all__ = ["COMMANDS"]
 def serve(settings: dict[str, Any], peers: str | None, log_level: str, log_format: str) -> None:
     """Serve one partition until SIGTERM.
 
-    Example: atta serve --data products-2p --part 0 --listen 10.0.0.1:7070 --peers cluster.toml
+    Example: atta serve --data products-2p --part 0 --listen 127.0.0.1:7070 --peers cluster.toml
     """
     from atta.daemon.daemon import serve as run
     from atta.observe.logs import configure

@@ -44,12 +44,13 @@ def status(target: str, interval: float, everything: bool, json_file: str | None
     """
     import time
 
-    from atta.client.cluster import resolve_target
+    from atta.client.cluster import credentials_for, resolve_target
     from atta.client.control import Connection
     from atta.client.every import ask_all, check_together, down
     from atta.client.watch import Watch
 
-    known = check_together(ask_all(resolve_target(target), Connection.describe, deadline_s=DEADLINE_S))
+    addresses, credentials = resolve_target(target), credentials_for(target)
+    known = check_together(ask_all(addresses, Connection.describe, deadline_s=DEADLINE_S, credentials=credentials))
     with Watch(target, deadline_s=DEADLINE_S) as watch:
         watch.look()
         time.sleep(interval)
@@ -146,11 +147,12 @@ def stop(target: str) -> None:
 
     Example: atta stop --cluster cluster.toml
     """
-    from atta.client.cluster import resolve_target
+    from atta.client.cluster import credentials_for, resolve_target
     from atta.client.control import Connection
     from atta.client.every import ask_all, down
 
-    answers = ask_all(resolve_target(target), Connection.stop, deadline_s=DEADLINE_S)
+    addresses, credentials = resolve_target(target), credentials_for(target)
+    answers = ask_all(addresses, Connection.stop, deadline_s=DEADLINE_S, credentials=credentials)
     for answer in answers:
         click.echo(f"part {answer.part} at {answer.address}: {answer.reason or 'stopping'}")
     if error := down(answers):

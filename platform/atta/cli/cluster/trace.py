@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from atta.client.control import Description
     from atta.client.every import DaemonAnswer
     from atta.observe.recording import Recording
+    from atta.wire.security.credentials import Credentials
 
 __all__ = ["COMMANDS"]
 
@@ -39,38 +40,43 @@ def trace(target: str, out: str, seconds: float) -> None:
 
     Example: atta trace --cluster cluster.toml --out trace.json --seconds 5
     """
+    from atta.client.cluster import credentials_for
     from atta.client.every import down
     from atta.observe.timeline import document, trace_events
     from atta.observe.version import __version__
 
-    known = _describe_all(target)
-    answers = _record(known, seconds)
+    credentials = credentials_for(target)
+    known = _describe_all(target, credentials)
+    answers = _record(known, seconds, credentials)
     recordings = [answer.value for answer in answers if answer.value is not None]
     if not recordings:
         raise down(known) or down(answers) or ConfigError("no daemon is named")
     if not any(recording.capacity for recording in recordings):
         raise ConfigError("the daemons record nothing: they were started with --trace-events 0")
     events = trace_events(recordings)
-    write_text("--out", out, document(events, {"writer": f"atta {__version__}", **_about(known)}))
+    write_text("--out", out, document(events, {"writer": f"atta {__version__}", **_about(known, credentials)}))
     told = sum(event["ph"] != "M" for event in events)  # metadata are names
     click.echo(_summary(out, recordings, seconds, events=told), err=True)
     if failure := down(known) or down(answers):
         raise failure
 
 
-def _describe_all(target: str) -> list[DaemonAnswer[Description]]:
+def _describe_all(target: str, credentials: Credentials | None) -> list[DaemonAnswer[Description]]:
     from atta.client.cluster import resolve_target
     from atta.client.control import Connection
     from atta.client.every import ask_all, check_together
 
-    return check_together(ask_all(resolve_target(target), Connection.describe, deadline_s=DEADLINE_S))
+    addresses = resolve_target(target)
+    return check_together(ask_all(addresses, Connection.describe, deadline_s=DEADLINE_S, credentials=credentials))
 
 
 def _alive(known: Sequence[DaemonAnswer[Description]]) -> dict[int, str]:
     return {answer.part: answer.address for answer in known if answer.error is None}
 
 
-def _record(known: Sequence[DaemonAnswer[Description]], seconds: float) -> list[DaemonAnswer[Recording]]:
+def _record(
+    known: Sequence[DaemonAnswer[Description]], seconds: float, credentials: Credentials | None
+) -> list[DaemonAnswer[Recording]]:
     """What the daemons that answer record in the next ``seconds``; 0: what they have recorded so far."""
     from atta.client.every import ask_all
 
@@ -80,15 +86,16 @@ def _record(known: Sequence[DaemonAnswer[Description]], seconds: float) -> list[
     begun = time.monotonic()
     time.sleep(seconds)
     last_s = time.monotonic() - begun if seconds else 0.0
-    return ask_all(alive, lambda connection: connection.trace(last_s), deadline_s=TRANSFER_S)
+    return ask_all(alive, lambda connection: connection.trace(last_s), deadline_s=TRANSFER_S, credentials=credentials)
 
 
-def _about(known: Sequence[DaemonAnswer[Description]]) -> dict[str, Any]:
+def _about(known: Sequence[DaemonAnswer[Description]], credentials: Credentials | None) -> dict[str, Any]:
     """The dataset, and the cores of the largest machine, which `atta simulate` needs to make a profile."""
     from atta.client.control import Connection
     from atta.client.every import ask_all
 
-    figures = [answer.value for answer in ask_all(_alive(known), Connection.stats, deadline_s=DEADLINE_S)]
+    answers = ask_all(_alive(known), Connection.stats, deadline_s=DEADLINE_S, credentials=credentials)
+    figures = [answer.value for answer in answers]
     cores = max((int(found["machine_cores"]) for found in figures if found is not None), default=1)
     dataset = next(answer.value.dataset_id for answer in known if answer.value is not None and answer.error is None)
     return {"dataset_id": dataset, "cores": cores}

@@ -15,7 +15,7 @@ from atta.cli.work import size as size_text
 from atta.errors import ConfigError
 from atta.partition.dataset import Dataset
 from atta.partition.describe import describe
-from atta.partition.generate import KINDS, GenerateOptions, generate
+from atta.partition.generate import KINDS, TARGETS, GenerateOptions, generate
 from atta.partition.importers import IMPORTERS, import_graph
 from atta.samplers.local.predict import predict
 from atta.samplers.placement import placement
@@ -84,6 +84,7 @@ def _generate_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "edges": "Stored directed edges, about (both directions are stored).",
         "features": "Columns of the feature table x.",
         "classes": "Number of classes.",
+        "targets": "What y holds: the class, a row of labels (0 or 1) that follow from it, or a number.",
         "seed": "Same seed, same graph.",
         "communities": "Planted communities  [default: one per class for sbm, 2,000 vertices each for powerlaw].",
         "inter": "Share of edges that ignore communities.",
@@ -97,7 +98,9 @@ def _generate_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, text in reversed(helps.items()):
         required = name in ("nodes", "edges")
         given: dict[str, Any] = {} if required else {"default": _DEFAULTS[name]}
-        kind = float if name in shares else int
+        kind: Any = float if name in shares else int
+        if name == "targets":
+            kind = click.Choice(TARGETS)
         show = not required and _DEFAULTS[name] is not None
         command = click.option(f"--{name}", type=kind, required=required, show_default=show, help=text, **given)(
             command

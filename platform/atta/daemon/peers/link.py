@@ -15,6 +15,7 @@ from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.identity import Bound, Identity, check
 from atta.wire.parts import parts_text
+from atta.wire.security.credentials import Credentials, open_async_channel
 
 __all__ = ["CONNECT_S", "RETRY_S", "Link", "PeerLink"]
 
@@ -31,11 +32,13 @@ log = structlog.get_logger("atta.peers")
 class Link:
     """One connection to the daemon ``meant``, and what can be asked over it."""
 
-    def __init__(self, address: str, meant: Identity) -> None:
-        self.channel = grpc.aio.insecure_channel(address, options=rpc.client_options())
+    def __init__(self, address: str, meant: Identity, credentials: Credentials | None = None) -> None:
+        """Begin to connect, over TLS with ``credentials``. Raises DataError for bad files."""
+        token = credentials.headers() if credentials is not None else ()
+        self.channel = open_async_channel(address, credentials, rpc.client_options())
         self._meant = meant
         self._stubs: dict[str, Any] = {}
-        self._headers = {bound: meant.header(bound) for bound in Bound}
+        self._headers = {bound: meant.header(bound) + token for bound in Bound}
 
     def ask(self, method: str, request: Any, timeout: float) -> Any:
         """Begin a call."""
@@ -59,12 +62,17 @@ class PeerLink:
         *,
         connect_s: float = CONNECT_S,
         parts: range | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        """``parts``: the partitions that the peer must serve; None: the one of ``meant``."""
-        self._parts = parts
+        """``parts``: the partitions that the peer must serve; None: the one of ``meant``. ``credentials``: for TLS,
+        read again before a peer that was away is asked anew.
+        """
+        self._parts, self._credentials = parts, credentials
+        self._stamp = credentials.stamp() if credentials is not None else ()
+        self._closing: asyncio.Task[None] | None = None
         self.address, self._meant, self._deadline_s = address, meant, deadline_s
         self._connect_s = min(connect_s, deadline_s)
-        self.usual = Link(address, meant)
+        self.usual = Link(address, meant, credentials)
         self._spare: Link | None = None
         self._known = False
         self._meeting: asyncio.Task[None] | None = None
@@ -72,8 +80,13 @@ class PeerLink:
 
     @property
     def spare(self) -> Link:
-        """The other connection, made when it is first needed."""
-        self._spare = self._spare or Link(self.address, self._meant)
+        """The other connection, made when it is first needed; the usual one while credentials cannot be read."""
+        if self._spare is None:
+            try:
+                self._spare = Link(self.address, self._meant, self._credentials)
+            except AttaError as error:
+                log.warning("credentials not read again", error=str(error))
+                return self.usual
         return self._spare
 
     async def ready(self) -> None:
@@ -109,14 +122,39 @@ class PeerLink:
             self._say_lost(error)
 
     def _is_connected(self) -> bool:
-        return self.usual.channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY
+        return bool(self.usual.channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY)
 
     def _has_met(self, meeting: asyncio.Task[None]) -> None:
         self._meeting = None
         if not meeting.cancelled():
             meeting.exception()  # retrieve it, as nobody may wait for it any more
 
+    def _renew(self) -> None:
+        """Connect with what the files of the credentials hold now, if they have changed."""
+        if self._credentials is None or self._closing is not None:
+            return
+        try:
+            stamp = self._credentials.stamp()
+            if stamp == self._stamp:
+                return
+            fresh = Link(self.address, self._meant, self._credentials)
+        except AttaError as error:  # being replaced, or wrong: those of before may still do
+            log.warning("credentials not read again", error=str(error))
+            return
+        self._stamp = stamp
+        old = [link for link in (self.usual, self._spare) if link is not None]
+        self.usual, self._spare = fresh, None
+        self._closing = asyncio.ensure_future(self._close_later(old))
+
+    async def _close_later(self, old: list[Link]) -> None:
+        """Close connections that nothing new goes over; what is under way may end."""
+        try:
+            await asyncio.gather(*(link.channel.close(grace=self._deadline_s) for link in old))
+        finally:
+            self._closing = None
+
     async def _meet(self) -> None:
+        self._renew()
         until = time.monotonic() + self._connect_s
         while True:
             await self._connect(until)
@@ -173,6 +211,8 @@ class PeerLink:
         """Close the connections."""
         if self._meeting is not None:
             self._meeting.cancel()
+        if self._closing is not None:
+            self._closing.cancel()
         for link in (self.usual, self._spare):
             if link is not None:
                 await link.channel.close(grace=None)

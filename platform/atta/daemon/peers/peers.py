@@ -24,6 +24,7 @@ from atta.wire import rpc
 from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES
 from atta.wire.identity import Identity
 from atta.wire.parts import parts_text
+from atta.wire.security.credentials import Credentials
 
 __all__ = ["Peer", "Peers", "as_array", "rows_to_wire"]
 
@@ -70,13 +71,16 @@ class Peer:
         *,
         delay_s: float = 0.0,
         connect_s: float = CONNECT_S,
+        credentials: Credentials | None = None,
     ) -> None:
-        """``delay_s``: how long every request waits first; ``connect_s``: how long to wait for a peer that is away."""
+        """``delay_s``: how long every request waits first; ``connect_s``: how long to wait for a peer that is away;
+        ``credentials``: for TLS.
+        """
         self.part, self.address, self._deadline_s, self._delay_s = part, address, deadline_s, delay_s
         self._edge_tables = dataset.schema.edge_tables
         parts = dataset.groups[part]
         meant = Identity(parts.start, dataset.dataset_id)
-        self._link = PeerLink(address, meant, deadline_s, connect_s=connect_s, parts=parts)
+        self._link = PeerLink(address, meant, deadline_s, connect_s=connect_s, parts=parts, credentials=credentials)
         self.hedges = Hedges()
 
     async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> AsyncIterator[SampledRows]:
@@ -311,7 +315,15 @@ async def _sooner(calls: Sequence[tuple[Any, asyncio.Future[Any]]]) -> tuple[Any
 class Peers:
     """All other daemons of the cluster, by the parts of the dataset that they own."""
 
-    def __init__(self, addresses: Mapping[int, str], dataset: Dataset, deadline_s: float, delay_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        addresses: Mapping[int, str],
+        dataset: Dataset,
+        deadline_s: float,
+        delay_s: float = 0.0,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._credentials = credentials
         self._addresses, self._dataset, self._deadline_s, self._delay_s = dict(addresses), dataset, deadline_s, delay_s
         self._peers: dict[int, Peer] = {}
 
@@ -323,7 +335,8 @@ class Peers:
             if address is None:
                 served = parts_text(self._dataset.groups[part])
                 raise ConfigError(f"no address is known for the daemon of partition {served}: give it with --peers")
-            peer = self._peers[part] = Peer(part, address, self._dataset, self._deadline_s, delay_s=self._delay_s)
+            settings: dict[str, Any] = {"delay_s": self._delay_s, "credentials": self._credentials}
+            peer = self._peers[part] = Peer(part, address, self._dataset, self._deadline_s, **settings)
         return peer
 
     async def reached(self, part: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,27 +19,34 @@ from atta.daemon.peers.chunks import CHUNK_BYTES, PULL_BYTES, SMALL_BYTES, sampl
 from atta.daemon.peers.peers import as_array
 from atta.daemon.peers.turns import MessageTurns, TurnPool, began
 from atta.daemon.services.handling import Context, Handler
+from atta.daemon.services.rooms import AnswerRoom
 from atta.errors import ConfigError, WrongDatasetError
-from atta.kvstore.store import Store, known_codec, wire_bytes
+from atta.kvstore.store import Store, Table, known_codec, wire_bytes
 from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.samplers.methods import BY_NUMBER, Method
 from atta.samplers.shard import Shard
 from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES, prefix
+from atta.wire.fields import ARRAYS_BYTES
 from atta.wire.rpc import METHODS, Bulk
 
 __all__ = ["DataService", "GraphService", "KvService"]
 
 MAX_FAN_OUT = 1 << 20
-MAX_PAIRS = 1 << 24
+MAX_PAIRS = (ARRAYS_BYTES - (1 << 16)) // 8
+"""Their ids are one message."""
 _PROBE = graph_pb2.ProbeRequest
 
 
 class DataService:
     """What services over a daemon's data share: the id of the dataset, and threads to work on."""
 
-    def __init__(self, dataset_id: str, pool: TurnPool, address: str, *, at_once: int = SMALL_BYTES) -> None:
-        """``at_once``: the event loop itself makes answers of up to this many bytes."""
+    def __init__(
+        self, dataset_id: str, pool: TurnPool, address: str, *, answers: AnswerRoom, at_once: int = SMALL_BYTES
+    ) -> None:
+        """``answers``: where streamed answers have room. ``at_once``: the event loop itself makes answers of up to this
+        many bytes."""
         self._dataset_id, self._pool, self.address, self._at_once = dataset_id, pool, address, at_once
+        self._answers = answers
 
     def check_dataset(self, dataset_id: str) -> None:
         """Raise WrongDatasetError unless this daemon serves the dataset."""
@@ -58,19 +65,23 @@ class DataService:
             return function(*args)
         return await self.in_pool(function, *args, since=since)
 
-    async def in_turn(self, jobs: Iterable[tuple[Any, ...]], since: float | None = None) -> AsyncIterator[Any]:
-        """Answers of ``jobs``, arguments of ``run``. The next answer is made while the present one is sent."""
+    async def in_turn(
+        self, jobs: Iterable[tuple[Any, ...]], connection: str, nbytes: int, since: float | None = None
+    ) -> AsyncIterator[Any]:
+        """Answers of ``jobs``, arguments of ``run``: ``nbytes`` in all. The next answer is made while the present one
+        is sent."""
         coming: asyncio.Task[Any] | None = None
-        try:
-            for job in jobs:
-                ready, coming = coming, asyncio.ensure_future(self.run(*job, since=since))
-                if ready is not None:
-                    yield await ready
-            if coming is not None:
-                yield await coming
-        finally:
-            if coming is not None:
-                coming.cancel()
+        async with self._answers.answer(connection, nbytes):
+            try:
+                for job in jobs:
+                    ready, coming = coming, asyncio.ensure_future(self.run(*job, since=since))
+                    if ready is not None:
+                        yield await ready
+                if coming is not None:
+                    yield await coming
+            finally:
+                if coming is not None:
+                    coming.cancel()
 
     async def in_pool(self, function: Any, *args: Any, since: float | None = None) -> Any:
         """Call ``function`` on a thread."""
@@ -108,8 +119,8 @@ def _joined(tables: Mapping[str, np.ndarray]) -> Any:
 class GraphService(DataService):
     """Sampling over this daemon's core vertices."""
 
-    def __init__(self, shard: Shard, pool: TurnPool, turns: MessageTurns, address: str) -> None:
-        super().__init__(shard.dataset.dataset_id, pool, address)
+    def __init__(self, shard: Shard, pool: TurnPool, turns: MessageTurns, address: str, *, answers: AnswerRoom) -> None:
+        super().__init__(shard.dataset.dataset_id, pool, address, answers=answers)
         self._shard, self._turns = shard, turns
 
     def methods(self) -> dict[str, Handler]:
@@ -124,10 +135,13 @@ class GraphService(DataService):
     async def sample(self, request: graph_pb2.SampleRequest, context: Context) -> AsyncIterator[bytes]:
         """``GraphService.Sample``."""
         since = began(request.age_ms)
-        for nbytes, *piece in self._pieces(request):
-            answer = await self.run(nbytes, self._answer, *piece, since=since)
-            async with self._turns.turn(context.peer(), since):
-                yield answer
+        pieces = self._pieces(request)
+        begin = list(itertools.islice(pieces, 4))  # of more pieces, so many are in memory at a time
+        async with self._answers.answer(context.peer(), sum(nbytes for nbytes, *_ in begin)):
+            for nbytes, *piece in itertools.chain(begin, pieces):
+                answer = await self.run(nbytes, self._answer, *piece, since=since)
+                async with self._turns.turn(context.peer(), since):
+                    yield answer
 
     async def sample_once(self, request: graph_pb2.SampleRequest, context: Context) -> bytes:
         """``GraphService.SampleOnce``."""
@@ -244,9 +258,17 @@ class KvService(DataService):
     """Rows of this daemon's tables."""
 
     def __init__(
-        self, store: Store, dataset_id: str, pool: TurnPool, turns: MessageTurns, *, address: str, at_once: int
+        self,
+        store: Store,
+        dataset_id: str,
+        pool: TurnPool,
+        turns: MessageTurns,
+        *,
+        address: str,
+        at_once: int,
+        answers: AnswerRoom,
     ) -> None:
-        super().__init__(dataset_id, pool, address, at_once=at_once)
+        super().__init__(dataset_id, pool, address, at_once=at_once, answers=answers)
         self._store, self._turns = store, turns
 
     def methods(self) -> dict[str, Handler]:
@@ -266,17 +288,22 @@ class KvService(DataService):
                 raise ConfigError(f"pull {index} names no table of {pull.node_type}")
             codec = known_codec(pull.codec)
             row_bytes = sum(wire_bytes(table.data[:1], codec) if len(table.data) else 1 for table in tables)
-            step = max(1, PULL_BYTES // max(1, row_bytes))
-            jobs = []
-            for first in range(0, len(rows), step):
-                part = rows[first : first + step]
-                nbytes = len(part) * row_bytes
-                head = prefix(kv_pb2.PullChunk(pull=index, first_row=first, rows=len(part)), PULL_DATA, nbytes)
-                work = CHUNK_BYTES if codec and nbytes > SMALL_BYTES else nbytes  # encoding takes longer than moving
-                jobs.append((work, self._store.pack, tables, part, head, codec))
-            async for answer in self.in_turn(jobs, since):
+            jobs = self._jobs(index, tables, rows, codec, row_bytes)
+            async for answer in self.in_turn(jobs, context.peer(), len(rows) * row_bytes, since):
                 async with self._turns.turn(context.peer(), since):
                     yield answer
+
+    def _jobs(
+        self, index: int, tables: Sequence[Table], rows: np.ndarray, codec: str, row_bytes: int
+    ) -> Iterator[tuple[Any, ...]]:
+        """What makes the answer to a pull, piece by piece. A request may name millions of pieces."""
+        step = max(1, PULL_BYTES // max(1, row_bytes))
+        for first in range(0, len(rows), step):
+            part = rows[first : first + step]
+            nbytes = len(part) * row_bytes
+            head = prefix(kv_pb2.PullChunk(pull=index, first_row=first, rows=len(part)), PULL_DATA, nbytes)
+            work = CHUNK_BYTES if codec and nbytes > SMALL_BYTES else nbytes  # encoding takes longer than moving
+            yield work, self._store.pack, tables, part, head, codec
 
     async def list_tables(self, request: kv_pb2.ListTablesRequest, context: Context) -> kv_pb2.ListTablesReply:
         """``KvService.ListTables``."""

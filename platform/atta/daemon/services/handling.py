@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import grpc
 import structlog
 
-from atta.errors import AttaError, RemoteError
+from atta.daemon.services.rooms import RequestRoom, RoomShare
+from atta.errors import AttaError, ConfigError, RemoteError
 from atta.wire import rpc
 from atta.wire.identity import HEADER, Bound, Identity, check
 
-__all__ = ["Context", "Handler", "Handling"]
+__all__ = ["Context", "Handler", "Handling", "check_named", "shortened"]
 
 if TYPE_CHECKING:
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
@@ -28,16 +29,25 @@ Handler = Callable[[Any, Context], Any]
 """Takes a request and its context. A coroutine that returns the reply, or an async generator if the method streams."""
 
 log = structlog.get_logger("atta.wire.rpc")
+MAX_ERROR_CHARS = 1000
+"""Longest text of an error; a quarter where it is not ASCII. It may quote what the caller sent, and gRPC may refuse to
+send more than 8 KiB, in which such a character takes up to twelve bytes."""
+
+
+MAX_NAMED = 4096
+"""At most this many clients, sessions or batches may be named in one request. The event loop goes through them."""
 
 
 class Handling:
     """Makes gRPC handlers for a daemon that is ``identity`` and listens at ``address``, and counts their requests.
 
+    A request is read when the caller has been admitted and there is ``room`` for it.
+
     All of it runs on the event loop.
     """
 
-    def __init__(self, identity: Identity, address: str) -> None:
-        self._identity, self._address = identity, address
+    def __init__(self, identity: Identity, address: str, room: RequestRoom) -> None:
+        self._identity, self._address, self._room = identity, address, room
         self._headers = {bound: identity.named(bound) for bound in Bound}
         self._counts: Counter[str] = Counter()
 
@@ -50,38 +60,48 @@ class Handling:
         wrapped = {name: self.handler(f"{service}.{name}", handler) for name, handler in handlers.items()}
         return rpc.handlers(service, wrapped, raw=True)
 
-    def handler(self, name: str, handler: Handler) -> Callable[[bytes, Context], Any]:
-        """The handler of one method (``"KvService.Pull"``), for requests as bytes."""
+    def handler(self, name: str, handler: Handler) -> Callable[[Any, Context], Any]:
+        """The handler of one method (``"KvService.Pull"``). It reads the request from its context."""
         return self._stream(name, handler) if rpc.METHODS[name].streams else self._unary(name, handler)
 
-    def _unary(self, name: str, handler: Handler) -> Callable[[bytes, Context], Any]:
+    def _unary(self, name: str, handler: Handler) -> Callable[[Any, Context], Any]:
         method, counts, sent = rpc.METHODS[name], self._counts, f"sent_bytes_{name}"
 
-        async def answer(raw: bytes, context: Context) -> Any:
+        async def answer(_: Any, context: Context) -> Any:
             self._begun(name)
+            share: RoomShare | None = None
             try:
                 self._admit(method.bound, context)
+                share, raw = await self._room.read(context)
                 reply = await handler(method.decode_request(raw), context)
             except Exception as error:
                 await self._failed(name, error, context)
+            finally:
+                if share is not None:
+                    self._room.leave(share)
             if isinstance(reply, bytes):
                 counts[sent] += len(reply)
             return reply
 
         return answer
 
-    def _stream(self, name: str, handler: Handler) -> Callable[[bytes, Context], Any]:
+    def _stream(self, name: str, handler: Handler) -> Callable[[Any, Context], Any]:
         method, counts, sent = rpc.METHODS[name], self._counts, f"sent_bytes_{name}"
 
-        async def answer(raw: bytes, context: Context) -> AsyncIterator[Any]:
+        async def answer(_: Any, context: Context) -> AsyncIterator[Any]:
             self._begun(name)
+            share: RoomShare | None = None
             try:
                 self._admit(method.bound, context)
+                share, raw = await self._room.read(context)
                 async for reply in handler(method.decode_request(raw), context):
                     counts[sent] += _bulk_bytes(reply)
                     yield reply
             except Exception as error:
                 await self._failed(name, error, context)
+            finally:
+                if share is not None:
+                    self._room.leave(share)
 
         return answer
 
@@ -103,15 +123,29 @@ class Handling:
         self._counts[f"request_errors_{name}"] += 1
         if isinstance(error, grpc.aio.AbortError):  # the handler has ended the call itself
             raise error
+        code, details = rpc.status_of(error)
         if isinstance(error, AttaError):
-            log.info("request refused", method=name, caller=context.peer(), error=str(error))
+            log.info("request refused", method=name, caller=context.peer(), error=shortened(str(error)))
         else:
             log.error("request failed", method=name, caller=context.peer(), exc_info=error)
-        code, details = rpc.status_of(error)
         if isinstance(error, RemoteError) and error.peer == self._address:
             # Callers know this daemon by the address that they have asked. The one it listens on may be 0.0.0.0.
             details = error.cause
-        await context.abort(code, details)
+        await context.abort(code, shortened(details))
+
+
+def check_named(what: str, count: int) -> None:
+    """Raise ConfigError if one request names too many clients, sessions or batches."""
+    if count > MAX_NAMED:
+        raise ConfigError(f"{count} {what} in one request: at most {MAX_NAMED}")
+
+
+def shortened(text: str) -> str:
+    """The text of an error without what is too much of it, and without what is no Unicode."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    most = MAX_ERROR_CHARS if text.isascii() else MAX_ERROR_CHARS // 4
+    left_out = len(text) - most
+    return text if left_out <= 0 else f"{text[:most]} ... ({left_out} more characters)"
 
 
 def _bulk_bytes(reply: Any) -> int:

@@ -134,6 +134,10 @@ def check_request(
             f"seeds are of node type {request.seeds.node_type!r}, the DAG starts at {plan.seed.node_type!r}"
         )
     chosen = _choose_seeds(dataset, request.seeds)
+    if len(chosen.internal) > config.max_seeds:
+        raise QuotaExceededError(
+            f"a session of {len(chosen.internal)} seeds: this daemon allows {config.max_seeds} (--max-seeds)"
+        )
     if plan.temporal != (chosen.times is not None):
         raise ConfigError("seeds: temporal sampling needs their times, and no other has a use for them")
     # Seeds are planned by partition, so that batches do not depend on how many partitions a daemon serves.

@@ -17,7 +17,7 @@ import structlog
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.engine import Engine
 from atta.daemon.engine.session import Delivery, Session, SessionRequest
-from atta.daemon.services.handling import Context, Handler
+from atta.daemon.services.handling import Context, Handler, check_named
 from atta.daemon.services.opening import Openings, check_name, check_request, taken
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
 from atta.protos.v1 import session_pb2
@@ -29,10 +29,10 @@ __all__ = ["SessionService"]
 log = structlog.get_logger("atta.session")
 LONG_POLL_S = 20.0
 """How long a ``Next`` waits for its batch before it answers "pending"; well before its deadline."""
-MAX_NAMED = 65_536
-"""At most this many batches or sessions may be named in one request. The event loop goes through them."""
 INLINE_CHUNK_BYTES = 4 << 20
 """Largest piece of a batch in one message where it does not lie in shared memory."""
+LARGE_REQUEST = 1 << 20
+"""Bytes of an ``Open`` from which on its digest takes longer than the way to a thread and back."""
 
 
 class SessionService:
@@ -69,7 +69,7 @@ class SessionService:
     async def open(self, request: session_pb2.OpenRequest, context: Context) -> session_pb2.OpenReply:
         """``SessionService.Open``. The same request under the same name gets the same session."""
         name = check_name(request.session) if request.session else secrets.token_hex(8)
-        digest = hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
+        digest = await _digest(request)
         self._openings.refuse_ended(name)
         if name not in self._sessions:
             if not self._openings.under_way(name):
@@ -117,8 +117,7 @@ class SessionService:
         try:
             if not 0 <= request.train_ms < math.inf:
                 raise ConfigError(f"{request.train_ms} ms per batch: must be a time")
-            if len(request.released) > MAX_NAMED:
-                raise ConfigError(f"{len(request.released)} released batches in one request: at most {MAX_NAMED}")
+            check_named("released batches", len(request.released))
             session.let_go(request.released)
             if request.sequence >= session.batches:
                 yield Bulk(session_pb2.BatchChunk(header=session_pb2.BatchHeader(last=True)))
@@ -143,8 +142,7 @@ class SessionService:
 
     async def renew(self, request: session_pb2.RenewRequest, context: Context) -> session_pb2.RenewReply:
         """``SessionService.Renew``."""
-        if len(request.sessions) > MAX_NAMED:
-            raise ConfigError(f"{len(request.sessions)} sessions in one request: at most {MAX_NAMED}")
+        check_named("sessions", len(request.sessions))
         reply = session_pb2.RenewReply()
         for name in request.sessions:
             session = self._sessions.get(name)
@@ -205,6 +203,15 @@ class SessionService:
         if session is None:
             raise UnknownNameError(f"session {name[:80]} does not exist (closed, or its lease ran out)")
         return session
+
+
+async def _digest(request: session_pb2.OpenRequest) -> bytes:
+    """Tells requests apart. That of millions of seeds is made on a thread."""
+
+    def made() -> bytes:
+        return hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
+
+    return made() if request.ByteSize() < LARGE_REQUEST else await asyncio.to_thread(made)
 
 
 def _messages(delivery: Delivery, unlaunched: int) -> list[Bulk]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from atta.errors import AttaError, ConfigError, QuotaExceededError
+from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.snapshots.parts import SnapshotParts
 from atta.kvstore.spec import check_name
@@ -34,6 +35,9 @@ SHUTDOWN = "shutdown"
 """The snapshot that a daemon writes before it ends."""
 MAX_HOLD_S = 3600.0
 """Longest time that what was prepared is held, even if the client asks for more."""
+
+MAX_SNAPSHOTS = 64
+"""A daemon keeps snapshots of at most so many names, apart from ``SHUTDOWN``."""
 
 T = TypeVar("T")
 
@@ -84,10 +88,13 @@ class TableSnapshots:
             DataError: a file cannot be written; names it, and nothing is left behind.
             QuotaExceededError: another save is under way.
         """
+        check_hold(hold_s)
         with self._working:
             self._drop()
             parts = self._parts_of(name)
+            self._check_names(name)
             if self._saving is None:
+                parts.trim()
                 self._tables.snapshot(parts.beside(snapshot_id), snapshot_id=snapshot_id)
                 self._saving = _Saving(name, snapshot_id, self._until(hold_s))
             if (self._saving.name, self._saving.snapshot_id) != (name, snapshot_id):
@@ -98,7 +105,7 @@ class TableSnapshots:
         """Let what was prepared take the place of the snapshot; repeating it changes nothing.
 
         Raises:
-            AttaError: it was not prepared, or too long ago.
+            UnknownNameError: it was not prepared, or too long ago.
         """
         with self._working:
             parts, saving = self._parts_of(name), self._saving
@@ -106,7 +113,7 @@ class TableSnapshots:
                 parts.commit(snapshot_id)
                 self._saving = None
             elif not parts.uses(snapshot_id):
-                raise AttaError(f"part {self._part}: what was prepared was held for too long; save again")
+                raise UnknownNameError(f"part {self._part}: what was prepared was held for too long; save again")
 
     def abort_save(self, name: str, snapshot_id: str) -> None:
         """Remove what was prepared, unless it has been committed."""
@@ -123,6 +130,7 @@ class TableSnapshots:
             DataError: there is no such snapshot, or it is damaged; names the file.
             QuotaExceededError: there is no room, or another load is under way.
         """
+        check_hold(hold_s)
         with self._working:
             self._drop()
             if self._loading is None:
@@ -138,7 +146,7 @@ class TableSnapshots:
         ``steps``: see ``Tables.adopt``.
 
         Raises:
-            AttaError: it was not prepared, or has been dropped since.
+            UnknownNameError: it was not prepared, or has been dropped since.
         """
         with self._working:
             loading = self._loading
@@ -146,7 +154,9 @@ class TableSnapshots:
                 self._tables.adopt(loading.tables, load_id, steps)
                 self._loading, self._loaded = None, load_id
             elif self._loaded != load_id:
-                raise AttaError(f"part {self._part}: what was read to be loaded is not here any more; load again")
+                raise UnknownNameError(
+                    f"part {self._part}: what was read to be loaded is not here any more; load again"
+                )
 
     def abort_load(self, load_id: int) -> None:
         """Drop what was prepared."""
@@ -177,6 +187,17 @@ class TableSnapshots:
             self._tables.snapshot(parts.beside(snapshot_id), snapshot_id=snapshot_id, overwrite=True)
             parts.commit(snapshot_id, keep=True)
 
+    def _check_names(self, name: str) -> None:
+        """Refuse one name more than a daemon keeps snapshots of."""
+        assert self._folder is not None, "checked"
+        part = part_folder(self._part)
+        names = {path.parent.name for path in self._folder.glob(f"*/{part}*")} - {name, SHUTDOWN}
+        if len(names) >= MAX_SNAPSHOTS:
+            raise QuotaExceededError(
+                f"part {self._part}: keeps {len(names)} snapshots, at most {MAX_SNAPSHOTS} are possible: save under one of "
+                f"their names, or remove a folder below {self._folder}"
+            )
+
     def _until(self, hold_s: float) -> float:
         return self._clock() + min(hold_s, MAX_HOLD_S)
 
@@ -198,6 +219,12 @@ def lineage(tables: Sequence[MutableTable]) -> str:
     """16 hex digits, equal on all daemons whose tables were created, and last loaded, together."""
     text = json.dumps([[table.spec.name, table.table_id, table.load_id] for table in tables])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def check_hold(hold_s: float) -> None:
+    """Raise ConfigError unless something can be held for this many seconds."""
+    if not 0 <= hold_s < math.inf:
+        raise ConfigError(f"what is prepared cannot be held for {hold_s} s")
 
 
 async def aside(function: Callable[..., T], *args: object) -> T:

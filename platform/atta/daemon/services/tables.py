@@ -29,7 +29,8 @@ from atta.daemon.peers.chunks import CHUNK_BYTES
 from atta.daemon.peers.peers import as_array
 from atta.daemon.peers.turns import TurnPool
 from atta.daemon.services.data import DataService
-from atta.daemon.services.handling import Context, Handler
+from atta.daemon.services.handling import Context, Handler, check_named
+from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.table_snapshots import TableSnapshots, aside
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.kvstore import codecs
@@ -107,9 +108,18 @@ class _EdgeIndex:
 class TableService(DataService):
     """``TableService`` of a daemon."""
 
-    def __init__(self, dataset: Dataset, part: int, tables: Tables, pool: TurnPool, *, snapshots: Path | None) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        part: int,
+        tables: Tables,
+        pool: TurnPool,
+        *,
+        snapshots: Path | None,
+        answers: AnswerRoom,
+    ) -> None:
         """``snapshots``: the folder that holds them; None: none are kept."""
-        super().__init__(dataset.dataset_id, pool, f"part {parts_text(dataset.groups[part])}")
+        super().__init__(dataset.dataset_id, pool, f"part {parts_text(dataset.groups[part])}", answers=answers)
         self._dataset, self._part, self._tables = dataset, part, tables
         # Daemons that serve other groups of partitions own other rows, so a snapshot is of the same groups.
         self._snapshots = TableSnapshots(tables, dataset.groups[part].start, snapshots)
@@ -146,10 +156,7 @@ class TableService(DataService):
     async def create(self, request: table_pb2.CreateTableRequest, context: Context) -> table_pb2.TableInfo:
         """``TableService.Create``."""
         self.check_dataset(request.dataset_id)
-        try:
-            spec = MutableSpec.from_dict(json.loads(request.spec))
-        except json.JSONDecodeError:
-            raise ConfigError("the description of a table is not JSON") from None
+        spec = MutableSpec.from_json(request.spec)
         span = span_of(spec, self._dataset, self._part)
         create = partial(self._tables.create, table_id=request.table_id, whole=request.whole)
         return _info(await self.in_pool(create, spec, span.start, len(span)))
@@ -204,19 +211,17 @@ class TableService(DataService):
         check_codec(table.spec, request.codec)
         version = request.version if request.HasField("version") else None
         step = max(1, CHUNK_BYTES // max(1, table.spec.row_bytes))
-        parts = [(first, rows[first : first + step]) for first in range(0, len(rows), step)]
-        jobs = [
-            (len(part) * table.spec.row_bytes, _answer, table, first, part, request.codec, version)
-            for first, part in parts
-        ]
-        async for answer in self.in_turn(jobs):
+        row_bytes = table.spec.row_bytes
+        parts = ((first, rows[first : first + step]) for first in range(0, len(rows), step))
+        jobs = ((len(part) * row_bytes, _answer, table, first, part, request.codec, version) for first, part in parts)
+        async for answer in self.in_turn(jobs, context.peer(), len(rows) * row_bytes):
             yield answer
         self._pulled += len(rows)
 
     async def register(self, request: table_pb2.RegisterRequest, context: Context) -> table_pb2.RegisterReply:
         """``TableService.Register``: the client gets a random number, so that no other client ever has the same."""
         table, client = self._table(request.name, request.table_id), secrets.randbits(64)
-        table.register(client)
+        self._tables.register(table, client)
         return table_pb2.RegisterReply(client=client, table=_info(table))
 
     async def push(self, request: Bulk, context: Context) -> table_pb2.PushRowsReply:
@@ -232,6 +237,7 @@ class TableService(DataService):
 
     async def forget(self, request: table_pb2.ForgetClientRequest, context: Context) -> table_pb2.ForgetClientReply:
         """``TableService.Forget``: the clients will send nothing more."""
+        check_named("clients", len(request.clients))
         for client in request.clients:
             self._tables.forget(client)
         return table_pb2.ForgetClientReply()
@@ -259,6 +265,7 @@ class TableService(DataService):
     async def save(self, request: table_pb2.SnapshotRequest, context: Context) -> table_pb2.SnapshotReply:
         """``TableService.Save``."""
         keeper, name, snapshot_id = self._snapshots, request.name, request.snapshot
+        _check_phase(request.phase)
         if request.phase == _PREPARE:
             return _saved(await aside(keeper.prepare_save, name, snapshot_id, request.hold_s))
         await aside(keeper.commit_save if request.phase == _COMMIT else keeper.abort_save, name, snapshot_id)
@@ -267,6 +274,7 @@ class TableService(DataService):
     async def load(self, request: table_pb2.SnapshotRequest, context: Context) -> table_pb2.SnapshotReply:
         """``TableService.Load``."""
         keeper, load_id = self._snapshots, request.load_id
+        _check_phase(request.phase)
         if request.phase == _PREPARE:
             found = await aside(keeper.prepare_load, request.name, request.snapshot, load_id, request.hold_s)
             self._check_spans(request.name, found)
@@ -297,6 +305,12 @@ class TableService(DataService):
             log.error("tables not saved", part=self._part, error=f"not done within {within_s:g} s")
         except Exception as error:
             log.error("tables not saved", part=self._part, error=str(error))
+
+
+def _check_phase(phase: int) -> None:
+    """Raise ConfigError for a number that is none of a phase: the message may come from a later version."""
+    if phase not in table_pb2.SnapshotRequest.Phase.values():
+        raise ConfigError(f"phase {phase} of a snapshot: there is none of this number")
 
 
 def check_codec(spec: MutableSpec, codec: str) -> None:
@@ -351,7 +365,7 @@ def _decoded(spec: MutableSpec, rows: int, codec: str, values: Any) -> np.ndarra
     if len(encoded) != rows * codecs.encoded_bytes(codec, columns):
         raise ConfigError(f"table {spec.name}: {len(encoded)} bytes are not {rows} rows in {codec}")
     out = np.empty((rows, columns), dtype=np.float32)
-    codecs.decode(codec, encoded.reshape(rows, -1), out)
+    codecs.decode(codec, encoded.reshape(rows, codecs.encoded_bytes(codec, columns)), out)
     return out.reshape(rows, *spec.row_shape)
 
 

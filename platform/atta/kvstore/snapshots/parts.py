@@ -27,6 +27,8 @@ _FORMAT = "atta-mutable-tables"
 _VERSION = 1
 _ID = re.compile(r"[0-9a-f]{16}")
 _REPLACED = "replaced"
+MAX_BESIDE = 8
+"""At most so many parts that were never committed stay beside the part in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,13 @@ class SnapshotParts:
         for path in self._others():
             if snapshot_id in path.name.split("."):
                 shutil.rmtree(path, ignore_errors=True)
+
+    def trim(self, keep: int = MAX_BESIDE) -> None:
+        """Remove the oldest parts that were written and never committed, all but ``keep``."""
+        beside = [path for path in self._others() if not path.name.endswith(f".{_REPLACED}")]
+        beside.sort(key=lambda path: path.stat().st_mtime_ns)
+        for path in beside[: max(0, len(beside) - keep)]:
+            shutil.rmtree(path, ignore_errors=True)
 
     def validate(self) -> None:
         """Raise AssertionError if an invariant of the folders does not hold.

@@ -9,10 +9,14 @@ import numpy.typing as npt
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.samplers.local.server import ServerGraph as Extracted
+from atta.train.tasks import LearningTask
+from atta.train.tasks.classes import TASK as CLASSES
 
-__all__ = ["Longs", "TrainingGraph"]
+__all__ = ["Labels", "Longs", "TrainingGraph"]
 
 Longs = npt.NDArray[np.int64]
+Labels = npt.NDArray[np.int64] | npt.NDArray[np.float32]
+"""A class per vertex, int64 [n], or a row of numbers, float32 [n, outputs]."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class TrainingGraph:
         global_ids: int64 [n], the vertices' ids in the whole graph.
         edges: int64 [2, m], sources and targets.
         features: float [n, d].
-        labels: int64 [n]; read only where ``loss_mask`` is set.
+        labels: int64 [n], or float32 [n, outputs]; read only where ``loss_mask`` is set.
         loss_mask: bool [n], the targets: training vertices of this server. All of them are inner vertices.
         in_degrees: int64 [n], number of in-edges in the *whole* graph, without self-loops.
         distance: int64 [n], hops to the nearest vertex whose output is needed: 0 for inner vertices, or for the targets
@@ -40,7 +44,7 @@ class TrainingGraph:
     global_ids: Longs
     edges: Longs
     features: npt.NDArray[np.floating]
-    labels: Longs
+    labels: Labels
     loss_mask: npt.NDArray[np.bool_]
     in_degrees: Longs
     distance: Longs
@@ -49,10 +53,10 @@ class TrainingGraph:
         n = len(self.global_ids)
         for field in fields(self):
             array = getattr(self, field.name)
-            shape = {"edges": (2, self.edges.shape[-1]), "features": (n, self.features.shape[-1])}.get(field.name, (n,))
+            shape = self._shapes().get(field.name, (n,))
             if array.shape != shape:
                 raise ConfigError(f"{field.name}: has shape {array.shape}, expected {shape} for {n} vertices")
-            kind = {"features": np.floating, "loss_mask": np.bool_}.get(field.name, np.int64)
+            kind = self._kinds().get(field.name, np.int64)
             if not np.issubdtype(array.dtype, kind):
                 raise ConfigError(f"{field.name}: has type {array.dtype}, expected {kind.__name__}")
         if self.edges.size and (self.edges.min() < 0 or self.edges.max() >= n):
@@ -63,12 +67,30 @@ class TrainingGraph:
                 f"loss_mask: marks {outside} vertices outside the inner set, whose own server counts them too"
             )
 
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        n = len(self.global_ids)
+        rows = {"labels": (n, self.labels.shape[-1])} if self.labels.ndim > 1 else {}
+        return {"edges": (2, self.edges.shape[-1]), "features": (n, self.features.shape[-1]), **rows}
+
+    def _kinds(self) -> dict[str, type]:
+        rows = {"labels": np.float32} if self.labels.ndim > 1 else {}
+        return {"features": np.floating, "loss_mask": np.bool_, **rows}
+
     @classmethod
-    def of(cls, found: Extracted, *, features: str = "x", labels: str = "y", split: str = "train") -> TrainingGraph:
+    def of(
+        cls,
+        found: Extracted,
+        *,
+        features: str = "x",
+        labels: str = "y",
+        split: str = "train",
+        task: LearningTask = CLASSES,
+    ) -> TrainingGraph:
         """Make it from a result of ``atta.server_subgraph`` or a co-batch of one. Targets are the inner vertices in
         ``split``.
 
-        features, labels: names of node tables; features that are not float32 or float64 become float32.
+        features, labels: names of node tables; features that are not float32 or float64 become float32. task: what the
+        labels are.
 
         Raises:
             UnknownNameError: no such table or split.
@@ -80,7 +102,7 @@ class TrainingGraph:
         if split not in found.splits:
             raise UnknownNameError.of("split", split, found.splits)
         x, y = found.tables[features], found.tables[labels]
-        if x.ndim != 2 or y.size != found.num_nodes:
+        if x.ndim != 2 or (y.size != found.num_nodes and not task.rows):
             raise ConfigError(
                 f"{features} has shape {x.shape}, {labels} {y.shape}: expected a row and a label per vertex"
             )
@@ -91,7 +113,7 @@ class TrainingGraph:
             global_ids=found.n_id,
             edges=np.stack([found.row, found.col]).astype(np.int64),
             features=x if x.dtype in (np.float32, np.float64) else x.astype(np.float32),
-            labels=y.reshape(-1).astype(np.int64),
+            labels=task.target_array(y),
             loss_mask=found.splits[split] & found.inner,
             in_degrees=found.degree - loops,
             distance=found.hop.astype(np.int64),

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 LossSum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Takes scores [t, classes] and labels [t]; returns the *sum* of the losses, a scalar; t may be 0."""
+"""Takes outputs [t, outputs] and targets; returns the *sum* of the losses, a scalar; t may be 0."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class TrainerBatch:
 
     Attributes:
         x: float [o, d], features of own vertices.
-        y: int64 [t], labels of own targets.
+        y: of own targets: classes, int64 [t], or rows of numbers, float32 [t, outputs].
         targets: int64 [t], own rows that the loss is taken of.
         graph: edges and exchange.
     """

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 import atta
@@ -63,11 +64,10 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         trainers_here = int(os.environ.get("LOCAL_WORLD_SIZE", str(config.trainers)))  # set by torch's launcher
         self.groups = ServerGroups(config.server_size, machines_per_server(config.server_size, trainers_here))
         torch.manual_seed(config.seed)
-        self.model = whole_model(config, self.channels, self.classes).to(device)
+        self.begin_with(whole_model(config, self.channels, self.outputs))
         self.cooperative = CooperativeModel(self.model)
         broadcast_weights(self.cooperative, self.groups)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
-        self.data = ServerData(config, cluster, self.groups, device, halo=halo)
+        self.data = ServerData(config, cluster, self.groups, device, self.task, halo=halo)
         self._weights = sum(p.numel() for p in self.model.parameters())
         self._resident: StepInput | None = None
         self._exact: StepInput | None = None
@@ -126,29 +126,26 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
 
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """One optimiser step on ``batch``; returns the mean loss over the ``count`` targets of all trainers."""
-        loss = backward(self.cooperative, batch, self.groups, count)
-        self.optimizer.step()
+        loss = backward(self.cooperative, batch, self.groups, count, self.objective.loss_sum)
+        self.update_weights()
         return loss
 
     @torch.no_grad()
-    def accuracies(self) -> Mapping[str, float]:
+    def tallies(self) -> dict[str, list[float]]:
         """See ``EpochLoop``. It is the same forward as in training, on subgraphs of the same kind, or an exact one."""
         self.cooperative.eval()
-        right = torch.zeros(len(self.splits), dtype=torch.int64, device=self.device)
-        counts = [0] * len(self.splits)
+        tally = torch.stack([self.objective.empty_tally(self.device)] * max(1, len(self.splits)))
         sent = 0
         for share, batch in self._evaluation():
             sent -= batch.graph.exchanged_bytes
-            predicted = self.cooperative(batch.x, batch.graph).argmax(-1)
+            outputs = self.cooperative(batch.x, batch.graph)
             sent += batch.graph.exchanged_bytes
-            labels = torch.from_numpy(share.view.labels).to(self.device)
+            targets = torch.from_numpy(share.view.labels).to(self.device)
             for i, split in enumerate(self.splits):
                 rows = torch.from_numpy(share.splits[split]).to(self.device)
-                right[i] += (predicted[rows] == labels[rows]).sum()
-                counts[i] += len(rows)
-        self.eval_bytes, *sums = self._sum([sent, *right.tolist(), *counts])
-        pairs = zip(sums[: len(counts)], sums[len(counts) :], strict=True)
-        return {split: r / max(1.0, c) for split, (r, c) in zip(self.splits, pairs, strict=True)}
+                tally[i] += self.objective.tally(outputs[rows], targets[rows])
+        self.eval_bytes, *sums = self._sum([sent, *tally.flatten().tolist()])
+        return dict(zip(self.splits, np.array(sums).reshape(len(tally), -1).tolist(), strict=False))
 
     def _steps(self, epoch: int, watch: Stopwatch) -> Iterator[StepInput]:
         if self.data.batches == 1:
@@ -161,7 +158,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         watch = Stopwatch(self.device)
         if self.config.eval == "exact":
             if self._exact is None:
-                self._exact = StepInput(*exact_share(self.config, self.cluster, self.groups, self.device))
+                self._exact = StepInput(*exact_share(self.config, self.cluster, self.groups, self.device, self.task))
             yield self._exact
             return
         if self.data.batches == 1:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError
-from atta.train.cooperative.graph import Longs, TrainingGraph
+from atta.train.cooperative.graph import Labels, Longs, TrainingGraph
 
 __all__ = ["RowLists", "WorkerView", "worker_view"]
 
@@ -50,7 +50,7 @@ class WorkerView:
         in_degrees: int64 [o + r + h], as in ``TrainingGraph``.
         features: float [o, d], of the own vertices.
         halo_features: float [h, d].
-        labels: int64 [o].
+        labels: int64 [o], or float32 [o, outputs].
         targets: int64 [t], own rows that the loss is taken of, ascending.
         global_ids: int64 [o + r + h].
     """
@@ -67,7 +67,7 @@ class WorkerView:
     in_degrees: Longs
     features: npt.NDArray[np.floating]
     halo_features: npt.NDArray[np.floating]
-    labels: Longs
+    labels: Labels
     targets: Longs
     global_ids: Longs
 

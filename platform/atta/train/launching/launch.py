@@ -11,16 +11,22 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from atta.client.folder import OwnFolder
 from atta.errors import AttaError, ConfigError
+from atta.partition.schema import Schema
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import first_cause
+from atta.train.launching.handing import handed
 from atta.train.launching.nodes import Nodes
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.run import TrainReport
+from atta.train.tasks.choice import task_on
+from atta.train.tasks.watching import check_watched
+from atta.train.tasks.weights import read_weights
 
 __all__ = ["fit"]
 
@@ -48,29 +54,42 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
         from atta.train.checkpoint import check_folder
 
         check_folder(config.checkpoint)
-    with _addresses(config, nodes) as addresses, OwnFolder("atta-train-") as folder:
-        config.check_parts(len(addresses))
-        task = {"config": config.to_dict(), "addresses": addresses}
+    with _daemons(config, nodes) as (cluster, schema), OwnFolder("atta-train-") as folder:
+        config.check_parts(len(cluster["addresses"]))
+        config = _with_task(config, schema)
+        task = {"config": config.to_dict(), **cluster}
         (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
         _launch(trainers, nodes, Path(folder))
         epochs = json.loads((Path(folder) / "epochs.json").read_text(encoding="utf-8"))
     return TrainReport(config, [EpochReport.from_dict(e) for e in epochs])
 
 
+def _with_task(config: TrainConfig, schema: Schema) -> TrainConfig:
+    """The settings with the task that fits the dataset. What each trainer would refuse is refused here, once."""
+    found = task_on(schema, config.own)
+    if config.class_weights not in ("none", "balanced"):
+        read_weights(config.class_weights, found.outputs)
+    resolved = replace(config, task=found.task.name)
+    check_watched(resolved.own, found)
+    return resolved
+
+
 @contextlib.contextmanager
-def _addresses(config: TrainConfig, nodes: Nodes) -> Iterator[list[str]]:
-    """Addresses of the daemons, started for the run unless the configuration names running ones."""
+def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any], Schema]]:
+    """What trainers must know of the daemons (``handed``), and the schema of their graph. The daemons are started for the
+    run unless the configuration names running ones.
+    """
     import atta
 
     if config.cluster is not None:
         # On several machines nobody knows whether daemons or trainers start first.
         with atta.connect(config.cluster, wait=nodes.count > 1, deadline_s=MEETING_S) as running:
-            addresses = running.addresses
-        yield addresses
+            found = handed(running), running.schema
+        yield found
         return
     assert config.data is not None
     with atta.local(config.data, threads=config.threads) as started:
-        yield started.addresses
+        yield handed(started), started.schema
 
 
 def _launch(trainers: int, nodes: Nodes, folder: Path) -> None:

@@ -201,7 +201,11 @@ class PredictJob:
         if not isinstance(self.model, str | Path):
             modules: Sequence[Any] = self.model
             return wrapped(modules, device), digest_of(modules)
-        model = saved_model(load_model(self.model), channels)
+        saved = load_model(self.model)
+        task = saved.shape.get("task", "classes")
+        if self.what == "classes" and task not in ("classes", "auto"):  # auto: whoever trained did not say
+            raise ConfigError(f"{saved.path}: was trained for --task {task}, which has no classes: ask for scores")
+        model = saved_model(saved, channels)
         return layers_of(model, device, hidden=self.what == "embeddings"), digest_of([model])
 
     def _sink(self, shares: int, column: str, about: dict[str, Any]) -> Sink:

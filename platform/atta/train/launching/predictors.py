@@ -69,6 +69,7 @@ def predict_as(config: PredictConfig, progress: Progress | None = None) -> Predi
         RemoteError: a daemon failed. AttaError: another process failed.
     """
     from atta.client.inference.files import FileSink
+    from atta.train.launching.handing import handed
     from atta.train.launching.predict import PredictJob
 
     _prepare_torch(config.processes)
@@ -76,8 +77,7 @@ def predict_as(config: PredictConfig, progress: Progress | None = None) -> Predi
     with _connected(config) as cluster, OwnFolder("atta-predict-") as folder:
         started = time.monotonic()
         job = PredictJob(cluster, **_arguments(config, 0), **asked)
-        # A cluster file may say more than addresses, so each process reads it.
-        task = {"config": dataclasses.asdict(config), "target": config.cluster or cluster.addresses}
+        task = {"config": dataclasses.asdict(config), **handed(cluster)}
         (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
         others = 0 if job.finished else config.processes - 1
         with _Helpers(Path(folder), others) as helpers:
@@ -239,7 +239,7 @@ def main(folder: str, rank: int) -> int:
 
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
-        import atta
+        from atta.train.launching.handing import connect_handed
         from atta.train.launching.predict import PredictJob
 
         task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))
@@ -247,7 +247,7 @@ def main(folder: str, rank: int) -> int:
         config = PredictConfig(**settings)
         _prepare_torch(config.processes)
         asked = _asked(config)
-        with atta.connect(task["target"]) as cluster:
+        with connect_handed(task) as cluster:
             PredictJob(cluster, **_arguments(config, rank), **asked).inference().run()
     except KeyboardInterrupt:
         return 130

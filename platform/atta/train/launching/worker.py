@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,23 +32,34 @@ if TYPE_CHECKING:
 __all__ = ["end_with_parent", "keep_freed_memory", "main", "run"]
 
 
-def run(config: TrainConfig, addresses: Sequence[str]) -> list[EpochReport]:
-    """Train as one rank; the environment describes the process group. Returns the figures of all epochs."""
+def run(config: TrainConfig, addresses: Sequence[str], tls: Mapping[str, str] | None = None) -> list[EpochReport]:
+    """Train as one rank; the environment describes the process group. Returns the figures of all epochs.
+
+    ``tls``: the files to bring to the daemons; None: they have no TLS.
+    """
     import torch
     import torch.distributed as dist
 
-    import atta
+    from atta.train.launching.handing import connect_handed
 
     trainers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // trainers))
+    torch.set_num_threads(compute_threads(trainers))
     device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", "0")), trainers)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    with atta.connect(list(addresses)) as cluster:
+    with connect_handed({"addresses": addresses, "tls": tls}) as cluster:
         epochs = STRATEGIES[config.strategy].trainer(config.own, cluster, device).fit()
     dist.destroy_process_group()
     return epochs
+
+
+def compute_threads(trainers: int) -> int:
+    """Threads that a trainer computes with: those of ``OMP_NUM_THREADS``, or a share of the machine's cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isascii() and asked.isdecimal() and int(asked) > 0:
+        return int(asked)
+    return max(1, len(os.sched_getaffinity(0)) // trainers)
 
 
 def choose_device(wanted: str, local_rank: int, trainers: int) -> torch.device:
@@ -71,7 +82,7 @@ def main(folder: str) -> int:
     rank = os.environ.get("RANK", "0")
     try:
         task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))
-        epochs = run(TrainConfig.from_dict(task["config"]), task["addresses"])
+        epochs = run(TrainConfig.from_dict(task["config"]), task["addresses"], task.get("tls"))
     except KeyboardInterrupt:
         return 130
     except BaseException as error:

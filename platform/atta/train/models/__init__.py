@@ -75,7 +75,7 @@ class SampledModel(torch.nn.Module):
             return scores[: nodes_per_hop[0]]
         if isinstance(self.gnn, DeepGNN):
             return self._deep(self.gnn, x, edge_index, nodes_per_hop, edges_per_hop)
-        layers = list(self.gnn.convs)
+        layers, dtype = list(self.gnn.convs), x.dtype
         in_rows = isinstance(self.gnn, GraphSAGE) and x.device.type == "cpu"
         rows = _Adjacency(edge_index, sum(nodes_per_hop[: len(layers)]), x.dtype) if in_rows else None
         for done, layer in enumerate(layers):
@@ -83,6 +83,8 @@ class SampledModel(torch.nn.Module):
             read, computed = sum(nodes_per_hop[: hops + 1]), sum(nodes_per_hop[:hops])
             edges = sum(edges_per_hop[:hops])
             adjacency = edge_index[:, :edges] if rows is None else rows.first(computed, read, edges)
+            # Sparse sums take one number type, and autocast makes layers return another one.
+            x = x.to(dtype) if in_rows else x
             x = layer((x, x[:computed]), adjacency)
             if hops > 1:
                 x = self.gnn.dropout(self.gnn.act(x))

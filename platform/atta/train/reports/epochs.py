@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atta.train.reports.rows import RowReport
 
-__all__ = ["PHASES", "SERVER_PHASES", "EpochReport", "best_epoch", "stalled"]
+__all__ = ["ACCURACY", "PHASES", "SERVER_PHASES", "EpochReport", "Watched", "best_epoch", "stalled"]
 
 PHASES = ("sample", "fetch", "wait", "copy", "compute", "sync")
 """Phases of strategies with mini-batches, in seconds per epoch, mean over trainers.
@@ -36,13 +36,13 @@ class EpochReport:
     Attributes:
         epoch: from 0.
         seconds: of training, without evaluation, of the slowest trainer.
-        loss: mean cross-entropy over the epoch's seeds during training (with dropout).
+        loss: mean loss over the epoch's seeds during training (with dropout).
         seeds_per_s, edges_per_s: seeds and sampled edges of all trainers per second.
         remote_bytes: bytes that daemons sent each other for this epoch's training batches.
         breakdown: seconds by phase, see ``PHASES`` and ``SERVER_PHASES``.
         eval_seconds: of validation and test; 0 without evaluation.
         eval_bytes: bytes of rows that trainers sent each other for validation and test. No other figure counts them.
-        val_accuracy, test_accuracy: in [0, 1]; None if this epoch was not evaluated.
+        val_accuracy, test_accuracy: in [0, 1]; None if this epoch was not evaluated, or the task has no accuracy.
         steps: optimiser steps.
         exchanged_bytes: bytes of rows and gradients that trainers sent each other, within their servers; with
             ``exchange`` to those of other servers too.
@@ -50,6 +50,9 @@ class EpochReport:
             machine, except with ``exchange``.
         crossed_feature_bytes: the bytes of ``crossed_bytes`` that are features.
         rows: what trainers read of each other's rows; None for strategies in which servers do not.
+        metrics: every figure of validation and test by name, such as ``val_accuracy`` or ``test_mae``, those of the task
+            first.
+        learning_rate: of this epoch; None if an earlier version trained it.
         peak_memory_bytes: of each trainer since its start, by rank: of the process on the CPU, of tensors on a GPU.
     """
 
@@ -70,6 +73,8 @@ class EpochReport:
     peak_memory_bytes: list[int] = field(default_factory=list)
     rows: RowReport | None = None
     eval_bytes: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    learning_rate: float | None = None
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> EpochReport:
@@ -79,29 +84,63 @@ class EpochReport:
 
     def line(self) -> str:
         """The epoch in one line for people."""
-        accuracy = "".join(
-            f"  {name} {100 * value:5.2f} %"
-            for name, value in (("val", self.val_accuracy), ("test", self.test_accuracy))
-            if value is not None
-        )
+        accuracy = "".join(f"  {text}" for split in ("val", "test") if (text := self._first_metric(split)))
         phases = " ".join(f"{phase} {seconds:.2f}" for phase, seconds in self.breakdown.items())
         speed = f"{self.seconds:7.2f} s  {self.seeds_per_s:9,.0f} seeds/s"
         return f"epoch {self.epoch:3d}  loss {self.loss:.4f}{accuracy}  {speed}  [s: {phases}]"
 
+    def _first_metric(self, split: str) -> str:
+        """The figure of a split that decides, as text; empty without an evaluation."""
+        accuracy = self.metric(f"{split}_accuracy")
+        if accuracy is not None:
+            return f"{split} {100 * accuracy:5.2f} %"
+        first = next((name for name in self.metrics if name.startswith(f"{split}_")), None)
+        return f"{first} {self.metrics[first]:.4f}" if first else ""
 
-def best_epoch(epochs: Iterable[EpochReport]) -> EpochReport | None:
-    """The epoch with the best validation accuracy (the first of equals); None if no epoch was validated."""
+    def evaluated(self, metrics: Mapping[str, float]) -> EpochReport:
+        """The epoch with figures of validation and test."""
+        accuracies = metrics.get("val_accuracy"), metrics.get("test_accuracy")
+        return replace(self, val_accuracy=accuracies[0], test_accuracy=accuracies[1], metrics=dict(metrics))
+
+    def metric(self, name: str) -> float | None:
+        """The figure ``name``; None if it is not known. Earlier versions saved accuracies only."""
+        accuracies = {"val_accuracy": self.val_accuracy, "test_accuracy": self.test_accuracy}
+        return self.metrics.get(name, accuracies.get(name))
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The figure that decides which epoch is the best.
+
+    Attributes:
+        metric: its name, such as ``val_accuracy``.
+        rises: whether a higher one is better.
+    """
+
+    metric: str = "val_accuracy"
+    rises: bool = True
+
+    def better(self, value: float, than: float) -> bool:
+        """Whether one value is better than another."""
+        return value > than if self.rises else value < than
+
+
+ACCURACY = Watched()
+
+
+def best_epoch(epochs: Iterable[EpochReport], watched: Watched = ACCURACY) -> EpochReport | None:
+    """The epoch with the best figure (the first of equals); None if no epoch has it."""
     best: EpochReport | None = None
+    most = 0.0
     for epoch in epochs:
-        if epoch.val_accuracy is None:
-            continue
-        if best is None or best.val_accuracy is None or epoch.val_accuracy > best.val_accuracy:
-            best = epoch
+        value = epoch.metric(watched.metric)
+        if value is not None and (best is None or watched.better(value, most)):
+            best, most = epoch, value
     return best
 
 
-def stalled(epochs: Iterable[EpochReport], patience: int) -> bool:
-    """True if none of the last ``patience`` validations was better than the best one before them."""
-    validated = [e for e in epochs if e.val_accuracy is not None]
-    best = best_epoch(validated)
-    return best is not None and len(validated) - 1 - validated.index(best) >= patience
+def stalled(epochs: Iterable[EpochReport], patience: int, watched: Watched = ACCURACY) -> bool:
+    """True if none of the last ``patience`` evaluations was better than the best one before them."""
+    evaluated = [e for e in epochs if e.metric(watched.metric) is not None]
+    best = best_epoch(evaluated, watched)
+    return best is not None and len(evaluated) - 1 - evaluated.index(best) >= patience

@@ -49,14 +49,16 @@ class RowReport:
         layers: by layer, forward before backward.
         kept_bytes: copies of others' rows that trainers keep for later epochs.
         copied_bytes: second copies of own rows, which the bound on their change needs.
+        filled_bytes: what the exact pass before the first epoch sent and pushed to fill the tables; 0 in other epochs.
     """
 
     layers: list[LayerRows]
     kept_bytes: int = 0
     copied_bytes: int = 0
+    filled_bytes: int = 0
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> RowReport:
         """The inverse of ``dataclasses.asdict``. Raises TypeError for other fields."""
         layers = [LayerRows(**layer) for layer in saved["layers"]]
-        return cls(layers, **{f.name: saved[f.name] for f in fields(cls) if f.name != "layers"})
+        return cls(layers, **{f.name: saved[f.name] for f in fields(cls) if f.name != "layers" and f.name in saved})

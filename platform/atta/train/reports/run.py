@@ -7,7 +7,8 @@ from typing import Any
 
 from atta.observe.versions import machine, versions
 from atta.train.config import TrainConfig
-from atta.train.reports.epochs import EpochReport, best_epoch
+from atta.train.reports.epochs import EpochReport, Watched, best_epoch
+from atta.train.tasks.watching import watched_by
 
 __all__ = ["TrainReport"]
 
@@ -21,8 +22,13 @@ class TrainReport:
 
     @property
     def best(self) -> EpochReport:
-        """The epoch with the best validation accuracy; the last epoch if none was validated."""
-        return best_epoch(self.epochs) or self.epochs[-1]
+        """The epoch with the best figure of validation; the last epoch if none was validated."""
+        return best_epoch(self.epochs, self.watched) or self.epochs[-1]
+
+    @property
+    def watched(self) -> Watched:
+        """The figure that decides which epoch is the best."""
+        return watched_by(self.config)
 
     def to_json(self) -> dict[str, Any]:
         """The report as ``atta train --json`` writes it."""
@@ -31,9 +37,15 @@ class TrainReport:
             "schema": 1,
             "strategy": self.config.strategy,
             "model": self.config.model,
+            "task": self.config.task,
             "evaluation": self.config.evaluation,
             "epochs": [asdict(e) for e in self.epochs],
-            "best": {"epoch": best.epoch, "val_accuracy": best.val_accuracy, "test_accuracy": best.test_accuracy},
+            "best": {
+                "epoch": best.epoch,
+                "val_accuracy": best.val_accuracy,
+                "test_accuracy": best.test_accuracy,
+                "metrics": best.metrics,
+            },
             "config": self.config.to_dict(),
             "machine": machine(),
             "versions": versions(),

@@ -7,11 +7,17 @@ from typing import Annotated
 
 from atta.observe.settings import NoOption, Option
 
-__all__ = ["DEEP_MODELS", "DEVICES", "MODELS", "MOST_LAYERS", "MOST_PROCESSES", "ONE_PER_CORE", "TrainSettings"]
+__all__ = [
+    "DEEP_MODELS", "DEVICES", "LEARNING_TASKS", "LR_SCHEDULES", "MODELS", "MOST_LAYERS", "MOST_PROCESSES",
+    "ONE_PER_CORE", "REGRESSION_LOSSES", "TrainSettings",
+]  # fmt: skip
 
 DEEP_MODELS = ("resgcn+", "deepergcn")
 MODELS = ("sage", "gcn", "gat", *DEEP_MODELS)
 DEVICES = ("auto", "cpu", "cuda")
+LEARNING_TASKS = ("auto", "classes", "labels", "regression")
+REGRESSION_LOSSES = ("mse", "mae")
+LR_SCHEDULES = ("none", "cosine", "step", "plateau")
 DEFAULT_LAYERS = 3
 MOST_LAYERS = 1000
 """Of models on whole graphs; GraNNDis trains up to 112."""
@@ -27,6 +33,16 @@ class TrainSettings:
     cluster: Annotated[str | None, Option("Cluster file (or addresses) of daemons that run already.")] = None
     model: Annotated[str, Option("The last two are deep ones.", choices=MODELS)] = "sage"
     strategy: Annotated[str, Option("How trainers get what they compute on.")] = "minibatch"
+    task: Annotated[str, Option("What table y holds; auto: as its type and shape say.", choices=LEARNING_TASKS)] = (
+        "auto"
+    )
+    class_weights: Annotated[
+        str,
+        Option("Weights of classes in the loss: none, balanced, or a file with a number per class.", metavar="WEIGHTS"),
+    ] = "none"
+    regression_loss: Annotated[
+        str, Option("Squared or absolute error, with --task regression.", choices=REGRESSION_LOSSES)
+    ] = "mse"
     trainers: Annotated[
         int,
         Option(
@@ -44,6 +60,21 @@ class TrainSettings:
     hidden: Annotated[int, Option("Width of hidden layers.", at_least=1)] = 256
     heads: Annotated[int, Option("Attention heads (gat).", at_least=1)] = 4
     lr: Annotated[float, Option("Learning rate of Adam.")] = 0.01
+    lr_schedule: Annotated[
+        str,
+        Option(
+            "The learning rate over epochs: cosine falls to 0; step and plateau fall by --lr-factor.",
+            choices=LR_SCHEDULES,
+        ),
+    ] = "none"
+    lr_every: Annotated[
+        int,
+        Option("Epochs until it falls (step), or evaluations in a row without a better figure (plateau).", at_least=1),
+    ] = 10
+    lr_factor: Annotated[float, Option("What it is multiplied by when it falls (step, plateau).")] = 0.1
+    clip_grad_norm: Annotated[
+        float | None, Option("Clip the gradient of a step, that of all trainers together, to this norm.", unset="never")
+    ] = None
     weight_decay: Annotated[float, Option("L2 penalty on the weights.")] = 0.0
     dropout: Annotated[float, Option("Probability with which an activation is dropped.")] = 0.5
     seed: Annotated[int, Option("Seed of all random choices.")] = 0
@@ -54,6 +85,15 @@ class TrainSettings:
         int | None,
         Option(
             "Stop after this many evaluations in a row without a better validation accuracy.", unset="never", at_least=1
+        ),
+    ] = None
+    early_stop: Annotated[
+        str | None,
+        Option(
+            "Stop after so many evaluations in a row without a better figure of validation, such as loss:5; it also "
+            "decides which epoch is the best.",
+            metavar="METRIC:PATIENCE",
+            unset="never",
         ),
     ] = None
     device: Annotated[
@@ -67,6 +107,14 @@ class TrainSettings:
             at_least=1,
             at_most=MOST_PROCESSES,
             too_many=ONE_PER_CORE,
+        ),
+    ] = None
+    init_from: Annotated[
+        str | None,
+        Option(
+            "Begin with the weights of this checkpoint: a file, or a folder with best.pt.",
+            metavar="CHECKPOINT",
+            unset="random weights",
         ),
     ] = None
     checkpoint: Annotated[str | None, Option("Write checkpoints into this folder.", metavar="DIR")] = None

@@ -8,7 +8,9 @@ from typing import Annotated
 from atta.observe.settings import Option
 from atta.train.settings.common import TrainSettings
 
-__all__ = ["MinibatchSettings"]
+__all__ = ["PRECISIONS", "MinibatchSettings"]
+
+PRECISIONS = ("fp32", "bf16")
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,13 @@ class MinibatchSettings(TrainSettings):
         tuple[int, ...], Option("Fan-outs, in-neighbours per vertex and hop, from the seeds outwards; -1 = all.")
     ] = (15, 10, 5)
     batch_size: Annotated[int, Option("Seeds per trainer and step.", at_least=1)] = 1024
+    accumulate: Annotated[int, Option("Batches per trainer and optimiser step.", at_least=1)] = 1
+    precision: Annotated[
+        str,
+        Option(
+            "Numbers that training computes with; bf16 keeps weights, loss and evaluation in fp32.", choices=PRECISIONS
+        ),
+    ] = "fp32"
     seed_policy: Annotated[
         str,
         Option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,13 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atta
 from atta.errors import ConfigError
-from atta.train.labels import UNLABELLED, labelled_loss
 from atta.train.loop import EpochLoop
 from atta.train.models import build_model
 from atta.train.reports.epochs import PHASES, EpochReport
 from atta.train.settings import MinibatchSettings
 from atta.train.steps.allreduce import SyncClock, timed_all_reduce
-from atta.train.steps.step import timed_step
+from atta.train.steps.step import step_parts, timed_step
 from atta.train.steps.timing import Stopwatch, add_daemon_time
 from atta.train.steps.transfer import on_device
 
@@ -33,8 +33,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         """Build loaders and model; raises ConfigError if the dataset cannot be trained on."""
         super().__init__(config, cluster, device)
         torch.manual_seed(config.seed)
-        self.model = build_model(config, self.channels, self.classes).to(device)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
+        self.begin_with(build_model(config, self.channels, self.outputs))
         self.parallel = DistributedDataParallel(
             self.model, device_ids=[device.index] if device.type == "cuda" else None
         )
@@ -71,17 +70,27 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         loss_sum = torch.zeros(
             (), dtype=torch.float64, device=self.device
         )  # read once after the epoch, so no step waits for the GPU
-        labelled_sum = torch.zeros((), dtype=torch.int64, device=self.device)
+        known_sum = torch.zeros((), dtype=torch.int64, device=self.device)
         seeds = edges = 0
         remote_bytes = 0.0
+        batches, together = len(self.train_loader), self.config.accumulate
+        parts = step_parts(batches, together)
         start = time.perf_counter()
-        with self.display.batches(f"epoch {epoch}", len(self.train_loader)) as advance:
+        with self.display.batches(f"epoch {epoch}", batches) as advance:
             for batch, data in on_device(self.train_loader, self.device, watch):
-                labels = _labels(data)
-                loss = timed_step(partial(_loss, self.parallel, data, labels), self.optimizer, self._clock)
-                labelled = (labels != UNLABELLED).sum()
-                loss_sum += loss * labelled
-                labelled_sum += labelled
+                targets = self.task.targets(data.y)
+                part = next(parts)
+                with nullcontext() if part.last else self.parallel.no_sync():
+                    loss = timed_step(
+                        partial(self._loss, data, targets),
+                        self.optimizer,
+                        self._clock,
+                        part,
+                        update=self.update_weights,
+                    )
+                known = self.task.known(targets).sum()
+                loss_sum += loss * known
+                known_sum += known
                 add_daemon_time(watch, batch.stats)
                 seeds += data.batch_size
                 edges += batch.num_edges
@@ -90,7 +99,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         spent = watch.totals()
         seconds = self._max(time.perf_counter() - start)
         sums = self._sum(
-            [seeds, edges, remote_bytes, float(loss_sum), int(labelled_sum), *(spent.get(p, 0.0) for p in PHASES)]
+            [seeds, edges, remote_bytes, float(loss_sum), int(known_sum), *(spent.get(p, 0.0) for p in PHASES)]
         )
         breakdown = {p: s / self.world for p, s in zip(PHASES, sums[5:], strict=True)}
         return EpochReport(
@@ -101,47 +110,35 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
             edges_per_s=sums[1] / seconds,
             remote_bytes=sums[2],
             breakdown=breakdown,
-            steps=len(self.train_loader),
+            steps=-(-batches // together),
             peak_memory_bytes=self._peaks(),
         )
 
-    def accuracies(self) -> dict[str, float]:
+    def _loss(self, data: Any, targets: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
+            outputs = _scores(self.parallel, data)
+        return self.objective.mean_loss(outputs.float(), targets)
+
+    def tallies(self) -> dict[str, list[float]]:
         """See ``EpochLoop``."""
-        return {split: self.evaluate(split) for split in self.splits}
+        return {split: self._tally(split) for split in self.splits}
 
     @torch.no_grad()
-    def evaluate(self, split: str) -> float:
-        """Accuracy on a split's labelled vertices, in [0, 1]; one rank predicts each vertex, and ranks add up their
-        counts.
-        """
+    def _tally(self, split: str) -> list[float]:
+        """The tally of a split; one rank predicts each vertex, and ranks add up their tallies."""
         config = self.config
         loader = self._loader(split, config.eval_fan_outs, config.eval_batch_size or config.batch_size, train=False)
         self.parallel.eval()
-        right = torch.zeros((), dtype=torch.int64, device=self.device)
-        count = torch.zeros((), dtype=torch.int64, device=self.device)
+        tally = self.objective.empty_tally(self.device)
         batches = iter(loader)  # before len(), which then knows the number of batches
         with self.display.batches(f"  {split}", len(loader)) as advance:
             for _, data in on_device(batches, self.device, Stopwatch(self.device)):
-                scores = _scores(self.model, data)
-                labels = _labels(data)
-                right += (scores.argmax(-1) == labels).sum()  # never true without a label
-                count += (labels != UNLABELLED).sum()
+                tally += self.objective.tally(_scores(self.model, data), self.task.targets(data.y))
                 advance()
-        right_sum, count_sum = self._sum([int(right), int(count)])
-        return right_sum / max(1.0, count_sum)
+        return self._sum(tally.tolist())
 
 
 def _scores(model: torch.nn.Module, data: Any) -> torch.Tensor:
-    """[batch_size, classes]: the model's output for the seeds."""
+    """[batch_size, outputs]: the model's output for the seeds."""
     scores: torch.Tensor = model(data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges)
     return scores
-
-
-def _loss(model: torch.nn.Module, data: Any, labels: torch.Tensor) -> torch.Tensor:
-    return labelled_loss(_scores(model, data), labels)
-
-
-def _labels(data: Any) -> torch.Tensor:
-    """Classes of the seeds, int64 [batch_size], for any integer type and shape of the table."""
-    labels: torch.Tensor = data.y.reshape(-1).long()
-    return labels

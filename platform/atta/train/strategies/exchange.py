@@ -30,8 +30,9 @@ __all__ = ["STRATEGY", "reading_rows"]
 def _check_parts(settings: ExchangeSettings, parts: int) -> None:
     """Refuse servers that do not have a partition each; raises ConfigError, which says what would go."""
     if settings.servers != parts:
+        servers = f"{settings.servers} server{'s' * (settings.servers > 1)}"
         raise ConfigError(
-            f"--trainers {settings.trainers} --trainers-per-server {settings.server_size}: make {settings.servers} servers, "
+            f"--trainers {settings.trainers} --trainers-per-server {settings.server_size}: make {servers}, "
             f"the dataset has {parts} partitions, and each server takes one; --trainers-per-server is then --trainers "
             f"divided by {parts}"
         )

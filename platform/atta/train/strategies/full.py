@@ -57,8 +57,9 @@ def _check_parts(settings: ServerSettings, parts: int) -> None:
     """Refuse servers that do not go with the dataset's partitions; raises ConfigError, which says what would."""
     if settings.servers in (1, parts):
         return
+    servers = f"{settings.servers} server{'s' * (settings.servers > 1)}"
     raise ConfigError(
-        f"--trainers {settings.trainers} --trainers-per-server {settings.server_size}: make {settings.servers} servers, the "
+        f"--trainers {settings.trainers} --trainers-per-server {settings.server_size}: make {servers}, the "
         f"dataset has {parts} partitions; take --trainers {parts * settings.server_size} (a server per partition), or one "
         "server for all"
     )

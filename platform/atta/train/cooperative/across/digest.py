@@ -107,7 +107,7 @@ class DigestTrainer(ExchangeTrainer):
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """One step on the mean of gradients, or on the mean of the weights of trainers that step by themselves."""
         divisor = count if self.options.loss == "global" else max(1, len(batch.targets))
-        loss = own_backward(self.cooperative, batch, divisor) * (divisor / count)
+        loss = own_backward(self.cooperative, batch, divisor, self.objective.loss_sum) * (divisor / count)
         parameters = [p for p in self.cooperative.parameters() if p.grad is not None]
         averages_weights = self.options.average == "weights"
         for parameter in parameters:
@@ -127,7 +127,7 @@ class DigestTrainer(ExchangeTrainer):
                     parameter.div_(self.world)
         else:
             sum_gradients(parameters, self.groups, loss)
-            self.optimizer.step()
+            self.update_weights()
         return loss
 
     def learn(self) -> None:
@@ -148,6 +148,7 @@ class DigestTrainer(ExchangeTrainer):
         start = watch.now()
         rows = self._exact_rows(step.batch)
         self.tables.fill(self._shared_table(rows), rows)
+        self.filled_bytes = self.exact.sent.total() + self.figures.pushed.total()
         dist.barrier()
         self.tables.commit()
         watch.add("fetch", start, watch.now())

@@ -17,12 +17,13 @@ from atta.train.cooperative.sharing.subgraphs import ServerData
 from atta.train.cooperative.step import TrainerBatch
 from atta.train.settings import CooperativeSettings
 from atta.train.steps.timing import Stopwatch
+from atta.train.tasks import LearningTask
 
 __all__ = ["exact_batch", "exact_share"]
 
 
 def exact_share(
-    config: CooperativeSettings, cluster: atta.Cluster, groups: ServerGroups, device: torch.device
+    config: CooperativeSettings, cluster: atta.Cluster, groups: ServerGroups, device: torch.device, task: LearningTask
 ) -> tuple[TrainerShare, TrainerBatch]:
     """This trainer's share of the whole graph, extracted anew, and its tensors; all ranks call this.
 
@@ -30,7 +31,7 @@ def exact_share(
     """
     once = replace(config, co_batches=1, memory=None)
     watch = Stopwatch(device)
-    data = ServerData(once, cluster, groups, device, halo=True)
+    data = ServerData(once, cluster, groups, device, task, halo=True)
     data.prepare(0, watch, lambda view: 0)  # without --memory nobody asks what a step needs
     share = data.whole(watch)
     found = meet(share.view, groups.place, device)

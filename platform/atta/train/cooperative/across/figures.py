@@ -55,11 +55,16 @@ class RowFigures:
 
 
 def row_report(
-    figures: RowFigures, *, kept_bytes: int, copied_bytes: int, device: torch.device | str = "cpu"
+    figures: RowFigures,
+    *,
+    kept_bytes: int,
+    copied_bytes: int,
+    filled_bytes: int = 0,
+    device: torch.device | str = "cpu",
 ) -> RowReport:
     """The report of an epoch, of all trainers together. All ranks call this and get the same. It takes one message."""
     keys = sorted({*figures.broadcasts, *figures.skipped}, key=lambda key: (key[0], key[1] != "forward"))
-    kept = [kept_bytes, copied_bytes]
+    kept = [kept_bytes, copied_bytes, filled_bytes]
     mine = [float(value) for key in keys for value in _values(figures, key)] + [float(value) for value in kept]
     world = dist.get_world_size()
     table = torch.zeros((world, len(mine)), dtype=torch.float64, device=device)
@@ -89,7 +94,8 @@ def row_report(
                 stale_error=None if errors is None else math.sqrt(errors.stale),
             )
         )
-    return RowReport(layers, kept_bytes=int(sums[-2]), copied_bytes=int(sums[-1]))
+    totals = map(int, sums[-len(kept) :])
+    return RowReport(layers, *totals)
 
 
 def _values(figures: RowFigures, key: Key) -> tuple[float, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from atta.train.cooperative.sharing.shares import TrainerShare
 from atta.train.cooperative.step import own_backward, source_of, sum_gradients
 from atta.train.cooperative.trainer import ServerTrainer, StepInput
 from atta.train.reports.epochs import EpochReport
-from atta.train.settings import CooperativeSettings, ExchangeSettings, StaleSettings
+from atta.train.settings import CooperativeSettings, ExchangeSettings, ServerSettings, StaleSettings
 from atta.train.stale.decisions.common import Decisions, ExchangeDecisions
 from atta.train.stale.table import Direction
 from atta.train.steps.timing import Stopwatch
@@ -44,6 +44,7 @@ class ExchangeTrainer(ServerTrainer):
         options: the settings of the strategy.
         stale: the source of training; set with the first step.
         exact: a source of rows of the present step, for evaluation.
+        filled_bytes: bytes of this trainer that filled tables before the epoch that is not reported yet.
     """
 
     stale: StaleSource
@@ -63,6 +64,7 @@ class ExchangeTrainer(ServerTrainer):
         self.options = config
         self.decisions: Decisions = decisions or ExchangeDecisions()
         self.figures = RowFigures()
+        self.filled_bytes = 0
         self._saved: dict[str, Any] | None = None
         self._reporter = JobReporter(cluster, config.strategy)
 
@@ -80,11 +82,21 @@ class ExchangeTrainer(ServerTrainer):
 
     def rank_state(self) -> dict[str, Any]:
         """See ``EpochLoop``: rows as they were sent last, copies of others' rows, and their versions."""
-        return self.stale.state()
+        return self.stale.state() | {"options": self._own_options()}
 
     def load_rank_state(self, state: dict[str, Any]) -> None:
         """See ``EpochLoop``. The ways of rows are made with the first step, and take it then."""
+        was, now = state.get("options", {}), self._own_options()
+        for name, value in now.items():
+            if was.get(name, value) != value:
+                option = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"--resume: the checkpoint was made with {option} {was[name]}, not {value}")
         self._saved = state
+
+    def _own_options(self) -> dict[str, Any]:
+        """The options that decide which rows are sent, kept and read."""
+        common = {field.name for field in dataclasses.fields(ServerSettings)}
+        return {name: value for name, value in vars(self.options).items() if name not in common}
 
     def train_epoch(self, epoch: int) -> EpochReport:
         """See ``EpochLoop``; a daemon shows the epoch's figures while the job runs."""
@@ -94,29 +106,31 @@ class ExchangeTrainer(ServerTrainer):
             self.figures,
             kept_bytes=sum(way.kept_bytes for way in ways),
             copied_bytes=sum(way.copied_bytes for way in ways),
+            filled_bytes=self.filled_bytes,
             device=self.device,
         )
+        self.filled_bytes = 0
         self._reporter.report(epoch, rows)
         return dataclasses.replace(report, rows=rows)
 
-    def accuracies(self) -> Mapping[str, float]:
+    def tallies(self) -> dict[str, list[float]]:
         """See ``EpochLoop``: predicted by an exact forward pass."""
         graph = self._kept(Stopwatch(self.device)).batch.graph
         trained, graph.source = graph.source, self.exact
         try:
-            return super().accuracies()
+            return super().tallies()
         finally:
             graph.source = trained
 
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """One step. The sum of gradients is also the moment at which all trainers have published their rows."""
-        loss = own_backward(self.cooperative, batch, count)
+        loss = own_backward(self.cooperative, batch, count, self.objective.loss_sum)
         clip = self.decisions.clip_norm(self.world)
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
         self.stale.flush()
         sum_gradients(self.cooperative.parameters(), self.groups, loss)
-        self.optimizer.step()
+        self.update_weights()
         return loss
 
     def reads_of(self, found: HaloRows, *, trainers: bool) -> ReadRows:

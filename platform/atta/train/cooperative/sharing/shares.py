@@ -11,6 +11,8 @@ from atta.samplers.local.server import ServerGraph
 from atta.train.cooperative.graph import Longs, TrainingGraph
 from atta.train.cooperative.sharing.split import split_vertices
 from atta.train.cooperative.views import WorkerView, worker_view
+from atta.train.tasks import LearningTask
+from atta.train.tasks.classes import TASK as CLASSES
 
 __all__ = ["TrainerShare", "divide"]
 
@@ -30,15 +32,22 @@ class TrainerShare:
 
 
 def divide(
-    found: ServerGraph, trainers: int, machines: int = 1, *, seed: int = 0, tries: int = 3, halo: bool = False
+    found: ServerGraph,
+    trainers: int,
+    machines: int = 1,
+    *,
+    seed: int = 0,
+    tries: int = 3,
+    halo: bool = False,
+    task: LearningTask = CLASSES,
 ) -> Iterator[TrainerShare]:
     """Yield the share of each trainer (GraNNDis section 4.4), with ``x`` in single precision and the loss on ``train``.
 
     The same arguments give the same shares. ``machines``, ``seed``, ``tries``: as for ``split_vertices``. ``halo``: the
-    trainers compute the inner vertices only, and all others are HALO. Raises the errors of ``split_vertices`` and
-    ``TrainingGraph.of``.
+    trainers compute the inner vertices only, and all others are HALO. ``task``: what table ``y`` holds.
+    Raises the errors of ``split_vertices`` and ``TrainingGraph.of``.
     """
-    graph = TrainingGraph.of(found)
+    graph = TrainingGraph.of(found, task=task)
     graph = replace(graph, features=graph.features.astype(np.float32, copy=False))
     owner = np.full(len(graph), -1, np.int32)
     computed = found.num_inner if halo else len(graph)  # inner vertices come first

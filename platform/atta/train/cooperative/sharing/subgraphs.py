@@ -21,10 +21,10 @@ from atta.train.cooperative.memory import fewest_batches
 from atta.train.cooperative.sharing.handover import Handover
 from atta.train.cooperative.sharing.shares import TrainerShare, divide
 from atta.train.cooperative.views import WorkerView
-from atta.train.labels import UNLABELLED
 from atta.train.settings import CooperativeSettings
 from atta.train.steps.ahead import one_ahead
 from atta.train.steps.timing import Stopwatch
+from atta.train.tasks import LearningTask
 
 __all__ = ["ServerData", "divide_targets"]
 
@@ -67,11 +67,14 @@ class ServerData:
         cluster: atta.Cluster,
         groups: ServerGroups,
         device: torch.device,
+        task: LearningTask,
         *,
         halo: bool = False,
     ) -> None:
-        """``halo``: a server computes its own vertices only, and other servers compute what these read."""
-        self._halo = halo
+        """``task``: what table y holds. ``halo``: a server computes its own vertices only, and other servers compute what
+        these read.
+        """
+        self._task, self._halo = task, halo
         self.config, self.cluster, self.groups, self.device = config, cluster, groups, device
         self.batches = 0
         self.remote_bytes = 0.0
@@ -162,7 +165,15 @@ class ServerData:
 
     def _divide(self, found: ServerGraph, tries: int) -> Iterator[TrainerShare]:
         place = self.groups.place
-        return divide(found, place.trainers, place.machines, seed=self.config.seed, tries=tries, halo=self._halo)
+        return divide(
+            found,
+            place.trainers,
+            place.machines,
+            seed=self.config.seed,
+            tries=tries,
+            halo=self._halo,
+            task=self._task,
+        )
 
     def _extract(self, epoch: int) -> ServerGraph:
         config, cluster, server = self.config, self.cluster, self.groups.place.server
@@ -177,8 +188,9 @@ class ServerData:
         found = atta.server_subgraph(
             cluster, inner, rule, part=server, tables=["x", "y"], edge_ids=False, seed=config.seed
         )
-        labelled = found.tables["y"].reshape(-1) != UNLABELLED
-        return replace(found, splits={name: members & labelled for name, members in found.splits.items()})
+        targets = torch.from_numpy(self._task.target_array(found.tables["y"]))
+        known = self._task.known(targets).numpy()
+        return replace(found, splits={name: members & known for name, members in found.splits.items()})
 
     def _sent(self) -> float:
         """Bytes that the daemons of this server have received from others since they started."""

@@ -1,0 +1,1 @@
+"""Commands that make what daemons and callers trust each other by."""

@@ -1,0 +1,1 @@
+"""Who may talk to this daemon: certificates, tokens and roles, checked before a request is parsed."""

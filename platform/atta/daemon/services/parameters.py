@@ -1,0 +1,186 @@
+"""``ParameterService``: the weights of training jobs without barriers, as their trainers reach them.
+
+What happens is decided in ``atta.kvstore.parameters``. This file parses requests, tells the time and lets members wait.
+All of it runs on the event loop, so steps of the optimiser are made one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import numpy as np
+import structlog
+
+from atta.daemon.services.handling import Context, Handler
+from atta.errors import ConfigError, UnknownNameError
+from atta.kvstore.parameters.arrival import ArrivalJob, Pushed, Started
+from atta.kvstore.parameters.jobs import ParameterJobs, WeightsJob
+from atta.kvstore.parameters.spec import ParameterSpec
+from atta.kvstore.parameters.summed import SummedJob
+from atta.protos.v1 import weights_pb2
+from atta.wire.bulk import BEGIN_VALUES, CREATE_VALUES, GRADIENT_VALUES, WEIGHTS_VALUES
+from atta.wire.rpc import Bulk
+
+__all__ = ["ParameterService"]
+
+log = structlog.get_logger("atta.daemon")
+LONG_POLL_S = 20.0
+"""How long a ``Begin`` waits for slower members at most before it answers; well before its deadline."""
+WEIGHTS_LOOK_S = 0.5
+"""How often the daemon looks for leases that are over."""
+
+
+class ParameterService:
+    """``ParameterService`` of a daemon."""
+
+    def __init__(self, jobs: ParameterJobs, part: int) -> None:
+        self._jobs, self._part = jobs, part
+        self._changed: dict[str, asyncio.Event] = {}  # by job; set when somebody who waits may go on
+        self._updates = self._repeated = 0.0
+
+    def methods(self) -> dict[str, Handler]:
+        """The handlers by their names in ``weights.proto``."""
+        return {
+            "Create": self.create, "Join": self.join, "Begin": self.begin, "Push": self.push, "Pull": self.pull,
+            "Renew": self.renew, "Leave": self.leave, "Drop": self.drop,
+        }  # fmt: skip
+
+    def stats(self) -> dict[str, float]:
+        """Counters and gauges."""
+        return {
+            "weights": float(len(self._jobs)),
+            "weights_bytes": float(self._jobs.used_bytes),
+            "weights_gradients": self._updates,
+            "weights_repeated": self._repeated,
+        }
+
+    async def create(self, request: Bulk, context: Context) -> weights_pb2.WeightsState:
+        """``ParameterService.Create``."""
+        try:
+            spec = ParameterSpec.from_dict(json.loads(request.message.spec))
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"weights: the description is not JSON: {error}") from error
+        values = _vector(spec, request.payloads.get(CREATE_VALUES, b""))
+        return _state(self._jobs.create(spec, values, _now()))
+
+    async def join(self, request: weights_pb2.MemberRequest, context: Context) -> weights_pb2.JoinReply:
+        """``ParameterService.Join``."""
+        job = _of_trainers(self._job(request.name))
+        step = job.join(request.member, request.life, _now())
+        self._wake(request.name)
+        return weights_pb2.JoinReply(step=step)
+
+    async def begin(self, request: weights_pb2.BeginStepRequest, context: Context) -> Bulk:
+        """``ParameterService.Begin``: waits, if it must, for at most a quarter of a lease."""
+        name = request.name
+        lease_s = self._job(name).spec.lease_s
+        until = _now() + max(0.0, min(request.wait_s, LONG_POLL_S, lease_s / 4))
+        while True:
+            changed = self._changed.setdefault(name, asyncio.Event())
+            started = self._begun(request)
+            if started is not None:
+                return _begun(started)
+            if (left := until - _now()) <= 0:
+                return Bulk(weights_pb2.BeginStepReply(wait=True))
+            try:
+                await asyncio.wait_for(changed.wait(), left)
+            except TimeoutError:
+                continue
+
+    async def push(self, request: Bulk, context: Context) -> weights_pb2.PushGradientReply:
+        """``ParameterService.Push``."""
+        message = request.message
+        job = self._job(message.name)
+        gradient = _vector(job.spec, request.payloads.get(GRADIENT_VALUES, b""))
+        pushed = _pushed(job, message, gradient)
+        if pushed.applied:
+            self._updates += 1
+            self._wake(message.name)
+        else:
+            self._repeated += 1
+        return weights_pb2.PushGradientReply(applied=pushed.applied, version=pushed.version, done=pushed.done)
+
+    async def pull(self, request: weights_pb2.PullWeightsRequest, context: Context) -> Bulk:
+        """``ParameterService.Pull``."""
+        job = self._job(request.name)
+        version = request.version if request.HasField("version") else job.weights.version
+        reply = weights_pb2.PullWeightsReply(version=version, done=job.done)
+        return Bulk(reply, {WEIGHTS_VALUES: job.weights.of(version)})
+
+    async def renew(self, request: weights_pb2.MemberRequest, context: Context) -> weights_pb2.WeightsState:
+        """``ParameterService.Renew``. An interval has no lease of its own: its job lives on."""
+        job = self._job(request.name)
+        if isinstance(job, ArrivalJob):
+            job.renew(request.member, request.life, _now())
+        return _state(job)
+
+    async def leave(self, request: weights_pb2.MemberRequest, context: Context) -> weights_pb2.WeightsState:
+        """``ParameterService.Leave``."""
+        job = _of_trainers(self._job(request.name))
+        job.leave(request.member, request.life, _now())
+        self._wake(request.name)
+        return _state(job)
+
+    async def drop(self, request: weights_pb2.DropWeightsRequest, context: Context) -> weights_pb2.DropWeightsReply:
+        """``ParameterService.Drop``."""
+        existed = self._jobs.delete(request.name)
+        self._wake(request.name)
+        return weights_pb2.DropWeightsReply(existed=existed)
+
+    async def end_leases(self, *, every_s: float = WEIGHTS_LOOK_S) -> None:
+        """Until cancelled: let members go on when the lease of a slower one is over, and drop jobs that have died."""
+        while True:
+            await asyncio.sleep(every_s)
+            for name in self._jobs.expire(_now()):
+                log.warning("lease of weights ran out", job=name, part=self._part)
+                self._wake(name)
+
+    def _job(self, name: str) -> WeightsJob:
+        try:
+            return self._jobs.get(name, _now())
+        except UnknownNameError as error:
+            raise UnknownNameError(f"part {self._part}: {error}") from None
+
+    def _begun(self, request: weights_pb2.BeginStepRequest) -> Started | None:
+        job = self._job(request.name)
+        if isinstance(job, ArrivalJob):
+            return job.begin(request.member, request.life, request.step, _now())
+        return job.begin(request.member, request.step)
+
+    def _wake(self, name: str) -> None:
+        """Let all who wait for the job look again."""
+        if (changed := self._changed.pop(name, None)) is not None:
+            changed.set()
+
+
+def _pushed(job: WeightsJob, message: weights_pb2.PushGradientRequest, gradient: np.ndarray) -> Pushed:
+    if isinstance(job, ArrivalJob):
+        return job.push(message.member, message.life, message.step, gradient, _now())
+    return job.push(message.member, message.step, message.layer, message.version, gradient)
+
+
+def _begun(started: Started) -> Bulk:
+    reply = weights_pb2.BeginStepReply(version=started.version, done=started.done)
+    return Bulk(reply, {} if started.values is None else {BEGIN_VALUES: started.values})
+
+
+def _of_trainers(job: WeightsJob) -> ArrivalJob:
+    if isinstance(job, SummedJob):
+        raise ConfigError(f"weights of {job.spec.name}: intervals do not join and leave")
+    return job
+
+
+def _state(job: WeightsJob) -> weights_pb2.WeightsState:
+    return weights_pb2.WeightsState(version=job.weights.version, done=job.done)
+
+
+def _vector(spec: ParameterSpec, raw: bytes | memoryview) -> np.ndarray:
+    nbytes = memoryview(raw).nbytes
+    if nbytes % spec.itemsize:
+        raise ConfigError(f"weights of {spec.name}: {nbytes} bytes are not numbers of {spec.dtype}")
+    return np.frombuffer(raw, spec.dtype)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,229 @@
+"""Memory for requests and answers: bounded for all connections together and for each, first come, first served.
+
+A request is not read before there is room for the largest one, as gRPC does not say beforehand how large it is. Until
+then it waits at the sender: HTTP/2 lets through 64 KiB of it. Once it has come, it occupies its own size until it is
+answered. A streamed answer occupies what it has in memory at a time, until its reader has taken all of it. So whoever
+sends without end, or reads nothing, occupies the room of its own connection, and waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from atta.errors import ConfigError, QuotaExceededError
+from atta.wire.fields import ARRAYS_BYTES
+
+__all__ = ["AnswerRoom", "RequestRoom", "Room", "RoomShare"]
+
+WAIT_S = 60.0
+"""How long a request may take to arrive, and how long it, or an answer, may wait for room."""
+
+
+@dataclass(eq=False, slots=True)
+class RoomShare:
+    """A share of a room that a call has."""
+
+    connection: str
+    nbytes: int
+
+
+class Room:
+    """``in_all`` bytes that calls share, of which those of one connection have ``per_connection`` at most.
+
+    Used on the event loop.
+    """
+
+    def __init__(self, what: str, in_all: int, per_connection: int) -> None:
+        """``what``: names the room in errors."""
+        self._what, self._in_all, self._per_connection = what, in_all, per_connection
+        self._used = 0
+        self._by_connection: dict[str, int] = {}  # entries are positive
+        self._waiting: OrderedDict[str, deque[tuple[RoomShare, asyncio.Future[None]]]] = OrderedDict()
+        """By connection; each has one at least. The first of them does not fit."""
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that calls have."""
+        return self._used
+
+    def enter_now(self, connection: str, nbytes: int) -> RoomShare | None:
+        """As ``enter``, or None where the call has to wait."""
+        share = RoomShare(connection, min(nbytes, self._per_connection))
+        if connection in self._waiting or not self._fits(share):
+            return None
+        self._take(share)
+        return share
+
+    async def enter(self, connection: str, nbytes: int) -> RoomShare:
+        """Wait for room; ``leave`` gives it back. More than a connection may have counts as what it may have.
+
+        Raises:
+            QuotaExceededError: there was none for a minute.
+        """
+        if (found := self.enter_now(connection, nbytes)) is not None:
+            return found
+        share = RoomShare(connection, min(nbytes, self._per_connection))
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(connection, deque()).append((share, mine))
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await mine
+        except BaseException as error:
+            if mine.done() and not mine.cancelled():
+                self.leave(share)
+            else:
+                mine.cancel()
+                self._admit()
+            if isinstance(error, TimeoutError):
+                raise QuotaExceededError(f"no room for {self._what} within {WAIT_S:g} s: others take it") from None
+            raise
+        return share
+
+    def leave(self, share: RoomShare, keep: int = 0) -> None:
+        """Give back a share, but for ``keep`` bytes."""
+        given, share.nbytes = max(0, share.nbytes - keep), min(keep, share.nbytes)
+        if not given:
+            return
+        self._used -= given
+        left = self._by_connection[share.connection] - given
+        if left:
+            self._by_connection[share.connection] = left
+        else:
+            del self._by_connection[share.connection]
+        if self._waiting:
+            self._admit()
+
+    def _fits(self, share: RoomShare) -> bool:
+        return (
+            self._used + share.nbytes <= self._in_all
+            and self._by_connection.get(share.connection, 0) + share.nbytes <= self._per_connection
+        )
+
+    def _take(self, share: RoomShare) -> None:
+        self._used += share.nbytes
+        self._by_connection[share.connection] = self._by_connection.get(share.connection, 0) + share.nbytes
+
+    def _admit(self) -> None:
+        """Let in those who wait, as far as they fit; connections in the order in which they began to wait."""
+        for connection, queue in list(self._waiting.items()):
+            while queue:
+                share, waiting = queue[0]
+                if not waiting.done():
+                    if not self._fits(share):
+                        break
+                    self._take(share)
+                    waiting.set_result(None)
+                queue.popleft()
+            if not queue:
+                del self._waiting[connection]
+
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant does not hold; for tests."""
+        assert self._used == sum(self._by_connection.values()) <= self._in_all, f"{self._used} bytes are used"
+        for connection, nbytes in self._by_connection.items():
+            assert 0 < nbytes <= self._per_connection, f"connection {connection} has {nbytes} bytes"
+        for connection, queue in self._waiting.items():
+            assert queue, f"nobody waits on connection {connection}"
+            share, waiting = queue[0]
+            assert waiting.done() or not self._fits(share), f"connection {connection} waits, and there is room"
+
+
+class RequestRoom:
+    """Room for requests under way: those that arrive, and those that are being answered."""
+
+    def __init__(self, in_all: int) -> None:
+        """A connection may have a quarter of ``in_all`` bytes, and two of the largest requests in any case: one may
+        arrive while others are answered."""
+        self._room = Room("the request", max(in_all, 2 * ARRAYS_BYTES), max(in_all // 4, 2 * ARRAYS_BYTES))
+        self._arriving: dict[RoomShare, tuple[float, asyncio.Task[Any]]] = {}
+        """When the call began to read, and its task; in order of time."""
+        self._late: set[RoomShare] = set()
+        self._looks = False
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of requests under way. One that has not arrived counts as the largest one."""
+        return self._room.used_bytes
+
+    async def read(self, context: Any) -> tuple[RoomShare, bytes]:
+        """Read the request of a call. It has its share of the room until ``leave``.
+
+        Raises:
+            QuotaExceededError: it did not arrive in time, or there was no room for it.
+            ConfigError: the caller has sent none.
+        """
+        room = self._room
+        share = room.enter_now(context.peer(), ARRAYS_BYTES) or await room.enter(context.peer(), ARRAYS_BYTES)
+        try:
+            raw = await self._arrived(share, context)
+        except BaseException:
+            room.leave(share)
+            raise
+        room.leave(share, keep=len(raw))
+        return share, raw
+
+    def leave(self, share: RoomShare) -> None:
+        """The request has been answered."""
+        self._room.leave(share)
+
+    async def _arrived(self, share: RoomShare, context: Any) -> bytes:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None, "gRPC runs every call as a task"
+        self._arriving[share] = loop.time(), task
+        if not self._looks:
+            self._looks = True
+            loop.call_later(WAIT_S / 4, self._look)
+        try:
+            raw = await context.read()
+        except asyncio.CancelledError:
+            if share not in self._late:
+                raise
+            self._late.remove(share)
+            task.uncancel()
+            raise QuotaExceededError(f"the request did not arrive within {WAIT_S:g} s") from None
+        finally:
+            del self._arriving[share]
+        if raw is grpc.aio.EOF:  # type: ignore[attr-defined]
+            raise ConfigError("the call ended without a request")
+        return bytes(raw)
+
+    def _look(self) -> None:
+        """End the calls whose requests do not arrive. A timer for every request would cost more than this."""
+        loop = asyncio.get_running_loop()
+        for share, (began, task) in self._arriving.items():
+            if loop.time() - began > WAIT_S and share not in self._late:
+                self._late.add(share)
+                task.cancel()
+        self._looks = bool(self._arriving)
+        if self._looks:
+            loop.call_later(WAIT_S / 4, self._look)
+
+
+class AnswerRoom:
+    """Room for streamed answers, which readers may take at any pace."""
+
+    def __init__(self, in_all: int, most_at_once: int) -> None:
+        """A connection may have an eighth of ``in_all`` bytes; an answer has at most ``most_at_once`` in memory."""
+        self._room = Room("the answer", max(in_all, most_at_once), max(in_all // 8, most_at_once))
+        self._most = most_at_once
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of answers that are being sent."""
+        return self._room.used_bytes
+
+    @contextlib.asynccontextmanager
+    async def answer(self, connection: str, nbytes: int) -> AsyncIterator[None]:
+        """Hold room for an answer of ``nbytes``; raises QuotaExceededError if there was none for a minute."""
+        share = await self._room.enter(connection, min(nbytes, self._most))
+        try:
+            yield
+        finally:
+            self._room.leave(share)

@@ -1,0 +1,31 @@
+"""What a process hands to others so that they reach the same daemons: addresses, and paths of credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import atta
+
+__all__ = ["connect_handed", "handed"]
+
+
+def handed(cluster: atta.Cluster) -> dict[str, Any]:
+    """Plain values for a task file: ``addresses``, and in ``tls`` the files to bring (None: the daemons have no TLS)."""
+    credentials = cluster.credentials
+    return {"addresses": cluster.addresses, "tls": None if credentials is None else credentials.to_dict()}
+
+
+def connect_handed(task: Mapping[str, Any]) -> atta.Cluster:
+    """The cluster that ``handed`` was told of.
+
+    Raises:
+        UnavailableError: a daemon does not answer.
+        DataError: a file of the credentials is missing or damaged.
+    """
+    from atta.client.cluster import connect_all, resolve_target
+    from atta.wire.security.credentials import Credentials
+
+    tls = task.get("tls")
+    return connect_all(resolve_target(list(task["addresses"])), None if tls is None else Credentials(**tls))

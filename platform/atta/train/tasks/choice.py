@@ -1,0 +1,82 @@
+"""Which task a dataset is trained for, and the model's width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from atta.errors import ConfigError
+from atta.partition.schema import Schema, TableSpec
+from atta.train.settings import TrainSettings
+from atta.train.tasks import TASKS, LearningTask
+from atta.train.tasks.regression import with_loss
+
+__all__ = ["AUTO", "TaskOnGraph", "task_named", "task_on"]
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class TaskOnGraph:
+    """A task, and what it needs of a dataset.
+
+    Attributes:
+        task: the record.
+        channels: columns of the features, the width of the model's input.
+        outputs: width of the model's output.
+        splits: those of ``val`` and ``test`` that have members.
+    """
+
+    task: LearningTask
+    channels: int
+    outputs: int
+    splits: list[str]
+
+
+def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
+    """The task that ``settings`` name, on a dataset.
+
+    Raises:
+        ConfigError: the dataset cannot be trained on, or table ``y`` does not go with the task.
+    """
+    node_type = schema.node_types[0]
+    tables = schema.node_tables[node_type]
+    if len(schema.node_types) > 1 or len(schema.edge_types) > 1:
+        raise ConfigError("the models of atta train take graphs with one node type and one edge type")
+    if "x" not in tables or "y" not in tables:
+        raise ConfigError("training needs the node tables x (features) and y (integer labels, or other targets)")
+    if len(tables["x"].row_shape) != 1:
+        raise ConfigError(f"training needs one row of features per vertex, x has rows of shape {tables['x'].row_shape}")
+    task = _chosen(settings, tables["y"])
+    if task.weights is None and settings.class_weights != "none":
+        raise ConfigError(f"--class-weights {settings.class_weights}: --task {task.name} has no classes to weigh")
+    if task.name != "regression" and settings.regression_loss != "mse":
+        raise ConfigError(
+            f"--regression-loss {settings.regression_loss}: belongs to --task regression, not {task.name}"
+        )
+    splits = [s for s in ("val", "test") if schema.splits[node_type].get(s)]
+    return TaskOnGraph(task, tables["x"].row_shape[0], task.outputs(tables["y"], schema.num_classes), splits)
+
+
+def task_named(settings: TrainSettings, name: str | None = None) -> LearningTask:
+    """The record of a task, with the loss of ``settings``; their own task without a ``name``, classes for ``auto``."""
+    name = name or settings.task
+    if name == "regression":
+        return with_loss(settings.regression_loss)
+    return TASKS["classes" if name == AUTO else name]
+
+
+def _chosen(settings: TrainSettings, spec: TableSpec) -> LearningTask:
+    return task_named(settings, _evident(spec) if settings.task == AUTO else settings.task)
+
+
+def _evident(spec: TableSpec) -> str:
+    """The task that the target column leaves no doubt about."""
+    whole, single = np.dtype(spec.dtype).kind in "iub", spec.row_shape in ((), (1,))
+    if not whole and not single:
+        raise ConfigError(
+            f"table y holds rows of {np.dtype(spec.dtype)}, which may be labels or numbers: give --task labels or "
+            "--task regression"
+        )
+    return "labels" if not single else "classes" if whole else "regression"

@@ -1,0 +1,105 @@
+"""What a caller brings to a daemon, and the channels that bring it.
+
+Credentials are paths of files. So they may stand in settings, in tasks of trainers and in logs; what the files hold
+never does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from atta.errors import ConfigError, UnknownNameError
+from atta.wire.security.files import Stamp, TlsFiles, stamp_of
+from atta.wire.security.tokens import read_token
+
+__all__ = ["AUTHORIZATION", "VARIABLES", "Credentials", "open_async_channel", "open_channel"]
+
+AUTHORIZATION = "authorization"
+"""The header with which a call brings a token: ``Bearer TOKEN``."""
+VARIABLES = {"ca": "ATTA_TLS_CA", "cert": "ATTA_TLS_CERT", "key": "ATTA_TLS_KEY", "token": "ATTA_TOKEN_FILE"}
+"""Environment variables that name the files."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Files with which a caller talks to daemons over TLS.
+
+    Attributes:
+        ca: certificate of the authority that daemons must have theirs from (PEM).
+        cert, key: the caller's own certificate and private key, for daemons that ask for one (PEM).
+        token: a file that holds a token, from ``atta token new``.
+
+    Raises:
+        ConfigError: the authority is missing, or one of certificate and key is.
+    """
+
+    ca: str
+    cert: str = ""
+    key: str = ""
+    token: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.ca:
+            raise ConfigError(
+                "a certificate or token needs the certificate of the authority too: it goes only over TLS"
+            )
+        _ = self._files
+
+    @property
+    def _files(self) -> TlsFiles:
+        return TlsFiles(self.ca, self.cert, self.key)
+
+    @classmethod
+    def of(cls, where: str, given: Mapping[str, Any], folder: Path | None = None) -> Credentials | None:
+        """From keys ``ca``, ``cert``, ``key`` and ``token``, then from the environment, which wins; None: neither.
+
+        ``where``: what errors name; ``folder``: where relative paths begin.
+
+        Raises:
+            ConfigError: a key is unknown or is no text. Also what ``Credentials`` raises.
+        """
+        for key, value in given.items():
+            if key not in VARIABLES:
+                raise UnknownNameError.of(f"key in {where}:", key, VARIABLES)
+            if not isinstance(value, str) or not value:
+                raise ConfigError(f"{where}: {key} is not the name of a file")
+        named = {key: str((folder or Path()) / value) for key, value in given.items()}
+        named |= {key: os.environ[name] for key, name in VARIABLES.items() if os.environ.get(name)}
+        return cls(**{"ca": "", **named}) if named else None
+
+    def to_dict(self) -> dict[str, str]:
+        """The paths, for a task of another process on this machine."""
+        return {key: str(Path(path).absolute()) if path else "" for key, path in asdict(self).items()}
+
+    def stamp(self) -> Stamp:
+        """Differs when a file has changed; raises DataError where one is missing."""
+        return stamp_of(self.ca, self.cert, self.key, self.token)
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """gRPC metadata of every call: the token. Reads the file; raises DataError where it holds none."""
+        return ((AUTHORIZATION, f"Bearer {read_token(self.token)}"),) if self.token else ()
+
+    def for_channel(self) -> grpc.ChannelCredentials:
+        """As gRPC takes them. Reads the files; raises DataError where they do not fit together."""
+        found, _ = self._files.read()
+        return grpc.ssl_channel_credentials(found.ca, found.key or None, found.cert or None)
+
+
+def open_channel(address: str, credentials: Credentials | None, options: list[tuple[str, Any]]) -> Any:
+    """A channel to ``address``: over TLS with ``credentials``, plain without. Raises DataError for bad files."""
+    if credentials is None:
+        return grpc.insecure_channel(address, options=options)
+    return grpc.secure_channel(address, credentials.for_channel(), options=options)
+
+
+def open_async_channel(address: str, credentials: Credentials | None, options: list[tuple[str, Any]]) -> Any:
+    """As ``open_channel``, for the event loop."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, credentials.for_channel(), options=options)

@@ -1,0 +1,190 @@
+"""Tokens that callers bring, and the file in which a daemon keeps their hashes.
+
+A token is ``atta-ID-SECRET``. ID finds its entry in the file, SECRET has 256 random bits. So a plain SHA-256 of it is
+enough: nobody can try all of them, which slow hashes are for. The file never holds a secret:
+
+    [[token]]
+    id = "9f2c41d0a7b3"
+    name = "alice"
+    roles = ["reader", "writer"]
+    expires = 2027-03-01T00:00:00Z
+    sha256 = "…"
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.wire.security.roles import Role, parse_roles
+
+__all__ = ["MAX_TOKENS", "TokenEntry", "TokenFile", "issue", "read_token", "read_tokens"]
+
+MAX_TOKENS = 10_000
+"""Most entries of a file."""
+_ID_BYTES, _SECRET_BYTES = 6, 32
+_TOKEN = re.compile(r"atta-([0-9a-f]{12})-([0-9a-f]{64})")
+_KEYS = ("id", "name", "roles", "expires", "sha256")
+
+
+@dataclass(frozen=True)
+class TokenEntry:
+    """What is known of one token.
+
+    Attributes:
+        id: the part of the token that everybody may see.
+        name: whose it is; log lines name it.
+        roles: what its bearer may do.
+        expires: when it ends.
+        sha256: hash of the secret, in hexadecimal digits.
+    """
+
+    id: str
+    name: str
+    roles: frozenset[Role]
+    expires: datetime
+    sha256: str
+
+    def text(self) -> str:
+        """The entry as it stands in the file."""
+        roles = json.dumps(sorted(role.value for role in self.roles))
+        return (
+            f"[[token]]\nid = {json.dumps(self.id)}\nname = {json.dumps(self.name, ensure_ascii=False)}\nroles = {roles}\n"
+            f"expires = {self.expires.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}\nsha256 = {json.dumps(self.sha256)}\n"
+        )
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """The entries of a file, by their ids."""
+
+    entries: Mapping[str, TokenEntry]
+
+    @classmethod
+    def of(cls, entries: Iterable[TokenEntry]) -> TokenFile:
+        """From entries; raises ConfigError where two have one id or there are too many."""
+        listed = list(entries)
+        found = {entry.id: entry for entry in listed}
+        if len(found) != len(listed):
+            raise ConfigError("two tokens have one id")
+        if len(found) > MAX_TOKENS:
+            raise ConfigError(f"{len(found)} tokens: at most {MAX_TOKENS} are kept")
+        return cls(found)
+
+    def find(self, token: str, now: datetime) -> TokenEntry | str:
+        """The entry of ``token``, or why it is refused. The reason says nothing of the secret."""
+        parts = _TOKEN.fullmatch(token)
+        if parts is None:
+            return "the token is malformed"
+        entry = self.entries.get(parts[1])
+        # Unknown ids cost as much as known ones, and the comparison takes as long wherever the hashes differ.
+        wanted = entry.sha256 if entry is not None else _digest("")
+        same = hmac.compare_digest(_digest(parts[2]), wanted)
+        if entry is None or not same:
+            return "the token is unknown"
+        if now >= entry.expires:
+            return f"the token {entry.id} of {entry.name} has expired"
+        return entry
+
+    def with_entry(self, entry: TokenEntry) -> TokenFile:
+        """The file with one more entry."""
+        return TokenFile.of([*self.entries.values(), entry])
+
+    def without(self, token_id: str) -> TokenFile:
+        """The file without the entry ``token_id``; raises UnknownNameError where there is none."""
+        if token_id not in self.entries:
+            raise UnknownNameError.of("token", token_id, self.entries)
+        return TokenFile({name: entry for name, entry in self.entries.items() if name != token_id})
+
+    def text(self) -> str:
+        """What stands in the file."""
+        return "\n".join(entry.text() for entry in self.entries.values())
+
+
+def issue(name: str, roles: Iterable[Role], expires: datetime) -> tuple[str, TokenEntry]:
+    """A new token, and the entry that lets daemons know it. The token is nowhere else.
+
+    Raises:
+        ConfigError: no role is given, or the name is empty, too long or has control characters.
+    """
+    if not name or len(name) > 64 or not name.isprintable():
+        raise ConfigError(f"{name[:80]!r} is no name of a token: give 1 to 64 printable characters")
+    given = frozenset(roles)
+    if not given:
+        raise ConfigError("a token needs at least one role")
+    token_id, secret = secrets.token_hex(_ID_BYTES), secrets.token_hex(_SECRET_BYTES)
+    return f"atta-{token_id}-{secret}", TokenEntry(token_id, name, given, expires, _digest(secret))
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def read_tokens(path: str | Path) -> TokenFile:
+    """Read a file of hashes.
+
+    Raises:
+        DataError: it cannot be read, or is not TOML.
+        ConfigError: a key is missing, unknown or of the wrong type, or a role does not exist.
+    """
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(path, f"cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(path, f"is not a TOML file: {error}") from error
+    for key in content:
+        if key != "token":
+            raise UnknownNameError.of(f"key in {path}:", key, ["token"])
+    entries = content.get("token", [])
+    if not isinstance(entries, list):
+        raise ConfigError(f"{path}: entries begin with [[token]]")
+    try:
+        return TokenFile.of(map(_entry, entries))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _entry(found: Any) -> TokenEntry:
+    if not isinstance(found, dict):
+        raise ConfigError("entries begin with [[token]]")
+    for key in found:
+        if key not in _KEYS:
+            raise UnknownNameError.of("key of a token:", key, _KEYS)
+    token_id, name, roles, expires, sha256 = (found.get(key) for key in _KEYS)
+    if not isinstance(token_id, str) or not re.fullmatch(r"[0-9a-f]{12}", token_id):
+        raise ConfigError("a token has no id of 12 hexadecimal digits")
+    if not isinstance(name, str) or not isinstance(roles, list) or not roles:
+        raise ConfigError(f"token {token_id} has no name, or no list of roles")
+    if not isinstance(expires, datetime) or expires.tzinfo is None:
+        raise ConfigError(f"token {token_id} does not say when it expires, with a time zone")
+    if not isinstance(sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", sha256):
+        raise ConfigError(f"token {token_id} has no sha256 of 64 hexadecimal digits")
+    return TokenEntry(token_id, name, parse_roles(roles), expires, sha256)
+
+
+def read_token(path: str | Path) -> str:
+    """The token in a file that a caller keeps, without the white space around it.
+
+    Raises:
+        DataError: the file cannot be read, or holds something else. The error does not show what.
+    """
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise DataError(path, f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise DataError(path, "holds no token") from None
+    if not _TOKEN.fullmatch(token):
+        raise DataError(path, "holds no token, which `atta token new` makes")
+    return token

@@ -1,0 +1,54 @@
+"""Calls to a daemon with any bytes, and what its process takes meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import psutil
+
+import atta
+from atta.wire import rpc
+
+__all__ = ["Caller", "memory"]
+
+SILENT_S = 30
+
+
+class Caller:
+    """A connection of its own to the first daemon of a cluster. It sends what it is given, and checks nothing."""
+
+    def __init__(self, cluster: atta.Cluster, *options: tuple[str, Any]) -> None:
+        self.identity = cluster._connections[0].describe().identity
+        self.channel = grpc.insecure_channel(cluster.addresses[0], options=[*rpc.client_options(), *options])
+
+    def start(self, name: str, raw: bytes = b"", *, timeout: float | None = SILENT_S, **options: Any) -> Any:
+        """Begin a call of a method: an iterator of replies, or a future of one."""
+        method = rpc.METHODS[name]
+        make = self.channel.unary_stream if method.streams else self.channel.unary_unary
+        call = make(method.path)
+        metadata = self.identity.header(method.bound)
+        begin = call if method.streams else call.future
+        return begin(raw, timeout=timeout, metadata=metadata, **options)
+
+    def call(self, name: str, raw: bytes = b"", **options: Any) -> list[bytes]:
+        """The replies to a request; raises grpc.RpcError."""
+        started = self.start(name, raw, **options)
+        return [*started] if rpc.METHODS[name].streams else [started.result()]
+
+    def refusal(self, name: str, raw: bytes = b"", **options: Any) -> tuple[grpc.StatusCode, str]:
+        """The status of a call that is refused, and its text."""
+        try:
+            replies = self.call(name, raw, **options)
+        except grpc.RpcError as error:
+            return error.code(), error.details() or ""
+        raise AssertionError(f"{name} answers with {replies!r:.80}")
+
+    def close(self) -> None:
+        """End all calls."""
+        self.channel.close()
+
+
+def memory(cluster: atta.LocalCluster) -> int:
+    """Bytes that the first daemon holds."""
+    return int(psutil.Process(cluster.pids[0]).memory_info().rss)

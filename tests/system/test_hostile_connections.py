@@ -1,0 +1,207 @@
+"""Callers that send too much, call too often or never read: a daemon's memory is bounded, and others are served."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+
+import atta
+from atta.kvstore.spec import MutableSpec
+from atta.protos.v1 import control_pb2, session_pb2, table_pb2
+from atta.wire import rpc
+from atta.wire.identity import Bound
+from tests.system.conftest import SmallGraph
+from tests.system.hostile import Caller, memory
+from tests.waiting import eventually
+
+FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
+CONNECTIONS = 24
+MIB = 1 << 20
+LONGEST = 60 * MIB
+ANSWER = 24 * MIB
+
+
+@pytest.fixture(scope="module")
+def cluster(small_graph: SmallGraph) -> Iterator[atta.LocalCluster]:
+    """One daemon of its own process, with a table ``wide`` of 4 MiB."""
+    options = ("--max-connections", str(CONNECTIONS), "--request-memory", "512MiB", "--answer-memory", "256MiB")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRPC_VERBOSITY", "NONE")
+        cluster = atta.local(small_graph.dataset(1, "random"), threads=1, options=(*options, "--max-seeds", "150"))
+    with cluster:
+        cluster.tables.create(MutableSpec("wide", 1024, row_shape=(1024,)))
+        yield cluster
+
+
+@pytest.fixture
+def caller(cluster: atta.LocalCluster) -> Iterator[Caller]:
+    caller = Caller(cluster)
+    yield caller
+    caller.close()
+    assert eventually(lambda: cluster.stats()[0]["request_bytes"] == cluster.stats()[0]["answer_bytes"] == 0)
+
+
+@contextlib.contextmanager
+def watched(cluster: atta.LocalCluster) -> Iterator[list[float]]:
+    """Meanwhile another client asks again and again. Gives the longest time that the daemon held one call, in s.
+
+    A busy machine may be slow, too. So it is the processor time of the daemon between two answers.
+    """
+    daemon, worst, ended = psutil.Process(cluster.pids[0]), [0.0], threading.Event()
+    other = Caller(cluster)
+
+    def ask() -> None:
+        while not ended.is_set():
+            before = sum(daemon.cpu_times()[:2])
+            other.call("ControlService.Describe")
+            worst[0] = max(worst[0], sum(daemon.cpu_times()[:2]) - before)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield worst
+    finally:
+        ended.set()
+        thread.join()
+        other.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("TableService.Push", b"\x98\x06\x01"),
+        ("SessionService.Open", b"\x12\x02\x12\x00"),
+        ("KvService.Pull", b"\x12\x00"),
+    ],
+)
+def test_60_mib_of_tiny_fields(cluster: atta.LocalCluster, caller: Caller, name: str, unit: bytes) -> None:
+    """Before there was a bound, they took up to 99 s and 2.3 GiB."""
+    before = memory(cluster)
+    with watched(cluster) as worst:
+        code, details = caller.refusal(name, unit * (LONGEST // len(unit)))
+    assert code is FULL
+    assert "has more than 16384 fields" in details
+    assert worst[0] < 2
+    assert memory(cluster) - before < 256 * MIB
+
+
+def test_60_mib_of_names(caller: Caller) -> None:
+    code, details = caller.refusal("SessionService.Renew", b"\x0a\x00" * (LONGEST // 2))
+    assert code is FULL
+    assert "a RenewRequest of 62914560 bytes: at most 1048576" in details
+    names = session_pb2.RenewRequest(sessions=["s"] * 4097).SerializeToString()
+    assert caller.refusal("SessionService.Renew", names)[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_large_requests_take_turns(cluster: atta.LocalCluster, caller: Caller) -> None:
+    """A caller sends five requests of 60 MiB at once. The daemon takes two at a time at most, and serves others."""
+    before = memory(cluster)
+    payload = table_pb2.PushRowsRequest(name="wide", values=b"\0" * LONGEST).SerializeToString()
+    calls = [caller.start("TableService.Push", payload, timeout=60) for _ in range(5)]
+    peak = 0
+    while not all(call.done() for call in calls):
+        peak = max(peak, memory(cluster) - before)
+        assert cluster._connections[0].call("ControlService.Stats", control_pb2.StatsRequest(), timeout=30)
+        time.sleep(0.02)
+    assert {call.code() for call in calls} <= {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INVALID_ARGUMENT}
+    assert peak < 512 * MIB
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_no_compressed_messages(cluster: atta.LocalCluster, caller: Caller, compression: grpc.Compression) -> None:
+    """A message of zeros would grow a thousandfold when it arrives."""
+    before = memory(cluster)
+    code, details = caller.refusal("TableService.Push", b"\0" * (16 * MIB), compression=compression)
+    assert code is grpc.StatusCode.UNIMPLEMENTED
+    assert "is disabled" in details
+    assert memory(cluster) - before < 64 * MIB
+
+
+def test_connections_beyond_the_bound(cluster: atta.LocalCluster) -> None:
+    """Those that are open go on; further ones are closed, until others end."""
+    callers = [Caller(cluster, ("grpc.enable_retries", 0)) for _ in range(CONNECTIONS + 10)]
+    served = []
+    for caller in callers:
+        with contextlib.suppress(grpc.RpcError):
+            caller.call("ControlService.Describe", timeout=2)
+            served.append(caller)
+    assert CONNECTIONS // 2 < len(served) < CONNECTIONS
+    for caller in served:
+        caller.call("ControlService.Describe")
+    assert cluster._connections[0].describe().pid == cluster.pids[0]
+    for caller in callers:
+        caller.close()
+
+    def served_again() -> bool:
+        fresh = Caller(cluster)
+        with contextlib.suppress(grpc.RpcError):
+            return bool(fresh.call("ControlService.Describe", timeout=2))
+        return False
+
+    assert eventually(served_again)
+
+
+def test_3000_calls_at_once_reset_nobody(cluster: atta.LocalCluster) -> None:
+    """They come over ten connections. Another client's calls are all answered meanwhile."""
+    callers, other = [Caller(cluster) for _ in range(10)], Caller(cluster)
+    other.call("ControlService.Describe")
+    calls = [caller.start("ControlService.Describe", timeout=120) for _ in range(300) for caller in callers]
+    answered = 0
+    while not all(call.done() for call in calls):
+        other.call("ControlService.Describe", timeout=60)
+        answered += 1
+    assert answered
+    assert {call.code() for call in calls} == {grpc.StatusCode.OK}
+    for caller in (*callers, other):
+        caller.close()
+
+
+def test_answers_that_nobody_reads(cluster: atta.LocalCluster) -> None:
+    """Two connections ask for 40 answers of 24 MiB each and read none. Others go on reading theirs."""
+    table = cluster.tables.open("wide")
+    rows = np.arange(ANSWER // 4096) % 1024
+    request = table_pb2.PullRowsRequest(name="wide", rows=rows.tobytes()).SerializeToString()
+    table.pull(rows[:1024])
+    before = memory(cluster)
+    idle = [Caller(cluster) for _ in range(2)]
+    calls = [caller.start("TableService.Pull", request, timeout=None) for caller in idle for _ in range(40)]
+    assert eventually(lambda: cluster.stats()[0]["answer_bytes"] == 48 * MIB)  # two of 12 MiB for each connection
+    for _ in range(5):
+        assert table.pull(rows[:1024]).values.shape == (1024, 1024)
+    assert memory(cluster) - before < 128 * MIB
+    for call in calls[:40]:
+        call.cancel()
+    # Who reads gets all of it, and then the next ones are sent.
+    with ThreadPoolExecutor(40) as readers:
+        assert all(nbytes >= ANSWER for nbytes in readers.map(lambda call: sum(map(len, call)), calls[40:]))
+    assert eventually(lambda: cluster.stats()[0]["answer_bytes"] == 0)
+    for caller in idle:
+        caller.close()
+
+
+def test_seeds_of_a_session(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    with pytest.raises(
+        atta.QuotaExceededError, match=r"a session of 300 seeds: this daemon allows 150 \(--max-seeds\)"
+    ):
+        iter(atta.NeighborLoader(cluster, [2], small_graph.ids, batch_size=60))
+    assert len(list(atta.NeighborLoader(cluster, [2], "train", batch_size=60))) == 2
+
+
+def test_every_method_names_whom_it_means_before_it_sends(cluster: atta.LocalCluster, caller: Caller) -> None:
+    """A request that is meant for another daemon is refused before it has been read: its bytes stay at the sender."""
+    before = memory(cluster)
+    for name in ("TableService.Push", "SessionService.Open", "KvService.Pull"):
+        assert rpc.METHODS[name].bound in (Bound.DATA, Bound.PROCESS)
+        make = caller.channel.unary_stream if rpc.METHODS[name].streams else caller.channel.unary_unary
+        with pytest.raises(grpc.RpcError) as caught:
+            [*make(rpc.METHODS[name].path)(b"\0" * LONGEST, timeout=30)]
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert memory(cluster) - before < 64 * MIB

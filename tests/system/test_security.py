@@ -1,0 +1,261 @@
+"""Two daemons with TLS and roles: they train, they refuse, they renew, and they keep secrets."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import ssl
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import atta
+from atta.client.cluster import connect_all, resolve_target
+from atta.kvstore.spec import MutableSpec
+from atta.train import TrainConfig, fit
+from atta.wire.clusterfile import write_cluster
+from atta.wire.security.credentials import Credentials
+from tests.system.conftest import SmallGraph
+from tests.unit.security.authority import Authority
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("preloaded_trainers")
+
+LOADER = {"num_neighbors": [4, 3], "input_nodes": "train", "batch_size": 16, "seed": 3}
+
+
+@dataclass
+class Guarded:
+    """A cluster that asks every caller for a certificate, and what may be brought to it."""
+
+    cluster: atta.LocalCluster
+    authority: Authority
+    tokens: dict[str, str]
+    expired: dict[str, str]
+    folder: Path
+
+    def caller(self, *roles: str) -> Credentials:
+        return self.authority.certificate(f"caller-{'-'.join(roles) or 'none'}", *roles)
+
+    def with_token(self, token: str) -> Credentials:
+        """Of a caller whose certificate has no role."""
+        path = self.folder / f"token-{token[5:17]}"
+        path.write_text(token)
+        return replace(self.caller(), token=str(path))
+
+    def cluster_file(self, *roles: str) -> Path:
+        path = self.folder / f"cluster-{'-'.join(roles)}.toml"
+        write_cluster(path, self.cluster.addresses, self.caller(*roles))
+        return path
+
+    def logs(self) -> str:
+        return "".join(file.read_text() for file in self.cluster.cluster_file.parent.glob("*.log"))
+
+
+@pytest.fixture(scope="module")
+def guarded(small_graph: SmallGraph, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    authority = Authority.in_folder(folder / "authority")
+    own = authority.certificate("daemon", "peer", hosts=("127.0.0.1",))
+    tokens, expired = authority.tokens(), authority.tokens(valid=timedelta(seconds=-1))
+    options = ("--tls-ca", own.ca, "--tls-cert", own.cert, "--tls-key", own.key, "--tokens", str(authority.token_file))
+    everything = authority.certificate("caller-all", "reader", "writer", "operator")
+    with atta.local(
+        small_graph.dataset(2, "metis"),
+        threads=1,
+        log_level="debug",
+        options=(*options, "--cache", "0"),
+        credentials=everything,
+    ) as cluster:
+        yield Guarded(cluster, authority, tokens, expired, folder)
+
+
+@pytest.fixture(scope="module")
+def plain(small_graph: SmallGraph) -> Iterator[atta.LocalCluster]:
+    with atta.local(small_graph.dataset(2, "metis"), threads=1, options=("--cache", "0")) as cluster:
+        yield cluster
+
+
+def atta_command(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "atta.cli.main", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_batches_are_the_same(guarded: Guarded, plain: atta.LocalCluster) -> None:
+    with atta.connect(guarded.cluster_file("reader")) as reader:
+        for ours, others in zip(
+            atta.NeighborLoader(reader, **LOADER), atta.NeighborLoader(plain, **LOADER), strict=True
+        ):
+            one, other = ours.to_pyg(), others.to_pyg()
+            assert np.array_equal(one.n_id, other.n_id)
+            assert np.array_equal(one.edge_index, other.edge_index)
+            assert np.array_equal(one.x, other.x)
+
+
+def test_training_is_the_same(guarded: Guarded, plain: atta.LocalCluster) -> None:
+    config = TrainConfig(
+        cluster=str(guarded.cluster_file("reader")), trainers=1, epochs=1, num_neighbors=(4, 3), batch_size=16,
+        hidden=8, seed=1, device="cpu", verbose=False,
+    )  # fmt: skip
+    over_tls = fit(config)
+    without = fit(replace(config, cluster=str(plain.cluster_file)))
+    assert [e.loss for e in over_tls.epochs] == pytest.approx([e.loss for e in without.epochs], rel=1e-5)
+
+
+def test_all_that_daemons_open_is_encrypted(guarded: Guarded) -> None:
+    """One port each, which speaks TLS: links, which do not, are off."""
+    for pid, address in zip(guarded.cluster.pids, guarded.cluster.addresses, strict=True):
+        found = psutil.Process(pid).net_connections(kind="inet")
+        ports = {c.laddr.port for c in found if c.status == psutil.CONN_LISTEN}
+        assert ports == {int(address.rpartition(":")[2])}
+        unix = psutil.Process(pid).net_connections(kind="unix")
+        assert not any("atta-" in str(c.laddr) for c in unix)
+    assert not any("link_requests_served" in stats for stats in guarded.cluster.stats())
+
+
+def test_a_token_gives_its_roles_and_no_more(guarded: Guarded) -> None:
+    spec = MutableSpec("t", 10, row_shape=(2,))
+    with atta.connect(guarded.cluster.addresses, credentials=guarded.with_token(guarded.tokens["reader"])) as reader:
+        assert len(list(atta.NeighborLoader(reader, **LOADER))) > 0
+        with pytest.raises(atta.NotAllowedError, match="needs the role writer; certificate caller-none and token"):
+            reader.tables.create(spec)
+    with atta.connect(guarded.cluster.addresses, credentials=guarded.with_token(guarded.tokens["writer"])) as writer:
+        assert writer.tables.create(spec).spec.name == "t"
+        with pytest.raises(atta.NotAllowedError, match="needs the role operator"):
+            writer.tables.delete("t")
+        with pytest.raises(atta.NotAllowedError, match="needs the role reader"):
+            next(iter(atta.NeighborLoader(writer, **LOADER)))
+    assert guarded.cluster.tables.delete("t")
+
+
+def test_bad_credentials_are_named(guarded: Guarded, tmp_path: Path) -> None:
+    addresses = guarded.cluster.addresses
+    stranger = Authority.in_folder(tmp_path / "stranger").certificate("caller-none", "operator")
+    forged = guarded.tokens["all"][:-4] + ("0000" if not guarded.tokens["all"].endswith("0000") else "1111")
+    good = guarded.caller("reader")
+    for credentials, error, words in [
+        (guarded.with_token(guarded.expired["all"]), atta.NotAuthenticatedError, "has expired"),
+        (guarded.with_token(forged), atta.NotAuthenticatedError, "the token is unknown"),
+        (guarded.caller(), atta.NotAllowedError, "certificate caller-none has none"),
+        (stranger, atta.NotAuthenticatedError, "CERTIFICATE_VERIFY_FAILED"),
+        (Credentials(good.ca), atta.UnavailableError, "does it ask for a certificate"),
+        (replace(good, cert=stranger.cert, key=stranger.key), atta.UnavailableError, "does it ask for a certificate"),
+    ]:
+        with pytest.raises(error, match=words) as caught:
+            atta.connect(addresses, credentials=credentials)
+        told = "".join(traceback.format_exception(caught.value))
+        assert all(token.rpartition("-")[2] not in told for token in (forged, *guarded.tokens.values()))
+    with pytest.raises(atta.UnavailableError, match="does it ask for a certificate"):
+        connect_all(resolve_target(addresses), None)
+
+
+def test_a_daemon_without_tls_is_no_daemon_for_a_caller_with_it(guarded: Guarded, plain: atta.LocalCluster) -> None:
+    with pytest.raises(atta.NotAuthenticatedError, match="WRONG_VERSION_NUMBER"):
+        atta.connect(plain.addresses, credentials=guarded.with_token(guarded.tokens["all"]))
+
+
+def test_commands_find_their_credentials_in_the_cluster_file(guarded: Guarded) -> None:
+    done = atta_command("status", "--cluster", guarded.cluster_file("reader"), "--interval", "100ms")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(" serving ") == 2
+    done = atta_command("stop", "--cluster", guarded.cluster_file("reader"))
+    assert done.returncode == 1
+    assert done.stderr.count("atta.v1.ControlService/Stop needs the role operator") == 2
+    assert "call refused" in guarded.logs()
+
+
+def test_operators_actions_are_logged(guarded: Guarded) -> None:
+    guarded.cluster.trace()
+    logs = guarded.logs()
+    assert "operator's call" in logs
+    assert "atta.v1.ControlService/Trace" in logs
+    assert "certificate caller-all" in logs
+
+
+def test_secrets_appear_nowhere(guarded: Guarded) -> None:
+    """After refusals, errors and traces of all kinds."""
+    traces = repr(guarded.cluster.trace())
+    secrets = [token.rpartition("-")[2] for token in (*guarded.tokens.values(), *guarded.expired.values())]
+    keys = [file.read_text() for file in guarded.authority.folder.glob("*.key")]
+    secrets += [line for key in keys for line in key.splitlines() if len(line) > 20 and "PRIVATE" not in line]
+    assert len(secrets) > 15
+    lists = [" ".join(p.cmdline()) + repr(p.environ()) for p in map(psutil.Process, guarded.cluster.pids)]
+    told = "".join([guarded.logs(), traces, repr(guarded.cluster.stats()), *lists])
+    assert "call refused" in told
+    assert [secret for secret in secrets if secret in told] == []
+
+
+def _shown(address: str, credentials: Credentials) -> bytes:
+    """The certificate that a daemon shows to a new connection."""
+    context = ssl.create_default_context(cafile=credentials.ca)
+    context.load_cert_chain(credentials.cert, credentials.key)
+    host, port = address.split(":")
+    with (
+        socket.create_connection((host, int(port)), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname=host) as encrypted,
+    ):
+        found = encrypted.getpeercert(binary_form=True)
+    assert found is not None
+    return found
+
+
+def test_a_new_certificate_is_shown_while_sessions_go_on(guarded: Guarded) -> None:
+    files = guarded.authority.certificate("daemon")
+    fresh = guarded.authority.certificate("renewed", "peer", hosts=("127.0.0.1",))
+    address, caller = guarded.cluster.addresses[0], guarded.caller("reader")
+    batches = iter(atta.NeighborLoader(guarded.cluster, **LOADER))
+    next(batches)
+    before = _shown(address, caller)
+    Path(fresh.key).replace(files.key)
+    Path(fresh.cert).replace(files.cert)
+    wanted = base64.b64decode("".join(Path(files.cert).read_text().splitlines()[1:-1]))
+    assert before != wanted
+    assert _shown(address, caller) == wanted
+    assert len(list(batches)) == 7
+
+
+def test_a_revoked_token_is_refused_soon(guarded: Guarded) -> None:
+    token = guarded.tokens["operator"]
+    credentials = guarded.with_token(token)
+    with atta.connect(guarded.cluster.addresses, credentials=credentials) as operator:
+        assert operator.stats()
+        words = ("--tokens", guarded.authority.token_file, token.split("-")[1])
+        assert atta_command("token", "revoke", *words).returncode == 0
+
+        def refused() -> bool:
+            try:
+                operator.stats()
+            except atta.NotAuthenticatedError as error:
+                return "the token is unknown" in str(error)
+            return False
+
+        assert eventually(refused)
+
+
+@pytest.mark.slow
+def test_tokens_alone_will_do(small_graph: SmallGraph, tmp_path: Path, plain: atta.LocalCluster) -> None:
+    """Daemons that ask for no certificate bring each other a token, and callers bring theirs."""
+    authority = Authority.in_folder(tmp_path / "authority")
+    own = authority.certificate("daemon", hosts=("127.0.0.1",))
+    tokens = authority.tokens()
+    for role in ("peer", "reader"):
+        (tmp_path / role).write_text(tokens[role])
+    options = ("--tls-ca", own.ca, "--tls-cert", own.cert, "--tls-key", own.key, "--tls-callers", "token")
+    options += ("--tokens", str(authority.token_file), "--peer-token", str(tmp_path / "peer"), "--cache", "0")
+    credentials = Credentials(own.ca, token=str(tmp_path / "reader"))
+    data = small_graph.dataset(2, "metis")
+    with atta.local(data, threads=1, options=options, credentials=credentials) as cluster:
+        found = [batch.to_pyg() for batch in atta.NeighborLoader(cluster, **LOADER)]
+        wanted = [batch.to_pyg() for batch in atta.NeighborLoader(plain, **LOADER)]
+        assert len(found) == len(wanted) > 0
+        assert all(np.array_equal(one.x, other.x) for one, other in zip(found, wanted, strict=True))
+        with pytest.raises(atta.NotAuthenticatedError, match="neither a certificate nor a token"):
+            atta.connect(cluster.addresses, credentials=Credentials(own.ca))

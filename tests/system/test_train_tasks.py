@@ -1,0 +1,281 @@
+"""Every task with two partitions and two trainers: the losses and figures of PyG on the whole graph in one process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch_geometric.nn import GraphSAGE
+
+import atta
+from atta.cli import main as root
+from atta.partition import GraphWriter, partition_graph
+from atta.train import TrainConfig, TrainReport, fit
+
+pytestmark = pytest.mark.usefixtures("preloaded_trainers")
+
+VERTICES, CHANNELS, TRAIN, OUTPUTS = 200, 6, 100, 3
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "minibatch": {"num_neighbors": (-1, -1), "batch_size": VERTICES, "seed_policy": "global"},
+    "exchange": {"strategy": "exchange", "trainers_per_server": 1, "layers": 2},
+    "full": {"strategy": "full", "layers": 2},
+}
+QUICK = {("classes", "exchange"), ("labels", "minibatch"), ("regression", "exchange"), ("regression", "minibatch")}
+SPLITS = {"train": np.arange(TRAIN), "val": np.arange(TRAIN, 150), "test": np.arange(150, VERTICES)}
+
+
+@dataclass
+class World:
+    """A graph, its targets, and daemons that serve it for each of them."""
+
+    x: torch.Tensor
+    edges: torch.Tensor
+    targets: dict[str, np.ndarray]
+    clusters: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    rng = np.random.default_rng(8)
+    x = rng.standard_normal((VERTICES, CHANNELS)).astype(np.float32)
+    source, target = rng.integers(0, VERTICES, (2, 1200))
+    around = np.zeros((VERTICES, OUTPUTS))
+    np.add.at(around, target, x[source, :OUTPUTS])
+    labels = (around > 0).astype(np.int8)
+    labels[::11, 1] = -1
+    numbers = np.column_stack([around @ [1, -2, 0.5] + 3, around[:, 0]])
+    numbers[::13, 0] = np.nan
+    classes = around.argmax(1)
+    classes[::9] = -1
+    classes[TRAIN // 2 : TRAIN][classes[TRAIN // 2 : TRAIN] == 2] = 0  # a rare class
+    targets = {"classes": classes, "labels": labels, "regression": numbers}
+    with ExitStack() as stack:
+        clusters = {}
+        for name, y in targets.items():
+            folder = tmp_path_factory.mktemp(name)
+            with GraphWriter(folder / "graph") as out:
+                out.add_nodes("node", VERTICES, tables={"x": x, "y": y}, splits=SPLITS)
+                out.add_edges("node__to__node", source, target)
+            partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
+            clusters[name] = str(stack.enter_context(atta.local(folder / "parts", threads=1)).cluster_file)
+        yield World(torch.from_numpy(x), torch.from_numpy(np.stack([source, target])), targets, clusters)
+
+
+def config(world: World, task: str, **settings: Any) -> TrainConfig:
+    common = {"trainers": 2, "hidden": 8, "dropout": 0.0, "lr": 0.05, "seed": 4, "device": "cpu", "verbose": False}
+    named = {} if task == "classes" else {"task": task}
+    return TrainConfig(cluster=world.clusters[task], **{**common, **named, **settings})  # type: ignore[arg-type]
+
+
+def balanced(classes: np.ndarray) -> torch.Tensor:
+    """As scikit-learn weighs them: vertices / (classes * vertices of the class)."""
+    counts = np.bincount(classes[classes >= 0])
+    return torch.tensor(counts.sum() / (len(counts) * counts), dtype=torch.float32)
+
+
+def loss_of(task: str, weights: torch.Tensor | None = None) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Plain torch on rows whose target is known."""
+
+    def classes(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(out, y.long(), weight=weights, ignore_index=-1)
+
+    def labels(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        each = F.binary_cross_entropy(out.sigmoid(), y.clamp(min=0).float(), reduction="none")
+        return (each * (y >= 0)).sum() / (y >= 0).any(1).sum() / OUTPUTS
+
+    def regression(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return ((out - y.nan_to_num()) ** 2 * ~y.isnan()).sum() / (~y.isnan()).any(1).sum() / 2
+
+    return {"classes": classes, "labels": labels, "regression": regression}[task]
+
+
+def expected_metrics(task: str, out: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """By brute force, one vertex and output at a time."""
+    if task == "classes":
+        pairs = [(row.argmax(), true) for row, true in zip(out, y, strict=True) if true >= 0]
+        return {"accuracy": sum(said == true for said, true in pairs) / len(pairs)}
+    entries = [(s, t) for row, true in zip(out, y, strict=True) for s, t in zip(row, true, strict=True)]
+    if task == "labels":
+        entries = [(s > 0, t == 1) for s, t in entries if t >= 0]
+        right, said, true = (
+            sum(f(s, t) for s, t in entries) for f in (lambda s, t: s and t, lambda s, t: s, lambda s, t: t)
+        )
+        return {"micro_f1": 2 * right / (said + true)}
+    errors = [s - t for s, t in entries if not np.isnan(t)]
+    columns = [c[~np.isnan(c)].astype(float) for c in y.T]
+    predicted = [o[~np.isnan(c)].astype(float) for o, c in zip(out.T, y.T, strict=True)]
+    r2 = [1 - ((c - p) ** 2).sum() / ((c - c.mean()) ** 2).sum() for c, p in zip(columns, predicted, strict=True)]
+    return {"mse": np.mean(np.square(errors)), "mae": np.mean(np.abs(errors)), "r2": np.mean(r2)}
+
+
+def in_one_process(world: World, config: TrainConfig, task: str, **options: Any) -> tuple[list[float], np.ndarray]:
+    """Losses of each epoch on the whole graph, and the outputs after the last."""
+    y = torch.from_numpy(world.targets[task])
+    torch.manual_seed(config.seed)
+    outputs = y.shape[1] if y.dim() > 1 else OUTPUTS
+    model = GraphSAGE(CHANNELS, config.hidden, 2, outputs)
+    optimizer = torch.optim.Adam(model.parameters(), config.lr)
+    losses, loss = [], loss_of(task, **options)
+    for _ in range(config.epochs):
+        optimizer.zero_grad()
+        found = loss(model(world.x, world.edges)[:TRAIN], y[:TRAIN])
+        found.backward()
+        optimizer.step()
+        losses.append(found.item())
+    return losses, model(world.x, world.edges).detach().numpy()
+
+
+@pytest.mark.parametrize(
+    ("task", "strategy"),
+    [
+        pytest.param(task, strategy, marks=[] if (task, strategy) in QUICK else pytest.mark.slow)
+        for task in ("classes", "labels", "regression")
+        for strategy in STRATEGIES
+    ],
+)
+def test_a_task_is_that_of_the_whole_graph_in_one_process(world: World, task: str, strategy: str) -> None:
+    settings = config(world, task, epochs=8, eval_every=8, **STRATEGIES[strategy])
+    weights = {}
+    if task == "classes":
+        settings, weights = (
+            replace(settings, class_weights="balanced"),
+            {"weights": balanced(world.targets[task][:TRAIN])},
+        )
+    report = fit(settings)
+    losses, outputs = in_one_process(world, settings, task, **weights)
+    # DDP averages the means of two halves, which have different numbers of targets. So only the first loss is exact.
+    exact = len(losses) if strategy != "minibatch" else 1
+    assert [e.loss for e in report.epochs][:exact] == pytest.approx(losses[:exact], rel=1e-4)
+    assert [e.loss for e in report.epochs] == pytest.approx(losses, rel=0.1)
+    assert report.epochs[-1].loss < 0.9 * report.epochs[0].loss
+    assert report.to_json()["task"] == task
+    last = report.epochs[-1]
+    if strategy == "minibatch":
+        return
+    for split in ("val", "test"):
+        of_split = expected_metrics(task, outputs[SPLITS[split]], world.targets[task][SPLITS[split]])
+        for name, value in of_split.items():
+            tolerance = {"abs": 2.5 / 50} if task != "regression" else {"rel": 1e-3}
+            assert last.metrics[f"{split}_{name}"] == pytest.approx(value, **tolerance)
+    assert (last.val_accuracy is None) == (task != "classes")
+
+
+# -- practice ----------------------------------------------------------------------------------------------------------
+
+RESUMED: dict[str, dict[str, Any]] = {
+    "minibatch": {
+        **{"num_neighbors": (4, 4), "batch_size": 15, "accumulate": 3, "dropout": 0.3, "precision": "bf16"},
+        **{"class_weights": "balanced", "early_stop": "loss:9", "lr_schedule": "step", "lr_every": 2},
+    },
+    "exchange": {**STRATEGIES["exchange"], "lr": 0.5, "lr_schedule": "plateau", "lr_every": 1, "early_stop": "mae:9"},
+}
+
+
+def timeless(report: TrainReport) -> list[tuple[Any, ...]]:
+    return [(e.loss, e.learning_rate, e.steps, e.metrics) for e in report.epochs]
+
+
+@pytest.mark.parametrize("name", ["minibatch", pytest.param("exchange", marks=pytest.mark.slow)])
+def test_a_resumed_run_is_the_same_run(world: World, tmp_path: Path, name: str) -> None:
+    """Losses, figures and learning rates of every epoch, and the weights after the last, bit for bit."""
+    task = "regression" if name == "exchange" else "classes"
+    settings = config(world, task, **{"epochs": 6, "clip_grad_norm": 0.5, **RESUMED[name]})
+    through = fit(replace(settings, checkpoint=str(tmp_path / "through")))
+    stopped = replace(settings, checkpoint=str(tmp_path / "stopped"), resume=True)
+    assert len(fit(replace(stopped, epochs=3)).epochs) == 3
+    assert timeless(fit(stopped)) == timeless(through)
+    assert {e.steps for e in through.epochs} == ({2} if name == "minibatch" else {1})  # four batches, three in a step
+    assert through.epochs[-1].learning_rate < through.epochs[0].learning_rate == settings.lr  # type: ignore[operator]
+    ends = [
+        torch.load(tmp_path / place / "checkpoint.pt", weights_only=True)["model"] for place in ("through", "stopped")
+    ]
+    assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
+    assert all(tensor.dtype == torch.float32 for tensor in ends[0].values())
+
+
+@pytest.mark.slow
+def test_a_run_that_stopped_early_stays_stopped(world: World, tmp_path: Path) -> None:
+    # With hardly any learning rate, no evaluation is better than the first.
+    settings = config(world, "labels", epochs=50, lr=1e-30, **STRATEGIES["exchange"], checkpoint=str(tmp_path))
+    report = fit(replace(settings, early_stop="macro_f1:2", resume=True))
+    assert len(report.epochs) == 3
+    assert report.best.epoch == 0
+    assert len(fit(replace(settings, early_stop="macro_f1:2", resume=True)).epochs) == 3
+
+
+@pytest.mark.slow
+def test_weights_of_another_run_and_strategy(world: World, tmp_path: Path) -> None:
+    exact = config(world, "labels", epochs=3, **STRATEGIES["exchange"])
+    last = fit(replace(exact, checkpoint=str(tmp_path))).epochs[-1]
+    onward = config(
+        world, "labels", epochs=1, lr=1e-30, init_from=str(tmp_path / "checkpoint.pt"), **STRATEGIES["minibatch"]
+    )
+    first = fit(onward).epochs[0]
+    assert {name: first.metrics[name] for name in last.metrics} == pytest.approx(last.metrics, rel=1e-5)
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def unlearnable(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Datasets of one partition whose labels are all the same class, or all unknown."""
+    found = {}
+    for name, label in (("one class", 0), ("no labels", -1)):
+        folder = tmp_path_factory.mktemp("bad")
+        with GraphWriter(folder / "graph") as out:
+            tables = {"x": np.ones((8, 2), np.float32), "y": np.full(8, label)}
+            out.add_nodes("node", 8, tables=tables, splits={"train": np.arange(8)})
+            out.add_edges("node__to__node", np.arange(8), np.arange(8)[::-1])
+        partition_graph(folder / "graph", folder / "parts", parts=1, method="random", seed=0)
+        found[name] = str(folder / "parts")
+    return found
+
+
+BAD = [
+    ("regression", "--task classes", "training needs integer labels, table y holds float64"),
+    (
+        "regression",
+        "",
+        "y holds rows of float64, which may be labels or numbers: give --task labels or --task regression",
+    ),
+    ("regression", "--task regression --class-weights balanced", "--task regression has no classes to weigh"),
+    ("classes", "--class-weights {}/absent", "absent: the file is missing"),
+    ("classes", "--class-weights {}/two", "two: --class-weights: holds 2 weights, the dataset has 3 classes"),
+    ("classes", "--early-stop mae:3", "unknown metric of --task classes 'mae'"),
+    ("classes", "--task labels", "a row of 0 and 1 per vertex"),
+    ("classes", "--init-from {}/absent", "absent: --init-from: there is no such file"),
+    ("one class", "", "training needs at least two classes: all labels in table y are 0"),
+    ("no labels", "", "training needs labels: no vertex has one (all are -1 in table y)"),
+]
+
+
+@pytest.mark.parametrize(("data", "options", "said"), BAD, ids=[f"{d} {o}" for d, o, _ in BAD])
+def test_bad_input_is_one_line_and_exit_code_2(
+    world: World,
+    unlearnable: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    data: str,
+    options: str,
+    said: str,
+) -> None:
+    (tmp_path / "two").write_text("1\n2\n")
+    place = ["--cluster", world.clusters[data]] if data in world.clusters else ["--data", unlearnable[data]]
+    given = [*place, "--trainers", "1", "--device", "cpu", "--quiet", *options.format(tmp_path).split()]
+    monkeypatch.setattr(sys, "argv", ["atta", "train", *given])
+    with pytest.raises(SystemExit) as stopped:
+        root.main()
+    text = capfd.readouterr().err
+    assert stopped.value.code == 2
+    assert said in text
+    assert len(text.strip().splitlines()) == 1

@@ -1,0 +1,17 @@
+"""One authority for all tests, and one of somebody else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.security.authority import Authority
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.in_folder(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.in_folder(tmp_path_factory.mktemp("stranger"))

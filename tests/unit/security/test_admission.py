@@ -1,0 +1,275 @@
+"""Who is admitted: all combinations of method, role and credential, by real calls over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from structlog.testing import capture_logs
+
+from atta.daemon.security.guard import CallGuard
+from atta.daemon.security.renewal import ServedCertificate, WatchedTokens
+from atta.wire import rpc
+from atta.wire.security.credentials import Credentials
+from atta.wire.security.files import TlsFiles
+from atta.wire.security.roles import METRICS, ROLES, Role
+from tests.unit.security.authority import Authority, anonymous
+
+UNDECODABLE = b"\xff" * 5
+NAMES = [*(role.value for role in Role), "all"]
+PARSED: list[str] = []
+"""Methods whose request has been parsed."""
+
+
+async def _refuse(name: str, raw: bytes, context: Any) -> None:
+    """What every handler does: parse, and say what is wrong."""
+    PARSED.append(name)
+    try:
+        rpc.METHODS[name].decode_request(raw)
+    except ValueError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+
+def _handler(name: str) -> Any:
+    async def one(raw: bytes, context: Any) -> Any:
+        await _refuse(name, raw, context)
+        return rpc.METHODS[name].reply()
+
+    async def stream(raw: bytes, context: Any) -> AsyncIterator[Any]:
+        await _refuse(name, raw, context)
+        yield rpc.METHODS[name].reply()
+
+    return stream if rpc.METHODS[name].streams else one
+
+
+@contextlib.asynccontextmanager
+async def daemon(authority: Authority, callers: str) -> AsyncIterator[str]:
+    """An address at which every method of a daemon is guarded as ``--tls-callers`` says."""
+    own = authority.certificate("daemon", "peer", hosts=("127.0.0.1",))
+    certificate = ServedCertificate(TlsFiles(own.ca, own.cert, own.key), ask=callers == "certificate")
+    guard = CallGuard(WatchedTokens(str(authority.token_file)).now)
+    server = grpc.aio.server(interceptors=(guard,))
+    services = {name.partition(".")[0] for name in rpc.METHODS}
+    for service in services:
+        methods = {n.partition(".")[2]: _handler(n) for n in rpc.METHODS if n.partition(".")[0] == service}
+        server.add_generic_rpc_handlers((rpc.handlers(service, methods, raw=True),))
+    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)  # type: ignore[attr-defined]
+    reflection.enable_server_reflection([f"atta.v1.{service}" for service in services], server)
+    port = server.add_secure_port("127.0.0.1:0", certificate.for_grpc())
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(grace=None)
+
+
+async def status(channel: Any, method: str, header: tuple[tuple[str, str], ...], raw: bytes = UNDECODABLE) -> Any:
+    """How a call ends, and what is said of it."""
+    path, streamed = f"/{method}", method.startswith("grpc.reflection")
+    streams = streamed or method.endswith("/Watch") or any(m.path == path and m.streams for m in rpc.METHODS.values())
+    try:
+        if streamed:
+            call = channel.stream_stream(path)(iter([raw]), metadata=header, timeout=20)
+        elif streams:
+            call = channel.unary_stream(path)(raw, metadata=header, timeout=20)
+        else:
+            await channel.unary_unary(path)(raw, metadata=header, timeout=20)
+            return "OK", ""
+        async for _ in call:
+            break
+        return "OK", ""
+    except grpc.aio.AioRpcError as error:
+        return error.code().name, error.details() or ""
+
+
+def bearer(token: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {token}"),)
+
+
+def needed(method: str) -> set[str]:
+    """The roles that may call a method, said once more and in another way than the table."""
+    service, _, name = method.partition("/")
+    kind = service.rpartition(".")[2]
+    if kind in {"GraphService", "KvService", "LinkService"}:
+        return {"peer"}
+    if kind == "SessionService" or name == "Report":
+        return {"reader"}
+    if name in {"Stop", "Trace", "Save", "Load", "Delete", "ServerReflectionInfo"}:
+        return {"operator"}
+    if kind == "Health" or (kind, name) == ("ControlService", "Describe"):
+        return {"reader", "writer", "peer", "operator"}
+    if name in {"Stats", "Sessions", "List", "Describe", "Snapshots"}:
+        return {"reader", "writer", "operator"}
+    return {"reader", "writer"} if name in {"Pull", "Locate"} else {"writer"}
+
+
+METHODS = [method for method in ROLES if method != METRICS]
+
+
+def wanted(method: str, name: str) -> set[str]:
+    """The statuses with which undecodable bytes of a caller with the role ``name`` may end."""
+    if name != "all" and name not in needed(method):
+        return {"PERMISSION_DENIED"}
+    if method.startswith("grpc.reflection"):
+        return {"INTERNAL", "UNKNOWN", "INVALID_ARGUMENT"}  # gRPC's own answer to a broken stream
+    return {"INVALID_ARGUMENT"}
+
+
+@pytest.fixture
+def tokens(authority: Authority) -> Iterator[dict[str, str]]:
+    """Good tokens by role; the file has expired ones too."""
+    yield authority.tokens()
+    authority.token_file.unlink()
+
+
+def test_every_method_and_role_by_token(authority: Authority, stranger: Authority, tokens: dict[str, str]) -> None:
+    expired = authority.tokens(valid=timedelta(seconds=-1))
+    forged = tokens["all"][:-4] + ("0000" if not tokens["all"].endswith("0000") else "1111")
+    bad = {
+        "missing": ((), "neither a certificate nor a token"),
+        "expired": (bearer(expired["all"]), "has expired"),
+        "forged": (bearer(forged), "is unknown"),
+        "foreign": (bearer(stranger.tokens()["all"]), "is unknown"),
+        "malformed": (bearer("atta"), "is malformed"),
+        "of another scheme": ((("authorization", f"Basic {tokens['all']}"),), "not one `Bearer TOKEN`"),
+        "two": (bearer(tokens["all"]) * 2, "not one `Bearer TOKEN`"),
+    }
+
+    async def run() -> None:
+        async with (
+            daemon(authority, "token") as address,
+            grpc.aio.secure_channel(address, anonymous(authority)) as channel,
+        ):
+            for method in METHODS:
+                PARSED.clear()
+                for what, (header, words) in bad.items():
+                    code, details = await status(channel, method, header)
+                    assert (code, words in details) == ("UNAUTHENTICATED", True), (method, what, details)
+                    assert details.startswith(rpc.ACCESS)
+                assert PARSED == [], method
+                for name in NAMES:
+                    code, details = await status(channel, method, bearer(tokens[name]))
+                    assert code in wanted(method, name), (method, name, details)
+                    assert tokens[name] not in details
+            assert await status(channel, "atta.v1.KvService/Absent", bearer(tokens["all"])) == (
+                "UNIMPLEMENTED", "Method not found!",
+            )  # fmt: skip
+
+    asyncio.run(run())
+
+
+def test_every_method_and_role_by_certificate(authority: Authority, tokens: dict[str, str]) -> None:
+    shown = {name: authority.certificate(f"has-{name}", name) for name in NAMES[:-1]}
+    shown["all"] = authority.certificate("has-all", *NAMES[:-1])
+
+    async def run() -> None:
+        async with daemon(authority, "certificate") as address:
+            for name, credentials in shown.items():
+                async with grpc.aio.secure_channel(address, credentials.for_channel()) as channel:
+                    for method in METHODS:
+                        code, details = await status(channel, method, ())
+                        assert code in wanted(method, name), (method, name, details)
+                        code, details = await status(channel, method, bearer("atta"))
+                        assert (code, "malformed" in details) == ("UNAUTHENTICATED", True), (method, details)
+
+    asyncio.run(run())
+
+
+def test_a_certificate_without_a_role_may_bring_a_token(authority: Authority, tokens: dict[str, str]) -> None:
+    credentials = authority.certificate("has-none")
+    pull, stop = "atta.v1.KvService/Pull", "atta.v1.ControlService/Stop"
+
+    async def run() -> list[str]:
+        async with (
+            daemon(authority, "certificate") as address,
+            grpc.aio.secure_channel(address, credentials.for_channel()) as channel,
+        ):
+            headers = [(), bearer(tokens["peer"]), bearer(tokens["operator"])]
+            return [(await status(channel, m, header))[0] for m in (pull, stop) for header in headers]
+
+    assert asyncio.run(run()) == [
+        *("PERMISSION_DENIED", "INVALID_ARGUMENT", "PERMISSION_DENIED"),
+        *("PERMISSION_DENIED", "PERMISSION_DENIED", "INVALID_ARGUMENT"),
+    ]
+
+
+def test_no_connection_comes_about_without_a_certificate_of_the_authority(
+    authority: Authority, stranger: Authority, tokens: dict[str, str]
+) -> None:
+    foreign = stranger.certificate("has-all", *NAMES[:-1])
+    files = TlsFiles(str(authority.folder / "ca.pem"), foreign.cert, foreign.key).read()[0]
+    attempts = {
+        "none": grpc.ssl_channel_credentials(files.ca),
+        "of a stranger": grpc.ssl_channel_credentials(files.ca, files.key, files.cert),
+    }
+
+    async def run() -> None:
+        async with daemon(authority, "certificate") as address:
+            for what, credentials in attempts.items():
+                async with grpc.aio.secure_channel(address, credentials) as channel:
+                    code, _ = await status(channel, METHODS[0], bearer(tokens["all"]))
+                    assert code == "UNAVAILABLE", what
+            async with grpc.aio.insecure_channel(address) as channel:
+                assert (await status(channel, METHODS[0], bearer(tokens["all"])))[0] == "UNAVAILABLE"
+
+    PARSED.clear()
+    asyncio.run(run())
+    assert PARSED == []
+
+
+def test_what_is_admitted_is_answered(authority: Authority, tokens: dict[str, str]) -> None:
+    """One call of each kind: a request, a stream of replies, and gRPC's own services."""
+    calls = [
+        ("atta.v1.ControlService/Stats", b""),
+        ("atta.v1.ControlService/Trace", b""),
+        ("grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest().SerializeToString()),
+        ("grpc.health.v1.Health/Watch", health_pb2.HealthCheckRequest().SerializeToString()),
+        ("grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", b"\x3a\x00"),
+    ]
+
+    async def run() -> list[str]:
+        async with (
+            daemon(authority, "token") as address,
+            grpc.aio.secure_channel(address, anonymous(authority)) as channel,
+        ):
+            return [(await status(channel, method, bearer(tokens["operator"]), raw))[0] for method, raw in calls]
+
+    assert asyncio.run(run()) == ["OK"] * len(calls)
+
+
+def test_refused_calls_and_those_of_operators_leave_a_line(authority: Authority, tokens: dict[str, str]) -> None:
+    credentials: Credentials = authority.certificate("has-operator", "operator")
+    stop, stats = "atta.v1.ControlService/Stop", "atta.v1.ControlService/Stats"
+
+    async def run() -> None:
+        async with (
+            daemon(authority, "certificate") as address,
+            grpc.aio.secure_channel(address, credentials.for_channel()) as channel,
+        ):
+            await status(channel, stats, (), b"")
+            await status(channel, stop, (), b"")
+            await status(channel, stats, bearer(tokens["all"][:-1]), b"")
+            await status(channel, "atta.v1.KvService/Pull", bearer(tokens["writer"]), b"")
+
+    with capture_logs() as lines:
+        asyncio.run(run())
+    told = [(line["event"], line["method"], line["caller"], line.get("reason", "")) for line in lines]
+    name = "certificate has-operator"
+    assert [line[:2] for line in told] == [
+        ("operator's call", stop), ("call refused", stats), ("call refused", "atta.v1.KvService/Pull"),
+    ]  # fmt: skip
+    assert told[0][2] == told[1][2] == name
+    assert told[1][3] == "the token is malformed"
+    assert told[2][2].startswith(f"{name} and token ")
+    assert told[2][2].endswith("of writer")
+    assert "needs the role peer" in told[2][3]
+    assert "has operator, writer" in told[2][3]
+    assert all(line["address"].startswith("ipv4:127.0.0.1:") and line["log_level"] == "warning" for line in lines)
+    assert all(token.rpartition("-")[2] not in str(lines) for token in tokens.values())

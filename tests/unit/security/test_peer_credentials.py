@@ -1,0 +1,112 @@
+"""What a daemon brings to its peers: a certificate or a token, and new ones when the files have changed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from atta.daemon.peers.link import PeerLink
+from atta.daemon.security.guard import CallGuard
+from atta.daemon.security.renewal import ServedCertificate, WatchedTokens
+from atta.errors import NotAllowedError, NotAuthenticatedError, UnavailableError
+from atta.protos.v1 import control_pb2, graph_pb2
+from atta.wire import rpc
+from atta.wire.identity import Identity
+from atta.wire.security.credentials import Credentials
+from atta.wire.security.files import TlsFiles
+from tests.unit.security.authority import Authority
+
+
+@contextlib.asynccontextmanager
+async def owner(authority: Authority, callers: str) -> AsyncIterator[str]:
+    """The address of the daemon of partition 1 of dataset "d"."""
+
+    async def describe(_raw: bytes, _context: Any) -> Any:
+        return control_pb2.DescribeReply(dataset_id="d", part=1, parts=1, incarnation="i")
+
+    async def probe(_raw: bytes, _context: Any) -> Any:
+        return graph_pb2.ProbeReply(values=b"1234")
+
+    own = authority.certificate("daemon", "peer", hosts=("127.0.0.1",))
+    tokens = WatchedTokens(str(authority.token_file)).now if callers == "token" else lambda: None
+    server = grpc.aio.server(interceptors=(CallGuard(tokens),))
+    for service, methods in {"ControlService": {"Describe": describe}, "GraphService": {"Probe": probe}}.items():
+        server.add_generic_rpc_handlers((rpc.handlers(service, methods, raw=True),))
+    certificate = ServedCertificate(TlsFiles(own.ca, own.cert, own.key), ask=callers == "certificate")
+    port = server.add_secure_port("127.0.0.1:0", certificate.for_grpc())
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(grace=None)
+
+
+async def ask(link: PeerLink) -> bytes:
+    await link.ready()
+    try:
+        return bytes((await link.usual.ask("GraphService.Probe", graph_pb2.ProbeRequest(), 10)).values)
+    except grpc.aio.AioRpcError as error:
+        raise rpc.error_from(link.address, error) from error
+
+
+def test_a_renewed_certificate_is_taken_once_the_peer_is_asked_anew(
+    authority: Authority, stranger: Authority, tmp_path: Path
+) -> None:
+    good, bad = authority.certificate("has-peer", "peer"), stranger.certificate("has-peer", "peer")
+    own = Credentials(good.ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
+
+    def give(files: Credentials) -> None:
+        shutil.copy(files.cert, own.cert)
+        shutil.copy(files.key, own.key)
+
+    async def run() -> bytes:
+        async with owner(authority, "certificate") as address:
+            give(bad)
+            link = PeerLink(address, Identity(1, "d"), 20.0, connect_s=0.5, credentials=own)
+            try:
+                with pytest.raises(UnavailableError, match="no daemon answers"):
+                    await ask(link)
+                Path(own.key).write_text("half of a key")
+                with pytest.raises(UnavailableError, match="no daemon answers"):
+                    await ask(link)
+                assert link.spare is link.usual
+                give(good)
+                answer = await ask(link)
+                assert link.spare is not link.usual
+                return answer
+            finally:
+                await link.close()
+
+    assert asyncio.run(run()) == b"1234"
+
+
+def test_a_token_is_brought_to_peers(authority: Authority, tmp_path: Path) -> None:
+    tokens = authority.tokens()
+    plain = Credentials(authority.certificate("daemon", "peer", hosts=("127.0.0.1",)).ca)
+
+    async def run(token: str) -> bytes:
+        (tmp_path / "token").write_text(f"{token}\n")
+        credentials = replace(plain, token=str(tmp_path / "token")) if token else plain
+        async with owner(authority, "token") as address:
+            link = PeerLink(address, Identity(1, "d"), 20.0, connect_s=5, credentials=credentials)
+            try:
+                return await ask(link)
+            finally:
+                await link.close()
+
+    try:
+        assert asyncio.run(run(tokens["peer"])) == b"1234"
+        with pytest.raises(NotAllowedError, match="GraphService/Probe needs the role peer"):
+            asyncio.run(run(tokens["reader"]))
+        with pytest.raises(NotAuthenticatedError, match="neither a certificate nor a token"):
+            asyncio.run(run(""))
+    finally:
+        authority.token_file.unlink()

@@ -1,0 +1,154 @@
+"""Tokens: what is written can be read, what is not good is refused, and no secret is kept."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta.cli.security.token import token as command
+from atta.daemon.security.renewal import WatchedTokens
+from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.wire.security.roles import Role
+from atta.wire.security.tokens import TokenEntry, TokenFile, issue, read_token, read_tokens
+
+NOW = datetime(2027, 1, 1, tzinfo=UTC)
+LATER = NOW + timedelta(days=1)
+
+
+def run(*words: str) -> Any:
+    result = CliRunner().invoke(command, words)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@settings(max_examples=50)
+@given(
+    name=st.text(min_size=1, max_size=64).filter(str.isprintable),
+    roles=st.sets(st.sampled_from(Role), min_size=1),
+    expires=st.datetimes(min_value=datetime(2000, 1, 1), max_value=datetime(9000, 1, 1), timezones=st.just(UTC)),
+)
+def test_round_trip(tmp_path_factory: pytest.TempPathFactory, name: str, roles: set[Role], expires: datetime) -> None:
+    path = tmp_path_factory.getbasetemp() / "t.toml"
+    entries = [issue(name, roles, expires.replace(microsecond=0))[1] for _ in range(2)]
+    path.write_text(TokenFile.of(entries).text(), encoding="utf-8")
+    assert [*read_tokens(path).entries.values()] == entries
+
+
+def test_a_token_is_found_by_its_bearer_alone() -> None:
+    token, entry = issue("alice", {Role.READER}, LATER)
+    other, _ = issue("bob", {Role.OPERATOR}, LATER)
+    tokens = TokenFile.of([entry])
+    assert tokens.find(token, NOW) == entry
+    secret = token.rpartition("-")[2]
+    assert entry.sha256 == hashlib.sha256(secret.encode()).hexdigest()
+    forged = token[:-1] + ("0" if token[-1] != "0" else "1")
+    assert tokens.find(forged, NOW) == tokens.find(other, NOW) == "the token is unknown"
+    assert "expired" in str(tokens.find(token, LATER))
+    for malformed in ("", "atta", f"{token} ", token.upper(), token[:-1], f"{token}0", "\xe4" * 80):
+        assert tokens.find(malformed, NOW) == "the token is malformed"
+    assert all(secret not in str(tokens.find(t, LATER)) for t in (token, forged))
+
+
+def test_no_secret_is_kept(tmp_path: Path) -> None:
+    path, out = tmp_path / "t.toml", tmp_path / "alice"
+    made = run("new", "--tokens", str(path), "--name", "alice", "--role", "reader", "--out", str(out))
+    secret = read_token(out).rpartition("-")[2]
+    assert secret not in made.output
+    assert all(secret not in file.read_text() for file in tmp_path.iterdir() if file != out)
+    assert secret not in repr(read_tokens(path))
+    assert {file.stat().st_mode & 0o777 for file in (path, out)} == {0o600}
+
+
+def test_tokens_are_made_listed_and_revoked(tmp_path: Path) -> None:
+    path = tmp_path / "t.toml"
+    words = ("--tokens", str(path))
+    first = run("new", *words, "--name", "alice", "--role", "reader", "--role", "writer").stdout.strip()
+    second = run("new", *words, "--name", "bob", "--role", "peer", "--expires", "2d").stdout.strip()
+    now = datetime.now(UTC)
+    found = read_tokens(path).find(first, now)
+    assert isinstance(found, TokenEntry)
+    assert (found.name, found.roles) == ("alice", {Role.READER, Role.WRITER})
+    assert timedelta(days=89) < found.expires - now < timedelta(days=91)
+    listed = run("list", *words).output
+    assert "alice" in listed
+    assert "bob" in listed
+    assert first.rpartition("-")[2] not in listed
+    run("revoke", *words, found.id)
+    assert read_tokens(path).find(first, now) == "the token is unknown"
+    assert isinstance(read_tokens(path).find(second, now), TokenEntry)
+    assert isinstance(read_tokens(path).find(second, now + timedelta(days=3)), str)
+    with pytest.raises(UnknownNameError, match="unknown token"):
+        run("revoke", *words, found.id)
+    with pytest.raises(ConfigError, match="exists already"):
+        run("new", *words, "--name", "eve", "--role", "peer", "--out", str(path))
+
+
+GOOD = issue("alice", {Role.READER}, LATER)[1].text()
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        ("token = 3", ConfigError, r"begin with \[\[token\]\]"),
+        ("[[token]", DataError, "not a TOML"),
+        ("[[tokens]]", UnknownNameError, "did you mean 'token'"),
+        (GOOD.replace("roles =", "role ="), ConfigError, "did you mean 'roles'"),
+        (GOOD.replace('["reader"]', '["raeder"]'), ConfigError, "did you mean 'reader'"),
+        (GOOD.replace('["reader"]', "[]"), ConfigError, "no list of roles"),
+        (GOOD.replace("id = ", 'id = "x" #'), ConfigError, "no id of 12"),
+        (GOOD.replace("expires = 2027-01-02T00:00:00Z", "expires = 2027-01-02T00:00:00"), ConfigError, "time zone"),
+        (GOOD.replace('sha256 = "', 'sha256 = "g'), ConfigError, "no sha256"),
+        (GOOD + GOOD, ConfigError, "one id"),
+    ],
+)
+def test_mistakes_in_a_file_are_named(tmp_path: Path, text: str, error: type[Exception], words: str) -> None:
+    (tmp_path / "t.toml").write_text(text)
+    with pytest.raises(error, match=words) as caught:
+        read_tokens(tmp_path / "t.toml")
+    assert "t.toml" in str(caught.value)
+
+
+def test_a_file_without_a_token_is_not_shown(tmp_path: Path) -> None:
+    for content in (b"something secret", b"\xff\xfe"):
+        (tmp_path / "t").write_bytes(content)
+        with pytest.raises(DataError, match="holds no token") as caught:
+            read_token(tmp_path / "t")
+        assert "secret" not in str(caught.value)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_token(tmp_path / "absent")
+
+
+def test_a_running_daemon_sees_what_has_changed_and_keeps_what_was_good(tmp_path: Path) -> None:
+    path, now = tmp_path / "t.toml", 0.0
+    entries = [issue(name, {Role.READER}, LATER)[1] for name in ("a", "b")]
+
+    def write(text: str) -> None:
+        (tmp_path / "new").write_text(text)
+        (tmp_path / "new").replace(path)
+
+    write(TokenFile.of(entries[:1]).text())
+    watched = WatchedTokens(str(path), clock=lambda: now)
+    write(TokenFile.of(entries).text())
+    assert len(watched.now().entries) == 1  # not looked at again yet
+    now = 1.0
+    assert len(watched.now().entries) == 2
+    write("damaged")
+    now = 2.0
+    assert len(watched.now().entries) == 2
+    path.unlink()
+    now = 3.0
+    assert len(watched.now().entries) == 2
+    write(TokenFile.of(entries[:1]).text())
+    now = 4.0
+    assert [*watched.now().entries] == [entries[0].id]
+    write("")
+    now = 5.0
+    assert not watched.now().entries

@@ -1,0 +1,372 @@
+"""Tasks: which targets are refused, which are left out; losses and metrics beside plain torch and brute force."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.errors import ConfigError, DataError
+from atta.partition.schema import Schema, TableSpec
+from atta.train import TrainConfig
+from atta.train.tasks import TASKS, LearningTask
+from atta.train.tasks.choice import task_named, task_on
+from atta.train.tasks.counting import numbers_of, of_numbers, targets_in
+from atta.train.tasks.objective import Objective
+from atta.train.tasks.task import TargetCounts
+from atta.train.tasks.watching import watched_by
+from atta.train.tasks.weights import class_weights, read_weights
+
+CLASSES, LABELS, REGRESSION = (TASKS[name] for name in ("classes", "labels", "regression"))
+NAN = float("nan")
+
+
+def schema(spec: TableSpec, classes: int | None = None) -> Schema:
+    return Schema(
+        ("node",),
+        ("node__to__node",),
+        {"node": 10},
+        {"node__to__node": 20},
+        node_tables={"node": {"x": TableSpec("<f4", (7,)), "y": spec}},
+        splits={"node": {"train": 4, "val": 2, "test": 0}},
+        num_classes=classes,
+    )
+
+
+def config(**settings: Any) -> TrainConfig:
+    return TrainConfig(data="somewhere", **settings)
+
+
+# -- which task --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "classes", "name", "outputs"),
+    [
+        (TableSpec("<i8"), 4, "classes", 4),
+        (TableSpec("|u1", (1,)), 4, "classes", 4),
+        (TableSpec("<i8", (5,)), None, "labels", 5),
+        (TableSpec("|b1", (5,)), None, "labels", 5),
+        (TableSpec("<f4"), None, "regression", 1),
+        (TableSpec("<f8", (1,)), None, "regression", 1),
+    ],
+)
+def test_the_target_column_tells_the_task(spec: TableSpec, classes: int | None, name: str, outputs: int) -> None:
+    found = task_on(schema(spec, classes), config())
+    assert (found.task.name, found.channels, found.outputs, found.splits) == (name, 7, outputs, ["val"])
+
+
+def test_rows_of_floats_may_be_labels_or_numbers() -> None:
+    rows = schema(TableSpec("<f4", (3,)))
+    with pytest.raises(ConfigError, match="give --task labels or --task regression"):
+        task_on(rows, config())
+    assert task_on(rows, config(task="labels")).outputs == 3
+    assert task_on(rows, config(task="regression")).outputs == 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "classes", "settings", "said"),
+    [
+        (TableSpec("<f4"), 4, {"task": "classes"}, "training needs integer labels, table y holds float32"),
+        (TableSpec("<i8", (3,)), 4, {"task": "classes"}, r"one label per vertex, y has rows of shape \(3,\)"),
+        (TableSpec("<i8"), 0, {}, "no vertex has one"),
+        (TableSpec("<i8"), None, {}, "no vertex has one"),
+        (TableSpec("<i8"), 1, {}, "at least two classes"),
+        (TableSpec("<i8"), 4, {"task": "labels"}, r"a row of 0 and 1 per vertex, .* y has rows of shape \(\)"),
+        (TableSpec("<f4", (2, 2)), None, {"task": "regression"}, r"numbers per vertex, y has rows of shape \(2, 2\)"),
+        (TableSpec("<f4"), None, {"class_weights": "balanced"}, "--task regression has no classes to weigh"),
+        (TableSpec("<i8"), 4, {"regression_loss": "mae"}, "belongs to --task regression, not classes"),
+    ],
+)
+def test_tables_that_do_not_go_with_the_task(
+    spec: TableSpec, classes: int | None, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        task_on(schema(spec, classes), config(**settings))
+
+
+def test_a_graph_without_targets_is_refused() -> None:
+    bare = schema(TableSpec("<i8"), 2)
+    del bare.node_tables["node"]["y"]
+    with pytest.raises(ConfigError, match="needs the node tables x"):
+        task_on(bare, config())
+
+
+def test_the_first_metric_is_watched() -> None:
+    assert watched_by(config()).metric == watched_by(config(task="classes")).metric == "val_accuracy"
+    assert watched_by(config(task="labels")).metric == "val_micro_f1"
+    for loss in ("mse", "mae"):
+        watched = watched_by(config(task="regression", regression_loss=loss))
+        assert (watched.metric, watched.rises) == (f"val_{loss}", False)
+
+
+# -- targets before training -------------------------------------------------------------------------------------------
+
+
+def counted(task: LearningTask, rows: np.ndarray, outputs: int) -> TargetCounts:
+    """The counts of all rows, added up from two halves as trainers do."""
+    halves = [numbers_of(targets_in(part, task, outputs)) for part in np.array_split(rows, 2)]
+    return of_numbers(halves[0] + halves[1])
+
+
+def test_classes_are_counted_and_checked() -> None:
+    counts = counted(CLASSES, np.array([0, 1, 2, -1, -1, 3, -2, 100]), 3)
+    assert (counts.vertices, counts.unknown, counts.wrong, counts.found.tolist()) == (8, 2, 3, [1, 1, 1])
+    with pytest.raises(ConfigError, match=r"3 of 8 training vertices have a label .* 3 classes \(0 to 2\)"):
+        CLASSES.check(counts, 3)
+    assert CLASSES.check(counted(CLASSES, np.array([[0], [1]], np.uint8), 3), 3) is None
+    assert CLASSES.check(counted(CLASSES, np.array([], np.int64), 3), 3) is None
+    said = CLASSES.check(counted(CLASSES, np.array([0, -1, 1]), 3), 3)
+    assert said == "1 of 3 training vertices have no label (-1 in table y) and are left out"
+    with pytest.raises(ConfigError, match="none of the 8 training vertices has a label"):
+        CLASSES.check(counted(CLASSES, np.full(8, -1), 3), 3)
+    with pytest.raises(ConfigError, match="all 3 labelled training vertices are of class 2"):
+        CLASSES.check(counted(CLASSES, np.array([2, 2, -1, 2]), 3), 3)
+
+
+def test_labels_are_counted_and_checked() -> None:
+    rows = np.array([[1, 0], [1, -1], [-1, -1], [0, 0]], np.int8)
+    counts = counted(LABELS, rows, 2)
+    assert (counts.vertices, counts.unknown, counts.wrong, counts.found.tolist()) == (4, 1, 0, [2, 0, 3, 2])
+    assert LABELS.check(counts, 2) == "1 of 4 training vertices have no known label and are left out"
+    floats = np.where(rows < 0, NAN, rows)
+    assert numbers_of(counted(LABELS, floats, 2)).tolist() == numbers_of(counts).tolist()
+    with pytest.raises(ConfigError, match="2 of 4 training vertices have a number in table y that is neither 0, 1"):
+        LABELS.check(counted(LABELS, np.array([[1, 2], [0.5, 0], [0, 0], [1, 1]]), 2), 2)
+    with pytest.raises(ConfigError, match="of none of the 3 training vertices any label is known"):
+        LABELS.check(counted(LABELS, np.full((3, 2), -1), 2), 2)
+    with pytest.raises(ConfigError, match="no training vertex has a label"):
+        LABELS.check(counted(LABELS, np.zeros((3, 2)), 2), 2)
+    with pytest.raises(ConfigError, match="every training vertex has a label"):
+        LABELS.check(counted(LABELS, np.ones((3, 2)), 2), 2)
+
+
+def test_numbers_are_counted_and_checked() -> None:
+    assert REGRESSION.check(counted(REGRESSION, np.array([1.0, 2.0, -3.0]), 1), 1) is None
+    assert REGRESSION.check(counted(REGRESSION, np.arange(4), 1), 1) is None
+    said = REGRESSION.check(counted(REGRESSION, np.array([[1, NAN], [NAN, NAN]]), 2), 2)
+    assert said == "1 of 2 training vertices have no target (nan in table y) and are left out"
+    with pytest.raises(ConfigError, match="2 of 3 training vertices have a target in table y that is infinite"):
+        REGRESSION.check(counted(REGRESSION, np.array([np.inf, 1e300, 0]), 1), 1)
+    with pytest.raises(ConfigError, match="none of the 2 training vertices has a target"):
+        REGRESSION.check(counted(REGRESSION, np.array([NAN, NAN]), 1), 1)
+
+
+def test_arrays_and_tensors_become_the_same_targets() -> None:
+    for task, rows in (
+        (CLASSES, np.array([[3], [-1]], np.int16)),
+        (LABELS, np.array([[True, False]])),
+        (REGRESSION, np.array([0.5, NAN])),
+        (REGRESSION, np.arange(6.0).reshape(3, 2)),
+        (LABELS, np.zeros((0, 4), np.int8)),
+    ):
+        mine, theirs = task.targets(torch.from_numpy(rows)), torch.from_numpy(task.target_array(rows))
+        torch.testing.assert_close(mine, theirs, equal_nan=True)
+        assert mine.dtype == (torch.float32 if task.rows else torch.int64)
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_of_classes_is_that_of_the_labelled_rows() -> None:
+    torch.manual_seed(0)
+    scores = torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, -1, 3, 2, -1, 1, 1, -1, 0])
+    loss = Objective(CLASSES, 4).mean_loss(scores, labels)
+    (gradient,) = torch.autograd.grad(loss, scores)
+    kept = np.flatnonzero(labels.numpy() >= 0)
+    shares = np.exp(scores.detach().numpy())
+    shares /= shares.sum(1, keepdims=True)
+    assert loss.item() == pytest.approx(-np.log(shares[kept, labels.numpy()[kept]]).mean())
+    assert np.flatnonzero(gradient.abs().sum(1).numpy()).tolist() == kept.tolist()
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS.keys())
+def test_a_batch_without_targets_changes_nothing(task: LearningTask) -> None:
+    outputs = torch.randn(3, 4, requires_grad=True)
+    nothing = torch.full((3, 4), NAN) if task.rows else torch.full((3,), -1)
+    loss = Objective(task, 4).mean_loss(outputs, nothing)
+    (gradient,) = torch.autograd.grad(loss, outputs)
+    assert loss.item() == 0
+    assert not gradient.any()
+
+
+def test_the_loss_of_labels_is_binary_cross_entropy() -> None:
+    torch.manual_seed(1)
+    outputs, labels = torch.randn(20, 5, dtype=torch.float64), torch.randint(0, 2, (20, 5)).double()
+    expected = F.binary_cross_entropy(torch.sigmoid(outputs), labels)
+    assert Objective(LABELS, 5).mean_loss(outputs, labels).item() == pytest.approx(expected.item())
+    weights = torch.rand(5, dtype=torch.float64) * 3
+    shares = torch.sigmoid(outputs)
+    by_hand = -(weights * labels * shares.log() + (1 - labels) * (1 - shares).log()).mean()
+    assert Objective(LABELS, 5, weights).mean_loss(outputs, labels).item() == pytest.approx(by_hand.item())
+    labels[:3, 1], labels[4], labels[5, 0] = -1, NAN, NAN
+    known = labels >= 0
+    each = F.binary_cross_entropy(shares, labels.where(known, 0), reduction="none")
+    expected = each[known].sum() / 5 / 19  # of the mean over labels, one of 20 vertices has none
+    assert Objective(LABELS, 5).mean_loss(outputs, labels).item() == pytest.approx(expected.item())
+
+
+def test_the_losses_of_regression() -> None:
+    torch.manual_seed(2)
+    outputs, targets = torch.randn(2, 30, 3, dtype=torch.float64)
+    squared, absolute = (
+        Objective(REGRESSION, 3),
+        Objective(task_named(config(task="regression", regression_loss="mae")), 3),
+    )
+    assert squared.mean_loss(outputs, targets).item() == pytest.approx(F.mse_loss(outputs, targets).item())
+    assert absolute.mean_loss(outputs, targets).item() == pytest.approx(F.l1_loss(outputs, targets).item())
+    targets[:10, 0], targets[3] = NAN, NAN
+    known = ~targets.isnan()
+    expected = (outputs - targets)[known].square().sum() / 3 / 29
+    assert squared.mean_loss(outputs, targets).item() == pytest.approx(expected.item())
+
+
+# -- class weights -----------------------------------------------------------------------------------------------------
+
+
+def test_balanced_classes_weigh_the_same_and_the_mean_is_one() -> None:
+    labels = np.array([0] * 60 + [1] * 30 + [3] * 10 + [-1] * 7)
+    counts = counted(CLASSES, labels, 4)
+    weights = class_weights("balanced", CLASSES, counts, 4)
+    assert weights is not None
+    assert weights.tolist() == pytest.approx([100 / 3 / 60, 100 / 3 / 30, 0, 100 / 3 / 10])
+    # With all vertices in one batch this is torch's own weighted mean.
+    torch.manual_seed(3)
+    outputs, given = torch.randn(len(labels), 4), torch.from_numpy(weights).float()
+    mine = Objective(CLASSES, 4, given).mean_loss(outputs, torch.from_numpy(labels))
+    theirs = F.cross_entropy(outputs, torch.from_numpy(labels), weight=given, ignore_index=-1)
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_a_label_weighs_as_much_as_its_absence() -> None:
+    rows = np.array([[1, 0, 0]] * 2 + [[0, 1, 0]] * 6 + [[-1, 0, 0]] * 4)
+    weights = class_weights("balanced", LABELS, counted(LABELS, rows, 3), 3)
+    assert weights is not None
+    assert weights.tolist() == pytest.approx([6 / 2, 6 / 6, 1])
+
+
+def test_weights_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "weights.txt"
+    file.write_text("# of classes\n1\n\n  2.5 # the rare one\n0\n")
+    assert read_weights(file, 3).tolist() == [1, 2.5, 0]
+    counts = counted(CLASSES, np.array([0, 0, 1, 2]), 3)
+    found = class_weights(str(file), CLASSES, counts, 3)
+    assert found is not None
+    assert found.tolist() == pytest.approx([4 / 4.5, 10 / 4.5, 0])
+    for text, said in (
+        ("1\n2\n", "holds 2 weights, the dataset has 3 classes"),
+        ("1\ntwo\n3\n", "line 2, 'two', is no number of at least 0"),
+        ("1\n-2\n3\n", "line 2, '-2', is no number"),
+        ("1\nnan\n3\n", "line 2, 'nan', is no number"),
+        ("1\n1\ninf\n", "line 3, 'inf', is no number"),
+    ):
+        file.write_text(text)
+        with pytest.raises(DataError, match=said):
+            read_weights(file, 3)
+    file.write_bytes(b"\xff\xfe1")
+    with pytest.raises(DataError, match="is no text"):
+        read_weights(file, 3)
+    with pytest.raises(DataError, match="absent"):
+        read_weights(tmp_path / "absent", 3)
+    file.write_text("0\n0\n0\n")
+    with pytest.raises(ConfigError, match="weight 0"):
+        class_weights(str(file), CLASSES, counts, 3)
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def metrics(task: LearningTask, outputs: np.ndarray, targets: np.ndarray, parts: int) -> dict[str, float]:
+    """The figures, from tallies of ``parts`` batches."""
+    objective = Objective(task, outputs.shape[1])
+    tally = objective.empty_tally(torch.device("cpu"))
+    for some in np.array_split(np.arange(len(outputs)), parts):
+        tally += objective.tally(torch.from_numpy(outputs[some]), torch.from_numpy(targets[some]))
+    return objective.metrics(tally.tolist())
+
+
+def f1(said: np.ndarray, true: np.ndarray) -> float:
+    """The F1 of two sets, from precision and recall; 0 where one of them is not defined."""
+    both = (said & true).sum()
+    if not both:
+        return 0.0
+    precision, recall = both / said.sum(), both / true.sum()
+    return float(2 * precision * recall / (precision + recall))
+
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@given(SEEDS, st.integers(1, 4), st.integers(1, 40))
+def test_metrics_of_classes(seed: int, parts: int, vertices: int) -> None:
+    rng = np.random.default_rng(seed)
+    outputs, targets = rng.standard_normal((vertices, 4)), rng.integers(-1, 4, vertices)
+    found = metrics(CLASSES, outputs, targets, parts)
+    pairs = [(int(np.argmax(row)), int(t)) for row, t in zip(outputs, targets, strict=True) if t >= 0]
+    assert found["accuracy"] == pytest.approx(np.mean([s == t for s, t in pairs]) if pairs else 0)
+    said, true = np.array(pairs, np.int64).reshape(-1, 2).T
+    assert found["macro_f1"] == pytest.approx(np.mean([f1(said == c, true == c) for c in range(4)]))
+    if pairs:
+        shares = np.exp(outputs) / np.exp(outputs).sum(1, keepdims=True)
+        kept = np.flatnonzero(targets >= 0)
+        assert found["loss"] == pytest.approx(-np.log(shares[kept, targets[kept]]).mean())
+    else:
+        assert "loss" not in found
+
+
+@given(SEEDS, st.integers(1, 4), st.integers(1, 40))
+def test_metrics_of_labels(seed: int, parts: int, vertices: int) -> None:
+    rng = np.random.default_rng(seed)
+    outputs = rng.standard_normal((vertices, 3)).astype(np.float32)
+    targets = rng.choice([-1, 0, 1, NAN], (vertices, 3), p=[0.1, 0.5, 0.3, 0.1]).astype(np.float32)
+    found = metrics(LABELS, outputs, targets, parts)
+    known = (targets == 0) | (targets == 1)
+    said, true = (outputs > 0) & known, (targets == 1) & known
+    assert found["micro_f1"] == pytest.approx(f1(said.reshape(-1), true.reshape(-1)))
+    assert found["macro_f1"] == pytest.approx(np.mean([f1(said[:, c], true[:, c]) for c in range(3)]))
+
+
+@given(SEEDS, st.integers(1, 4), st.integers(1, 40))
+def test_metrics_of_regression(seed: int, parts: int, vertices: int) -> None:
+    rng = np.random.default_rng(seed)
+    outputs = rng.standard_normal((vertices, 2)).astype(np.float32)
+    targets = (rng.standard_normal((vertices, 2)) * 3 + 5).astype(np.float32)
+    targets[rng.random((vertices, 2)) < 0.2] = NAN
+    found = metrics(REGRESSION, outputs, targets, parts)
+    known = ~np.isnan(targets)
+    errors = (outputs.astype(np.float64) - targets)[known]
+    assert found.get("mse") == (pytest.approx(np.mean(errors**2)) if known.any() else None)
+    assert found.get("mae") == (pytest.approx(np.mean(np.abs(errors))) if known.any() else None)
+    each = []
+    for said, true, has in zip(outputs.T.astype(float), targets.T.astype(float), known.T, strict=True):
+        spread = ((true[has] - true[has].mean()) ** 2).sum() if has.any() else 0
+        if spread > 1e-9:
+            each.append(1 - ((said[has] - true[has]) ** 2).sum() / spread)
+    assert found.get("r2") == (pytest.approx(np.mean(each)) if each else None)
+
+
+def test_targets_that_are_all_alike_have_no_r2() -> None:
+    for value in (0.0, 0.1, 123456.7):
+        found = metrics(REGRESSION, np.zeros((9, 1), np.float32), np.full((9, 1), value, np.float32), 2)
+        assert "r2" not in found
+        assert found["mae"] == pytest.approx(value)
+
+
+def test_predictions() -> None:
+    outputs = torch.tensor([[0.1, -2.0], [-1.0, 3.0]])
+    assert CLASSES.predictions(outputs).tolist() == [0, 1]
+    assert LABELS.predictions(outputs).tolist() == [[True, False], [False, True]]
+    assert REGRESSION.predictions(outputs) is outputs
+
+
+def test_a_record_is_all_that_a_new_task_needs() -> None:
+    halved = replace(REGRESSION, loss=lambda o, t, w: (o - t).abs().sum() / 2)
+    assert Objective(halved, 1).mean_loss(torch.ones(4, 1), torch.zeros(4, 1)).item() == 0.5
