@@ -344,7 +344,7 @@ def test_ranks_that_users_start_share_the_work(
         str(folder), cluster="x", out=str(tmp_path / "out"), what="scores", split="train", format="npy", processes=2,
         device="cpu",
     )  # fmt: skip
-    task = {"config": dataclasses.asdict(config), "target": clusters[2].addresses}
+    task = {"config": dataclasses.asdict(config), "addresses": clusters[2].addresses}
     (tmp_path / "task.json").write_text(json.dumps(task))
     codes: list[int] = []
 
