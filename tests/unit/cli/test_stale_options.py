@@ -32,6 +32,8 @@ CASES = [
     ("--strategy digest-async --lease inf", "--lease inf: must be positive"),
     ("--strategy digest-async --max-updates 0", "'--max-updates': 0 is not in the range"),
     ("--strategy digest-async --checkpoint x", "--checkpoint: does not go with digest-async"),
+    ("--strategy digest-async --lr-schedule cosine", "--lr-schedule: does not go with digest-async"),
+    ("--strategy digest-async --clip-grad-norm 1", "--clip-grad-norm: does not go with digest-async"),
     ("--strategy digest-async --average weights", "--average weights: does not go with digest-async"),
     ("--strategy digest-async --trainers 2 --trainers-per-server 2", "trainers of a server wait for each other"),
     ("--strategy exchange --eps 1", "--eps: belongs to --strategy sancus, not exchange"),

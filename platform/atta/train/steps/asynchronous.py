@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.train.cooperative import TrainerBatch, count_targets
 from atta.train.cooperative.across.digest import DigestTrainer
 from atta.train.cooperative.across.meeting import told
-from atta.train.cooperative.step import own_backward, summed_cross_entropy
+from atta.train.cooperative.step import own_backward
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
 from atta.train.settings import AsyncDigestSettings
 from atta.train.stale.newest import NewestRows
@@ -146,7 +146,8 @@ class AsyncDigestTrainer(DigestTrainer):
         if batch.graph.dropout is not None:
             batch.graph.dropout.epoch = step
         self.stale.begin(step + 1)
-        own_backward(self.cooperative, batch, count if self.options.loss == "global" else max(1, len(batch.targets)))
+        divisor = count if self.options.loss == "global" else max(1, len(batch.targets))
+        own_backward(self.cooperative, batch, divisor, self.objective.loss_sum)
         self.stale.flush()
         self.stale.commit()
         parameters = list(self.model.parameters())
@@ -167,7 +168,7 @@ class AsyncDigestTrainer(DigestTrainer):
             seconds, version = self._sum([mine.seconds, mine.version])
             start = time.perf_counter()
             loss = self._exact_loss(batch, count)
-            found: dict[str, Any] = {f"{split}_accuracy": of for split, of in self.accuracies().items()}
+            metrics = self._metrics()
             passes, took = (version - done) / self.world, max(seconds - before, 1e-9)
             reports.append(
                 EpochReport(
@@ -182,8 +183,7 @@ class AsyncDigestTrainer(DigestTrainer):
                     eval_bytes=self.eval_bytes,
                     steps=int(version) - done,
                     peak_memory_bytes=self._peaks(),
-                    **found,
-                )
+                ).evaluated(metrics)
             )
             before, done = seconds, int(version)
             self.display.line(reports[-1].line())
@@ -191,7 +191,7 @@ class AsyncDigestTrainer(DigestTrainer):
 
     @torch.no_grad()
     def _exact_loss(self, batch: TrainerBatch, count: int) -> float:
-        """Mean cross-entropy over all training vertices, of an exact forward pass without dropout."""
+        """Mean loss over all training vertices, of an exact forward pass without dropout."""
         graph = batch.graph
         trained, graph.source = graph.source, self.exact
         self.cooperative.eval()
@@ -199,7 +199,7 @@ class AsyncDigestTrainer(DigestTrainer):
             scores = self.cooperative(batch.x, graph)
         finally:
             graph.source = trained
-        mine = summed_cross_entropy(scores.index_select(0, batch.targets), batch.y)
+        mine = self.objective.loss_sum(scores.index_select(0, batch.targets), batch.y)
         return self._sum([float(mine)])[0] / count
 
     @property

@@ -28,6 +28,9 @@ def _check(settings: AsyncDigestSettings) -> None:
     refused = {
         "--checkpoint": settings.checkpoint is not None,
         "--patience": settings.patience is not None,
+        "--early-stop": settings.early_stop is not None,
+        "--lr-schedule": settings.lr_schedule != "none",
+        "--clip-grad-norm": settings.clip_grad_norm is not None,
         "--grad-sync-every": settings.grad_sync_every is not None,
         "--average weights": settings.average != "gradients",
         "--phase paper": settings.phase != "early",
