@@ -18,6 +18,7 @@ import atta
 from atta.client.local import free_addresses
 from atta.client.sessions import stream
 from atta.errors import AttaError, ConfigError
+from atta.protos.v1 import session_pb2
 from atta.wire.clusterfile import write_cluster
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running, daemons
@@ -140,6 +141,26 @@ def test_a_daemon_that_stays_away(reconnect: float, small_graph: SmallGraph, run
             list(batches)
         assert ("reconnect=0.3 s" in str(caught.value)) == bool(reconnect)
         assert list(batches) == [], "an iterator that has failed is over"
+
+
+@pytest.mark.parametrize("reconnect", [0, 60])
+def test_a_session_that_has_ended(reconnect: float, small_graph: SmallGraph, running: Running) -> None:
+    """Its lease ran out while the consumer was stopped. Here another client closes it."""
+    (address,) = free_addresses(1)
+    running.start(small_graph.dataset(1, "random"), 0, address, {})
+    with atta.connect([address]) as cluster:
+        loader = atta.NeighborLoader(cluster, [3], "train", batch_size=8, reconnect=reconnect, **OWN)
+        whole = [digest(batch) for batch in loader]
+        batches = loader.resume(0, 0)
+        found = [digest(next(batches)) for _ in range(3)]
+        (session,) = cluster._connections[0].sessions()
+        name = session_pb2.CloseRequest(session=session.session)
+        cluster._connections[0].call("SessionService.Close", name)
+        if reconnect:
+            assert found + [digest(batch) for batch in batches] == whole
+        else:
+            with pytest.raises(atta.UnknownNameError, match="does not exist"):
+                list(batches)
 
 
 def test_a_stopped_daemon(small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,6 +245,6 @@ def test_a_session_whose_answer_was_lost_is_closed(
 
     monkeypatch.setattr(Connection, "call", losing)
     with pytest.raises(lost):
-        iter(atta.NeighborLoader(cluster, [2], "train", batch_size=4, rank=0, world_size=1))
+        iter(atta.NeighborLoader(cluster, [2], "train", batch_size=4, rank=0, world_size=1, reconnect=0))
     assert cluster.stats()[0]["sessions_opened"] == opened + 1
     assert eventually(lambda: cluster.stats()[0]["sessions"] == 0)

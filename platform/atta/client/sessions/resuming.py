@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from atta.client.sessions.cursor import StreamPlace
 from atta.client.sessions.reattachment import Reattachment
 from atta.client.sessions.stream import BatchStream, RawBatch
-from atta.errors import DeadlineError, RemoteError, RestartedError, UnavailableError
+from atta.errors import DeadlineError, RemoteError, RestartedError, UnavailableError, UnknownNameError
 
 __all__ = ["ResumingStream"]
 
@@ -50,7 +50,7 @@ class ResumingStream(Iterator[RawBatch]):
         self._opened = opened
         self._outages = Reattachment(reconnect_s, place.batch)
         self._reconnect_s = reconnect_s
-        self._failed = False
+        self._failed, self._ended_at = False, -1
         if stream is None:
             try:
                 stream = opened(place, FIRST_OPEN_S, False)
@@ -67,6 +67,14 @@ class ResumingStream(Iterator[RawBatch]):
                 if self._failed:
                     raise StopIteration from None
                 self._stream = self._same(self._reopened(error))
+            except UnknownNameError as error:
+                # The session has ended: its lease ran out while this process was stopped. If the same happens again at
+                # the same batch, it is the batch that names something unknown.
+                if not self._reconnect_s or self._ended_at == self.place.batch:
+                    raise
+                self._ended_at = self.place.batch
+                ended = UnavailableError(self._stream.address, str(error))
+                self._stream = self._same(self._reopened(ended))
             else:
                 self.place.batch += 1
                 return batch
