@@ -36,7 +36,7 @@ from bench.training.pool import TrainerPool
 
 PARTS, HIDDEN, EVAL_EVERY = 8, 64, 10
 REAL_GRAPHS = ("amazon_computers", "coauthor_cs")
-SBM = GenerateOptions(nodes=10_000, edges=100_000, features=32, classes=20, inter=0.6, signal=1.0, **SPLITS)
+SBM = GenerateOptions(nodes=10_000, edges=200_000, features=32, classes=20, inter=0.45, signal=0.6, **SPLITS)
 # 602-256-41 is the shape of Reddit in the papers, on a graph that is small enough for 8 copies of all its rows.
 WIDE_SBM = GenerateOptions(nodes=2_000, edges=20_000, features=602, classes=41, inter=0.6, signal=0.5, **SPLITS)
 WIDE_HIDDEN, WIDE_LAYERS, WIDE_EPOCHS, WIDE_WARMUP = 256, 2, 24, 6
