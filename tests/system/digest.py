@@ -1,7 +1,7 @@
 """Shared by the tests of rows in tables: four trainer processes on real daemons, in servers of two.
 
-``python -m tests.system.digest FOLDER RANK CLUSTER UNCUT`` is one of them. It runs all cases and writes ``RANK.pt``.
-With ``forever`` in place of ``UNCUT`` it trains until it is killed.
+``python -m tests.system.digest FOLDER RANK CLUSTER UNCUT CASES`` is one of them. It runs ``quick`` or ``all`` cases and
+writes ``RANK.pt``. With ``forever`` in place of ``UNCUT`` it trains until it is killed.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ SATS = (
 SAT_RESUMED = tuple(
     TableCase("sat", {"sync_every": 2, "window": 3, "train_every": 2, "epochs": 9}, resumed=at) for at in (0, 5)
 )
+QUICK = (BASE, DELAYED, *RESUMED, *UNCUT, SATS[0], SATS[2])
+"""Cases that `make test` runs."""
 CASES = (*PERIODS, *VARIANTS, DELAYED, *RESUMED, *SGD, *UNCUT, *CHECKPOINTED, *SATS, *SAT_RESUMED)
 
 
@@ -204,7 +206,7 @@ def run_case(case: TableCase, cluster: atta.Cluster, target: str, folder: Path) 
     return run.result()
 
 
-def main(folder: Path, rank: int, cut: str, uncut: str) -> None:
+def main(folder: Path, rank: int, cut: str, uncut: str, which: str = "all") -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meeting", timedelta(seconds=60), rank=rank, world_size=WORLD)
     with atta.connect(cut) as cluster:
@@ -213,7 +215,8 @@ def main(folder: Path, rank: int, cut: str, uncut: str) -> None:
             case = digest(epochs=1_000_000)
             Run(case, case.config(cut), cluster).trainer.fit()
         with atta.connect(uncut) as other:
-            found = {c.name: run_case(c, *((other, uncut) if c.uncut else (cluster, cut)), folder) for c in CASES}
+            cases = QUICK if which == "quick" else CASES
+            found = {c.name: run_case(c, *((other, uncut) if c.uncut else (cluster, cut)), folder) for c in cases}
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,13 @@ from tests.waiting import eventually
 Results = list[dict[str, Any]]
 VERTICES, EDGES, CHANNELS, CLASSES = 120, 800, 5, 3
 ROOT = Path(__file__).parents[2]
+
+
+def marked(cases: Iterable[TableCase]) -> list[Any]:
+    """Cases as parameters of a test; those that are not quick are slow."""
+    return [
+        pytest.param(case, id=case.name, marks=[] if case in harness.QUICK else [pytest.mark.slow]) for case in cases
+    ]
 
 
 @dataclass(frozen=True)
@@ -113,14 +120,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[atta.LocalClus
 
 
 @pytest.fixture(scope="module")
-def results(preloaded_trainers: None, cluster: atta.LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(
+    preloaded_trainers: None,
+    cluster: atta.LocalCluster,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Results:
     """The results of each of the four trainers, by case."""
+    which = "quick" if "not slow" in str(request.config.getoption("-m")) else "all"
     folder = tmp_path_factory.mktemp("digest")
     Whole(between=False).write(folder / "graph")
     partition_graph(folder / "graph", folder / "parts", parts=2, method="metis", seed=0)
     with (
         atta.local(folder / "parts", threads=1) as uncut,
-        trainers(folder, str(cluster.cluster_file), str(uncut.cluster_file)) as started,
+        trainers(folder, str(cluster.cluster_file), str(uncut.cluster_file), which) as started,
     ):
         end = time.monotonic() + 150
         while any(t.poll() is None for t in started) and not any(t.poll() for t in started):
@@ -213,7 +226,7 @@ def owners_of(results: Results, case: TableCase) -> torch.Tensor:
     return owners
 
 
-@pytest.mark.parametrize("case", [*PERIODS, *VARIANTS, SGD[0]], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", marked([*PERIODS, *VARIANTS, SGD[0]]))
 def test_gradients_end_at_the_cut_and_rows_are_of_the_last_synchronisation(results: Results, case: TableCase) -> None:
     expected = InOneProcess(case, owners_of(results, case))
     for rank in range(WORLD):
@@ -239,6 +252,7 @@ def test_gradients_end_at_the_cut_and_rows_are_of_the_last_synchronisation(resul
         assert set(ages[every - 1 :]) <= set(range(every - 1, 2 * every - 1))
 
 
+@pytest.mark.slow
 def test_all_rows_are_pushed_if_asked_for(results: Results) -> None:
     for rank in range(WORLD):
         case = VARIANTS[0]
@@ -263,7 +277,7 @@ def same(a: list[list[torch.Tensor]], b: list[list[torch.Tensor]]) -> bool:
     )
 
 
-@pytest.mark.parametrize("case", harness.CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", marked(harness.CASES))
 def test_all_trainers_have_the_same_weights_and_they_move(results: Results, case: TableCase) -> None:
     for rank in range(1, WORLD):
         assert same(weights(results, case), weights(results, case, rank))
@@ -280,7 +294,7 @@ def test_delays_change_no_bit(results: Results) -> None:
     assert same(weights(results, BASE), weights(results, DELAYED))
 
 
-@pytest.mark.parametrize("cases", [RESUMED, SAT_RESUMED], ids=lambda c: c[0].name)
+@pytest.mark.parametrize("cases", [RESUMED, pytest.param(SAT_RESUMED, marks=pytest.mark.slow)], ids=["digest", "sat"])
 def test_a_run_that_goes_on_repeats_every_bit(results: Results, cases: tuple[TableCase, TableCase]) -> None:
     through, resumed = cases
     assert same(weights(results, through), weights(results, resumed))
@@ -289,12 +303,14 @@ def test_a_run_that_goes_on_repeats_every_bit(results: Results, cases: tuple[Tab
             assert all(a[key] == b[key] for key in ("loss", "ages", "errors", "uses", "broadcasts"))
 
 
+@pytest.mark.slow
 def test_with_plain_descent_means_of_weights_are_means_of_gradients(results: Results) -> None:
     for one, other in zip(weights(results, SGD[0]), weights(results, SGD[1]), strict=True):
         for a, b in zip(one, other, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_rows_that_backward_computes_again_are_published_once(results: Results) -> None:
     plain, checkpointed = CHECKPOINTED
     for a, b in zip(weights(results, plain)[0], weights(results, checkpointed)[0], strict=True):
@@ -307,7 +323,7 @@ def test_rows_that_backward_computes_again_are_published_once(results: Results) 
 # -- predictions -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", SATS[:2], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", marked(SATS[:2]))
 def test_predictions_are_read_only_where_they_are_better(results: Results, case: TableCase) -> None:
     plain, epochs = SATS[2], results[0][case.name]["epochs"]
     # The predictor takes its first step in epoch 2, and is measured again in epoch 4, before backward's step.
@@ -352,6 +368,7 @@ def test_tables_that_do_not_fit_name_the_bytes(preloaded_trainers: None, cluster
     assert set(cluster.tables.specs()) == before
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_leaves_no_tables(
     preloaded_trainers: None, cluster: atta.LocalCluster, tmp_path: Path
 ) -> None:

@@ -125,7 +125,7 @@ def test_only_describe_answers_anybody() -> None:
     assert by_bound[Bound.NAMED] == [
         f"ControlService.{name}" for name in ("Stats", "Sessions", "Report", "Trace", "Stop")
     ]
-    assert {name.partition(".")[0] for name in by_bound[Bound.PROCESS]} == {"SessionService"}
+    assert {name.partition(".")[0] for name in by_bound[Bound.PROCESS]} == {"SessionService", "ParameterService"}
 
 
 # -- daemons -----------------------------------------------------------------------------------------------------------

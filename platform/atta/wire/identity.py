@@ -29,7 +29,7 @@ class Bound(enum.Enum):
     DATA = "data"
     """A partition of a dataset. Every process that serves it answers alike, or says which mutable table it lacks."""
     PROCESS = "process"
-    """Sessions. One process holds them in memory, and they end when the daemon is restarted."""
+    """Sessions, and weights of jobs. One process holds them in memory, and they end when the daemon is restarted."""
 
 
 def new_incarnation() -> str:
