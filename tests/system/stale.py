@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import traceback
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -203,6 +204,7 @@ def train(case: StaleCase, groups: ServerGroups) -> dict[str, Any]:
         losses.append(float(loss))
         payload.append({f"{layer} {way}": count for (layer, way), count in stale.figures.sent.items()})
         ages.append({f"{layer} {way}": (a.least, a.most, a.rows) for (layer, way), a in stale.figures.ages.items()})
+    stale.close()
     return {
         "losses": losses,
         "gradients": {n: p.grad.clone() for n, p in model.module.named_parameters()},
@@ -238,6 +240,7 @@ def drive(case: StaleCase, groups: ServerGroups) -> dict[str, Any]:
                 "ages": [found.ages[1, "forward"].least, found.ages[1, "forward"].most, found.ages[1, "forward"].total],
             }
         )
+    stale.close()
     return {
         "read": read,
         "figures": figures,
@@ -249,12 +252,33 @@ def drive(case: StaleCase, groups: ServerGroups) -> dict[str, Any]:
     }
 
 
+def ahead(folder: Path, groups: ServerGroups) -> bool:
+    """Whether the first trainer ends its second epoch although no other has begun it: PipeGCN reads rows of the first."""
+    case, first, ended = StaleCase("pipegcn"), dist.get_rank() == 0, folder / "ended"
+    _, reads = reads_of(case, groups)
+    stale = source(case, reads, torch.float64)
+    for epoch in (1, 2):
+        stale.begin(epoch)
+        within = time.monotonic() + 20
+        while epoch == 2 and not first and not ended.exists() and time.monotonic() < within:
+            time.sleep(0.01)
+        stale.start(1, "forward", torch.full((reads.own, WIDTH), float(epoch), dtype=torch.float64)).finish()
+        stale.flush()
+        if epoch == 2 and first and time.monotonic() < within:
+            ended.touch()
+        dist.barrier()
+        stale.commit()
+    stale.close()
+    return ended.exists()
+
+
 def main(folder: Path, rank: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meeting", timedelta(seconds=60), rank=rank, world_size=WORLD)
     groups = {trainers: ServerGroups(trainers) for trainers in (1, 2)}
     results: dict[str, Any] = {case.name: train(case, groups[case.base.trainers]) for case in TRAINED}
     results |= {f"driven {case.name}": drive(case, groups[case.base.trainers]) for case in DRIVEN}
+    results["ahead"] = ahead(folder, groups[2])
     torch.save(results, folder / f"{rank}.pt")
     dist.destroy_process_group()
 

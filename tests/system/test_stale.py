@@ -75,6 +75,10 @@ def test_sancus_without_slack_is_exchange(results: Results, case: StaleCase) -> 
     assert found["payload"] == exact["payload"]
 
 
+def test_pipegcn_waits_for_no_message_of_its_own_epoch(results: Results) -> None:
+    assert all(result["ahead"] for result in results)
+
+
 @pytest.mark.parametrize("case", FROZEN, ids=lambda c: c.name)
 def test_pipegcn_is_exact_after_two_epochs_per_layer(results: Results, case: StaleCase) -> None:
     """The weights stay as they are, so the rows of the epoch before become those of this one, layer by layer."""

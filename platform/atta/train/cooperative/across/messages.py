@@ -29,6 +29,8 @@ class MessageWay:
 
     Both ends know when an owner sends, because they count its versions alike. With a bound on the change of rows only
     the owner knows, and all trainers tell each other before each layer, in a byte each.
+
+    Messages that nobody reads in their epoch stay under way while the next one computes, until their layer is read.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class MessageWay:
         self._owners = owners
         self._epoch = 0
         self._started: set[int] = set()
-        self._later: list[_Messages] = []
+        self._later: dict[int, _Messages] = {}  # by layer; they are read in a later epoch
         self._versions: dict[int, list[int]] = {}
         self._tables: dict[int, ReplicaTable] = {}
         self._copies: dict[int, torch.Tensor] = {}
@@ -96,31 +98,31 @@ class MessageWay:
         rule = self._decisions.reads(self._epoch, self._direction)
         keeps = self._decisions.keeps(self._direction) is not None
         if layer in self._started and keeps:
-            return _Read(self, layer, rows, rule, None)
-        again = layer in self._started
+            return _Read(self, layer, rows, rule, [])
+        again, due = layer in self._started, self._later.pop(layer, None)
+        earlier = [] if due is None else [due]
         self._started.add(layer)
         sending = self._publishers(layer, rows)
         messages = self._send(layer, rows, outgoing(rows) if sending[self._rank] else None, sending)
         if not again:
             self._count(layer, sending)
         if keeps and (rule is None or rule.newest < self._epoch):
-            self._later.append(messages)
-            return _Read(self, layer, rows, rule, None)
-        return _Read(self, layer, rows, rule, messages)
+            self._later[layer] = messages
+            return _Read(self, layer, rows, rule, earlier)
+        return _Read(self, layer, rows, rule, [*earlier, messages])
 
     def flush(self) -> None:
-        """See ``Way``."""
-        later, self._later = self._later, []
-        for messages in later:
-            self._keep(messages)
+        """See ``Way``: what is read in its epoch was waited for when it was read."""
 
     def commit(self) -> None:
-        """See ``Way``."""
-        for table in self._tables.values():
-            table.commit(self._epoch)
+        """See ``Way``. Layers with messages under way follow when these have come."""
+        for layer, table in self._tables.items():
+            if layer not in self._later:
+                table.commit(self._epoch)
 
     def state(self) -> dict[str, Any]:
-        """See ``Way``."""
+        """See ``Way``; waits for the messages that are under way."""
+        self._take_in()
         tables = {
             layer: (table.shape.widths[layer, self._direction], table.state()) for layer, table in self._tables.items()
         }
@@ -142,17 +144,17 @@ class MessageWay:
         self._packing.load_state(state["packing"])
 
     def close(self) -> None:
-        """Nothing is left outside this process."""
+        """See ``Way``: no message is left under way."""
+        self._take_in()
 
-    def arrived(self, layer: int, like: torch.Tensor, rule: Rule | None, messages: _Messages | None) -> torch.Tensor:
-        """The rows that are used, [n, d]; ``messages`` come first, if any."""
+    def arrived(self, layer: int, like: torch.Tensor, rule: Rule | None, due: Sequence[_Messages]) -> torch.Tensor:
+        """The rows that are used, [n, d]; the ``due`` messages are waited for first, the oldest of them first."""
         key = (layer, self._direction)
         if self._decisions.keeps(self._direction) is None:
-            assert messages is not None
-            pieces = [rows for _, rows in self._unpacked(messages)]
+            pieces = [rows for messages in due for _, rows in self._unpacked(messages)]
             self._figures.read(key, Ages(len(self._rows), 0, 0, 0) if len(self._rows) else Ages())
             return torch.cat(pieces) if pieces else like.new_empty((0, *like.shape[1:]))
-        if messages is not None:
+        for messages in due:
             self._keep(messages)
         if rule is None:
             return like.new_zeros((len(self._rows), *like.shape[1:]))
@@ -217,10 +219,19 @@ class MessageWay:
             for owner, message in messages.into.items()
         ]
 
-    def _keep(self, messages: _Messages) -> None:
+    def _take_in(self) -> None:
+        """Wait for the messages of an epoch that has been committed."""
+        later, self._later = self._later, {}
+        for messages in later.values():
+            self._keep(messages).commit(messages.version)
+
+    def _keep(self, messages: _Messages) -> ReplicaTable:
         table = self._table(messages.layer, messages.like)
         for owner, rows in self._unpacked(messages):
             table.publish(messages.layer, self._direction, self._rows[self._owners == owner], rows, messages.version)
+        if messages.version < self._epoch:  # of an epoch that has been committed
+            table.commit(messages.version)
+        return table
 
     def _table(self, layer: int, like: torch.Tensor) -> ReplicaTable:
         if layer not in self._tables:
@@ -274,9 +285,9 @@ class _Messages:
 
 class _Read:
     def __init__(
-        self, way: MessageWay, layer: int, like: torch.Tensor, rule: Rule | None, messages: _Messages | None
+        self, way: MessageWay, layer: int, like: torch.Tensor, rule: Rule | None, due: Sequence[_Messages]
     ) -> None:
-        self._way, self._layer, self._like, self._rule, self._messages = way, layer, like[:0].detach(), rule, messages
+        self._way, self._layer, self._like, self._rule, self._due = way, layer, like[:0].detach(), rule, due
 
     def finish(self) -> torch.Tensor:
-        return self._way.arrived(self._layer, self._like, self._rule, self._messages)
+        return self._way.arrived(self._layer, self._like, self._rule, self._due)
