@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class MessageWay:
     the owner knows, and all trainers tell each other before each layer, in a byte each.
 
     Messages that nobody reads in their epoch stay under way while the next one computes, until their layer is read.
+    Gradients among them leave after the epoch, so that they do not delay the sum of the weights' gradients.
     """
 
     def __init__(
@@ -103,12 +104,15 @@ class MessageWay:
         earlier = [] if due is None else [due]
         self._started.add(layer)
         sending = self._publishers(layer, rows)
-        messages = self._send(layer, rows, outgoing(rows) if sending[self._rank] else None, sending)
+        messages = self._packed(layer, rows, outgoing(rows) if sending[self._rank] else None, sending)
         if not again:
             self._count(layer, sending)
         if keeps and (rule is None or rule.newest < self._epoch):
             self._later[layer] = messages
+            if self._direction == "forward":
+                messages.post()
             return _Read(self, layer, rows, rule, earlier)
+        messages.post()
         return _Read(self, layer, rows, rule, [*earlier, messages])
 
     def flush(self) -> None:
@@ -116,6 +120,8 @@ class MessageWay:
 
     def commit(self) -> None:
         """See ``Way``. Layers with messages under way follow when these have come."""
+        for messages in self._later.values():
+            messages.post()
         for layer, table in self._tables.items():
             if layer not in self._later:
                 table.commit(self._epoch)
@@ -188,7 +194,7 @@ class MessageWay:
         self._versions[layer] = [self._epoch if s else v for s, v in zip(sending, last, strict=True)]
         return sending
 
-    def _send(self, layer: int, like: torch.Tensor, outgoing: Outgoing | None, sending: list[bool]) -> _Messages:
+    def _packed(self, layer: int, like: torch.Tensor, outgoing: Outgoing | None, sending: list[bool]) -> _Messages:
         into: dict[int, torch.Tensor] = {}
         out: list[torch.Tensor] = []
         operations = []
@@ -203,16 +209,14 @@ class MessageWay:
                 operations.append(dist.P2POp(dist.isend, message, rank, self._group))
                 self._figures.sent[layer, self._direction] += message.nbytes
                 self._figures.crossed[layer, self._direction] += message.nbytes * self._elsewhere[member]
-        works = list(dist.batch_isend_irecv(operations)) if operations else []
-        return _Messages(layer, self._epoch, like[:0].detach(), into, out, works)
+        return _Messages(layer, self._epoch, like[:0].detach(), into, out, operations)
 
     def _count(self, layer: int, sending: list[bool]) -> None:
         count = self._figures.broadcasts if sending[self._rank] else self._figures.skipped
         count[layer, self._direction] += 1
 
     def _unpacked(self, messages: _Messages) -> list[tuple[int, torch.Tensor]]:
-        for work in messages.works:
-            work.wait()
+        messages.wait()
         key = (messages.layer, self._direction)
         return [
             (owner, self._packing.unpack((*key, owner), message, messages.like, messages.version))
@@ -271,16 +275,29 @@ def message_way(
     )
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Messages:
-    """Messages of one layer under way; ``out`` holds what is being sent until it has left."""
+    """Messages of one layer; ``out`` holds what is being sent until it has left."""
 
     layer: int
     version: int
     like: torch.Tensor
     into: dict[int, torch.Tensor]
     out: list[torch.Tensor]
-    works: list[Any]
+    operations: list[dist.P2POp]
+    works: list[Any] = field(default_factory=list)
+
+    def post(self) -> None:
+        """Send and receive, unless that is under way. All trainers post their messages in the same order."""
+        operations, self.operations = self.operations, []
+        if operations:
+            self.works = list(dist.batch_isend_irecv(operations))
+
+    def wait(self) -> None:
+        """Wait until all have come and left."""
+        assert not self.operations, "the messages were never posted"
+        for work in self.works:
+            work.wait()
 
 
 class _Read:
