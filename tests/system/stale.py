@@ -1,6 +1,7 @@
 """Shared by the tests of stale rows: four trainer processes without daemons, in servers of two.
 
-``python -m tests.system.stale FOLDER RANK`` is one of them. It runs all cases and writes ``RANK.pt``.
+``python -m tests.system.stale FOLDER RANK CASES`` is one of them. It runs ``quick`` or ``all`` cases and writes
+``RANK.pt``.
 """
 
 from __future__ import annotations
@@ -154,6 +155,13 @@ DRIVEN = (
     StaleCase("sancus", {"bound": "gap", "eps": 2.5, "warmup": 0}),
 )
 
+QUICK = (
+    *(EXCHANGE, *EXACT[:3], EXACT[6], *NO_SLACK, FROZEN[0], FROZEN[5], CODECS[0], CODECS[-1], *CHECKPOINTED),
+    *(DROPPED[1], DROPPED[4], DROPPED[6], *STALE_DROPPED[:2], *RECOMPUTED),
+    *(case for case in DRIVEN if case.system != "sancus" or case.options["eps"] in (1, 2.5)),
+)
+"""Cases that `make test` runs."""
+
 
 def reads_of(case: StaleCase, groups: ServerGroups) -> tuple[Any, ReadRows]:
     found, trainers = found_rows(case.base, groups), case.across == "trainers"
@@ -272,12 +280,16 @@ def ahead(folder: Path, groups: ServerGroups) -> bool:
     return ended.exists()
 
 
-def main(folder: Path, rank: int) -> None:
+def main(folder: Path, rank: int, which: str = "all") -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meeting", timedelta(seconds=60), rank=rank, world_size=WORLD)
     groups = {trainers: ServerGroups(trainers) for trainers in (1, 2)}
-    results: dict[str, Any] = {case.name: train(case, groups[case.base.trainers]) for case in TRAINED}
-    results |= {f"driven {case.name}": drive(case, groups[case.base.trainers]) for case in DRIVEN}
+
+    def wanted(case: StaleCase) -> bool:
+        return which == "all" or case in QUICK
+
+    results: dict[str, Any] = {case.name: train(case, groups[case.base.trainers]) for case in TRAINED if wanted(case)}
+    results |= {f"driven {case.name}": drive(case, groups[case.base.trainers]) for case in DRIVEN if wanted(case)}
     results["ahead"] = ahead(folder, groups[2])
     torch.save(results, folder / f"{rank}.pt")
     dist.destroy_process_group()
@@ -285,7 +297,7 @@ def main(folder: Path, rank: int) -> None:
 
 if __name__ == "__main__":
     try:
-        main(Path(sys.argv[1]), int(sys.argv[2]))
+        main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
     except BaseException:
         traceback.print_exc()
         raise SystemExit(1) from None
