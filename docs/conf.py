@@ -25,6 +25,7 @@ highlight_language = "none"  # indented lines are commands; blocks of Python say
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 
+autoclass_content = "both"  # what constructors take stands with them
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the text of each argument says its type, shape and unit
 autodoc_default_options = {"members": True}

@@ -14,5 +14,5 @@ mkdir -p "$plain" dist
 "$python" -m build --wheel --no-isolation -Cbuild-dir=build/wheel/native --outdir "$plain" . >build/wheel/log.txt 2>&1 ||
   { cat build/wheel/log.txt >&2; exit 1; }
 rm -f dist/atta-*.whl
-auditwheel -q repair --wheel-dir dist "$plain"/atta-*.whl
+auditwheel repair --wheel-dir dist "$plain"/atta-*.whl >>build/wheel/log.txt 2>&1 || { cat build/wheel/log.txt >&2; exit 1; }
 (cd dist && sha256sum atta-*.whl | tee SHA256SUMS)

@@ -44,6 +44,8 @@ class BatchLoader(DagLoader):
     ) -> None:
         """Describe the batches; nothing is sent before the first iteration.
 
+        Only daemons know an operator of your own, so its errors are raised by the first iteration.
+
         Args:
             cluster: from ``atta.connect`` or ``atta.local``.
             operator: its name (docs/samplers.md lists those that come with Atta), known to the daemons.
@@ -59,7 +61,6 @@ class BatchLoader(DagLoader):
         Raises:
             ConfigError: an argument is out of range, or the operator needs seeds.
             UnknownNameError: a type, table, split or option does not exist.
-            Errors of an operator of your own are raised by the first iteration, because only daemons know it.
         """
         schema = cluster.schema
         name = edge_type_name(schema, edge_type)
