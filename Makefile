@@ -10,7 +10,7 @@ NATIVE := $(wildcard samplers/native/* partition/native/* platform/atta/kvstore/
 FUZZ := $(wildcard tests/fuzz/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all coverage lint format protos bench sanitize soak clean
+.PHONY: help setup demo test test-all coverage lint format protos docs wheel bench sanitize soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -52,6 +52,14 @@ format: setup ## format Python and C++
 
 protos: setup ## regenerate the message classes from protos/atta/v1
 	@tools/generate_protos.sh
+
+docs: setup ## build the documentation site in build/docs (its tools are installed the first time)
+	@$(BIN)/python -c "import furo, myst_parser, sphinx" 2>/dev/null || $(PIP) furo myst-parser sphinx
+	@$(BIN)/python -m sphinx -q -W -n --keep-going -b html -d build/doctrees docs build/docs
+	@echo "== build/docs/index.html"
+
+wheel: setup ## build the wheel for this machine in dist, with a manylinux tag and checksums
+	@tools/wheel.sh
 
 bench: setup ## measure what bench/results records (takes long; DistDGL as a peer needs root)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bench/run.sh

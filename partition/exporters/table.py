@@ -19,13 +19,13 @@ from atta.observe.progress import Progress
 from atta.partition.disk.files import chunks, write_json
 from atta.partition.exporters.common import lost_tables, row_chunks, split_mask
 from atta.partition.graph import Graph
+from atta.partition.graph.strings import NAME
 from atta.partition.schema import TableSpec
 
 __all__ = ["MARKER", "lost", "write"]
 
 Array = npt.NDArray[Any]
 MARKER: str | None = "schema.json"
-NAME = "name"
 _ROWS = 1 << 18
 
 

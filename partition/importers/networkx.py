@@ -26,6 +26,7 @@ import numpy.typing as npt
 from atta.errors import DataError
 from atta.observe.progress import Progress, Silent
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
+from atta.partition.graph.strings import NAME
 from atta.partition.importers.reading.common import add_features, name_bytes
 from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
@@ -125,7 +126,7 @@ def _write(graph: nx.Graph[Any], where: str | Path, out: GraphWriter, options: I
     ids, names = _labels(where, labels)
     out.add_nodes(NODE_TYPE, len(labels), ids=ids)
     if names is not None:
-        out.add_table("name", name_bytes(where, names))
+        out.add_table(NAME, name_bytes(where, names))
     if isinstance(whole.get("name"), str):
         out.provenance["name"] = whole.pop("name")
     columns = _Columns(where, options, "vertex", dict(graph.graph.get("node_default") or {}))

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from atta.errors import DataError
 from atta.observe.extras import load
 from atta.partition.graph import GraphWriter
+from atta.partition.graph.strings import NAME
 from atta.partition.importers.reading.common import add_features, name_bytes
 from atta.partition.importers.reading.edges import EdgeStream
 from atta.partition.importers.reading.options import ImportOptions
@@ -118,7 +119,7 @@ def _add_nodes(folder: Path, out: GraphWriter, node_type: str, entry: Mapping[st
         else:
             out.add_table(name, rows, node_type)
     if strings:
-        out.add_table("name", name_bytes(where, ids.to_pylist()), node_type)
+        out.add_table(NAME, name_bytes(where, ids.to_pylist()), node_type)
     for name, column in splits.items():
         chosen = _numbers(where, column, whole[column].combine_chunks())
         out.add_split(name, as_mask(where, f"the column {column!r}", chosen), node_type)

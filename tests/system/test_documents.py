@@ -41,7 +41,7 @@ SMALLER = {
 PRINTED = {
     "cooperative.md": "\n",
     "README.md": "",
-    "importing.md": "",
+    "importing.md": "Strozzi",
     "inference.md": "(50, 8)",
     "samplers.md": "torch.Size",
     "sampling-standalone.md": "\n",
@@ -131,7 +131,12 @@ def test_python_runs(
     pytest.importorskip("torch_geometric")
     monkeypatch.chdir(home)
     if path.name != "README.md":  # one document is enough to test that daemons start
-        monkeypatch.setattr(atta, "local", lambda *_, **__: atta.connect("cluster.toml"))
+        start = atta.local
+
+        def local(data: str, **_: object) -> atta.Cluster:
+            return atta.connect("cluster.toml") if data == "data/demo-2p" else start(data, threads=1, daemons=1)
+
+        monkeypatch.setattr(atta, "local", local)
     names = {"__name__": "document"}
     try:
         exec(compile("\n".join(running(python_blocks(path))), path.name, "exec"), names)

@@ -20,7 +20,7 @@ from google.protobuf.descriptor import FieldDescriptor
 import atta
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
-from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, table_pb2, weights_pb2
+from atta.protos.v1 import control_pb2, graph_pb2, ids_pb2, kv_pb2, table_pb2, weights_pb2
 from atta.wire import rpc
 from tests.system.conftest import SmallGraph
 from tests.system.hostile import Caller
@@ -149,6 +149,8 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
         "KvService.Pull": [
             kv_pb2.PullRequest(pulls=[kv_pb2.TablePull(node_type="node", tables=["x"], rows=rows, wide_rows=True)])
         ],
+        "IdService.Numbers": [ids_pb2.NumbersRequest(node_type="node", width=8, strings=rows)],
+        "IdService.Strings": [ids_pb2.StringsRequest(node_type="node", numbers=rows)],
         "TableService.Create": [table_pb2.CreateTableRequest(dataset_id=dataset, spec=spec)],
         "TableService.Push": [push],
         "TableService.Pull": [table_pb2.PullRowsRequest(name="plain", rows=rows)],

@@ -39,11 +39,11 @@ EPOCH = EpochReport(3, 1.0, 0.5, 10.0, 20.0, 30.0, dict.fromkeys(PHASES, 0.1), v
 CLASSES = 4
 
 
-def checkpoint(folder: Path, model: str, layers: int = 3) -> tuple[Path, torch.nn.Module]:
+def checkpoint(folder: Path, model: str, layers: int = 3, channels: int = 16) -> tuple[Path, torch.nn.Module]:
     """A folder with random weights, and the model itself."""
     config = TrainConfig(data="x", model=model, num_neighbors=(2,), layers=layers, hidden=8, heads=2)
     torch.manual_seed(5)
-    made = build_model(config, 16, CLASSES)
+    made = build_model(config, channels, CLASSES)
     with torch.no_grad():
         for weight in made.parameters():
             weight += 0.1 * torch.randn_like(weight)  # biases, too

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 from atta.errors import DataError
 from atta.partition.disk.files import chunks
 from atta.partition.graph import GraphWriter
+from atta.partition.graph.strings import to_rows
 from atta.partition.importers.reading.options import ImportOptions
 
 __all__ = ["add_features", "as_csr", "load_array", "load_npz", "name_bytes"]
@@ -78,10 +79,9 @@ def add_features(out: GraphWriter, matrix: Any, node_type: str, options: ImportO
 
 def name_bytes(where: str | Path, names: Sequence[str]) -> npt.NDArray[np.uint8]:
     """Return the table ``name`` [n, bytes]: UTF-8, padded with zeros; raises DataError."""
-    encoded = np.array([text.encode() for text in names], dtype=np.bytes_)
     if strange := next((text for text in names if text.endswith("\0")), None):
         raise DataError(where, f"the id {strange!r} ends in a zero, which pads ids")
-    width = max(1, encoded.dtype.itemsize)
-    if width > _MAX_NAME_BYTES:
-        raise DataError(where, f"an id takes {width} bytes, at most {_MAX_NAME_BYTES} are kept")
-    return encoded.view(np.uint8).reshape(len(names), width)
+    rows = to_rows(np.array(names, dtype=np.str_))
+    if rows.shape[1] > _MAX_NAME_BYTES:
+        raise DataError(where, f"an id takes {rows.shape[1]} bytes, at most {_MAX_NAME_BYTES} are kept")
+    return rows

@@ -15,6 +15,7 @@ from atta.client.sessions.keeper import SessionKeeper
 from atta.client.sessions.slots import SlotMaps
 from atta.client.sessions.stream import BatchStream
 from atta.client.tables.cluster import ClusterTables
+from atta.client.tables.string_ids import StringIds
 from atta.errors import ConfigError, RestartedError, WrongDatasetError
 from atta.kvstore.parameters.spec import ParameterSpec
 from atta.observe.figures import JobFigures
@@ -57,6 +58,8 @@ class Cluster:
         # Mutable tables live in the daemons' memory, so they do not move to another address.
         self.tables = ClusterTables(tuple(self._connections), self.parts, self._descriptions[0].dataset_id)
         """Mutable tables on the daemons; see ``atta.DistTensor`` and ``atta.DistEmbedding``."""
+        self.ids = StringIds(self.schema, self._connections)
+        """The users' string ids: ``ids.numbers(strings)`` and ``ids.strings(numbers)``."""
 
     @property
     def schema(self) -> Schema:

@@ -37,6 +37,7 @@ from atta.daemon.services.others import add_health_and_reflection
 from atta.daemon.services.parameters import ParameterService
 from atta.daemon.services.rooms import AnswerRoom, RequestRoom
 from atta.daemon.services.sessions import SessionService
+from atta.daemon.services.string_ids import IdService
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError
 from atta.kvstore.parameters.jobs import ParameterJobs
@@ -102,6 +103,7 @@ class Daemon:
             at_once=at_once,
             answers=answers,
         )
+        self._ids = IdService(self._dataset, opened.owner, store, self._serving, config.listen, answers=answers)
         weights = ParameterJobs(lambda: config.table_bytes - tables.used_bytes)
         tables = Tables(config.table_bytes, beside=lambda: weights.used_bytes)
         self._weights = ParameterService(weights, config.parts.start)
@@ -152,6 +154,7 @@ class Daemon:
         handlers = {
             "GraphService": served("GraphService", self._graph.methods()),
             "KvService": served("KvService", self._kv.methods()),
+            "IdService": self._ids.methods(),
             "TableService": self._tables.methods(),
             "ParameterService": self._weights.methods(),
             "SessionService": self._sessions.methods(),

@@ -20,6 +20,7 @@ from atta.train.settings import (
     SatSettings,
     TrainSettings,
 )
+from atta.train.settings.loggers import parse_logger
 from atta.train.settings.stopping import parse_early_stop
 from atta.train.strategies import STRATEGIES, strategies_with
 
@@ -74,6 +75,8 @@ class TrainConfig(
                     "give either --patience (the first figure of the task) or --early-stop METRIC:PATIENCE"
                 )
             parse_early_stop(self.early_stop)
+        for logger in self.logger or ():
+            parse_logger(logger)
 
     def _check_belonging(self) -> None:
         own = STRATEGIES[self.strategy].own_settings

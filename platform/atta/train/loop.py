@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -27,7 +27,9 @@ from atta.train.checkpoint import (
 )
 from atta.train.reports.display import Display
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
+from atta.train.reports.loggers import RunLog, make_logger
 from atta.train.settings import TrainSettings
+from atta.train.settings.loggers import parse_logger
 from atta.train.settings.stopping import patience_of
 from atta.train.steps.schedule import LearningRate
 from atta.train.steps.timing import peak_memory
@@ -108,13 +110,20 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         """Train all epochs; returns them with those of a resumed checkpoint."""
         epochs, patience = self._restore(), patience_of(self.config)
         stops = self._stops(epochs)  # a run that has stopped stays stopped when it is resumed
-        while len(epochs) < self.config.epochs and not stops:
-            epochs.append(self._epoch(len(epochs)))
-            stops = self._stops(epochs)
-            self._save(epochs, last=stops or len(epochs) == self.config.epochs)
+        with self._run_log() as log:
+            while len(epochs) < self.config.epochs and not stops:
+                epochs.append(self._epoch(len(epochs)))
+                log.epoch(epochs[-1])
+                stops = self._stops(epochs)
+                self._save(epochs, last=stops or len(epochs) == self.config.epochs)
         if stops:
             self.display.line(f"no better {_words(self.watched)} for {patience} evaluations: stopping")
         return epochs
+
+    def _run_log(self) -> RunLog:
+        """The loggers of the run, on rank 0."""
+        wanted = self.config.logger or () if self.rank == 0 else ()
+        return RunLog([make_logger(parse_logger(text)) for text in wanted], asdict(self.config))
 
     def _epoch(self, epoch: int) -> EpochReport:
         config = self.config

@@ -16,7 +16,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from atta import errors
-from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2, link_pb2, session_pb2, table_pb2, weights_pb2
+from atta.protos.v1 import control_pb2, graph_pb2, ids_pb2, kv_pb2, link_pb2, session_pb2, table_pb2, weights_pb2
 from atta.wire import bulk
 from atta.wire.bulk import (
     BATCH_CHUNK,
@@ -143,10 +143,12 @@ METHODS: dict[str, RpcMethod] = {
         ListTables=(kv_pb2.ListTablesRequest, kv_pb2.ListTablesReply),
     ),
     **_table(
-        "LinkService",
+        "IdService",
         Bound.DATA,
-        Attach=(link_pb2.AttachRequest, link_pb2.AttachReply),
+        Numbers=(ids_pb2.NumbersRequest, ids_pb2.NumbersReply),
+        Strings=(ids_pb2.StringsRequest, ids_pb2.StringsReply),
     ),
+    **_table("LinkService", Bound.DATA, Attach=(link_pb2.AttachRequest, link_pb2.AttachReply)),
     **_table(
         "TableService",
         Bound.DATA,

@@ -11,11 +11,12 @@ import pytest
 
 import atta
 from atta.client.loaders.pyg import AttaSampler, backends
+from atta.client.tables.string_ids import StringIds
 from atta.partition.schema import Schema, TableSpec
 
 E = "node__to__node"
 SCHEMA = Schema(("node",), (E,), {"node": 9}, {E: 9}, {"node": {"x": TableSpec("<f4", (2,))}})
-CLUSTER: Any = SimpleNamespace(schema=SCHEMA, num_parts=1)
+CLUSTER: Any = SimpleNamespace(schema=SCHEMA, num_parts=1, ids=StringIds(SCHEMA, []))
 IDS = np.arange(4)
 
 

@@ -144,6 +144,12 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
     type=int,
     help="Show the placement with this number of trainers per partition  [default: 1].",
 )
+@click.option(
+    "--sample",
+    metavar="VERTEX",
+    help="Draw the sampled tree of this vertex (an id, or TYPE:ID) with the owners of its vertices, and nothing else; "
+    "fan-outs: --num-neighbors, or 3,2.",
+)
 @json_option
 @quiet_option
 def inspect_(
@@ -155,10 +161,14 @@ def inspect_(
     batches: int,
     split: str,
     trainers_per_server: int | None,
+    sample: str | None,
     json_file: str | None,
     quiet: bool,
 ) -> None:
     """Verify and describe the graph folder or partitioned dataset PATH."""
+    if sample is not None:
+        _sample(path, sample, num_neighbors or (3, 2), json_file, quiet=quiet)
+        return
     report = describe(path, parts or None)
     if report["kind"] == "dataset":
         servers = placement(report["quality"]["parts"], 1 if trainers_per_server is None else trainers_per_server)
@@ -174,6 +184,15 @@ def inspect_(
     write_json(json_file, report)
     if not quiet and json_file != "-":
         _print_report(report)
+
+
+def _sample(path: str, vertex: str, fan_outs: tuple[int, ...], json_file: str | None, *, quiet: bool) -> None:
+    from atta.cli.graphs.tree import draw_tree, sample_tree
+
+    drawn = sample_tree(path, vertex, fan_outs)
+    write_json(json_file, {"schema": 1, "kind": "sample", "num_neighbors": list(fan_outs), **drawn.to_json()})
+    if not quiet and json_file != "-":
+        printer().print(draw_tree(drawn))
 
 
 def _print_report(report: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.client.inference.sinks import ShareWriter
+from atta.client.inference.sinks import ShareWriter, UserIds
 from atta.errors import ConfigError, DataError
 from atta.observe.extras import load, need
 from atta.partition.disk.files import NpyAppender
@@ -51,6 +51,8 @@ def described(folder: str | Path) -> dict[str, Any] | None:
 
 class FileSink:
     """A folder of files. ``paths`` are their final names."""
+
+    takes_strings = True
 
     def __init__(self, folder: str | Path, form: str, shares: int, column: str, about: Mapping[str, Any]) -> None:
         """Begin, or go on in, ``folder``.
@@ -121,7 +123,7 @@ class _NpyRows:
         self._path, self._column = path, column
         self._out: NpyAppender | None = None
 
-    def write(self, ids: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
+    def write(self, ids: UserIds, values: npt.NDArray[Any]) -> None:
         columns = _columns(ids, values, self._column)
         fields = [(name, array.dtype.str, array.shape[1:]) for name, array in columns.items()]
         records = np.empty(len(ids), np.dtype(fields))
@@ -144,7 +146,7 @@ class _ParquetRows:
         self._parquet = load("writing Parquet", "pyarrow.parquet")
         self._out: Any = None
 
-    def write(self, ids: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
+    def write(self, ids: UserIds, values: npt.NDArray[Any]) -> None:
         import pyarrow as pa
 
         columns = {}

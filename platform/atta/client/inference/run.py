@@ -14,7 +14,7 @@ import numpy.typing as npt
 from atta.client.cluster import Cluster
 from atta.client.inference.block import Floats, LayerBlock, one_prepared
 from atta.client.inference.plan import AwaitStage, InferencePlan, RunShare, block_size
-from atta.client.inference.sinks import ShareWriter, Sink
+from atta.client.inference.sinks import ShareWriter, Sink, UserIds
 from atta.client.inference.stages import DEGREES, HopCounts, Rows, Stage, Targets, unread
 from atta.client.inference.tables import InferenceTables
 from atta.client.loaders.minibatch import MiniBatch
@@ -22,6 +22,7 @@ from atta.client.loaders.neighbor import NeighborLoader
 from atta.client.tables.remote import RemoteTable
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.observe.progress import Progress, Silent
+from atta.partition.graph.strings import NAME, string_width
 from atta.partition.schema import Schema
 from atta.samplers.seed_plan import local_count, local_counts
 
@@ -101,7 +102,7 @@ def target_count(schema: Schema, nodes: Targets) -> int:
 class _Prepared:
     """A block with the user ids and the table rows of its targets."""
 
-    ids: npt.NDArray[np.int64]
+    ids: UserIds
     rows: npt.NDArray[np.int64]
     block: LayerBlock
     counts: HopCounts
@@ -134,6 +135,10 @@ class Inference:
         self._tables = InferenceTables(
             cluster, self._node_type, task.key, stages=self.plan.stages, shares=self.plan.shares
         )
+        width = string_width(self._schema, self._node_type) if sink.takes_strings else None
+        self._strings = width is not None
+        self._id_type = np.dtype(np.int64 if width is None else f"<U{width}")
+        """Of the ids that are written."""
         self._shown: int | None = None
 
     def run(self) -> None:
@@ -192,7 +197,7 @@ class Inference:
 
     def _last(self, step: RunShare, stage: Stage, writer: ShareWriter) -> None:
         nothing = self._task.finish(np.empty((0, stage.width or 0), np.float32))
-        writer.write(np.empty(0, np.int64), nothing)  # a share without vertices has columns, too
+        writer.write(np.empty(0, self._id_type), nothing)  # a share without vertices has columns, too
         for prepared, values in self._computed(step, stage):
             writer.write(prepared.ids, self._task.finish(values))
 
@@ -202,15 +207,20 @@ class Inference:
         table = self._table(stage.reads)
         first = sum(local_count(len(pairs), share, self.plan.shares) for share in range(step.share))
         mine = pairs[first : first + local_count(len(pairs), step.share, self.plan.shares)]
-        writer.write(mine[:0], np.empty(0, np.float32))
+        writer.write(np.empty((0, 2), self._id_type), np.empty(0, np.float32))
         for at in range(0, len(mine), _PAIRS):
             self._check()
             some = mine[at : at + _PAIRS]
             ends, inverse = np.unique(some, return_inverse=True)
             rows = table.pull(table.locate(ends)).values
             source, target = inverse.reshape(-1, 2).T
-            writer.write(some, np.einsum("nd,nd->n", rows[source], rows[target]))
+            named = self._named(ends)[inverse.reshape(-1, 2)] if self._strings else some
+            writer.write(named, np.einsum("nd,nd->n", rows[source], rows[target]))
             self._progress.advance(len(some))
+
+    def _named(self, numbers: npt.NDArray[np.int64]) -> UserIds:
+        """The string ids of vertices, in the type of the column that is written."""
+        return self._cluster.ids.strings(numbers, self._node_type).astype(self._id_type)
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
@@ -234,6 +244,7 @@ class Inference:
             pad=False,
             seed=self._task.seed,
             tables=[self._task.features] if stage.features else [],
+            seed_tables=[NAME] if self._writes_strings(stage) else [],
             edge_ids=False,
             job=f"predict-{stage.title.replace(' ', '-')}-{step.share}",
         )
@@ -246,6 +257,9 @@ class Inference:
         edges = self._schema.edge_counts[self._schema.edge_types[0]]
         vertices = self._schema.node_counts[self._node_type]
         return block_size(vertices, edges, width, row_per_edge=stage.row_per_edge, queued=stage.features)
+
+    def _writes_strings(self, stage: Stage) -> bool:
+        return self._strings and stage.writes is None
 
     def _prepare(self, stage: Stage, batch: MiniBatch) -> _Prepared:
         """Find the table rows of a batch's vertices, and pull what the stage reads of them."""
@@ -261,7 +275,10 @@ class Inference:
         degrees = self._table(DEGREES).pull(rows).values if stage.degrees else None
         counts = HopCounts(batch.num_sampled_nodes(), batch.num_sampled_edges())
         block = LayerBlock(x, batch.edge_index(), targets, degrees)
-        return _Prepared(n_id[:targets].copy(), rows[:targets], block, counts)
+        ids: UserIds = n_id[:targets].copy()
+        if self._writes_strings(stage):
+            ids = batch.strings(self._node_type)[:targets].astype(self._id_type)
+        return _Prepared(ids, rows[:targets], block, counts)
 
     @staticmethod
     def _numbering(stage: Stage) -> list[Rows]:

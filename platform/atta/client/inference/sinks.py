@@ -14,7 +14,10 @@ from atta.client.cluster import Cluster
 from atta.errors import ConfigError
 from atta.kvstore.spec import MutableSpec
 
-__all__ = ["MemorySink", "Predictions", "ShareWriter", "Sink", "TableSink"]
+__all__ = ["MemorySink", "Predictions", "ShareWriter", "Sink", "TableSink", "UserIds"]
+
+UserIds = npt.NDArray[np.int64] | npt.NDArray[np.str_]
+"""Vertices as users name them: by numbers or by strings."""
 
 
 @dataclass(frozen=True)
@@ -22,23 +25,29 @@ class Predictions:
     """Results in memory.
 
     Attributes:
-        ids: int64 [n], user ids of vertices; [n, 2], sources and targets, where pairs are scored.
+        ids: int64 or str [n], user ids of vertices; [n, 2], sources and targets, where pairs are scored.
         values: [n, width] float32 embeddings or scores, or int64 [n] classes; float32 [n] for pairs.
     """
 
-    ids: npt.NDArray[np.int64]
+    ids: UserIds
     values: npt.NDArray[Any]
 
 
 class ShareWriter(Protocol):
     """Takes the results of one share."""
 
-    def write(self, ids: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
-        """Take some rows: ids int64 [n] or [n, 2], and their values [n, ...]."""
+    def write(self, ids: UserIds, values: npt.NDArray[Any]) -> None:
+        """Take some rows: ids [n] or [n, 2], and their values [n, ...]."""
 
 
 class Sink(Protocol):
-    """Takes the results of all shares. A share counts as finished when its ``open`` block is left without an error."""
+    """Takes the results of all shares. A share counts as finished when its ``open`` block is left without an error.
+
+    Attributes:
+        takes_strings: whether it takes string ids, where vertices have them; numbers otherwise.
+    """
+
+    takes_strings: bool
 
     def finished(self, share: int) -> bool:
         """Whether an earlier run, or this one, has finished the share."""
@@ -49,6 +58,8 @@ class Sink(Protocol):
 
 class MemorySink:
     """Keeps results as arrays."""
+
+    takes_strings = True
 
     def __init__(self) -> None:
         self._shares: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
@@ -74,12 +85,14 @@ class MemorySink:
 class _Kept:
     pieces: list[tuple[np.ndarray, np.ndarray]]
 
-    def write(self, ids: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
+    def write(self, ids: UserIds, values: npt.NDArray[Any]) -> None:
         self.pieces.append((ids.copy(), values.copy()))
 
 
 class TableSink:
     """Writes rows of vertices into a mutable table, which stays for the next job. A repeated run writes all rows again."""
+
+    takes_strings = False
 
     def __init__(self, cluster: Cluster, node_type: str, name: str, width: int | None) -> None:
         """``width``: numbers per row; None: one class, int64.
@@ -111,6 +124,6 @@ class TableSink:
         yield self
         self._shares.add(share)
 
-    def write(self, ids: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
+    def write(self, ids: UserIds, values: npt.NDArray[Any]) -> None:
         """See ``ShareWriter``."""
         self.table.push(self.table.locate(ids), values).wait()

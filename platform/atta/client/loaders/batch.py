@@ -10,7 +10,15 @@ from numpy.typing import ArrayLike
 
 from atta.client.cluster import Cluster
 from atta.client.loaders.dag import DagLoader
-from atta.client.loaders.seeds import InputNodes, edge_type_name, node_seeds, sized_seeds, tables_by_type
+from atta.client.loaders.seeds import (
+    InputNodes,
+    edge_type_name,
+    node_seeds,
+    numbered,
+    numbered_batches,
+    sized_seeds,
+    tables_by_type,
+)
 from atta.errors import ConfigError
 from atta.samplers.batch.layout import check_draws_alone
 from atta.samplers.dag.spec import batch_spec, check_spec
@@ -36,6 +44,8 @@ class BatchLoader(DagLoader):
     ) -> None:
         """Describe the batches; nothing is sent before the first iteration.
 
+        Only daemons know an operator of your own, so its errors are raised by the first iteration.
+
         Args:
             cluster: from ``atta.connect`` or ``atta.local``.
             operator: its name (docs/samplers.md lists those that come with Atta), known to the daemons.
@@ -51,7 +61,6 @@ class BatchLoader(DagLoader):
         Raises:
             ConfigError: an argument is out of range, or the operator needs seeds.
             UnknownNameError: a type, table, split or option does not exist.
-            Errors of an operator of your own are raised by the first iteration, because only daemons know it.
         """
         schema = cluster.schema
         name = edge_type_name(schema, edge_type)
@@ -61,9 +70,9 @@ class BatchLoader(DagLoader):
         wanted = tables_by_type(tables, [node_type])
         dag = batch_spec(schema, operator, operator_options or {}, edge_type=name, tables=wanted)
         if batches is None:
-            seeds = node_seeds(schema, _of_type(input_nodes, node_type, name))
+            seeds = node_seeds(schema, numbered(cluster.ids, _of_type(input_nodes, node_type, name)))
         else:
-            seeds = sized_seeds(schema, node_type, batches)
+            seeds = sized_seeds(schema, node_type, numbered_batches(cluster.ids, node_type, batches))
         if operator in BUILT_IN:  # only the daemons know what others accept
             plan = check_spec(dag, schema)
             if seeds.WhichOneof("source") == "batches":

@@ -14,7 +14,7 @@ from atta.client.cluster import Cluster
 from atta.client.loaders.arguments import earlier_names, ignore_torch_options
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.sampled import Origin
-from atta.client.loaders.seeds import InputNodes, batches_of, node_seeds
+from atta.client.loaders.seeds import InputNodes, batches_of, node_seeds, numbered
 from atta.client.sessions.cursor import Cursor, StreamPlace, request_digest
 from atta.client.sessions.resuming import ResumingStream
 from atta.client.sessions.stream import BatchStream
@@ -93,7 +93,9 @@ class DagLoader:
         self._prepared: tuple[int, Future[BatchStream]] | None = None
         self._opener: ThreadPoolExecutor | None = None
         self._origin = Origin.of(dag, edge_ids=edge_ids)
-        chosen = input_nodes if isinstance(input_nodes, session_pb2.Seeds) else node_seeds(cluster.schema, input_nodes)
+        if not isinstance(input_nodes, session_pb2.Seeds):
+            input_nodes = node_seeds(cluster.schema, numbered(cluster.ids, input_nodes))
+        chosen = input_nodes
         self._request = session_pb2.OpenRequest(
             dag=dag,
             seeds=chosen,

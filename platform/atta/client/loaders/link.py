@@ -13,7 +13,7 @@ from atta.client.cluster import Cluster
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.neighbor import hops_of
 from atta.client.loaders.sampled import LinkLabels
-from atta.client.loaders.seeds import as_edges, edge_type_name, link_seeds, tables_by_type
+from atta.client.loaders.seeds import as_edges, edge_type_name, link_seeds, numbered_edges, tables_by_type
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema
 from atta.samplers.arguments import did_you_mean
@@ -98,8 +98,8 @@ class LinkNeighborLoader(DagLoader):
         Args:
             cluster: from ``atta.connect`` or ``atta.local``.
             num_neighbors: as for ``NeighborLoader``.
-            edge_label_index: int [2, E] user ids of the edges' ends, sources first, or ``(edge_type, [2, E])``. They
-                need not be edges of the graph.
+            edge_label_index: [2, E] user ids (numbers or strings) of the edges' ends, sources first, or ``(edge_type,
+                [2, E])``. They need not be edges of the graph.
             edge_label: [E] labels of the edges; None: 1. With binary negatives, labels that begin at 0 are raised by
                 one, so that 0 means "no edge" (as PyG does).
             edge_label_time: int [E], with ``time_attr``: no edge in the trees of an edge's ends is later. Negatives
@@ -119,7 +119,7 @@ class LinkNeighborLoader(DagLoader):
             ConfigError: an argument is out of range; UnknownNameError: a type, table or strategy does not exist.
         """
         schema = cluster.schema
-        edge_type, ends = _edges(schema, edge_label_index)
+        edge_type, ends = _edges(cluster, edge_label_index)
         negatives = NegativeSampling.of(neg_sampling)
         hops = hops_of(
             cluster, num_neighbors, replace=replace, method=method, weight_attr=weight_attr, time_attr=time_attr,
@@ -148,16 +148,17 @@ class LinkNeighborLoader(DagLoader):
         self._origin = dataclasses.replace(self._origin, tables=of_types, labels=labels)
 
 
-def _edges(schema: Schema, edge_label_index: Any) -> tuple[str, np.ndarray]:
-    """The edge type, and the user ids of the edges' ends, int64 [2, E]."""
+def _edges(cluster: Cluster, edge_label_index: Any) -> tuple[str, np.ndarray]:
+    """The edge type, and the numbers of the edges' ends, int64 [2, E]."""
     edge_type, ends = None, edge_label_index
     if isinstance(edge_label_index, tuple) and len(edge_label_index) == 2:
         first, second = edge_label_index
         if isinstance(first, str) or (isinstance(first, tuple) and all(isinstance(part, str) for part in first)):
             edge_type, ends = first, second
     if ends is None:
-        raise ConfigError("edge_label_index: give the edges as integers [2, E]")
-    return edge_type_name(schema, edge_type), as_edges(ends)
+        raise ConfigError("edge_label_index: give the edges as ids [2, E]")
+    name = edge_type_name(cluster.schema, edge_type)
+    return name, as_edges(numbered_edges(cluster.ids, name, ends))
 
 
 def _reverse_type(schema: Schema, edge_type: str, given: Any) -> str | None:

@@ -21,8 +21,7 @@ class MiniBatch(SampledBatch):
     def to_pyg(self) -> Any:
         """The batch as PyG's NeighborLoader delivers it: ``Data``, or ``HeteroData`` for several node or edge types.
 
-        Attributes: every fetched table under its name (``x``, ``y``, ...), ``edge_index``, ``n_id``, ``e_id``,
-            ``input_id``,
+        It has every fetched table under its name (``x``, ``y``, ...), ``edge_index``, ``n_id``, ``e_id``, ``input_id``,
         ``batch_size``, ``num_sampled_nodes``, ``num_sampled_edges``. Table rows share the batch's memory.
         ``HeteroData`` has every node type and edge type of the graph; types that the batch does not reach have 0 rows.
         Arrays of ``extra`` and ``pairs`` have their own names (``data.walks``, ``data.positive``), or ``extra_<name>``

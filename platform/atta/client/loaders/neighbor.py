@@ -8,7 +8,7 @@ from typing import Any
 
 from atta.client.cluster import Cluster
 from atta.client.loaders.dag import DagLoader
-from atta.client.loaders.seeds import InputNodes, edge_type_name, node_seeds, tables_by_type, typed
+from atta.client.loaders.seeds import InputNodes, edge_type_name, node_seeds, numbered, tables_by_type, typed
 from atta.errors import ConfigError, UnknownNameError
 from atta.samplers.arguments import flag, names
 from atta.samplers.dag.spec import Hops, neighbor_spec
@@ -44,14 +44,14 @@ class NeighborLoader(DagLoader):
         frontier: str = "new",
         **options: Any,
     ) -> None:
-        """Describe the batches; nothing is sent before the first iteration.
+        """Describe the batches; nothing is sent before the first iteration, unless string ids are looked up.
 
         Args:
             cluster: from ``atta.connect`` or ``atta.local``.
             num_neighbors: fan-outs: in-neighbours per vertex, hop by hop from the seeds; -1: all. A mapping gives them
                 by edge type.
-            input_nodes: the seeds: name of a split (``"train"``), user ids, or None for every vertex. ``(node_type, one
-                of these)`` names their type; ids need that if there are several types.
+            input_nodes: the seeds: name of a split (``"train"``), user ids (numbers or strings), or None for every vertex.
+                ``(node_type, one of these)`` names their type; ids need that if there are several types.
             input_time: int [seeds], with ``time_attr`` and ids: no sampled edge in a seed's tree is later than its
                 time.
             batch_size: seeds per batch. A seed that occurs twice in a batch counts once, unless trees are disjoint.
@@ -98,7 +98,7 @@ class NeighborLoader(DagLoader):
             neighbor_spec(
                 schema, hops, seed_type=seed_type, tables=wanted, seed_tables=names("seed_tables", seed_tables)
             ),
-            input_nodes=node_seeds(schema, input_nodes, input_time),
+            input_nodes=node_seeds(schema, numbered(cluster.ids, input_nodes), input_time),
             batch_size=batch_size,
             shuffle=shuffle,
             drop_last=drop_last,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atta.errors import ConfigError
+from atta.partition.graph.strings import NAME, string_width, to_strings
 from atta.protos.v1 import dag_pb2
 from atta.samplers.batch.scratch import Scratch, widen_into
 
@@ -132,6 +133,18 @@ class SampledBatch:
         """int64 [nodes]: user ids of the vertices; empty for a type that the DAG cannot reach."""
         return self._array(f"n_id/{self._node_type(node_type)}")
 
+    def strings(self, node_type: str | None = None) -> np.ndarray:
+        """str [nodes]: the users' string ids of the vertices, in the order of ``n_id``, from the fetched table ``name``.
+        Of the seeds only if it was fetched for these alone.
+
+        Raises:
+            ConfigError: the table was not fetched, or the vertices have no string ids.
+        """
+        owner = self._node_type(node_type)
+        if string_width(self._schema, owner) is None:
+            raise ConfigError(f"the vertices of node type {owner!r} have no string ids: their ids are integers")
+        return to_strings(self.table(NAME, owner))
+
     def edge_index(self, edge_type: str | None = None) -> np.ndarray:
         """int64 [2, edges]: local ids, sources first. Each row is contiguous; the whole array may not be."""
         name = self._edge_type(edge_type)
@@ -229,10 +242,8 @@ class SampledBatch:
         """The edges that are seeds, and their negatives, under PyG's names.
 
         Without or with binary negatives: ``edge_label_index`` int64 [2, n] (local ids, positives first) and
-            ``edge_label``. With
-        triplets: ``src_index`` and ``dst_pos_index`` int64 [batch_size], ``dst_neg_index`` [batch_size] or [batch_size,
-            amount].
-        ``edge_label_time`` if times were given.
+        ``edge_label``. With triplets: ``src_index`` and ``dst_pos_index`` int64 [batch_size], ``dst_neg_index``
+        [batch_size] or [batch_size, amount]. ``edge_label_time`` if times were given.
 
         Raises:
             ConfigError: the seeds are vertices.

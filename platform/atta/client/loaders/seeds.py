@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.partition.graph.strings import as_strings
 from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2
 from atta.samplers.arguments import integers, names, whole
 from atta.samplers.seed_plan import SeedPolicy, count_batches, count_sized
+
+if TYPE_CHECKING:
+    from atta.client.tables.string_ids import StringIds
 
 __all__ = [
     "InputNodes",
@@ -24,6 +28,9 @@ __all__ = [
     "edge_type_name",
     "link_seeds",
     "node_seeds",
+    "numbered",
+    "numbered_batches",
+    "numbered_edges",
     "part_seeds",
     "sized_seeds",
     "tables_by_type",
@@ -42,7 +49,7 @@ class TypedNodes:
 
     Attributes:
         node_type: of all of them.
-        source: the name of a split, user ids, or None for all vertices of the type.
+        source: the name of a split, user ids (numbers or strings), or None for all vertices of the type.
     """
 
     node_type: str
@@ -65,6 +72,56 @@ def typed(schema: Schema, input_nodes: InputNodes) -> TypedNodes:
     if len(types) != 1:
         raise ConfigError(f"input_nodes: name a node type, as in ({types[0]!r}, ...); there are {', '.join(types)}")
     return TypedNodes(types[0], input_nodes)
+
+
+def numbered(ids: StringIds, input_nodes: InputNodes) -> InputNodes:
+    """``input_nodes`` with numbers in place of string ids. Daemons are asked only where there are strings.
+
+    Raises:
+        UnknownNameError: no vertex has one of the string ids.
+    """
+    if input_nodes is None or isinstance(input_nodes, str):
+        return input_nodes
+    nodes = typed(ids.schema, input_nodes)
+    strings = as_strings("input_nodes", nodes.source)
+    return input_nodes if strings is None else (nodes.node_type, ids.numbers(strings, nodes.node_type))
+
+
+def numbered_edges(ids: StringIds, edge_type: str, ends: Any) -> Any:
+    """``ends`` [2, E] of edges with numbers in place of string ids. Each end is of its own node type.
+
+    Raises:
+        ConfigError: there are not two rows. UnknownNameError: no vertex has one of the string ids.
+    """
+    shape: Any = getattr(ends, "shape", (len(ends), 0) if isinstance(ends, list | tuple) else ())
+    if len(shape) != 2 or shape[0] != 2:
+        return ends  # no edges, which the next check says
+    rows = [as_strings("edge_label_index", row) for row in ends]
+    if all(row is None for row in rows):
+        return ends
+    types = ids.schema.endpoints(edge_type)
+    numbers = [ids.numbers(row, node_type) for row, node_type in zip(ends, types, strict=True)]
+    if len({row.shape for row in numbers}) != 1:
+        raise ConfigError(f"edge_label_index: {len(numbers[0])} sources for {len(numbers[1])} targets")
+    return np.stack(numbers)
+
+
+def numbered_batches(ids: StringIds, node_type: str, batches: Any) -> Any:
+    """Batches cut by the user, with numbers in place of string ids. All batches are looked up at once.
+
+    Raises:
+        ConfigError: some batches have strings and some have numbers. UnknownNameError: see ``numbered``.
+    """
+    if isinstance(batches, int | float | str | np.generic):
+        return batches
+    given = [*batches]
+    strings = [as_strings("batches", batch) for batch in given]
+    if all(batch is None for batch in strings):
+        return given
+    if any(batch is None and len(one) for batch, one in zip(strings, given, strict=True)):
+        raise ConfigError("batches: some have string ids, others have numbers")
+    found = ids.numbers(np.concatenate([batch for batch in strings if batch is not None]), node_type)
+    return np.split(found, np.cumsum([len(batch) for batch in given])[:-1])
 
 
 def node_seeds(schema: Schema, input_nodes: InputNodes, input_time: Any = None) -> session_pb2.Seeds:

@@ -23,6 +23,7 @@ from atta.client.loaders.dag import place_of
 from atta.client.loaders.seeds import InputNodes, as_ids
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.progress import Progress
+from atta.partition.graph.strings import as_strings
 from atta.samplers.arguments import integers
 from atta.train.settings.predict import WHAT
 
@@ -56,10 +57,10 @@ def predict(
         model: folder of ``atta train --checkpoint``, or the layers of a model, first to last: PyG layers, modules of
             ``torch.nn`` between them, and modules of your own that are called as ``layer((x, x[:n]), edge_index)`` and
             return rows of the first n vertices.
-        nodes: name of a split, user ids, or None for all vertices. Repeated ids count once.
+        nodes: name of a split, user ids (numbers or strings), or None for all vertices. Repeated ids count once.
         what: of a checkpoint: ``"embeddings"``, ``"scores"`` or ``"classes"``. Of a list of layers the last one's rows
             are taken; with ``"classes"`` the position of the largest number in each.
-        links: int [n, 2], user ids of pairs: instead of rows give the dot product of both ends' embeddings.
+        links: [n, 2], user ids of pairs: instead of rows give the dot product of both ends' embeddings.
         num_neighbors: compute on sampled batches with these fan-outs, from the vertices outwards: one per layer that is
             computed (embeddings need the last one only of deep models), or one for all; None: exactly.
         out: folder for files; table: name of a mutable table to write. With neither the result is returned.
@@ -72,7 +73,8 @@ def predict(
             torch, ``"cpu"``).
 
     Returns:
-        The result; None if it is written.
+        The result; None if it is written. Where vertices have string ids, the ids of the result and of files are
+        strings.
 
     Raises:
         ConfigError: an argument makes no sense, or the model does not fit the graph.
@@ -148,6 +150,8 @@ class PredictJob:
             "num_neighbors": None if self.num_neighbors is None else list(self.num_neighbors),
             "seed": None if self.num_neighbors is None else self.seed,
         }
+        if self.cluster.ids.known(schema.node_types[0]):
+            about["ids"] = "strings"
         self.sink = self._sink(shares, "score" if pairs is not None else _COLUMNS[self.what], about)
         key = _digest(np.frombuffer(json.dumps([about, shares]).encode(), np.uint8))
         finish: Callable[[np.ndarray], np.ndarray] = _best if self.what == "classes" else np.asarray
@@ -180,13 +184,18 @@ class PredictJob:
     def _asked(self) -> tuple[npt.NDArray[np.int64] | None, Targets]:
         """The pairs to score, if any, and the vertices to compute."""
         if self.links is not None:
-            pairs = np.asarray(integers("links", self.links))
+            pairs = np.asarray(integers("links", self._numbered("links", self.links)))
             if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
                 raise ConfigError(f"links: must be pairs of ids [n, 2], at least one, not of shape {list(pairs.shape)}")
             return pairs, np.unique(pairs)
         if self.nodes is None or isinstance(self.nodes, str):
             return None, self.nodes
-        return None, np.unique(as_ids("nodes", self.nodes))
+        return None, np.unique(as_ids("nodes", self._numbered("nodes", self.nodes)))
+
+    def _numbered(self, what: str, given: Any) -> Any:
+        """``given`` with numbers in place of string ids."""
+        strings = as_strings(what, given)
+        return given if strings is None else self.cluster.ids.numbers(strings)
 
     def _layers(self, channels: int) -> tuple[list[Layer], str]:
         import torch

@@ -21,17 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from atta.client.folder import OwnFolder
-from atta.errors import AttaError, ConfigError, DataError
+from atta.errors import AttaError, ConfigError
 from atta.observe import lastwords
 from atta.observe.progress import Progress
 from atta.observe.versions import machine, versions
-from atta.partition.disk.files import open_regular
+from atta.train.launching.id_files import read_ids
 from atta.train.settings.predict import PredictConfig
 
-__all__ = ["PredictReport", "predict_as", "read_ids"]
+__all__ = ["PredictReport", "predict_as"]
 
 END_S = 10.0
 """How long other processes may take to end after one has failed; then they are killed."""
@@ -73,9 +71,9 @@ def predict_as(config: PredictConfig, progress: Progress | None = None) -> Predi
     from atta.train.launching.predict import PredictJob
 
     _prepare_torch(config.processes)
-    asked = _asked(config)
     with _connected(config) as cluster, OwnFolder("atta-predict-") as folder:
         started = time.monotonic()
+        asked = _asked(config, cluster)
         job = PredictJob(cluster, **_arguments(config, 0), **asked)
         task = {"config": dataclasses.asdict(config), **handed(cluster)}
         (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
@@ -87,39 +85,6 @@ def predict_as(config: PredictConfig, progress: Progress | None = None) -> Predi
         inference.clean()
     files = [str(path) for path in job.sink.paths] if isinstance(job.sink, FileSink) else []
     return PredictReport(config, job.count, job.width, files, time.monotonic() - started)
-
-
-def read_ids(path: str | Path, columns: int = 1) -> np.ndarray:
-    """User ids of a ``.npy`` file, or of a text file: int64 [n] with one per line, [n, 2] with two.
-
-    Raises:
-        DataError: the file is missing, or has something else.
-    """
-    shape = "[n]" if columns == 1 else f"[n, {columns}]"
-    try:
-        with open_regular(Path(path)) as file:
-            if Path(path).suffix == ".npy":
-                found = np.load(file, allow_pickle=False)
-            else:
-                found = _numbers(file.read().decode().replace(",", " ").splitlines(), columns)
-    except OSError as error:
-        raise DataError(path, error.strerror or str(error)) from None
-    except (ValueError, OverflowError, EOFError) as error:
-        raise DataError(path, f"wanted are whole numbers {shape}, {columns} per line: {error}") from None
-    if found.shape[1:] != ((columns,) if columns > 1 else ()) or found.ndim == 0 or found.dtype.kind not in "iu":
-        raise DataError(path, f"wanted are whole numbers {shape}, not {found.dtype} of shape {list(found.shape)}")
-    if not len(found):
-        raise DataError(path, "has no ids")
-    return np.asarray(found.astype(np.int64))
-
-
-def _numbers(lines: list[str], columns: int) -> np.ndarray:
-    """int64 [n], or [n, columns], from lines of numbers; empty lines do not count. Raises ValueError."""
-    rows = [[int(word) for word in line.split()] for line in lines if line.strip()]
-    if wrong := next((row for row in rows if len(row) != columns), None):
-        raise ValueError(f"a line has {len(wrong)}")
-    found = np.array(rows, dtype=np.int64).reshape(-1, columns)
-    return found[:, 0] if columns == 1 else found
 
 
 @contextlib.contextmanager
@@ -135,11 +100,12 @@ def _connected(config: PredictConfig) -> Iterator[Any]:
         yield started
 
 
-def _asked(config: PredictConfig) -> Mapping[str, Any]:
+def _asked(config: PredictConfig, cluster: Any) -> Mapping[str, Any]:
     """The vertices or pairs that ``PredictJob`` is to compute."""
+    strings = any(map(cluster.ids.known, cluster.schema.node_types))
     if config.links is not None:
-        return {"links": read_ids(config.links, 2)}
-    return {"nodes": config.split if config.ids is None else read_ids(config.ids)}
+        return {"links": read_ids(config.links, 2, strings=strings)}
+    return {"nodes": config.split if config.ids is None else read_ids(config.ids, strings=strings)}
 
 
 def _arguments(config: PredictConfig, rank: int) -> Mapping[str, Any]:
@@ -246,8 +212,8 @@ def main(folder: str, rank: int) -> int:
         settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in task["config"].items()}
         config = PredictConfig(**settings)
         _prepare_torch(config.processes)
-        asked = _asked(config)
         with connect_handed(task) as cluster:
+            asked = _asked(config, cluster)
             PredictJob(cluster, **_arguments(config, rank), **asked).inference().run()
     except KeyboardInterrupt:
         return 130

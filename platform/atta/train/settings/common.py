@@ -122,6 +122,15 @@ class TrainSettings:
         int, Option("Epochs between checkpoints; the last epoch always writes one.", at_least=1)
     ] = 1
     resume: Annotated[bool, Option("Continue from the checkpoint, if there is one.")] = False
+    logger: Annotated[
+        tuple[str, ...] | None,
+        Option(
+            "Where figures of epochs go: csv, or MODULE.CLASS with the methods of Lightning's loggers, each followed by "
+            "its arguments as KEY=VALUE.",
+            metavar="LOGGER,...",
+            unset="nowhere",
+        ),
+    ] = None
     verbose: Annotated[bool, NoOption("the command has --quiet, its opposite")] = True
 
     @property

