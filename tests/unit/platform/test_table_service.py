@@ -15,8 +15,9 @@ import pytest
 from atta.daemon.peers.chunks import CHUNK_BYTES
 from atta.daemon.peers.turns import TurnPool
 from atta.daemon.services.rooms import AnswerRoom
-from atta.daemon.services.tables import TableService, span_of
+from atta.daemon.services.tables import TableService
 from atta.errors import ConfigError, QuotaExceededError, StaleRowError
+from atta.kvstore.mutable.owners import span_of
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2

@@ -10,17 +10,14 @@ not keep the daemon from ending.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
 from atta.kvstore.mutable.table import MutableTable
@@ -29,7 +26,7 @@ from atta.kvstore.spec import check_name
 from atta.kvstore.tables import Tables
 from atta.partition.dataset import part_folder
 
-__all__ = ["MAX_HOLD_S", "SHUTDOWN", "TableSnapshots", "aside"]
+__all__ = ["MAX_HOLD_S", "SHUTDOWN", "TableSnapshots"]
 
 SHUTDOWN = "shutdown"
 """The snapshot that a daemon writes before it ends."""
@@ -38,8 +35,6 @@ MAX_HOLD_S = 3600.0
 
 MAX_SNAPSHOTS = 64
 """A daemon keeps snapshots of at most so many names, apart from ``SHUTDOWN``."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,18 +220,3 @@ def check_hold(hold_s: float) -> None:
     """Raise ConfigError unless something can be held for this many seconds."""
     if not 0 <= hold_s < math.inf:
         raise ConfigError(f"what is prepared cannot be held for {hold_s} s")
-
-
-async def aside(function: Callable[..., T], *args: object) -> T:
-    """Call ``function(*args)`` on a thread of its own that does not keep the process from ending."""
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
-
-    def work() -> None:
-        try:
-            future.set_result(function(*args))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, name="atta-snapshots", daemon=True).start()
-    return await asyncio.wrap_future(future)
