@@ -9,41 +9,24 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownNameError
 from atta.kvstore.durable.entries import Created, Deleted, Entry, Forgotten, Grown, Whole
+from atta.kvstore.durable.recorder import TableRecorder
 from atta.kvstore.mutable.sequences import Client
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.snapshots.files import read_saved, writing
+from atta.kvstore.snapshots.files import read_saved, write_saved, writing
 from atta.kvstore.snapshots.parts import MANIFEST, read_contents, write_contents
 from atta.kvstore.spec import MutableSpec
 from atta.observe.machine.memory import available_bytes
 from atta.partition.disk.staging import Staging, recover
 
-__all__ = ["MAX_CLIENTS", "MAX_TABLES", "TableRecorder", "Tables"]
+__all__ = ["MAX_CLIENTS", "MAX_TABLES", "Tables"]
 
 MAX_TABLES = 1024
 """At most this many tables are held."""
 MAX_CLIENTS = 65_536
 """At most this many clients are known to all tables together. A client of several tables counts several times."""
-
-
-class TableRecorder(Protocol):
-    """Keeps a record of every change of tables. The threads that change tables wait for it; see ``Journal``."""
-
-    def record(self, entry: Entry, apply: Callable[[int], None], *, nbytes: int = 0) -> None:
-        """Write the entry, then let ``apply(number of the record)`` make the change, which moves ``nbytes``.
-
-        Raises:
-            QuotaExceededError: the entry cannot be written, for example because the disk is full.
-        """
-
-    def note(self, entry: Entry) -> None:
-        """Write an entry some time: it may be lost. Does not wait."""
-
-    def replace(self, tables: Mapping[str, MutableTable], apply: Callable[[int], None]) -> None:
-        """Keep ``tables`` instead of all present ones, then let ``apply`` exchange them; raises DataError."""
 
 
 class Tables:
@@ -243,9 +226,18 @@ class Tables:
             for table in self._tables.values():
                 table.close()
 
-    def snapshot(self, folder: str | Path, *, snapshot_id: str = "", overwrite: bool = False) -> None:
+    def snapshot(
+        self,
+        folder: str | Path,
+        *,
+        snapshot_id: str = "",
+        overwrite: bool = False,
+        copied: Callable[[], None] | None = None,
+    ) -> None:
         """Write all tables without a lease into ``folder``, which appears complete or not at all. A push to a table is
         in the snapshot completely or not at all.
+
+        ``copied``: there are no pushes until this is called. All tables are copied first, if there is room.
 
         Raises:
             ConfigError: the folder exists and may not be replaced.
@@ -253,7 +245,15 @@ class Tables:
                 behind.
         """
         with Staging(folder, MANIFEST, overwrite=overwrite) as staging:
-            self.write(staging.path, self.lasting(), snapshot_id=snapshot_id)
+            tables = self.lasting()
+            if copied is None or sum(table.nbytes for table in tables) > self._room():
+                self.write(staging.path, tables, snapshot_id=snapshot_id)
+                return
+            copies = [(table.spec.name, table.copied()) for table in tables]
+            copied()
+            for name, (saved, arrays) in copies:
+                write_saved(table_folder(staging.path, name, make=True), saved, arrays)
+            write_contents(staging.path, snapshot_id, [name for name, _ in copies])
 
     def write(self, folder: Path, tables: Sequence[MutableTable], *, snapshot_id: str = "") -> None:
         """Write ``tables`` into a folder that exists. The caller completes the folder. Raises DataError."""

@@ -184,7 +184,8 @@ class Journal:
     def close(self) -> None:
         """Let go of the log. ``run`` has ended."""
         self._writer.shutdown(wait=True)
-        self._store.close()
+        if self._saving is None:  # else another daemon must not begin before this process has ended
+            self._store.close()
 
     def _group(self) -> list[_Change]:
         group: list[_Change] = []

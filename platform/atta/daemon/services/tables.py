@@ -25,7 +25,7 @@ from atta.daemon.services.handling import Context, Handler, check_named
 from atta.daemon.services.journal import Journal
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.table_snapshots import TableSnapshots
-from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownNameError
 from atta.kvstore import codecs
 from atta.kvstore.mutable.owners import EdgeIndex, span_of
 from atta.kvstore.mutable.requests import Push
@@ -51,6 +51,7 @@ LEASE_LOOK_S = 5.0
 GATE_POLL_S = 0.002
 """How often a push that has to wait looks whether it may go on."""
 _PREPARE, _COMMIT = table_pb2.SnapshotRequest.PREPARE, table_pb2.SnapshotRequest.COMMIT
+_HOLD = table_pb2.SnapshotRequest.HOLD
 
 
 class TableService(DataService):
@@ -75,6 +76,7 @@ class TableService(DataService):
         self._edges: dict[str, EdgeIndex] = {}
         self._indexing = threading.Lock()
         self._pulled = self._pushed = 0.0
+        self._pushing = 0  # pushes under way that do not wait
         self._journal = journal
 
     def methods(self) -> dict[str, Handler]:
@@ -181,17 +183,25 @@ class TableService(DataService):
         """``TableService.Push``."""
         message, payloads = request.message, request.payloads
         # A push that must wait does so here, where it occupies neither the event loop nor a thread.
-        while not (table := self._table(message.name, message.table_id)).takes_pushes:
+        while (table := self._table(message.name, message.table_id)) and not self._takes_pushes(table):
             await asyncio.sleep(GATE_POLL_S)
-        rows, values = payloads.get(PUSH_ROWS, b""), payloads.get(PUSH_VALUES, b"")
-        if self._journal is not None and table.key:
-            push = await self.run(len(values), _checked, table, message, rows, values)
-            number = (message.client, message.sequence, message.settled)
-            applied = await self._journal.push(table, push, *number)
-        else:
-            applied = await self.run(len(values), _apply, table, message, rows, values)
+        self._pushing += 1
+        try:
+            rows, values = payloads.get(PUSH_ROWS, b""), payloads.get(PUSH_VALUES, b"")
+            applied = await self._push(table, message, rows, values)
+        finally:
+            self._pushing -= 1
         self._pushed += len(rows) // 8 if applied else 0
         return table_pb2.PushRowsReply(applied=applied)
+
+    def _takes_pushes(self, table: MutableTable) -> bool:
+        return table.takes_pushes and (not self._snapshots.hold.closed or table.spec.lease_s is not None)
+
+    async def _push(self, table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> bool:
+        if self._journal is None or not table.key:
+            return bool(await self.run(len(values), _apply, table, message, rows, values))
+        push = await self.run(len(values), _checked, table, message, rows, values)
+        return await self._journal.push(table, push, message.client, message.sequence, message.settled)
 
     async def forget(self, request: table_pb2.ForgetClientRequest, context: Context) -> table_pb2.ForgetClientReply:
         """``TableService.Forget``: the clients will send nothing more."""
@@ -224,15 +234,30 @@ class TableService(DataService):
         """``TableService.Save``."""
         keeper, name, snapshot_id = self._snapshots, request.name, request.snapshot
         _check_phase(request.phase)
+        if request.phase == _HOLD:
+            await self._hold_pushes(snapshot_id, request.hold_s)
+            return table_pb2.SnapshotReply()
         if request.phase == _PREPARE:
-            return _saved(await aside(keeper.prepare_save, name, snapshot_id, request.hold_s))
+            prepare = partial(keeper.prepare_save, held=request.held)
+            return _saved(await aside(prepare, name, snapshot_id, request.hold_s))
         await aside(keeper.commit_save if request.phase == _COMMIT else keeper.abort_save, name, snapshot_id)
         return table_pb2.SnapshotReply()
+
+    async def _hold_pushes(self, snapshot_id: str, hold_s: float) -> None:
+        """Let pushes wait for a save, and wait until none is under way."""
+        hold = self._snapshots.hold
+        hold.begin(snapshot_id, hold_s)
+        while self._pushing:
+            if not hold.closed:
+                raise QuotaExceededError(f"part {self._part}: pushes under way did not end in {hold_s:g} s; save again")
+            await asyncio.sleep(GATE_POLL_S)
 
     async def load(self, request: table_pb2.SnapshotRequest, context: Context) -> table_pb2.SnapshotReply:
         """``TableService.Load``."""
         keeper, load_id = self._snapshots, request.load_id
         _check_phase(request.phase)
+        if request.phase == _HOLD:
+            raise ConfigError("a load holds no pushes")
         if request.phase == _PREPARE:
             found = await aside(keeper.prepare_load, request.name, request.snapshot, load_id, request.hold_s)
             self._check_spans(request.name, found)

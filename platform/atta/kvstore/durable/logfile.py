@@ -66,14 +66,8 @@ class LogFile:
         return before
 
     def close(self) -> None:
-        """Force the file to the disk, as far as that is possible, and close it. Calling it twice does nothing."""
-        if self._fd < 0:
-            return
-        try:
-            os.fsync(self._fd)
-        except OSError:
-            pass  # what is acknowledged has been promised no more
-        finally:
+        """Close the file. Calling it twice does nothing."""
+        if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 

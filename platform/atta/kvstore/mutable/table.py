@@ -320,17 +320,23 @@ class MutableTable:
         Raises:
             DataError: the table cannot be written; names the file.
         """
+        if copy:
+            write_saved(folder, *self.copied())
+            return
         with self._gate.exclusive():
-            saved = Saved(
-                self.spec, self.first_row, self.rows, self.created_rows, self._step,
-                self._sequences.to_json(), self.table_id, self.whole,
-                self._sequences.over(), self.load_id, self.key, self.lsn,
-            )  # fmt: skip
-            arrays = self._contents.arrays
-            if not copy:
-                return write_saved(folder, saved, arrays)
-            arrays = {name: array.copy() for name, array in arrays.items()}
-        return write_saved(folder, saved, arrays)
+            write_saved(folder, self._saved(), self._contents.arrays)
+
+    def copied(self) -> tuple[Saved, dict[str, np.ndarray]]:
+        """What a snapshot holds, copied in memory between two pushes."""
+        with self._gate.exclusive():
+            return self._saved(), {name: array.copy() for name, array in self._contents.arrays.items()}
+
+    def _saved(self) -> Saved:
+        return Saved(
+            self.spec, self.first_row, self.rows, self.created_rows, self._step,
+            self._sequences.to_json(), self.table_id, self.whole,
+            self._sequences.over(), self.load_id, self.key, self.lsn,
+        )  # fmt: skip
 
     def restore(self, folder: str | Path) -> None:
         """Return to a snapshot of this table: rows, versions, optimiser and known pushes. Later pushes are undone.
