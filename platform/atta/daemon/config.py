@@ -96,6 +96,30 @@ class DaemonConfig:
         str, Option("Where snapshots of mutable tables are kept; 'shutdown' when the daemon ends.", path="folder")
     ] = ""
     """Empty: none are kept."""
+    durability: Annotated[
+        str,
+        Option(
+            "When a push to a mutable table is acknowledged: applied; written, so that a killed daemon loses nothing; or "
+            "on the disk.",
+            choices=("none", "process", "disk"),
+        ),
+    ] = "none"
+    """``none``: tables are lost when the daemon dies, unless they were saved."""
+    tables_dir: Annotated[
+        str,
+        Option("Where the daemon keeps its tables with --durability.", path="folder", unset="DATA.tables"),
+    ] = ""
+    """Daemons of different partitions may share it."""
+    log_bytes: Annotated[
+        int,
+        Option(
+            "Changes of tables that are logged before all tables are written.",
+            name="log-size",
+            unit="bytes",
+            at_least=MIB,
+        ),
+    ] = 256 * MIB
+    """The log takes at most four times as much of the disk."""
     lease_s: Annotated[
         float,
         Option(
