@@ -27,7 +27,15 @@ class DaemonConfig:
     """
 
     data: Annotated[str, Option("Partitioned dataset (folder written by `atta partition`).")]
-    parts: Annotated[range, Option("Partition to serve, or consecutive ones: 0-2 or 0,1,2.", name="part", unit="parts")]
+    parts: Annotated[
+        range,
+        Option(
+            "Partition to serve, or consecutive ones: 0-2 or 0,1,2; auto: the number that Kubernetes, Slurm or the host's "
+            "name gives this process.",
+            name="part",
+            unit="parts",
+        ),
+    ]
     listen: Annotated[str, Option("Address to listen on, host:port.")] = "127.0.0.1:7070"
     peers: Annotated[Mapping[int, str], NoOption("comes from the cluster file that --peers names")] = field(
         default_factory=dict
