@@ -12,6 +12,7 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option, check_bounds, renamed
 from atta.train.settings import (
     DEEP_MODELS,
+    TYPED_MODELS,
     AsyncDigestSettings,
     CooperativeSettings,
     MinibatchSettings,
@@ -87,8 +88,12 @@ class TrainConfig(
                 raise ConfigError(f"{option}: belongs to --strategy {' or '.join(others)}, not {self.strategy}")
 
     def _check_model(self) -> None:
-        if self.model == "gat" and self.hidden % self.heads:
-            raise ConfigError(f"--hidden {self.hidden}: gat divides it among --heads {self.heads}, which does not go")
+        if self.model in ("gat", "hetero-gat", "hgt") and self.hidden % self.heads:
+            raise ConfigError(
+                f"--hidden {self.hidden}: {self.model} divides it among --heads {self.heads}, which does not go"
+            )
+        if self.model in TYPED_MODELS and self.strategy != "minibatch":
+            raise ConfigError(f"--model {self.model}: belongs to --strategy minibatch, not {self.strategy}")
         if self.checkpoint_layers and self.model not in DEEP_MODELS:
             raise ConfigError(f"--checkpoint-layers: only for --model {' and '.join(DEEP_MODELS)}, not {self.model}")
 

@@ -4,7 +4,7 @@
 settings they read, so they do not depend on which strategies there are. A strategy's record names its class.
 """
 
-from atta.train.settings.common import DEEP_MODELS, DEVICES, MODELS, MOST_LAYERS, TrainSettings
+from atta.train.settings.common import DEEP_MODELS, DEVICES, MODELS, MOST_LAYERS, TYPED_MODELS, TrainSettings
 from atta.train.settings.exchange import ExchangeSettings, StaleSettings
 from atta.train.settings.minibatch import MinibatchSettings
 from atta.train.settings.servers import CooperativeSettings, FullSettings, ServerSettings
@@ -15,6 +15,7 @@ __all__ = [
     "DEVICES",
     "MODELS",
     "MOST_LAYERS",
+    "TYPED_MODELS",
     "AsyncDigestSettings",
     "CooperativeSettings",
     "DigestSettings",
