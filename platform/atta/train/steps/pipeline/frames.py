@@ -39,7 +39,7 @@ def packed(about: Mapping[str, Any], arrays: Arrays) -> bytes:
         header[name] = {
             "dtype": _NAMES[flat.dtype.str], "shape": list(array.shape), "data_offsets": [end, end + flat.nbytes]
         }  # fmt: skip
-        pieces.append(memoryview(flat.reshape(-1)).cast("B"))
+        pieces.append(flat.tobytes())
         end += flat.nbytes
     if end > MAX_FRAME_BYTES - _MAX_HEADER_BYTES:
         raise ConfigError(f"a task of {end} bytes is too large for a message; take more --intervals")

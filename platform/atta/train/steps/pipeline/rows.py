@@ -102,7 +102,8 @@ def meet_intervals(found: HaloRows, plan: GatherPlan, rank: int, world: int) -> 
     assert group is not None
     source = ExactSource(found.lists, own, group, device=cpu)
     intervals = source.start(0, "forward", torch.from_numpy(member)).finish().numpy()
-    rows_to, rows_from = {}, {}
+    rows_to: dict[Producer, Longs] = {}
+    rows_from: dict[Producer, Longs] = {}
     sent = np.split(found.lists.send_rows, np.cumsum(found.lists.send_counts)[:-1])
     bounds = np.concatenate([[0], np.cumsum(found.lists.receive_counts)])
     for other in range(world):
@@ -121,7 +122,8 @@ def _sums_that_travel(found: HaloRows, plan: GatherPlan, rank: int, world: int) 
     owner = np.repeat(np.arange(world), found.lists.receive_counts)
     cut = entries.columns >= own
     rows, columns, values = entries.rows[cut], entries.columns[cut], entries.values[cut]
-    sums_to, sums_from = {}, {}
+    sums_to: dict[Producer, Longs] = {}
+    sums_from: dict[Producer, Longs] = {}
     parts, before = [], 0
     for other in range(world):
         mine = other == rank
