@@ -144,6 +144,7 @@ class IntervalEngine:
     Attributes:
         losses: by epoch, the sum of losses of this trainer's training vertices.
         ended: by epoch, the seconds since the start at which this trainer's slowest interval ended it.
+        marks: by epoch, the counts of ``figures`` at that time.
         sent_bytes: of rows and gradients that went to other trainers.
     """
 
@@ -157,9 +158,10 @@ class IntervalEngine:
         *,
         about: Mapping[str, Any],
         began: Callable[[int, np.ndarray], None] = lambda version, values: None,
+        figures: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         """``about``: what every task is told, ``seed`` and ``divisor``; ``began``: called with each version of the
-        weights that an interval begins with.
+        weights that an interval begins with; ``figures``: counts that are noted at the end of each epoch.
         """
         self.progress, self._forms, self._data, self._about, self._began = progress, forms, data, about, began
         self._tasks, self._weights, self._peers = links
@@ -173,6 +175,8 @@ class IntervalEngine:
         self._held = [_Held() for _ in plan.intervals]
         self.losses: defaultdict[int, float] = defaultdict(float)
         self.ended: list[float] = []
+        self.marks: list[dict[str, float]] = []
+        self._figures = figures
         self.sent_bytes = 0
         self._start = self._heard = time.monotonic()
 
@@ -243,6 +247,8 @@ class IntervalEngine:
     def _note_ends(self) -> None:
         while len(self.ended) < self.progress.finished:
             self.ended.append(time.monotonic() - self._start)
+            counts = {"sent_bytes": float(self.sent_bytes), "oldest_row": float(self.progress.oldest)}
+            self.marks.append(counts | dict(self._figures()))
 
     def _give(self, work: Work) -> None:
         """Make a task of a stage that a worker computes."""

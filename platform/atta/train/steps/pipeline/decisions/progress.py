@@ -13,7 +13,7 @@ from typing import Literal
 from atta.errors import ConfigError
 from atta.train.steps.pipeline.decisions.stages import PipelineStage, Work, stages_of
 
-__all__ = ["MODES", "Mode", "PipelineProgress", "Producer"]
+__all__ = ["MODES", "Mode", "PipelineProgress", "Producer", "mode_named"]
 
 Mode = Literal["nopipe", "pipe", "async"]
 MODES: tuple[Mode, ...] = ("nopipe", "pipe", "async")
@@ -212,10 +212,17 @@ class PipelineProgress:
         return one
 
 
+def mode_named(name: str) -> Mode:
+    """The mode of that name; raises ConfigError."""
+    for mode in MODES:
+        if mode == name:
+            return mode
+    raise ConfigError(f"--mode {name}: must be one of {', '.join(MODES)}")
+
+
 def check_mode(mode: str, staleness: int) -> None:
     """Raise ConfigError for a mode that does not exist, or a bound that does not go with it."""
-    if mode not in MODES:
-        raise ConfigError(f"--mode {mode}: must be one of {', '.join(MODES)}")
+    mode_named(mode)
     if staleness < 0:
         raise ConfigError(f"--staleness {staleness}: must be at least 0")
     if staleness and mode != "async":
