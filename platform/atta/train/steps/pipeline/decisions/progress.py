@@ -97,13 +97,11 @@ class PipelineProgress:
         """The intervals that need weights before they can go on, slowest first; only those that this trainer's own
         intervals do not hold back.
         """
+        last = self.finished + self._bound
         return sorted(
             Work(one.epoch, one.stage, number)
             for number, one in enumerate(self._intervals)
-            if one.version is None
-            and self._waits(one)
-            and not self.stages[one.stage].by_trainer
-            and one.epoch <= self.finished + self._bound
+            if one.version is None and one.epoch <= last and self._waits(one) and not self.stages[one.stage].by_trainer
         )
 
     def begun(self, interval: int, epoch: int, version: int) -> bool:
@@ -174,24 +172,20 @@ class PipelineProgress:
             one.epoch, one.stage, one.version = one.epoch + 1, 0, None
 
     def _ready(self) -> Iterator[Work]:
+        oldest = {stage: min(versions.values()) for stage, versions in self._versions.items()}
+        slowest = min((one.epoch, one.stage) for one in self._intervals)
         for number, one in enumerate(self._intervals):
-            if not self._waits(one):
+            if not self._waits(one) or (self._mode == "nopipe" and (one.epoch, one.stage) > slowest):
                 continue
             stage = self.stages[one.stage]
             if not stage.by_trainer and one.version is None:
                 continue
-            if self._mode == "nopipe" and not self._all_reached(one):
-                continue
             reads = self._reads(stage)
-            if reads is None or self._least(one.epoch) <= min(self._versions[reads].values()):
+            if reads is None or self._least(one.epoch) <= oldest[reads]:
                 yield Work(one.epoch, one.stage, number)
 
     def _waits(self, one: _Interval) -> bool:
         return one.epoch < self._epochs and not one.taken and one.stage < len(self.stages)
-
-    def _all_reached(self, one: _Interval) -> bool:
-        here = one.epoch, one.stage
-        return all((other.epoch, other.stage) >= here for other in self._intervals)
 
     def _least(self, epoch: int) -> int:
         """The least version that a gather of an epoch reads."""
