@@ -14,7 +14,7 @@ from atta.cli.train import train
 from atta.errors import ConfigError
 from atta.observe.settings import NoOption, settings_of
 from atta.train import Nodes, TrainConfig
-from atta.train.settings import TrainSettings
+from atta.train.settings import DorylusSettings, TrainSettings
 from atta.train.strategies import STRATEGIES, strategies_with
 
 SOURCES = Path(__file__).parents[3] / "platform/atta"
@@ -61,6 +61,15 @@ def test_a_strategy_sees_its_own_settings_only(name: str) -> None:
     assert {f: getattr(config, f) for f in vars(own)} == vars(own)
     assert own.depth == 3
     assert (own.strategy, own.trainers) == (name, 4)
+
+
+def test_staleness_in_deep_models_is_warned_of() -> None:
+    for staleness, layers, warns in ((0, 3, False), (1, 2, False), (1, 3, True), (2, None, True)):
+        config = TrainConfig(data="x", strategy="dorylus", staleness=staleness, layers=layers)
+        own = config.own
+        assert isinstance(own, DorylusSettings)
+        assert (own.warning is not None) == warns
+        assert not warns or f"--staleness {staleness} with 3 layers" in str(own.warning)
 
 
 def test_settings_without_an_option_say_why() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
+import sys
 
 import click
 
@@ -12,6 +12,8 @@ from atta.observe.extras import need
 
 __all__ = ["COMMANDS"]
 
+_MOST_TEXT = 1024
+
 
 @click.command()
 @click.argument("address", metavar="HOST:PORT")
@@ -19,22 +21,22 @@ __all__ = ["COMMANDS"]
 def worker(address: str, number: int) -> None:
     """Compute tasks of the trainer at HOST:PORT until it needs no more.
 
-    Trainers of atta train --strategy dorylus start their workers themselves. The key of the job is in the environment
-    variable ATTA_WORKER_KEY.
+    Trainers of atta train --strategy dorylus start their workers themselves. They write the key of the job, in
+    hexadecimal, into their standard input.
 
     Example: atta worker 10.0.0.1:40123
     """
-    need("a worker", "torch")
-    from atta.train.steps.pipeline.links.worker import KEY_VARIABLE, work_for
-
-    try:
-        key = bytes.fromhex(os.environ.get(KEY_VARIABLE, ""))
-    except ValueError:
-        key = b""
     if number >= 0:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which then ends its workers
+    try:
+        key = bytes.fromhex(sys.stdin.readline(_MOST_TEXT))
+    except ValueError:
+        key = b""
     if not key:
-        raise ConfigError(f"{KEY_VARIABLE} holds no key; trainers start their workers, with a key of the job")
+        raise ConfigError("standard input holds no key; trainers start their workers, with a key of the job")
+    need("a worker", "torch")
+    from atta.train.steps.pipeline.links.worker import work_for
+
     work_for(address, key, number)
 
 

@@ -15,6 +15,7 @@ __all__ = ["AUTO", "PIPELINE_MODES", "DorylusSettings"]
 AUTO = "auto"
 PIPELINE_MODES = ("nopipe", "pipe", "async")
 MOST_WORKERS = 256
+_STALE_LAYERS = 3
 
 
 @dataclass(frozen=True)
@@ -69,3 +70,13 @@ class DorylusSettings(ServerSettings):
         if not 0 < found < math.inf:
             raise ConfigError(f"--worker-timeout {self.worker_timeout}: must be {AUTO}, or seconds above 0")
         return found
+
+    @property
+    def warning(self) -> str | None:
+        """What people should know before they train so; None: nothing."""
+        if self.staleness and self.depth >= _STALE_LAYERS:
+            return (
+                f"warning: --staleness {self.staleness} with {self.depth} layers: rows get older in every layer, and accuracy "
+                "falls by many points; take --staleness 0"
+            )
+        return None

@@ -77,7 +77,7 @@ class AnyWorkers(RuleBasedStateMachine):
 
 
 TestAnyWorkers = AnyWorkers.TestCase
-TestAnyWorkers.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestAnyWorkers.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
 FIRST, SECOND = Work(0, 1, 0), Work(0, 1, 1)
 
 

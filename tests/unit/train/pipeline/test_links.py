@@ -164,10 +164,17 @@ def test_strangers_are_sent_away_and_the_job_goes_on(desk: Desk, monkeypatch: py
     assert isinstance(desk.next(), Computed)
 
 
-@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:", ":5", "127.0.0.1:99999"])
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:", ":5", "127.0.0.1:99999", "127.0.0.1:0", "127.0.0.1:x"])
 def test_addresses_that_are_none_are_refused(address: str) -> None:
-    with pytest.raises((ConfigError, UnavailableError)):
+    with pytest.raises(ConfigError, match="is no address"):
         call(address, KEY, {})
+
+
+def test_where_nobody_listens_nobody_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(UnavailableError):
+        call(f"127.0.0.1:{port}", KEY, {})
 
 
 def test_messages_have_deadlines_and_a_bound() -> None:

@@ -21,7 +21,7 @@ from atta.train.steps.pipeline.layers import LayerForm, computed
 from atta.train.steps.pipeline.split import forms_of
 from tests.unit.train.pipeline.running import trained
 
-VERTICES, CHANNELS, CLASSES, EPOCHS = 60, 5, 3, 4
+VERTICES, CHANNELS, CLASSES, EPOCHS = 60, 5, 3, 3
 MODELS = {
     "gcn": lambda layers: GCN(CHANNELS, 8, layers, CLASSES),
     "sage": lambda layers: GraphSAGE(CHANNELS, 8, layers, CLASSES),
@@ -70,7 +70,7 @@ def by_autograd(model: Any, graph: TrainingGraph, kind: str, lr: float) -> np.nd
 @pytest.mark.parametrize("kind", MODELS)
 def test_pipe_is_gradient_descent_on_the_whole_graph(kind: str, intervals: int) -> None:
     graph = graph_of()
-    for layers in (1, 2, 3):
+    for layers in (1, 2, 3) if intervals == 4 else (2,):
         found, engine, job = trained(
             model_of(kind, layers), graph, intervals, epochs=EPOCHS, optimiser=VectorStep("sgd", 0.3, 1e-3)
         )
@@ -103,12 +103,12 @@ def test_the_order_of_results_changes_no_bit() -> None:
 @pytest.mark.parametrize("staleness", [0, 1])
 def test_async_reads_older_rows_and_learns(staleness: int) -> None:
     _, engine, job = trained(
-        model_of("gcn", 2), graph_of(), 6, epochs=30, optimiser=VectorStep("adam", 0.02), mode="async",
+        model_of("gcn", 2), graph_of(), 6, epochs=20, optimiser=VectorStep("adam", 0.02), mode="async",
         staleness=staleness,
     )  # fmt: skip
     assert 1 <= engine.progress.oldest <= staleness + 1
-    assert engine.losses[29] < 0.8 * engine.losses[0]
-    assert (job.weights.version, job.weights.stashed) == (30, 0)
+    assert engine.losses[19] < 0.9 * engine.losses[0]
+    assert (job.weights.version, job.weights.stashed) == (20, 0)
 
 
 def test_a_mistake_in_a_gradient_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,6 @@ __all__ = ["IntervalTrainer"]
 _LEASE_S = 300.0
 """The daemon drops the weights when it has heard nothing of the job for four times as long."""
 _WORKERS_PER_CORE = 4
-_STALE_LAYERS = 3
 
 
 class IntervalTrainer(ServerTrainer):
@@ -77,11 +76,8 @@ class IntervalTrainer(ServerTrainer):
             ConfigError: there are more intervals than vertices, or the daemon has no room for the weights.
             AttaError: workers fail, or a daemon or trainer does not answer.
         """
-        if self.options.staleness and self.config.depth >= _STALE_LAYERS:
-            self.display.line(
-                f"warning: --staleness {self.options.staleness} with {self.config.depth} layers: rows get old in every "
-                "layer, and accuracy falls by several points; take --staleness 0"
-            )
+        if self.options.warning:
+            self.display.line(self.options.warning)
         watch = Stopwatch(self.device)
         self.data.prepare(0, watch, self._needed)
         batch = self._kept(watch).batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import subprocess
@@ -16,7 +17,6 @@ from atta.train.steps.pipeline.decisions.stages import Work
 from atta.train.steps.pipeline.engine import Broken, Happening
 from atta.train.steps.pipeline.frames import Arrays
 from atta.train.steps.pipeline.links.desk import TaskDesk
-from atta.train.steps.pipeline.links.worker import KEY_VARIABLE
 
 __all__ = ["ProcessPool", "started"]
 
@@ -106,7 +106,11 @@ class ProcessPool:
 
 
 def started(address: str, key: bytes, number: int) -> subprocess.Popen[bytes]:
-    """A process ``atta worker``. The key is in its environment, which other users cannot read."""
-    environment = {**os.environ, KEY_VARIABLE: key.hex(), "OMP_NUM_THREADS": "1"}
+    """A process ``atta worker``. It reads the key from its standard input: nobody else sees it there."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "atta.cli.main", "worker", address, "--number", str(number)]
-    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    assert process.stdin is not None
+    with contextlib.suppress(OSError), process.stdin:  # it has ended already: that is seen elsewhere
+        process.stdin.write(key.hex().encode() + b"\n")
+    return process

@@ -120,11 +120,11 @@ def call(address: str, key: bytes, hello: Mapping[str, Any]) -> FrameSocket:
         RemoteError, UnavailableError: nobody answers, or it does not know the key.
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ConfigError(f"{address!r} is no address; give HOST:PORT")
     try:
         connected = socket.create_connection((host, int(port)), MEETING_S)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise UnavailableError(address, str(error)) from error
     found = FrameSocket(connected, address)
     try:

@@ -13,9 +13,7 @@ from atta.train.steps.pipeline.links.sockets import call
 from atta.train.tasks import TASKS
 from atta.train.tasks.regression import with_loss
 
-__all__ = ["KEY_VARIABLE", "loss_of", "loss_setting", "work_for"]
-
-KEY_VARIABLE = "ATTA_WORKER_KEY"
+__all__ = ["loss_of", "loss_setting", "work_for"]
 
 
 def work_for(address: str, key: bytes, number: int) -> None:
