@@ -15,6 +15,7 @@ from atta.train.settings import (
     TYPED_MODELS,
     AsyncDigestSettings,
     CooperativeSettings,
+    DorylusSettings,
     MinibatchSettings,
     PipeGcnSettings,
     SancusSettings,
@@ -33,7 +34,13 @@ _SENTENCES = "; ".join(f"{name}: {strategy.sentence}" for name, strategy in STRA
 @renamed
 @dataclass(frozen=True)
 class TrainConfig(
-    CooperativeSettings, SancusSettings, PipeGcnSettings, SatSettings, AsyncDigestSettings, MinibatchSettings
+    CooperativeSettings,
+    SancusSettings,
+    PipeGcnSettings,
+    SatSettings,
+    AsyncDigestSettings,
+    DorylusSettings,
+    MinibatchSettings,
 ):
     """The settings of a run, with those of all strategies. Raises ConfigError for settings that make no sense.
 
