@@ -464,7 +464,10 @@ def test_without_descriptors_there_is_an_error_and_some_are_left(pool: SlotPool)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     slot = pool.acquire(CAPACITY)
     pool.release(slot)
-    taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    taken = [os.open("/dev/null", os.O_RDONLY)]
+    while taken[-1] < highest:  # until no lower number is free
+        taken.append(os.open("/dev/null", os.O_RDONLY))
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 5, hard))
         with pytest.raises(QuotaExceededError, match="files open"):

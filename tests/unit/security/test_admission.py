@@ -107,7 +107,7 @@ def needed(method: str) -> set[str]:
         return {"reader", "writer", "peer", "operator"}
     if name in {"Stats", "Sessions", "List", "Describe", "Snapshots"}:
         return {"reader", "writer", "operator"}
-    return {"reader", "writer"} if name in {"Pull", "Locate"} else {"writer"}
+    return {"reader", "writer"} if kind == "IdService" or name in {"Pull", "Locate"} else {"writer"}
 
 
 METHODS = [method for method in ROLES if method != METRICS]
